@@ -1,0 +1,5 @@
+# Margin-based label smoothing on noisy digits.
+_base_ = '../ce/digits.py'
+
+model = dict(
+    head=dict(loss=dict(_delete_=True, type='MarginLabelSmoothingLoss', margin=10.0, alpha=0.1)))

@@ -1,0 +1,20 @@
+"""Margin-based label smoothing and calibration metrics for OpenMMLab.
+
+Importing the package registers its losses, metrics and datasets in mmengine's root registries,
+which is all that ``custom_imports=dict(imports=['mmcalib'])`` does in a config. Neither mmpretrain
+nor mmseg is imported.
+"""
+
+try:
+    import mmengine  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        'mmcalib needs mmengine. Install one of its two stacks: '
+        "pip install 'mmcalib[onedl]' (maintained fork, the default) or "
+        "pip install 'mmcalib[openmmlab]' (classic OpenMMLab); never both."
+    ) from error
+
+from mmcalib import datasets, losses, metrics
+from mmcalib.version import __version__
+
+__all__ = ['__version__', 'datasets', 'losses', 'metrics']

@@ -1,0 +1,234 @@
+"""What tools/train.py and tools/test.py do: from a config file and options to a finished Runner."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser
+from copy import deepcopy
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+import mmengine
+import torch
+from mmengine.config import Config, ConfigDict, DictAction
+from mmengine.config.utils import MODULE2PACKAGE
+from mmengine.dist import barrier, is_main_process
+from mmengine.hooks import CheckpointHook
+from mmengine.logging import print_log
+from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
+from mmengine.registry import MODEL_WRAPPERS, RUNNERS
+from mmengine.runner import Runner
+
+from mmcalib.datasets.sources import missing_data_message
+
+DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+
+
+def add_runner_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments that training and testing share."""
+    parser.add_argument('--no-pin-memory', action='store_true', help='do not pin loaded batches')
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        metavar='KEY=VALUE',
+        help='replace config values, such as randomness.seed=1 or key="[a,b]"',
+    )
+    parser.add_argument(
+        '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='of the job'
+    )
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by launchers')
+
+
+def load_config(path: str) -> Config:
+    """Read a config, which may inherit ``mmcalib::…``, ``mmpretrain::…`` or ``mmseg::…`` ones.
+
+    Args:
+        path: The config file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ImportError: If the toolbox that the config belongs to is not installed.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f'there is no config {path!r} in {os.getcwd()}')
+    # mmengine refuses prefixes of packages that it does not list.
+    MODULE2PACKAGE.setdefault('mmcalib', 'mmcalib')
+    # It also looks for mmseg in the distribution mmsegmentation, which the onedl stack lacks.
+    try:
+        distribution('mmsegmentation')
+    except PackageNotFoundError:
+        MODULE2PACKAGE['mmseg'] = 'mmseg'
+    cfg = Config.fromfile(path)
+    scope = cfg.get('default_scope', 'mmengine')
+    if find_spec(scope) is None:
+        raise ImportError(
+            f'{path} needs {scope}, which is not installed: pip install "mmcalib[onedl]", or '
+            '"mmcalib[openmmlab]" beside a classic OpenMMLab'
+        )
+    return cfg
+
+
+def default_work_dir(config_path: str) -> str:
+    """Return ``work_dirs/mbls/digits`` for ``configs/mbls/digits.py``, else ``work_dirs/<name>``.
+
+    The folder is kept since the same experiment has the same file name under every loss.
+    """
+    path = Path(config_path).resolve().with_suffix('')
+    parts = path.parts
+    if 'configs' in parts[:-1]:
+        last = len(parts) - 1 - parts[::-1].index('configs')
+        return str(Path('work_dirs', *parts[last + 1 :]))
+    return str(Path('work_dirs', path.name))
+
+
+def set_loader_defaults(cfg: Config, pin_memory: bool = True, persistent_workers: bool = True):
+    """Fill in what mmpretrain's own tools do for its configs, and what the machine rules out."""
+    for key in DATALOADERS:
+        loader = cfg.get(key)
+        if loader is None:
+            continue
+        if cfg.get('default_scope') == 'mmpretrain':
+            loader.setdefault('collate_fn', dict(type='default_collate'))
+            loader.setdefault('pin_memory', True)
+            loader.setdefault('persistent_workers', True)
+        if not pin_memory or not torch.cuda.is_available():
+            loader.pin_memory = False
+        if not persistent_workers or not loader.get('num_workers'):
+            loader.persistent_workers = False
+
+
+def check_amp() -> None:
+    """Raise a ValueError where mixed precision cannot run."""
+    if not torch.cuda.is_available():
+        raise ValueError('--amp needs a CUDA device, and none is available: leave it out')
+
+
+def check_data(cfg: Config, keys: tuple[str, ...]) -> None:
+    """Raise a FileNotFoundError that names the first data folder that is not there."""
+    for key in keys:
+        message = missing_data_message(key, cfg.get(key))
+        if message:
+            raise FileNotFoundError(message)
+
+
+def build_runner(cfg: Config) -> Runner:
+    """Build the Runner of a config, on one process or many, with or without a GPU.
+
+    Raises:
+        ValueError: If a launcher other than ``pytorch`` is asked for without a GPU.
+    """
+    if cfg.launcher != 'none' and not torch.cuda.is_available():
+        if cfg.launcher != 'pytorch':
+            raise ValueError(
+                f'--launcher {cfg.launcher} needs GPUs, and this machine has none: use '
+                'tools/dist_train.sh or tools/dist_test.sh, which run on the CPU too'
+            )
+        # mmengine would call torch.cuda.set_device; it keeps a process group that is there.
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group('gloo')
+        cfg.model_wrapper_cfg = dict(
+            type='CPUDistributedDataParallel',
+            device_ids=None,
+            broadcast_buffers=False,
+            find_unused_parameters=cfg.get('find_unused_parameters', False),
+        )
+    return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+
+
+@MODEL_WRAPPERS.register_module()
+class CPUDistributedDataParallel(MMDistributedDataParallel):
+    """mmengine's DDP without GPUs: SyncBN, which only runs on them, becomes BN."""
+
+    def __init__(self, module: torch.nn.Module, **kwargs) -> None:
+        super().__init__(revert_sync_batchnorm(module), **kwargs)
+
+
+def train(cfg: Config, test: bool = True) -> dict | None:
+    """Train, then test the best checkpoint if the config has a test split and `test` is set.
+
+    Returns:
+        The metrics of the test, or None without one.
+    """
+    runner = build_runner(cfg)
+    runner.train()
+    if not test:
+        return None
+    if cfg.get('test_dataloader') is None:
+        print_log('The config has no test_dataloader, so there is no test.', logger='current')
+        return None
+    best = best_checkpoint(runner)
+    barrier()  # until the main process has written it
+    if best is None:
+        print_log('No best checkpoint was kept: testing the last weights.', logger='current')
+    else:
+        print_log(f'Testing the best checkpoint, {best}.', logger='current')
+        runner.load_checkpoint(best)
+    return run_test(runner, best or 'last weights')
+
+
+def run_test(runner: Runner, checkpoint: str) -> dict:
+    """Test, and leave the metrics in ``results.json`` of the work dir."""
+    metrics = runner.test()
+    if is_main_process():
+        result = {
+            'experiment': runner.experiment_name,
+            'checkpoint': str(checkpoint),
+            'seed': runner.seed,
+            'metrics': metrics,
+        }
+        mmengine.dump(result, Path(runner.work_dir, 'results.json'), indent=2)
+    return metrics
+
+
+def best_checkpoint(runner: Runner) -> str | None:
+    """Return the checkpoint that ``CheckpointHook(save_best=…)`` kept, the first if several."""
+    for hook in runner.hooks:
+        if isinstance(hook, CheckpointHook):
+            if getattr(hook, 'best_ckpt_path', None):
+                return hook.best_ckpt_path
+            kept = getattr(hook, 'best_ckpt_path_dict', {}).values()
+            return next((path for path in kept if path), None)
+    return None
+
+
+def enable_tta(cfg: Config) -> None:
+    """Turn on test-time augmentation the way the config's toolbox does.
+
+    Raises:
+        ValueError: If an mmseg config defines no ``tta_pipeline`` and ``tta_model``.
+    """
+    dataset = cfg.test_dataloader.dataset
+    if cfg.get('default_scope') == 'mmpretrain':
+        cfg.setdefault('tta_model', dict(type='mmpretrain.AverageClsScoreTTA'))
+        if 'tta_pipeline' not in cfg:
+            # mmpretrain's default: the image and its mirror image.
+            pipeline = deepcopy(dataset.pipeline)
+            flips = [dict(type='RandomFlip', prob=prob) for prob in (1.0, 0.0)]
+            last = dict(type='TestTimeAug', transforms=[flips, [pipeline[-1]]])
+            cfg.tta_pipeline = [*pipeline[:-1], last]
+    if 'tta_model' not in cfg or 'tta_pipeline' not in cfg:
+        raise ValueError('--tta needs tta_model and tta_pipeline in the config')
+    dataset.pipeline = cfg.tta_pipeline
+    cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
+
+
+def enable_drawing(
+    cfg: Config, show: bool, show_dir: str | None, interval: int, wait_time: float
+) -> None:
+    """Have the toolbox's own visualization hook draw the predictions of a test.
+
+    Raises:
+        ValueError: If the config has no such hook.
+    """
+    hook = cfg.get('default_hooks', {}).get('visualization')
+    if hook is None:
+        raise ValueError('--show and --show-dir need default_hooks.visualization in the config')
+    hook.update(show=show, interval=interval, wait_time=wait_time)
+    if cfg.get('default_scope') == 'mmpretrain':
+        hook.update(enable=True, out_dir=show_dir)
+    else:
+        hook.draw = True
+        if show_dir:
+            cfg.visualizer.save_dir = show_dir

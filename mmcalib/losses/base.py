@@ -1,0 +1,199 @@
+"""The one call contract that mmpretrain heads and mmseg decode heads share."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+REDUCTIONS = ('none', 'mean', 'sum')
+
+
+class CalibrationLoss(nn.Module):
+    r"""Turns a loss per row into what either toolbox's heads expect of a loss.
+
+    A row is one sample of ``(N, K)`` logits or one pixel of ``(N, K, H, W)`` logits. A subclass
+    gives :meth:`rows`; this class checks the call, leaves ignored rows out, weights and reduces:
+
+    .. math:: L = \text{loss\_weight} \cdot \frac{\sum_{i\ \text{valid}} w_i \ell_i}{D},
+        \qquad D = \text{avg\_factor, else the number of valid rows}
+
+    Where the toolboxes' own losses differ: mmseg's ``CrossEntropyLoss`` divides by all rows, ignored
+    ones too, unless ``avg_non_ignore=True``, and by the sum of class weights where those are given;
+    mmpretrain's divides by N. Here ``class_weight`` scales the cross-entropy term of a row and never
+    enters D.
+
+    Args:
+        class_weight: K weights of the cross-entropy term, one per class.
+        ignore_index: Index label that takes no part. mmseg's heads pass theirs with every call,
+            which wins over this one; PIDHead and DDRHead do not, so set 255 here for those.
+        reduction: ``'mean'``, ``'sum'`` or ``'none'`` (a loss per row, in the target's shape).
+        loss_weight: Factor of the result.
+        loss_name: Key in mmseg's log. It must contain "loss", or mmengine would leave the term out
+            of the gradient without a word.
+
+    Raises:
+        ValueError: For an option outside its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        class_weight: Sequence[float] | None = None,
+        ignore_index: int = -100,
+        reduction: str = 'mean',
+        loss_weight: float = 1.0,
+        loss_name: str = 'loss_calibration',
+    ) -> None:
+        super().__init__()
+        if 'loss' not in loss_name:
+            raise ValueError(
+                f'loss_name must contain "loss", or mmengine leaves the term out of the gradient; '
+                f'got {loss_name!r}'
+            )
+        self.ignore_index = ignore_index
+        self.reduction = check_reduction(reduction)
+        self.loss_weight = loss_weight
+        self.loss_name = loss_name
+        if class_weight is not None:
+            class_weight = torch.as_tensor(class_weight, dtype=torch.float32)
+            if class_weight.ndim != 1 or not (class_weight >= 0).all():
+                raise ValueError(
+                    'class_weight must be a flat list of weights of at least 0, one per class; '
+                    f'got {class_weight.tolist()}'
+                )
+        # Not in the state dict: checkpoints of other losses must load without complaint.
+        self.register_buffer('class_weight', class_weight, persistent=False)
+
+    def rows(self, logits: Tensor, target: Tensor, class_weight: Tensor | None) -> Tensor:
+        """Return the loss of every row, in the target's shape (soft targets: without K).
+
+        Args:
+            logits: ``(N, K, *)``, float32 or float64.
+            target: ``(N, *)`` int64 labels, all within [0, K), or ``(N, K, *)`` probabilities in
+                the dtype of the logits.
+            class_weight: ``(K,)`` in the dtype of the logits, or None.
+        """
+        raise NotImplementedError
+
+    def forward(
+        self,
+        pred: Tensor,
+        target: Tensor,
+        *,
+        weight: Tensor | None = None,
+        avg_factor: float | Tensor | None = None,
+        reduction_override: str | None = None,
+        ignore_index: int | None = None,
+    ) -> Tensor:
+        """Compute the loss of a batch.
+
+        Args:
+            pred: Logits ``(N, K)`` or ``(N, K, H, W)``. float16 and bfloat16 are computed in
+                float32, float64 stays.
+            target: Integer labels ``(N,)`` or ``(N, H, W)``, or probabilities in the shape of
+                ``pred`` (Mixup, CutMix).
+            weight: A weight per row, in the shape of the labels.
+            avg_factor: What the sum is divided by under ``'mean'``.
+            reduction_override: Replaces the reduction of the constructor for this call.
+            ignore_index: Replaces the ignored label of the constructor for this call.
+
+        Returns:
+            A scalar, or one loss per row for ``'none'`` (0 where ignored). With every row ignored:
+            0, which still has a gradient (of zeros).
+
+        Raises:
+            TypeError: If ``pred`` is not a floating tensor, or the target's dtype fits neither form.
+            ValueError: If shapes do not fit, a label is neither in [0, K) nor the ignored one, or
+                ``avg_factor`` comes with ``'sum'``.
+        """
+        reduction = check_reduction(reduction_override or self.reduction)
+        if avg_factor is not None and reduction == 'sum':
+            raise ValueError("avg_factor divides a mean; it cannot be used with reduction='sum'")
+        ignore_index = self.ignore_index if ignore_index is None else ignore_index
+
+        check_shapes(pred, target, weight, self.class_weight)
+        logits = pred.float() if pred.dtype in (torch.float16, torch.bfloat16) else pred
+        class_weight = None if self.class_weight is None else self.class_weight.to(logits)
+
+        if target.is_floating_point():
+            valid = None
+            loss = self.rows(logits, target.to(logits.dtype), class_weight)
+        else:
+            target = target.long()
+            valid = target != ignore_index
+            check_labels(target, valid, logits.shape[1], ignore_index)
+            # Any class will do for an ignored row, since its loss is masked.
+            loss = self.rows(logits, target.masked_fill(~valid, 0), class_weight)
+            loss = loss.masked_fill(~valid, 0)
+
+        if weight is not None:
+            loss = loss * weight.to(loss.dtype)
+        if reduction == 'mean':
+            if avg_factor is None:
+                avg_factor = loss.numel() if valid is None else valid.sum()
+            divisor = torch.as_tensor(avg_factor, dtype=loss.dtype, device=loss.device)
+            # A divisor of 0 comes with a sum of 0, and the mean of nothing is 0 here, not NaN.
+            loss = loss.sum() / divisor.clamp(min=torch.finfo(torch.float32).eps)
+        elif reduction == 'sum':
+            loss = loss.sum()
+        return self.loss_weight * loss
+
+
+def check_reduction(reduction: str) -> str:
+    """Return `reduction`, or raise a ValueError that names the choices."""
+    if reduction not in REDUCTIONS:
+        raise ValueError(f'reduction must be one of {REDUCTIONS}, got {reduction!r}')
+    return reduction
+
+
+def check_at_least_zero(name: str, value: float) -> float:
+    """Return `value`, or raise a ValueError if it is negative, infinite or NaN."""
+    if not 0 <= value < float('inf'):
+        raise ValueError(f'{name} must be a finite number of at least 0, got {value!r}')
+    return value
+
+
+def check_shapes(
+    pred: Tensor, target: Tensor, weight: Tensor | None, class_weight: Tensor | None
+) -> None:
+    """Raise an error that names both shapes where the tensors of one call do not fit."""
+    if not pred.is_floating_point():
+        raise TypeError(f'pred must be floating-point logits, got {pred.dtype}')
+    if target.is_complex() or target.dtype == torch.bool:
+        raise TypeError(f'target must be integer labels or float probabilities, got {target.dtype}')
+    shape = tuple(pred.shape)
+    if pred.ndim < 2:
+        raise ValueError(f'pred must have the shape (N, K) or (N, K, H, W), got {shape}')
+    if shape[1] < 2:
+        raise ValueError(
+            f'pred {shape} has one class; a softmax loss needs at least two. For a binary task set '
+            'out_channels=2 (mmseg) or num_classes=2 (mmpretrain)'
+        )
+    rows = shape[:1] + shape[2:]
+    soft = target.is_floating_point()
+    if tuple(target.shape) != (shape if soft else rows):
+        raise ValueError(
+            f'{"soft" if soft else "integer"} target {tuple(target.shape)} does not fit pred '
+            f'{shape}: expected labels {rows}, or float probabilities {shape}'
+        )
+    if weight is not None and tuple(weight.shape) != rows:
+        raise ValueError(
+            f'weight {tuple(weight.shape)} does not fit pred {shape}: expected a weight per row, '
+            f'{rows}'
+        )
+    if class_weight is not None and len(class_weight) != shape[1]:
+        raise ValueError(f'class_weight has {len(class_weight)} entries for {shape[1]} classes')
+
+
+def check_labels(target: Tensor, valid: Tensor, num_classes: int, ignore_index: int) -> None:
+    """Raise a ValueError that names the labels outside [0, num_classes), if there are any."""
+    if torch.compiler.is_compiling():  # a data-dependent branch would break the graph
+        return
+    wrong = valid & ((target < 0) | (target >= num_classes))
+    if wrong.any():
+        labels = target[wrong].unique().tolist()
+        shown = ', '.join(map(str, labels[:5])) + (', …' if len(labels) > 5 else '')
+        raise ValueError(
+            f'{int(wrong.sum())} labels are outside [0, {num_classes}) and are not '
+            f'ignore_index={ignore_index}: {shown}. Check num_classes, or set ignore_index'
+        )

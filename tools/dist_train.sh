@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Train on many GPUs, or on many processes of a machine without one.
+# Usage: tools/dist_train.sh CONFIG GPUS [arguments of tools/train.py]
+# On several machines, run it on each with NNODES, NODE_RANK, MASTER_ADDR and PORT set.
+set -euo pipefail
+
+if [ $# -lt 2 ]; then
+    sed -n '2,4s/^# //p' "$0" >&2
+    exit 2
+fi
+CONFIG=$1
+GPUS=$2
+TOOLS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+PYTHONPATH="$TOOLS/..:${PYTHONPATH:-}" \
+python -m torch.distributed.run \
+    --nnodes="${NNODES:-1}" \
+    --node_rank="${NODE_RANK:-0}" \
+    --master_addr="${MASTER_ADDR:-127.0.0.1}" \
+    --master_port="${PORT:-29500}" \
+    --nproc_per_node="$GPUS" \
+    "$TOOLS/train.py" "$CONFIG" --launcher pytorch "${@:3}"

@@ -1,0 +1,80 @@
+"""Test a checkpoint."""
+
+import argparse
+import os
+
+import mmengine
+from mmengine.dist import is_main_process
+from mmengine.evaluator import DumpResults
+
+from mmcalib import launch
+
+
+def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
+    parser.add_argument('checkpoint', help='checkpoint file')
+    parser.add_argument('--work-dir', help='where the log and results.json go')
+    parser.add_argument('--out', help='file for the predictions (.pkl) or the metrics')
+    parser.add_argument(
+        '--out-item',
+        choices=['metrics', 'pred'],
+        help='what --out holds; predictions unless given',
+    )
+    parser.add_argument('--amp', action='store_true', help='test in mixed precision (GPU only)')
+    parser.add_argument('--tta', action='store_true', help='test-time augmentation')
+    parser.add_argument('--show', action='store_true', help='show predictions in a window')
+    parser.add_argument('--show-dir', help='folder for drawn predictions')
+    parser.add_argument('--interval', type=int, default=1, help='draw every n-th image')
+    parser.add_argument('--wait-time', type=float, default=2, help='seconds to show a window')
+    launch.add_runner_arguments(parser)
+    return parser, parser.parse_args()
+
+
+def prepare(args: argparse.Namespace):
+    """Return the config that the arguments ask for."""
+    if args.out_item and not args.out:
+        raise ValueError('--out-item needs --out')
+    if args.out and args.out_item != 'metrics' and not args.out.endswith(('.pkl', '.pickle')):
+        raise ValueError(
+            f'--out {args.out}: predictions go to a .pkl file; for the metrics add '
+            '--out-item metrics'
+        )
+    if not os.path.exists(args.checkpoint) and '://' not in args.checkpoint:
+        raise FileNotFoundError(f'there is no checkpoint {args.checkpoint!r} in {os.getcwd()}')
+    cfg = launch.load_config(args.config)
+    cfg.launcher = args.launcher
+    cfg.work_dir = args.work_dir or cfg.get('work_dir') or launch.default_work_dir(args.config)
+    cfg.load_from = args.checkpoint
+    cfg.resume = False
+    if args.amp:
+        launch.check_amp()
+        cfg.test_cfg.fp16 = True
+    if args.show or args.show_dir:
+        launch.enable_drawing(cfg, args.show, args.show_dir, args.interval, args.wait_time)
+    if args.tta:
+        launch.enable_tta(cfg)
+    launch.set_loader_defaults(cfg, not args.no_pin_memory)
+    if args.cfg_options:
+        cfg.merge_from_dict(args.cfg_options)
+    launch.check_data(cfg, ('test_dataloader',))
+    return cfg
+
+
+def main() -> None:
+    parser, args = parse_args()
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    try:
+        cfg = prepare(args)
+    except (FileNotFoundError, ImportError, ValueError) as error:
+        parser.error(str(error))
+    runner = launch.build_runner(cfg)
+    if args.out and args.out_item != 'metrics':
+        runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
+    metrics = launch.run_test(runner, args.checkpoint)
+    if args.out_item == 'metrics' and is_main_process():
+        mmengine.dump(metrics, args.out)
+
+
+if __name__ == '__main__':
+    main()

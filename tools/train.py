@@ -1,0 +1,73 @@
+"""Train a model, then test its best checkpoint."""
+
+import argparse
+import os
+
+from mmcalib import launch
+
+
+def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
+    parser.add_argument('--work-dir', help='where logs and checkpoints go')
+    parser.add_argument(
+        '--resume',
+        nargs='?',
+        const='auto',
+        help='resume from a checkpoint; without one, from the latest in the work dir',
+    )
+    parser.add_argument('--amp', action='store_true', help='train in mixed precision (GPU only)')
+    parser.add_argument(
+        '--auto-scale-lr',
+        action='store_true',
+        help='scale the learning rate by the real batch size over auto_scale_lr.base_batch_size',
+    )
+    parser.add_argument('--no-validate', action='store_true', help='do not validate while training')
+    parser.add_argument('--no-test', action='store_true', help='do not test after training')
+    parser.add_argument(
+        '--no-persistent-workers', action='store_true', help='restart dataloader workers each epoch'
+    )
+    launch.add_runner_arguments(parser)
+    return parser, parser.parse_args()
+
+
+def prepare(args: argparse.Namespace):
+    """Return the config that the arguments ask for."""
+    cfg = launch.load_config(args.config)
+    cfg.launcher = args.launcher
+    cfg.work_dir = args.work_dir or cfg.get('work_dir') or launch.default_work_dir(args.config)
+    if args.no_validate:
+        cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+        # There is no metric to select a checkpoint by.
+        cfg.get('default_hooks', {}).get('checkpoint', {}).pop('save_best', None)
+    if args.amp:
+        launch.check_amp()
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+    if args.resume:
+        cfg.resume = True
+        cfg.load_from = None if args.resume == 'auto' else args.resume
+    if args.auto_scale_lr:
+        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+            raise ValueError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
+        cfg.auto_scale_lr.enable = True
+    launch.set_loader_defaults(cfg, not args.no_pin_memory, not args.no_persistent_workers)
+    if args.cfg_options:
+        cfg.merge_from_dict(args.cfg_options)
+    keys = launch.DATALOADERS[: 2 if args.no_test else 3]
+    launch.check_data(cfg, keys)
+    return cfg
+
+
+def main() -> None:
+    parser, args = parse_args()
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    try:
+        cfg = prepare(args)
+    except (FileNotFoundError, ImportError, ValueError) as error:
+        parser.error(str(error))
+    launch.train(cfg, test=not args.no_test)
+
+
+if __name__ == '__main__':
+    main()
