@@ -2,6 +2,6 @@
 _base_ = [
     '../_base_/classification.py',
     '../_base_/datasets/digits.py',
-    '../_base_/models/resnet18_digits.py',
+    '../_base_/models/resnet_digits.py',
     '../_base_/schedules/digits.py',
 ]

@@ -3,4 +3,4 @@ _base_ = '../ce/digit_scenes.py'
 
 model = dict(
     decode_head=dict(
-        loss_decode=dict(_delete_=True, type='MarginLabelSmoothingLoss', margin=10.0, alpha=0.1)))
+        loss_decode=dict(_delete_=True, type='MarginLabelSmoothingLoss', margin=8.0, alpha=0.1)))

@@ -2,4 +2,4 @@
 _base_ = '../ce/digits.py'
 
 model = dict(
-    head=dict(loss=dict(_delete_=True, type='MarginLabelSmoothingLoss', margin=10.0, alpha=0.1)))
+    head=dict(loss=dict(_delete_=True, type='MarginLabelSmoothingLoss', margin=8.0, alpha=0.1)))

@@ -63,15 +63,15 @@ class Digits(BaseDataset):
 class DigitScenes(BaseDataset):
     """Canvases with digits pasted onto them, for segmentation: 200 train, 50 validation, 200 test.
 
-    Each 64×64 canvas holds four digits of its own split, at double size and random places, under
-    the additive noise of :class:`Digits`. Pixels of a digit's stroke have its class, 1 to 10, the
+    Each 40×40 canvas holds sixteen digits of its own split at random places, under the additive
+    noise of :class:`Digits`. Pixels of a digit's stroke have its class, 1 to 10, the
     rest is background (0), and a border one pixel wide around each stroke is 255, as in VOC.
 
     Args:
         split: ``'train'``, ``'val'`` or ``'test'``.
         noise: Standard deviation of the noise, as a share of the 0-1 grey range.
-        pipeline: Transforms; each sample comes with ``img`` ``(64, 64)`` float32 and ``gt_seg_map``
-            ``(64, 64)`` uint8.
+        pipeline: Transforms; each sample comes with ``img`` ``(40, 40)`` float32 and ``gt_seg_map``
+            ``(40, 40)`` uint8.
         **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``indices``.
 
     Raises:
@@ -88,8 +88,8 @@ class DigitScenes(BaseDataset):
         ],
     )  # fmt: skip
     SIZES = dict(train=200, val=50, test=200)
-    DIGITS = 4
-    CANVAS = 64
+    CANVAS = 40
+    GRID = 4  # digits per row and column
 
     def __init__(self, split: str, *, noise: float = 0.4, pipeline=(), **kwargs) -> None:
         if not noise >= 0:
@@ -107,16 +107,14 @@ class DigitScenes(BaseDataset):
         size = self.CANVAS
         img = np.zeros((size, size), np.float32)
         mask = np.zeros((size, size), np.uint8)
-        half = size // 2
-        for place, index in enumerate(rng.choice(len(labels), self.DIGITS, replace=False)):
-            # A quadrant each, so that digits never cover one another.
-            digit = np.kron(images[index], np.ones((2, 2), np.float32))
-            top, left = rng.integers(1, half - digit.shape[0], 2) + half * np.array(
-                divmod(place, 2)
-            )
-            window = slice(top, top + digit.shape[0]), slice(left, left + digit.shape[1])
-            img[window] = digit
-            mask[window] = np.where(digit > 0.5, labels[index] + 1, 0)
+        cell = size // self.GRID
+        for place, index in enumerate(rng.choice(len(labels), self.GRID**2, replace=False)):
+            # Each in a cell of its own, so that digits never cover one another.
+            jitter = rng.integers(0, cell - 8 + 1, 2)
+            top, left = cell * np.array(divmod(place, self.GRID)) + jitter
+            window = slice(top, top + 8), slice(left, left + 8)
+            img[window] = images[index]
+            mask[window] = np.where(images[index] > 0.5, labels[index] + 1, 0)
         mask[_border(mask > 0)] = 255
         img += self.noise * rng.standard_normal(img.shape, dtype=np.float32)
         return {

@@ -2,7 +2,7 @@
 pipeline = [dict(type='PackSegInputs')]
 
 train_dataloader = dict(
-    batch_size=8,
+    batch_size=4,
     num_workers=0,
     sampler=dict(type='DefaultSampler', shuffle=True),
     dataset=dict(type='DigitScenes', split='train', pipeline=pipeline))

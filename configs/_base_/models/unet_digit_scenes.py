@@ -4,7 +4,7 @@ norm_cfg = dict(type='BN', requires_grad=True)
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(
-        type='SegDataPreProcessor', mean=[0.1], std=[0.5], size=(64, 64), pad_val=0,
+        type='SegDataPreProcessor', mean=[0.1], std=[0.5], size=(40, 40), pad_val=0,
         seg_pad_val=255),
     backbone=dict(
         type='UNet',
