@@ -1,0 +1,7 @@
+# Cross-entropy on VOC 2012 with DeepLabV3 and ResNet-50.
+_base_ = [
+    '../_base_/segmentation.py',
+    '../_base_/datasets/voc2012.py',
+    '../_base_/models/deeplabv3_r50_voc.py',
+    '../_base_/schedules/voc2012.py',
+]
