@@ -21,6 +21,7 @@ from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 
 from mmcalib.datasets.sources import missing_data_message
+from mmcalib.report import RESULTS
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
@@ -38,7 +39,7 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='of the job'
     )
-    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by launchers')
+    parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by launcher')
 
 
 def load_config(path: str) -> Config:
@@ -70,8 +71,8 @@ def load_config(path: str) -> Config:
     return cfg
 
 
-def default_work_dir(config_path: str) -> str:
-    """Return ``work_dirs/mbls/digits`` for ``configs/mbls/digits.py``, else ``work_dirs/<name>``.
+def experiment_name(config_path: str) -> str:
+    """Return ``mbls/digits`` for ``configs/mbls/digits.py``, the bare name outside of a `configs`.
 
     The folder is kept since the same experiment has the same file name under every loss.
     """
@@ -79,8 +80,13 @@ def default_work_dir(config_path: str) -> str:
     parts = path.parts
     if 'configs' in parts[:-1]:
         last = len(parts) - 1 - parts[::-1].index('configs')
-        return str(Path('work_dirs', *parts[last + 1 :]))
-    return str(Path('work_dirs', path.name))
+        return '/'.join(parts[last + 1 :])
+    return path.name
+
+
+def set_work_dir(cfg: Config, work_dir: str | None) -> None:
+    """Set the work dir: the given one, else the config's, else one named after the experiment."""
+    cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
 
 
 def set_loader_defaults(cfg: Config, pin_memory: bool = True, persistent_workers: bool = True):
@@ -169,16 +175,16 @@ def train(cfg: Config, test: bool = True) -> dict | None:
 
 
 def run_test(runner: Runner, checkpoint: str) -> dict:
-    """Test, and leave the metrics in ``results.json`` of the work dir."""
+    """Test, and leave the metrics in ``results.json`` of the work dir, for tools/report.py."""
     metrics = runner.test()
     if is_main_process():
         result = {
-            'experiment': runner.experiment_name,
+            'experiment': experiment_name(runner.cfg.filename),
             'checkpoint': str(checkpoint),
             'seed': runner.seed,
             'metrics': metrics,
         }
-        mmengine.dump(result, Path(runner.work_dir, 'results.json'), indent=2)
+        mmengine.dump(result, Path(runner.work_dir, RESULTS), indent=2)
     return metrics
 
 

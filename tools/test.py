@@ -44,7 +44,7 @@ def prepare(args: argparse.Namespace):
         raise FileNotFoundError(f'there is no checkpoint {args.checkpoint!r} in {os.getcwd()}')
     cfg = launch.load_config(args.config)
     cfg.launcher = args.launcher
-    cfg.work_dir = args.work_dir or cfg.get('work_dir') or launch.default_work_dir(args.config)
+    launch.set_work_dir(cfg, args.work_dir)
     cfg.load_from = args.checkpoint
     cfg.resume = False
     if args.amp:

@@ -35,7 +35,7 @@ def prepare(args: argparse.Namespace):
     """Return the config that the arguments ask for."""
     cfg = launch.load_config(args.config)
     cfg.launcher = args.launcher
-    cfg.work_dir = args.work_dir or cfg.get('work_dir') or launch.default_work_dir(args.config)
+    launch.set_work_dir(cfg, args.work_dir)
     if args.no_validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
         # There is no metric to select a checkpoint by.

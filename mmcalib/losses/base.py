@@ -17,10 +17,10 @@ class CalibrationLoss(nn.Module):
     .. math:: L = \text{loss\_weight} \cdot \frac{\sum_{i\ \text{valid}} w_i \ell_i}{D},
         \qquad D = \text{avg\_factor, else the number of valid rows}
 
-    Where the toolboxes' own losses differ: mmseg's ``CrossEntropyLoss`` divides by all rows, ignored
-    ones too, unless ``avg_non_ignore=True``, and by the sum of class weights where those are given;
-    mmpretrain's divides by N. Here ``class_weight`` scales the cross-entropy term of a row and never
-    enters D.
+    Where the toolboxes' own losses differ: mmseg's ``CrossEntropyLoss`` divides by all rows,
+    ignored ones too, unless ``avg_non_ignore=True``, and by the sum of class weights where those
+    are given; mmpretrain's divides by N. Here ``class_weight`` scales the cross-entropy term of a
+    row and never enters D.
 
     Args:
         class_weight: K weights of the cross-entropy term, one per class.
@@ -102,7 +102,7 @@ class CalibrationLoss(nn.Module):
             0, which still has a gradient (of zeros).
 
         Raises:
-            TypeError: If ``pred`` is not a floating tensor, or the target's dtype fits neither form.
+            TypeError: If ``pred`` is not floating-point, or ``target`` boolean or complex.
             ValueError: If shapes do not fit, a label is neither in [0, K) nor the ignored one, or
                 ``avg_factor`` comes with ``'sum'``.
         """

@@ -113,6 +113,4 @@ class MarginLabelSmoothingLoss(CalibrationLoss):
         )
 
     def extra_repr(self) -> str:
-        return (
-            f'margin={self.margin}, alpha={self.alpha}, class_reduction={self.class_reduction!r}'
-        )
+        return f'margin={self.margin}, alpha={self.alpha}, class_reduction={self.class_reduction!r}'

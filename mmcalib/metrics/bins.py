@@ -13,9 +13,9 @@ from torch import Tensor
 EXACT_LIMIT = 1_000_000
 
 # A cell holds the values of 1 - confidence that share their float32 exponent and the first
-# CELL_BITS bits of their mantissa. That spaces cells in log(1 - confidence), so a saturated network,
-# whose confidences crowd just below 1, still spreads over thousands of them.
-CELL_BITS = 9
+# CELL_BITS bits of their mantissa. That spaces cells in log(1 - confidence), so a saturated
+# network, whose confidences crowd just below 1, still spreads over thousands of them.
+CELL_BITS = 12
 _SHIFT = 23 - CELL_BITS
 _SMALLEST = (127 - 24) << CELL_BITS  # of 2^-24, the last step before 1 in float32
 NUM_CELLS = (24 << CELL_BITS) + 2  # 24 octaves up to 1, a cell for exactly 1, one for exactly 0
@@ -37,20 +37,20 @@ def equal_width_bins(conf: Tensor, correct: Tensor, num_bins: int) -> Tensor:
     return _table(torch.bucketize(conf, edges), conf, correct, num_bins)
 
 
-def equal_mass_bins(cells: Tensor, num_bins: int) -> Tensor:
+def equal_mass_bins(table: Tensor, num_bins: int) -> Tensor:
     r"""Merge cells, in ascending order of confidence, into B bins of equal count.
 
     A cell that an edge cuts is shared in proportion. So tied confidences count alike whatever their
     order, and no sample is lost; where all are tied, the error is the one of a single bin.
 
     Args:
-        cells: ``(3, C)`` table, ascending in confidence.
+        table: ``(3, C)`` table of cells, ascending in confidence.
         num_bins: B.
 
     Returns:
         ``(3, B)`` float64 table: count, correct, sum of confidences.
     """
-    total = torch.nn.functional.pad(cells.cumsum(dim=1), (1, 0))
+    total = torch.nn.functional.pad(table.cumsum(dim=1), (1, 0))
     mass = total[0]
     edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64) * mass[-1]
     upper = torch.searchsorted(mass, edges).clamp(1, mass.numel() - 1)
@@ -70,35 +70,32 @@ class ConfidenceCells:
         self.count = 0
         self._conf: list[Tensor] = []
         self._correct: list[Tensor] = []
-        self._cells: Tensor | None = None
+        self._table: Tensor | None = None
+        self._extremes: Tensor | None = None  # smallest conf and smallest -conf of each fine cell
 
     def add(self, conf: Tensor, correct: Tensor) -> ConfidenceCells:
         """Add ``(M,)`` confidences and ``(M,)`` booleans, both on the CPU."""
         self.count += conf.numel()
-        if self._cells is None:
+        if self.exact:
             self._conf.append(conf)
             self._correct.append(correct)
-            if self.count <= EXACT_LIMIT:
-                return self
-            conf, correct = torch.cat(self._conf), torch.cat(self._correct)
-            self._conf, self._correct = [], []
-            self._cells = torch.zeros(3, NUM_CELLS, dtype=torch.float64)
-        self._cells += _fine_cells(conf, correct)
+            if self.count > EXACT_LIMIT:
+                self._coarsen()
+        else:
+            self._add_fine(conf, correct)
         return self
 
     def merge(self, other: ConfidenceCells) -> ConfidenceCells:
         """Add everything that `other` holds, and return self."""
-        if other._cells is None:
+        if other.exact:
             for conf, correct in zip(other._conf, other._correct, strict=True):
                 self.add(conf, correct)
             return self
-        if self._cells is None:
-            self._cells = torch.zeros(3, NUM_CELLS, dtype=torch.float64)
-            if self._conf:
-                self._cells += _fine_cells(torch.cat(self._conf), torch.cat(self._correct))
-            self._conf, self._correct = [], []
+        if self.exact:
+            self._coarsen()
         self.count += other.count
-        self._cells += other._cells
+        self._table += other._table
+        self._extremes = torch.minimum(self._extremes, other._extremes)
         return self
 
     def compact(self) -> None:
@@ -109,39 +106,48 @@ class ConfidenceCells:
     @property
     def exact(self) -> bool:
         """Whether the cells are the distinct confidences themselves."""
-        return self._cells is None
+        return self._table is None
 
-    def cells(self) -> Tensor:
-        """Return the ``(3, C)`` table, ascending in confidence."""
-        if self._cells is not None:
-            return self._cells
+    def table(self) -> Tensor:
+        """Return the ``(3, C)`` table of the cells, ascending in confidence."""
+        if not self.exact:
+            return self._table
         if not self._conf:
             return torch.zeros(3, 1, dtype=torch.float64)
         conf = torch.cat(self._conf).double()
         values, index = conf.unique(return_inverse=True)
         return _table(index, conf, torch.cat(self._correct), len(values))
 
+    def spread(self) -> Tensor:
+        """Return the largest less the smallest confidence in each cell, ``(C,)``."""
+        if self.exact:
+            return torch.zeros(self.table().shape[1], dtype=torch.float64)
+        lowest, negated_highest = self._extremes
+        return torch.where(self._table[0] > 0, -negated_highest - lowest, 0)
 
-def cell_ranges() -> tuple[Tensor, Tensor]:
-    """Return the smallest and largest confidence of each fine cell, ascending, ``(C,)`` each."""
-    bits = (torch.arange(NUM_CELLS, 0, -1) + _SMALLEST - 1) << _SHIFT
-    error = bits.to(torch.int32).view(torch.float32).double().clamp(max=1)
-    # The last cell is confidence 1 itself.
-    error[-1] = 0
-    return 1 - error, torch.cat([1 - error[1:], error.new_ones(1)])
+    def _coarsen(self) -> None:
+        """Go from kept values to fine cells."""
+        self._table = torch.zeros(3, NUM_CELLS, dtype=torch.float64)
+        self._extremes = torch.full((2, NUM_CELLS), float('inf'), dtype=torch.float64)
+        for conf, correct in zip(self._conf, self._correct, strict=True):
+            self._add_fine(conf, correct)
+        self._conf, self._correct = [], []
 
-
-def _fine_cells(conf: Tensor, correct: Tensor) -> Tensor:
-    conf = conf.double()
-    bits = (1 - conf).float().view(torch.int32) >> _SHIFT
-    # Of cells that ascend in 1 - confidence, the first is confidence 1.
-    index = (bits - (_SMALLEST - 1)).clamp(0, NUM_CELLS - 1)
-    return _table(NUM_CELLS - 1 - index, conf, correct, NUM_CELLS)
+    def _add_fine(self, conf: Tensor, correct: Tensor) -> None:
+        conf = conf.double()
+        bits = (1 - conf).float().view(torch.int32) >> _SHIFT
+        # Of cells that ascend in 1 - confidence, the first is confidence 1.
+        index = NUM_CELLS - 1 - (bits - (_SMALLEST - 1)).clamp(0, NUM_CELLS - 1).long()
+        self._table += _table(index, conf, correct, NUM_CELLS)
+        both = torch.stack([conf, -conf])
+        self._extremes.scatter_reduce_(1, index.expand(2, -1), both, 'amin')
 
 
 def _table(index: Tensor, conf: Tensor, correct: Tensor, size: int) -> Tensor:
-    return torch.stack([
-        torch.bincount(index, minlength=size).double(),
-        torch.bincount(index, weights=correct.double(), minlength=size),
-        torch.bincount(index, weights=conf, minlength=size),
-    ])
+    return torch.stack(
+        [
+            torch.bincount(index, minlength=size).double(),
+            torch.bincount(index, weights=correct.double(), minlength=size),
+            torch.bincount(index, weights=conf, minlength=size),
+        ]
+    )

@@ -117,10 +117,10 @@ class CalibrationMetric(BaseMetric):
             for row in rows:
                 if 'cells' in row:
                     merged.merge(row['cells'])
-            cells = merged.cells()
-            values['AECE'] = binned_calibration_error(equal_mass_bins(cells, self.num_bins))
+            table = merged.table()
+            values['AECE'] = binned_calibration_error(equal_mass_bins(table, self.num_bins))
             if not merged.exact:
-                values['AECE_bound'] = equal_mass_error_bound(cells, self.num_bins)
+                values['AECE_bound'] = equal_mass_error_bound(table, merged.spread(), self.num_bins)
         return values
 
     def _name(self, sample: dict) -> str:

@@ -1,6 +1,6 @@
 # 100 epochs of SGD at batch 8, the learning rate divided by 10 every 40 epochs.
-# The paper names no weight decay here; 5e-4 is mmsegmentation's for VOC, and the published code's for
-# CIFAR-10.
+# The paper names no weight decay here; 5e-4 is mmsegmentation's for VOC, and the published
+# code's for CIFAR-10.
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='SGD', lr=0.01, momentum=0.9, weight_decay=5e-4))
