@@ -1,5 +1,6 @@
 """Slow, obvious implementations, in plain loops, that the tests hold the package against."""
 
+import itertools
 import math
 
 import numpy as np
@@ -58,7 +59,7 @@ def published_adaptive_calibration_error(conf, correct, num_bins=15):
     n = len(conf)
     edges = np.interp(np.linspace(0, n, num_bins + 1), np.arange(n), np.sort(conf))
     total = 0.0
-    for lo, hi in zip(edges[:-1], edges[1:], strict=True):
+    for lo, hi in itertools.pairwise(edges):
         inside = (conf > lo) & (conf <= hi)
         if inside.any():
             total += inside.mean() * abs(correct[inside].mean() - conf[inside].mean())

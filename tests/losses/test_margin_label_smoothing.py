@@ -141,5 +141,5 @@ def test_options_below_zero_are_refused(option, value):
 
 
 def test_unknown_class_reduction_is_refused():
-    with pytest.raises(ValueError, match="class_reduction must be one of .* got 'none'"):
+    with pytest.raises(ValueError, match=r"class_reduction must be one of .* got 'none'"):
         MarginLabelSmoothingLoss(class_reduction='none')

@@ -1,0 +1,51 @@
+"""Evaluated data samples as the toolboxes hand them to a metric, drawn at random."""
+
+import torch
+
+
+def classified(n, num_classes=7, seed=0):
+    """mmpretrain's samples: softmax scores and a label."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.softmax(3 * torch.randn(n, num_classes, generator=generator), dim=1)
+    labels = torch.multinomial(scores.sqrt(), 1, generator=generator)
+    return [
+        {'pred_score': s, 'gt_label': y, 'sample_idx': i}
+        for i, (s, y) in enumerate(zip(scores, labels, strict=True))
+    ]
+
+
+def segmented(n, num_classes=5, size=(12, 17), seed=0):
+    """mmseg's samples: raw logits, their argmax, and a label map with some 255."""
+    generator = torch.Generator().manual_seed(seed)
+    samples = []
+    for i in range(n):
+        logits = 3 * torch.randn(num_classes, *size, generator=generator)
+        label = (logits + 3 * torch.randn(logits.shape, generator=generator)).argmax(0)
+        label[: i % 3] = 255
+        samples.append(as_segmented(logits, logits.argmax(0), label, f'image_{i}.jpg'))
+    return samples
+
+
+def as_segmented(logits, predicted, label, img_path='image.jpg'):
+    return {
+        'seg_logits': {'data': logits},
+        'pred_sem_seg': {'data': predicted[None]},
+        'gt_sem_seg': {'data': label[None]},
+        'img_path': img_path,
+    }
+
+
+def flatten(samples):
+    """Confidences and correctness of all valid predictions, by the definition."""
+    conf, correct = [], []
+    for sample in samples:
+        if 'pred_score' in sample:
+            conf += [sample['pred_score'].max().item()]
+            correct += [sample['pred_score'].argmax().item() == sample['gt_label'].item()]
+        else:
+            probs = sample['seg_logits']['data'].softmax(0)
+            label = sample['gt_sem_seg']['data'][0]
+            valid = label != 255
+            conf += probs.amax(0)[valid].tolist()
+            correct += (probs.argmax(0) == label)[valid].tolist()
+    return conf, correct

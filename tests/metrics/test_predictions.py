@@ -1,0 +1,115 @@
+import pytest
+import torch
+from metrics.samples import as_segmented, classified, flatten, segmented
+
+from mmcalib.metrics.predictions import read_prediction
+
+
+def read(sample, **options):
+    return read_prediction(sample, **dict(ignore_index=255, name='image.jpg') | options)
+
+
+@pytest.mark.parametrize('samples', [classified(20), segmented(3)], ids=['mmpretrain', 'mmseg'])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+def test_confidence_and_correctness(samples, dtype):
+    for sample in samples:
+        if 'pred_score' in sample:
+            sample = sample | {'pred_score': sample['pred_score'].to(dtype)}
+        else:
+            sample = sample | {'seg_logits': {'data': sample['seg_logits']['data'].to(dtype)}}
+        conf, correct = read(sample)
+        expected = flatten([sample])
+        assert conf.dtype == dtype
+        torch.testing.assert_close(conf, torch.tensor(expected[0], dtype=dtype))
+        assert correct.tolist() == expected[1]
+
+
+def test_label_255_of_a_classifier_is_a_class():
+    scores = torch.full((300,), 0.1 / 299)
+    scores[255] = 0.9
+    conf, correct = read({'pred_score': scores, 'gt_label': torch.tensor([255])})
+    assert conf.item() == pytest.approx(0.9) and correct.all()
+
+
+@pytest.mark.parametrize('threshold', [0.3, 0.5])
+def test_binary_head_is_confident_of_the_class_it_predicts(threshold):
+    probability = torch.tensor([[0.1, 0.4, 0.9]])
+    predicted = (probability > threshold).float()
+    conf, correct = read(as_segmented(probability[None], predicted, torch.tensor([[0, 1, 255]])))
+    expected = [0.9, 0.4 if threshold == 0.3 else 0.6]
+    torch.testing.assert_close(conf, torch.tensor(expected))
+    assert correct.tolist() == [True, threshold == 0.3]
+
+
+def test_half_precision_is_read_in_float32():
+    sample = segmented(1)[0]
+    logits = sample['seg_logits']['data'].half()
+    conf, _ = read(as_segmented(logits, logits.argmax(0), sample['gt_sem_seg']['data'][0]))
+    assert conf.dtype == torch.float32 and (conf <= 1).all()
+
+
+def test_extreme_logits_are_confidence_one():
+    logits = torch.tensor([1e4, -1e4, 0.0])[:, None, None].expand(3, 2, 2)
+    conf, _ = read(as_segmented(logits, logits.argmax(0), torch.zeros(2, 2, dtype=int)))
+    assert (conf == 1).all()
+
+
+def test_an_image_without_valid_pixels():
+    sample = segmented(1)[0]
+    sample['gt_sem_seg']['data'].fill_(255)
+    assert read(sample).conf.numel() == 0
+
+
+def _broken(kind):
+    sample = segmented(1)[0] if kind in SEGMENTED else classified(1)[0]
+    logits = sample.get('seg_logits', {}).get('data')
+    if kind == 'nan':
+        logits[1, 0, :3] = float('nan')
+    elif kind == 'inf':
+        logits[0, 5, 5] = float('inf')
+    elif kind == 'size':
+        sample['gt_sem_seg']['data'] = torch.zeros(1, 6, 8, dtype=int)
+    elif kind == 'label':
+        sample['gt_sem_seg']['data'][0, 0, :2] = 5
+    elif kind == 'tta':
+        sample['pred_sem_seg']['data'] = (sample['pred_sem_seg']['data'] + 1) % 5
+    elif kind == 'no ground truth':
+        del sample['gt_sem_seg']
+    elif kind == 'binary logits':
+        sample = as_segmented(logits[:1] * 5, (logits[0] > 0).float(), logits[0].long() * 0)
+    elif kind == 'nan score':
+        sample['pred_score'][2] = float('nan')
+    elif kind == 'sigmoid scores':
+        sample['pred_score'] = torch.full((7,), 0.4)
+    elif kind == 'class':
+        sample['gt_label'] = torch.tensor([7])
+    elif kind == 'multi-label':
+        sample['gt_label'] = torch.tensor([1, 2])
+    elif kind == 'labels only':
+        del sample['pred_score']
+    return sample
+
+
+SEGMENTED = ['nan', 'inf', 'size', 'label', 'tta', 'no ground truth', 'binary logits']
+
+
+@pytest.mark.parametrize(
+    ('kind', 'message'),
+    [
+        ('nan', 'seg_logits of image.jpg has 3 NaN or infinite values out of 1020'),
+        ('inf', 'has 1 NaN or infinite'),
+        ('size', r'\(12, 17\), gt_sem_seg \(6, 8\).*LoadAnnotations must come after Resize'),
+        ('label', r'2 labels outside \[0, 5\), such as \[5\]'),
+        ('tta', 'not the argmax of its seg_logits at 204 pixels'),
+        ('no ground truth', 'needs LoadAnnotations'),
+        ('binary logits', 'are no probabilities'),
+        ('nan score', 'pred_score of image.jpg has 1 NaN'),
+        ('sigmoid scores', 'sums to 2.8'),
+        ('class', r'outside \[0, 7\), such as \[7\]'),
+        ('multi-label', r'needs one gt_label; got \[1, 2\]'),
+        ('labels only', 'neither pred_score .* nor seg_logits'),
+    ],
+)
+def test_broken_samples_are_refused_by_name(kind, message):
+    with pytest.raises(ValueError, match=message):
+        read(_broken(kind))

@@ -1,0 +1,105 @@
+import pytest
+import torch
+from mmengine.config import Config, ConfigDict
+
+from mmcalib import launch
+from mmcalib.datasets.sources import missing_data_message
+
+
+def test_experiments_of_the_same_file_name_keep_apart():
+    assert launch.experiment_name('/x/configs/mbls/digits.py') == 'mbls/digits'
+    assert launch.experiment_name('/x/configs/y/configs/ce/digits.py') == 'ce/digits'
+    assert launch.experiment_name('/x/mine.py') == 'mine'
+
+
+def test_configs_may_inherit_by_package(tmp_path):
+    path = tmp_path / 'mine.py'
+    path.write_text("_base_ = 'mmcalib::mbls/digits.py'\ntrain_cfg = dict(max_epochs=3)\n")
+    cfg = launch.load_config(str(path))
+    assert cfg.train_cfg.max_epochs == 3
+    assert cfg.model.head.loss.type == 'MarginLabelSmoothingLoss'
+
+
+@pytest.mark.parametrize(
+    'base',
+    [
+        'mmpretrain::resnet/resnet50_8xb16_cifar10.py',
+        'mmseg::deeplabv3/deeplabv3_r50-d8_4xb4-20k_voc12aug-512x512.py',
+    ],
+)
+def test_configs_may_inherit_those_of_the_toolboxes(base, tmp_path):
+    path = tmp_path / 'mine.py'
+    path.write_text(f"_base_ = '{base}'\ncustom_imports = dict(imports=['mmcalib'])\n")
+    assert 'model' in launch.load_config(str(path))
+
+
+def test_a_missing_config_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no config 'nowhere\.py'"):
+        launch.load_config('nowhere.py')
+
+
+def test_a_missing_toolbox_is_named(tmp_path, monkeypatch):
+    path = tmp_path / 'mine.py'
+    path.write_text("default_scope = 'mmtoolbox'\n")
+    with pytest.raises(ImportError, match=r'needs mmtoolbox.*mmcalib\[onedl\]'):
+        launch.load_config(str(path))
+
+
+def test_missing_data_is_named_with_its_source(tmp_path):
+    dataset = dict(type='PascalVOCDataset', data_root=str(tmp_path / 'VOC2012'))
+    message = missing_data_message('train_dataloader', dict(dataset=dataset))
+    assert str(tmp_path / 'VOC2012') in message and 'VOCtrainval_11-May-2012.tar' in message
+    assert 'train_dataloader.dataset.data_root' in message
+    wrapped = dict(type='RepeatDataset', dataset=dict(type='ConcatDataset', datasets=[dataset]))
+    message = missing_data_message('val_dataloader', dict(dataset=wrapped))
+    assert 'val_dataloader.dataset.dataset.datasets.0.data_root' in message
+    (tmp_path / 'VOC2012').mkdir()
+    assert missing_data_message('val_dataloader', dict(dataset=wrapped)) is None
+    remote = dict(dataset=dict(type='CustomDataset', data_root='s3://bucket/images'))
+    assert missing_data_message('train_dataloader', remote) is None
+    assert missing_data_message('train_dataloader', None) is None
+
+
+def test_loader_defaults_follow_the_machine():
+    cfg = Config(
+        dict(
+            default_scope='mmpretrain',
+            train_dataloader=dict(num_workers=2),
+            val_dataloader=dict(num_workers=0, pin_memory=True),
+            test_dataloader=None,
+        )
+    )
+    launch.set_loader_defaults(cfg)
+    assert cfg.train_dataloader.collate_fn.type == 'default_collate'
+    assert cfg.train_dataloader.persistent_workers is True
+    assert cfg.val_dataloader.persistent_workers is False  # torch refuses it without workers
+    assert cfg.train_dataloader.pin_memory is torch.cuda.is_available()
+
+
+def test_tta_of_mmpretrain_mirrors_by_default():
+    pipeline = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
+    cfg = Config(
+        dict(
+            default_scope='mmpretrain',
+            model=dict(type='ImageClassifier'),
+            test_dataloader=dict(dataset=dict(pipeline=pipeline)),
+        )
+    )
+    launch.enable_tta(cfg)
+    assert cfg.model.module.type == 'ImageClassifier'
+    assert [step.type for step in cfg.test_dataloader.dataset.pipeline] == [
+        'LoadImageFromFile',
+        'TestTimeAug',
+    ]
+
+
+def test_tta_of_mmseg_needs_its_keys():
+    cfg = ConfigDict(default_scope='mmseg', test_dataloader=dict(dataset=dict()))
+    with pytest.raises(ValueError, match='tta_model and tta_pipeline'):
+        launch.enable_tta(Config(cfg))
+
+
+def test_other_launchers_need_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    with pytest.raises(ValueError, match=r'--launcher slurm needs GPUs.*dist_train\.sh'):
+        launch.build_runner(Config(dict(launcher='slurm')))

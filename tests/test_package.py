@@ -1,0 +1,77 @@
+"""What importing and installing the package does."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import mmcalib
+
+ROOT = Path(__file__).resolve().parents[1]
+
+BLOCK = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in {blocked!r}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+def run(code, blocked):
+    return subprocess.run(
+        [sys.executable, '-c', BLOCK.format(blocked=blocked) + code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_toolboxes_are_not_imported():
+    code = 'import mmcalib, mmcalib.launch, mmcalib.report'
+    assert run(code, ('mmpretrain', 'mmseg', 'mmcv')).returncode == 0
+
+
+def test_that_the_block_above_blocks():
+    assert run('import mmpretrain', ('mmpretrain',)).returncode != 0
+
+
+def test_without_mmengine_both_extras_are_named():
+    result = run('import mmcalib', ('mmengine',))
+    assert result.returncode != 0
+    assert 'mmcalib[onedl]' in result.stderr and 'mmcalib[openmmlab]' in result.stderr
+
+
+def test_the_wheel_carries_configs_and_tools(tmp_path):
+    subprocess.run(
+        [sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '-w', str(tmp_path), str(ROOT)],
+        check=True,
+        cwd=tmp_path,
+    )
+    (wheel,) = tmp_path.glob('*.whl')
+    assert mmcalib.__version__ in wheel.name
+    names = set(zipfile.ZipFile(wheel).namelist())
+    sources = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ('configs', 'tools')
+        for path in (ROOT / folder).rglob('*')
+        if path.suffix in {'.py', '.sh', '.yml'}
+    }
+    expected = {f'mmcalib/.mim/{name}' for name in (*sources, 'model-index.yml')}
+    assert expected <= names
+    assert not any(name.startswith('tests') for name in names)
+
+
+def test_the_commands_of_ci_are_those_of_the_readme():
+    command = 'pip install -e ".[onedl,test]" && pytest'
+    assert command in (ROOT / 'README.md').read_text().splitlines()
+    assert command in (ROOT / '.ci' / 'run').read_text().splitlines()
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'tools').glob('*.sh')), ids=lambda p: p.name)
+def test_shell_scripts_say_how_they_are_called(path):
+    result = subprocess.run(['bash', path], capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and f'Usage: tools/{path.name}' in result.stderr

@@ -1,0 +1,193 @@
+"""The commands, run as a user runs them."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = str(ROOT / 'configs/mbls/digits.py')
+SHORT = ['--cfg-options', 'train_cfg.val_interval=1', 'train_dataloader.dataset.indices=128']
+
+
+def call(tool, *arguments, cwd, check=True, **environment):
+    """Run a tool with this interpreter's environment first on the path."""
+    path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
+    command = ['bash' if tool.endswith('.sh') else sys.executable, str(ROOT / 'tools' / tool)]
+    result = subprocess.run(
+        [*command, *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | {'PATH': path, 'OMP_NUM_THREADS': '1'} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if check:
+        assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return result.stderr + result.stdout
+
+
+def results(folder):
+    return json.loads((Path(folder) / 'results.json').read_text())
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """A short training on one process: its folder and its log."""
+    folder = tmp_path_factory.mktemp('trained')
+    log = call('train.py', CONFIG, *SHORT, 'train_cfg.max_epochs=2', cwd=folder)
+    work_dir = folder / 'work_dirs/mbls/digits'
+    shutil.copy(results(work_dir)['checkpoint'], folder / 'best.pth')  # resuming replaces it
+    return work_dir, log
+
+
+def test_training_ends_with_a_test_of_the_best_checkpoint(trained):
+    folder, log = trained
+    (best,) = folder.glob('best_accuracy_top1_epoch_*.pth')
+    last = log.strip().splitlines()[-1]
+    assert 'Epoch(test)' in last and 'accuracy/top1' in last
+    assert results(folder)['checkpoint'] == str(best)
+    metrics = results(folder)['metrics']
+    assert f'calibration/ECE: {metrics["calibration/ECE"]:.4f}' in last
+    assert f'calibration/AECE: {metrics["calibration/AECE"]:.4f}' in last
+
+
+def test_resuming_goes_on_where_it_stopped(trained, tmp_path):
+    folder, _ = trained
+    log = call(
+        'train.py', CONFIG, '--work-dir', folder, '--no-test', '--resume', *SHORT,
+        'train_cfg.max_epochs=3', cwd=tmp_path,
+    )  # fmt: skip
+    assert 'resumed epoch: 2, iter: 4' in log
+    assert 'Epoch(train) [3]' in log and 'Epoch(train) [2]' not in log
+    assert 'Epoch(test)' not in log
+
+
+def test_one_and_two_processes_test_alike(trained, tmp_path, free_port):
+    checkpoint = trained[0].parents[2] / 'best.pth'
+    call('test.py', CONFIG, checkpoint, '--work-dir', tmp_path / 'one', cwd=tmp_path)
+    call(
+        'dist_test.sh', CONFIG, checkpoint, 2, '--work-dir', tmp_path / 'two',
+        cwd=tmp_path, PORT=free_port,
+    )  # fmt: skip
+    one, two = (results(tmp_path / name)['metrics'] for name in ('one', 'two'))
+    assert one == pytest.approx(two, abs=1e-5)
+
+
+def test_two_processes_train(tmp_path, free_port):
+    log = call(
+        'dist_train.sh', ROOT / 'configs/mbls/digit_scenes.py', 2, '--work-dir', tmp_path,
+        '--auto-scale-lr', '--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1',
+        'train_dataloader.dataset.indices=16', 'val_dataloader.dataset.indices=11',
+        'test_dataloader.dataset.indices=11', cwd=tmp_path, PORT=free_port,
+    )  # fmt: skip
+    assert 'Scaling the original LR by 2.0' in log
+    assert {'mIoU', 'calibration/ECE', 'calibration/AECE'} <= results(tmp_path)['metrics'].keys()
+
+
+MMPRETRAIN = """
+_base_ = 'mmpretrain::resnet/resnet18_8xb16_cifar10.py'
+custom_imports = dict(imports=['mmcalib'])
+model = dict(head=dict(loss=dict(type='MarginLabelSmoothingLoss', margin=6.0, _delete_=True)))
+val_evaluator = [dict(type='Accuracy'), dict(type='CalibrationMetric')]
+test_evaluator = val_evaluator
+data = dict(type='CustomDataset', data_root='data', with_label=True, _delete_=True, pipeline=[
+    dict(type='LoadImageFromFile'), dict(type='PackInputs')])
+train_dataloader = dict(dataset=data, num_workers=0, persistent_workers=False)
+val_dataloader = dict(dataset=data, num_workers=0, persistent_workers=False)
+test_dataloader = dict(dataset=data, num_workers=0, persistent_workers=False)
+train_cfg = dict(max_epochs=1)
+"""
+
+MMSEG = """
+_base_ = 'mmseg::fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py'
+custom_imports = dict(imports=['mmcalib'])
+loss = dict(type='MarginLabelSmoothingLoss', margin=10.0, _delete_=True)
+model = dict(pretrained=None, data_preprocessor=dict(size=(32, 32)),
+             decode_head=dict(loss_decode=loss), auxiliary_head=dict(loss_decode=loss))
+val_evaluator = [dict(type='IoUMetric', iou_metrics=['mIoU']), dict(type='CalibrationMetric')]
+test_evaluator = val_evaluator
+data = dict(type='DigitScenes', split='val', _delete_=True, indices=3, pipeline=[
+    dict(type='ToRGB'), dict(type='PackSegInputs')])
+train_dataloader = dict(dataset=data, num_workers=0, persistent_workers=False, batch_size=2)
+val_dataloader = dict(dataset=data, num_workers=0, persistent_workers=False)
+test_dataloader = dict(dataset=data, num_workers=0, persistent_workers=False)
+train_cfg = dict(max_iters=2, val_interval=2)
+"""
+
+TO_RGB = """
+from mmcv.transforms import BaseTransform
+from mmengine.registry import TRANSFORMS
+
+@TRANSFORMS.register_module()
+class ToRGB(BaseTransform):
+    def transform(self, results):
+        results['img'] = results['img'][..., None].repeat(3, axis=-1)
+        return results
+"""
+
+
+def test_a_config_outside_that_inherits_mmpretrain(tmp_path):
+    image = pytest.importorskip('PIL.Image')
+    for label in range(10):
+        (tmp_path / 'data' / str(label)).mkdir(parents=True)
+        for number in range(2):
+            image.new('RGB', (32, 32), (25 * label, 99 * number, 0)).save(
+                tmp_path / 'data' / str(label) / f'{number}.png'
+            )
+    (tmp_path / 'mine.py').write_text(MMPRETRAIN)
+    log = call('train.py', 'mine.py', cwd=tmp_path)
+    assert 'calibration/ECE' in log.strip().splitlines()[-1]
+    assert 'testing the last weights' in log.lower()
+
+    # mmpretrain's own tool trains the same file.
+    mmpretrain = pytest.importorskip('mmpretrain')
+    tool = Path(mmpretrain.__file__).parent / '.mim/tools/train.py'
+    log = call(os.path.relpath(tool, ROOT / 'tools'), 'mine.py', '--work-dir', 'own', cwd=tmp_path)
+    assert 'calibration/AECE' in log.strip().splitlines()[-1]
+
+
+def test_a_config_outside_that_inherits_mmseg(tmp_path):
+    (tmp_path / 'to_rgb.py').write_text(TO_RGB)
+    (tmp_path / 'mine.py').write_text(MMSEG.replace("['mmcalib']", "['mmcalib', 'to_rgb']"))
+    log = call('train.py', 'mine.py', cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert 'calibration/ECE' in log.strip().splitlines()[-1]
+    assert 'decode.loss_mbls' in log or 'mIoU' in log
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        ([CONFIG, '--amp'], '--amp needs a CUDA device'),
+        (['nowhere.py'], "there is no config 'nowhere.py'"),
+        ([ROOT / 'configs/mbls/deeplabv3_r50_voc.py'], 'VOCtrainval_11-May-2012.tar'),
+        ([ROOT / 'configs/mbls/resnet50_cifar10.py'], 'cifar-10-python.tar.gz'),
+    ],
+)
+def test_what_cannot_run_is_said_before_it_starts(arguments, message, tmp_path):
+    import torch
+
+    if '--amp' in arguments and torch.cuda.is_available():
+        pytest.skip('needs a machine without a GPU')
+    output = call('train.py', *arguments, cwd=tmp_path, check=False)
+    assert message in output and 'Traceback' not in output
+    assert not (tmp_path / 'work_dirs').exists()
+
+
+def test_a_missing_checkpoint_is_named(tmp_path):
+    output = call('test.py', CONFIG, 'none.pth', cwd=tmp_path, check=False)
+    assert "there is no checkpoint 'none.pth'" in output and 'Traceback' not in output
+
+
+def test_report_averages_over_seeds(tmp_path):
+    for seed, ece in enumerate([4.0, 6.0]):
+        folder = tmp_path / f'seed{seed}'
+        folder.mkdir()
+        run = {'experiment': 'mbls/digits', 'metrics': {'calibration/ECE': ece}}
+        (folder / 'results.json').write_text(json.dumps(run))
+    assert '| mbls/digits | 2 | 5.00 ± 1.41 |' in call('report.py', '.', cwd=tmp_path)
+    assert 'no results.json' in call('report.py', 'seed9', cwd=tmp_path, check=False)
