@@ -23,6 +23,12 @@ from mmengine.runner import Runner
 from mmcalib.datasets.sources import missing_data_message
 from mmcalib.report import RESULTS
 
+# Since 2.6, torch.load refuses mmengine's own checkpoints, since they hold more than tensors.
+# The onedl fork works around that; the classic mmengine 0.10.7 needs this before it can resume or
+# test what it has just trained. As ever: load checkpoints only from people you trust.
+if 'TORCH_FORCE_WEIGHTS_ONLY_LOAD' not in os.environ:
+    os.environ.setdefault('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 
 
