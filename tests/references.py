@@ -6,19 +6,61 @@ import math
 import numpy as np
 
 
-def margin_label_smoothing_row(logits, target, margin, alpha, class_reduction='mean', weights=None):
-    """Eq. 7 of the paper for one row; `target` is a label or a list of K probabilities."""
+def _log_softmax(logits):
     highest = max(logits)
     normaliser = math.log(sum(math.exp(logit - highest) for logit in logits)) + highest
+    return [logit - normaliser for logit in logits]
+
+
+def _shares(target, num_classes):
+    return target if isinstance(target, list) else [float(k == target) for k in range(num_classes)]
+
+
+def margin_label_smoothing_row(logits, target, margin, alpha, class_reduction='mean', weights=None):
+    """Eq. 7 of the paper for one row; `target` is a label or a list of K probabilities."""
+    highest, loss = max(logits), 0.0
     weights = weights or [1.0] * len(logits)
-    shares = (
-        target if isinstance(target, list) else [float(k == target) for k in range(len(logits))]
-    )
-    loss = 0.0
-    for logit, weight, share in zip(logits, weights, shares, strict=True):
-        loss += weight * share * (normaliser - logit)
+    for share, weight, log_prob in zip(
+        _shares(target, len(logits)), weights, _log_softmax(logits), strict=True
+    ):
+        loss -= weight * share * log_prob
     penalty = sum(max(0.0, highest - logit - margin) for logit in logits)
     return loss + alpha * penalty / (len(logits) if class_reduction == 'mean' else 1)
+
+
+def label_smoothing_row(logits, target, alpha, weights=None):
+    """Eq. 3 of the paper for one row."""
+    num_classes, loss = len(logits), 0.0
+    weights = weights or [1.0] * num_classes
+    for share, weight, log_prob in zip(
+        _shares(target, num_classes), weights, _log_softmax(logits), strict=True
+    ):
+        loss -= ((1 - alpha) * weight * share + alpha / num_classes) * log_prob
+    return loss
+
+
+def confidence_penalty_row(logits, target, alpha, class_reduction='mean', weights=None):
+    """Cross-entropy less alpha times the entropy, for one row."""
+    num_classes, log_probs, loss = len(logits), _log_softmax(logits), 0.0
+    weights = weights or [1.0] * num_classes
+    for share, weight, log_prob in zip(
+        _shares(target, num_classes), weights, log_probs, strict=True
+    ):
+        loss -= weight * share * log_prob
+    entropy = -sum(math.exp(log_prob) * log_prob for log_prob in log_probs)
+    return loss - alpha * entropy / (num_classes if class_reduction == 'mean' else 1)
+
+
+def softmax_focal_row(logits, target, gamma, weights=None):
+    """Focal loss for one row; `gamma` is a number, or a function of the probability."""
+    num_classes, loss = len(logits), 0.0
+    weights = weights or [1.0] * num_classes
+    for share, weight, log_prob in zip(
+        _shares(target, num_classes), weights, _log_softmax(logits), strict=True
+    ):
+        power = gamma(math.exp(log_prob)) if callable(gamma) else gamma
+        loss -= weight * share * (1 - math.exp(log_prob)) ** power * log_prob
+    return loss
 
 
 def expected_calibration_error(conf, correct, num_bins=15):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 REDUCTIONS = ('none', 'mean', 'sum')
+CLASS_REDUCTIONS = ('mean', 'sum')
 
 
 class CalibrationLoss(nn.Module):
@@ -144,6 +145,15 @@ def check_reduction(reduction: str) -> str:
     if reduction not in REDUCTIONS:
         raise ValueError(f'reduction must be one of {REDUCTIONS}, got {reduction!r}')
     return reduction
+
+
+def check_class_reduction(class_reduction: str) -> str:
+    """Return `class_reduction`, or raise a ValueError that names the choices."""
+    if class_reduction not in CLASS_REDUCTIONS:
+        raise ValueError(
+            f'class_reduction must be one of {CLASS_REDUCTIONS}, got {class_reduction!r}'
+        )
+    return class_reduction
 
 
 def check_at_least_zero(name: str, value: float) -> float:

@@ -5,9 +5,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.base import CalibrationLoss, check_at_least_zero
-
-CLASS_REDUCTIONS = ('mean', 'sum')
+from mmcalib.losses.base import CalibrationLoss, check_at_least_zero, check_class_reduction
 
 
 def margin_penalty(logits: Tensor, margin: float, class_reduction: str = 'mean') -> Tensor:
@@ -94,13 +92,9 @@ class MarginLabelSmoothingLoss(CalibrationLoss):
         **common,
     ) -> None:
         super().__init__(loss_name=loss_name, **common)
-        if class_reduction not in CLASS_REDUCTIONS:
-            raise ValueError(
-                f'class_reduction must be one of {CLASS_REDUCTIONS}, got {class_reduction!r}'
-            )
         self.margin = check_at_least_zero('margin', margin)
         self.alpha = check_at_least_zero('alpha', alpha)
-        self.class_reduction = class_reduction
+        self.class_reduction = check_class_reduction(class_reduction)
 
     def rows(self, logits: Tensor, target: Tensor, class_weight: Tensor | None) -> Tensor:
         return margin_label_smoothing(

@@ -1,0 +1,6 @@
+# Softmax focal loss on segmented digit scenes.
+_base_ = '../ce/digit_scenes.py'
+
+model = dict(
+    decode_head=dict(
+        loss_decode=dict(_delete_=True, type='SoftmaxFocalLoss', gamma=3.0)))

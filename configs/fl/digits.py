@@ -1,0 +1,5 @@
+# Softmax focal loss on noisy digits.
+_base_ = '../ce/digits.py'
+
+model = dict(
+    head=dict(loss=dict(_delete_=True, type='SoftmaxFocalLoss', gamma=3.0)))

@@ -1,0 +1,6 @@
+# Label smoothing on segmented digit scenes.
+_base_ = '../ce/digit_scenes.py'
+
+model = dict(
+    decode_head=dict(
+        loss_decode=dict(_delete_=True, type='LabelSmoothingLoss', alpha=0.05)))

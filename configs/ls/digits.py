@@ -1,0 +1,5 @@
+# Label smoothing on noisy digits.
+_base_ = '../ce/digits.py'
+
+model = dict(
+    head=dict(loss=dict(_delete_=True, type='LabelSmoothingLoss', alpha=0.05)))

@@ -1,0 +1,64 @@
+"""Label smoothing (LS)."""
+
+import torch.nn.functional as F
+from mmengine.registry import MODELS
+from torch import Tensor
+
+from mmcalib.losses.base import CalibrationLoss
+
+
+def label_smoothing(
+    logits: Tensor, target: Tensor, *, alpha: float = 0.05, class_weight: Tensor | None = None
+) -> Tensor:
+    r"""Cross-entropy against targets mixed with the uniform distribution, per row.
+
+    .. math:: -\sum_k \left( (1 - \alpha)\, y_k + \frac{\alpha}{K} \right) \log p_k
+
+    Source: Eq. 3 of the paper and its published code; both smooth over all K classes, the true one
+    too. ``F.cross_entropy(label_smoothing=alpha)`` is the same without class weights, which it
+    applies to the uniform part as well.
+
+    Args:
+        logits: ``(N, K, *)``.
+        target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
+        alpha: Share of the uniform distribution, in [0, 1]; 0 leaves cross-entropy.
+        class_weight: ``(K,)`` weights of the :math:`y_k` part alone.
+
+    Returns:
+        ``(N, *)``, in nats.
+
+    Example:
+        >>> label_smoothing(torch.tensor([[2., 0.]]), torch.tensor([0]), alpha=0.1)
+        tensor([0.2269])
+    """
+    cross_entropy = F.cross_entropy(logits, target, weight=class_weight, reduction='none')
+    uniform = logits.logsumexp(dim=1) - logits.mean(dim=1)
+    return (1 - alpha) * cross_entropy + alpha * uniform
+
+
+@MODELS.register_module()
+class LabelSmoothingLoss(CalibrationLoss):
+    """Label smoothing as a loss of mmpretrain and mmseg heads; see :func:`label_smoothing`.
+
+    Without class weights, mmpretrain's ``LabelSmoothLoss`` in its mode ``'original'`` is the same.
+
+    Args:
+        alpha: Share of the uniform distribution; the paper takes 0.05.
+        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
+            ``ignore_index``, ``reduction`` and ``loss_weight``.
+
+    Raises:
+        ValueError: If ``alpha`` is outside [0, 1].
+    """
+
+    def __init__(self, *, alpha: float = 0.05, loss_name: str = 'loss_ls', **common) -> None:
+        super().__init__(loss_name=loss_name, **common)
+        if not 0 <= alpha <= 1:
+            raise ValueError(f'alpha must be in [0, 1], got {alpha!r}')
+        self.alpha = alpha
+
+    def rows(self, logits: Tensor, target: Tensor, class_weight: Tensor | None) -> Tensor:
+        return label_smoothing(logits, target, alpha=self.alpha, class_weight=class_weight)
+
+    def extra_repr(self) -> str:
+        return f'alpha={self.alpha}'

@@ -1,0 +1,125 @@
+"""Focal loss on softmax probabilities (FL), and its sample-dependent variant (FLSD)."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from mmengine.registry import MODELS
+from torch import Tensor
+
+from mmcalib.losses.base import CalibrationLoss, check_at_least_zero
+
+FLSD_SCHEDULE = ((0.2, 5.0), (1.0, 3.0))
+
+
+def softmax_focal(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    gamma: float | Sequence[tuple[float, float]] = 3.0,
+    class_weight: Tensor | None = None,
+) -> Tensor:
+    r"""Cross-entropy that counts less the surer the prediction, per row.
+
+    .. math:: -(1 - p_y)^\gamma \log p_y
+
+    With a schedule, :math:`\gamma` depends on :math:`p_y` (a constant to the gradient, as in the
+    published code): ``((0.2, 5.0), (1.0, 3.0))`` is 5 for :math:`p_y` in [0, 0.2), else 3. Soft
+    targets weight the terms of all classes. The toolboxes' own ``FocalLoss`` is a sigmoid one.
+
+    Source: the FL and FLSD baselines of the paper (Mukhoti et al., 2020); see its Eq. 5.
+
+    Args:
+        logits: ``(N, K, *)``.
+        target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
+        gamma: :math:`\gamma`, or pairs of an upper bound of :math:`p_y` (exclusive but for the
+            last) and the :math:`\gamma` below it, ascending. 0 leaves cross-entropy.
+        class_weight: ``(K,)`` weights of the classes.
+
+    Returns:
+        ``(N, *)``, in nats.
+
+    Example:
+        >>> softmax_focal(torch.tensor([[0., 0.]]), torch.tensor([0]), gamma=1.0)
+        tensor([0.3466])
+    """
+    log_probs = F.log_softmax(logits, dim=1)
+    soft = target.is_floating_point()
+    if not soft:
+        log_probs = log_probs.gather(1, target.unsqueeze(1))
+    if not isinstance(gamma, (int, float)):
+        bounds, gammas = zip(*gamma, strict=True)
+        bounds = log_probs.new_tensor(bounds[:-1])
+        gamma = log_probs.new_tensor(gammas)[
+            torch.bucketize(log_probs.detach().exp(), bounds, right=True)
+        ]
+    # At p = 1 the power of 0 has an infinite slope for gamma < 1; the clamp makes it 0 there.
+    rest = (-torch.expm1(log_probs)).clamp(min=torch.finfo(log_probs.dtype).tiny ** 0.5)
+    loss = -(rest**gamma) * log_probs
+    if soft:
+        loss = loss * target
+        if class_weight is not None:
+            loss = loss * class_weight.view(-1, *[1] * (logits.ndim - 2))
+        return loss.sum(dim=1)
+    loss = loss.squeeze(1)
+    return loss if class_weight is None else loss * class_weight[target]
+
+
+@MODELS.register_module()
+class SoftmaxFocalLoss(CalibrationLoss):
+    """Softmax focal loss for mmpretrain and mmseg heads; see :func:`softmax_focal`.
+
+    Args:
+        gamma: The focusing parameter; the paper takes 3.
+        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
+            ``ignore_index``, ``reduction`` and ``loss_weight``.
+
+    Raises:
+        ValueError: If ``gamma`` is below 0.
+    """
+
+    def __init__(self, *, gamma: float = 3.0, loss_name: str = 'loss_fl', **common) -> None:
+        super().__init__(loss_name=loss_name, **common)
+        self.gamma = check_at_least_zero('gamma', gamma)
+
+    def rows(self, logits: Tensor, target: Tensor, class_weight: Tensor | None) -> Tensor:
+        return softmax_focal(logits, target, gamma=self.gamma, class_weight=class_weight)
+
+    def extra_repr(self) -> str:
+        return f'gamma={self.gamma}'
+
+
+@MODELS.register_module()
+class SampleDependentFocalLoss(CalibrationLoss):
+    """FLSD: softmax focal loss with a gamma for each range of p_y; see :func:`softmax_focal`.
+
+    Args:
+        schedule: Pairs of an upper bound of p_y and the gamma below it, ascending up to 1. The
+            paper takes 5 for p_y in [0, 0.2) and 3 for [0.2, 1), the default.
+        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
+            ``ignore_index``, ``reduction`` and ``loss_weight``.
+
+    Raises:
+        ValueError: If the bounds do not ascend to 1, or a gamma is below 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        schedule: Sequence[tuple[float, float]] = FLSD_SCHEDULE,
+        loss_name: str = 'loss_flsd',
+        **common,
+    ) -> None:
+        super().__init__(loss_name=loss_name, **common)
+        self.schedule = tuple((float(bound), float(gamma)) for bound, gamma in schedule)
+        bounds = [0.0, *(bound for bound, _ in self.schedule)]
+        if bounds[-1] != 1 or sorted(set(bounds)) != bounds:
+            raise ValueError(f'the bounds of schedule must ascend to 1, got {self.schedule}')
+        for _, gamma in self.schedule:
+            check_at_least_zero('gamma', gamma)
+
+    def rows(self, logits: Tensor, target: Tensor, class_weight: Tensor | None) -> Tensor:
+        return softmax_focal(logits, target, gamma=self.schedule, class_weight=class_weight)
+
+    def extra_repr(self) -> str:
+        return f'schedule={self.schedule}'

@@ -1,0 +1,287 @@
+"""What holds for every loss: values and gradients of a loop, numerical safety, limits."""
+
+import math
+
+import pytest
+import references
+import torch
+import torch.nn.functional as F
+
+from mmcalib.losses import (
+    ConfidencePenaltyLoss,
+    LabelSmoothingLoss,
+    MarginLabelSmoothingLoss,
+    SampleDependentFocalLoss,
+    SoftmaxFocalLoss,
+    margin_penalty,
+)
+
+IGNORED = 255
+# Name: the loss, its options, the loop over one row, and the options of that.
+LOSSES = {
+    'mbls': (
+        MarginLabelSmoothingLoss,
+        dict(margin=6.0, alpha=0.3),
+        references.margin_label_smoothing_row,
+        dict(margin=6.0, alpha=0.3),
+    ),
+    'mbls m=0, sum': (
+        MarginLabelSmoothingLoss,
+        dict(margin=0.0, alpha=0.05, class_reduction='sum'),
+        references.margin_label_smoothing_row,
+        dict(margin=0.0, alpha=0.05, class_reduction='sum'),
+    ),
+    'ls': (LabelSmoothingLoss, dict(alpha=0.2), references.label_smoothing_row, dict(alpha=0.2)),
+    'fl': (SoftmaxFocalLoss, dict(gamma=3.0), references.softmax_focal_row, dict(gamma=3.0)),
+    'fl below 1': (
+        SoftmaxFocalLoss,
+        dict(gamma=0.5),
+        references.softmax_focal_row,
+        dict(gamma=0.5),
+    ),
+    'flsd': (
+        SampleDependentFocalLoss,
+        {},
+        references.softmax_focal_row,
+        dict(gamma=lambda p: 5.0 if p < 0.2 else 3.0),
+    ),
+    'flsd, own schedule': (
+        SampleDependentFocalLoss,
+        dict(schedule=[(0.1, 4.0), (0.6, 2.0), (1, 0.5)]),
+        references.softmax_focal_row,
+        dict(gamma=lambda p: 4.0 if p < 0.1 else 2.0 if p < 0.6 else 0.5),
+    ),
+    'ecp': (
+        ConfidencePenaltyLoss,
+        dict(alpha=0.4),
+        references.confidence_penalty_row,
+        dict(alpha=0.4),
+    ),
+    'ecp, sum': (
+        ConfidencePenaltyLoss,
+        dict(alpha=0.4, class_reduction='sum'),
+        references.confidence_penalty_row,
+        dict(alpha=0.4, class_reduction='sum'),
+    ),
+}
+every_loss = pytest.mark.parametrize('name', LOSSES)
+
+
+def build(name, **options):
+    loss, own, _, _ = LOSSES[name]
+    return loss(**own, **options)
+
+
+def draw(shape, dtype=torch.float64, scale=4.0, ignore=False):
+    generator = torch.Generator().manual_seed(0)
+    logits = (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).to(dtype)
+    target = torch.randint(shape[1], (shape[0], *shape[2:]), generator=generator)
+    if ignore:
+        target.view(-1)[::4] = IGNORED
+    return logits.requires_grad_(), target
+
+
+def loop(name, logits, target, weights=None):
+    """The loss of each row by the reference, in float64; 0 where ignored."""
+    _, _, row, options = LOSSES[name]
+    flat = logits.detach().double().movedim(1, -1).reshape(-1, logits.shape[1]).tolist()
+    soft = target.is_floating_point()
+    labels = (
+        target.double().movedim(1, -1).reshape(-1, logits.shape[1]).tolist()
+        if soft
+        else target.flatten().tolist()
+    )
+    losses = [
+        0.0 if label == IGNORED else row(values, label, weights=weights, **options)
+        for values, label in zip(flat, labels, strict=True)
+    ]
+    return torch.tensor(losses, dtype=torch.float64).view(logits.shape[0], *logits.shape[2:])
+
+
+TOLERANCE = {
+    torch.float64: dict(rtol=1e-10, atol=1e-10),
+    torch.float32: dict(rtol=1e-5, atol=1e-5),
+    torch.bfloat16: dict(rtol=1e-5, atol=1e-5),
+    torch.float16: dict(rtol=1e-5, atol=1e-5),
+}
+
+
+@every_loss
+@pytest.mark.parametrize('shape', [(7, 5), (1, 2), (2, 4, 3, 5), (3, 1000)])
+@pytest.mark.parametrize('dtype', TOLERANCE, ids=str)
+@pytest.mark.parametrize('reduction', ['none', 'sum', 'mean'])
+def test_value_equals_a_plain_loop(name, shape, dtype, reduction):
+    logits, target = draw(shape, dtype, ignore=shape[0] > 1)
+    value = build(name, reduction=reduction)(logits, target, ignore_index=IGNORED)
+    rows = loop(name, logits, target)
+    valid = (target != IGNORED).sum()
+    expected = {'none': rows, 'sum': rows.sum(), 'mean': rows.sum() / valid}[reduction]
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(value.double(), expected, **TOLERANCE[dtype])
+
+
+@every_loss
+def test_soft_targets_and_class_weights(name):
+    logits, target = draw((6, 5, 2))
+    soft = torch.softmax(torch.randn(6, 5, 2, dtype=torch.float64), dim=1)
+    weights = [0.5, 1.0, 2.0, 0.0, 3.0]
+    loss = build(name, class_weight=weights, reduction='none')
+    for labels in (target, soft):
+        torch.testing.assert_close(loss(logits, labels), loop(name, logits, labels, weights))
+    one_hot = F.one_hot(target, 5).movedim(-1, 1).double()
+    torch.testing.assert_close(loss(logits, one_hot), loss(logits, target))
+
+
+@every_loss
+@pytest.mark.parametrize('shape', [(6, 5), (2, 4, 3, 2)])
+@pytest.mark.parametrize('soft', [False, True])
+def test_gradient(name, shape, soft):
+    logits, target = draw(shape, scale=2.0)
+    if soft:
+        target = torch.softmax(torch.randn(shape, dtype=torch.float64), dim=1)
+    loss = build(name, class_weight=list(range(1, shape[1] + 1)))
+    assert torch.autograd.gradcheck(lambda x: loss(x, target), logits, atol=1e-6)
+
+
+@every_loss
+@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize('soft', [False, True])
+def test_huge_logits_are_safe(name, dtype, soft):
+    logits = (
+        torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [1e4, 1e4, 1e4], [0.0, 1e-4, 0.0]])
+        .to(dtype)
+        .requires_grad_()
+    )
+    target = torch.tensor([0, 0, 2, 1])
+    if soft:
+        target = F.one_hot(target, 3).float()
+    value = build(name, reduction='none')(logits, target)
+    value.sum().backward()
+    assert value.isfinite().all() and logits.grad.isfinite().all()
+
+
+@every_loss
+def test_layouts_and_second_use_in_one_step(name):
+    logits, target = draw((2, 4, 6, 6), torch.float32)
+    loss = build(name)
+    expected = loss(logits, target)
+    (gradient,) = torch.autograd.grad(expected, logits)
+    for other in (
+        logits.to(memory_format=torch.channels_last),
+        logits.transpose(2, 3).contiguous().transpose(2, 3),
+    ):
+        assert not other.is_contiguous()
+        torch.testing.assert_close(loss(other, target), expected)
+    (twice,) = torch.autograd.grad(loss(logits, target) + loss(logits, target), logits)
+    torch.testing.assert_close(twice, 2 * gradient)
+
+
+@every_loss
+def test_autocast(name):
+    logits, target = draw((64, 10), torch.float32)
+    loss = build(name)
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast('cpu', dtype=dtype):
+            assert loss(logits, target) == loss(logits.float(), target)
+            assert loss(logits.to(dtype), target).dtype == torch.float32
+
+
+@every_loss
+def test_everything_ignored(name):
+    logits = torch.randn(2, 3, 4, 4, requires_grad=True)
+    value = build(name, ignore_index=IGNORED)(logits, torch.full((2, 4, 4), IGNORED))
+    value.backward()
+    assert value.item() == 0 and (logits.grad == 0).all()
+
+
+@every_loss
+def test_torch_compile(name):
+    torch.compiler.reset()  # the graphs of the other losses count towards a limit
+    logits, target = draw((4, 5, 3), torch.float32, ignore=True)
+    loss = build(name, ignore_index=IGNORED)
+    compiled = torch.compile(loss, backend='aot_eager', fullgraph=True)
+    torch.testing.assert_close(compiled(logits, target), loss(logits, target))
+
+
+@every_loss
+def test_classes_permuted_and_logits_shifted(name):
+    logits, target = draw((8, 5))
+    loss, order = build(name), torch.tensor([3, 0, 4, 1, 2])
+    expected = loss(logits, target)
+    torch.testing.assert_close(loss(logits + 50.0, target), expected)
+    torch.testing.assert_close(loss(logits[:, order], order.argsort()[target]), expected)
+
+
+@pytest.mark.parametrize(
+    'loss',
+    [
+        MarginLabelSmoothingLoss(alpha=0),
+        LabelSmoothingLoss(alpha=0),
+        SoftmaxFocalLoss(gamma=0),
+        SampleDependentFocalLoss(schedule=[(1.0, 0.0)]),
+        ConfidencePenaltyLoss(alpha=0),
+    ],
+    ids=lambda loss: type(loss).__name__,
+)
+def test_the_limit_of_every_loss_is_cross_entropy(loss):
+    logits, target = draw((8, 5))
+    torch.testing.assert_close(loss(logits, target), F.cross_entropy(logits, target))
+
+
+def test_label_smoothing_is_that_of_torch():
+    logits, target = draw((8, 5))
+    expected = F.cross_entropy(logits, target, label_smoothing=0.1)
+    torch.testing.assert_close(LabelSmoothingLoss(alpha=0.1)(logits, target), expected)
+
+
+@pytest.mark.parametrize('gamma', [0.25, 0.5, 1.0, 3.0])
+def test_focal_gradient_is_zero_at_probability_one(gamma):
+    logits = torch.tensor([[200.0, 0.0]], requires_grad=True)
+    SoftmaxFocalLoss(gamma=gamma)(logits, torch.tensor([0])).backward()
+    assert (logits.grad == 0).all()
+
+
+class TestSection4:
+    """The relations between the losses that the paper states."""
+
+    logits, target = draw((200, 7), scale=5.0)
+    logits = logits.detach()
+    log_probs = logits.log_softmax(1)
+    kl = -math.log(7) - log_probs.mean(1)  # KL(u || s)
+
+    def test_label_smoothing_is_cross_entropy_plus_kl(self):  # Eq. 4
+        alpha = 0.05
+        rows = LabelSmoothingLoss(alpha=alpha, reduction='none')(self.logits, self.target)
+        cross_entropy = F.cross_entropy(self.logits, self.target, reduction='none')
+        expected = cross_entropy + alpha / (1 - alpha) * (self.kl + math.log(7))
+        torch.testing.assert_close(rows / (1 - alpha), expected)
+
+    def test_proposition_1(self):
+        mean_distance = margin_penalty(self.logits, 0.0)
+        assert (self.kl <= mean_distance + 1e-12).all()
+        assert (mean_distance <= self.kl + math.log(7) + 1e-12).all()
+
+    @pytest.mark.parametrize('gamma', [1.0, 2.0, 3.0])
+    def test_focal_loss_is_at_least_cross_entropy_less_entropy(self, gamma):  # Eq. 5
+        rows = SoftmaxFocalLoss(gamma=gamma, reduction='none')(self.logits, self.target)
+        cross_entropy = F.cross_entropy(self.logits, self.target, reduction='none')
+        entropy = -(self.log_probs.exp() * self.log_probs).sum(1)
+        assert (rows >= cross_entropy - gamma * entropy - 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ('loss', 'options', 'message'),
+    [
+        (LabelSmoothingLoss, dict(alpha=1.1), r'alpha must be in \[0, 1\], got 1\.1'),
+        (LabelSmoothingLoss, dict(alpha=-0.1), r'got -0\.1'),
+        (SoftmaxFocalLoss, dict(gamma=-1), 'gamma must be a finite number of at least 0, got -1'),
+        (SampleDependentFocalLoss, dict(schedule=[(0.2, 5.0)]), 'must ascend to 1'),
+        (SampleDependentFocalLoss, dict(schedule=[(0.5, 5), (0.2, 1), (1, 3)]), 'must ascend'),
+        (SampleDependentFocalLoss, dict(schedule=[(1, -3)]), 'gamma must be'),
+        (ConfidencePenaltyLoss, dict(alpha=float('nan')), 'alpha must be'),
+        (ConfidencePenaltyLoss, dict(class_reduction='max'), "got 'max'"),
+    ],
+)
+def test_bad_options_are_refused(loss, options, message):
+    with pytest.raises(ValueError, match=message):
+        loss(**options)
