@@ -68,6 +68,7 @@ def load_config(path: str) -> Config:
     except PackageNotFoundError:
         MODULE2PACKAGE['mmseg'] = 'mmseg'
     cfg = Config.fromfile(path)
+    _drop_own_scope(cfg._cfg_dict)
     scope = cfg.get('default_scope', 'mmengine')
     if find_spec(scope) is None:
         raise ImportError(
@@ -75,6 +76,21 @@ def load_config(path: str) -> Config:
             '"mmcalib[openmmlab]" beside a classic OpenMMLab'
         )
     return cfg
+
+
+def _drop_own_scope(node: object) -> None:
+    """Take out the ``_scope_='mmcalib'`` that inheriting from ``mmcalib::`` puts into every dict.
+
+    mmengine takes the package for a toolbox, and would look for all classes in registries named
+    mmcalib. But ours are in the root ones, and all others in those of the config's own toolbox.
+    """
+    if isinstance(node, dict):
+        if node.get('_scope_') == 'mmcalib':
+            del node['_scope_']
+        node = list(node.values())
+    if isinstance(node, (list, tuple)):
+        for item in node:
+            _drop_own_scope(item)
 
 
 def experiment_name(config_path: str) -> str:

@@ -18,6 +18,7 @@ def test_configs_may_inherit_by_package(tmp_path):
     cfg = launch.load_config(str(path))
     assert cfg.train_cfg.max_epochs == 3
     assert cfg.model.head.loss.type == 'MarginLabelSmoothingLoss'
+    assert '_scope_' not in cfg.pretty_text
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,20 @@ def test_two_processes_train(tmp_path, free_port):
     assert {'mIoU', 'calibration/ECE', 'calibration/AECE'} <= results(tmp_path)['metrics'].keys()
 
 
+@pytest.mark.parametrize('name', ['digits', 'digit_scenes'])
+def test_a_config_outside_that_inherits_ours_and_selects_by_ece(name, tmp_path):
+    (tmp_path / 'mine.py').write_text(
+        f"_base_ = 'mmcalib::mbls/{name}.py'\n"
+        "default_hooks = dict(checkpoint=dict(save_best='calibration/ECE', rule='less'))\n"
+        'train_cfg = dict(max_epochs=2, val_interval=1)\n'
+        'train_dataloader = dict(dataset=dict(indices=16))\n'
+        'test_dataloader = dict(dataset=dict(indices=11))\n'
+    )
+    log = call('train.py', 'mine.py', cwd=tmp_path)
+    assert 'calibration/ECE' in log.strip().splitlines()[-1]
+    assert list((tmp_path / 'work_dirs/mine').glob('best_calibration_ECE_epoch_*.pth'))
+
+
 MMPRETRAIN = """
 _base_ = 'mmpretrain::resnet/resnet18_8xb16_cifar10.py'
 custom_imports = dict(imports=['mmcalib'])
