@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mmengine
 import torch
+from mmengine import fileio
 from mmengine.config import Config, ConfigDict, DictAction
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.dist import barrier, is_main_process
@@ -48,11 +49,12 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by launcher')
 
 
-def load_config(path: str) -> Config:
+def load_config(path: str, options: dict | None = None) -> Config:
     """Read a config, which may inherit ``mmcalib::…``, ``mmpretrain::…`` or ``mmseg::…`` ones.
 
     Args:
         path: The config file.
+        options: Dotted keys and the values that replace those of the file.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -67,14 +69,17 @@ def load_config(path: str) -> Config:
         distribution('mmsegmentation')
     except PackageNotFoundError:
         MODULE2PACKAGE['mmseg'] = 'mmseg'
-    cfg = Config.fromfile(path)
+    hint = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
+    try:
+        cfg = Config.fromfile(path)
+    except ImportError as error:
+        raise ImportError(f'{path}: {error}. For the toolboxes: {hint}') from error
     _drop_own_scope(cfg._cfg_dict)
     scope = cfg.get('default_scope', 'mmengine')
     if find_spec(scope) is None:
-        raise ImportError(
-            f'{path} needs {scope}, which is not installed: pip install "mmcalib[onedl]", or '
-            '"mmcalib[openmmlab]" beside a classic OpenMMLab'
-        )
+        raise ImportError(f'{path} needs {scope}, which is not installed: {hint}')
+    if options:
+        cfg.merge_from_dict(options)
     return cfg
 
 
@@ -111,7 +116,15 @@ def set_work_dir(cfg: Config, work_dir: str | None) -> None:
     cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
 
 
-def set_loader_defaults(cfg: Config, pin_memory: bool = True, persistent_workers: bool = True):
+def check_checkpoint(path: str) -> None:
+    """Raise a FileNotFoundError if a local checkpoint is not there."""
+    if '://' not in path and not os.path.exists(path):
+        raise FileNotFoundError(f'there is no checkpoint {path!r} in {os.getcwd()}')
+
+
+def set_loader_defaults(
+    cfg: Config, pin_memory: bool = True, persistent_workers: bool = True
+) -> None:
     """Fill in what mmpretrain's own tools do for its configs, and what the machine rules out."""
     for key in DATALOADERS:
         loader = cfg.get(key)
@@ -188,7 +201,8 @@ def train(cfg: Config, test: bool = True) -> dict | None:
         return None
     best = best_checkpoint(runner)
     barrier()  # until the main process has written it
-    if best is None:
+    if best is None or not fileio.exists(best):  # a resumed run may have been moved
+        best = None
         print_log('No best checkpoint was kept: testing the last weights.', logger='current')
     else:
         print_log(f'Testing the best checkpoint, {best}.', logger='current')
@@ -252,7 +266,10 @@ def enable_drawing(
     """
     hook = cfg.get('default_hooks', {}).get('visualization')
     if hook is None:
-        raise ValueError('--show and --show-dir need default_hooks.visualization in the config')
+        raise ValueError(
+            '--show and --show-dir need default_hooks.visualization in the config; the embedded '
+            'demos have none, since their images are no files'
+        )
     hook.update(show=show, interval=interval, wait_time=wait_time)
     if cfg.get('default_scope') == 'mmpretrain':
         hook.update(enable=True, out_dir=show_dir)

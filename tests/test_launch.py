@@ -1,9 +1,13 @@
+from pathlib import Path
+
 import pytest
 import torch
 from mmengine.config import Config, ConfigDict
 
 from mmcalib import launch
 from mmcalib.datasets.sources import missing_data_message
+
+CONFIG = str(Path(__file__).resolve().parents[1] / 'configs/mbls/digits.py')
 
 
 def test_experiments_of_the_same_file_name_keep_apart():
@@ -44,6 +48,19 @@ def test_a_missing_toolbox_is_named(tmp_path, monkeypatch):
     path.write_text("default_scope = 'mmtoolbox'\n")
     with pytest.raises(ImportError, match=r'needs mmtoolbox.*mmcalib\[onedl\]'):
         launch.load_config(str(path))
+
+
+def test_a_missing_package_to_inherit_from_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(launch.MODULE2PACKAGE, 'mmdet', 'no_such_package')
+    path = tmp_path / 'mine.py'
+    path.write_text("_base_ = 'mmdet::a/b.py'\n")
+    with pytest.raises(ImportError, match=r'mine\.py: no_such_package is not .*mmcalib\[onedl\]'):
+        launch.load_config(str(path))
+
+
+def test_options_replace_values():
+    cfg = launch.load_config(CONFIG, {'train_cfg.max_epochs': 3})
+    assert cfg.train_cfg.max_epochs == 3
 
 
 def test_missing_data_is_named_with_its_source(tmp_path):

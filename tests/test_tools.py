@@ -178,6 +178,7 @@ def test_a_config_outside_that_inherits_mmseg(tmp_path):
     [
         ([CONFIG, '--amp'], '--amp needs a CUDA device'),
         (['nowhere.py'], "there is no config 'nowhere.py'"),
+        ([CONFIG, '--resume', 'none.pth'], "there is no checkpoint 'none.pth'"),
         ([ROOT / 'configs/mbls/deeplabv3_r50_voc.py'], 'VOCtrainval_11-May-2012.tar'),
         ([ROOT / 'configs/mbls/resnet50_cifar10.py'], 'cifar-10-python.tar.gz'),
     ],

@@ -40,9 +40,8 @@ def prepare(args: argparse.Namespace):
             f'--out {args.out}: predictions go to a .pkl file; for the metrics add '
             '--out-item metrics'
         )
-    if not os.path.exists(args.checkpoint) and '://' not in args.checkpoint:
-        raise FileNotFoundError(f'there is no checkpoint {args.checkpoint!r} in {os.getcwd()}')
-    cfg = launch.load_config(args.config)
+    launch.check_checkpoint(args.checkpoint)
+    cfg = launch.load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
     launch.set_work_dir(cfg, args.work_dir)
     cfg.load_from = args.checkpoint
@@ -55,8 +54,6 @@ def prepare(args: argparse.Namespace):
     if args.tta:
         launch.enable_tta(cfg)
     launch.set_loader_defaults(cfg, not args.no_pin_memory)
-    if args.cfg_options:
-        cfg.merge_from_dict(args.cfg_options)
     launch.check_data(cfg, ('test_dataloader',))
     return cfg
 

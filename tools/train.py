@@ -33,7 +33,7 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
 
 def prepare(args: argparse.Namespace):
     """Return the config that the arguments ask for."""
-    cfg = launch.load_config(args.config)
+    cfg = launch.load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
     launch.set_work_dir(cfg, args.work_dir)
     if args.no_validate:
@@ -46,16 +46,16 @@ def prepare(args: argparse.Namespace):
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     if args.resume:
         cfg.resume = True
-        cfg.load_from = None if args.resume == 'auto' else args.resume
+        cfg.load_from = None
+        if args.resume != 'auto':
+            launch.check_checkpoint(args.resume)
+            cfg.load_from = args.resume
     if args.auto_scale_lr:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
             raise ValueError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
         cfg.auto_scale_lr.enable = True
     launch.set_loader_defaults(cfg, not args.no_pin_memory, not args.no_persistent_workers)
-    if args.cfg_options:
-        cfg.merge_from_dict(args.cfg_options)
-    keys = launch.DATALOADERS[: 2 if args.no_test else 3]
-    launch.check_data(cfg, keys)
+    launch.check_data(cfg, launch.DATALOADERS[: 2 if args.no_test else 3])
     return cfg
 
 

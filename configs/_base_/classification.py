@@ -2,9 +2,7 @@
 _base_ = './runtime.py'
 
 default_scope = 'mmpretrain'
-default_hooks = dict(
-    checkpoint=dict(save_best='accuracy/top1', rule='greater'),
-    visualization=dict(type='VisualizationHook', enable=False))
+default_hooks = dict(checkpoint=dict(save_best='accuracy/top1', rule='greater'))
 visualizer = dict(type='UniversalVisualizer', vis_backends=[dict(type='LocalVisBackend')])
 
 val_evaluator = [dict(type='Accuracy'), dict(type='CalibrationMetric', metrics=['ECE', 'AECE'])]

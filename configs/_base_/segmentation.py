@@ -2,9 +2,7 @@
 _base_ = './runtime.py'
 
 default_scope = 'mmseg'
-default_hooks = dict(
-    checkpoint=dict(save_best='mIoU', rule='greater'),
-    visualization=dict(type='SegVisualizationHook'))
+default_hooks = dict(checkpoint=dict(save_best='mIoU', rule='greater'))
 visualizer = dict(
     type='SegLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')], name='visualizer')
 

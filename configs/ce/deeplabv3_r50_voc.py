@@ -5,3 +5,5 @@ _base_ = [
     '../_base_/models/deeplabv3_r50_voc.py',
     '../_base_/schedules/voc2012.py',
 ]
+
+default_hooks = dict(visualization=dict(type='SegVisualizationHook'))

@@ -5,6 +5,3 @@ _base_ = [
     '../_base_/models/unet_digit_scenes.py',
     '../_base_/schedules/digit_scenes.py',
 ]
-
-# mmseg's hook draws on image files, and there are none.
-default_hooks = dict(visualization=None)

@@ -5,6 +5,3 @@ _base_ = [
     '../_base_/models/resnet_digits.py',
     '../_base_/schedules/digits.py',
 ]
-
-# mmpretrain's hook draws 8-bit images, and these are none.
-default_hooks = dict(visualization=None)

@@ -5,3 +5,5 @@ _base_ = [
     '../_base_/models/resnet50_cifar.py',
     '../_base_/schedules/cifar10.py',
 ]
+
+default_hooks = dict(visualization=dict(type='VisualizationHook', enable=False))
