@@ -100,16 +100,17 @@ def test_bad_options_are_refused(options, message):
         CalibrationMetric(**options)
 
 
-def _rank(rank, world_size, port, shares, size, limit, folder):
+def _rank(rank, world_size, shares, size, limit, folder):
     torch.set_num_threads(1)
     bins_module.EXACT_LIMIT = limit
     torch.distributed.init_process_group(
-        'gloo', init_method=f'tcp://localhost:{port}', rank=rank, world_size=world_size
+        'gloo', init_method=f'file://{folder}/store', rank=rank, world_size=world_size
     )
     metric = CalibrationMetric(collect_dir=f'{folder}/collected')
     values = evaluate(shares[rank], metric, batch=2, size=size)
     torch.save(values, f'{folder}/{rank}.pt')
-    torch.distributed.destroy_process_group()
+    # No destroy_process_group: in torch 2.6 it can hang once another rank has left.
+    torch.distributed.barrier()
 
 
 @pytest.mark.parametrize('limit', [1_000_000, 300], ids=['exact', 'fine'])
@@ -123,7 +124,7 @@ def _rank(rank, world_size, port, shares, size, limit, folder):
     ],
     ids=['padded', 'uneven', 'empty', 'three'],
 )
-def test_any_split_over_ranks(shares, limit, tmp_path, monkeypatch, free_port):
+def test_any_split_over_ranks(shares, limit, tmp_path, monkeypatch):
     monkeypatch.setattr(bins_module, 'EXACT_LIMIT', limit)
     samples = segmented(7)
     expected = evaluate(samples)
@@ -131,7 +132,6 @@ def test_any_split_over_ranks(shares, limit, tmp_path, monkeypatch, free_port):
         _rank,
         (
             len(shares),
-            free_port,
             [[samples[i] for i in share] for share in shares],
             len(samples),
             limit,
