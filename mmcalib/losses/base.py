@@ -33,6 +33,7 @@ class CalibrationLoss(nn.Module):
             of the gradient without a word.
 
     Raises:
+        TypeError: For a number that is none.
         ValueError: For an option outside its range.
     """
 
@@ -53,7 +54,7 @@ class CalibrationLoss(nn.Module):
             )
         self.ignore_index = ignore_index
         self.reduction = check_reduction(reduction)
-        self.loss_weight = loss_weight
+        self.loss_weight = check_at_least_zero('loss_weight', loss_weight)
         self.loss_name = loss_name
         if class_weight is not None:
             class_weight = torch.as_tensor(class_weight, dtype=torch.float32)
@@ -157,7 +158,9 @@ def check_class_reduction(class_reduction: str) -> str:
 
 
 def check_at_least_zero(name: str, value: float) -> float:
-    """Return `value`, or raise a ValueError if it is negative, infinite or NaN."""
+    """Return `value`; a TypeError if it is no number, a ValueError if below 0 or not finite."""
+    if not isinstance(value, (int, float)):
+        raise TypeError(f'{name} must be a number, got {value!r}')
     if not 0 <= value < float('inf'):
         raise ValueError(f'{name} must be a finite number of at least 0, got {value!r}')
     return value

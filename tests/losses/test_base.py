@@ -143,6 +143,12 @@ def test_bad_options_are_refused(options, message):
         MarginLabelSmoothingLoss(**options)
 
 
+@pytest.mark.parametrize('option', ['margin', 'alpha', 'loss_weight'])
+def test_numbers_that_are_none_are_refused(option):
+    with pytest.raises(TypeError, match=f"{option} must be a number, got '6'"):
+        MarginLabelSmoothingLoss(**{option: '6'})
+
+
 def test_class_weight_of_another_length_is_refused():
     with pytest.raises(ValueError, match='2 entries for 3 classes'):
         MarginLabelSmoothingLoss(class_weight=[1, 2])(torch.zeros(4, 3), torch.zeros(4, dtype=int))
