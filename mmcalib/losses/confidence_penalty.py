@@ -5,6 +5,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base import CalibrationLoss, check_at_least_zero, check_class_reduction
+from mmcalib.losses.cross_entropy import cross_entropy
 
 
 def confidence_penalty(
@@ -42,8 +43,7 @@ def confidence_penalty(
     penalty = (
         negative_entropy.mean(dim=1) if class_reduction == 'mean' else negative_entropy.sum(dim=1)
     )
-    cross_entropy = F.cross_entropy(logits, target, weight=class_weight, reduction='none')
-    return cross_entropy + alpha * penalty
+    return cross_entropy(logits, target, class_weight) + alpha * penalty
 
 
 @MODELS.register_module()
@@ -61,6 +61,8 @@ class ConfidencePenaltyLoss(CalibrationLoss):
         ValueError: If ``alpha`` is below 0, or ``class_reduction`` is not among its choices.
     """
 
+    formula = staticmethod(confidence_penalty)
+
     def __init__(
         self,
         *,
@@ -73,14 +75,5 @@ class ConfidencePenaltyLoss(CalibrationLoss):
         self.alpha = check_at_least_zero('alpha', alpha)
         self.class_reduction = check_class_reduction(class_reduction)
 
-    def rows(self, logits: Tensor, target: Tensor, class_weight: Tensor | None) -> Tensor:
-        return confidence_penalty(
-            logits,
-            target,
-            alpha=self.alpha,
-            class_reduction=self.class_reduction,
-            class_weight=class_weight,
-        )
-
-    def extra_repr(self) -> str:
-        return f'alpha={self.alpha}, class_reduction={self.class_reduction!r}'
+    def options(self) -> dict:
+        return dict(alpha=self.alpha, class_reduction=self.class_reduction)

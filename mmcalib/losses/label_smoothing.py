@@ -5,6 +5,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base import CalibrationLoss
+from mmcalib.losses.cross_entropy import cross_entropy
 
 
 def label_smoothing(
@@ -31,9 +32,8 @@ def label_smoothing(
         >>> label_smoothing(torch.tensor([[2., 0.]]), torch.tensor([0]), alpha=0.1)
         tensor([0.2269])
     """
-    cross_entropy = F.cross_entropy(logits, target, weight=class_weight, reduction='none')
-    uniform = logits.logsumexp(dim=1) - logits.mean(dim=1)
-    return (1 - alpha) * cross_entropy + alpha * uniform
+    uniform = -F.log_softmax(logits, dim=1).mean(dim=1)
+    return (1 - alpha) * cross_entropy(logits, target, class_weight) + alpha * uniform
 
 
 @MODELS.register_module()
@@ -51,14 +51,13 @@ class LabelSmoothingLoss(CalibrationLoss):
         ValueError: If ``alpha`` is outside [0, 1].
     """
 
+    formula = staticmethod(label_smoothing)
+
     def __init__(self, *, alpha: float = 0.05, loss_name: str = 'loss_ls', **common) -> None:
         super().__init__(loss_name=loss_name, **common)
         if not 0 <= alpha <= 1:
             raise ValueError(f'alpha must be in [0, 1], got {alpha!r}')
         self.alpha = alpha
 
-    def rows(self, logits: Tensor, target: Tensor, class_weight: Tensor | None) -> Tensor:
-        return label_smoothing(logits, target, alpha=self.alpha, class_weight=class_weight)
-
-    def extra_repr(self) -> str:
-        return f'alpha={self.alpha}'
+    def options(self) -> dict:
+        return dict(alpha=self.alpha)

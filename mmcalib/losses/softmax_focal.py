@@ -8,6 +8,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base import CalibrationLoss, check_at_least_zero
+from mmcalib.losses.cross_entropy import pick
 
 FLSD_SCHEDULE = ((0.2, 5.0), (1.0, 3.0))
 
@@ -46,8 +47,8 @@ def softmax_focal(
     log_probs = F.log_softmax(logits, dim=1)
     soft = target.is_floating_point()
     if not soft:
-        log_probs = log_probs.gather(1, target.unsqueeze(1))
-    if not isinstance(gamma, (int, float)):
+        log_probs = pick(log_probs, target)
+    if isinstance(gamma, Sequence):
         bounds, gammas = zip(*gamma, strict=True)
         bounds = log_probs.new_tensor(bounds[:-1])
         gamma = log_probs.new_tensor(gammas)[
@@ -61,7 +62,6 @@ def softmax_focal(
         if class_weight is not None:
             loss = loss * class_weight.view(-1, *[1] * (logits.ndim - 2))
         return loss.sum(dim=1)
-    loss = loss.squeeze(1)
     return loss if class_weight is None else loss * class_weight[target]
 
 
@@ -78,15 +78,14 @@ class SoftmaxFocalLoss(CalibrationLoss):
         ValueError: If ``gamma`` is below 0.
     """
 
+    formula = staticmethod(softmax_focal)
+
     def __init__(self, *, gamma: float = 3.0, loss_name: str = 'loss_fl', **common) -> None:
         super().__init__(loss_name=loss_name, **common)
         self.gamma = check_at_least_zero('gamma', gamma)
 
-    def rows(self, logits: Tensor, target: Tensor, class_weight: Tensor | None) -> Tensor:
-        return softmax_focal(logits, target, gamma=self.gamma, class_weight=class_weight)
-
-    def extra_repr(self) -> str:
-        return f'gamma={self.gamma}'
+    def options(self) -> dict:
+        return dict(gamma=self.gamma)
 
 
 @MODELS.register_module()
@@ -103,6 +102,8 @@ class SampleDependentFocalLoss(CalibrationLoss):
         ValueError: If the bounds do not ascend to 1, or a gamma is below 0.
     """
 
+    formula = staticmethod(softmax_focal)
+
     def __init__(
         self,
         *,
@@ -118,8 +119,5 @@ class SampleDependentFocalLoss(CalibrationLoss):
         for _, gamma in self.schedule:
             check_at_least_zero('gamma', gamma)
 
-    def rows(self, logits: Tensor, target: Tensor, class_weight: Tensor | None) -> Tensor:
-        return softmax_focal(logits, target, gamma=self.schedule, class_weight=class_weight)
-
-    def extra_repr(self) -> str:
-        return f'schedule={self.schedule}'
+    def options(self) -> dict:
+        return dict(gamma=self.schedule)
