@@ -129,14 +129,12 @@ class CalibrationLoss(nn.Module):
 
         if target.is_floating_point():
             target = target.to(dtype)
-            row_weight = target.new_ones(pred.shape[:1] + pred.shape[2:])
+            row_weight = None
         else:
-            target = target.long()
-            valid = target != ignore_index
-            check_labels(target, valid, pred.shape[1], ignore_index)
-            # Any class will do for an ignored row, since its weight is 0.
-            target = target.masked_fill(~valid, 0)
-            row_weight = valid.to(dtype)
+            target, row_weight = split_ignored(target.long(), pred.shape[1], ignore_index, dtype)
+        if row_weight is None:
+            row_weight = torch.ones((), dtype=dtype, device=pred.device)
+            row_weight = row_weight.expand(pred.shape[:1] + pred.shape[2:])
         if reduction == 'mean':
             divisor = row_weight.sum() if avg_factor is None else avg_factor
             divisor = torch.as_tensor(divisor, dtype=dtype, device=pred.device)
@@ -211,15 +209,41 @@ def check_shapes(
         raise ValueError(f'class_weight has {len(class_weight)} entries for {shape[1]} classes')
 
 
-def check_labels(target: Tensor, valid: Tensor, num_classes: int, ignore_index: int) -> None:
+def split_ignored(
+    target: Tensor, num_classes: int, ignore_index: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor | None]:
+    """Return labels that are all within [0, num_classes), and 0 or 1 per row as its weight.
+
+    An ignored row gets any label, since its weight is 0. The weights are None if no row is ignored.
+    """
+    if not torch.compiler.is_compiling() and not 0 <= ignore_index < num_classes:
+        lowest, highest = label_range(target)
+        if lowest >= 0 and highest < num_classes:
+            return target, None
+    valid = target != ignore_index
+    labels = target.masked_fill(~valid, 0)
+    check_labels(labels, num_classes, ignore_index)
+    return labels, valid.to(dtype)
+
+
+def label_range(target: Tensor) -> tuple[int, int]:
+    """Return the lowest and the highest label, 0 and 0 of none, in one wait for a GPU."""
+    if target.numel() == 0:
+        return 0, 0
+    lowest, highest = torch.stack(target.aminmax()).tolist()
+    return lowest, highest
+
+
+def check_labels(labels: Tensor, num_classes: int, ignore_index: int) -> None:
     """Raise a ValueError that names the labels outside [0, num_classes), if there are any."""
     if torch.compiler.is_compiling():  # a data-dependent branch would break the graph
         return
-    wrong = valid & ((target < 0) | (target >= num_classes))
-    if wrong.any():
-        labels = target[wrong].unique().tolist()
-        shown = ', '.join(map(str, labels[:5])) + (', …' if len(labels) > 5 else '')
+    lowest, highest = label_range(labels)
+    if lowest < 0 or highest >= num_classes:
+        wrong = labels[(labels < 0) | (labels >= num_classes)]
+        names = wrong.unique().tolist()
+        shown = ', '.join(map(str, names[:5])) + (', …' if len(names) > 5 else '')
         raise ValueError(
-            f'{int(wrong.sum())} labels are outside [0, {num_classes}) and are not '
+            f'{len(wrong)} labels are outside [0, {num_classes}) and are not '
             f'ignore_index={ignore_index}: {shown}. Check num_classes, or set ignore_index'
         )

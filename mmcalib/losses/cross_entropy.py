@@ -18,9 +18,10 @@ def cross_entropy(logits: Tensor, target: Tensor, class_weight: Tensor | None = 
     """
     if target.is_floating_point() or not torch.compiler.is_compiling():
         return F.cross_entropy(logits, target, weight=class_weight, reduction='none')
-    # The shift cancels out of the value, so nothing is lost by keeping it out of the gradient.
+    # The shift keeps huge logits exact, and cancels out of the value: no gradient goes through it.
+    # logsumexp does its own exp again in the gradient, so that none has to be kept.
     shifted = logits - logits.amax(dim=1, keepdim=True).detach()
-    rows = shifted.exp().sum(dim=1).log() - pick(shifted, target)
+    rows = shifted.logsumexp(dim=1) - pick(shifted, target)
     return rows if class_weight is None else rows * class_weight[target]
 
 

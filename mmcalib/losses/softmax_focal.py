@@ -56,7 +56,9 @@ def softmax_focal(
         ]
     # At p = 1 the power of 0 has an infinite slope for gamma < 1; the clamp makes it 0 there.
     rest = (-torch.expm1(log_probs)).clamp(min=torch.finfo(log_probs.dtype).tiny ** 0.5)
-    loss = -(rest**gamma) * log_probs
+    # exp and log are vectorised where a power by a tensor is not.
+    factor = (gamma * rest.log()).exp() if torch.is_tensor(gamma) else rest**gamma
+    loss = -factor * log_probs
     if soft:
         loss = loss * target
         if class_weight is not None:

@@ -31,8 +31,7 @@ def weighted_sum(
 
     The gradient is computed in the forward pass, and only it is kept for the backward pass: no
     softmax and no other temporary of the size of the logits stays. Eager, this goes piece by piece
-    in the formula's own autograd; compiled, one kernel gives value and gradient. Numeric options
-    reach the kernel as tensors, so that a schedule of theirs does not compile it anew.
+    in the formula's own autograd; compiled, one kernel gives value and gradient.
 
     Args:
         formula: ``formula(logits, target, **options)`` returns the loss of every row.
@@ -120,6 +119,7 @@ def _pieces(shape: torch.Size, limit: int) -> Iterator[tuple[slice, ...]]:
 
 def _compiled(formula, logits, target, weight, options) -> tuple[Tensor, Tensor]:
     global _compiler_works
+    # A number would be compiled in, and compiled anew whenever a schedule changes it.
     tensors = {
         key: torch.tensor(value, dtype=weight.dtype) if isinstance(value, (int, float)) else value
         for key, value in options.items()
