@@ -128,16 +128,15 @@ class CalibrationLoss(nn.Module):
             options['class_weight'] = self.class_weight.to(pred.device, dtype)
 
         if target.is_floating_point():
-            target = target.to(dtype)
-            row_weight = None
+            target, valid = target.to(dtype), None
         else:
-            target, row_weight = split_ignored(target.long(), pred.shape[1], ignore_index, dtype)
-        if row_weight is None:
-            row_weight = torch.ones((), dtype=dtype, device=pred.device)
-            row_weight = row_weight.expand(pred.shape[:1] + pred.shape[2:])
+            target, valid = split_ignored(target.long(), pred.shape[1], ignore_index)
+        row_weight = pred.new_ones((), dtype=dtype) if valid is None else valid.to(dtype)
         if reduction == 'mean':
-            divisor = row_weight.sum() if avg_factor is None else avg_factor
-            divisor = torch.as_tensor(divisor, dtype=dtype, device=pred.device)
+            if avg_factor is None:
+                rows = pred.numel() // pred.shape[1]
+                avg_factor = rows if valid is None else row_weight.sum()
+            divisor = torch.as_tensor(avg_factor, dtype=dtype, device=pred.device)
             # A divisor of 0 comes with a sum of 0, and the mean of nothing is 0 here, not NaN.
             row_weight = row_weight / divisor.clamp(min=torch.finfo(torch.float32).eps)
         if weight is not None:
@@ -146,7 +145,7 @@ class CalibrationLoss(nn.Module):
 
         if reduction == 'none':
             rows = self.formula(upcast(pred), target, **options)
-            return torch.where(row_weight != 0, rows * row_weight, 0)
+            return rows * row_weight
         return weighted_sum(
             self.formula, pred, target, row_weight, options, compile=self.compile_kernel
         )
@@ -210,11 +209,11 @@ def check_shapes(
 
 
 def split_ignored(
-    target: Tensor, num_classes: int, ignore_index: int, dtype: torch.dtype
+    target: Tensor, num_classes: int, ignore_index: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Return labels that are all within [0, num_classes), and 0 or 1 per row as its weight.
+    """Return labels within [0, num_classes), any of them for an ignored row, and which are valid.
 
-    An ignored row gets any label, since its weight is 0. The weights are None if no row is ignored.
+    The second is None where no row is ignored.
     """
     if not torch.compiler.is_compiling() and not 0 <= ignore_index < num_classes:
         lowest, highest = label_range(target)
@@ -223,7 +222,7 @@ def split_ignored(
     valid = target != ignore_index
     labels = target.masked_fill(~valid, 0)
     check_labels(labels, num_classes, ignore_index)
-    return labels, valid.to(dtype)
+    return labels, valid
 
 
 def label_range(target: Tensor) -> tuple[int, int]:

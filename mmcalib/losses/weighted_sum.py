@@ -16,6 +16,7 @@ PIECE = {'cpu': 1 << 19}
 GPU_PIECE = 1 << 25
 
 _compiler_works = True
+_first_numbers: dict[Callable, dict] = {}
 
 
 def weighted_sum(
@@ -37,7 +38,7 @@ def weighted_sum(
         formula: ``formula(logits, target, **options)`` returns the loss of every row.
         logits: ``(N, K, *)``; float16 and bfloat16 are computed in float32.
         target: ``(N, *)`` int64 labels in [0, K), or ``(N, K, *)`` probabilities.
-        weight: ``(N, *)``, float32 or float64; a row of weight 0 adds nothing.
+        weight: ``(N, *)``, or one for all rows; float32 or float64.
         options: Further arguments of the formula.
         compile: Use ``torch.compile``. Where that does not work: eager, with one warning.
 
@@ -72,7 +73,7 @@ class _WeightedSum(torch.autograd.Function):
 
 def _total(formula, logits, target, weight, options) -> Tensor:
     rows = formula(upcast(logits), target, **options)
-    return torch.where(weight != 0, rows * weight, 0).sum()
+    return (rows * weight).sum()
 
 
 def upcast(logits: Tensor) -> Tensor:
@@ -89,7 +90,7 @@ def _grad_dtype(logits: Tensor) -> torch.dtype:
 def _eager(formula, logits, target, weight, options) -> tuple[Tensor, Tensor]:
     shape = logits.shape
     if logits.ndim > 2:  # softmax is several times slower on (N, K, 1) than on (N, K)
-        logits, weight = logits.flatten(2), weight.flatten(1)
+        logits, weight = logits.flatten(2), weight.flatten(1) if weight.ndim else weight
         target = target.flatten(2 if target.is_floating_point() else 1)
     grad = torch.empty_like(logits, dtype=_grad_dtype(logits))
     value = weight.new_zeros(())
@@ -98,7 +99,7 @@ def _eager(formula, logits, target, weight, options) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             piece = upcast(logits[dense]).detach().requires_grad_()
             labels = target[dense if target.is_floating_point() else rows]
-            total = _total(formula, piece, labels, weight[rows], options)
+            total = _total(formula, piece, labels, weight[rows] if weight.ndim else weight, options)
         (grad[dense],) = torch.autograd.grad(total, piece)
         value += total.detach()
     return value, grad.view(shape) if grad.is_contiguous() else grad.reshape(shape)
@@ -119,13 +120,8 @@ def _pieces(shape: torch.Size, limit: int) -> Iterator[tuple[slice, ...]]:
 
 def _compiled(formula, logits, target, weight, options) -> tuple[Tensor, Tensor]:
     global _compiler_works
-    # A number would be compiled in, and compiled anew whenever a schedule changes it.
-    tensors = {
-        key: torch.tensor(value, dtype=weight.dtype) if isinstance(value, (int, float)) else value
-        for key, value in options.items()
-    }
     try:
-        return _kernel(formula)(logits, target, weight, tensors)
+        return _kernel(formula)(logits, target, weight, _stable(formula, options))
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # what a missing compiler raises differs from release to release
@@ -136,6 +132,17 @@ def _compiled(formula, logits, target, weight, options) -> tuple[Tensor, Tensor]
             stacklevel=2,
         )
         return _eager(formula, logits, target, weight, options)
+
+
+def _stable(formula: Callable[..., Tensor], options: Mapping) -> dict:
+    """Return the options so that a schedule of a number does not compile the kernel anew.
+
+    Numbers are compiled in, which is faster, until they differ from the first of this formula.
+    """
+    numbers = {k: v for k, v in options.items() if isinstance(v, (int, float))}
+    if numbers == _first_numbers.setdefault(formula, numbers):
+        return dict(options)
+    return {k: torch.tensor(float(v)) if k in numbers else v for k, v in options.items()}
 
 
 @functools.cache

@@ -161,7 +161,7 @@ def parse_args():
         '--bandwidth',
         type=float,
         metavar='GB/s',
-        help='also print the compiled time over that of reading the logits and writing the gradient',
+        help='also print the compiled time over that of moving logits and gradient once',
     )
     return parser.parse_args()
 
