@@ -1,11 +1,12 @@
 """Explicit confidence penalty (ECP)."""
 
+import torch
 import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base import CalibrationLoss, check_at_least_zero, check_class_reduction
-from mmcalib.losses.cross_entropy import cross_entropy
+from mmcalib.losses.cross_entropy import cross_entropy, log_sum_exp
 
 
 def confidence_penalty(
@@ -38,7 +39,10 @@ def confidence_penalty(
         >>> confidence_penalty(torch.tensor([[0., 0.]]), torch.tensor([0]), alpha=1.0)
         tensor([0.3466])
     """
-    log_probs = F.log_softmax(logits, dim=1)
+    if torch.compiler.is_compiling():
+        log_probs = logits - log_sum_exp(logits).unsqueeze(1)
+    else:
+        log_probs = F.log_softmax(logits, dim=1)
     negative_entropy = log_probs.exp() * log_probs
     penalty = (
         negative_entropy.mean(dim=1) if class_reduction == 'mean' else negative_entropy.sum(dim=1)

@@ -1,11 +1,12 @@
 """Label smoothing (LS)."""
 
+import torch
 import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base import CalibrationLoss
-from mmcalib.losses.cross_entropy import cross_entropy
+from mmcalib.losses.cross_entropy import cross_entropy, log_sum_exp
 
 
 def label_smoothing(
@@ -32,7 +33,9 @@ def label_smoothing(
         >>> label_smoothing(torch.tensor([[2., 0.]]), torch.tensor([0]), alpha=0.1)
         tensor([0.2269])
     """
-    uniform = -F.log_softmax(logits, dim=1).mean(dim=1)
+    if class_weight is None and not torch.compiler.is_compiling():
+        return F.cross_entropy(logits, target, reduction='none', label_smoothing=alpha)
+    uniform = log_sum_exp(logits) - logits.mean(dim=1)
     return (1 - alpha) * cross_entropy(logits, target, class_weight) + alpha * uniform
 
 

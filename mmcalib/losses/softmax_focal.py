@@ -8,7 +8,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base import CalibrationLoss, check_at_least_zero
-from mmcalib.losses.cross_entropy import pick
+from mmcalib.losses.cross_entropy import cross_entropy
 
 FLSD_SCHEDULE = ((0.2, 5.0), (1.0, 3.0))
 
@@ -44,10 +44,8 @@ def softmax_focal(
         >>> softmax_focal(torch.tensor([[0., 0.]]), torch.tensor([0]), gamma=1.0)
         tensor([0.3466])
     """
-    log_probs = F.log_softmax(logits, dim=1)
     soft = target.is_floating_point()
-    if not soft:
-        log_probs = pick(log_probs, target)
+    log_probs = F.log_softmax(logits, dim=1) if soft else -cross_entropy(logits, target)
     if isinstance(gamma, Sequence):
         bounds, gammas = zip(*gamma, strict=True)
         bounds = log_probs.new_tensor(bounds[:-1])

@@ -16,7 +16,7 @@ PIECE = {'cpu': 1 << 19}
 GPU_PIECE = 1 << 25
 
 _compiler_works = True
-_first_numbers: dict[Callable, dict] = {}
+_seen_numbers: dict[Callable, list[dict]] = {}
 
 
 def weighted_sum(
@@ -135,21 +135,24 @@ def _compiled(formula, logits, target, weight, options) -> tuple[Tensor, Tensor]
 
 
 def _stable(formula: Callable[..., Tensor], options: Mapping) -> dict:
-    """Return the options so that a schedule of a number does not compile the kernel anew.
+    """Return the options so that a schedule of a number does not compile the kernel at each step.
 
-    Numbers are compiled in, which is faster, until they differ from the first of this formula.
+    Numbers are compiled in, which is faster, for the first two sets of them that a formula sees.
     """
-    numbers = {k: v for k, v in options.items() if isinstance(v, (int, float))}
-    if numbers == _first_numbers.setdefault(formula, numbers):
+    numbers = {key: value for key, value in options.items() if isinstance(value, (int, float))}
+    seen = _seen_numbers.setdefault(formula, [])
+    if numbers not in seen and len(seen) < 2:
+        seen.append(numbers)
+    if numbers in seen:
         return dict(options)
-    return {k: torch.tensor(float(v)) if k in numbers else v for k, v in options.items()}
+    return {key: torch.tensor(float(v)) if key in numbers else v for key, v in options.items()}
 
 
 @functools.cache
 def _kernel(formula: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
     def value_and_grad(logits, target, weight, options):
         grad, value = torch.func.grad_and_value(_total, argnums=1)(
-            formula, logits, target, weight, options
+            formula, upcast(logits), target, weight, options
         )
         return value, grad.to(_grad_dtype(logits))
 
