@@ -54,8 +54,9 @@ def softmax_focal(
         ]
     # At p = 1 the power of 0 has an infinite slope for gamma < 1; the clamp makes it 0 there.
     rest = (-torch.expm1(log_probs)).clamp(min=torch.finfo(log_probs.dtype).tiny ** 0.5)
-    # exp and log are vectorised where a power by a tensor is not.
-    factor = (gamma * rest.log()).exp() if torch.is_tensor(gamma) else rest**gamma
+    # Only eager powers by one number are vectorised; exp and log always are.
+    by_number = not torch.is_tensor(gamma) and not torch.compiler.is_compiling()
+    factor = rest**gamma if by_number else (gamma * rest.log()).exp()
     loss = -factor * log_probs
     if soft:
         loss = loss * target

@@ -45,7 +45,9 @@ def weighted_sum(
     Returns:
         A scalar in the dtype of `weight`.
     """
-    if torch.compiler.is_compiling():  # inside a compiled model, whose kernel this joins
+    wanted = torch.is_grad_enabled() and logits.requires_grad
+    # Inside a compiled model this joins the model's own kernels.
+    if not wanted or torch.compiler.is_compiling():
         return _total(formula, logits, target, weight, options)
     return _WeightedSum.apply(logits, formula, target, weight, options, compile)
 
@@ -53,8 +55,6 @@ def weighted_sum(
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, formula, target, weight, options, compile):
-        if not ctx.needs_input_grad[0]:
-            return _total(formula, logits, target, weight, options)
         run = _compiled if compile and _compiler_works else _eager
         value, grad = run(formula, logits.detach(), target, weight, options)
         ctx.save_for_backward(grad)
@@ -156,4 +156,5 @@ def _kernel(formula: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tenso
         )
         return value, grad.to(_grad_dtype(logits))
 
-    return torch.compile(value_and_grad)
+    # Left to itself the compiler computes focal's factor anew for each class of a pixel.
+    return torch.compile(value_and_grad, options={'realize_opcount_threshold': 25})
