@@ -1,5 +1,7 @@
 """Datasets that neither toolbox has."""
 
 from mmcalib.datasets.digits import Digits, DigitScenes
+from mmcalib.datasets.seeded_split import seeded_split
+from mmcalib.datasets.tiny_imagenet import TinyImageNet
 
-__all__ = ['DigitScenes', 'Digits']
+__all__ = ['DigitScenes', 'Digits', 'TinyImageNet', 'seeded_split']

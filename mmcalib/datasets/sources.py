@@ -10,10 +10,24 @@ SOURCES = {
         'Unpack https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz there, so that it holds '
         'cifar-10-batches-py/'
     ),
+    'TinyImageNet': (
+        'Unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip and point to its '
+        'tiny-imagenet-200, which holds wnids.txt, words.txt, train/ and val/'
+    ),
+    'CUB': (
+        'Unpack CUB_200_2011.tgz of https://data.caltech.edu/records/65de6-vp158 and point to its '
+        'CUB_200_2011, which holds images.txt, image_class_labels.txt, train_test_split.txt and '
+        'images/'
+    ),
     'PascalVOCDataset': (
         'Unpack VOCtrainval_11-May-2012.tar of http://host.robots.ox.ac.uk/pascal/VOC/voc2012/ and '
         'point to its VOCdevkit/VOC2012, which holds JPEGImages/, SegmentationClass/ and '
         'ImageSets/Segmentation/'
+    ),
+    'Newsgroups20': (
+        'Unpack 20news-bydate.tar.gz of http://qwone.com/~jason/20Newsgroups/ there, so that it '
+        'holds 20news-bydate-train/ and 20news-bydate-test/, or the older 20news-19997.tar.gz, '
+        'which holds 20_newsgroups/'
     ),
 }
 
