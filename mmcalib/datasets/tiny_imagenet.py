@@ -10,6 +10,7 @@ from mmengine.registry import DATASETS
 from mmcalib.datasets.sources import SOURCES
 
 SPLITS = ('train', 'val')
+ANNOTATIONS = 'val/val_annotations.txt'
 
 
 @DATASETS.register_module()
@@ -64,7 +65,8 @@ def read_wnids(root: str) -> list[str]:
 
 def read_names(root: str, wnids: list[str]) -> tuple[str, ...]:
     """Return the names of classes."""
-    words = dict(line.rstrip('\n').split('\t', 1) for line in _lines(root, 'words.txt'))
+    rows = (line.rstrip('\n').partition('\t') for line in _lines(root, 'words.txt'))
+    words = {wnid: name for wnid, _, name in rows}
     unnamed = [wnid for wnid in wnids if wnid not in words]
     if unnamed:
         raise ValueError(f'{os.path.abspath(root)}/words.txt has no name for {unnamed[0]}')
@@ -83,8 +85,13 @@ def train_images(root: str, wnid: str) -> list[tuple[str, str]]:
 def val_images(root: str) -> list[tuple[str, str]]:
     """Return path and WordNet id of the validation images, in the official order."""
     folder = os.path.join(root, 'val', 'images')
-    rows = (line.split('\t') for line in _lines(root, 'val/val_annotations.txt'))
-    return [(os.path.join(folder, row[0]), row[1]) for row in rows]
+    pairs = []
+    for number, line in enumerate(_lines(root, ANNOTATIONS), 1):
+        row = line.split('\t')
+        if len(row) < 2:
+            raise ValueError(f'{os.path.join(root, ANNOTATIONS)}, line {number}: no class')
+        pairs.append((os.path.join(folder, row[0]), row[1]))
+    return pairs
 
 
 def _lines(root: str, name: str) -> list[str]:
