@@ -202,3 +202,22 @@ def test_the_paper_has_it_with_these_values(folder, name):
         assert values.margin == margin
         without = loss(ROOT / 'configs' / folder / f'{name}_m0.py')
         assert (without.margin, without.alpha) == (0.0, 0.05)
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'resnet50_cifar10',
+        'resnet50_tinyimagenet',
+        'resnet101_cub_heldout',
+        'deeplabv3_r50_voc_heldout',
+    ],
+)
+def test_no_image_is_in_two_splits(name):
+    cfg = load(ROOT / 'configs/ce' / f'{name}.py')
+    images = []
+    for key in launch.DATALOADERS:
+        data = DATASETS.build(cfg[key].dataset)
+        infos = [data.get_data_info(index) for index in range(len(data))]
+        images += [info.get('img_path') or info['img'].tobytes() for info in infos]
+    assert len(images) == len(set(images))
