@@ -1,0 +1,6 @@
+"""Models that neither toolbox has."""
+
+from mmcalib.models.gpool_cnn import GlobalPoolingCNN
+from mmcalib.models.text import TextDataPreprocessor
+
+__all__ = ['GlobalPoolingCNN', 'TextDataPreprocessor']
