@@ -9,8 +9,10 @@ import torch
 from mmengine.evaluator import Evaluator
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from PIL import Image
+from posts import write_posts, write_vectors
 
 from mmcalib import launch
+from mmcalib.hooks import fit_vocabulary
 from mmcalib.report import COLUMNS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,6 +20,7 @@ CONFIGS = sorted(
     path for path in (ROOT / 'configs').glob('*/*.py') if not path.parent.name.startswith('_')
 )
 SIZE = 64
+CLASSES = {'voc': 21, '20news': 20}
 
 
 @pytest.fixture
@@ -36,7 +39,14 @@ def voc(tmp_path):
     return tmp_path
 
 
-def load(path, voc):
+@pytest.fixture
+def news(tmp_path):
+    """Tiny posts laid out like 20 Newsgroups, and vectors of some of their words."""
+    write_vectors(tmp_path / 'glove.txt')
+    return write_posts(tmp_path)
+
+
+def load(path, voc, news):
     """Load a config without weights to download, at a reduced size, on the tiny data."""
     cfg = launch.load_config(str(path))
     cfg.model.backbone.init_cfg = None
@@ -50,6 +60,11 @@ def load(path, voc):
                     step.scale = (SIZE, SIZE)
                 elif step.type == 'RandomCrop':
                     step.crop_size = (SIZE, SIZE)
+    if '20news' in path.name:
+        cfg.model.data_preprocessor.length = SIZE
+        cfg.model.backbone.vectors = str(news / 'glove.txt')
+        for key in launch.DATALOADERS:
+            cfg[key].dataset.update(data_root=str(news), num_val=9)
     return cfg
 
 
@@ -69,14 +84,16 @@ def batch(cfg, key):
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda p: f'{p.parent.name}/{p.stem}')
-def test_a_training_and_an_evaluation_step(path, voc):
-    cfg = load(path, voc)
+def test_a_training_and_an_evaluation_step(path, voc, news):
+    cfg = load(path, voc, news)
     init_default_scope(cfg.default_scope)
     torch.manual_seed(0)
     settings = cfg.model
     if 'data_preprocessor' in cfg:
         settings.data_preprocessor = dict(type='ClsDataPreprocessor', **cfg.data_preprocessor)
     model = launch.revert_sync_batchnorm(MODELS.build(settings))
+    if any(hook.type == 'VocabularyHook' for hook in cfg.get('custom_hooks', [])):
+        fit_vocabulary(model, DATASETS.build(cfg.train_dataloader.dataset))
 
     model.train()
     data = model.data_preprocessor(batch(cfg, 'train_dataloader'), training=True)
@@ -88,7 +105,7 @@ def test_a_training_and_an_evaluation_step(path, voc):
 
     model.eval()
     evaluator = Evaluator(cfg.test_evaluator)
-    classes = 21 if 'voc' in path.name else 11
+    classes = next((k for name, k in CLASSES.items() if name in path.name), 11)
     evaluator.dataset_meta = dict(classes=[str(k) for k in range(classes)])
     evaluator.process(model.test_step(batch(cfg, 'test_dataloader')))
     values = evaluator.evaluate(2)
@@ -107,11 +124,20 @@ def test_the_model_index_lists_it(path):
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda p: f'{p.parent.name}/{p.stem}')
-def test_losses_differ_only_in_the_loss(path, voc):
+def test_losses_differ_only_in_the_loss(path, voc, news):
     name = path.name.replace('_m0', '')
-    mine, baseline = load(path, voc), load(ROOT / 'configs' / 'ce' / name, voc)
+    mine, baseline = load(path, voc, news), load(ROOT / 'configs' / 'ce' / name, voc, news)
     for cfg in (mine, baseline):
         head = cfg.model.get('head') or cfg.model.decode_head
         head.pop('loss', None)
         head.pop('loss_decode', None)
     assert mine.to_dict() == baseline.to_dict()
+
+
+def test_the_bydate_posts_are_a_base_of_their_own(news):
+    cfg = launch.load_config(str(ROOT / 'configs/_base_/datasets/20news_bydate.py'))
+    sizes = []
+    for key in launch.DATALOADERS:
+        cfg[key].dataset.update(data_root=str(news), num_val=9)
+        sizes.append(len(DATASETS.build(cfg[key].dataset)))
+    assert sizes == [71, 9, 40]
