@@ -57,16 +57,16 @@ def missing_vectors_message(backbone: Mapping) -> str | None:
         return None
     for path in [vectors] if isinstance(vectors, str) else vectors:
         if not os.path.isfile(os.path.expanduser(path)):
-            return f'{missing_file_message(path)}; or set --cfg-options model.backbone.vectors=…'
+            return missing_file_message(path)
     return None
 
 
 def missing_file_message(path: str) -> str:
     """Return what to do about a file of word vectors that is not there."""
     return (
-        f'there is no file {os.path.abspath(path)} of word vectors. {VECTORS_SOURCE}. To test a '
-        'checkpoint, which holds its own, vectors=None with the embed_dims it was trained with '
-        'will do'
+        f'there is no file {os.path.abspath(path)} of word vectors. {VECTORS_SOURCE}; or set '
+        '--cfg-options model.backbone.vectors=…. To test a checkpoint, which holds its own, '
+        'vectors=None with the embed_dims it was trained with will do'
     )
 
 
