@@ -10,8 +10,10 @@ from images import write_cifar10, write_cub, write_tiny_imagenet, write_voc
 from mmengine.evaluator import Evaluator
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
+from posts import write_posts, write_vectors
 
 from mmcalib import launch
+from mmcalib.hooks import fit_vocabulary
 from mmcalib.report import COLUMNS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,6 +37,9 @@ def tiny_data(tmp_path_factory):
     write_tiny_imagenet(folder / 'data/tiny-imagenet-200', classes=200, train=2, val=1)
     write_cub(folder / 'data/CUB_200_2011')
     write_voc(folder / 'data/VOCdevkit/VOC2012')
+    write_posts(folder / 'data/20news')
+    (folder / 'data/glove').mkdir()
+    write_vectors(folder / 'data/glove/glove.6B.100d.txt')
     return folder
 
 
@@ -69,12 +74,16 @@ def load(path):
         for size, count in (('held_out', 2), ('held_out_per_class', 1)):
             if size in dataset:
                 dataset[size] = count
-    init_default_scope(cfg.default_scope)
+        if dataset.type == 'Newsgroups20':
+            dataset.num_val = 9
+    init_default_scope(cfg.get('default_scope', 'mmpretrain'))
     return cfg
 
 
 def reduce(cfg):
-    """Make images smaller, and ViT a single layer."""
+    """Make images smaller, texts shorter, and ViT a single layer."""
+    if cfg.model.backbone.type == 'GlobalPoolingCNN':
+        cfg.model.data_preprocessor.length = SIZE
     if cfg.model.backbone.type == 'VisionTransformer':
         arch = dict(embed_dims=768, num_layers=1, num_heads=12, feedforward_channels=768)
         cfg.model.backbone.update(arch=arch, img_size=SIZE)
@@ -127,6 +136,8 @@ def test_a_training_and_an_evaluation_step(path):
     reduce(cfg)
     torch.manual_seed(0)
     model = build(cfg)
+    if any(hook.type == 'VocabularyHook' for hook in cfg.get('custom_hooks', [])):
+        fit_vocabulary(model, DATASETS.build(cfg.train_dataloader.dataset))
     optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
 
@@ -176,8 +187,9 @@ def test_losses_differ_only_in_the_loss(path):
 NETWORKS = (
     'resnet50_cifar10', 'resnet101_cifar10', 'resnet50_tinyimagenet', 'resnet101_tinyimagenet',
     'resnet101_cub', 'deeplabv3_r34_voc', 'deeplabv3_r50_voc', 'vit_cifar10', 'vit_tinyimagenet',
+    'gpool_cnn_20news',
 )  # fmt: skip
-MARGINS = {'cifar10': 6.0, 'tinyimagenet': 10.0, 'cub': 10.0, 'voc': 10.0}
+MARGINS = {'cifar10': 6.0, 'tinyimagenet': 10.0, 'cub': 10.0, 'voc': 10.0, '20news': 6.0}
 LOSSES = {
     'ce': dict(type='CrossEntropyLoss'),
     'ecp': dict(type='ConfidencePenaltyLoss', alpha=0.1),
@@ -211,13 +223,22 @@ def test_the_paper_has_it_with_these_values(folder, name):
         'resnet50_tinyimagenet',
         'resnet101_cub_heldout',
         'deeplabv3_r50_voc_heldout',
+        'gpool_cnn_20news',
     ],
 )
-def test_no_image_is_in_two_splits(name):
+def test_no_sample_is_in_two_splits(name):
     cfg = load(ROOT / 'configs/ce' / f'{name}.py')
-    images = []
+    samples = []
     for key in launch.DATALOADERS:
         data = DATASETS.build(cfg[key].dataset)
         infos = [data.get_data_info(index) for index in range(len(data))]
-        images += [info.get('img_path') or info['img'].tobytes() for info in infos]
-    assert len(images) == len(set(images))
+        samples += [
+            info.get('img_path') or info.get('path') or info['img'].tobytes() for info in infos
+        ]
+    assert len(samples) == len(set(samples))
+
+
+def test_the_bydate_posts_are_a_base_of_their_own():
+    cfg = load(ROOT / 'configs/_base_/datasets/20news_bydate.py')
+    sizes = [len(DATASETS.build(cfg[key].dataset)) for key in launch.DATALOADERS]
+    assert sizes == [71, 9, 40]

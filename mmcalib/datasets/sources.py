@@ -30,6 +30,9 @@ SOURCES = {
         'which holds 20_newsgroups/'
     ),
 }
+VECTORS_SOURCE = (
+    'Unpack glove.6B.zip of https://nlp.stanford.edu/projects/glove/, which holds glove.6B.100d.txt'
+)
 
 
 def missing_data_message(key: str, loader: Mapping | None) -> str | None:
@@ -41,6 +44,8 @@ def missing_data_message(key: str, loader: Mapping | None) -> str | None:
     """
     for path, dataset in _datasets(f'{key}.dataset', (loader or {}).get('dataset')):
         root = dataset.get('data_root')
+        if dataset.get('download'):
+            continue
         if not root or '://' in root or os.path.isdir(os.path.expanduser(root)):
             continue
         source = SOURCES.get(dataset.get('type'), 'Put the data there')
@@ -49,6 +54,29 @@ def missing_data_message(key: str, loader: Mapping | None) -> str | None:
             f'--cfg-options {path}.data_root=…'
         )
     return None
+
+
+def missing_vectors_message(backbone: Mapping) -> str | None:
+    """Return which file of word vectors a backbone's config needs and how to get it, None if none.
+
+    With `embed_dims` beside them, a model can be built without the vectors, as for a test.
+    """
+    vectors = backbone.get('vectors')
+    if not vectors or backbone.get('embed_dims'):
+        return None
+    for path in [vectors] if isinstance(vectors, str) else vectors:
+        if not os.path.isfile(os.path.expanduser(path)):
+            return missing_file_message(path)
+    return None
+
+
+def missing_file_message(path: str) -> str:
+    """Return what to do about a file of word vectors that is not there."""
+    return (
+        f'there is no file {os.path.abspath(path)} of word vectors. {VECTORS_SOURCE}; or set '
+        '--cfg-options model.backbone.vectors=…. To test a checkpoint, which holds its own, '
+        'vectors=None with the embed_dims it was trained with will do'
+    )
 
 
 def _datasets(path: str, node: object) -> Iterator[tuple[str, Mapping]]:
