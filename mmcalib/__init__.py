@@ -1,8 +1,8 @@
 """Margin-based label smoothing and calibration metrics for OpenMMLab.
 
-Importing the package registers its losses, metrics, hooks and datasets in mmengine's root
-registries, which is all that ``custom_imports=dict(imports=['mmcalib'])`` does in a config. Neither
-mmpretrain nor mmseg is imported.
+Importing the package registers its losses, metrics, hooks, datasets and models in mmengine's
+root registries, which is all that ``custom_imports=dict(imports=['mmcalib'])`` does in a config.
+Neither mmpretrain nor mmseg is imported.
 """
 
 try:
@@ -14,7 +14,7 @@ except ImportError as error:
         "pip install 'mmcalib[openmmlab]' (classic OpenMMLab); never both."
     ) from error
 
-from mmcalib import datasets, hooks, losses, metrics
+from mmcalib import datasets, hooks, losses, metrics, models
 from mmcalib.version import __version__
 
-__all__ = ['__version__', 'datasets', 'hooks', 'losses', 'metrics']
+__all__ = ['__version__', 'datasets', 'hooks', 'losses', 'metrics', 'models']

@@ -21,7 +21,7 @@ from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 
-from mmcalib.datasets.sources import missing_data_message
+from mmcalib.datasets.sources import missing_data_message, missing_vectors_message
 from mmcalib.report import RESULTS
 
 # Since 2.6, torch.load refuses mmengine's own checkpoints, since they hold more than tensors.
@@ -147,11 +147,14 @@ def check_amp() -> None:
 
 
 def check_data(cfg: Config, keys: tuple[str, ...]) -> None:
-    """Raise a FileNotFoundError that names the first data folder that is not there."""
+    """Raise a FileNotFoundError that names the first data folder or file that is not there."""
     for key in keys:
         message = missing_data_message(key, cfg.get(key))
         if message:
             raise FileNotFoundError(message)
+    message = missing_vectors_message(cfg.get('model', {}).get('backbone', {}))
+    if message:
+        raise FileNotFoundError(f'model.backbone.vectors: {message}')
 
 
 def build_runner(cfg: Config) -> Runner:

@@ -31,7 +31,7 @@ def run(code, blocked):
 
 
 def test_the_toolboxes_are_not_imported():
-    code = 'import mmcalib, mmcalib.launch, mmcalib.report'
+    code = 'import mmcalib, mmcalib.datasets.check, mmcalib.launch, mmcalib.report'
     assert run(code, ('mmpretrain', 'mmseg', 'mmcv')).returncode == 0
 
 

@@ -1,5 +1,8 @@
 """Datasets that neither toolbox has."""
 
 from mmcalib.datasets.digits import Digits, DigitScenes
+from mmcalib.datasets.newsgroups import Newsgroups20, PackText
+from mmcalib.datasets.seeded_split import seeded_split
+from mmcalib.datasets.tiny_imagenet import TinyImageNet
 
-__all__ = ['DigitScenes', 'Digits']
+__all__ = ['DigitScenes', 'Digits', 'Newsgroups20', 'PackText', 'TinyImageNet', 'seeded_split']

@@ -10,12 +10,29 @@ SOURCES = {
         'Unpack https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz there, so that it holds '
         'cifar-10-batches-py/'
     ),
+    'TinyImageNet': (
+        'Unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip and point to its '
+        'tiny-imagenet-200, which holds wnids.txt, words.txt, train/ and val/'
+    ),
+    'CUB': (
+        'Unpack CUB_200_2011.tgz of https://data.caltech.edu/records/65de6-vp158 and point to its '
+        'CUB_200_2011, which holds images.txt, image_class_labels.txt, train_test_split.txt and '
+        'images/'
+    ),
     'PascalVOCDataset': (
         'Unpack VOCtrainval_11-May-2012.tar of http://host.robots.ox.ac.uk/pascal/VOC/voc2012/ and '
         'point to its VOCdevkit/VOC2012, which holds JPEGImages/, SegmentationClass/ and '
         'ImageSets/Segmentation/'
     ),
+    'Newsgroups20': (
+        'Unpack 20news-bydate.tar.gz of http://qwone.com/~jason/20Newsgroups/ there, so that it '
+        'holds 20news-bydate-train/ and 20news-bydate-test/, or the older 20news-19997.tar.gz, '
+        'which holds 20_newsgroups/'
+    ),
 }
+VECTORS_SOURCE = (
+    'Unpack glove.6B.zip of https://nlp.stanford.edu/projects/glove/, which holds glove.6B.100d.txt'
+)
 
 
 def missing_data_message(key: str, loader: Mapping | None) -> str | None:
@@ -27,6 +44,8 @@ def missing_data_message(key: str, loader: Mapping | None) -> str | None:
     """
     for path, dataset in _datasets(f'{key}.dataset', (loader or {}).get('dataset')):
         root = dataset.get('data_root')
+        if dataset.get('download'):
+            continue
         if not root or '://' in root or os.path.isdir(os.path.expanduser(root)):
             continue
         source = SOURCES.get(dataset.get('type'), 'Put the data there')
@@ -35,6 +54,29 @@ def missing_data_message(key: str, loader: Mapping | None) -> str | None:
             f'--cfg-options {path}.data_root=…'
         )
     return None
+
+
+def missing_vectors_message(backbone: Mapping) -> str | None:
+    """Return which file of word vectors a backbone's config needs and how to get it, None if none.
+
+    With `embed_dims` beside them, a model can be built without the vectors, as for a test.
+    """
+    vectors = backbone.get('vectors')
+    if not vectors or backbone.get('embed_dims'):
+        return None
+    for path in [vectors] if isinstance(vectors, str) else vectors:
+        if not os.path.isfile(os.path.expanduser(path)):
+            return missing_file_message(path)
+    return None
+
+
+def missing_file_message(path: str) -> str:
+    """Return what to do about a file of word vectors that is not there."""
+    return (
+        f'there is no file {os.path.abspath(path)} of word vectors. {VECTORS_SOURCE}; or set '
+        '--cfg-options model.backbone.vectors=…. To test a checkpoint, which holds its own, '
+        'vectors=None with the embed_dims it was trained with will do'
+    )
 
 
 def _datasets(path: str, node: object) -> Iterator[tuple[str, Mapping]]:

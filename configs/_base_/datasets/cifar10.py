@@ -1,7 +1,8 @@
-# CIFAR-10 in its official batches: the first 45,000 training images train, the last 5,000 validate
-# (the official order is already random), 10,000 test.
+# CIFAR-10 in its official batches: 45,000 of the training images train and 5,000, drawn by a seed,
+# validate; 10,000 test. See mmcalib.datasets.seeded_split for how they are drawn.
 dataset_type = 'CIFAR10'
 data_root = 'data/cifar10'
+split = dict(type='SeededSplit', held_out=5000, seed=0)
 
 data_preprocessor = dict(
     num_classes=10,
@@ -21,23 +22,27 @@ train_dataloader = dict(
     num_workers=4,
     sampler=dict(type='DefaultSampler', shuffle=True),
     dataset=dict(
-        type=dataset_type,
-        data_root=data_root,
-        split='train',
-        indices=45000,
-        download=False,
-        pipeline=train_pipeline))
+        **split,
+        part='train',
+        dataset=dict(
+            type=dataset_type,
+            data_root=data_root,
+            split='train',
+            download=False,
+            pipeline=train_pipeline)))
 val_dataloader = dict(
     batch_size=128,
     num_workers=4,
     sampler=dict(type='DefaultSampler', shuffle=False),
     dataset=dict(
-        type=dataset_type,
-        data_root=data_root,
-        split='train',
-        indices=-5000,
-        download=False,
-        pipeline=test_pipeline))
+        **split,
+        part='held_out',
+        dataset=dict(
+            type=dataset_type,
+            data_root=data_root,
+            split='train',
+            download=False,
+            pipeline=test_pipeline)))
 test_dataloader = dict(
     batch_size=128,
     num_workers=4,

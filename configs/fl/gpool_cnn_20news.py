@@ -1,0 +1,5 @@
+# Softmax focal loss on 20 Newsgroups with the global-pooling CNN.
+_base_ = '../ce/gpool_cnn_20news.py'
+
+model = dict(
+    head=dict(loss=dict(_delete_=True, type='SoftmaxFocalLoss', gamma=3.0)))

@@ -1,0 +1,5 @@
+# Softmax focal loss on Tiny-ImageNet with ResNet-50.
+_base_ = '../ce/resnet50_tinyimagenet.py'
+
+model = dict(
+    head=dict(loss=dict(_delete_=True, type='SoftmaxFocalLoss', gamma=3.0)))

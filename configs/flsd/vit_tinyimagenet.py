@@ -1,0 +1,5 @@
+# Sample-dependent softmax focal loss on Tiny-ImageNet with ViT-B/16.
+_base_ = '../ce/vit_tinyimagenet.py'
+
+model = dict(
+    head=dict(loss=dict(_delete_=True, type='SampleDependentFocalLoss')))

@@ -1,0 +1,7 @@
+"""Models that neither toolbox has."""
+
+from mmcalib.models.gpool_cnn import GlobalPoolingCNN
+from mmcalib.models.grid_pooling import GridAveragePooling
+from mmcalib.models.text import TextDataPreprocessor
+
+__all__ = ['GlobalPoolingCNN', 'GridAveragePooling', 'TextDataPreprocessor']

@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+from images import write_tiny_imagenet
+
+from mmcalib.datasets import TinyImageNet
+
+WNIDS = ['n00000003', 'n00000002', 'n00000001']
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_tiny_imagenet(tmp_path)
+
+
+def test_training_images_come_by_class_then_by_name(root):
+    data = TinyImageNet(str(root), 'train')
+    infos = [data.get_data_info(index) for index in range(len(data))]
+    assert [info['gt_label'] for info in infos] == [0] * 4 + [1] * 4 + [2] * 4
+    expected = [
+        root / 'train' / wnid / 'images' / f'{wnid}_{number}.JPEG'
+        for wnid in WNIDS
+        for number in range(4)
+    ]
+    assert [Path(info['img_path']) for info in infos] == expected
+    assert data.metainfo['classes'] == tuple(f'name of {wnid}, another' for wnid in WNIDS)
+
+
+def test_validation_images_have_the_class_of_their_annotation(root):
+    data = TinyImageNet(str(root), 'val', lazy_init=True)
+    data.full_init()
+    assert [data[index]['gt_label'] for index in range(len(data))] == [0, 0, 1, 1, 2, 2]
+    assert all(Path(data[index]['img_path']).is_file() for index in range(len(data)))
+
+
+def test_the_home_folder_is_found(root, monkeypatch):
+    monkeypatch.setenv('HOME', str(root.parent))
+    assert len(TinyImageNet(f'~/{root.name}', 'val')) == 6
+
+
+def test_bad_splits_are_refused(root):
+    with pytest.raises(ValueError, match=r"got 'test'; the official test images have no public"):
+        TinyImageNet(str(root), 'test')
+
+
+def test_what_is_missing_is_named_with_its_source(root):
+    (root / 'train' / WNIDS[1]).rename(root / 'elsewhere')
+    with pytest.raises(FileNotFoundError, match=f'{WNIDS[1]}/images.*tiny-imagenet-200.zip'):
+        TinyImageNet(str(root), 'train')
+    (root / 'wnids.txt').unlink()
+    with pytest.raises(FileNotFoundError, match=r'wnids\.txt'):
+        TinyImageNet(str(root), 'val')
+
+
+def test_contradictions_are_named(root):
+    (root / 'wnids.txt').write_text('\n'.join(WNIDS[:2]))
+    with pytest.raises(ValueError, match=rf"val_4\.JPEG: its class '{WNIDS[2]}' is not in wnids"):
+        TinyImageNet(str(root), 'val')
+    (root / 'wnids.txt').write_text('n77777777')
+    with pytest.raises(ValueError, match=r'words\.txt has no name for n77777777'):
+        TinyImageNet(str(root), 'val')

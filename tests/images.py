@@ -1,0 +1,84 @@
+"""Tiny image data sets, laid out like the real ones."""
+
+import pickle
+
+import numpy as np
+from PIL import Image
+
+CIFAR10_FILES = [*(f'data_batch_{i}' for i in range(1, 6)), 'test_batch']
+
+
+def save(path, size, rng):
+    """Write an image of random pixels, making its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(rng.integers(0, 256, (*size[::-1], 3), dtype=np.uint8)).save(path, 'JPEG')
+    return path
+
+
+def write_cifar10(root, *, per_batch=4):
+    """Write the official six batches and the names of the classes, with few images each."""
+    rng = np.random.default_rng(0)
+    folder = root / 'cifar-10-batches-py'
+    folder.mkdir(parents=True)
+    for number, name in enumerate(CIFAR10_FILES):
+        labels = [(number * per_batch + k) % 10 for k in range(per_batch)]
+        data = rng.integers(0, 256, (per_batch, 3072), dtype=np.uint8)
+        (folder / name).write_bytes(pickle.dumps({'data': data, 'labels': labels}))
+    names = {'label_names': [f'class {k}' for k in range(10)]}
+    (folder / 'batches.meta').write_bytes(pickle.dumps(names))
+    return root
+
+
+def write_tiny_imagenet(root, *, classes=3, train=4, val=2):
+    """Write ``tiny-imagenet-200/`` with few classes, which are not listed in sorted order."""
+    rng = np.random.default_rng(0)
+    wnids = [f'n{k:08d}' for k in range(classes, 0, -1)]
+    one = save(root / 'test/images/test_0.JPEG', (64, 64), rng).read_bytes()
+    (root / 'val/images').mkdir(parents=True)
+    rows = []
+    for wnid in wnids:
+        (root / 'train' / wnid / 'images').mkdir(parents=True)
+        (root / 'train' / wnid / f'{wnid}_boxes.txt').write_text('')
+        for number in range(train):
+            (root / 'train' / wnid / 'images' / f'{wnid}_{number}.JPEG').write_bytes(one)
+        for _ in range(val):
+            rows.append(f'val_{len(rows)}.JPEG\t{wnid}\t0\t0\t62\t62\n')
+            (root / 'val/images' / f'val_{len(rows) - 1}.JPEG').write_bytes(one)
+    (root / 'val/val_annotations.txt').write_text(''.join(rows))
+    (root / 'wnids.txt').write_text('\n'.join(wnids))
+    (root / 'words.txt').write_text(
+        ''.join(f'{wnid}\tname of {wnid}, another\n' for wnid in sorted([*wnids, 'n99999999']))
+    )
+    return root
+
+
+def write_cub(root, *, classes=3, train=4, test=2):
+    """Write ``CUB_200_2011/`` with few classes."""
+    rng = np.random.default_rng(0)
+    images, labels, split = [], [], []
+    for label in range(1, classes + 1):
+        for number in range(train + test):
+            name = f'{label:03d}.Bird/Bird_{number}.jpg'
+            save(root / 'images' / name, (70, 50), rng)
+            images.append(f'{len(images) + 1} {name}\n')
+            labels.append(f'{len(images)} {label}\n')
+            split.append(f'{len(images)} {int(number < train)}\n')
+    (root / 'images.txt').write_text(''.join(images))
+    (root / 'image_class_labels.txt').write_text(''.join(labels))
+    (root / 'train_test_split.txt').write_text(''.join(split))
+    return root
+
+
+def write_voc(root, *, train='abcd', val='efg'):
+    """Write ``VOC2012/`` with an image and a mask per letter."""
+    rng = np.random.default_rng(0)
+    for folder in ('SegmentationClass', 'ImageSets/Segmentation'):
+        (root / folder).mkdir(parents=True)
+    for name in train + val:
+        save(root / 'JPEGImages' / f'{name}.jpg', (80, 60), rng)
+        mask = rng.choice([0, 1, 20, 255], (60, 80)).astype(np.uint8)
+        Image.fromarray(mask).save(root / 'SegmentationClass' / f'{name}.png')
+    for split, names in (('train', train), ('val', val)):
+        path = root / 'ImageSets/Segmentation' / f'{split}.txt'
+        path.write_text(''.join(f'{name}\n' for name in names))
+    return root

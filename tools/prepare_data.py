@@ -1,0 +1,47 @@
+"""Check an unpacked data set: what is there, what is missing, and where it comes from.
+
+Nothing is fetched. Ends with status 1 if anything is missing or wrong.
+"""
+
+import argparse
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+from mmcalib.datasets.check import CHECKS, Report, check, source
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('name', choices=list(CHECKS), metavar='NAME', help=', '.join(CHECKS))
+    parser.add_argument('root', metavar='ROOT', help='its folder, the data_root of the configs')
+    return parser.parse_args()
+
+
+def show(name: str, report: Report) -> None:
+    """Print the counts as a table, then every problem on a line of its own."""
+    if report.rows:
+        table = Table('', 'found', 'expected', '')
+        for what, found, expected in report.rows:
+            table.add_row(what, f'{found:,}', f'{expected:,}', 'ok' if found == expected else 'NO')
+        Console().print(table)
+    for problem in report.problems:
+        print(f'- {problem}')
+    if report.problems:
+        print(f'{name}: {len(report.problems):,} problem(s). {source(name)}.')
+    else:
+        print(f'{name}: complete.')
+
+
+def main() -> None:
+    args = parse_args()
+    report = check(args.name, args.root)
+    show(args.name, report)
+    sys.exit(1 if report.problems else 0)
+
+
+if __name__ == '__main__':
+    main()
