@@ -1,0 +1,13 @@
+"""Figures out of tables and arrays: no runner, no hooks, no pyplot."""
+
+from mmcalib.visualization.confidence_map import ConfidenceView, draw_confidence_maps
+from mmcalib.visualization.reliability import Reliability, draw_reliability
+from mmcalib.visualization.style import to_rgb
+
+__all__ = [
+    'ConfidenceView',
+    'Reliability',
+    'draw_confidence_maps',
+    'draw_reliability',
+    'to_rgb',
+]
