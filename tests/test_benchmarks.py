@@ -23,7 +23,7 @@ def test_the_published_arithmetic_equals_ours(name, shape):
 
 def test_losses_prints_a_table(capsys, monkeypatch):
     monkeypatch.setattr(
-        sys, 'argv', 'losses.py --rounds 1 --sizes 2x3x8x8 --losses FLSD LS'.split()
+        sys, 'argv', ['losses.py', '--rounds', '1', '--sizes', '2x3x8x8', '--losses', 'FLSD', 'LS']
     )
     runpy.run_path(str(BENCHMARKS / 'losses.py'), run_name='__main__')
     rows = [line.split(' | ') for line in capsys.readouterr().out.splitlines() if '×' in line]
