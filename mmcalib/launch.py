@@ -22,6 +22,7 @@ from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 
 from mmcalib.datasets.sources import missing_data_message, missing_vectors_message
+from mmcalib.metrics import CalibrationMetric
 from mmcalib.report import RESULTS
 
 # Since 2.6, torch.load refuses mmengine's own checkpoints, since they hold more than tensors.
@@ -214,9 +215,17 @@ def train(cfg: Config, test: bool = True) -> dict | None:
 
 
 def run_test(runner: Runner, checkpoint: str) -> dict:
-    """Test, and leave the metrics in ``results.json`` of the work dir, for tools/report.py."""
+    """Test, and leave what later tools read in the work dir.
+
+    That is ``results.json`` with the metrics, and the statistics of each ``CalibrationMetric`` in
+    ``calibration.npz``, or the name of its prefix and protocol.
+    """
+    ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
+    for metric in ours:
+        metric.keep_statistics = True
     metrics = runner.test()
     if is_main_process():
+        _save_statistics(ours, Path(runner.work_dir))
         result = {
             'experiment': experiment_name(runner.cfg.filename),
             'checkpoint': str(checkpoint),
@@ -225,6 +234,18 @@ def run_test(runner: Runner, checkpoint: str) -> dict:
         }
         mmengine.dump(result, Path(runner.work_dir, RESULTS), indent=2)
     return metrics
+
+
+def _save_statistics(metrics: list[CalibrationMetric], folder: Path) -> None:
+    saved = {}
+    for metric in metrics:
+        name, statistics = metric.prefix, metric.statistics
+        if statistics.protocol != 'pooled':
+            name += f'_{statistics.protocol}'
+        if name in saved:  # as ECE and AECE are when listed one by one
+            statistics.metrics = saved[name].metrics | statistics.metrics
+        saved[name] = statistics
+        statistics.save(folder / f'{name}.npz')
 
 
 def best_checkpoint(runner: Runner) -> str | None:
