@@ -54,7 +54,7 @@ def boundary(label: Tensor, width: int) -> Tensor:
 
 
 PROTOCOLS = {
-    'pooled': Protocol('all valid pixels of all images together'),
+    'pooled': Protocol('all valid predictions together'),
     'foreground': Protocol('all valid pixels but the background, label 0', foreground),
     'image': Protocol('mean over the images that have valid pixels', group=1),
     'paper': Protocol(
