@@ -18,6 +18,7 @@ from mmcalib.metrics.errors import (
     overconfidence_error,
     root_mean_square_calibration_error,
 )
+from mmcalib.metrics.foreground_iou import ForegroundIoU
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.statistics import CalibrationStatistics
 
@@ -30,6 +31,7 @@ __all__ = [
     'CalibrationStatistics',
     'ClasswiseECE',
     'ConfidenceCells',
+    'ForegroundIoU',
     'accuracy',
     'binned_calibration_error',
     'classwise_bins',

@@ -73,6 +73,31 @@ def read_prediction(
     )
 
 
+def read_labels(sample: Mapping, *, ignore_index: int, name: str) -> tuple[Tensor, Tensor]:
+    """Return the predicted and the true labels of an mmseg sample's valid pixels, both ``(M,)``.
+
+    Raises:
+        ValueError: If the sample has none, or they differ in size.
+    """
+    if 'pred_sem_seg' not in sample:
+        raise ValueError(f'{name} has no pred_sem_seg: its mIoU is unknown')
+    if 'gt_sem_seg' not in sample:
+        raise ValueError(f'{name} has no gt_sem_seg: its pipeline needs LoadAnnotations')
+    predicted, label = (_plane(sample[key]) for key in ('pred_sem_seg', 'gt_sem_seg'))
+    predicted, label = predicted.cpu().long(), label.cpu().long()
+    _check_size(name, 'pred_sem_seg', tuple(predicted.shape), label)
+    valid = label != ignore_index
+    return predicted[valid], label[valid]
+
+
+def _check_size(name: str, key: str, size: tuple[int, ...], label: Tensor) -> None:
+    if tuple(label.shape) != size:
+        raise ValueError(
+            f'{key} of {name} have the size {size}, gt_sem_seg {tuple(label.shape)}: in the test '
+            'pipeline LoadAnnotations must come after Resize, or AtInputSize after both'
+        )
+
+
 def _read_classification(sample: Mapping, name: str, wanted: Collection[str]) -> Prediction:
     scores = _float(sample['pred_score'].detach()).cpu()
     _check_finite(scores, name, 'pred_score')
@@ -117,12 +142,8 @@ def _read_segmentation(
         raise ValueError(f'{name} has no gt_sem_seg: its pipeline needs LoadAnnotations')
     label = _plane(sample['gt_sem_seg']).to(logits.device)
     predicted = _plane(sample['pred_sem_seg']).to(logits.device).long()
-    num_classes, size = len(logits), tuple(logits.shape[1:])
-    if tuple(label.shape) != size:
-        raise ValueError(
-            f'seg_logits of {name} have the size {size}, gt_sem_seg {tuple(label.shape)}: in the '
-            'test pipeline LoadAnnotations must come after Resize'
-        )
+    num_classes = len(logits)
+    _check_size(name, 'seg_logits', tuple(logits.shape[1:]), label)
     valid = label != ignore_index
     if region is not None:
         valid &= region(label)
