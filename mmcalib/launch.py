@@ -22,7 +22,7 @@ from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 
 from mmcalib.datasets.sources import missing_data_message, missing_vectors_message
-from mmcalib.report import RESULTS
+from mmcalib.record import RESULTS, VALIDATION_RESULTS, CheckpointMeta, describe
 
 # Since 2.6, torch.load refuses mmengine's own checkpoints, since they hold more than tensors.
 # The onedl fork works around that; the classic mmengine 0.10.7 needs this before it can resume or
@@ -31,6 +31,8 @@ if 'TORCH_FORCE_WEIGHTS_ONLY_LOAD' not in os.environ:
     os.environ.setdefault('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+SPLITS = ('test', 'val')
+LAST_WEIGHTS = 'last weights'
 
 
 def add_runner_arguments(parser: ArgumentParser) -> None:
@@ -42,6 +44,12 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
         action=DictAction,
         metavar='KEY=VALUE',
         help='replace config values, such as randomness.seed=1 or key="[a,b]"',
+    )
+    parser.add_argument(
+        '--split',
+        choices=SPLITS,
+        default='test',
+        help='what to test on: val leaves results_val.json in place of results.json',
     )
     parser.add_argument(
         '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='of the job'
@@ -116,6 +124,19 @@ def set_work_dir(cfg: Config, work_dir: str | None) -> None:
     cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
 
 
+def test_on_validation(cfg: Config) -> None:
+    """Have a test take the validation split, as a choice between models has to.
+
+    Raises:
+        ValueError: If the config has none.
+    """
+    if cfg.get('val_dataloader') is None:
+        raise ValueError('--split val needs a val_dataloader in the config')
+    cfg.test_dataloader = deepcopy(cfg.val_dataloader)
+    cfg.test_evaluator = deepcopy(cfg.val_evaluator)
+    cfg.setdefault('test_cfg', dict())
+
+
 def check_checkpoint(path: str) -> None:
     """Raise a FileNotFoundError if a local checkpoint is not there."""
     if '://' not in path and not os.path.exists(path):
@@ -178,7 +199,9 @@ def build_runner(cfg: Config) -> Runner:
             broadcast_buffers=False,
             find_unused_parameters=cfg.get('find_unused_parameters', False),
         )
-    return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner.register_hook(CheckpointMeta())
+    return runner
 
 
 @MODEL_WRAPPERS.register_module()
@@ -189,8 +212,13 @@ class CPUDistributedDataParallel(MMDistributedDataParallel):
         super().__init__(revert_sync_batchnorm(module), **kwargs)
 
 
-def train(cfg: Config, test: bool = True) -> dict | None:
+def train(cfg: Config, test: bool = True, split: str = 'test') -> dict | None:
     """Train, then test the best checkpoint if the config has a test split and `test` is set.
+
+    Args:
+        cfg: As :func:`load_config` and what follows it made it.
+        test: Whether to test at all.
+        split: What the config tests on, ``'val'`` after :func:`test_on_validation`.
 
     Returns:
         The metrics of the test, or None without one.
@@ -210,20 +238,27 @@ def train(cfg: Config, test: bool = True) -> dict | None:
     else:
         print_log(f'Testing the best checkpoint, {best}.', logger='current')
         runner.load_checkpoint(best)
-    return run_test(runner, best or 'last weights')
+    return run_test(runner, best or LAST_WEIGHTS, split=split, finished=True)
 
 
-def run_test(runner: Runner, checkpoint: str) -> dict:
-    """Test, and leave the metrics in ``results.json`` of the work dir, for tools/report.py."""
+def run_test(
+    runner: Runner, checkpoint: str, *, split: str = 'test', finished: bool | None = None
+) -> dict:
+    """Test, and leave ``results.json`` (of ``'val'`` ``results_val.json``) in the work dir.
+
+    It holds the metrics and what :func:`~mmcalib.record.describe` says, for tools/report.py.
+    """
     metrics = runner.test()
     if is_main_process():
         result = {
             'experiment': experiment_name(runner.cfg.filename),
             'checkpoint': str(checkpoint),
-            'seed': runner.seed,
+            'split': split,
             'metrics': metrics,
+            **describe(runner, checkpoint, finished=finished),
         }
-        mmengine.dump(result, Path(runner.work_dir, RESULTS), indent=2)
+        name = VALIDATION_RESULTS if split == 'val' else RESULTS
+        mmengine.dump(result, Path(runner.work_dir, name), indent=2)
     return metrics
 
 

@@ -51,6 +51,8 @@ def prepare(args: argparse.Namespace):
         cfg.test_cfg.fp16 = True
     if args.show or args.show_dir:
         launch.enable_drawing(cfg, args.show, args.show_dir, args.interval, args.wait_time)
+    if args.split == 'val':
+        launch.test_on_validation(cfg)
     if args.tta:
         launch.enable_tta(cfg)
     launch.set_loader_defaults(cfg, not args.no_pin_memory)
@@ -68,7 +70,7 @@ def main() -> None:
     runner = launch.build_runner(cfg)
     if args.out and args.out_item != 'metrics':
         runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
-    metrics = launch.run_test(runner, args.checkpoint)
+    metrics = launch.run_test(runner, args.checkpoint, split=args.split)
     if args.out_item == 'metrics' and is_main_process():
         mmengine.dump(metrics, args.out)
 
