@@ -71,7 +71,7 @@ setup(
             'regex',
             'setuptools<82',
         ],
-        'vis': ['tensorboard', 'wandb'],
+        'vis': ['matplotlib', 'tensorboard', 'wandb'],
         'test': ['pytest', 'ruff'],
     },
     cmdclass={'build_py': BuildWithMim},

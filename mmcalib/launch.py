@@ -57,6 +57,13 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by launcher')
 
 
+def parse_options(options: list[str]) -> dict:
+    """Return what ``--cfg-options`` makes of ``KEY=VALUE`` arguments."""
+    parser = ArgumentParser()
+    parser.add_argument('--cfg-options', nargs='*', action=DictAction, default={})
+    return parser.parse_args(['--cfg-options', *options]).cfg_options
+
+
 def load_config(path: str, options: dict | None = None) -> Config:
     """Read a config, which may inherit ``mmcalib::…``, ``mmpretrain::…`` or ``mmseg::…`` ones.
 
