@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+IGNORED = ('avg_non_ignore', True)
 FILE = Path(__file__).with_suffix('.json')
 
 
@@ -35,9 +36,6 @@ def figures(entry: Mapping, loss: Mapping | None) -> tuple[str, dict] | None:
         if loss == paper and name in entry['values']:
             return name, entry['values'][name]
     return None
-
-
-IGNORED = ('avg_non_ignore', True)
 
 
 def obstacle(entry: Mapping, evaluation: Mapping | None) -> str | None:

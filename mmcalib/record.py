@@ -192,15 +192,7 @@ def _trained_config(meta: Mapping) -> Config | None:
         return None
     try:
         cfg = Config.fromstring(text, '.py')
-    except (
-        AttributeError,
-        ImportError,
-        KeyError,
-        OSError,
-        SyntaxError,
-        TypeError,
-        ValueError,
-    ) as e:
-        print_log(f"The checkpoint's own config cannot be read ({e}): using yours.", 'current')
+    except Exception as error:  # it is code, and a stranger's
+        print_log(f"The checkpoint's own config cannot be read ({error}): using yours.", 'current')
         return None
     return cfg if 'model' in cfg else None

@@ -86,9 +86,8 @@ class Table:
 def loss_label(loss: Mapping) -> str:
     """Return ``MbLS m=6 α=0.1`` and the like."""
     parts = [SHORT_NAMES.get(loss['type'], loss['type'])]
-    for key in sorted(
-        loss, key=lambda key: (list(SYMBOLS).index(key) if key in SYMBOLS else 9, key)
-    ):
+    others = sorted(key for key in loss if key not in SYMBOLS)
+    for key in [*(key for key in SYMBOLS if key in loss), *others]:
         value = loss[key]
         if key != 'type' and (key, value) != published.IGNORED:
             text = f'{value:g}' if isinstance(value, float) else value
@@ -191,9 +190,7 @@ def _rows(runs: Sequence[Run], entry: Mapping | None) -> list[Row]:
     for group in groups.values():
         label = group[0].label + (f', {_length(group[0])}' if len(lengths) > 1 else '')
         paper = published.figures(entry, group[0].loss) if entry else None
-        rows.append(
-            Row(label, sorted(group, key=lambda run: str(run.seed)), paper[1] if paper else {})
-        )
+        rows.append(Row(label, group, paper[1] if paper else {}))
     return sorted(rows, key=_order)
 
 

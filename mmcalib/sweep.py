@@ -81,7 +81,10 @@ class Run:
     def results(self, split: str) -> dict | None:
         """Return what the run left of a split, None if it has not come to that."""
         path = self.folder / (VALIDATION_RESULTS if split == 'val' else RESULTS)
-        return json.loads(path.read_text(encoding='utf-8')) if path.is_file() else None
+        try:
+            return json.loads(path.read_text(encoding='utf-8'))
+        except (FileNotFoundError, ValueError):  # none, or cut off while it was written
+            return None
 
 
 def parse_parameter(text: str) -> tuple[str, list[Value]]:
@@ -288,7 +291,7 @@ def _training(sweep: Sweep, cfg: Config, keys: Sequence[str], run: Run) -> list[
 def _test(sweep: Sweep, keys: Sequence[str], run: Run) -> list[str]:
     checkpoint = best_checkpoint(run)
     arguments = [sweep.config, str(checkpoint)]
-    command = _command(sweep, 'test', arguments) + ['--work-dir', str(run.folder)]
+    command = [*_command(sweep, 'test', arguments), '--work-dir', str(run.folder)]
     return command + _options(sweep, keys, run)
 
 
