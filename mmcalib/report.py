@@ -23,7 +23,7 @@ SHORT_NAMES = {
     'MarginLabelSmoothingLoss': 'MbLS',
 }
 SYMBOLS = {'margin': 'm', 'alpha': 'α', 'gamma': 'γ'}
-STARTED = re.compile(r'\d{8}_\d{6}')  # mmengine's folder of a run's log
+LOG_FOLDER = re.compile(r'\d{8}_\d{6}')  # mmengine names it by the time of the start
 
 
 @dataclass
@@ -112,7 +112,7 @@ def collect(folders: Sequence[str]) -> tuple[list[Run], dict[str, list[str]]]:
                 others[f'unreadable {RESULTS}'].append(str(folder))
         elif (folder / VALIDATION_RESULTS).is_file():
             others['not tested, only validated'].append(str(folder))
-        elif (folder / 'last_checkpoint').is_file() or _started(folder):
+        elif (folder / 'last_checkpoint').is_file() or _has_log(folder):
             others[f'unfinished, no {RESULTS}'].append(str(folder))
     if not runs:
         found = ''.join(f'; {reason}: {", ".join(paths)}' for reason, paths in others.items())
@@ -236,5 +236,6 @@ def describe(evaluation: Mapping | None) -> str:
     return ', '.join([*parts, *(['test-time augmentation'] if evaluation.get('tta') else [])])
 
 
-def _started(folder: Path) -> bool:
-    return any(STARTED.fullmatch(path.name) for path in folder.iterdir() if path.is_dir())
+def _has_log(folder: Path) -> bool:
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return any(LOG_FOLDER.fullmatch(path.name) for path in paths)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,11 +13,16 @@ if TYPE_CHECKING:
 
 ECE = 'calibration/ECE'
 QUALITIES = {'accuracy/top1': 'top-1 accuracy (%)', 'mIoU': 'mIoU (%)'}
-PARAMETERS = {'margin': 'margin $m$ (logits)', 'alpha': 'weight $\\alpha$', 'gamma': '$\\gamma$'}
+PARAMETERS = {
+    'margin': 'margin $m$ (logits)',
+    'alpha': 'weight $\\alpha$ ($\\lambda$ of MbLS)',
+    'gamma': '$\\gamma$',
+}
 # Okabe and Ito's colours, which differ in lightness too; markers tell them apart without any.
 COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
-SPLITS = {'val': ('validation', '--'), 'test': ('test', '-')}
+SPLITS = {'val': ('validation', '--'), 'test': ('test, not used for selection', '-')}
+CROWDED = 14  # ticks that an axis has room for
 GREY = '#444444'
 
 
@@ -50,8 +56,8 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
         raise ImportError('figures need matplotlib: pip install "mmcalib[vis]"') from error
 
     quality = _quality(sweeps)
-    figure = Figure(figsize=(7.0, 3.1), layout='constrained')
-    places = _places(sweeps)
+    figure = Figure(figsize=(7.0, 3.3), layout='constrained')
+    places, ticks = _places(sweeps), _ticks(sweeps)
     for axes, key, label in zip(
         figure.subplots(1, 2), (ECE, quality), ('ECE (%)', QUALITIES[quality]), strict=True
     ):
@@ -62,6 +68,8 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
         axes.set_ylabel(label)
         if places is not None:
             axes.set_xticks(list(places.values()), list(places))
+        elif ticks is not None:
+            axes.set_xticks(ticks)
         if key == ECE:
             axes.set_ylim(bottom=0)
         axes.grid(True, linewidth=0.4, alpha=0.5)
@@ -78,8 +86,8 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
     star = dict(marker='*', markersize=12, color=GREY, linestyle='')
     handles.append(Line2D([], [], **star, label='chosen on validation'))
     figure.legend(
-        handles=handles, loc='outside lower center', ncols=min(len(handles), 4), frameon=False,
-        fontsize=9,
+        handles=handles, loc='outside lower center', ncols=min(len(handles), 3), frameon=False,
+        handlelength=2.8, fontsize=9,
     )  # fmt: skip
     return figure
 
@@ -109,8 +117,8 @@ def _draw(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, index: i
         for place, values, chosen in points:
             if chosen:
                 axes.plot(
-                    place, statistics.mean(values), marker='*', markersize=12, zorder=5,
-                    color=_colour(index), markeredgecolor='white', markeredgewidth=0.7,
+                    place, statistics.mean(values), linestyle='', marker='*', markersize=12,
+                    color=_colour(index), markeredgecolor='white', markeredgewidth=0.7, zorder=5,
                 )  # fmt: skip
 
 
@@ -135,6 +143,16 @@ def _places(sweeps: Sequence[Mapping]) -> dict[str, int] | None:
     if not any(isinstance(value, str) for value in values):
         return None
     return {name: index for index, name in enumerate(dict.fromkeys(map(str, values)))}
+
+
+def _ticks(sweeps: Sequence[Mapping]) -> list[float] | None:
+    """Return the values as ticks where they do not crowd, else None."""
+    values = {row['value'] for sweep in sweeps for row in sweep['rows']}
+    if len(values) < 2 or any(isinstance(value, str) for value in values):
+        return None
+    values = sorted(values)
+    closest = min(high - low for low, high in pairwise(values))
+    return values if closest * CROWDED >= values[-1] - values[0] else None
 
 
 def _names(sweeps: Sequence[Mapping]) -> list[str]:
