@@ -42,7 +42,7 @@ def test_the_auxiliary_head_is_not_the_main_one():
     cfg = load('mbls/digit_scenes')
     loss = dict(type='CrossEntropyLoss')
     cfg.model = dict(auxiliary_head=[dict(loss_decode=[loss])], **cfg.model)
-    assert [key for key, _ in find_losses(cfg.model)][0] == 'model.auxiliary_head.0.loss_decode.0'
+    assert next(find_losses(cfg.model))[0] == 'model.auxiliary_head.0.loss_decode.0'
     assert main_loss(cfg)['type'] == 'MarginLabelSmoothingLoss'
 
 
@@ -58,8 +58,12 @@ def test_whether_a_training_is_over(tmp_path):
 
 
 def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeypatch):
-    options = ['train_cfg.max_epochs=1', 'train_cfg.val_interval=1',
-               'train_dataloader.dataset.indices=16', 'val_dataloader.dataset.indices=20']  # fmt: skip
+    options = [
+        'train_cfg.max_epochs=1',
+        'train_cfg.val_interval=1',
+        'train_dataloader.dataset.indices=16',
+        'val_dataloader.dataset.indices=20',
+    ]
     call_here(
         'train.py', ROOT / 'configs/mbls/digits.py', '--work-dir', tmp_path / 'a', '--split', 'val',
         '--cfg-options', *options, 'model.head.loss.margin=5', 'randomness.seed=7',
