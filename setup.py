@@ -52,6 +52,7 @@ setup(
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     packages=find_packages(include=['mmcalib', 'mmcalib.*']),
+    package_data={'mmcalib': ['published.json']},
     python_requires='>=3.10',
     install_requires=['torch>=2.1', 'torchvision>=0.16', 'numpy', 'matplotlib', 'scikit-learn'],
     # `onedl` and `openmmlab` share their import names: install one of them, never both.
@@ -71,7 +72,7 @@ setup(
             'regex',
             'setuptools<82',
         ],
-        'vis': ['tensorboard', 'wandb'],
+        'vis': ['matplotlib', 'tensorboard', 'wandb'],
         'test': ['pytest', 'ruff'],
     },
     cmdclass={'build_py': BuildWithMim},

@@ -22,7 +22,8 @@ from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 
 from mmcalib.datasets.sources import missing_data_message, missing_vectors_message
-from mmcalib.report import RESULTS
+from mmcalib.metrics import CalibrationMetric
+from mmcalib.record import RESULTS, VALIDATION_RESULTS, CheckpointMeta, describe
 
 # Since 2.6, torch.load refuses mmengine's own checkpoints, since they hold more than tensors.
 # The onedl fork works around that; the classic mmengine 0.10.7 needs this before it can resume or
@@ -31,6 +32,8 @@ if 'TORCH_FORCE_WEIGHTS_ONLY_LOAD' not in os.environ:
     os.environ.setdefault('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+SPLITS = ('test', 'val')
+LAST_WEIGHTS = 'last weights'
 
 
 def add_runner_arguments(parser: ArgumentParser) -> None:
@@ -44,9 +47,22 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
         help='replace config values, such as randomness.seed=1 or key="[a,b]"',
     )
     parser.add_argument(
+        '--split',
+        choices=SPLITS,
+        default='test',
+        help='what to test on: val leaves results_val.json in place of results.json',
+    )
+    parser.add_argument(
         '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='of the job'
     )
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by launcher')
+
+
+def parse_options(options: list[str]) -> dict:
+    """Return what ``--cfg-options`` makes of ``KEY=VALUE`` arguments."""
+    parser = ArgumentParser()
+    parser.add_argument('--cfg-options', nargs='*', action=DictAction, default={})
+    return parser.parse_args(['--cfg-options', *options]).cfg_options
 
 
 def load_config(path: str, options: dict | None = None) -> Config:
@@ -116,6 +132,19 @@ def set_work_dir(cfg: Config, work_dir: str | None) -> None:
     cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
 
 
+def test_on_validation(cfg: Config) -> None:
+    """Have a test take the validation split, as a choice between models has to.
+
+    Raises:
+        ValueError: If the config has none.
+    """
+    if cfg.get('val_dataloader') is None:
+        raise ValueError('--split val needs a val_dataloader in the config')
+    cfg.test_dataloader = deepcopy(cfg.val_dataloader)
+    cfg.test_evaluator = deepcopy(cfg.val_evaluator)
+    cfg.setdefault('test_cfg', dict())
+
+
 def check_checkpoint(path: str) -> None:
     """Raise a FileNotFoundError if a local checkpoint is not there."""
     if '://' not in path and not os.path.exists(path):
@@ -178,7 +207,9 @@ def build_runner(cfg: Config) -> Runner:
             broadcast_buffers=False,
             find_unused_parameters=cfg.get('find_unused_parameters', False),
         )
-    return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner.register_hook(CheckpointMeta())
+    return runner
 
 
 @MODEL_WRAPPERS.register_module()
@@ -189,8 +220,13 @@ class CPUDistributedDataParallel(MMDistributedDataParallel):
         super().__init__(revert_sync_batchnorm(module), **kwargs)
 
 
-def train(cfg: Config, test: bool = True) -> dict | None:
+def train(cfg: Config, test: bool = True, split: str = 'test') -> dict | None:
     """Train, then test the best checkpoint if the config has a test split and `test` is set.
+
+    Args:
+        cfg: As :func:`load_config` and what follows it made it.
+        test: Whether to test at all.
+        split: What the config tests on, ``'val'`` after :func:`test_on_validation`.
 
     Returns:
         The metrics of the test, or None without one.
@@ -210,21 +246,46 @@ def train(cfg: Config, test: bool = True) -> dict | None:
     else:
         print_log(f'Testing the best checkpoint, {best}.', logger='current')
         runner.load_checkpoint(best)
-    return run_test(runner, best or 'last weights')
+    return run_test(runner, best or LAST_WEIGHTS, split=split, finished=True)
 
 
-def run_test(runner: Runner, checkpoint: str) -> dict:
-    """Test, and leave the metrics in ``results.json`` of the work dir, for tools/report.py."""
+def run_test(
+    runner: Runner, checkpoint: str, *, split: str = 'test', finished: bool | None = None
+) -> dict:
+    """Test, and leave what later tools read in the work dir.
+
+    That is ``results.json`` with the metrics and what :func:`~mmcalib.record.describe` says, and
+    the statistics of each ``CalibrationMetric`` in ``calibration.npz``, or the name of its prefix
+    and protocol. Of the split ``'val'`` both names end in ``_val``.
+    """
+    ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
+    for metric in ours:
+        metric.keep_statistics = True
     metrics = runner.test()
     if is_main_process():
+        _save_statistics(ours, Path(runner.work_dir), '_val' if split == 'val' else '')
         result = {
             'experiment': experiment_name(runner.cfg.filename),
             'checkpoint': str(checkpoint),
-            'seed': runner.seed,
+            'split': split,
             'metrics': metrics,
+            **describe(runner, checkpoint, finished=finished),
         }
-        mmengine.dump(result, Path(runner.work_dir, RESULTS), indent=2)
+        name = VALIDATION_RESULTS if split == 'val' else RESULTS
+        mmengine.dump(result, Path(runner.work_dir, name), indent=2)
     return metrics
+
+
+def _save_statistics(metrics: list[CalibrationMetric], folder: Path, ending: str) -> None:
+    saved = {}
+    for metric in metrics:
+        name, statistics = metric.prefix, metric.statistics
+        if statistics.protocol != 'pooled':
+            name += f'_{statistics.protocol}'
+        if name in saved:  # as ECE and AECE are when listed one by one
+            statistics.metrics = saved[name].metrics | statistics.metrics
+        saved[name] = statistics
+        statistics.save(folder / f'{name}{ending}.npz')
 
 
 def best_checkpoint(runner: Runner) -> str | None:
@@ -236,6 +297,20 @@ def best_checkpoint(runner: Runner) -> str | None:
             kept = getattr(hook, 'best_ckpt_path_dict', {}).values()
             return next((path for path in kept if path), None)
     return None
+
+
+def use_evaluation(cfg: Config, name: str) -> None:
+    """Test by one of the config's named ``evaluations``, in a folder of its own in the work dir.
+
+    Raises:
+        ValueError: If the config has none of that name.
+    """
+    named = cfg.get('evaluations', {})
+    if name not in named:
+        known = f'it has {", ".join(sorted(named))}' if named else 'it has none'
+        raise ValueError(f'--evaluation {name}: the config has no such evaluation; {known}')
+    cfg.merge_from_dict(named[name])
+    cfg.work_dir = str(Path(cfg.work_dir, name))
 
 
 def enable_tta(cfg: Config) -> None:

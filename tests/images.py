@@ -29,6 +29,15 @@ def write_cifar10(root, *, per_batch=4):
     return root
 
 
+def write_folders(root, *, classes=10, per_class=3):
+    """Write a folder of images for each class."""
+    rng = np.random.default_rng(0)
+    for label in range(classes):
+        for number in range(per_class):
+            save(root / f'class_{label}' / f'{number}.jpg', (32, 32), rng)
+    return root
+
+
 def write_tiny_imagenet(root, *, classes=3, train=4, val=2):
     """Write ``tiny-imagenet-200/`` with few classes, which are not listed in sorted order."""
     rng = np.random.default_rng(0)

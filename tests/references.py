@@ -63,9 +63,9 @@ def softmax_focal_row(logits, target, gamma, weights=None):
     return loss
 
 
-def expected_calibration_error(conf, correct, num_bins=15):
-    """ECE over bins (lo, hi] of equal width, in percent."""
-    total = 0.0
+def bins_of_equal_width(conf, correct, num_bins=15):
+    """Share of the samples, accuracy and mean confidence of each non-empty bin (lo, hi]."""
+    bins = []
     for b in range(num_bins):
         inside = [
             i for i, p in enumerate(conf) if b / num_bins < p <= (b + 1) / num_bins or (b == p == 0)
@@ -73,8 +73,45 @@ def expected_calibration_error(conf, correct, num_bins=15):
         if inside:
             accuracy = sum(bool(correct[i]) for i in inside) / len(inside)
             confidence = math.fsum(conf[i] for i in inside) / len(inside)
-            total += len(inside) / len(conf) * abs(accuracy - confidence)
-    return 100 * total
+            bins.append((len(inside) / len(conf), accuracy, confidence))
+    return bins
+
+
+def expected_calibration_error(conf, correct, num_bins=15):
+    """ECE over bins (lo, hi] of equal width, in percent."""
+    bins = bins_of_equal_width(conf, correct, num_bins)
+    return 100 * sum(share * abs(acc - mean) for share, acc, mean in bins)
+
+
+def maximum_calibration_error(conf, correct, num_bins=15):
+    """Largest gap of a bin, in percent."""
+    return 100 * max(
+        abs(acc - mean) for _, acc, mean in bins_of_equal_width(conf, correct, num_bins)
+    )
+
+
+def root_mean_square_calibration_error(conf, correct, num_bins=15):
+    """Root mean square gap of the bins, in percent."""
+    bins = bins_of_equal_width(conf, correct, num_bins)
+    return 100 * math.sqrt(sum(share * (acc - mean) ** 2 for share, acc, mean in bins))
+
+
+def overconfidence_error(conf, correct, num_bins=15):
+    """Gaps of over-confident bins, weighted by their confidence too, in percent."""
+    bins = bins_of_equal_width(conf, correct, num_bins)
+    return 100 * sum(share * mean * max(mean - acc, 0) for share, acc, mean in bins)
+
+
+def classwise_calibration_error(probs, labels, num_bins=15):
+    """Mean over classes of the ECE of the probability of that class, in percent."""
+    num_classes = len(probs[0])
+    errors = [
+        expected_calibration_error(
+            [row[k] for row in probs], [label == k for label in labels], num_bins
+        )
+        for k in range(num_classes)
+    ]
+    return sum(errors) / num_classes
 
 
 def adaptive_calibration_error(conf, correct, num_bins=15):

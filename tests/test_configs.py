@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from images import write_cifar10, write_cub, write_tiny_imagenet, write_voc
+from images import write_cifar10, write_cub, write_folders, write_tiny_imagenet, write_voc
 from mmengine.evaluator import Evaluator
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
@@ -34,6 +34,8 @@ def tiny_data(tmp_path_factory):
     """A folder with tiny data where the configs look for the real ones."""
     folder = tmp_path_factory.mktemp('tiny')
     write_cifar10(folder / 'data/cifar10')
+    for split in ('train', 'test'):
+        write_folders(folder / 'data/cifar10_folder' / split)
     write_tiny_imagenet(folder / 'data/tiny-imagenet-200', classes=200, train=2, val=1)
     write_cub(folder / 'data/CUB_200_2011')
     write_voc(folder / 'data/VOCdevkit/VOC2012')
@@ -71,9 +73,10 @@ def load(path):
     cfg = launch.load_config(str(path))
     for key in launch.DATALOADERS:
         dataset = cfg[key].dataset
-        for size, count in (('held_out', 2), ('held_out_per_class', 1)):
-            if size in dataset:
-                dataset[size] = count
+        for part in (dataset, dataset.get('dataset', {})):
+            for size, count in (('held_out', 2), ('held_out_per_class', 1)):
+                if size in part:
+                    part[size] = count
         if dataset.type == 'Newsgroups20':
             dataset.num_val = 9
     init_default_scope(cfg.get('default_scope', 'mmpretrain'))
@@ -91,7 +94,9 @@ def reduce(cfg):
         cfg.model.data_preprocessor.size = (SIZE, SIZE)
     for key in launch.DATALOADERS:
         dataset = cfg[key].dataset
-        for step in dataset.get('dataset', dataset).pipeline:
+        while 'dataset' in dataset:
+            dataset = dataset.dataset
+        for step in dataset.pipeline:
             if step.type == 'Resize':
                 step.scale = SIZE if isinstance(step.scale, int) else (SIZE, SIZE)
             elif step.type in ('RandomCrop', 'CenterCrop'):

@@ -31,7 +31,7 @@ def run(code, blocked):
 
 
 def test_the_toolboxes_are_not_imported():
-    code = 'import mmcalib, mmcalib.datasets.check, mmcalib.launch, mmcalib.report'
+    code = 'import mmcalib, mmcalib.datasets.check, mmcalib.launch, mmcalib.report, mmcalib.sweep'
     assert run(code, ('mmpretrain', 'mmseg', 'mmcv')).returncode == 0
 
 
@@ -61,6 +61,7 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
         if path.suffix in {'.py', '.sh', '.yml'}
     }
     expected = {f'mmcalib/.mim/{name}' for name in (*sources, 'model-index.yml')}
+    expected.add('mmcalib/published.json')
     assert expected <= names
     assert not any(name.startswith('tests') for name in names)
 

@@ -3,32 +3,13 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from commands import ROOT, call
 
-ROOT = Path(__file__).resolve().parents[1]
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 SHORT = ['--cfg-options', 'train_cfg.val_interval=1', 'train_dataloader.dataset.indices=128']
-
-
-def call(tool, *arguments, cwd, check=True, **environment):
-    """Run a tool with this interpreter's environment first on the path."""
-    path = f'{Path(sys.executable).parent}:{os.environ["PATH"]}'
-    command = ['bash' if tool.endswith('.sh') else sys.executable, str(ROOT / 'tools' / tool)]
-    result = subprocess.run(
-        [*command, *map(str, arguments)],
-        cwd=cwd,
-        env=os.environ | {'PATH': path, 'OMP_NUM_THREADS': '1'} | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if check:
-        assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    return result.stderr + result.stdout
 
 
 def results(folder):
@@ -196,13 +177,3 @@ def test_what_cannot_run_is_said_before_it_starts(arguments, message, tmp_path):
 def test_a_missing_checkpoint_is_named(tmp_path):
     output = call('test.py', CONFIG, 'none.pth', cwd=tmp_path, check=False)
     assert "there is no checkpoint 'none.pth'" in output and 'Traceback' not in output
-
-
-def test_report_averages_over_seeds(tmp_path):
-    for seed, ece in enumerate([4.0, 6.0]):
-        folder = tmp_path / f'seed{seed}'
-        folder.mkdir()
-        run = {'experiment': 'mbls/digits', 'metrics': {'calibration/ECE': ece}}
-        (folder / 'results.json').write_text(json.dumps(run))
-    assert '| mbls/digits | 2 | 5.00 ± 1.41 |' in call('report.py', '.', cwd=tmp_path)
-    assert 'no results.json' in call('report.py', 'seed9', cwd=tmp_path, check=False)

@@ -1,18 +1,55 @@
-"""Print a Markdown table of finished runs: mean and standard deviation over seeds."""
+"""Collect tested runs into the paper's tables: mean and standard deviation over seeds.
+
+There is a table for each data set and network, with the losses as rows and the paper's figure
+beside each where it has one. Runs that do not belong in a table are named below it.
+"""
 
 import argparse
+import sys
+from pathlib import Path
 
-from mmcalib import report
+from rich.console import Console
+
+from mmcalib import report, report_formats
+
+FORMATS = ('text', 'markdown', 'csv')
+SUFFIXES = {'.md': 'markdown', '.csv': 'csv'}
+
+
+def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('folders', nargs='+', help='work dirs, or folders that hold some')
+    parser.add_argument('--format', choices=FORMATS, help="text unless --out's suffix says more")
+    parser.add_argument('--out', help='file to write to, in place of the terminal')
+    parser.add_argument(
+        '--protocol',
+        help='of the runs to take, such as pooled or paper; without one, that of most of a table',
+    )
+    return parser, parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('folders', nargs='+', help='work dirs, or folders that hold some')
-    args = parser.parse_args()
+    parser, args = parse_args()
     try:
-        print(report.markdown(report.collect(args.folders)))
+        runs, others = report.collect(args.folders)
     except FileNotFoundError as error:
         parser.error(str(error))
+    tables = report.tables(runs, args.protocol)
+    kind = args.format or SUFFIXES.get(Path(args.out or '').suffix, 'text')
+    if kind == 'csv':
+        content = report_formats.comma_separated(tables)
+        print('\n'.join(report_formats.notes(tables, others)), file=sys.stderr)
+    elif kind == 'markdown':
+        content = report_formats.markdown(tables, others)
+    else:
+        width = Console().width if sys.stdout.isatty() and not args.out else report_formats.WIDTH
+        content = report_formats.text(tables, others, width)
+    if args.out:
+        Path(args.out).write_text(content + '\n', encoding='utf-8')
+    else:
+        print(content)
 
 
 if __name__ == '__main__':

@@ -15,6 +15,11 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument('--work-dir', help='where the log and results.json go')
+    parser.add_argument(
+        '--evaluation',
+        metavar='NAME',
+        help="one of the config's named evaluations; results go to WORK_DIR/NAME",
+    )
     parser.add_argument('--out', help='file for the predictions (.pkl) or the metrics')
     parser.add_argument(
         '--out-item',
@@ -44,6 +49,8 @@ def prepare(args: argparse.Namespace):
     cfg = launch.load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
     launch.set_work_dir(cfg, args.work_dir)
+    if args.evaluation:
+        launch.use_evaluation(cfg, args.evaluation)
     cfg.load_from = args.checkpoint
     cfg.resume = False
     if args.amp:
@@ -51,6 +58,8 @@ def prepare(args: argparse.Namespace):
         cfg.test_cfg.fp16 = True
     if args.show or args.show_dir:
         launch.enable_drawing(cfg, args.show, args.show_dir, args.interval, args.wait_time)
+    if args.split == 'val':
+        launch.test_on_validation(cfg)
     if args.tta:
         launch.enable_tta(cfg)
     launch.set_loader_defaults(cfg, not args.no_pin_memory)
@@ -68,7 +77,7 @@ def main() -> None:
     runner = launch.build_runner(cfg)
     if args.out and args.out_item != 'metrics':
         runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
-    metrics = launch.run_test(runner, args.checkpoint)
+    metrics = launch.run_test(runner, args.checkpoint, split=args.split)
     if args.out_item == 'metrics' and is_main_process():
         mmengine.dump(metrics, args.out)
 

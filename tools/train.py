@@ -54,6 +54,8 @@ def prepare(args: argparse.Namespace):
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
             raise ValueError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
         cfg.auto_scale_lr.enable = True
+    if args.split == 'val':
+        launch.test_on_validation(cfg)
     launch.set_loader_defaults(cfg, not args.no_pin_memory, not args.no_persistent_workers)
     launch.check_data(cfg, launch.DATALOADERS[: 2 if args.no_test else 3])
     return cfg
@@ -66,7 +68,7 @@ def main() -> None:
         cfg = prepare(args)
     except (FileNotFoundError, ImportError, ValueError) as error:
         parser.error(str(error))
-    launch.train(cfg, test=not args.no_test)
+    launch.train(cfg, test=not args.no_test, split=args.split)
 
 
 if __name__ == '__main__':

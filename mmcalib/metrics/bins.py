@@ -9,32 +9,60 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mmcalib.metrics.conventions import MMCALIB, Convention, proportional_positions
+
 # Up to this many confidences AECE is exact; above, they are counted in fine cells.
 EXACT_LIMIT = 1_000_000
 
-# A cell holds the values of 1 - confidence that share their float32 exponent and the first
-# CELL_BITS bits of their mantissa. That spaces cells in log(1 - confidence), so a saturated
-# network, whose confidences crowd just below 1, still spreads over thousands of them.
+# A cell holds the values of 1 - confidence that share their float32 exponent and the first bits of
+# their mantissa. That spaces cells in log(1 - confidence), so a saturated network, whose
+# confidences crowd just below 1, still spreads over thousands of them.
 CELL_BITS = 12
-_SHIFT = 23 - CELL_BITS
-_SMALLEST = (127 - 24) << CELL_BITS  # of 2^-24, the last step before 1 in float32
-NUM_CELLS = (24 << CELL_BITS) + 2  # 24 octaves up to 1, a cell for exactly 1, one for exactly 0
+OCTAVES = 24  # from 1 down to 2^-24, the last step before 1 in float32
+
+# Fine enough for a diagram of any number of bins, and at most 6,146 cells.
+CONDENSED_BITS = 8
 
 
-def equal_width_bins(conf: Tensor, correct: Tensor, num_bins: int) -> Tensor:
+def equal_width_bins(
+    conf: Tensor, correct: Tensor, num_bins: int, *, convention: Convention = MMCALIB
+) -> Tensor:
     r"""Count predictions in the bins :math:`((b-1)/B,\; b/B]` of confidence.
 
     Args:
         conf: ``(M,)`` confidences in [0, 1]; 0 counts in the first bin.
         correct: ``(M,)`` booleans.
         num_bins: B.
+        convention: Another one's edges, which may have a bin more.
 
     Returns:
         ``(3, B)`` float64 table: count, correct, sum of confidences.
     """
-    edges = torch.arange(1, num_bins, dtype=torch.float64, device=conf.device) / num_bins
-    conf = conf.double()
-    return _table(torch.bucketize(conf, edges), conf, correct, num_bins)
+    size = convention.num_columns(num_bins)
+    return _table(convention.bin_of(conf, num_bins), conf, correct, size)
+
+
+def classwise_bins(
+    probs: Tensor, label: Tensor, num_bins: int, *, convention: Convention = MMCALIB
+) -> Tensor:
+    """Count, for every class, the probabilities that it was given in bins of equal width.
+
+    Args:
+        probs: ``(K, M)`` probabilities.
+        label: ``(M,)`` true classes.
+        num_bins: B.
+        convention: As for :func:`equal_width_bins`.
+
+    Returns:
+        ``(3, K, B)`` float64 table: count, how many are of that class, sum of probabilities.
+    """
+    classes = torch.arange(len(probs))[:, None]
+    size = convention.num_columns(num_bins)
+    index = classes * size + convention.bin_of(probs, num_bins)
+    table = _table(
+        index.flatten(), probs.flatten(), (label == classes).flatten(), len(probs) * size
+    )
+    return table.view(3, len(probs), size)
 
 
 def equal_mass_bins(table: Tensor, num_bins: int) -> Tensor:
@@ -50,24 +78,42 @@ def equal_mass_bins(table: Tensor, num_bins: int) -> Tensor:
     Returns:
         ``(3, B)`` float64 table: count, correct, sum of confidences.
     """
+    return bins_between(table, proportional_positions(table, table[0] < 0, num_bins))
+
+
+def bins_between(table: Tensor, positions: Tensor) -> Tensor:
+    """Merge cells into bins between positions among their predictions in ascending order.
+
+    Args:
+        table: ``(3, C)`` table of cells, ascending in confidence.
+        positions: ``(B + 1,)`` how many predictions lie below each edge, ascending.
+
+    Returns:
+        ``(3, B)`` float64 table.
+    """
     total = torch.nn.functional.pad(table.cumsum(dim=1), (1, 0))
     mass = total[0]
-    edges = torch.linspace(0, 1, num_bins + 1, dtype=torch.float64) * mass[-1]
-    upper = torch.searchsorted(mass, edges).clamp(1, mass.numel() - 1)
-    share = (edges - mass[upper - 1]) / (mass[upper] - mass[upper - 1]).clamp(min=1)
-    return torch.lerp(total[:, upper - 1], total[:, upper], share).diff(dim=1)
+    upper = torch.searchsorted(mass, positions).clamp(1, mass.numel() - 1)
+    share = (positions - mass[upper - 1]) / (mass[upper] - mass[upper - 1]).clamp(min=1)
+    return torch.lerp(total[:, upper - 1], total[:, upper], share.clamp(0, 1)).diff(dim=1)
 
 
 class ConfidenceCells:
     """Confidences and their correctness, exact while few and in fine cells when many.
 
-    Constant memory: up to ``EXACT_LIMIT`` values are kept as they are, after which only
-    ``NUM_CELLS`` counts are. The switch depends on the number of values alone, so any split of the
-    same values, merged in any order, ends in the same cells.
+    Constant memory: up to `exact_limit` values are kept as they are, after which only counts in
+    cells are. The switch depends on the number of values alone, so any split of the same values,
+    merged in any order, ends in the same cells.
+
+    Args:
+        exact_limit: How many values are kept as they are; ``EXACT_LIMIT`` if None.
+        bits: The cells are ``2**bits`` to each halving of 1 - confidence.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, exact_limit: int | None = None, bits: int = CELL_BITS) -> None:
         self.count = 0
+        self.bits = bits
+        self._limit = EXACT_LIMIT if exact_limit is None else exact_limit
         self._conf: list[Tensor] = []
         self._correct: list[Tensor] = []
         self._table: Tensor | None = None
@@ -79,7 +125,7 @@ class ConfidenceCells:
         if self.exact:
             self._conf.append(conf)
             self._correct.append(correct)
-            if self.count > EXACT_LIMIT:
+            if self.count > self._limit:
                 self._coarsen()
         else:
             self._add_fine(conf, correct)
@@ -122,32 +168,55 @@ class ConfidenceCells:
         """Return the largest less the smallest confidence in each cell, ``(C,)``."""
         if self.exact:
             return torch.zeros(self.table().shape[1], dtype=torch.float64)
-        lowest, negated_highest = self._extremes
+        lowest, negated_highest = self._extremes.double()
         return torch.where(self._table[0] > 0, -negated_highest - lowest, 0)
 
     def _coarsen(self) -> None:
         """Go from kept values to fine cells."""
-        self._table = torch.zeros(3, NUM_CELLS, dtype=torch.float64)
-        self._extremes = torch.full((2, NUM_CELLS), float('inf'), dtype=torch.float64)
+        size = num_cells(self.bits)
+        self._table = torch.zeros(3, size, dtype=torch.float64)
+        self._extremes = torch.full((2, size), float('inf'), dtype=torch.float64)
         for conf, correct in zip(self._conf, self._correct, strict=True):
             self._add_fine(conf, correct)
         self._conf, self._correct = [], []
 
     def _add_fine(self, conf: Tensor, correct: Tensor) -> None:
+        index = cell_of(conf, self.bits)
         conf = conf.double()
-        bits = (1 - conf).float().view(torch.int32) >> _SHIFT
-        # Of cells that ascend in 1 - confidence, the first is confidence 1.
-        index = NUM_CELLS - 1 - (bits - (_SMALLEST - 1)).clamp(0, NUM_CELLS - 1).long()
-        self._table += _table(index, conf, correct, NUM_CELLS)
+        self._table += _table(index, conf, correct, num_cells(self.bits))
         both = torch.stack([conf, -conf])
         self._extremes.scatter_reduce_(1, index.expand(2, -1), both, 'amin')
 
 
+def condense(table: Tensor) -> Tensor:
+    """Return the non-empty cells of a ``(3, C)`` table, merged into wider ones if they are many."""
+    table = table[:, table[0] > 0]
+    if table.shape[1] > num_cells(CONDENSED_BITS):
+        # The mean of a cell lies in it, and cells of fewer bits are unions of those of more.
+        index = cell_of(table[2] / table[0], CONDENSED_BITS)
+        wide = torch.zeros(3, num_cells(CONDENSED_BITS), dtype=torch.float64)
+        table = wide.index_add_(1, index, table)
+        table = table[:, table[0] > 0]
+    return table
+
+
+def num_cells(bits: int) -> int:
+    """Return the number of cells: those of all octaves, one for exactly 1, one for exactly 0."""
+    return (OCTAVES << bits) + 2
+
+
+def cell_of(conf: Tensor, bits: int) -> Tensor:
+    """Return the cell of each confidence; cells ascend in it."""
+    size = num_cells(bits)
+    code = (1 - conf).float().view(torch.int32) >> (23 - bits)
+    # Of cells that ascend in 1 - confidence, the first is confidence 1.
+    lowest = ((127 - OCTAVES) << bits) - 1
+    return size - 1 - (code - lowest).clamp_(0, size - 1).long()
+
+
 def _table(index: Tensor, conf: Tensor, correct: Tensor, size: int) -> Tensor:
+    # One count for right and wrong; adding booleans up as float64 would take as long again.
+    wrong, right = torch.bincount(2 * index + correct, minlength=2 * size).double().view(-1, 2).T
     return torch.stack(
-        [
-            torch.bincount(index, minlength=size).double(),
-            torch.bincount(index, weights=correct.double(), minlength=size),
-            torch.bincount(index, weights=conf, minlength=size),
-        ]
+        [wrong + right, right, torch.bincount(index, weights=conf.double(), minlength=size)]
     )

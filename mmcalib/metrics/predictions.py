@@ -1,25 +1,46 @@
 """Confidence and correctness out of a toolbox's data sample: the only file that knows its keys."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+# How far a probability may lie above 1, and how far the sum of a half-precision softmax from 1.
+TOLERANCE = 1e-6
+SUM_TOLERANCE = 1e-2
+
 
 class Prediction(NamedTuple):
-    """The valid predictions of one image: one for a classifier, one per pixel for a segmentor.
+    """The predictions of one image: one for a classifier, one per pixel for a segmentor.
+
+    All on the CPU; what was not asked for is None.
 
     Attributes:
-        conf: ``(M,)`` probability of the predicted class, float32 or float64, on the CPU.
-        correct: ``(M,)`` booleans, on the CPU.
+        conf: ``(M,)`` probability of the predicted class, float32 or float64.
+        correct: ``(M,)`` booleans.
+        label: ``(M,)`` int64 true classes.
+        nll: ``(M,)`` negative log-likelihood of the true class, in nats.
+        brier: ``(M,)`` sum over classes of (probability - [is the true class])².
+        probs: ``(K, M)`` probabilities of all classes; K is 2 for a binary head.
     """
 
     conf: Tensor
     correct: Tensor
+    label: Tensor
+    nll: Tensor | None = None
+    brier: Tensor | None = None
+    probs: Tensor | None = None
 
 
-def read_prediction(sample: Mapping, *, ignore_index: int, name: str) -> Prediction:
+def read_prediction(
+    sample: Mapping,
+    *,
+    ignore_index: int,
+    name: str,
+    wanted: Collection[str] = (),
+    region: Callable[[Tensor], Tensor] | None = None,
+) -> Prediction:
     """Read an evaluated data sample of mmpretrain or mmseg.
 
     Args:
@@ -28,24 +49,57 @@ def read_prediction(sample: Mapping, *, ignore_index: int, name: str) -> Predict
             sigmoid for K = 1, ``pred_sem_seg`` and ``gt_sem_seg`` ``(1, H, W)``.
         ignore_index: Label of the pixels to leave out. A classifier's labels are all valid.
         name: What errors call the sample.
+        wanted: Any of ``'nll'``, ``'brier'`` and ``'probs'``.
+        region: Given the ``(H, W)`` labels, returns a mask of the pixels to keep.
 
     Raises:
         ValueError: For NaN or infinite predictions, scores that are not probabilities, labels out
             of range, sizes that differ, logits that the prediction did not come from (test-time
-            augmentation), or a sample that holds none of the keys above. Each names the sample.
+            augmentation), a region of a sample that has no pixels, or a sample that holds none of
+            the keys above. Each names the sample.
     """
     if 'seg_logits' in sample:
-        return _read_segmentation(sample, ignore_index, name)
+        return _read_segmentation(sample, ignore_index, name, wanted, region)
     if 'pred_score' in sample:
-        return _read_classification(sample, name)
+        if region is not None:
+            raise ValueError(
+                f"{name} is a classifier's, which has one prediction and no pixels: only the "
+                "protocol 'pooled' makes sense"
+            )
+        return _read_classification(sample, name, wanted)
     raise ValueError(
         f'{name} has neither pred_score (mmpretrain) nor seg_logits (mmseg), so its confidence is '
         f'unknown; it has {sorted(sample)}'
     )
 
 
-def _read_classification(sample: Mapping, name: str) -> Prediction:
-    scores = _float(sample['pred_score'].detach())
+def read_labels(sample: Mapping, *, ignore_index: int, name: str) -> tuple[Tensor, Tensor]:
+    """Return the predicted and the true labels of an mmseg sample's valid pixels, both ``(M,)``.
+
+    Raises:
+        ValueError: If the sample has none, or they differ in size.
+    """
+    if 'pred_sem_seg' not in sample:
+        raise ValueError(f'{name} has no pred_sem_seg: its mIoU is unknown')
+    if 'gt_sem_seg' not in sample:
+        raise ValueError(f'{name} has no gt_sem_seg: its pipeline needs LoadAnnotations')
+    predicted, label = (_plane(sample[key]) for key in ('pred_sem_seg', 'gt_sem_seg'))
+    predicted, label = predicted.cpu().long(), label.cpu().long()
+    _check_size(name, 'pred_sem_seg', tuple(predicted.shape), label)
+    valid = label != ignore_index
+    return predicted[valid], label[valid]
+
+
+def _check_size(name: str, key: str, size: tuple[int, ...], label: Tensor) -> None:
+    if tuple(label.shape) != size:
+        raise ValueError(
+            f'{key} of {name} have the size {size}, gt_sem_seg {tuple(label.shape)}: in the test '
+            'pipeline LoadAnnotations must come after Resize, or AtInputSize after both'
+        )
+
+
+def _read_classification(sample: Mapping, name: str, wanted: Collection[str]) -> Prediction:
+    scores = _float(sample['pred_score'].detach()).cpu()
     _check_finite(scores, name, 'pred_score')
     label = sample.get('gt_label')
     if label is None or label.numel() != 1:
@@ -55,32 +109,45 @@ def _read_classification(sample: Mapping, name: str) -> Prediction:
             'single-label classification'
         )
     total = scores.sum().item()
-    if scores.ndim != 1 or scores.min() < 0 or abs(total - 1) > 1e-2:
+    if (
+        scores.ndim != 1
+        or scores.min() < 0
+        or scores.max() > 1 + TOLERANCE
+        or abs(total - 1) > SUM_TOLERANCE
+    ):
         raise ValueError(
             f'pred_score of {name}, shape {tuple(scores.shape)}, is no distribution over classes: '
-            f'it sums to {total:.4g}. The head must end in a softmax'
+            f'it sums to {total:.7g}, and its largest value is {scores.max().item():.7g}. The head '
+            'must end in a softmax'
         )
+    label = label.cpu().long().reshape(1)
     _check_labels(label, len(scores), name)
+    scores = scores.clamp(max=1)
     conf, predicted = scores.max(dim=0, keepdim=True)
-    return Prediction(conf.clamp(max=1).cpu(), (predicted == label.to(predicted)).cpu())
+    return Prediction(
+        conf, predicted == label, label, **_of_probabilities(scores[:, None], label, wanted)
+    )
 
 
-def _read_segmentation(sample: Mapping, ignore_index: int, name: str) -> Prediction:
+def _read_segmentation(
+    sample: Mapping,
+    ignore_index: int,
+    name: str,
+    wanted: Collection[str],
+    region: Callable[[Tensor], Tensor] | None,
+) -> Prediction:
     logits = _float(sample['seg_logits']['data'].detach())
     _check_finite(logits, name, 'seg_logits')
     if 'gt_sem_seg' not in sample:
         raise ValueError(f'{name} has no gt_sem_seg: its pipeline needs LoadAnnotations')
     label = _plane(sample['gt_sem_seg']).to(logits.device)
     predicted = _plane(sample['pred_sem_seg']).to(logits.device).long()
-    num_classes, size = len(logits), tuple(logits.shape[1:])
-    if tuple(label.shape) != size:
-        raise ValueError(
-            f'seg_logits of {name} have the size {size}, gt_sem_seg {tuple(label.shape)}: in the '
-            'test pipeline LoadAnnotations must come after Resize'
-        )
+    num_classes = len(logits)
+    _check_size(name, 'seg_logits', tuple(logits.shape[1:]), label)
     valid = label != ignore_index
-    label = label[valid]
-    _check_labels(label, max(num_classes, 2), name)
+    if region is not None:
+        valid &= region(label)
+    _check_labels(label[valid], max(num_classes, 2), name)
 
     if num_classes == 1:  # a binary head, whose "logits" are the probability of class 1
         if logits.min() < 0 or logits.max() > 1:
@@ -88,20 +155,60 @@ def _read_segmentation(sample: Mapping, ignore_index: int, name: str) -> Predict
                 f'seg_logits of {name} have one class but are no probabilities: they span '
                 f'[{logits.min().item():.4g}, {logits.max().item():.4g}]'
             )
-        conf = torch.where(predicted == 1, logits[0], 1 - logits[0])
-    else:
-        highest = logits.amax(dim=0)
-        unexplained = int((logits.gather(0, predicted[None])[0] != highest).sum())
-        if unexplained:
-            raise ValueError(
-                f'pred_sem_seg of {name} is not the argmax of its seg_logits at {unexplained} '
-                'pixels. Under test-time augmentation mmseg keeps the logits of the last '
-                'augmentation only, whose calibration error would say nothing about the '
-                'prediction: test without it'
-            )
-        conf = torch.exp(highest - logits.logsumexp(dim=0)).clamp(max=1)
-    correct = predicted[valid] == label
-    return Prediction(conf[valid].cpu(), correct.cpu())
+        probs = torch.cat([1 - logits, logits])[:, valid]
+        label, predicted = label[valid].long(), predicted[valid]
+        conf = probs.gather(0, predicted[None])[0]
+        return _on_cpu(
+            Prediction(conf, predicted == label, label, **_of_probabilities(probs, label, wanted))
+        )
+
+    highest = logits.amax(dim=0)
+    unexplained = logits.gather(0, predicted[None])[0] != highest
+    if unexplained.any():
+        raise ValueError(
+            f'pred_sem_seg of {name} is not the argmax of its seg_logits at '
+            f'{int(unexplained.sum())} pixels. Under test-time augmentation mmseg keeps the logits '
+            'of the last augmentation only, whose calibration error would say nothing about the '
+            'prediction: test without it'
+        )
+    normaliser = logits.logsumexp(dim=0)
+    label = torch.where(valid, label, 0).long()
+    own = logits.gather(0, label[None])[0] if {'nll', 'brier'} & set(wanted) else None
+    of_pixels = {
+        'conf': torch.exp(highest - normaliser).clamp(max=1),
+        'correct': predicted == label,
+        'label': label,
+        'nll': normaliser - own if 'nll' in wanted else None,
+        'brier': _brier_of_logits(logits, normaliser, own) if 'brier' in wanted else None,
+    }
+    everywhere = bool(valid.all())  # then no pixel has to be looked up
+    of_pixels = {
+        key: value if value is None else value.flatten() if everywhere else value[valid]
+        for key, value in of_pixels.items()
+    }
+    probs = (logits - normaliser).exp_().clamp_(max=1)[:, valid] if 'probs' in wanted else None
+    return _on_cpu(Prediction(**of_pixels, probs=probs))
+
+
+def _brier_of_logits(logits: Tensor, normaliser: Tensor, own: Tensor) -> Tensor:
+    """Return the sum over classes of (p - [is the true class])², which is Σp² - 2p_y + 1."""
+    squares = (2 * logits).logsumexp(dim=0).sub_(2 * normaliser).exp_()
+    return (squares - 2 * (own - normaliser).exp_() + 1).clamp_(min=0)
+
+
+def _of_probabilities(probs: Tensor, label: Tensor, wanted: Collection[str]) -> dict:
+    """Return what is wanted of ``(K, M)`` probabilities and ``(M,)`` labels."""
+    own = probs.gather(0, label[None])[0]
+    return {
+        # A probability that was rounded to 0 in half precision counts as the smallest of float32.
+        'nll': -own.clamp(min=torch.finfo(own.dtype).tiny).log() if 'nll' in wanted else None,
+        'brier': probs.square().sum(dim=0) - 2 * own + 1 if 'brier' in wanted else None,
+        'probs': probs if 'probs' in wanted else None,
+    }
+
+
+def _on_cpu(prediction: Prediction) -> Prediction:
+    return Prediction(*(None if value is None else value.cpu() for value in prediction))
 
 
 def _plane(pixels: Mapping) -> Tensor:

@@ -1,6 +1,5 @@
 """The fused value and gradient equal plain autograd, eager in pieces and compiled."""
 
-import functools
 import warnings
 
 import pytest
@@ -16,6 +15,14 @@ def plain(name, logits, target, **options):
     valid = rows.numel() if target.is_floating_point() else (target != IGNORED).sum()
     value = rows.sum() / valid
     return value, torch.autograd.grad(value, logits)[0]
+
+
+def compile_with(backend, monkeypatch):
+    def compile_(function, *, options):
+        return inductor(function, backend=backend)
+
+    inductor = torch.compile
+    monkeypatch.setattr(torch, 'compile', compile_)
 
 
 @pytest.fixture
@@ -49,7 +56,7 @@ def test_pieces(name, shape, soft, piece, monkeypatch):
 @every_loss
 @pytest.mark.parametrize('soft', [False, True])
 def test_compiled(name, soft, fresh_compiler):
-    fresh_compiler.setattr(torch, 'compile', functools.partial(torch.compile, backend='aot_eager'))
+    compile_with('aot_eager', fresh_compiler)
     loss = build(name, compile=True, class_weight=[1.0, 2.0, 0.5, 3.0])
     for shape in ((6, 4), (2, 4, 3, 3)):
         logits, target = draw(shape, ignore=True)
@@ -82,7 +89,7 @@ def test_a_schedule_compiles_three_times_at_most(fresh_compiler):
         graphs.append(graph)
         return graph.forward
 
-    fresh_compiler.setattr(torch, 'compile', functools.partial(torch.compile, backend=backend))
+    compile_with(backend, fresh_compiler)
     loss = build('mbls', compile=True)
     logits, target = draw((6, 5))
     values = []
@@ -94,7 +101,7 @@ def test_a_schedule_compiles_three_times_at_most(fresh_compiler):
 
 
 def test_without_a_compiler_there_is_one_warning(fresh_compiler):
-    def broken(function):
+    def broken(function, *, options):
         raise RuntimeError('no compiler here')
 
     fresh_compiler.setattr(torch, 'compile', broken)
@@ -109,7 +116,7 @@ def test_without_a_compiler_there_is_one_warning(fresh_compiler):
 
 @pytest.mark.parametrize('compile', [False, True])
 def test_small_gradients_survive_loss_scaling(compile, fresh_compiler):
-    fresh_compiler.setattr(torch, 'compile', functools.partial(torch.compile, backend='aot_eager'))
+    compile_with('aot_eager', fresh_compiler)
     logits, target = draw((4, 5), torch.float16)
     (expected,) = torch.autograd.grad(build('mbls')(logits, target), logits)
     loss = build('mbls', compile=compile, loss_weight=1e-9)

@@ -35,17 +35,26 @@ def as_segmented(logits, predicted, label, img_path='image.jpg'):
     }
 
 
-def flatten(samples):
-    """Confidences and correctness of all valid predictions, by the definition."""
-    conf, correct = [], []
+def probabilities(samples):
+    """Probabilities of all classes, and labels, of all valid predictions, by the definition."""
+    probs, labels = [], []
     for sample in samples:
         if 'pred_score' in sample:
-            conf += [sample['pred_score'].max().item()]
-            correct += [sample['pred_score'].argmax().item() == sample['gt_label'].item()]
+            probs += [sample['pred_score'].tolist()]
+            labels += [sample['gt_label'].item()]
         else:
-            probs = sample['seg_logits']['data'].softmax(0)
-            label = sample['gt_sem_seg']['data'][0]
-            valid = label != 255
-            conf += probs.amax(0)[valid].tolist()
-            correct += (probs.argmax(0) == label)[valid].tolist()
-    return conf, correct
+            logits, label = sample['seg_logits']['data'], sample['gt_sem_seg']['data'][0]
+            for i in range(label.shape[0]):
+                for j in range(label.shape[1]):
+                    if label[i, j] != 255:
+                        probs.append(logits[:, i, j].double().softmax(0).tolist())
+                        labels.append(label[i, j].item())
+    return probs, labels
+
+
+def flatten(samples):
+    """Confidences and correctness of all valid predictions, by the definition."""
+    probs, labels = probabilities(samples)
+    return [max(p) for p in probs], [
+        p.index(max(p)) == y for p, y in zip(probs, labels, strict=True)
+    ]

@@ -62,5 +62,5 @@ def test_memory_is_constant_above_the_limit():
     for seed in range(3):
         cells.add(*draw(400_000, seed))
     assert not cells.exact and cells.count == 1_200_000
-    assert cells.table().shape == (3, bins_module.NUM_CELLS)
+    assert cells.table().shape == (3, bins_module.num_cells(bins_module.CELL_BITS))
     assert cells.table()[0].sum() == 1_200_000

@@ -5,10 +5,15 @@ import pytest
 import torch
 from references import (
     adaptive_calibration_error,
+    classwise_calibration_error,
     expected_calibration_error,
+    maximum_calibration_error,
+    overconfidence_error,
     published_adaptive_calibration_error,
+    root_mean_square_calibration_error,
 )
 
+from mmcalib import metrics
 from mmcalib.metrics import (
     ConfidenceCells,
     binned_calibration_error,
@@ -17,6 +22,13 @@ from mmcalib.metrics import (
     equal_width_bins,
 )
 from mmcalib.metrics import bins as bins_module
+from mmcalib.metrics.conventions import proportional_positions
+
+
+def bound_of(cells, num_bins=15):
+    table = cells.table()
+    positions = proportional_positions(table, cells.spread() == 0, num_bins)
+    return equal_mass_error_bound(table, cells.spread(), positions)
 
 
 def predictions(n, kind, seed=0):
@@ -78,12 +90,42 @@ def test_fine_cells_lie_within_their_bound(kind, monkeypatch):
     value, reference = (
         binned_calibration_error(equal_mass_bins(cells.table(), 15)) for cells in (fine, exact)
     )
-    bound = equal_mass_error_bound(fine.table(), fine.spread(), 15)
+    bound = bound_of(fine)
     assert abs(value - reference) <= bound + 1e-9
     assert bound < 0.1
 
 
 def test_an_empty_table_is_nan():
     table = ConfidenceCells().table()
-    assert np.isnan(binned_calibration_error(equal_width_bins(torch.empty(0), torch.empty(0), 15)))
+    empty = equal_width_bins(torch.empty(0), torch.empty(0, dtype=bool), 15)
+    assert np.isnan(binned_calibration_error(empty))
     assert np.isnan(binned_calibration_error(equal_mass_bins(table, 15)))
+
+
+@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('num_bins', [1, 7, 15])
+def test_other_errors_of_the_bins(kind, num_bins):
+    conf, correct = predictions(300, kind)
+    table = equal_width_bins(conf, correct, num_bins)
+    for ours, oracle in (
+        (metrics.maximum_calibration_error, maximum_calibration_error),
+        (metrics.root_mean_square_calibration_error, root_mean_square_calibration_error),
+        (metrics.overconfidence_error, overconfidence_error),
+        (metrics.accuracy, lambda conf, correct, _: 100 * sum(correct) / len(conf)),
+        (metrics.mean_confidence, lambda conf, correct, _: 100 * sum(conf) / len(conf)),
+    ):
+        expected = oracle(conf.tolist(), correct.tolist(), num_bins)
+        assert ours(table).item() == pytest.approx(expected, abs=1e-9)
+        # Tables with leading dimensions give as many errors.
+        stacked = torch.stack([table, 2 * table]).expand(3, 2, *table.shape)
+        torch.testing.assert_close(ours(stacked), ours(table).expand(3, 2))
+
+
+@pytest.mark.parametrize('num_classes', [2, 5])
+def test_classwise_error(num_classes):
+    generator = torch.Generator().manual_seed(0)
+    probs = torch.softmax(3 * torch.randn(num_classes, 200, generator=generator), dim=0)
+    label = torch.randint(num_classes, (200,), generator=generator)
+    table = metrics.classwise_bins(probs, label, 15)
+    expected = classwise_calibration_error(probs.T.tolist(), label.tolist(), 15)
+    assert metrics.classwise_calibration_error(table).item() == pytest.approx(expected)

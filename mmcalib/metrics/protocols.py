@@ -1,0 +1,67 @@
+"""Which pixels a segmentation is judged on, and over what its errors are averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BACKGROUND = 0
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way of judging a segmentation.
+
+    Attributes:
+        text: What it is, for the log.
+        region: Given the ``(H, W)`` labels and the width of a boundary, a mask of the pixels that
+            count; None for all.
+        group: How many consecutive images errors are computed over before they are averaged; None
+            for all of them.
+        by_pixels: Groups weigh as many pixels as they have, rather than all the same.
+    """
+
+    text: str
+    region: Callable[[Tensor, int], Tensor] | None = None
+    group: int | None = None
+    by_pixels: bool = False
+
+
+def foreground(label: Tensor, width: int) -> Tensor:
+    """Return where an ``(H, W)`` label map is not background, label 0."""
+    return label != BACKGROUND
+
+
+def boundary(label: Tensor, width: int) -> Tensor:
+    """Return which pixels lie within `width` pixels of one with another label.
+
+    The distance counts diagonal steps as one. A change to or from the label that is ignored is a
+    boundary too, since data sets such as VOC draw their outlines with it; the image's edge is not.
+
+    Args:
+        label: ``(H, W)`` labels.
+        width: At least 1.
+    """
+    # Separable windows; of both signs, for the largest and the smallest label.
+    both = torch.stack([label, -label.long()]).float()[None]
+    both = F.max_pool2d(both, (2 * width + 1, 1), stride=1, padding=(width, 0))
+    highest, lowest = F.max_pool2d(both, (1, 2 * width + 1), stride=1, padding=(0, width))[0]
+    return highest != -lowest
+
+
+PROTOCOLS = {
+    'pooled': Protocol('all valid predictions together'),
+    'foreground': Protocol('all valid pixels but the background, label 0', foreground),
+    'image': Protocol('mean over the images that have valid pixels', group=1),
+    'paper': Protocol(
+        'the paper: pixels of the foreground in batches of 8 images, averaged by their pixels',
+        foreground,
+        group=8,
+        by_pixels=True,
+    ),
+    'boundary': Protocol('valid pixels at most {width} pixels from another label', boundary),
+}

@@ -1,0 +1,259 @@
+"""Segmented images as the paper shows them: labels, prediction, confidence, errors, reliability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from mmcalib.visualization.reliability import draw_small
+from mmcalib.visualization.style import GREY, number
+
+PANELS = ('image', 'ground truth', 'prediction', 'confidence', 'errors')
+# Dark where sure, as in the paper, so that doubt lights up.
+COLOURMAP = 'cividis_r'
+WRONG, RIGHT, IGNORED = (
+    (np.array(to_rgb(colour)) * 255).astype(np.uint8)
+    for colour in ('#D55E00', '#DDDDDD', '#FFFFFF')
+)
+PANEL = 1.75  # inches
+GAP = 0.08
+CAPTION = 0.24
+MARGIN = 0.15
+PER_LINE = 9  # classes in the legend
+
+
+@dataclass(frozen=True)
+class ConfidenceView:
+    """One segmented image, at the size it is drawn at.
+
+    Attributes:
+        index: Its place in the dataset.
+        name: What captions call it, such as its file name.
+        image: ``(H, W, 3)`` uint8, RGB.
+        label: ``(H, W)`` int16 true classes.
+        predicted: ``(H, W)`` int16.
+        conf: ``(H, W)`` float16 probability of the predicted class.
+        valid: ``(H, W)`` booleans, False where the label is to be ignored.
+        table: ``(3, B)`` bins of equal width of the whole image: count, correct, sum of
+            confidences.
+    """
+
+    index: int
+    name: str
+    image: np.ndarray
+    label: np.ndarray
+    predicted: np.ndarray
+    conf: np.ndarray
+    valid: np.ndarray
+    table: np.ndarray
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error of the image, in percent."""
+        count, correct, conf = self.table
+        return 100 * float(np.abs(correct - conf).sum() / max(count.sum(), 1))
+
+
+def save_views(path: str | Path, views: Sequence[ConfidenceView]) -> None:
+    """Write views to one compressed ``.npz`` file, in place of what it held."""
+    arrays = {
+        f'{number}_{key}': value
+        for number, view in enumerate(views)
+        for key, value in asdict(view).items()
+    }
+    np.savez_compressed(path, count=len(views), **arrays)
+
+
+def load_views(path: str | Path) -> list[ConfidenceView]:
+    """Read what :func:`save_views` wrote.
+
+    Raises:
+        ValueError: For another kind of file.
+    """
+    with np.load(path) as file:
+        try:
+            views = [
+                {key: file[f'{number}_{key}'] for key in ConfidenceView.__dataclass_fields__}
+                for number in range(int(file['count']))
+            ]
+        except KeyError as error:
+            raise ValueError(f'{path} does not hold confidence maps: {error}') from error
+    return [
+        ConfidenceView(**{**view, 'index': int(view['index']), 'name': str(view['name'])})
+        for view in views
+    ]
+
+
+def draw_confidence_maps(
+    views: Sequence[ConfidenceView],
+    *,
+    classes: Sequence[str],
+    palette: Sequence[Sequence[int]] | None = None,
+    title: str = '',
+) -> Figure:
+    """Draw a row of panels for each view: five maps and a small reliability diagram.
+
+    The scale of confidence is always 0 to 100 %, dark where the network is sure. Where the same
+    image follows itself, as when several methods are compared, the image and its ground truth are
+    not repeated.
+
+    Source: the paper's qualitative figures of segmentation.
+
+    Args:
+        views: At least one; of any sizes.
+        classes: K names.
+        palette: K RGB colours, 0 to 255; a palette of matplotlib's if None.
+        title: Above the figure.
+
+    Returns:
+        The figure; ``savefig`` writes it.
+
+    Raises:
+        ValueError: If there is no view, or there are fewer colours than classes.
+    """
+    if not views:
+        raise ValueError('there is no image to draw')
+    colours = _palette(classes, palette)
+    # One grid for all, so that headings fit; its shape is that of the widest image.
+    ratio = min(view.label.shape[0] / view.label.shape[1] for view in views)
+    ratio = min(max(ratio, 0.5), 1.2)
+    height = PANEL * ratio
+    shown = _classes_shown(views, len(classes))
+    lines = -(-(len(shown) + 3) // PER_LINE)
+
+    strip = len(PANELS) * PANEL + (len(PANELS) - 1) * GAP
+    left, top = MARGIN, MARGIN + (0.3 if title else 0) + 0.22
+    diagram = min(height, PANEL)
+    width = left + strip + 0.55 + diagram + 2 * MARGIN
+    bottom = 0.75 + 0.2 * lines
+    total = top + len(views) * (height + CAPTION) + bottom
+    figure = Figure(figsize=(width, total))
+
+    def place(x: float, y: float, w: float, h: float) -> list[float]:
+        """Return fractions of the figure for inches from its left and its top."""
+        return [x / width, 1 - (y + h) / total, w / width, h / total]
+
+    if title:
+        figure.text(left / width, 1 - MARGIN / total, title, va='top', fontsize=11, weight='bold')
+    for column, name in enumerate((*PANELS, 'reliability (%)')):
+        x = left + column * (PANEL + GAP) + PANEL / 2
+        if column == len(PANELS):
+            x = left + strip + 0.55 + diagram / 2
+        figure.text(
+            x / width, 1 - (top - 0.04) / total, name, ha='center', va='bottom', fontsize=9
+        )
+    for row, view in enumerate(views):
+        y = top + row * (height + CAPTION)
+        axes = figure.add_axes(place(left, y, strip, height))
+        axes.set_axis_off()
+        again = row > 0 and _same_image(view, views[row - 1])
+        pixels = _strip(view, colours, int(height / PANEL * 1000) / 1000, again)
+        axes.imshow(pixels, interpolation='nearest', aspect='auto')
+        figure.text(
+            left / width, 1 - (y + height + 0.04) / total, _caption(view), va='top', fontsize=8,
+            color=GREY,
+        )  # fmt: skip
+        axes = figure.add_axes(place(left + strip + 0.55, y, diagram, diagram))
+        draw_small(axes, torch.from_numpy(view.table))
+
+    y = total - bottom + 0.12
+    x = left + 3 * (PANEL + GAP)
+    bar = figure.add_axes(place(x, y, PANEL, 0.12))
+    scale = ScalarMappable(Normalize(0, 100), COLOURMAP)
+    figure.colorbar(scale, cax=bar, orientation='horizontal', ticks=(0, 50, 100))
+    bar.tick_params(labelsize=7, pad=1.5, length=2)
+    bar.set_xlabel('confidence (%)', fontsize=8, labelpad=1)
+    figure.legend(
+        handles=_handles(shown, classes, colours),
+        loc='lower left',
+        bbox_to_anchor=(left / width, 0.08 / total),
+        borderaxespad=0,
+        ncols=PER_LINE,
+        frameon=False,
+        fontsize=8,
+        handlelength=1.2,
+        columnspacing=1.2,
+    )
+    return figure
+
+
+def _strip(
+    view: ConfidenceView, colours: np.ndarray, ratio: float, again: bool
+) -> np.ndarray:
+    """Return the five panels as one image, the first two blank if they are shown `again`."""
+    label = np.where(view.valid[..., None], colours[view.label.clip(0)], IGNORED)
+    scale = (matplotlib.colormaps[COLOURMAP](np.linspace(0, 1, 256))[:, :3] * 255).astype(np.uint8)
+    conf = scale[(view.conf.astype(np.float32) * 255).round().astype(np.uint8)]
+    right = np.where((view.predicted == view.label)[..., None], RIGHT, WRONG)
+    errors = np.where(view.valid[..., None], right, IGNORED)
+    panels = [view.image, label, colours[view.predicted], conf, errors]
+    if again:
+        panels[:2] = [np.full_like(panel, 255) for panel in panels[:2]]
+    height, width = view.label.shape
+    # Letterboxed to the panel's shape, and enlarged so that the gap is a whole number of pixels.
+    across = max(width, round(height / ratio), 200)
+    canvas = (round(across * ratio), across)
+    gap = np.full((canvas[0], round(across * GAP / PANEL), 3), 255, np.uint8)
+    parts = []
+    for panel in panels:
+        parts += [_fit(panel.astype(np.uint8), canvas), gap]
+    return np.concatenate(parts[:-1], axis=1)
+
+
+def _fit(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Enlarge or shrink an image to as much of a white canvas as it fills, in its middle."""
+    scale = min(size[0] / pixels.shape[0], size[1] / pixels.shape[1])
+    height, width = (max(1, round(extent * scale)) for extent in pixels.shape[:2])
+    rows = np.arange(height) * pixels.shape[0] // height
+    columns = np.arange(width) * pixels.shape[1] // width
+    canvas = np.full((*size, 3), 255, np.uint8)
+    top, left = (size[0] - height) // 2, (size[1] - width) // 2
+    canvas[top : top + height, left : left + width] = pixels[rows[:, None], columns]
+    return canvas
+
+
+def _same_image(view: ConfidenceView, other: ConfidenceView) -> bool:
+    return view.index == other.index and np.array_equal(view.label, other.label)
+
+
+def _caption(view: ConfidenceView) -> str:
+    count, correct, conf = view.table.sum(axis=1)
+    if count == 0:
+        return f'{view.name}: no valid pixel'
+    return (
+        f'{view.name}: ECE {number(view.error)}, accuracy {number(100 * correct / count)}, '
+        f'mean confidence {number(100 * conf / count)}, {int(count):,} pixels'
+    )
+
+
+def _palette(classes: Sequence[str], palette: Sequence[Sequence[int]] | None) -> np.ndarray:
+    if palette is None:
+        colours = matplotlib.colormaps['tab20'](np.arange(len(classes)) % 20)[:, :3]
+        return (colours * 255).astype(np.uint8)
+    if len(palette) < len(classes):
+        raise ValueError(f'{len(classes)} classes need as many colours, got {len(palette)}')
+    return np.asarray(palette, dtype=np.uint8)
+
+
+def _classes_shown(views: Sequence[ConfidenceView], num_classes: int) -> list[int]:
+    seen = {int(k) for view in views for k in np.unique(view.label[view.valid])}
+    seen |= {int(k) for view in views for k in np.unique(view.predicted)}
+    return sorted(k for k in seen if 0 <= k < num_classes)
+
+
+def _handles(shown: Sequence[int], classes: Sequence[str], colours: np.ndarray) -> list[Patch]:
+    edge = dict(edgecolor=GREY, linewidth=0.4)
+    handles = [Patch(facecolor=colours[k] / 255, label=classes[k], **edge) for k in shown]
+    return handles + [
+        Patch(facecolor=colour / 255, label=name, **edge)
+        for name, colour in (('right', RIGHT), ('wrong', WRONG), ('ignored', IGNORED))
+    ]

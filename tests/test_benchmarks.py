@@ -1,0 +1,31 @@
+"""The benchmarks run, and their baselines compute what our losses compute."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / 'tools' / 'benchmarks'
+LOSSES = runpy.run_path(str(BENCHMARKS / 'losses.py'))['LOSSES']
+
+
+@pytest.mark.parametrize('name', [name for name, (_, published) in LOSSES.items() if published])
+@pytest.mark.parametrize('shape', [(7, 5), (2, 5, 3, 4)])
+def test_the_published_arithmetic_equals_ours(name, shape):
+    loss, published = LOSSES[name]
+    generator = torch.Generator().manual_seed(0)
+    logits = 9 * torch.randn(shape, generator=generator)
+    target = torch.randint(5, (shape[0], *shape[2:]), generator=generator)
+    torch.testing.assert_close(loss()(logits, target), published(logits, target))
+
+
+def test_losses_prints_a_table(capsys, monkeypatch):
+    monkeypatch.setattr(
+        sys, 'argv', ['losses.py', '--rounds', '1', '--sizes', '2x3x8x8', '--losses', 'FLSD', 'LS']
+    )
+    runpy.run_path(str(BENCHMARKS / 'losses.py'), run_name='__main__')
+    rows = [line.split(' | ') for line in capsys.readouterr().out.splitlines() if '×' in line]
+    assert [row[1] for row in rows] == ['FLSD', 'LS']
+    assert all(float(row[5]) > 0 for row in rows)

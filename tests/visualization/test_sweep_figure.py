@@ -1,0 +1,65 @@
+import pytest
+
+from mmcalib.visualization.sweep import draw_sweeps
+
+
+def sweep(loss='LS', parameter='alpha', values=(0.0, 0.05, 0.1), tested=(0.05,), quality='mIoU'):
+    def metrics(value):
+        return [{quality: 60 + value, 'calibration/ECE': 3 + value}]
+
+    rows = [
+        dict(
+            value=value,
+            val=metrics(value),
+            test=metrics(value) if value in tested else [],
+            chosen=value == tested[0],
+        )
+        for value in values
+    ]
+    return dict(experiment='ls/x', loss=loss, parameter=parameter, rows=rows)
+
+
+def lines(axes):
+    """The curves that have a line, by style; markers alone have none."""
+    return [line.get_linestyle() for line in axes.lines if line.get_linestyle() in ('-', '--')]
+
+
+def test_axes_have_units_and_curves_are_told_apart():
+    figure = draw_sweeps([sweep(tested=(0.05, 0.0, 0.1)), sweep('MbLS m=0', tested=(0.05, 0.1))])
+    left, right = figure.axes
+    assert (left.get_ylabel(), right.get_ylabel()) == ('ECE (%)', 'mIoU (%)')
+    assert 'alpha' in left.get_xlabel()
+    assert sorted(lines(left)) == ['-', '-', '--', '--']
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names[:2] == ['LS', 'MbLS m=0'] and 'test, not used for selection' in names
+
+
+def test_a_single_tested_value_is_a_point():
+    left, _ = draw_sweeps([sweep()]).axes
+    assert lines(left) == ['--']
+    stars = [line for line in left.lines if line.get_marker() == '*']
+    assert [line.get_xdata()[0] for line in stars] == [0.05, 0.05]
+
+
+def test_words_take_places_on_the_axis():
+    rows = [
+        dict(value=word, val=[{'mIoU': 60.0, 'calibration/ECE': 3.0}], test=[], chosen=False)
+        for word in ('mean', 'sum')
+    ]
+    words = dict(experiment='mbls/x', loss='MbLS', parameter='class_reduction', rows=rows)
+    figure = draw_sweeps([words])
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ['mean', 'sum']
+
+
+def test_figures_are_written(tmp_path):
+    for suffix in ('png', 'pdf'):
+        path = tmp_path / f'figure.{suffix}'
+        draw_sweeps([sweep(quality='accuracy/top1')]).savefig(path)
+        assert path.stat().st_size > 1000
+
+
+def test_what_cannot_be_drawn_is_said():
+    with pytest.raises(ValueError, match='no sweep'):
+        draw_sweeps([])
+    with pytest.raises(ValueError, match='accuracy/top1, mIoU in common'):
+        draw_sweeps([sweep(), sweep(quality='accuracy/top1')])

@@ -1,0 +1,99 @@
+"""Choose a parameter of the loss on validation data.
+
+Trains every value, evaluates each one's best checkpoint on the validation split, chooses the least
+ECE, and tests only that one. Leaves sweep.json, sweep.md, sweep.png and sweep.pdf in the work dir.
+Call it again to go on where it stopped, or with further values. --plot overlays finished sweeps.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from mmcalib import sweep
+
+STOPPED = 130  # what a shell reports after Ctrl-C
+
+
+def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('config', nargs='?', help='config file, of mmcalib, mmpretrain or mmseg')
+    parser.add_argument(
+        '--param',
+        action='append',
+        metavar='NAME=VALUE,VALUE,…',
+        help='constructor parameter of the loss and its values, such as margin=0,2,4,6,8,10,15,20',
+    )
+    parser.add_argument('--work-dir', help='where everything goes (work_dirs/sweeps/… by default)')
+    parser.add_argument('--seeds', nargs='+', type=int, help='average over these training seeds')
+    parser.add_argument('--jobs', type=int, default=1, help='trainings at a time')
+    parser.add_argument('--gpus', type=int, help='processes of each training, by dist_train.sh')
+    parser.add_argument(
+        '--test-all', action='store_true', help='test every value, for a figure; not for the choice'
+    )
+    parser.add_argument('--amp', action='store_true', help='mixed precision (GPU only)')
+    parser.add_argument('--auto-scale-lr', action='store_true', help='as in tools/train.py')
+    parser.add_argument('--no-pin-memory', action='store_true', help='do not pin loaded batches')
+    parser.add_argument(
+        '--cfg-options', nargs='+', default=[], metavar='KEY=VALUE', help='replace config values'
+    )
+    parser.add_argument('--plot', nargs='+', metavar='DIR', help='draw these work dirs of sweeps')
+    parser.add_argument('--out', help='file of the figure that --plot draws (.png, .pdf, .svg)')
+    return parser, parser.parse_args()
+
+
+def prepare(args: argparse.Namespace) -> sweep.Sweep:
+    """Return the sweep that the arguments ask for."""
+    if args.config is None or not args.param:
+        raise ValueError('give a config and --param, or --plot and --out')
+    if len(args.param) > 1:
+        raise ValueError(
+            'a sweep is over one parameter: set others with --cfg-options model.head.loss.alpha=… '
+            f'or a sweep of their own; got {" ".join(args.param)}'
+        )
+    for name in ('jobs', 'gpus'):
+        if (getattr(args, name) or 1) < 1 or getattr(args, name) == 0:
+            raise ValueError(f'--{name} must be at least 1, got {getattr(args, name)}')
+    parameter, values = sweep.parse_parameter(args.param[0])
+    folder = args.work_dir or sweep.default_work_dir(args.config, parameter)
+    both = {'--amp': args.amp, '--no-pin-memory': args.no_pin_memory}
+    return sweep.Sweep(
+        args.config,
+        parameter,
+        values,
+        tools=Path(__file__).resolve().parent,
+        work_dir=Path(folder),
+        seeds=args.seeds,
+        options=args.cfg_options,
+        arguments=[name for name, given in both.items() if given],
+        train_arguments=['--auto-scale-lr'] if args.auto_scale_lr else [],
+        gpus=args.gpus,
+        jobs=args.jobs,
+        test_all=args.test_all,
+    )
+
+
+def main() -> None:
+    parser, args = parse_args()
+    try:
+        if args.plot:
+            if not args.out:
+                raise ValueError('--plot needs --out')
+            sweep.draw([sweep.load(folder) for folder in args.plot], [args.out])
+            return
+        chosen = prepare(args)
+        summary, failed = sweep.run(chosen)
+        sweep.draw([summary], [chosen.work_dir / name for name in ('sweep.png', 'sweep.pdf')])
+    except (FileNotFoundError, ImportError, RuntimeError, ValueError) as error:
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        print('Stopped: the same command goes on from here.', file=sys.stderr)
+        sys.exit(STOPPED)
+    print(sweep.markdown(summary))
+    if failed:
+        sys.exit(f'FAILED: {", ".join(failed)}; the same command tries them again')
+
+
+if __name__ == '__main__':
+    main()
