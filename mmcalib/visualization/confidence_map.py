@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from mmcalib.visualization.reliability import draw_small
-from mmcalib.visualization.style import GREY, number
+from mmcalib.visualization.style import GREY, by_line, percent
 
 PANELS = ('image', 'ground truth', 'prediction', 'confidence', 'errors')
 # Dark where sure, as in the paper, so that doubt lights up.
@@ -28,7 +28,7 @@ PANEL = 1.75  # inches
 GAP = 0.08
 CAPTION = 0.24
 MARGIN = 0.15
-PER_LINE = 9  # classes in the legend
+PER_LINE = 5  # classes in the legend
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,12 @@ def draw_confidence_maps(
     ratio = min(max(ratio, 0.5), 1.2)
     height = PANEL * ratio
     shown = _classes_shown(views, len(classes))
-    lines = -(-(len(shown) + 3) // PER_LINE)
 
     strip = len(PANELS) * PANEL + (len(PANELS) - 1) * GAP
     left, top = MARGIN, MARGIN + (0.3 if title else 0) + 0.22
     diagram = min(height, PANEL)
     width = left + strip + 0.55 + diagram + 2 * MARGIN
-    bottom = 0.75 + 0.2 * lines
+    bottom = max(0.17 * -(-len(shown) // PER_LINE), 0.6) + 0.25
     total = top + len(views) * (height + CAPTION) + bottom
     figure = Figure(figsize=(width, total))
 
@@ -148,9 +147,7 @@ def draw_confidence_maps(
         x = left + column * (PANEL + GAP) + PANEL / 2
         if column == len(PANELS):
             x = left + strip + 0.55 + diagram / 2
-        figure.text(
-            x / width, 1 - (top - 0.04) / total, name, ha='center', va='bottom', fontsize=9
-        )
+        figure.text(x / width, 1 - (top - 0.04) / total, name, ha='center', va='bottom', fontsize=9)
     for row, view in enumerate(views):
         y = top + row * (height + CAPTION)
         axes = figure.add_axes(place(left, y, strip, height))
@@ -172,23 +169,27 @@ def draw_confidence_maps(
     figure.colorbar(scale, cax=bar, orientation='horizontal', ticks=(0, 50, 100))
     bar.tick_params(labelsize=7, pad=1.5, length=2)
     bar.set_xlabel('confidence (%)', fontsize=8, labelpad=1)
-    figure.legend(
-        handles=_handles(shown, classes, colours),
-        loc='lower left',
-        bbox_to_anchor=(left / width, 0.08 / total),
-        borderaxespad=0,
-        ncols=PER_LINE,
-        frameon=False,
-        fontsize=8,
-        handlelength=1.2,
-        columnspacing=1.2,
-    )
+    for handles, column, per_line in (
+        (_handles([(colours[k], classes[k]) for k in shown]), 0, min(PER_LINE, len(shown))),
+        (_handles([(RIGHT, 'right'), (WRONG, 'wrong'), (IGNORED, 'ignored')]), 4, 1),
+    ):
+        figure.legend(
+            handles=by_line(handles, per_line),
+            loc='upper left',
+            bbox_to_anchor=((left + column * (PANEL + GAP)) / width, 1 - (y - 0.04) / total),
+            borderaxespad=0,
+            borderpad=0.1,
+            ncols=per_line,
+            frameon=False,
+            fontsize=8,
+            handlelength=1.2,
+            columnspacing=1.0,
+            labelspacing=0.3,
+        )
     return figure
 
 
-def _strip(
-    view: ConfidenceView, colours: np.ndarray, ratio: float, again: bool
-) -> np.ndarray:
+def _strip(view: ConfidenceView, colours: np.ndarray, ratio: float, again: bool) -> np.ndarray:
     """Return the five panels as one image, the first two blank if they are shown `again`."""
     label = np.where(view.valid[..., None], colours[view.label.clip(0)], IGNORED)
     scale = (matplotlib.colormaps[COLOURMAP](np.linspace(0, 1, 256))[:, :3] * 255).astype(np.uint8)
@@ -230,8 +231,8 @@ def _caption(view: ConfidenceView) -> str:
     if count == 0:
         return f'{view.name}: no valid pixel'
     return (
-        f'{view.name}: ECE {number(view.error)}, accuracy {number(100 * correct / count)}, '
-        f'mean confidence {number(100 * conf / count)}, {int(count):,} pixels'
+        f'{view.name}: ECE {percent(view.error)}, accuracy {percent(100 * correct / count)}, '
+        f'mean confidence {percent(100 * conf / count)}, {int(count):,} pixels'
     )
 
 
@@ -250,10 +251,6 @@ def _classes_shown(views: Sequence[ConfidenceView], num_classes: int) -> list[in
     return sorted(k for k in seen if 0 <= k < num_classes)
 
 
-def _handles(shown: Sequence[int], classes: Sequence[str], colours: np.ndarray) -> list[Patch]:
+def _handles(entries: Sequence[tuple[np.ndarray, str]]) -> list[Patch]:
     edge = dict(edgecolor=GREY, linewidth=0.4)
-    handles = [Patch(facecolor=colours[k] / 255, label=classes[k], **edge) for k in shown]
-    return handles + [
-        Patch(facecolor=colour / 255, label=name, **edge)
-        for name, colour in (('right', RIGHT), ('wrong', WRONG), ('ignored', IGNORED))
-    ]
+    return [Patch(facecolor=colour / 255, label=name, **edge) for colour, name in entries]

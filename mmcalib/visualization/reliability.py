@@ -12,14 +12,22 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from mmcalib.visualization.style import COLOURS, GREY, MARKERS, number
+from mmcalib.visualization.style import COLOURS, GREY, MARKERS, by_line, percent
 
 PER_ROW = 4
 ACCURACY = '#A6CFE8'
 OVER = dict(facecolor='#F3B48A', edgecolor='#B34700', hatch='////')
 UNDER = dict(facecolor='#8FD6BE', edgecolor='#00664A', hatch='....')
 # Where curves of calibrated networks seldom go.
-INSET = (0.09, 0.55, 0.36, 0.36)
+INSET = (0.11, 0.58, 0.36, 0.36)
+# Inches.
+PANEL = 2.9
+HISTOGRAM = 0.95
+LEFT = 0.85
+GAP = 0.45
+HEADING = 0.65
+SPACE = 0.14
+FOOT = 0.5
 
 
 @dataclass(frozen=True)
@@ -80,42 +88,49 @@ def draw_reliability(
         raise ValueError(f'zoom must be an interval in percent, such as (80, 100); got {zoom}')
 
     panels = [diagrams] if overlay else [[diagram] for diagram in diagrams]
+    draw = _draw_curves if overlay else _draw_bars
+    handles = _curve_handles(diagrams) if overlay else _bar_handles(diagrams)
     columns = min(len(panels), PER_ROW)
     rows = -(-len(panels) // columns)
-    width = 5.2 if overlay else 4.4 if columns == 1 else 3.3 * columns + 0.3
-    figure = Figure(figsize=(width, 5.5 * rows), layout='constrained')
-    figure.get_layout_engine().set(hspace=0.01, wspace=0.03)
-    axes = figure.subplots(
-        2 * rows, columns, squeeze=False, sharex=True, height_ratios=(3, 1) * rows
-    )
-    for place in range(rows * columns):
-        row, column = divmod(place, columns)
-        top, bottom = axes[2 * row : 2 * row + 2, column]
-        if place >= len(panels):
-            top.set_visible(False), bottom.set_visible(False)
-            continue
-        panel = panels[place]
-        draw = _draw_curves if overlay else _draw_bars
+    per_line = 1 if overlay else min(len(handles), 2 * columns)
+    heading = 0.15 if overlay else HEADING
+    step = PANEL + GAP, heading + PANEL + SPACE + HISTOGRAM + FOOT
+    bottom = 0.19 * -(-len(handles) // per_line) + 0.1
+    width, height = LEFT + columns * step[0] - GAP + 0.2, rows * step[1] + bottom
+    figure = Figure(figsize=(width, height))
+
+    def add(x: float, y: float, high: float) -> Axes:
+        """Add axes as wide as a panel, given inches from the left and the top."""
+        return figure.add_axes(
+            (x / width, 1 - (y + high) / height, PANEL / width, high / height), xlim=(0, 100)
+        )
+
+    for number, panel in enumerate(panels):
+        row, column = divmod(number, columns)
+        x, y = LEFT + column * step[0], row * step[1] + heading
+        top, below = add(x, y, PANEL), add(x, y + PANEL + SPACE, HISTOGRAM)
         draw(top, panel)
-        _histogram(bottom, panel)
+        _histogram(below, panel)
         if zoom is not None:
-            inset = top.inset_axes(INSET, xlim=zoom, ylim=zoom)
+            inset = top.inset_axes(INSET)
             draw(inset, panel)
             inset.set(xlim=zoom, ylim=zoom, xticks=zoom, yticks=zoom)
-            inset.tick_params(labelsize=7, pad=1.5)
-            top.indicate_inset_zoom(inset, edgecolor=GREY)
+            inset.tick_params(labelsize=7, pad=1.5, length=2)
+            for connector in top.indicate_inset_zoom(inset, edgecolor=GREY).connectors:
+                connector.set_visible(False)
         top.tick_params(labelbottom=False)
         if not overlay:
             top.set_title(_title(panel[0]), fontsize=9, linespacing=1.4)
         if column == 0:
             top.set_ylabel('accuracy (%)')
-            bottom.set_ylabel('share of\npredictions (%)')
-        bottom.set_xlabel('confidence (%)')
-    handles = _curve_handles(diagrams) if overlay else _bar_handles(diagrams)
+            below.set_ylabel('share of\npredictions (%)')
+        below.set_xlabel('confidence (%)')
     figure.legend(
-        handles=handles,
-        loc='outside lower center',
-        ncols=1 if overlay else min(len(handles), 2 * columns),
+        handles=by_line(handles, per_line),
+        loc='lower left' if columns < 3 else 'lower center',
+        bbox_to_anchor=((LEFT - 0.1) / width if columns < 3 else 0.5, 0.05 / height),
+        borderaxespad=0,
+        ncols=per_line,
         frameon=False,
         fontsize=8,
     )
@@ -131,7 +146,7 @@ def draw_small(axes: Axes, table: Tensor) -> None:
 
 def _frame(axes: Axes) -> None:
     axes.plot((0, 100), (0, 100), color='black', linewidth=1, linestyle='--', zorder=3)
-    axes.set(xlim=(0, 100), ylim=(0, 100), aspect='equal')
+    axes.set(xlim=(0, 100), ylim=(0, 100))
 
 
 def _draw_bars(axes: Axes, panel: Sequence[Reliability]) -> None:
@@ -199,7 +214,7 @@ def _points(table: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _numbers(diagram: Reliability) -> str:
-    parts = [f'{name} {number(value)}' for name, value in diagram.errors.items()]
+    parts = [f'{name} {percent(value)}' for name, value in diagram.errors.items()]
     return ', '.join(parts)
 
 

@@ -20,6 +20,11 @@ def to_rgb(figure: Figure) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def number(value: float) -> str:
+def percent(value: float) -> str:
     """Return a percentage with two digits behind the point."""
     return f'{value:.2f} %'
+
+
+def by_line(handles: list, per_line: int) -> list:
+    """Return handles in the order in which matplotlib, which goes down, fills lines across."""
+    return [handle for column in range(per_line) for handle in handles[column::per_line]]
