@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib
@@ -17,6 +18,7 @@ from matplotlib.patches import Patch
 from mmcalib.visualization.reliability import draw_small
 from mmcalib.visualization.style import GREY, by_line, percent
 
+ARRAYS = ('image', 'label', 'predicted', 'conf', 'valid', 'table')
 PANELS = ('image', 'ground truth', 'prediction', 'confidence', 'errors')
 # Dark where sure, as in the paper, so that doubt lights up.
 COLOURMAP = 'cividis_r'
@@ -62,35 +64,63 @@ class ConfidenceView:
         count, correct, conf = self.table
         return 100 * float(np.abs(correct - conf).sum() / max(count.sum(), 1))
 
-
-def save_views(path: str | Path, views: Sequence[ConfidenceView]) -> None:
-    """Write views to one compressed ``.npz`` file, in place of what it held."""
-    arrays = {
-        f'{number}_{key}': value
-        for number, view in enumerate(views)
-        for key, value in asdict(view).items()
-    }
-    np.savez_compressed(path, count=len(views), **arrays)
+    def renamed(self, name: str) -> ConfidenceView:
+        """Return the same view under another name."""
+        return replace(self, name=name)
 
 
-def load_views(path: str | Path) -> list[ConfidenceView]:
-    """Read what :func:`save_views` wrote.
+@dataclass(frozen=True)
+class ConfidenceMaps:
+    """What one run leaves of its images.
 
-    Raises:
-        ValueError: For another kind of file.
+    Attributes:
+        views: The chosen ones, in the order of the dataset.
+        worst: Those with the largest calibration error, the worst first.
+        classes: K names.
+        palette: K RGB colours, 0 to 255; None for a palette of matplotlib's.
     """
-    with np.load(path) as file:
-        try:
-            views = [
-                {key: file[f'{number}_{key}'] for key in ConfidenceView.__dataclass_fields__}
-                for number in range(int(file['count']))
-            ]
-        except KeyError as error:
-            raise ValueError(f'{path} does not hold confidence maps: {error}') from error
-    return [
-        ConfidenceView(**{**view, 'index': int(view['index']), 'name': str(view['name'])})
-        for view in views
-    ]
+
+    views: list[ConfidenceView]
+    worst: list[ConfidenceView]
+    classes: list[str]
+    palette: list[list[int]] | None = None
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one compressed ``.npz`` file, in place of what it held."""
+        arrays = {
+            f'{kind}_{number}_{key}': value
+            for kind in ('views', 'worst')
+            for number, view in enumerate(getattr(self, kind))
+            for key, value in vars(view).items()
+            if key in ARRAYS
+        }
+        info = {
+            kind: [{'index': view.index, 'name': view.name} for view in getattr(self, kind)]
+            for kind in ('views', 'worst')
+        }
+        info |= {'classes': self.classes, 'palette': self.palette}
+        np.savez_compressed(path, info=json.dumps(info), **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> ConfidenceMaps:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            ValueError: For another kind of file.
+        """
+        with np.load(path) as file:
+            try:
+                info = json.loads(str(file['info']))
+                for kind in ('views', 'worst'):
+                    info[kind] = [
+                        ConfidenceView(
+                            **view, **{key: file[f'{kind}_{number}_{key}'] for key in ARRAYS}
+                        )
+                        for number, view in enumerate(info[kind])
+                    ]
+                return cls(**info)
+            except (KeyError, TypeError, json.JSONDecodeError) as error:
+                raise ValueError(f'{path} does not hold confidence maps: {error!r}') from error
 
 
 def draw_confidence_maps(
@@ -169,14 +199,18 @@ def draw_confidence_maps(
     figure.colorbar(scale, cax=bar, orientation='horizontal', ticks=(0, 50, 100))
     bar.tick_params(labelsize=7, pad=1.5, length=2)
     bar.set_xlabel('confidence (%)', fontsize=8, labelpad=1)
-    for handles, column, per_line in (
+    for handles, x, per_line in (
         (_handles([(colours[k], classes[k]) for k in shown]), 0, min(PER_LINE, len(shown))),
-        (_handles([(RIGHT, 'right'), (WRONG, 'wrong'), (IGNORED, 'ignored')]), 4, 1),
+        (
+            _handles([(RIGHT, 'right'), (WRONG, 'wrong'), (IGNORED, 'ignored')]),
+            4 * (PANEL + GAP) + 0.2,
+            1,
+        ),
     ):
         figure.legend(
             handles=by_line(handles, per_line),
             loc='upper left',
-            bbox_to_anchor=((left + column * (PANEL + GAP)) / width, 1 - (y - 0.04) / total),
+            bbox_to_anchor=((left + x) / width, 1 - (y - 0.04) / total),
             borderaxespad=0,
             borderpad=0.1,
             ncols=per_line,

@@ -94,21 +94,23 @@ def draw_reliability(
     rows = -(-len(panels) // columns)
     per_line = 1 if overlay else min(len(handles), 2 * columns)
     heading = 0.15 if overlay else HEADING
-    step = PANEL + GAP, heading + PANEL + SPACE + HISTOGRAM + FOOT
-    bottom = 0.19 * -(-len(handles) // per_line) + 0.1
+    size = PANEL + 0.9 if overlay else PANEL  # room for the numbers in the legend
+    step = size + GAP, heading + size + SPACE + HISTOGRAM + FOOT
+    lines = -(-len(handles) // per_line) + (len(diagrams) if overlay else 0)
+    bottom = 0.175 * lines + 0.15
     width, height = LEFT + columns * step[0] - GAP + 0.2, rows * step[1] + bottom
     figure = Figure(figsize=(width, height))
 
     def add(x: float, y: float, high: float) -> Axes:
         """Add axes as wide as a panel, given inches from the left and the top."""
         return figure.add_axes(
-            (x / width, 1 - (y + high) / height, PANEL / width, high / height), xlim=(0, 100)
+            (x / width, 1 - (y + high) / height, size / width, high / height), xlim=(0, 100)
         )
 
     for number, panel in enumerate(panels):
         row, column = divmod(number, columns)
         x, y = LEFT + column * step[0], row * step[1] + heading
-        top, below = add(x, y, PANEL), add(x, y + PANEL + SPACE, HISTOGRAM)
+        top, below = add(x, y, size), add(x, y + size + SPACE, HISTOGRAM)
         draw(top, panel)
         _histogram(below, panel)
         if zoom is not None:
@@ -224,6 +226,11 @@ def _title(diagram: Reliability) -> str:
     return '\n'.join(part for part in (diagram.name, _numbers(diagram), last) if part)
 
 
+def _label(diagram: Reliability) -> str:
+    name, *rest = _title(diagram).split('\n')
+    return f'{name}\n{", ".join(rest)}'
+
+
 def _bar_handles(diagrams: Sequence[Reliability]) -> list:
     handles = [Line2D([], [], color='black', linestyle='--', linewidth=1, label='calibrated')]
     if any(diagram.equal_mass for diagram in diagrams):
@@ -250,7 +257,7 @@ def _curve_handles(diagrams: Sequence[Reliability]) -> list:
     handles = [
         Line2D(
             [], [], color=COLOURS[index % len(COLOURS)], marker=MARKERS[index % len(MARKERS)],
-            markersize=4.5, label=_title(diagram).replace('\n', ', '),
+            markersize=4.5, label=_label(diagram),
         )
         for index, diagram in enumerate(diagrams)
     ]  # fmt: skip
