@@ -12,8 +12,8 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bootstrap import CHUNK
 from mmcalib.visualization import ConfidenceMaps, ConfidenceView, Reliability
 
-# What the hooks leave in a work dir.
-STATISTICS = 'calibration_{split}.npz'
+# What a test leaves in a work dir.
+STATISTICS = 'calibration.npz'
 MAPS = 'confidence_maps.npz'
 TITLED = ('ECE', 'AECE')
 COVERAGE = 0.95
@@ -84,19 +84,18 @@ def accuracy_band(image_bins: Tensor) -> Tensor:
     return torch.cat(draws).nanquantile(tails, dim=0)
 
 
-def find_statistics(path: str | Path, split: str = 'test') -> Path:
+def find_statistics(path: str | Path) -> Path:
     """Return the file of statistics that a path names, or that a work dir holds.
 
     Raises:
         FileNotFoundError: If there is none, saying how to get it.
     """
     path = Path(path)
-    file = path / STATISTICS.format(split=split) if path.is_dir() else path
+    file = path / STATISTICS if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(
-            f'there are no statistics {str(file)!r}: test with a ReliabilityDiagramHook in '
-            'custom_hooks, which leaves them in the work dir, or with '
-            "CalibrationMetric(out_file='….npz')"
+            f'there are no statistics {str(file)!r}: tools/test.py leaves them in the work '
+            "dir, and so does CalibrationMetric(out_file='….npz') where it is told to"
         )
     return file
 

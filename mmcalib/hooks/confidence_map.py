@@ -17,7 +17,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmcalib.hooks.reliability_diagram import calibration_metrics
+from mmcalib.hooks.reliability_diagram import calibration_metrics, current_step
 from mmcalib.metrics.errors import binned_calibration_error
 from mmcalib.metrics.predictions import map_size, read_map
 
@@ -170,8 +170,8 @@ class ConfidenceMapHook(Hook):
             title = f'The {len(worst)} worst-calibrated of {self._size:,} test images'
             figures.append(('confidence_map_worst', worst, title))
         for name, rows, title in figures:
-            figure = draw_confidence_maps(rows, **style, title=title)
-            runner.visualizer.add_image(name, to_rgb(figure), runner.iter)
+            figure = draw_confidence_maps(rows, **style, title=title, diagrams=not title)
+            runner.visualizer.add_image(name, to_rgb(figure), current_step(runner))
 
 
 def _worst(views: list[ConfidenceView], count: int) -> list[ConfidenceView]:

@@ -9,7 +9,7 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
-from mmengine.runner import EpochBasedTrainLoop, Runner
+from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
 from mmcalib.metrics import CalibrationMetric
 
@@ -18,12 +18,11 @@ SPLITS = ('val', 'test')
 
 @HOOKS.register_module()
 class ReliabilityDiagramHook(Hook):
-    """Draw a reliability diagram after each evaluation, and keep what it was drawn from.
+    """Draw a reliability diagram after each evaluation.
 
     The figure goes to all backends of the run's visualizer, as ``reliability_diagram_test`` or
     ``reliability_diagram_val``: with mmengine's ``LocalVisBackend`` it is a PNG under the work dir.
-    A test also leaves ``calibration_test.npz`` in the work dir, for ``tools/visualize.py``. Only
-    the main process draws.
+    Only the main process draws.
 
     Args:
         num_bins: B of the diagram; the metric's own number if None. The paper draws 25.
@@ -72,20 +71,19 @@ class ReliabilityDiagramHook(Hook):
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         if 'val' in self.splits and is_main_process():
-            by_epoch = isinstance(runner._train_loop, EpochBasedTrainLoop)
-            self._draw(runner, runner.val_evaluator, 'val', runner.epoch if by_epoch else None)
+            self._draw(runner, runner.val_evaluator, 'val')
 
     def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         if 'test' in self.splits and is_main_process():
-            self._draw(runner, runner.test_evaluator, 'test', None)
+            self._draw(runner, runner.test_evaluator, 'test')
 
     def _keep_statistics(self, evaluator) -> None:
         for metric in calibration_metrics(evaluator, self):
             metric.keep_statistics = True
 
-    def _draw(self, runner: Runner, evaluator, split: str, step: int | None) -> None:
+    def _draw(self, runner: Runner, evaluator, split: str) -> None:
         # matplotlib takes a while to import, and a training may never need it.
-        from mmcalib.figures import STATISTICS, reliability
+        from mmcalib.figures import reliability
         from mmcalib.visualization import draw_reliability, to_rgb
 
         name = self.name or _experiment(runner)
@@ -100,17 +98,23 @@ class ReliabilityDiagramHook(Hook):
                 continue
             # mmengine's local backend takes a slash for a folder, and drops the image.
             suffix = f'_{metric.prefix}'.replace('/', '_') if number else ''
-            if split == 'test':
-                path = Path(runner.work_dir, STATISTICS.format(split=split + suffix))
-                statistics.save(path)
             diagram = reliability(
                 statistics, name, num_bins=self.num_bins, equal_mass=self.equal_mass
             )
             runner.visualizer.add_image(
                 f'reliability_diagram_{split}{suffix}',
                 to_rgb(draw_reliability([diagram], zoom=self.zoom)),
-                runner.iter if step is None else step,
+                current_step(runner),
             )
+
+
+def current_step(runner: Runner) -> int:
+    """Return the epoch, or the iteration of a run without epochs; 0 where nothing is trained."""
+    # `runner.iter` would build the training loop, and load the training data, for a mere test.
+    loop = runner._train_loop
+    if not isinstance(loop, BaseLoop):
+        return 0
+    return loop.epoch if isinstance(loop, EpochBasedTrainLoop) else loop.iter
 
 
 def calibration_metrics(evaluator, hook: Hook) -> list[CalibrationMetric]:

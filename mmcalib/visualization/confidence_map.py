@@ -10,10 +10,11 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.image import BboxImage
 from matplotlib.patches import Patch
+from matplotlib.transforms import Bbox, TransformedBbox
 
 from mmcalib.visualization.reliability import draw_small
 from mmcalib.visualization.style import GREY, by_line, percent
@@ -129,6 +130,7 @@ def draw_confidence_maps(
     classes: Sequence[str],
     palette: Sequence[Sequence[int]] | None = None,
     title: str = '',
+    diagrams: bool = True,
 ) -> Figure:
     """Draw a row of panels for each view: five maps and a small reliability diagram.
 
@@ -143,6 +145,7 @@ def draw_confidence_maps(
         classes: K names.
         palette: K RGB colours, 0 to 255; a palette of matplotlib's if None.
         title: Above the figure.
+        diagrams: Whether each row ends with its reliability diagram.
 
     Returns:
         The figure; ``savefig`` writes it.
@@ -162,7 +165,7 @@ def draw_confidence_maps(
     strip = len(PANELS) * PANEL + (len(PANELS) - 1) * GAP
     left, top = MARGIN, MARGIN + (0.3 if title else 0) + 0.22
     diagram = min(height, PANEL)
-    width = left + strip + 0.55 + diagram + 2 * MARGIN
+    width = left + strip + MARGIN + (0.55 + diagram + MARGIN if diagrams else 0)
     bottom = max(0.17 * -(-len(shown) // PER_LINE), 0.6) + 0.25
     total = top + len(views) * (height + CAPTION) + bottom
     figure = Figure(figsize=(width, total))
@@ -171,34 +174,39 @@ def draw_confidence_maps(
         """Return fractions of the figure for inches from its left and its top."""
         return [x / width, 1 - (y + h) / total, w / width, h / total]
 
+    def paint(pixels: np.ndarray, *inches: float) -> None:
+        """Put pixels onto the figure; axes would take several times longer."""
+        box = TransformedBbox(Bbox.from_bounds(*place(*inches)), figure.transFigure)
+        image = BboxImage(box, interpolation='nearest', origin='upper')
+        image.set_data(pixels)
+        figure.add_artist(image)
+
+    def write(x: float, y: float, text: str, **style) -> None:
+        figure.text(x / width, 1 - y / total, text, **style)
+
     if title:
-        figure.text(left / width, 1 - MARGIN / total, title, va='top', fontsize=11, weight='bold')
-    for column, name in enumerate((*PANELS, 'reliability (%)')):
+        write(left, MARGIN, title, va='top', fontsize=11, weight='bold')
+    for column, name in enumerate(PANELS):
         x = left + column * (PANEL + GAP) + PANEL / 2
-        if column == len(PANELS):
-            x = left + strip + 0.55 + diagram / 2
-        figure.text(x / width, 1 - (top - 0.04) / total, name, ha='center', va='bottom', fontsize=9)
+        write(x, top - 0.04, name, ha='center', va='bottom', fontsize=9)
+    if diagrams:
+        x = left + strip + 0.55 + diagram / 2
+        write(x, top - 0.04, 'reliability (%)', ha='center', va='bottom', fontsize=9)
     for row, view in enumerate(views):
         y = top + row * (height + CAPTION)
-        axes = figure.add_axes(place(left, y, strip, height))
-        axes.set_axis_off()
         again = row > 0 and _same_image(view, views[row - 1])
-        pixels = _strip(view, colours, int(height / PANEL * 1000) / 1000, again)
-        axes.imshow(pixels, interpolation='nearest', aspect='auto')
-        figure.text(
-            left / width, 1 - (y + height + 0.04) / total, _caption(view), va='top', fontsize=8,
-            color=GREY,
-        )  # fmt: skip
-        axes = figure.add_axes(place(left + strip + 0.55, y, diagram, diagram))
-        draw_small(axes, torch.from_numpy(view.table))
+        paint(_strip(view, colours, height / PANEL, again), left, y, strip, height)
+        write(left, y + height + 0.04, _caption(view), va='top', fontsize=8, color=GREY)
+        if diagrams:
+            axes = figure.add_axes(place(left + strip + 0.55, y, diagram, diagram))
+            draw_small(axes, torch.from_numpy(view.table))
 
     y = total - bottom + 0.12
     x = left + 3 * (PANEL + GAP)
-    bar = figure.add_axes(place(x, y, PANEL, 0.12))
-    scale = ScalarMappable(Normalize(0, 100), COLOURMAP)
-    figure.colorbar(scale, cax=bar, orientation='horizontal', ticks=(0, 50, 100))
-    bar.tick_params(labelsize=7, pad=1.5, length=2)
-    bar.set_xlabel('confidence (%)', fontsize=8, labelpad=1)
+    paint(_scale()[None], x, y, PANEL, 0.12)
+    for share in (0, 50, 100):
+        write(x + PANEL * share / 100, y + 0.15, share, ha='center', va='top', fontsize=7)
+    write(x + PANEL / 2, y + 0.28, 'confidence (%)', ha='center', va='top', fontsize=8)
     for handles, x, per_line in (
         (_handles([(colours[k], classes[k]) for k in shown]), 0, min(PER_LINE, len(shown))),
         (
@@ -223,10 +231,15 @@ def draw_confidence_maps(
     return figure
 
 
+def _scale() -> np.ndarray:
+    """Return the ``(256, 3)`` colours of confidences from 0 to 1."""
+    return (matplotlib.colormaps[COLOURMAP](np.arange(256))[:, :3] * 255).astype(np.uint8)
+
+
 def _strip(view: ConfidenceView, colours: np.ndarray, ratio: float, again: bool) -> np.ndarray:
     """Return the five panels as one image, the first two blank if they are shown `again`."""
-    label = np.where(view.valid[..., None], colours[view.label.clip(0)], IGNORED)
-    scale = (matplotlib.colormaps[COLOURMAP](np.linspace(0, 1, 256))[:, :3] * 255).astype(np.uint8)
+    label = np.where(view.valid[..., None], colours[np.where(view.valid, view.label, 0)], IGNORED)
+    scale = _scale()
     conf = scale[(view.conf.astype(np.float32) * 255).round().astype(np.uint8)]
     right = np.where((view.predicted == view.label)[..., None], RIGHT, WRONG)
     errors = np.where(view.valid[..., None], right, IGNORED)

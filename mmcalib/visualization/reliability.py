@@ -160,17 +160,20 @@ def _draw_bars(axes: Axes, panel: Sequence[Reliability]) -> None:
         middle = conf
     else:
         size = 100 / diagram.table.shape[1]
-        left = filled * size
-        middle = left + size / 2
-        edge = dict(edgecolor='white', linewidth=0.5)
-        axes.bar(left, accuracy, size, align='edge', facecolor=ACCURACY, **edge)
-        for style, chosen in ((OVER, conf > accuracy), (UNDER, conf < accuracy)):
-            low = np.minimum(conf, accuracy)[chosen]
-            high = np.maximum(conf, accuracy)[chosen]
-            axes.bar(
-                left[chosen], high - low, size, low, align='edge', linewidth=0.5, **style
-            )  # fmt: skip
-        axes.hlines(accuracy, left, left + size, color=COLOURS[0], linewidth=1.8)
+        middle = (filled + 0.5) * size
+        # One outline for all bars takes a fraction of the time of a patch for each.
+        edges = np.linspace(0, 100, diagram.table.shape[1] + 1)
+        heights = np.zeros((2, len(edges) - 1))
+        heights[:, filled] = accuracy, conf
+        axes.stairs(heights[0], edges, fill=True, color=ACCURACY, linewidth=0)
+        for style, chosen in (
+            (OVER, heights[1] > heights[0]),
+            (UNDER, heights[1] < heights[0]),
+        ):
+            low, high = heights[0], np.where(chosen, heights[1], heights[0])
+            axes.stairs(high, edges, baseline=low, fill=True, linewidth=0, **style)
+        axes.vlines(edges[1:-1], 0, heights.max(axis=0)[:-1], color='white', linewidth=0.6)
+        axes.hlines(accuracy, middle - size / 2, middle + size / 2, color=COLOURS[0], linewidth=1.8)
     if diagram.band is not None:
         low, high = 100 * diagram.band.numpy()[:, filled]
         axes.vlines(middle, low, high, color='black', linewidth=1, zorder=4)
