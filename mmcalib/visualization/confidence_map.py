@@ -10,27 +10,26 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
-from matplotlib.colors import to_rgb
+from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.image import BboxImage
-from matplotlib.patches import Patch
+from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox, TransformedBbox
 
 from mmcalib.visualization.reliability import draw_small
-from mmcalib.visualization.style import GREY, by_line, percent
+from mmcalib.visualization.style import GREY, percent
 
 ARRAYS = ('image', 'label', 'predicted', 'conf', 'valid', 'table')
 PANELS = ('image', 'ground truth', 'prediction', 'confidence', 'errors')
 # Dark where sure, as in the paper, so that doubt lights up.
 COLOURMAP = 'cividis_r'
-WRONG, RIGHT, IGNORED = (
-    (np.array(to_rgb(colour)) * 255).astype(np.uint8)
-    for colour in ('#D55E00', '#DDDDDD', '#FFFFFF')
-)
+RIGHT, WRONG, IGNORED = (221, 221, 221), (213, 94, 0), (255, 255, 255)
+ERRORS = {RIGHT: 'right', WRONG: 'wrong', IGNORED: 'ignored'}
 PANEL = 1.75  # inches
 GAP = 0.08
 CAPTION = 0.24
 MARGIN = 0.15
+LINE = 0.17
 PER_LINE = 5  # classes in the legend
 
 
@@ -166,7 +165,7 @@ def draw_confidence_maps(
     left, top = MARGIN, MARGIN + (0.3 if title else 0) + 0.22
     diagram = min(height, PANEL)
     width = left + strip + MARGIN + (0.55 + diagram + MARGIN if diagrams else 0)
-    bottom = max(0.17 * -(-len(shown) // PER_LINE), 0.6) + 0.25
+    bottom = max(LINE * -(-len(shown) // PER_LINE), 0.6) + 0.25
     total = top + len(views) * (height + CAPTION) + bottom
     figure = Figure(figsize=(width, total))
 
@@ -207,27 +206,27 @@ def draw_confidence_maps(
     for share in (0, 50, 100):
         write(x + PANEL * share / 100, y + 0.15, share, ha='center', va='top', fontsize=7)
     write(x + PANEL / 2, y + 0.28, 'confidence (%)', ha='center', va='top', fontsize=8)
-    for handles, x, per_line in (
-        (_handles([(colours[k], classes[k]) for k in shown]), 0, min(PER_LINE, len(shown))),
-        (
-            _handles([(RIGHT, 'right'), (WRONG, 'wrong'), (IGNORED, 'ignored')]),
-            4 * (PANEL + GAP) + 0.2,
-            1,
-        ),
-    ):
-        figure.legend(
-            handles=by_line(handles, per_line),
-            loc='upper left',
-            bbox_to_anchor=((left + x) / width, 1 - (y - 0.04) / total),
-            borderaxespad=0,
-            borderpad=0.1,
-            ncols=per_line,
-            frameon=False,
-            fontsize=8,
-            handlelength=1.2,
-            columnspacing=1.0,
-            labelspacing=0.3,
+    # A column of the legend is as wide as three panels allow; matplotlib's own legends take a
+    # third of the whole figure's time.
+    column = 3 * (PANEL + GAP) / PER_LINE
+    entries = [
+        (left + column * (n % PER_LINE), y + LINE * (n // PER_LINE), colours[k], classes[k])
+        for n, k in enumerate(shown)
+    ]
+    x = left + 4 * (PANEL + GAP) + 0.2
+    for line, (colour, name) in enumerate(ERRORS.items()):
+        entries.append((x, y + LINE * line, np.array(colour), name))
+    swatches = [
+        Rectangle(place(px, py, 0.15, 0.1)[:2], 0.15 / width, 0.1 / total) for px, py, *_ in entries
+    ]
+    figure.add_artist(
+        PatchCollection(
+            swatches, facecolors=[colour / 255 for *_, colour, _ in entries], edgecolors=GREY,
+            linewidths=0.4, transform=figure.transFigure,
         )
+    )  # fmt: skip
+    for px, py, _, name in entries:
+        write(px + 0.2, py - 0.02, name, va='top', fontsize=8)
     return figure
 
 
@@ -296,8 +295,3 @@ def _classes_shown(views: Sequence[ConfidenceView], num_classes: int) -> list[in
     seen = {int(k) for view in views for k in np.unique(view.label[view.valid])}
     seen |= {int(k) for view in views for k in np.unique(view.predicted)}
     return sorted(k for k in seen if 0 <= k < num_classes)
-
-
-def _handles(entries: Sequence[tuple[np.ndarray, str]]) -> list[Patch]:
-    edge = dict(edgecolor=GREY, linewidth=0.4)
-    return [Patch(facecolor=colour / 255, label=name, **edge) for colour, name in entries]
