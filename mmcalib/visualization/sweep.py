@@ -53,7 +53,7 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
         from matplotlib.figure import Figure
         from matplotlib.lines import Line2D
     except ImportError as error:
-        raise ImportError('figures need matplotlib: pip install "mmcalib[vis]"') from error
+        raise ImportError('figures need matplotlib: pip install matplotlib') from error
 
     quality = _quality(sweeps)
     figure = Figure(figsize=(7.0, 3.3), layout='constrained')
