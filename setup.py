@@ -72,8 +72,8 @@ setup(
             'regex',
             'setuptools<82',
         ],
-        'vis': ['matplotlib', 'tensorboard', 'wandb'],
-        'test': ['pytest', 'ruff'],
+        'vis': ['tensorboard', 'wandb'],
+        'test': ['pytest', 'ruff', 'torchmetrics', 'netcal'],
     },
     cmdclass={'build_py': BuildWithMim},
 )

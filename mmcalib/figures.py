@@ -6,11 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
+from mmcalib import report
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bootstrap import CHUNK
-from mmcalib.visualization import ConfidenceMaps, ConfidenceView, Reliability
+from mmcalib.record import RESULTS
+from mmcalib.visualization import (
+    ConfidenceMaps,
+    ConfidenceView,
+    Reliability,
+    draw_confidence_maps,
+    draw_reliability,
+)
 
 # What a test leaves in a work dir.
 STATISTICS = 'calibration.npz'
@@ -114,6 +123,70 @@ def find_maps(path: str | Path) -> ConfidenceMaps:
             'custom_hooks, which leaves them in the work dir'
         )
     return ConfidenceMaps.load(file)
+
+
+def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[str]:
+    """Return what to call runs: the given names, else their losses where these differ.
+
+    Raises:
+        ValueError: If there are not as many names as runs.
+    """
+    if names is not None:
+        if len(names) != len(runs):
+            raise ValueError(f'{len(runs)} runs need as many names, got {len(names)}')
+        return list(names)
+    losses = [_loss(Path(run)) for run in runs]
+    return losses if len(set(losses)) == len(losses) else [str(run) for run in runs]
+
+
+def _loss(run: Path) -> str:
+    results = (run if run.is_dir() else run.parent) / RESULTS
+    return report.read(results).label if results.is_file() else str(run)
+
+
+def draw_reliabilities(
+    runs: Sequence[str | Path],
+    names: Sequence[str],
+    *,
+    num_bins: int | None = None,
+    equal_mass: bool = False,
+    overlay: bool = False,
+    zoom: Sequence[float] | None = None,
+) -> Figure:
+    """Draw the reliability diagrams of tested runs, side by side or in one panel.
+
+    Options are those of :func:`reliability` and
+    :func:`~mmcalib.visualization.reliability.draw_reliability`.
+    """
+    diagrams = [
+        reliability(
+            CalibrationStatistics.load(find_statistics(run)),
+            name,
+            num_bins=num_bins,
+            equal_mass=equal_mass,
+        )
+        for run, name in zip(runs, names, strict=True)
+    ]
+    return draw_reliability(diagrams, overlay=overlay, zoom=zoom)
+
+
+def draw_maps(runs: Sequence[str | Path], names: Sequence[str], *, worst: bool = False) -> Figure:
+    """Draw the images that all runs have, below one another, or the worst of each run."""
+    maps = [find_maps(run) for run in runs]
+    for name, others in zip(names[1:], maps[1:], strict=True):
+        if others.classes != maps[0].classes:
+            raise ValueError(f'{name} has other classes than {names[0]}: compare runs of one set')
+    if worst:
+        views = [
+            view.renamed(f'{name}, {view.name}' if len(runs) > 1 else view.name)
+            for name, each in zip(names, maps, strict=True)
+            for view in each.worst
+        ]
+    elif len(runs) > 1:
+        views = side_by_side([each.views for each in maps], names)
+    else:
+        views = maps[0].views
+    return draw_confidence_maps(views, classes=maps[0].classes, palette=maps[0].palette)
 
 
 def side_by_side(

@@ -3,8 +3,8 @@
 from mmengine.registry import TRANSFORMS
 
 
-@TRANSFORMS.register_module('AtInputSize')
-def at_input_size(results: dict) -> dict:
+@TRANSFORMS.register_module()
+class AtInputSize:
     """Have mmseg predict at the size that the image was resized to, rather than its original one.
 
     It stands in a test pipeline between ``LoadAnnotations`` followed by ``Resize`` and
@@ -13,5 +13,10 @@ def at_input_size(results: dict) -> dict:
 
     Source: the paper's published code evaluates VOC at a longest side of 480.
     """
-    results['ori_shape'] = results['img_shape']
-    return results
+
+    def __call__(self, results: dict) -> dict:
+        results['ori_shape'] = results['img_shape']
+        return results
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}()'

@@ -189,7 +189,10 @@ def _read_segmentation(
     valid = label != ignore_index
     if region is not None:
         valid &= region(label)
-    _check_labels(label[valid], max(num_classes, 2), name)
+    label = torch.where(valid, label, 0).long()
+    _check_labels(label, max(num_classes, 2), name)
+    # Taking by index is several times faster than by mask.
+    kept = valid.flatten().nonzero().squeeze(1)
 
     if num_classes == 1:  # a binary head, whose "logits" are the probability of class 1
         if logits.min() < 0 or logits.max() > 1:
@@ -197,8 +200,8 @@ def _read_segmentation(
                 f'seg_logits of {name} have one class but are no probabilities: they span '
                 f'[{logits.min().item():.4g}, {logits.max().item():.4g}]'
             )
-        probs = torch.cat([1 - logits, logits])[:, valid]
-        label, predicted = label[valid].long(), predicted[valid]
+        probs = torch.cat([1 - logits, logits]).flatten(1).index_select(1, kept)
+        label, predicted = (plane.flatten().index_select(0, kept) for plane in (label, predicted))
         conf = probs.gather(0, predicted[None])[0]
         return _on_cpu(
             Prediction(conf, predicted == label, label, **_of_probabilities(probs, label, wanted))
@@ -214,21 +217,21 @@ def _read_segmentation(
             'prediction: test without it'
         )
     normaliser = logits.logsumexp(dim=0)
-    label = torch.where(valid, label, 0).long()
     own = logits.gather(0, label[None])[0] if {'nll', 'brier'} & set(wanted) else None
-    of_pixels = {
+    planes = {
         'conf': torch.exp(highest - normaliser).clamp(max=1),
         'correct': predicted == label,
         'label': label,
         'nll': normaliser - own if 'nll' in wanted else None,
         'brier': _brier_of_logits(logits, normaliser, own) if 'brier' in wanted else None,
     }
-    everywhere = bool(valid.all())  # then no pixel has to be looked up
     of_pixels = {
-        key: value if value is None else value.flatten() if everywhere else value[valid]
-        for key, value in of_pixels.items()
+        key: plane if plane is None else plane.flatten().index_select(0, kept)
+        for key, plane in planes.items()
     }
-    probs = (logits - normaliser).exp_().clamp_(max=1)[:, valid] if 'probs' in wanted else None
+    probs = None
+    if 'probs' in wanted:
+        probs = (logits - normaliser).exp_().clamp_(max=1).flatten(1).index_select(1, kept)
     return _on_cpu(Prediction(**of_pixels, probs=probs))
 
 
@@ -275,8 +278,9 @@ def _check_finite(scores: Tensor, name: str, key: str) -> None:
 
 
 def _check_labels(label: Tensor, num_classes: int, name: str) -> None:
-    wrong = (label < 0) | (label >= num_classes)
-    if wrong.any():
+    lowest, highest = torch.aminmax(label) if label.numel() else (0, 0)
+    if lowest < 0 or highest >= num_classes:
+        wrong = (label < 0) | (label >= num_classes)
         values = label[wrong].unique().tolist()[:5]
         raise ValueError(
             f'{name} has {int(wrong.sum())} labels outside [0, {num_classes}), such as {values}: '
