@@ -27,6 +27,7 @@ MAPS = 'confidence_maps.npz'
 TITLED = ('ECE', 'AECE')
 COVERAGE = 0.95
 DRAWS = 200
+FEWEST = 5
 SEED = 0
 
 
@@ -76,6 +77,8 @@ def reliability(
 def accuracy_band(image_bins: Tensor) -> Tensor:
     """Return the ``(2, B)`` bounds of each bin's accuracy, by a percentile bootstrap over images.
 
+    They are NaN for bins that fewer than 5 images reach: too few to tell how much they vary.
+
     Args:
         image_bins: ``(n, 3, B)`` bins of each image.
     """
@@ -90,7 +93,9 @@ def accuracy_band(image_bins: Tensor) -> Tensor:
         count, correct = (weights @ flat).view(CHUNK, 2, -1).unbind(dim=1)
         draws.append(correct / count)
     tails = torch.tensor([(1 - COVERAGE) / 2, (1 + COVERAGE) / 2], dtype=torch.float64)
-    return torch.cat(draws).nanquantile(tails, dim=0)
+    band = torch.cat(draws).nanquantile(tails, dim=0)
+    band[:, (image_bins[:, 0] > 0).sum(dim=0) < FEWEST] = torch.nan
+    return band
 
 
 def find_statistics(path: str | Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mmcalib import page, report, report_formats
+from mmcalib import report, report_formats
 
 FORMATS = ('text', 'markdown', 'csv', 'html')
 SUFFIXES = {'.md': 'markdown', '.csv': 'csv', '.html': 'html'}
@@ -50,6 +50,8 @@ def main() -> None:
         content = report_formats.comma_separated(tables)
         print('\n'.join(report_formats.notes(tables, others)), file=sys.stderr)
     elif kind == 'html':
+        from mmcalib import page  # takes matplotlib along
+
         content = page.build(tables, others, args.folders)
     elif kind == 'markdown':
         content = report_formats.markdown(tables, others)

@@ -224,7 +224,7 @@ def _numbers(diagram: Reliability) -> str:
 
 
 def _title(diagram: Reliability) -> str:
-    count = f'n = {int(diagram.table[0].sum()):,}'
+    count = f'n = {round(float(diagram.table[0].sum())):,}'
     last = ', '.join(part for part in (count, diagram.note) if part)
     return '\n'.join(part for part in (diagram.name, _numbers(diagram), last) if part)
 
