@@ -100,7 +100,7 @@ def test_runs_are_called_by_their_loss(runs, tmp_path):
         figures.names_of(runs, ['a'])
     with pytest.raises(FileNotFoundError, match=r'no statistics .*tools/test\.py leaves them'):
         figures.find_statistics(tmp_path)
-    with pytest.raises(FileNotFoundError, match='no confidence maps .*ConfidenceMapHook'):
+    with pytest.raises(FileNotFoundError, match=r'no confidence maps .*ConfidenceMapHook'):
         figures.find_maps(tmp_path)
 
 

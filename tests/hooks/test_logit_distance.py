@@ -88,7 +88,7 @@ def test_the_loss_of_the_main_head_is_watched():
     model.decode_head = head([loss, loss | dict(loss_name='loss_2')])
     assert find_loss(model) is model.decode_head.loss_decode[0]
     assert find_loss(model, 'auxiliary_head.loss_decode') is model.auxiliary_head.loss_decode
-    with pytest.raises(ValueError, match="no module 'head.loss'"):
+    with pytest.raises(ValueError, match=r"no module 'head\.loss'"):
         find_loss(model, 'head.loss')
     with pytest.raises(ValueError, match='found no loss'):
         find_loss(torch.nn.Linear(1, 1))
@@ -97,5 +97,5 @@ def test_the_loss_of_the_main_head_is_watched():
 def test_bad_options_are_refused():
     with pytest.raises(ValueError, match='interval must be an integer of at least 1, got 0'):
         LogitDistanceHook(interval=0)
-    with pytest.raises(ValueError, match='margin must be .*, got -1'):
+    with pytest.raises(ValueError, match=r'margin must be .*, got -1'):
         LogitDistanceHook(margin=-1)
