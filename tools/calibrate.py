@@ -104,9 +104,8 @@ def prepare(args: argparse.Namespace, options: Options):
 
 def show(result: Calibration) -> None:
     """Print what was found as a table, before and after, and as sentences."""
-    table = Table(
-        'split', '', *(name if name in ('NLL', 'Brier') else f'{name} (%)' for name in METRICS)
-    )
+    units = {name: '' if name in ('NLL', 'Brier') else ' (%)' for name in METRICS}
+    table = Table('split', '', *(f'{name}{unit}' for name, unit in units.items()))
     comparisons = {result.meta['split']: result.fitted}
     if result.tested is not None:
         comparisons['test'] = result.tested

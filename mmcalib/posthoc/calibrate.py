@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config
-from mmengine.runner import CheckpointLoader, Runner, save_checkpoint
+from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
 from mmcalib.posthoc.fold import TOLERANCE, Comparison, compare, find_layers, fold
@@ -165,7 +165,7 @@ def calibrate(
     content['meta'][KEY] = meta
     state.update({keys[key]: value for key, value in folded.items()})
     Path(out).resolve().parent.mkdir(parents=True, exist_ok=True)
-    save_checkpoint(content, str(out))
+    torch.save(content, out)
     return Calibration(meta, fitted, tested, _notes(meta, sample, _threshold(model)))
 
 
@@ -340,11 +340,10 @@ def _notes(meta: dict, sample: Sample, threshold: float | None) -> list[str]:
         if result is None or (split and meta['split'] == 'test'):
             continue
         what = (
-            'changed class' if threshold is None else f'changed side of the threshold {threshold}'
+            'changed class' if threshold is None else f'side of the threshold {threshold}'
         )
-        notes.append(
-            f'{result["changed"]:,} of {result["num_predictions"]:,} predictions{split} changed {what}.'
-        )
+        count = f'{result["changed"]:,} of {result["num_predictions"]:,}'
+        notes.append(f'{count} predictions{split} changed {what}.')
     notes.append(
         f'Folded into {" and ".join(meta["layers"])}: its logits are the scaled ones to '
         f'{fitted["difference"]:.1e}.'
