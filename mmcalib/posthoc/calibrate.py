@@ -273,13 +273,9 @@ def _keys_in_checkpoint(
             own = f'{name}.{kind}'
             key = next((key for key in (own, f'module.{own}') if key in state), None)
             if key is None or not torch.equal(state[key].to(value), value.detach()):
-                what = 'does not hold' if key is None else 'holds another value of'
+                what = 'does not hold' if key is None else 'is loaded with another value of'
                 raise ValueError(
-                    f'the checkpoint {what} {own} than the model that was loaded from it, so '
-                    'folding into the file would not change what it predicts'
-                    if key
-                    else f'the checkpoint {what} {own}, the layer that predicts: is it of this '
-                    'config?'
+                    f'the checkpoint {what} {own}, the layer that predicts: is it of this config?'
                 )
             keys[own] = key
     return keys
@@ -339,9 +335,7 @@ def _notes(meta: dict, sample: Sample, threshold: float | None) -> list[str]:
     for split, result in (('', fitted), (' of test', meta['tested'])):
         if result is None or (split and meta['split'] == 'test'):
             continue
-        what = (
-            'changed class' if threshold is None else f'side of the threshold {threshold}'
-        )
+        what = 'class' if threshold is None else f'side of the threshold {threshold}'
         count = f'{result["changed"]:,} of {result["num_predictions"]:,}'
         notes.append(f'{count} predictions{split} changed {what}.')
     notes.append(

@@ -335,7 +335,7 @@ class _ClasswiseScaler(LogitScaler):
                 count += len(labels)
             for parameter in parameters:
                 parameter.grad /= count
-            penalty = self._penalty(self._change, self._offset)
+            penalty = self._penalty(self._change, self._offset) / count
             penalty.backward()
             return total / count + penalty.detach()
 
@@ -353,12 +353,12 @@ class _ClasswiseScaler(LogitScaler):
 class VectorScaler(_ClasswiseScaler):
     r"""Give each class a scale and a shift: :math:`z'_k = a_k z_k + b_k`.
 
-    For binary logits ``(N, 1)`` this is Platt scaling. It minimises the NLL plus
+    For binary logits ``(N, 1)`` this is Platt scaling. It minimises
 
-    .. math:: \frac{\lambda_a}{K} \sum_k (T a_k - 1)^2 + \frac{\lambda_b}{K} \sum_k b_k^2
+    .. math:: \sum_i \mathrm{NLL}_i + \lambda_a \sum_k (T a_k - 1)^2 + \lambda_b \sum_k b_k^2
 
-    with T the best single temperature, so that classes which the data lack stay where a temperature
-    puts them. It may change the argmax.
+    with T the best single temperature, from which few data, or classes that they lack, thus hardly
+    depart. It may change the argmax.
 
     Source: Guo et al., On Calibration of Modern Neural Networks, 2017, which has no penalty.
 
@@ -376,7 +376,7 @@ class VectorScaler(_ClasswiseScaler):
 
     _diagonal_only = True
 
-    def __init__(self, *, diagonal: float = 0.01, intercept: float = 0.01) -> None:
+    def __init__(self, *, diagonal: float = 10.0, intercept: float = 10.0) -> None:
         _check_penalties(diagonal=diagonal, intercept=intercept)
         self.diagonal = diagonal
         self.intercept = intercept
@@ -394,21 +394,21 @@ class VectorScaler(_ClasswiseScaler):
         return {'scale': self.scale_.tolist(), 'shift': self.shift_.tolist()}
 
     def _penalty(self, change: Tensor, shift: Tensor) -> Tensor:
-        return self.diagonal * change.square().mean() + self.intercept * shift.square().mean()
+        return self.diagonal * change.square().sum() + self.intercept * shift.square().sum()
 
 
 class MatrixScaler(_ClasswiseScaler):
     r"""Map logits by a full matrix and a shift: :math:`z' = Az + b`.
 
-    It minimises the NLL plus penalties on what goes beyond the best single temperature T,
+    With T the best single temperature, it minimises
 
-    .. math:: \frac{\lambda_d}{K} \sum_k (T A_{kk} - 1)^2
-        + \frac{\lambda_o}{K(K-1)} \sum_{j \ne k} (T A_{jk})^2 + \frac{\lambda_b}{K} \sum_k b_k^2
+    .. math:: \sum_i \mathrm{NLL}_i + \lambda_d \sum_k (T A_{kk} - 1)^2
+        + \lambda_o \sum_{j \ne k} (T A_{jk})^2 + \lambda_b \sum_k b_k^2
 
     It has K² + K parameters, and may change the argmax.
 
-    Source: Kull et al., Beyond Temperature Scaling, 2019, for the penalties of the off-diagonal and
-    the intercept (there of A itself, not of TA).
+    Source: Kull et al., Beyond Temperature Scaling, 2019, for penalties on the off-diagonal and the
+    intercept; there they weigh against the mean NLL, so that more data do not outweigh them.
 
     Args:
         diagonal: :math:`\lambda_d`.
@@ -426,7 +426,7 @@ class MatrixScaler(_ClasswiseScaler):
     _diagonal_only = False
 
     def __init__(
-        self, *, diagonal: float = 0.01, off_diagonal: float = 1.0, intercept: float = 0.01
+        self, *, diagonal: float = 10.0, off_diagonal: float = 200.0, intercept: float = 10.0
     ) -> None:
         _check_penalties(diagonal=diagonal, off_diagonal=off_diagonal, intercept=intercept)
         self.diagonal = diagonal
@@ -448,13 +448,11 @@ class MatrixScaler(_ClasswiseScaler):
         return {'matrix': self.matrix_.tolist(), 'shift': self.shift_.tolist()}
 
     def _penalty(self, change: Tensor, shift: Tensor) -> Tensor:
-        size = len(change)
         own = change.diagonal().square().sum()
-        other = (change.square().sum() - own) / max(size * (size - 1), 1)
         return (
-            self.diagonal * own / size
-            + self.off_diagonal * other
-            + self.intercept * shift.square().mean()
+            self.diagonal * own
+            + self.off_diagonal * (change.square().sum() - own)
+            + self.intercept * shift.square().sum()
         )
 
 
