@@ -73,7 +73,7 @@ setup(
             'setuptools<82',
         ],
         'vis': ['matplotlib', 'tensorboard', 'wandb'],
-        'test': ['pytest', 'ruff'],
+        'test': ['pytest', 'ruff', 'onnx', 'onnxruntime', 'onnxscript'],
     },
     cmdclass={'build_py': BuildWithMim},
 )
