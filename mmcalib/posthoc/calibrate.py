@@ -92,12 +92,15 @@ def calibrate(
     content, reasons = read_checkpoint(checkpoint, force=options.force)
     forced += reasons
     state = content['state_dict']
-    loop = runner.val_loop if options.split == 'val' else runner.test_loop
+    try:
+        loop = runner.val_loop if options.split == 'val' else runner.test_loop
+    except ValueError as error:  # as mmengine's, which cannot pack an empty list
+        raise ValueError(
+            f'the {options.split} split is empty or cannot be read: {error}'
+        ) from error
     runner.call_hook('before_run')
     runner.load_or_resume()
     model, loader = runner.model, loop.dataloader
-    if not len(loader.dataset):
-        raise ValueError(f'the {options.split} split is empty: there is nothing to fit')
     ignore_index = _ignore_index(model)
 
     # Before the long part: is there a layer to fold into, and is it in the file?
@@ -118,11 +121,15 @@ def calibrate(
     errors = _errors(scaler, sample)
     if options.every_prediction and not sample.is_everything:
         scaler.refine(passes(model, loader, ignore_index=ignore_index))
-        errors['sampling_error'] = 0.0
+        if errors:
+            errors['sampling_error'] = 0.0
 
     folded = fold(model, names, scaler)
-    # In the precision of the file, so that what is proven is what is written.
-    folded = {key: value.to(state[keys[key]].dtype) for key, value in folded.items()}
+    # In the file's precision, so that what is proven is what is written; but half is too coarse.
+    folded = {
+        key: value.to(torch.promote_types(state[keys[key]].dtype, torch.float32))
+        for key, value in folded.items()
+    }
     measure = partial(
         _measure,
         model,
@@ -300,15 +307,15 @@ def _measure(model: nn.Module, loader, **options) -> Comparison:
     if not result.difference <= TOLERANCE:
         raise ValueError(
             f'folding was tried, but the logits differ from the scaled ones by '
-            f'{result.difference:.1e} of the largest: the head changes them after its last layer, '
-            'or its checkpoint is in half precision. Nothing was written'
+            f'{result.difference:.1e} of the largest: the head changes them after its last layer. '
+            'Nothing was written'
         )
     return result
 
 
 def _errors(scaler: LogitScaler, sample: Sample) -> dict[str, float]:
-    """Return the standard error of a temperature, and the part that is due to the draw."""
-    if not isinstance(scaler, TemperatureScaler) or scaler.criterion != 'nll':
+    """Return the standard error of a temperature, and the part of it that is due to the draw."""
+    if not isinstance(scaler, TemperatureScaler) or scaler.criterion != 'nll' or scaler.at_bound_:
         return {}
     of_draw = scaler.standard_error(sample.logits, sample.labels)
     left_out = 1 - len(sample.labels) / sample.population

@@ -74,10 +74,17 @@ def find_layers(model: nn.Module, batch: Any, *, mixes_classes: bool = False) ->
     ]
     try:
         with predictor(model) as predict:
-            logits = [image.logits for image in predict(batch)]
+            images = predict(batch)
     finally:
         for handle in handles:
             handle.remove()
+    for image in images:
+        if not image.logits.isfinite().all():
+            raise ValueError(
+                f'logits of {image.name} are NaN or infinite: the model has diverged, or its input '
+                'is broken'
+            )
+    logits = [image.logits for image in images]
     num_classes = len(logits[0])
     candidates = [
         name
