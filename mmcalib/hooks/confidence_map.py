@@ -38,7 +38,7 @@ class ConfidenceMapHook(Hook):
 
     The calibration error of each image is that of the run's first ``CalibrationMetric``. Beside it
     little is computed, and only for the images that are kept, of which there are never more than
-    ``max_images + worst`` on a process.
+    ``max_images + worst`` on a process. With ``interval=0`` and ``worst=0`` the hook is off.
 
     Args:
         interval: Every n-th image of the test set; 0 for none.
@@ -77,7 +77,14 @@ class ConfidenceMapHook(Hook):
         self.max_images = max_images
         self.max_size = max_size
 
+    @property
+    def enabled(self) -> bool:
+        """Whether any image is to be drawn."""
+        return bool(self.worst or (self.max_images and (self.interval or self.indices)))
+
     def before_test(self, runner: Runner) -> None:
+        if not self.enabled:
+            return
         self._metric = calibration_metrics(runner.test_evaluator, self)[0]
         self._seen = 0
         self._size = len(runner.test_dataloader.dataset)
@@ -91,6 +98,8 @@ class ConfidenceMapHook(Hook):
         data_batch: dict | None = None,
         outputs: Sequence | None = None,
     ) -> None:
+        if not self.enabled:
+            return
         rank, world_size = get_dist_info()
         # The metric has just added a row for each of these.
         rows = self._metric.results[-len(outputs) :]
@@ -109,6 +118,8 @@ class ConfidenceMapHook(Hook):
                     self._worst = _worst([*self._worst, view], self.worst)
 
     def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        if not self.enabled:
+            return
         parts = collect_results([(self._views, self._worst)], get_dist_info()[1], device='cpu')
         self._views, self._worst = [], []
         if is_main_process():

@@ -28,7 +28,7 @@ class ReliabilityDiagramHook(Hook):
         num_bins: B of the diagram; the metric's own number if None. The paper draws 25.
         equal_mass: Bins of equal count in place of equal width.
         zoom: The part of both axes, in percent, to enlarge in an inset.
-        splits: After which evaluations: ``'val'``, ``'test'`` or both.
+        splits: After which evaluations: ``'val'``, ``'test'`` or both; none turns the hook off.
         name: Heads the figure; the config's file and its folder, such as ``mbls/digits``, if None.
 
     Raises:
@@ -128,8 +128,9 @@ def calibration_metrics(evaluator, hook: Hook) -> list[CalibrationMetric]:
         names = ', '.join(type(metric).__name__ for metric in evaluator.metrics)
         raise ValueError(
             f'{type(hook).__name__} draws what a CalibrationMetric has measured: add one to the '
-            f'evaluator, which has {names}; or take the hook out, in our configs by '
-            'default_hooks=dict(reliability_diagram=None, confidence_map=None)'
+            f'evaluator, which has {names}; or turn the hook off, in our configs by '
+            'default_hooks=dict(reliability_diagram=dict(splits=[]), '
+            'confidence_map=dict(interval=0, worst=0))'
         )
     return metrics
 

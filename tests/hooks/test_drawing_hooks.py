@@ -186,7 +186,11 @@ def test_a_map_is_the_prediction(classes):
 
 
 def test_results_do_not_depend_on_drawing(tmp_path):
-    options = {'default_hooks.confidence_map': None, 'default_hooks.reliability_diagram': None}
+    options = {
+        'default_hooks.confidence_map.interval': 0,
+        'default_hooks.confidence_map.worst': 0,
+        'default_hooks.reliability_diagram.splits': [],
+    }
     runner = launch.build_runner(config('digit_scenes', tmp_path / 'with'))
     state = runner.model.state_dict()
     with_figures = launch.run_test(runner, CHECKPOINT)
@@ -194,4 +198,5 @@ def test_results_do_not_depend_on_drawing(tmp_path):
     runner.model.load_state_dict(state)
     assert launch.run_test(runner, CHECKPOINT) == with_figures
     assert drawn(tmp_path / 'without') == []
+    assert not (tmp_path / 'without' / 'confidence_maps.npz').exists()
     assert json.loads((tmp_path / 'without/results.json').read_text())
