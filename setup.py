@@ -73,7 +73,15 @@ setup(
             'setuptools<82',
         ],
         'vis': ['tensorboard', 'wandb'],
-        'test': ['pytest', 'ruff', 'torchmetrics', 'netcal'],
+        'test': [
+            'pytest',
+            'ruff',
+            'netcal',
+            'onnx',
+            'onnxruntime',
+            'onnxscript',
+            'torchmetrics',
+        ],
     },
     cmdclass={'build_py': BuildWithMim},
 )

@@ -71,13 +71,9 @@ def describe(runner: Runner, checkpoint: str, *, finished: bool | None = None) -
 
 def evaluation(runner: Runner) -> dict:
     """Return how a Runner tests: the data, and the options of its calibration metric."""
-    dataset = runner.cfg.test_dataloader.dataset
-    wrapped = {}
-    while isinstance(dataset, Mapping):  # the innermost has the type, wrappers may add to it
-        wrapped.update({key: dataset[key] for key in DATASET_KEYS if key in dataset})
-        dataset = dataset.get('dataset')
+    dataset = describe_dataset(runner.cfg.test_dataloader.dataset)
     result = {
-        'dataset': {**wrapped, 'samples': len(runner.test_dataloader.dataset)},
+        'dataset': {**dataset, 'samples': len(runner.test_dataloader.dataset)},
         'tta': 'module' in runner.cfg.model,
     }
     for metric in runner.test_evaluator.metrics:
@@ -87,6 +83,15 @@ def evaluation(runner: Runner) -> dict:
             result['num_bins'] = metric.num_bins
             result['ignore_index'] = metric.ignore_index
             break
+    return result
+
+
+def describe_dataset(dataset: Mapping) -> dict:
+    """Return what identifies the data of a dataset's config, looking through its wrappers."""
+    result = {}
+    while isinstance(dataset, Mapping):  # the innermost has the type, wrappers may add to it
+        result.update({key: dataset[key] for key in DATASET_KEYS if key in dataset})
+        dataset = dataset.get('dataset')
     return result
 
 

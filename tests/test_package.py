@@ -31,7 +31,10 @@ def run(code, blocked):
 
 
 def test_the_toolboxes_are_not_imported():
-    code = 'import mmcalib, mmcalib.datasets.check, mmcalib.launch, mmcalib.report, mmcalib.sweep'
+    code = (
+        'import mmcalib, mmcalib.datasets.check, mmcalib.launch, mmcalib.posthoc.calibrate, '
+        'mmcalib.report, mmcalib.sweep'
+    )
     assert run(code, ('mmpretrain', 'mmseg', 'mmcv')).returncode == 0
 
 

@@ -32,6 +32,7 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument('--show-dir', help='folder for drawn predictions')
     parser.add_argument('--interval', type=int, default=1, help='draw every n-th image')
     parser.add_argument('--wait-time', type=float, default=2, help='seconds to show a window')
+    launch.add_split_argument(parser)
     launch.add_runner_arguments(parser)
     return parser, parser.parse_args()
 

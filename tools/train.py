@@ -27,6 +27,7 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument(
         '--no-persistent-workers', action='store_true', help='restart dataloader workers each epoch'
     )
+    launch.add_split_argument(parser)
     launch.add_runner_arguments(parser)
     return parser, parser.parse_args()
 

@@ -90,6 +90,52 @@ def read_labels(sample: Mapping, *, ignore_index: int, name: str) -> tuple[Tenso
     return predicted[valid], label[valid]
 
 
+def read_logits(
+    sample: Mapping, logits: Tensor, *, ignore_index: int, name: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the valid predictions of an evaluated data sample and the logits they came from.
+
+    Args:
+        sample: As for :func:`read_prediction`.
+        logits: What the model had before its softmax or sigmoid: ``(K,)`` of a classifier,
+            ``(K, H, W)`` of a segmentor, at the size of its labels.
+        ignore_index: Label of the pixels to leave out.
+        name: What errors call the sample.
+
+    Returns:
+        Logits ``(M, K)``, true and predicted classes ``(M,)``, on the device of the logits.
+
+    Raises:
+        ValueError: If `logits` are not what the sample's scores came from, are NaN or infinite, or
+            the sample has no or other labels.
+    """
+    logits = _float(logits.detach())
+    _check_finite(logits, name, 'logits')
+    if 'seg_logits' in sample:
+        if 'gt_sem_seg' not in sample:
+            raise ValueError(f'{name} has no gt_sem_seg: its pipeline needs LoadAnnotations')
+        label = _plane(sample['gt_sem_seg']).to(logits.device).long()
+        _check_size(name, 'seg_logits', tuple(logits.shape[1:]), label)
+        predicted = _plane(sample['pred_sem_seg']).to(logits.device).long()
+        kept = (label != ignore_index).flatten().nonzero().squeeze(1)
+        label, predicted = label.flatten()[kept], predicted.flatten()[kept]
+        _check_labels(label, max(len(logits), 2), name)
+        return logits.flatten(1).index_select(1, kept).T, label, predicted
+    scores, label = sample['pred_score'].to(logits), sample.get('gt_label')
+    if label is None or label.numel() != 1:
+        raise ValueError(
+            f'{name} needs one gt_label; got {"none" if label is None else label.tolist()}'
+        )
+    if scores.shape != logits.shape or (scores - logits.softmax(0)).abs().max() > SUM_TOLERANCE:
+        raise ValueError(
+            f"the scores of {name} are not the softmax of what its model's head returns: another "
+            'activation, or logits that are changed after the head, cannot be scaled in its layers'
+        )
+    label = label.to(logits.device).long().reshape(1)
+    _check_labels(label, len(logits), name)
+    return logits[None], label, logits.argmax(0, keepdim=True)
+
+
 def _check_size(name: str, key: str, size: tuple[int, ...], label: Tensor) -> None:
     if tuple(label.shape) != size:
         raise ValueError(
