@@ -5,7 +5,7 @@ default_scope = 'mmseg'
 default_hooks = dict(
     checkpoint=dict(save_best='mIoU', rule='greater'),
     reliability_diagram=dict(type='ReliabilityDiagramHook', splits=['test']),
-    confidence_map=dict(type='ConfidenceMapHook', interval=200, worst=4))
+    confidence_map=dict(type='ConfidenceMapHook', interval=200, worst=3))
 visualizer = dict(
     type='SegLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')], name='visualizer')
 
