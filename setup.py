@@ -72,8 +72,16 @@ setup(
             'regex',
             'setuptools<82',
         ],
-        'vis': ['matplotlib', 'tensorboard', 'wandb'],
-        'test': ['pytest', 'ruff', 'onnx', 'onnxruntime', 'onnxscript'],
+        'vis': ['tensorboard', 'wandb'],
+        'test': [
+            'pytest',
+            'ruff',
+            'netcal',
+            'onnx',
+            'onnxruntime',
+            'onnxscript',
+            'torchmetrics',
+        ],
     },
     cmdclass={'build_py': BuildWithMim},
 )

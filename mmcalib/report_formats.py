@@ -22,15 +22,15 @@ def text(tables: Sequence[Table], others: Mapping[str, Sequence[str]], width: in
     console = Console(file=io.StringIO(), width=width)
     for table in tables:
         grid = RichTable(title=table.name, title_justify='left', box=box.SIMPLE_HEAD)
-        for index, name in enumerate(_header(table)):
+        for index, name in enumerate(header(table)):
             grid.add_column(name, justify='left' if index == 0 else 'right')
         for row in table.rows:
-            grid.add_row(*_cells(table, row))
+            grid.add_row(*cells(table, row))
         console.print(grid)
         for note in table.notes:
             console.print(note, markup=False, highlight=False, soft_wrap=True)
         console.print()
-    for line in _others(others):
+    for line in others_left_out(others):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return console.file.getvalue().rstrip()
 
@@ -39,12 +39,12 @@ def markdown(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> st
     """Return tables in Markdown."""
     lines = []
     for table in tables:
-        header = _header(table)
+        names = header(table)
         lines += [f'### {table.name}', '']
-        lines += [f'| {" | ".join(header)} |', '|---|' + '--:|' * (len(header) - 1)]
-        lines += [f'| {" | ".join(_cells(table, row))} |' for row in table.rows]
+        lines += [f'| {" | ".join(names)} |', '|---|' + '--:|' * (len(names) - 1)]
+        lines += [f'| {" | ".join(cells(table, row))} |' for row in table.rows]
         lines += ['', *(f'- {note}' for note in table.notes), '']
-    lines += [f'- {line}' for line in _others(others)]
+    lines += [f'- {line}' for line in others_left_out(others)]
     return '\n'.join(lines).rstrip()
 
 
@@ -60,19 +60,21 @@ def comma_separated(tables: Sequence[Table]) -> str:
     writer.writerow(['table', 'loss', 'runs', *(f'{key} {part}' for key in keys for part in parts)])
     for table in tables:
         for row in table.rows:
-            cells = [table.name, row.label, len(row.runs)]
+            line = [table.name, row.label, len(row.runs)]
             for key in keys:
                 values = row.values(key)
-                cells.append(statistics.mean(values) if values else '')
-                cells.append(statistics.stdev(values) if len(values) > 1 else '')
-                cells.append(row.paper.get(key, ''))
-            writer.writerow(cells)
+                line.append(statistics.mean(values) if values else '')
+                line.append(statistics.stdev(values) if len(values) > 1 else '')
+                line.append(row.paper.get(key, ''))
+            writer.writerow(line)
     return file.getvalue().rstrip()
 
 
 def notes(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> list[str]:
     """Return what a CSV leaves out."""
-    return [f'{table.name}: {note}' for table in tables for note in table.notes] + _others(others)
+    return [f'{table.name}: {note}' for table in tables for note in table.notes] + others_left_out(
+        others
+    )
 
 
 def mean_and_deviation(values: Sequence[float]) -> str:
@@ -83,27 +85,30 @@ def mean_and_deviation(values: Sequence[float]) -> str:
     return f'{mean} ± {statistics.stdev(values):.2f}' if len(values) > 1 else mean
 
 
-def _header(table: Table) -> list[str]:
-    header = ['loss', 'runs']
+def header(table: Table) -> list[str]:
+    """Return the headings of a table's columns."""
+    names = ['loss', 'runs']
     for key in table.columns:
-        header.append(f'{NAMES.get(key, key.split("/")[-1])} (%)')
+        names.append(f'{NAMES.get(key, key.split("/")[-1])} (%)')
         if _published(table):
-            header.append('paper')
-    return header
+            names.append('paper')
+    return names
 
 
-def _cells(table: Table, row: Row) -> list[str]:
-    cells = [row.label, str(len(row.runs))]
+def cells(table: Table, row: Row) -> list[str]:
+    """Return a row's texts, one for each heading."""
+    texts = [row.label, str(len(row.runs))]
     for key in table.columns:
-        cells.append(mean_and_deviation(row.values(key)))
+        texts.append(mean_and_deviation(row.values(key)))
         if _published(table):
-            cells.append(f'{row.paper[key]:.2f}' if key in row.paper else '–')
-    return cells
+            texts.append(f'{row.paper[key]:.2f}' if key in row.paper else '–')
+    return texts
 
 
 def _published(table: Table) -> bool:
     return any(row.paper for row in table.rows)
 
 
-def _others(others: Mapping[str, Sequence[str]]) -> list[str]:
+def others_left_out(others: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a line for each reason why folders are in no table."""
     return [f'In no table, {reason}: {", ".join(paths)}.' for reason, paths in others.items()]

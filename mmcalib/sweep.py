@@ -380,7 +380,6 @@ def draw(summaries: Sequence[dict], paths: Sequence[str | Path]) -> None:
     """Draw sweeps into files, whose suffixes are their formats.
 
     Raises:
-        ImportError: Without matplotlib.
         ValueError: If there is nothing to draw, or a format is unknown.
     """
     figure = draw_sweeps(summaries)

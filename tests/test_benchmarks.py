@@ -29,3 +29,11 @@ def test_losses_prints_a_table(capsys, monkeypatch):
     rows = [line.split(' | ') for line in capsys.readouterr().out.splitlines() if '×' in line]
     assert [row[1] for row in rows] == ['FLSD', 'LS']
     assert all(float(row[5]) > 0 for row in rows)
+
+
+def test_metrics_prints_ratios(capsys, monkeypatch):
+    monkeypatch.setattr(sys, 'argv', ['metrics.py', '--rounds', '1', '--images', '0'])
+    runpy.run_path(str(BENCHMARKS / 'metrics.py'), run_name='__main__')
+    rows = [line.split(' | ') for line in capsys.readouterr().out.splitlines() if 'mmcalib' in line]
+    assert len(rows) == 3
+    assert all(float(row[1]) > 0 for row in rows)

@@ -168,6 +168,32 @@ def test_a_training_and_an_evaluation_step(path):
         assert all(values[key] >= 0 for key in COLUMNS if key.startswith('calibration'))
 
 
+@pytest.mark.usefixtures('_shallow')
+def test_the_papers_evaluation_of_voc(tmp_path):
+    cfg = load(ROOT / 'configs/mbls/deeplabv3_r34_voc.py')
+    cfg.work_dir = str(tmp_path)
+    launch.use_evaluation(cfg, 'paper')
+    assert cfg.work_dir == str(tmp_path / 'paper')
+    reduce(cfg)
+    cfg.model.data_preprocessor.test_cfg.size = (SIZE, SIZE)
+    model = build(cfg).eval()
+    evaluator = Evaluator(cfg.test_evaluator)
+    data, evaluator.dataset_meta = batch(cfg, 'test_dataloader')
+    samples = model.test_step(data)
+    for sample in samples:
+        assert max(sample.seg_logits.shape) == SIZE  # the longest side, without the padding
+        assert sample.gt_sem_seg.shape == sample.seg_logits.shape
+    evaluator.process(samples)
+    assert set(evaluator.evaluate(2)) == {
+        'mIoU',
+        'calibration/ECE',
+        'calibration/AECE',
+        'calibration/AECE_bound',
+    }
+    with pytest.raises(ValueError, match=r'--evaluation voc: .* it has mmseg, paper'):
+        launch.use_evaluation(cfg, 'voc')
+
+
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda p: f'{p.parent.name}/{p.stem}')
 def test_the_model_index_lists_it(path):
     meta = (path.parent / 'metafile.yml').read_text()

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from commands import ROOT, call
 
+from mmcalib.metrics import CalibrationStatistics
+
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 SHORT = ['--cfg-options', 'train_cfg.val_interval=1', 'train_dataloader.dataset.indices=128']
 
@@ -35,6 +37,9 @@ def test_training_ends_with_a_test_of_the_best_checkpoint(trained):
     metrics = results(folder)['metrics']
     assert f'calibration/ECE: {metrics["calibration/ECE"]:.4f}' in last
     assert f'calibration/AECE: {metrics["calibration/AECE"]:.4f}' in last
+    statistics = CalibrationStatistics.load(folder / 'calibration.npz')
+    assert statistics.metrics['ECE'] == pytest.approx(metrics['calibration/ECE'])
+    assert statistics.num_predictions == len(statistics.image_bins) == 797
 
 
 def test_resuming_goes_on_where_it_stopped(trained, tmp_path):

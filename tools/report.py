@@ -12,8 +12,8 @@ from rich.console import Console
 
 from mmcalib import report, report_formats
 
-FORMATS = ('text', 'markdown', 'csv')
-SUFFIXES = {'.md': 'markdown', '.csv': 'csv'}
+FORMATS = ('text', 'markdown', 'csv', 'html')
+SUFFIXES = {'.md': 'markdown', '.csv': 'csv', '.html': 'html'}
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -27,11 +27,19 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         '--protocol',
         help='of the runs to take, such as pooled or paper; without one, that of most of a table',
     )
+    parser.add_argument(
+        '--html',
+        metavar='FILE',
+        help='write one self-contained page of the tables, the figures of the runs, and sweeps; '
+        'short for --format html --out FILE',
+    )
     return parser, parser.parse_args()
 
 
 def main() -> None:
     parser, args = parse_args()
+    if args.html:
+        args.format, args.out = 'html', args.html
     try:
         runs, others = report.collect(args.folders)
     except FileNotFoundError as error:
@@ -41,6 +49,10 @@ def main() -> None:
     if kind == 'csv':
         content = report_formats.comma_separated(tables)
         print('\n'.join(report_formats.notes(tables, others)), file=sys.stderr)
+    elif kind == 'html':
+        from mmcalib import page  # takes matplotlib along
+
+        content = page.build(tables, others, args.folders)
     elif kind == 'markdown':
         content = report_formats.markdown(tables, others)
     else:

@@ -2,7 +2,10 @@
 _base_ = './runtime.py'
 
 default_scope = 'mmseg'
-default_hooks = dict(checkpoint=dict(save_best='mIoU', rule='greater'))
+default_hooks = dict(
+    checkpoint=dict(save_best='mIoU', rule='greater'),
+    reliability_diagram=dict(type='ReliabilityDiagramHook', splits=['test']),
+    confidence_map=dict(type='ConfidenceMapHook', interval=200, worst=4))
 visualizer = dict(
     type='SegLocalVisualizer', vis_backends=[dict(type='LocalVisBackend')], name='visualizer')
 

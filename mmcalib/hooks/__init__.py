@@ -1,6 +1,16 @@
 """What happens when, in a run."""
 
+from mmcalib.hooks.confidence_map import ConfidenceMapHook
+from mmcalib.hooks.logit_distance import LogitDistanceHook
 from mmcalib.hooks.loss_schedule import LossScheduleHook
+from mmcalib.hooks.reliability_diagram import ReliabilityDiagramHook
 from mmcalib.hooks.vocabulary import VocabularyHook, fit_vocabulary
 
-__all__ = ['LossScheduleHook', 'VocabularyHook', 'fit_vocabulary']
+__all__ = [
+    'ConfidenceMapHook',
+    'LogitDistanceHook',
+    'LossScheduleHook',
+    'ReliabilityDiagramHook',
+    'VocabularyHook',
+    'fit_vocabulary',
+]

@@ -20,6 +20,9 @@ EXACT_LIMIT = 1_000_000
 CELL_BITS = 12
 OCTAVES = 24  # from 1 down to 2^-24, the last step before 1 in float32
 
+# A classifier adds single values, whose tensors take far more room than what is in them.
+MANY = 1000
+
 # Fine enough for a diagram of any number of bins, and at most 6,146 cells.
 CONDENSED_BITS = 8
 
@@ -43,7 +46,12 @@ def equal_width_bins(
 
 
 def classwise_bins(
-    probs: Tensor, label: Tensor, num_bins: int, *, convention: Convention = MMCALIB
+    probs: Tensor,
+    label: Tensor,
+    num_bins: int,
+    *,
+    convention: Convention = MMCALIB,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Count, for every class, the probabilities that it was given in bins of equal width.
 
@@ -52,17 +60,18 @@ def classwise_bins(
         label: ``(M,)`` true classes.
         num_bins: B.
         convention: As for :func:`equal_width_bins`.
+        out: A table to add to.
 
     Returns:
         ``(3, K, B)`` float64 table: count, how many are of that class, sum of probabilities.
     """
     classes = torch.arange(len(probs))[:, None]
     size = convention.num_columns(num_bins)
+    if out is None:
+        out = torch.zeros(3, len(probs), size, dtype=torch.float64)
     index = classes * size + convention.bin_of(probs, num_bins)
-    table = _table(
-        index.flatten(), probs.flatten(), (label == classes).flatten(), len(probs) * size
-    )
-    return table.view(3, len(probs), size)
+    add_to(out.view(3, -1), index.flatten(), probs.flatten(), (label == classes).flatten())
+    return out
 
 
 def equal_mass_bins(table: Tensor, num_bins: int) -> Tensor:
@@ -125,6 +134,8 @@ class ConfidenceCells:
         if self.exact:
             self._conf.append(conf)
             self._correct.append(correct)
+            if len(self._conf) == MANY:
+                self.compact()
             if self.count > self._limit:
                 self._coarsen()
         else:
@@ -145,7 +156,7 @@ class ConfidenceCells:
         return self
 
     def compact(self) -> None:
-        """Join the kept values into one tensor, for a small pickle."""
+        """Join the kept values into one tensor, for less memory and a small pickle."""
         if self._conf:
             self._conf, self._correct = [torch.cat(self._conf)], [torch.cat(self._correct)]
 
@@ -183,7 +194,7 @@ class ConfidenceCells:
     def _add_fine(self, conf: Tensor, correct: Tensor) -> None:
         index = cell_of(conf, self.bits)
         conf = conf.double()
-        self._table += _table(index, conf, correct, num_cells(self.bits))
+        add_to(self._table, index, conf, correct)
         both = torch.stack([conf, -conf])
         self._extremes.scatter_reduce_(1, index.expand(2, -1), both, 'amin')
 
@@ -214,9 +225,21 @@ def cell_of(conf: Tensor, bits: int) -> Tensor:
     return size - 1 - (code - lowest).clamp_(0, size - 1).long()
 
 
-def _table(index: Tensor, conf: Tensor, correct: Tensor, size: int) -> Tensor:
+def add_to(table: Tensor, index: Tensor, conf: Tensor, correct: Tensor) -> Tensor:
+    """Count predictions in the columns of a ``(3, C)`` table, in place, and return it."""
+    conf, size = conf.double(), table.shape[1]
+    if len(index) < size:  # make nothing as large as the table
+        table[0].scatter_add_(0, index, torch.ones_like(conf))
+        table[1].scatter_add_(0, index, correct.double())
+        table[2].scatter_add_(0, index, conf)
+        return table
     # One count for right and wrong; adding booleans up as float64 would take as long again.
-    wrong, right = torch.bincount(2 * index + correct, minlength=2 * size).double().view(-1, 2).T
-    return torch.stack(
-        [wrong + right, right, torch.bincount(index, weights=conf.double(), minlength=size)]
-    )
+    wrong, right = torch.bincount(2 * index + correct, minlength=2 * size).view(-1, 2).T
+    table[0] += wrong + right
+    table[1] += right
+    table[2] += torch.bincount(index, weights=conf, minlength=size)
+    return table
+
+
+def _table(index: Tensor, conf: Tensor, correct: Tensor, size: int) -> Tensor:
+    return add_to(torch.zeros(3, size, dtype=torch.float64), index, conf, correct)

@@ -166,7 +166,7 @@ class CalibrationMetric(BaseMetric):
                 )
             self._close_last_row()
             self.results.append(self._row(prediction))
-            self._last = prediction
+            self._last = prediction if self._keeps_large_tables else None
 
     def _row(self, prediction: Prediction) -> dict:
         means = [getattr(prediction, MEANS[name]) for name in MEANS]
@@ -193,16 +193,18 @@ class CalibrationMetric(BaseMetric):
         These are too large for a row per image, so the first row of a group on this rank has them.
         The last prediction of a rank is kept apart until now, since it may be a sampler's padding.
         """
-        tables = self._large_tables()
-        if tables is None or self._last is None:
+        if self._last is None:
             return
         group = PROTOCOLS[self.protocol].group
-        tables.add(self._last)
         if group == 1:
+            tables = self._large_tables()
+            tables.add(self._last)
             self.results[-1]['values'] = tables.values(self.metrics)
         if group != 1 or self.keep_statistics:
             first = self._first_row_of_group(group)
-            first['large'] = first['large'].merge(tables) if 'large' in first else tables
+            if 'large' not in first:
+                first['large'] = self._large_tables()
+            first['large'].add(self._last)
         self._last = None
 
     def _first_row_of_group(self, group: int | None) -> dict:
@@ -214,27 +216,26 @@ class CalibrationMetric(BaseMetric):
         first_of_group = last // group * group
         return self.results[-(-(first_of_group - rank) // world_size)]
 
-    def _large_tables(self) -> LargeTables | None:
+    @property
+    def _keeps_large_tables(self) -> bool:
+        return self.keep_statistics or not set(LARGE).isdisjoint(self.metrics)
+
+    def _large_tables(self) -> LargeTables:
         group = PROTOCOLS[self.protocol].group
-        cells = 'AECE' in self.metrics or self.keep_statistics
-        classwise = 'ClasswiseECE' in self.metrics
-        if not cells and not classwise:
-            return None
         return LargeTables(
             self.num_bins,
             CONVENTIONS[self.convention],
-            cells=cells,
-            classwise=classwise,
+            cells='AECE' in self.metrics or self.keep_statistics,
+            classwise='ClasswiseECE' in self.metrics,
             # A table for each batch of the paper's must be small.
             coarse=group is not None and group > 1,
         )
 
     def evaluate(self, size: int) -> dict:
         """Return the metrics of the first `size` samples, in the order of the dataset."""
-        tables = self._large_tables()
-        if tables is not None and self._last is not None:
-            tables.add(self._last)
-            self.results[-1]['large'] = tables
+        if self._last is not None:
+            self.results[-1]['large'] = self._large_tables()
+            self.results[-1]['large'].add(self._last)
         self._last = None
         for row in self.results:
             if 'large' in row:

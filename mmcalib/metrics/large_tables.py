@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+import torch
 from torch import Tensor
 
 from mmcalib.metrics import errors
@@ -55,19 +56,23 @@ class LargeTables:
             self.cells.add(prediction.conf, prediction.correct)
         if self._options['classwise']:
             self.classwise = classwise_bins(
-                prediction.probs, prediction.label, self.num_bins, convention=self.convention
+                prediction.probs,
+                prediction.label,
+                self.num_bins,
+                convention=self.convention,
+                out=self.classwise,
             )
             if prediction.label.numel():
-                self.highest_label = int(prediction.label.max())
+                self.highest_label = max(self.highest_label, int(prediction.label.max()))
 
     def merge(self, other: LargeTables) -> LargeTables:
         """Add everything that `other` holds, and return self."""
         if self.cells is not None:
             self.cells.merge(other.cells)
         if other.classwise is not None:
-            self.classwise = (
-                other.classwise if self.classwise is None else self.classwise + other.classwise
-            )
+            if self.classwise is None:
+                self.classwise = torch.zeros_like(other.classwise)
+            self.classwise += other.classwise
         self.highest_label = max(self.highest_label, other.highest_label)
         return self
 

@@ -144,6 +144,48 @@ def _check_size(name: str, key: str, size: tuple[int, ...], label: Tensor) -> No
         )
 
 
+class PredictionMap(NamedTuple):
+    """The prediction of one segmented image, as arrays of its pixels on the CPU.
+
+    Attributes:
+        conf: ``(H, W)`` float32 probability of the predicted class.
+        predicted: ``(H, W)`` int64.
+        label: ``(H, W)`` int64, with the ignored ones as they are.
+    """
+
+    conf: Tensor
+    predicted: Tensor
+    label: Tensor
+
+
+def read_map(sample: Mapping, *, step: int = 1) -> PredictionMap:
+    """Read every `step`-th pixel of every `step`-th line of an evaluated data sample of mmseg.
+
+    Nothing is computed, and nothing new is kept, on the sample's own device.
+
+    Args:
+        sample: What :func:`read_prediction` has read without complaint.
+        step: At least 1.
+    """
+    pixels = slice(None, None, step), slice(None, None, step)
+    logits = torch.stack([plane.detach().cpu()[pixels] for plane in sample['seg_logits']['data']])
+    logits = logits.float()
+    predicted = _plane(sample['pred_sem_seg']).cpu()[pixels].long()
+    label = _plane(sample['gt_sem_seg']).cpu()[pixels].long()
+    if len(logits) == 1:  # a binary head, see read_prediction
+        conf = torch.where(predicted == 1, logits[0], 1 - logits[0])
+    else:
+        conf = torch.exp(logits.amax(dim=0) - logits.logsumexp(dim=0)).clamp(max=1)
+    return PredictionMap(conf, predicted, label)
+
+
+def map_size(sample: Mapping) -> tuple[int, int] | None:
+    """Return (H, W) of an evaluated data sample of mmseg, None for another toolbox's."""
+    if 'seg_logits' not in sample:
+        return None
+    return tuple(sample['seg_logits']['data'].shape[-2:])
+
+
 def _read_classification(sample: Mapping, name: str, wanted: Collection[str]) -> Prediction:
     scores = _float(sample['pred_score'].detach()).cpu()
     _check_finite(scores, name, 'pred_score')

@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from mmcalib.visualization.style import COLOURS, GREY, MARKERS
 
 ECE = 'calibration/ECE'
 QUALITIES = {'accuracy/top1': 'top-1 accuracy (%)', 'mIoU': 'mIoU (%)'}
@@ -18,12 +19,8 @@ PARAMETERS = {
     'alpha': 'weight $\\alpha$ ($\\lambda$ of MbLS)',
     'gamma': '$\\gamma$',
 }
-# Okabe and Ito's colours, which differ in lightness too; markers tell them apart without any.
-COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
-MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 SPLITS = {'val': ('validation', '--'), 'test': ('test, not used for selection', '-')}
 CROWDED = 14  # ticks that an axis has room for
-GREY = '#444444'
 
 
 def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
@@ -45,16 +42,9 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
         The figure; ``savefig`` writes it.
 
     Raises:
-        ImportError: Without matplotlib.
         ValueError: If there is no sweep, none has been evaluated, or they have no quality measure
             in common.
     """
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-    except ImportError as error:
-        raise ImportError('figures need matplotlib: pip install "mmcalib[vis]"') from error
-
     quality = _quality(sweeps)
     figure = Figure(figsize=(7.0, 3.3), layout='constrained')
     places, ticks = _places(sweeps), _ticks(sweeps)

@@ -1,5 +1,3 @@
-import sys
-
 import pytest
 
 from mmcalib.visualization.sweep import draw_sweeps
@@ -65,9 +63,3 @@ def test_what_cannot_be_drawn_is_said():
         draw_sweeps([])
     with pytest.raises(ValueError, match='accuracy/top1, mIoU in common'):
         draw_sweeps([sweep(), sweep(quality='accuracy/top1')])
-
-
-def test_without_matplotlib_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
-    with pytest.raises(ImportError, match=r'mmcalib\[vis\]'):
-        draw_sweeps([sweep()])

@@ -3,14 +3,18 @@
     python tools/benchmarks/metrics.py
 
 Times are of one image of 21 classes and 375×500 pixels, as ratios to one `max` and one `logsumexp`
-over its logits; contenders take turns, and each time is the best of its rounds. Memory is what the
-peak of the process grows by. Run it on a quiet machine; torchmetrics and mmseg are optional.
+over its logits; contenders take turns, and each time is the best of its rounds. Memory is what a
+process grows by after the first 8 images, on Linux. Run it on a quiet machine; torchmetrics and
+mmseg are optional.
 """
 
 import argparse
 import importlib
+import multiprocessing
 import resource
 import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import torch
 
@@ -46,6 +50,10 @@ def ours(*names):
     return lambda sample: metric.process(None, [sample])
 
 
+def ours_all():
+    return ours('ECE', 'AECE', 'NLL')
+
+
 def torchmetrics_ece():
     module = importlib.import_module('torchmetrics.classification')
     metric = module.MulticlassCalibrationError(CLASSES, n_bins=15, ignore_index=255)
@@ -66,7 +74,7 @@ def mmseg_miou():
 CONTENDERS = {
     'max and logsumexp': lambda: floor,
     'mmcalib: ECE': lambda: ours('ECE'),
-    'mmcalib: ECE, AECE, NLL': lambda: ours('ECE', 'AECE', 'NLL'),
+    'mmcalib: ECE, AECE, NLL': ours_all,
     'mmcalib: ECE, AECE, NLL, Brier, ClasswiseECE': lambda: ours(
         'ECE', 'AECE', 'NLL', 'Brier', 'ClasswiseECE'
     ),
@@ -97,43 +105,56 @@ def times(rounds):
 
 
 def growth(run, repeats):
-    """Return the MiB by which a contender's calls raise the peak of the process."""
+    """Return the MiB by which a contender's calls make the process grow."""
 
-    def peak():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    def resident():
+        pages = int(Path('/proc/self/statm').read_text().split()[1])
+        return pages * resource.getpagesize() / 2**20
 
-    run(0)
-    before = peak()
-    for number in range(1, repeats):
+    for number in range(8):
         run(number)
-    return peak() - before
+    before = resident()
+    for number in range(8, repeats):
+        run(number)
+    return resident() - before
+
+
+def growth_of_images(build, images):
+    samples, run = [draw(seed) for seed in range(4)], build()
+    return growth(lambda number: run(samples[number % 4]), images)
+
+
+def growth_of_classes():
+    metric = CalibrationMetric(['ECE', 'AECE', 'ClasswiseECE'])
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.softmax(4 * torch.randn(64, 1000, generator=generator), dim=1)
+
+    def run(number):
+        label = torch.tensor([number % 1000])
+        metric.process(None, [{'pred_score': scores[number % 64], 'gt_label': label}])
+        if number == 49_999:
+            metric.evaluate(50_000)
+
+    return growth(run, 50_000)
+
+
+def alone(function, *args):
+    """Run a measurement in a new process, which has no free memory of others to use."""
+    context = multiprocessing.get_context('spawn')
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        return pool.submit(function, *args).result()
 
 
 def memory(images):
-    """Return the growth by what was measured."""
-    samples = [draw(seed) for seed in range(4)]
-    rows = {}
-    run = ours('ECE', 'AECE', 'NLL')
-    rows[f'mmcalib: ECE, AECE, NLL of {images:,} images'] = growth(
-        lambda number: run(samples[number % 4]), images
-    )
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.softmax(4 * torch.randn(64, 1000, generator=generator), dim=1)
-    classwise = CalibrationMetric(['ECE', 'AECE', 'ClasswiseECE'])
-
-    def classify(number):
-        label = torch.tensor([number % 1000])
-        classwise.process(None, [{'pred_score': scores[number % 64], 'gt_label': label}])
-
-    rows['mmcalib: with ClasswiseECE of 50,000 samples of 1,000 classes'] = growth(classify, 50_000)
-    classwise.evaluate(50_000)
+    """Yield what was measured, and its growth in MiB."""
+    name = 'ECE, AECE, NLL'
+    yield f'mmcalib: {name} of {images:,} images', alone(growth_of_images, ours_all, images)
+    yield 'mmcalib: ECE, AECE, ClasswiseECE of 50,000 × 1,000 classes', alone(growth_of_classes)
     try:
-        update = torchmetrics_ece()
+        part = alone(growth_of_images, torchmetrics_ece, 108)
     except ImportError:
-        return rows
-    part = growth(lambda number: update(samples[number % 4]), 100)
-    rows[f'torchmetrics: ECE of {images:,} images, extrapolated from 100'] = part * images / 100
-    return rows
+        return
+    yield f'torchmetrics: ECE of {images:,} images, extrapolated from 100', part * images / 100
 
 
 def main():
@@ -151,7 +172,7 @@ def main():
         print(f'| {name} | {1e3 * seconds:.1f} | {seconds / base:.2f} |')
     if args.images:
         print('\n| memory | MiB |\n|---|--:|')
-        for name, size in memory(args.images).items():
+        for name, size in memory(args.images):
             print(f'| {name} | {size:.0f} |', flush=True)
 
 

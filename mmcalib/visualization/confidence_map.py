@@ -1,0 +1,297 @@
+"""Segmented images as the paper shows them: labels, prediction, confidence, errors, reliability."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.collections import PatchCollection
+from matplotlib.figure import Figure
+from matplotlib.image import BboxImage
+from matplotlib.patches import Rectangle
+from matplotlib.transforms import Bbox, TransformedBbox
+
+from mmcalib.visualization.reliability import draw_small
+from mmcalib.visualization.style import GREY, percent
+
+ARRAYS = ('image', 'label', 'predicted', 'conf', 'valid', 'table')
+PANELS = ('image', 'ground truth', 'prediction', 'confidence', 'errors')
+# Dark where sure, as in the paper, so that doubt lights up.
+COLOURMAP = 'cividis_r'
+RIGHT, WRONG, IGNORED = (221, 221, 221), (213, 94, 0), (255, 255, 255)
+ERRORS = {RIGHT: 'right', WRONG: 'wrong', IGNORED: 'ignored'}
+PANEL = 1.75  # inches
+GAP = 0.08
+CAPTION = 0.24
+MARGIN = 0.15
+LINE = 0.17
+PER_LINE = 5  # classes in the legend
+
+
+@dataclass(frozen=True)
+class ConfidenceView:
+    """One segmented image, at the size it is drawn at.
+
+    Attributes:
+        index: Its place in the dataset.
+        name: What captions call it, such as its file name.
+        image: ``(H, W, 3)`` uint8, RGB.
+        label: ``(H, W)`` int16 true classes.
+        predicted: ``(H, W)`` int16.
+        conf: ``(H, W)`` float16 probability of the predicted class.
+        valid: ``(H, W)`` booleans, False where the label is to be ignored.
+        table: ``(3, B)`` bins of equal width of the whole image: count, correct, sum of
+            confidences.
+    """
+
+    index: int
+    name: str
+    image: np.ndarray
+    label: np.ndarray
+    predicted: np.ndarray
+    conf: np.ndarray
+    valid: np.ndarray
+    table: np.ndarray
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error of the image, in percent."""
+        count, correct, conf = self.table
+        return 100 * float(np.abs(correct - conf).sum() / max(count.sum(), 1))
+
+    def renamed(self, name: str) -> ConfidenceView:
+        """Return the same view under another name."""
+        return replace(self, name=name)
+
+
+@dataclass(frozen=True)
+class ConfidenceMaps:
+    """What one run leaves of its images.
+
+    Attributes:
+        views: The chosen ones, in the order of the dataset.
+        worst: Those with the largest calibration error, the worst first.
+        classes: K names.
+        palette: K RGB colours, 0 to 255; None for a palette of matplotlib's.
+    """
+
+    views: list[ConfidenceView]
+    worst: list[ConfidenceView]
+    classes: list[str]
+    palette: list[list[int]] | None = None
+
+    def save(self, path: str | Path) -> None:
+        """Write everything to one compressed ``.npz`` file, in place of what it held."""
+        arrays = {
+            f'{kind}_{number}_{key}': value
+            for kind in ('views', 'worst')
+            for number, view in enumerate(getattr(self, kind))
+            for key, value in vars(view).items()
+            if key in ARRAYS
+        }
+        info = {
+            kind: [{'index': view.index, 'name': view.name} for view in getattr(self, kind)]
+            for kind in ('views', 'worst')
+        }
+        info |= {'classes': self.classes, 'palette': self.palette}
+        np.savez_compressed(path, info=json.dumps(info), **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> ConfidenceMaps:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            ValueError: For another kind of file.
+        """
+        with np.load(path) as file:
+            try:
+                info = json.loads(str(file['info']))
+                for kind in ('views', 'worst'):
+                    info[kind] = [
+                        ConfidenceView(
+                            **view, **{key: file[f'{kind}_{number}_{key}'] for key in ARRAYS}
+                        )
+                        for number, view in enumerate(info[kind])
+                    ]
+                return cls(**info)
+            except (KeyError, TypeError, json.JSONDecodeError) as error:
+                raise ValueError(f'{path} does not hold confidence maps: {error!r}') from error
+
+
+def draw_confidence_maps(
+    views: Sequence[ConfidenceView],
+    *,
+    classes: Sequence[str],
+    palette: Sequence[Sequence[int]] | None = None,
+    title: str = '',
+    diagrams: bool = True,
+) -> Figure:
+    """Draw a row of panels for each view: five maps and a small reliability diagram.
+
+    The scale of confidence is always 0 to 100 %, dark where the network is sure. Where the same
+    image follows itself, as when several methods are compared, the image and its ground truth are
+    not repeated.
+
+    Source: the paper's qualitative figures of segmentation.
+
+    Args:
+        views: At least one; of any sizes.
+        classes: K names.
+        palette: K RGB colours, 0 to 255; a palette of matplotlib's if None.
+        title: Above the figure.
+        diagrams: Whether each row ends with its reliability diagram.
+
+    Returns:
+        The figure; ``savefig`` writes it.
+
+    Raises:
+        ValueError: If there is no view, or there are fewer colours than classes.
+    """
+    if not views:
+        raise ValueError('there is no image to draw')
+    colours = _palette(classes, palette)
+    # One grid for all, so that headings fit; its shape is that of the widest image.
+    ratio = min(view.label.shape[0] / view.label.shape[1] for view in views)
+    ratio = min(max(ratio, 0.5), 1.2)
+    height = PANEL * ratio
+    shown = _classes_shown(views, len(classes))
+
+    strip = len(PANELS) * PANEL + (len(PANELS) - 1) * GAP
+    left, top = MARGIN, MARGIN + (0.3 if title else 0) + 0.22
+    diagram = min(height, PANEL)
+    width = left + strip + MARGIN + (0.55 + diagram + MARGIN if diagrams else 0)
+    bottom = max(LINE * -(-len(shown) // PER_LINE), 0.6) + 0.25
+    total = top + len(views) * (height + CAPTION) + bottom
+    figure = Figure(figsize=(width, total))
+
+    def place(x: float, y: float, w: float, h: float) -> list[float]:
+        """Return fractions of the figure for inches from its left and its top."""
+        return [x / width, 1 - (y + h) / total, w / width, h / total]
+
+    def paint(pixels: np.ndarray, *inches: float) -> None:
+        """Put pixels onto the figure; axes would take several times longer."""
+        box = TransformedBbox(Bbox.from_bounds(*place(*inches)), figure.transFigure)
+        image = BboxImage(box, interpolation='nearest', origin='upper')
+        image.set_data(pixels)
+        figure.add_artist(image)
+
+    def write(x: float, y: float, text: str, **style) -> None:
+        figure.text(x / width, 1 - y / total, text, **style)
+
+    if title:
+        write(left, MARGIN, title, va='top', fontsize=11, weight='bold')
+    for column, name in enumerate(PANELS):
+        x = left + column * (PANEL + GAP) + PANEL / 2
+        write(x, top - 0.04, name, ha='center', va='bottom', fontsize=9)
+    if diagrams:
+        x = left + strip + 0.55 + diagram / 2
+        write(x, top - 0.04, 'reliability (%)', ha='center', va='bottom', fontsize=9)
+    for row, view in enumerate(views):
+        y = top + row * (height + CAPTION)
+        again = row > 0 and _same_image(view, views[row - 1])
+        paint(_strip(view, colours, height / PANEL, again), left, y, strip, height)
+        write(left, y + height + 0.04, _caption(view), va='top', fontsize=8, color=GREY)
+        if diagrams:
+            axes = figure.add_axes(place(left + strip + 0.55, y, diagram, diagram))
+            draw_small(axes, torch.from_numpy(view.table))
+
+    y = total - bottom + 0.12
+    x = left + 3 * (PANEL + GAP)
+    paint(_scale()[None], x, y, PANEL, 0.12)
+    for share in (0, 50, 100):
+        write(x + PANEL * share / 100, y + 0.15, share, ha='center', va='top', fontsize=7)
+    write(x + PANEL / 2, y + 0.28, 'confidence (%)', ha='center', va='top', fontsize=8)
+    # A column of the legend is as wide as three panels allow; matplotlib's own legends take a
+    # third of the whole figure's time.
+    column = 3 * (PANEL + GAP) / PER_LINE
+    entries = [
+        (left + column * (n % PER_LINE), y + LINE * (n // PER_LINE), colours[k], classes[k])
+        for n, k in enumerate(shown)
+    ]
+    x = left + 4 * (PANEL + GAP) + 0.2
+    for line, (colour, name) in enumerate(ERRORS.items()):
+        entries.append((x, y + LINE * line, np.array(colour), name))
+    swatches = [
+        Rectangle(place(px, py, 0.15, 0.1)[:2], 0.15 / width, 0.1 / total) for px, py, *_ in entries
+    ]
+    figure.add_artist(
+        PatchCollection(
+            swatches, facecolors=[colour / 255 for *_, colour, _ in entries], edgecolors=GREY,
+            linewidths=0.4, transform=figure.transFigure,
+        )
+    )  # fmt: skip
+    for px, py, _, name in entries:
+        write(px + 0.2, py - 0.02, name, va='top', fontsize=8)
+    return figure
+
+
+def _scale() -> np.ndarray:
+    """Return the ``(256, 3)`` colours of confidences from 0 to 1."""
+    return (matplotlib.colormaps[COLOURMAP](np.arange(256))[:, :3] * 255).astype(np.uint8)
+
+
+def _strip(view: ConfidenceView, colours: np.ndarray, ratio: float, again: bool) -> np.ndarray:
+    """Return the five panels as one image, the first two blank if they are shown `again`."""
+    label = np.where(view.valid[..., None], colours[np.where(view.valid, view.label, 0)], IGNORED)
+    scale = _scale()
+    conf = scale[(view.conf.astype(np.float32) * 255).round().astype(np.uint8)]
+    right = np.where((view.predicted == view.label)[..., None], RIGHT, WRONG)
+    errors = np.where(view.valid[..., None], right, IGNORED)
+    panels = [view.image, label, colours[view.predicted], conf, errors]
+    if again:
+        panels[:2] = [np.full_like(panel, 255) for panel in panels[:2]]
+    height, width = view.label.shape
+    # Letterboxed to the panel's shape, and enlarged so that the gap is a whole number of pixels.
+    across = max(width, round(height / ratio), 200)
+    canvas = (round(across * ratio), across)
+    gap = np.full((canvas[0], round(across * GAP / PANEL), 3), 255, np.uint8)
+    parts = []
+    for panel in panels:
+        parts += [_fit(panel.astype(np.uint8), canvas), gap]
+    return np.concatenate(parts[:-1], axis=1)
+
+
+def _fit(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Enlarge or shrink an image to as much of a white canvas as it fills, in its middle."""
+    scale = min(size[0] / pixels.shape[0], size[1] / pixels.shape[1])
+    height, width = (max(1, round(extent * scale)) for extent in pixels.shape[:2])
+    rows = np.arange(height) * pixels.shape[0] // height
+    columns = np.arange(width) * pixels.shape[1] // width
+    canvas = np.full((*size, 3), 255, np.uint8)
+    top, left = (size[0] - height) // 2, (size[1] - width) // 2
+    canvas[top : top + height, left : left + width] = pixels[rows[:, None], columns]
+    return canvas
+
+
+def _same_image(view: ConfidenceView, other: ConfidenceView) -> bool:
+    return view.index == other.index and np.array_equal(view.label, other.label)
+
+
+def _caption(view: ConfidenceView) -> str:
+    count, correct, conf = view.table.sum(axis=1)
+    if count == 0:
+        return f'{view.name}: no valid pixel'
+    return (
+        f'{view.name}: ECE {percent(view.error)}, accuracy {percent(100 * correct / count)}, '
+        f'mean confidence {percent(100 * conf / count)}, {int(count):,} pixels'
+    )
+
+
+def _palette(classes: Sequence[str], palette: Sequence[Sequence[int]] | None) -> np.ndarray:
+    if palette is None:
+        colours = matplotlib.colormaps['tab20'](np.arange(len(classes)) % 20)[:, :3]
+        return (colours * 255).astype(np.uint8)
+    if len(palette) < len(classes):
+        raise ValueError(f'{len(classes)} classes need as many colours, got {len(palette)}')
+    return np.asarray(palette, dtype=np.uint8)
+
+
+def _classes_shown(views: Sequence[ConfidenceView], num_classes: int) -> list[int]:
+    seen = {int(k) for view in views for k in np.unique(view.label[view.valid])}
+    seen |= {int(k) for view in views for k in np.unique(view.predicted)}
+    return sorted(k for k in seen if 0 <= k < num_classes)

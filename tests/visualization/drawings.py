@@ -1,0 +1,36 @@
+"""Tables and views to draw, at random."""
+
+import numpy as np
+import torch
+
+from mmcalib.metrics import equal_width_bins
+from mmcalib.visualization import ConfidenceView
+
+
+def table(num_bins=10, n=500, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    conf = torch.rand(n, generator=generator).sqrt()
+    return equal_width_bins(conf, torch.rand(n, generator=generator) < conf**2, num_bins)
+
+
+def view(index=0, size=(12, 20), num_classes=3, seed=0, name='image'):
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, num_classes, size).astype(np.int16)
+    label[0] = 255
+    return ConfidenceView(
+        index=index,
+        name=f'{name} {index}',
+        image=rng.integers(0, 256, (*size, 3)).astype(np.uint8),
+        label=label,
+        predicted=rng.integers(0, num_classes, size).astype(np.int16),
+        conf=rng.random(size).astype(np.float16),
+        valid=label != 255,
+        table=table(seed=seed).numpy(),
+    )
+
+
+def words(figure):
+    """All texts of a figure and of its axes."""
+    from matplotlib.text import Text
+
+    return ' '.join(text.get_text() for text in figure.findobj(Text))

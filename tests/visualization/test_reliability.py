@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+import torch
+from drawings import table, words
+from matplotlib.patches import StepPatch
+
+from mmcalib.visualization import Reliability, draw_reliability, to_rgb
+
+
+def test_a_panel_says_what_was_measured_in_units():
+    errors = {'ECE': 12.345, 'AECE': 11.0}
+    diagram = Reliability('mbls/digits', table(), errors=errors, note='15 bins')
+    figure = draw_reliability([diagram])
+    text = words(figure)
+    for part in (
+        'mbls/digits', 'ECE 12.35 %, AECE 11.00 %', 'n = 500, 15 bins', 'confidence (%)',
+        'accuracy (%)', 'predictions (%)', 'over-confident by',
+    ):  # fmt: skip
+        assert part in text
+    top, bottom = figure.axes
+    assert top.get_xlim() == bottom.get_xlim() == top.get_ylim() == (0, 100)
+    width, height = figure.get_size_inches()
+    box = top.get_position()
+    assert box.width * width == pytest.approx(box.height * height)  # so the diagonal has 45 degrees
+
+
+def test_bars_and_gaps_are_those_of_the_table():
+    rows = torch.tensor([[4.0, 0, 6], [1, 0, 6], [1.2, 0, 5.1]], dtype=torch.float64)
+    figure = draw_reliability([Reliability('', rows)])
+    top, bottom = figure.axes
+    accuracy, over, under = (
+        patch.get_data() for patch in top.patches if isinstance(patch, StepPatch)
+    )
+    np.testing.assert_allclose(accuracy.values, [25, 0, 100])
+    np.testing.assert_allclose(over.values, [30, 0, 100])  # conf 30 over accuracy 25
+    np.testing.assert_allclose(under.values, [25, 0, 85])
+    (histogram,) = (patch for patch in bottom.patches if isinstance(patch, StepPatch))
+    np.testing.assert_allclose(histogram.get_data().values, [40, 0, 60])
+
+
+def test_bins_of_equal_count_have_a_histogram_of_their_own():
+    diagram = Reliability('', table(5), equal_mass=True, histogram=table(20))
+    top, bottom = draw_reliability([diagram]).axes
+    assert len(bottom.patches[0].get_data().values) == 20
+    count, correct, conf = table(5)
+    line = next(line for line in top.lines if line.get_marker() == 'o')
+    np.testing.assert_allclose(line.get_xdata(), 100 * conf / count)
+    np.testing.assert_allclose(line.get_ydata(), 100 * correct / count)
+
+
+@pytest.mark.parametrize('count', [1, 2, 5])
+def test_side_by_side_and_overlaid(count):
+    band = torch.tensor([[0.1], [0.9]], dtype=torch.float64).repeat(1, 10)
+    diagrams = [Reliability(f'run {i}', table(seed=i), band=band) for i in range(count)]
+    assert len(draw_reliability(diagrams).axes) == 2 * count
+    figure = draw_reliability(diagrams, overlay=True, zoom=(80, 100))
+    assert len(figure.axes) == 2 and len(figure.axes[0].child_axes) == 1
+    assert figure.axes[0].child_axes[0].get_xlim() == (80, 100)
+    names = words(figure)
+    assert all(f'run {i}\n' in names for i in range(count))
+
+
+def test_nothing_of_it_is_cut():
+    diagrams = [Reliability(f'run {i}', table(seed=i), errors={'ECE': 1.0}) for i in range(5)]
+    for options in ({}, {'overlay': True}):
+        figure = draw_reliability(diagrams, **options)
+        assert to_rgb(figure).shape[2] == 3
+        outer = figure.bbox.padded(1)
+        for text in [
+            *figure.legends[0].get_texts(),
+            *(axes.title for axes in figure.axes),
+            *(axes.xaxis.label for axes in figure.axes),
+            *(axes.yaxis.label for axes in figure.axes),
+        ]:
+            if text.get_text():
+                box = text.get_window_extent()
+                assert outer.x0 <= box.x0 and box.x1 <= outer.x1
+                assert outer.y0 <= box.y0 and box.y1 <= outer.y1, text
+
+
+def test_what_cannot_be_drawn_is_said():
+    with pytest.raises(ValueError, match='no evaluation'):
+        draw_reliability([])
+    with pytest.raises(ValueError, match="'run' has no predictions"):
+        draw_reliability([Reliability('run', torch.zeros(3, 5))])
+    with pytest.raises(ValueError, match=r'interval in percent.*got \(90, 110\)'):
+        draw_reliability([Reliability('run', table())], zoom=(90, 110))
+
+
+def test_formats(tmp_path):
+    for suffix in ('png', 'pdf', 'svg'):
+        path = tmp_path / f'figure.{suffix}'
+        draw_reliability([Reliability('run', table())]).savefig(path)
+        assert path.stat().st_size > 1000

@@ -1,0 +1,60 @@
+"""Draw figures of tested runs, as PNG, PDF or SVG, from what their tests left.
+
+tools/visualize.py reliability work_dirs/ce/digits work_dirs/mbls/digits --out diagram.pdf
+tools/visualize.py maps work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out maps.png
+tools/visualize.py worst work_dirs/mbls/digit_scenes --out worst.png
+"""
+
+import argparse
+from pathlib import Path
+
+from mmcalib import figures
+
+
+def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        'kind',
+        choices=['reliability', 'maps', 'worst'],
+        help='reliability diagrams; the images that all runs have drawn, below one another; or '
+        "each run's worst-calibrated images",
+    )
+    parser.add_argument('runs', nargs='+', help='work dirs, or the .npz or .json files in them')
+    parser.add_argument('--out', required=True, help='file to write')
+    parser.add_argument('--names', nargs='+', help='of the runs; their loss unless given')
+    parser.add_argument('--overlay', action='store_true', help='all diagrams in one panel')
+    parser.add_argument('--num-bins', type=int, help="of the diagrams; the metric's own if not set")
+    parser.add_argument('--equal-mass', action='store_true', help='bins of equal count')
+    parser.add_argument(
+        '--zoom', nargs=2, type=float, metavar=('LOW', 'HIGH'), help='part to enlarge, in percent'
+    )
+    parser.add_argument('--dpi', type=float, default=200, help='of a PNG (default: %(default)s)')
+    return parser, parser.parse_args()
+
+
+def main() -> None:
+    parser, args = parse_args()
+    try:
+        names = figures.names_of(args.runs, args.names)
+        if args.kind == 'reliability':
+            figure = figures.draw_reliabilities(
+                args.runs,
+                names,
+                num_bins=args.num_bins,
+                equal_mass=args.equal_mass,
+                overlay=args.overlay,
+                zoom=args.zoom,
+            )
+        else:
+            figure = figures.draw_maps(args.runs, names, worst=args.kind == 'worst')
+        Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(args.out, dpi=args.dpi)
+    except (FileNotFoundError, ValueError) as error:
+        parser.error(str(error))
+    print(args.out)
+
+
+if __name__ == '__main__':
+    main()
