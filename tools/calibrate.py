@@ -13,7 +13,7 @@ from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.calibrate import Calibration, Options, calibrate, check_options, check_out
 from mmcalib.posthoc.fold import METRICS
 from mmcalib.posthoc.logits import NUM_SAMPLES
-from mmcalib.posthoc.scalers import CRITERIA
+from mmcalib.posthoc.temperature import CRITERIA
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:

@@ -14,9 +14,12 @@ from mmengine.config import Config
 from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
+from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.base import LogitScaler
+from mmcalib.posthoc.classwise import MatrixScaler
 from mmcalib.posthoc.fold import TOLERANCE, Comparison, compare, find_layers, fold
 from mmcalib.posthoc.logits import NUM_SAMPLES, Sample, gather, passes
-from mmcalib.posthoc.scalers import SCALERS, LogitScaler, MatrixScaler, TemperatureScaler
+from mmcalib.posthoc.temperature import TemperatureScaler
 from mmcalib.record import describe_dataset
 from mmcalib.version import __version__
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.metrics.predictions import read_logits
+from mmcalib.posthoc.base import LogitScaler
 from mmcalib.posthoc.logits import ImageLogits, predictor, progress
-from mmcalib.posthoc.scalers import LogitScaler
 
 # By how much folded logits may differ from scaled ones, relative to the largest if that is above 1.
 TOLERANCE = 1e-4

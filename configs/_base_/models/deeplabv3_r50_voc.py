@@ -1,7 +1,8 @@
 # DeepLabV3 with output stride 8 and a plain ResNet-50 encoder from ImageNet, as in the paper, which
 # has no auxiliary head. Its library, segmentation_models.pytorch, has 256 channels as here, where
 # mmseg's own configs have 512. What differs from it: there, a 1x1 convolution with dropout of 0.5
-# follows the pyramid, ahead of the 3x3 one; mmseg's head has the 3x3 one alone, then dropout of 0.1.
+# follows the pyramid, ahead of the 3x3 one; mmseg's head has the 3x3 one alone, and then dropout
+# of 0.1.
 norm_cfg = dict(type='SyncBN', requires_grad=True)
 
 model = dict(

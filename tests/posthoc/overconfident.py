@@ -1,0 +1,24 @@
+"""Logits that are too large, and their likelihood by the definition."""
+
+import numpy as np
+
+
+def draw(n=400, num_classes=4, temperature=2.5, seed=0):
+    """Logits that are `temperature` times too large for their labels."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, num_classes)) * 2
+    if num_classes == 1:
+        labels = rng.random(n) < 1 / (1 + np.exp(-logits[:, 0]))
+    else:
+        probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        labels = np.array([rng.choice(num_classes, p=p) for p in probs])
+    return logits * temperature, labels.astype(np.int64)
+
+
+def nll(logits, labels):
+    """By the definition, in plain numpy."""
+    if logits.shape[1] == 1:
+        logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
+    logits = logits - logits.max(axis=1, keepdims=True)
+    log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return -log_probs[np.arange(len(labels)), labels].mean()

@@ -1,0 +1,72 @@
+"""Scales and shifts per class, and a matrix, against what must hold of them."""
+
+import warnings
+
+import numpy as np
+import pytest
+from overconfident import draw, nll
+
+from mmcalib.posthoc import MatrixScaler, TemperatureScaler, VectorScaler
+
+
+@pytest.mark.parametrize('scaler', [VectorScaler, MatrixScaler])
+class TestClasswise:
+    def test_large_penalties_leave_the_temperature(self, scaler):
+        logits, labels = draw()
+        names = {'diagonal', 'intercept'} | ({'off_diagonal'} if scaler is MatrixScaler else set())
+        stiff = scaler(**dict.fromkeys(names, 1e9)).fit(logits, labels)
+        expected = TemperatureScaler().fit(logits, labels).transform(logits)
+        np.testing.assert_allclose(stiff.transform(logits), expected, atol=1e-5)
+
+    def test_no_penalty_finds_the_map(self, scaler):
+        logits, labels = draw(6000, num_classes=3, temperature=1.0)
+        given = (logits - [0.5, -0.5, 0.0]) / [0.5, 2.0, 1.0]
+        names = {'diagonal', 'intercept'} | ({'off_diagonal'} if scaler is MatrixScaler else set())
+        free = scaler(**dict.fromkeys(names, 0.0)).fit(given, labels)
+        # Up to what a softmax does not see.
+        found, expected = (z - z.mean(1, keepdims=True) for z in (free.transform(given), logits))
+        assert np.abs(found - expected).mean() < 0.15
+
+    def test_a_class_that_the_data_lack(self, scaler):
+        logits, labels = draw(num_classes=3)
+        logits = np.concatenate([logits, logits[:, :1] - 1], axis=1)
+        fitted = scaler().fit(logits, labels)
+        assert np.isfinite(fitted.transform(logits)).all()
+        assert fitted.shift_.abs().max() < 10
+
+    def test_labels_of_one_class(self, scaler):
+        logits, _ = draw()
+        with pytest.raises(ValueError, match='all labels are of class 2'):
+            scaler().fit(logits, np.full(len(logits), 2))
+
+    def test_separable_logits(self, scaler):
+        labels = np.arange(40) % 4
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            fitted = scaler().fit(3 * np.eye(4)[labels], labels)
+        assert np.isfinite(fitted.transform(np.eye(4))).all()
+
+    def test_penalties(self, scaler):
+        for value in (-1.0, float('nan'), float('inf')):
+            with pytest.raises(ValueError, match='intercept'):
+                scaler(intercept=value)
+
+
+def test_matrix_has_the_derivative_of_nothing_at_its_optimum():
+    logits, labels = draw(300, num_classes=3)
+    scaler = MatrixScaler().fit(logits, labels)
+
+    def objective(matrix, shift):
+        t = scaler._temperature
+        change = t * matrix - np.eye(3)
+        own = np.diag(change)
+        off = (change**2).sum() - (own**2).sum()
+        total = nll(logits @ matrix.T + shift, labels) * len(labels)
+        return total + 10 * (own**2).sum() + 200 * off + 10 * (shift**2).sum()
+
+    matrix, shift = scaler.matrix_.numpy(), scaler.shift_.numpy()
+    best = objective(matrix, shift)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        a, b = rng.normal(size=(3, 3)) * 1e-3, rng.normal(size=3) * 1e-3
+        assert objective(matrix + a, shift + b) >= best - 1e-9
