@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -18,8 +18,17 @@ def intervals(
     coverage: float,
     num_bootstrap: int,
     seed: int,
+    highest: Mapping[str, float],
 ) -> dict[str, tuple[float, float]]:
-    """Return percentile bootstrap intervals of estimates that weigh units, such as images.
+    r"""Return bootstrap intervals of estimates that weigh units, such as images.
+
+    .. math:: [2\hat\theta - \theta^*_{hi},\; 2\hat\theta - \theta^*_{lo}]
+
+    from the estimate and the quantiles of the draws: the basic bootstrap. A binned calibration
+    error is biased upwards, and that of a draw twice as much, so that the quantiles themselves
+    would seldom hold the true error of a calibrated network.
+
+    Source: Davison and Hinkley, Bootstrap Methods and Their Application, 1997, Section 5.2.
 
     Args:
         estimate: Given ``(R, U)`` float64 weights of the units, the ``(R,)`` values of each metric.
@@ -27,6 +36,7 @@ def intervals(
         coverage: Of the interval, such as 0.95.
         num_bootstrap: How many times the units are drawn again.
         seed: Of these draws.
+        highest: The largest value that a metric can have, if not 100; the least is 0.
     """
     generator = torch.Generator().manual_seed(seed)
     draws: dict[str, list[Tensor]] = {}
@@ -38,6 +48,10 @@ def intervals(
         for name, values in estimate(weights).items():
             draws.setdefault(name, []).append(values)
     tails = torch.tensor([(1 - coverage) / 2, (1 + coverage) / 2], dtype=torch.float64)
-    return {
-        name: tuple(torch.cat(values).nanquantile(tails).tolist()) for name, values in draws.items()
-    }
+    found = estimate(torch.ones(1, num_units, dtype=torch.float64))
+    bounds = {}
+    for name, values in draws.items():
+        low, high = 2 * found[name] - torch.cat(values).nanquantile(tails).flip(0)
+        limits = dict(min=0, max=highest.get(name, 100))
+        bounds[name] = low.clamp(**limits).item(), high.clamp(**limits).item()
+    return bounds

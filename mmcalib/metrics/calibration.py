@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
@@ -34,6 +35,8 @@ BINNED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 # Means over predictions, and what of a Prediction they average.
 MEANS = {'NLL': 'nll', 'Brier': 'brier'}
+# Of the metrics that are not in percent.
+HIGHEST = {'NLL': math.inf, 'Brier': 2.0}
 # Metrics whose statistics are too large for a row per image.
 LARGE = ('AECE', 'ClasswiseECE')
 NAMES = (*BINNED, *MEANS, *LARGE)
@@ -54,8 +57,9 @@ class CalibrationMetric(BaseMetric):
     - ``AECE``: adaptive calibration error, over bins of equal count. Tied confidences are shared
       between bins in proportion, which the published code does not do (it drops the smallest
       confidence, and reports 0 where all are tied); where confidences are distinct, the two differ
-      by at most one sample per bin. Exact up to a million confidences; above, from fine cells,
-      with ``AECE_bound`` beside it: the most by which the value can be off.
+      by at most one sample per bin. Exact up to a million confidences (under the protocol
+      ``'paper'``, 16,384 of each batch); above, from fine cells, with ``AECE_bound`` beside it:
+      the most by which the value can be off.
     - ``ClasswiseECE``: mean over classes of the ECE of the probability of that class.
     - ``MCE``, ``RMSCE``, ``OE``: largest and root mean square gap of the bins of ECE, and the
       over-confidence error.
@@ -77,8 +81,9 @@ class CalibrationMetric(BaseMetric):
         convention: ``'mmcalib'``, or what ``'published'``, ``'torchmetrics'`` or ``'netcal'`` code
             would print of the same predictions; see :mod:`mmcalib.metrics.conventions`.
         confidence_interval: Coverage, such as 0.95, of intervals ``ECE_low`` to ``ECE_high`` and so
-            on, by a percentile bootstrap over images; not for ``AECE`` and ``ClasswiseECE``, whose
-            statistics are not kept by image. None for no intervals.
+            on, by the basic bootstrap over images, which allows for the bias of binned errors; not
+            for ``AECE`` and ``ClasswiseECE``, whose statistics are not kept by image. None for no
+            intervals.
         num_bootstrap: How many times the images are drawn again.
         seed: Of these draws.
         out_file: A ``.json`` or ``.npz`` file for the
@@ -129,6 +134,11 @@ class CalibrationMetric(BaseMetric):
             raise ValueError(f'{convention} has no {", ".join(sorted(missing))}: leave it out')
         if confidence_interval is not None and not 0 < confidence_interval < 1:
             raise ValueError(f'confidence_interval must be in (0, 1), got {confidence_interval!r}')
+        if confidence_interval is not None and set(metrics) <= set(LARGE):
+            raise ValueError(
+                f'confidence_interval: {" and ".join(metrics)} has none, since its statistics are '
+                'not kept by image: leave it out, or add another metric'
+            )
         if out_file is not None:
             check_suffix(out_file)
         self.metrics = metrics
@@ -227,8 +237,7 @@ class CalibrationMetric(BaseMetric):
             CONVENTIONS[self.convention],
             cells='AECE' in self.metrics or self.keep_statistics,
             classwise='ClasswiseECE' in self.metrics,
-            # A table for each batch of the paper's must be small.
-            coarse=group is not None and group > 1,
+            one_of_many=group is not None and group > 1,
         )
 
     def evaluate(self, size: int) -> dict:
@@ -271,6 +280,7 @@ class CalibrationMetric(BaseMetric):
                 coverage=self.confidence_interval,
                 num_bootstrap=self.num_bootstrap,
                 seed=self.seed,
+                highest=HIGHEST,
             )
             for name, (low, high) in bounds.items():
                 values |= {f'{name}_low': low, f'{name}_high': high}
@@ -344,7 +354,8 @@ class CalibrationMetric(BaseMetric):
         if count < ENOUGH_PER_BIN * self.num_bins:
             log(
                 f'{name}: {count} predictions are few for {self.num_bins} bins, whose noise alone '
-                'makes errors of some percent: take fewer bins, or confidence_interval=0.95',
+                'makes errors of some percent: take fewer bins; confidence_interval=0.95 says how '
+                'uncertain they are',
                 level=logging.WARNING,
             )
 

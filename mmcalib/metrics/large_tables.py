@@ -12,8 +12,10 @@ from mmcalib.metrics.bins import ConfidenceCells, bins_between, classwise_bins
 from mmcalib.metrics.conventions import Convention
 from mmcalib.metrics.predictions import Prediction
 
-# Cells of 1 % of their distance from 1: small enough to have a table for each batch of images.
-COARSE_BITS = 7
+# There may be a table for each batch of images: few confidences are kept as they are, and many in
+# cells of 1 % of their distance from 1.
+GROUP_LIMIT = 1 << 14
+GROUP_BITS = 7
 
 
 class LargeTables:
@@ -24,7 +26,7 @@ class LargeTables:
         convention: Of the bins.
         cells: Whether AECE, or the statistics for diagrams, are wanted.
         classwise: Whether class-wise ECE is.
-        coarse: Count confidences in few cells at once, rather than keep them while they are few.
+        one_of_many: Keep fewer confidences as they are, and have fewer cells.
     """
 
     def __init__(
@@ -34,14 +36,14 @@ class LargeTables:
         *,
         cells: bool = False,
         classwise: bool = False,
-        coarse: bool = False,
+        one_of_many: bool = False,
     ) -> None:
         self.num_bins = num_bins
         self.convention = convention
-        self._options = dict(cells=cells, classwise=classwise, coarse=coarse)
+        self._options = dict(cells=cells, classwise=classwise, one_of_many=one_of_many)
         self.cells = None
         if cells:
-            limited = dict(exact_limit=0, bits=COARSE_BITS) if coarse else {}
+            limited = dict(exact_limit=GROUP_LIMIT, bits=GROUP_BITS) if one_of_many else {}
             self.cells = ConfidenceCells(**limited)
         self.classwise: Tensor | None = None
         self.highest_label = -1
@@ -92,9 +94,11 @@ class LargeTables:
             # Not over the bins' own count: the published convention loses the least confident.
             values['AECE'] = (100 * gaps.abs().sum() / table[0].sum()).item()
             if not self.cells.exact:
-                values['AECE_bound'] = errors.equal_mass_error_bound(
+                bound = errors.equal_mass_error_bound(
                     table, spread, positions, shares_ties=self.convention.shares_ties
                 ).item()
+                # The error lies between 0 and 100 in any case.
+                values['AECE_bound'] = min(bound, max(values['AECE'], 100 - values['AECE']))
         if 'ClasswiseECE' in names:
             values['ClasswiseECE'] = self._classwise_error()
         return values

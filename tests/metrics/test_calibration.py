@@ -21,6 +21,7 @@ from mmcalib.metrics import (
     CalibrationStatistics,
     ConfidenceCells,
     equal_width_bins,
+    large_tables,
 )
 from mmcalib.metrics import bins as bins_module
 from mmcalib.metrics import calibration as module
@@ -109,13 +110,17 @@ def by_protocol(samples, protocol):
     }
 
 
-@pytest.mark.parametrize('protocol', PROTOCOLS)
-def test_every_metric_and_protocol_equals_plain_loops(protocol):
+@pytest.mark.parametrize(
+    ('protocol', 'group_limit'), [*((name, 1 << 14) for name in PROTOCOLS), ('paper', 0)]
+)
+def test_every_metric_and_protocol_equals_plain_loops(protocol, group_limit, monkeypatch):
+    monkeypatch.setattr(large_tables, 'GROUP_LIMIT', group_limit)
     samples = in_patches(11)
     metric = CalibrationMetric(NAMES, protocol=protocol, boundary_width=1)
     values = evaluate(samples, metric)
     bound = values.pop('calibration/AECE_bound', 0)
-    assert (bound > 0) == (protocol == 'paper')
+    assert (bound > 0) == (group_limit == 0)
+    assert bound <= 100
     for name, expected in by_protocol(samples, protocol).items():
         margin = 1e-5 + bound * (name == 'AECE')
         assert values[f'calibration/{name}'] == pytest.approx(expected, abs=margin), name
@@ -205,6 +210,7 @@ def test_errors_name_the_image_or_the_index():
         (dict(protocol='voc'), r"protocol must be one of \[.*\], got 'voc'"),
         (dict(boundary_width=0), 'boundary_width must be an integer of at least 1, got 0'),
         (dict(confidence_interval=95), r'confidence_interval must be in \(0, 1\), got 95'),
+        (dict(metrics=['AECE'], confidence_interval=0.9), 'AECE has none'),
         (dict(out_file='ece.txt'), "a .json or .npz file, got 'ece.txt'"),
     ],
 )
@@ -231,8 +237,29 @@ def test_a_confidence_interval_covers_and_repeats():
     values = evaluate(samples, metric)
     drawn = torch.randint(30, (4000, 30), generator=torch.Generator().manual_seed(5))
     means = torch.tensor(per_image)[drawn].mean(1)
-    assert values['calibration/ECE_low'] == pytest.approx(means.quantile(0.05).item(), abs=0.2)
-    assert values['calibration/ECE_high'] == pytest.approx(means.quantile(0.95).item(), abs=0.2)
+    for end, quantile in (('low', 0.95), ('high', 0.05)):  # mirrored at the estimate
+        expected = 2 * values['calibration/ECE'] - means.quantile(quantile).item()
+        assert values[f'calibration/ECE_{end}'] == pytest.approx(expected, abs=0.2)
+
+
+def test_a_confidence_interval_holds_the_error_of_a_calibrated_network():
+    # 1,000 predictions of 15 bins: an ECE of some percent, where the true one is 0.
+    generator = torch.Generator().manual_seed(0)
+    held = []
+    for _ in range(20):
+        conf = 0.5 + torch.rand(1000, generator=generator) / 2
+        label = (torch.rand(1000, generator=generator) > conf).long()
+        scores = torch.stack([conf, 1 - conf], dim=1)
+        samples = [
+            dict(pred_score=score, gt_label=target[None])
+            for score, target in zip(scores, label, strict=True)
+        ]
+        metric = CalibrationMetric(['ECE', 'accuracy'], confidence_interval=0.95, num_bootstrap=200)
+        values = evaluate(samples, metric)
+        assert values['calibration/ECE'] > 1
+        assert 0 <= values['calibration/ECE_low'] < values['calibration/ECE_high']
+        held.append(values['calibration/ECE_low'] == 0)
+    assert sum(held) >= 12
 
 
 @pytest.mark.parametrize('protocol', PROTOCOLS)
