@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from argparse import ArgumentParser
 from copy import deepcopy
 from importlib.metadata import PackageNotFoundError, distribution
@@ -19,9 +20,9 @@ from mmengine.hooks import CheckpointHook
 from mmengine.logging import print_log
 from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
-from mmengine.runner import Runner
+from mmengine.runner import Runner, find_latest_checkpoint
 
-from mmcalib.datasets.sources import missing_data_message, missing_vectors_message
+from mmcalib.checks import CompleteWeights
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.record import RESULTS, VALIDATION_RESULTS, CheckpointMeta, describe
 
@@ -149,12 +150,6 @@ def test_on_validation(cfg: Config) -> None:
     cfg.setdefault('test_cfg', dict())
 
 
-def check_checkpoint(path: str) -> None:
-    """Raise a FileNotFoundError if a local checkpoint is not there."""
-    if '://' not in path and not os.path.exists(path):
-        raise FileNotFoundError(f'there is no checkpoint {path!r} in {os.getcwd()}')
-
-
 def set_loader_defaults(
     cfg: Config, pin_memory: bool = True, persistent_workers: bool = True
 ) -> None:
@@ -173,25 +168,13 @@ def set_loader_defaults(
             loader.persistent_workers = False
 
 
-def check_amp() -> None:
-    """Raise a ValueError where mixed precision cannot run."""
-    if not torch.cuda.is_available():
-        raise ValueError('--amp needs a CUDA device, and none is available: leave it out')
-
-
-def check_data(cfg: Config, keys: tuple[str, ...]) -> None:
-    """Raise a FileNotFoundError that names the first data folder or file that is not there."""
-    for key in keys:
-        message = missing_data_message(key, cfg.get(key))
-        if message:
-            raise FileNotFoundError(message)
-    message = missing_vectors_message(cfg.get('model', {}).get('backbone', {}))
-    if message:
-        raise FileNotFoundError(f'model.backbone.vectors: {message}')
-
-
-def build_runner(cfg: Config) -> Runner:
+def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
     """Build the Runner of a config, on one process or many, with or without a GPU.
+
+    Args:
+        cfg: As :func:`load_config` and what follows it made it.
+        complete_weights: Whether a checkpoint that is loaded must hold the whole model, as for a
+            test.
 
     Raises:
         ValueError: If a launcher other than ``pytorch`` is asked for without a GPU.
@@ -213,6 +196,8 @@ def build_runner(cfg: Config) -> Runner:
         )
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     runner.register_hook(CheckpointMeta())
+    if complete_weights:
+        runner.register_hook(CompleteWeights())
     return runner
 
 
@@ -290,6 +275,37 @@ def _save_statistics(metrics: list[CalibrationMetric], folder: Path, ending: str
             statistics.metrics = saved[name].metrics | statistics.metrics
         saved[name] = statistics
         statistics.save(folder / f'{name}{ending}.npz')
+
+
+def last_checkpoint(folder: str | Path) -> Path | None:
+    """Return the newest checkpoint of a training that was written to its end, None without any."""
+    whole = [
+        path
+        for kind in ('epoch', 'iter')
+        for path in Path(folder).glob(f'{kind}_*.pth')
+        if zipfile.is_zipfile(path)  # its index comes last
+    ]
+    return max(whole, key=lambda path: int(path.stem.split('_')[-1]), default=None)
+
+
+def resume_latest(cfg: Config) -> None:
+    """Have a training go on from the newest whole checkpoint in its work dir.
+
+    mmengine's own search trusts a file that names the last one, which may have been cut off or,
+    where a single one is kept, deleted before it was replaced.
+
+    Raises:
+        FileNotFoundError: If there has been one, and none is left.
+    """
+    cfg.resume, newest = True, last_checkpoint(cfg.work_dir)
+    cfg.load_from = newest and str(newest)
+    named = find_latest_checkpoint(cfg.work_dir) if newest is None else None
+    if named and not fileio.exists(named):
+        best = ', '.join(str(path) for path in sorted(Path(cfg.work_dir).glob('best_*.pth')))
+        raise FileNotFoundError(
+            f'--resume: {named}, the last checkpoint, is gone, as after a stop while it was '
+            f'written. Go on from another by --resume PATH{f", such as {best}" if best else ""}'
+        )
 
 
 def best_checkpoint(runner: Runner) -> str | None:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import math
 import statistics
 import sys
-import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmengine.config import Config
-from mmengine.registry import METRICS
 
 from mmcalib import launch
+from mmcalib.checks import calibration_metrics, check_data, check_metrics
 from mmcalib.jobs import Job, locked, run_jobs
-from mmcalib.metrics import CalibrationMetric
 from mmcalib.record import RESULTS, VALIDATION_RESULTS, find_losses, loss_parameters, main_loss
 from mmcalib.report import loss_label
 from mmcalib.report_formats import mean_and_deviation
@@ -142,14 +139,9 @@ def option_keys(cfg: Config, parameter: str) -> list[str]:
 
 def check(cfg: Config) -> None:
     """Raise a ValueError if a config cannot be chosen by the ECE of its validation data."""
-    evaluator = cfg.get('val_evaluator') or []
-    for metric in evaluator if isinstance(evaluator, (list, tuple)) else [evaluator]:
-        kind = metric['type']
-        kind = kind if inspect.isclass(kind) else METRICS.module_dict.get(kind, object)
-        if issubclass(kind, CalibrationMetric):
-            names = metric.get('metrics', 'ECE' if kind.__name__ != 'AECE' else 'AECE')
-            if 'ECE' in ([names] if isinstance(names, str) else names) and not metric.get('prefix'):
-                return
+    for metric, names in calibration_metrics(cfg.get('val_evaluator')):
+        if 'ECE' in names and not metric.get('prefix'):
+            return
     raise ValueError(
         "a sweep chooses by the validation ECE: add dict(type='ECE') to val_evaluator, without a "
         'prefix'
@@ -173,7 +165,8 @@ def run(sweep: Sweep) -> tuple[dict, list[str]]:
     cfg = launch.load_config(sweep.config, launch.parse_options(sweep.options))
     keys = option_keys(cfg, sweep.parameter)
     check(cfg)
-    launch.check_data(cfg, launch.DATALOADERS)
+    check_metrics(cfg)
+    check_data(cfg, launch.DATALOADERS)
     identity = _identity(sweep, cfg, keys)
     earlier = load(sweep.work_dir) if (sweep.work_dir / SUMMARY).is_file() else identity
     for key, value in identity.items():
@@ -278,7 +271,7 @@ def _line(metrics: dict) -> str:
 def _training(sweep: Sweep, cfg: Config, keys: Sequence[str], run: Run) -> list[str]:
     command = _command(sweep, 'train', [sweep.config])
     command += ['--work-dir', str(run.folder), '--split', 'val', *sweep.train_arguments]
-    last = last_checkpoint(run.folder)
+    last = launch.last_checkpoint(run.folder)
     if last is not None:
         command += ['--resume', str(last)]
         print(f'{run.name}: resuming from {last.name}')
@@ -308,17 +301,6 @@ def _options(sweep: Sweep, keys: Sequence[str], run: Run, more: Sequence[str] = 
     return ['--cfg-options', *more, *sweep.options, *seed, *values]
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """Return the newest checkpoint of a training that was written to its end, None without any."""
-    whole = [
-        path
-        for kind in ('epoch', 'iter')
-        for path in folder.glob(f'{kind}_*.pth')
-        if zipfile.is_zipfile(path)  # its index comes last
-    ]
-    return max(whole, key=lambda path: int(path.stem.split('_')[-1]), default=None)
-
-
 def best_checkpoint(run: Run) -> Path:
     """Return the checkpoint that a run was validated with.
 
@@ -327,7 +309,7 @@ def best_checkpoint(run: Run) -> Path:
     """
     path = run.results('val')['checkpoint']
     if path == launch.LAST_WEIGHTS:
-        found = last_checkpoint(run.folder)
+        found = launch.last_checkpoint(run.folder)
     else:
         found = run.folder / Path(path).name  # the folder may have been moved
     if found is None or not found.is_file():

@@ -65,17 +65,48 @@ def test_options_replace_values():
 
 def test_missing_data_is_named_with_its_source(tmp_path):
     dataset = dict(type='PascalVOCDataset', data_root=str(tmp_path / 'VOC2012'))
-    message = missing_data_message('train_dataloader', dict(dataset=dataset))
+    message = missing_data_message({'train_dataloader': dict(dataset=dataset)})
     assert str(tmp_path / 'VOC2012') in message and 'VOCtrainval_11-May-2012.tar' in message
     assert 'train_dataloader.dataset.data_root' in message
     wrapped = dict(type='RepeatDataset', dataset=dict(type='ConcatDataset', datasets=[dataset]))
-    message = missing_data_message('val_dataloader', dict(dataset=wrapped))
+    message = missing_data_message({'val_dataloader': dict(dataset=wrapped)})
     assert 'val_dataloader.dataset.dataset.datasets.0.data_root' in message
     (tmp_path / 'VOC2012').mkdir()
-    assert missing_data_message('val_dataloader', dict(dataset=wrapped)) is None
+    assert missing_data_message({'val_dataloader': dict(dataset=wrapped)}) is None
     remote = dict(dataset=dict(type='CustomDataset', data_root='s3://bucket/images'))
-    assert missing_data_message('train_dataloader', remote) is None
-    assert missing_data_message('train_dataloader', None) is None
+    assert missing_data_message({'train_dataloader': remote}) is None
+    assert missing_data_message({'train_dataloader': None}) is None
+
+
+def test_everything_that_misses_the_same_folder_is_named_at_once(tmp_path):
+    loader = dict(dataset=dict(type='CIFAR10', data_root=str(tmp_path / 'cifar')))
+    message = missing_data_message({'train_dataloader': loader, 'val_dataloader': loader})
+    assert '--cfg-options train_dataloader.dataset.data_root=… val_dataloader.dataset' in message
+
+
+def test_a_missing_list_of_images_is_named(tmp_path):
+    dataset = dict(type='PascalVOCDataset', data_root=str(tmp_path), ann_file='lists/aug.txt')
+    message = missing_data_message({'train_dataloader': dict(dataset=dataset)})
+    assert f'there is no file {tmp_path}/lists/aug.txt' in message and 'voc_aug.py' in message
+    (tmp_path / 'lists').mkdir()
+    (tmp_path / 'lists/aug.txt').touch()
+    assert missing_data_message({'train_dataloader': dict(dataset=dataset)}) is None
+
+
+def test_resuming_takes_the_newest_whole_checkpoint(tmp_path):
+    cfg = Config(dict(work_dir=str(tmp_path)))
+    launch.resume_latest(cfg)
+    assert cfg.resume and cfg.load_from is None  # nothing yet: mmengine starts anew
+    torch.save({}, tmp_path / 'epoch_9.pth')
+    (tmp_path / 'epoch_10.pth').write_bytes((tmp_path / 'epoch_9.pth').read_bytes()[:100])
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_10.pth'))
+    launch.resume_latest(cfg)
+    assert cfg.load_from == str(tmp_path / 'epoch_9.pth')
+    for path in tmp_path.glob('epoch_*'):
+        path.unlink()
+    (tmp_path / 'best_top1_epoch_7.pth').touch()
+    with pytest.raises(FileNotFoundError, match=r'epoch_10\.pth.* is gone.*best_top1_epoch_7'):
+        launch.resume_latest(cfg)
 
 
 def test_loader_defaults_follow_the_machine():

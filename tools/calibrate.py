@@ -8,7 +8,7 @@ import argparse
 from rich.console import Console
 from rich.table import Table
 
-from mmcalib import launch
+from mmcalib import checks, launch
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.calibrate import Calibration, Options, calibrate, check_options, check_out
 from mmcalib.posthoc.fold import METRICS
@@ -88,7 +88,7 @@ def make_scaler(args: argparse.Namespace):
 
 def prepare(args: argparse.Namespace, options: Options):
     """Return the config that the arguments ask for."""
-    launch.check_checkpoint(args.checkpoint)
+    checks.check_checkpoint(args.checkpoint)
     check_out(args.out, args.checkpoint, overwrite=args.overwrite)
     cfg = launch.load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
@@ -98,7 +98,7 @@ def prepare(args: argparse.Namespace, options: Options):
     check_options(cfg, options)
     launch.set_loader_defaults(cfg, not args.no_pin_memory)
     splits = {options.split, 'test'} if options.test else {options.split}
-    launch.check_data(cfg, tuple(f'{split}_dataloader' for split in sorted(splits)))
+    checks.check_data(cfg, tuple(f'{split}_dataloader' for split in sorted(splits)))
     return cfg
 
 
@@ -138,7 +138,7 @@ def main() -> None:
         )
         scaler = make_scaler(args)
         cfg = prepare(args, options)
-        runner = launch.build_runner(cfg)
+        runner = launch.build_runner(cfg, complete_weights=True)
         result = calibrate(runner, scaler, args.checkpoint, args.out, options)
     except (FileNotFoundError, ImportError, ValueError) as error:
         parser.error(str(error))

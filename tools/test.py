@@ -7,7 +7,7 @@ import mmengine
 from mmengine.dist import is_main_process
 from mmengine.evaluator import DumpResults
 
-from mmcalib import launch
+from mmcalib import checks, launch
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -46,7 +46,7 @@ def prepare(args: argparse.Namespace):
             f'--out {args.out}: predictions go to a .pkl file; for the metrics add '
             '--out-item metrics'
         )
-    launch.check_checkpoint(args.checkpoint)
+    checks.check_checkpoint(args.checkpoint)
     cfg = launch.load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
     launch.set_work_dir(cfg, args.work_dir)
@@ -55,7 +55,7 @@ def prepare(args: argparse.Namespace):
     cfg.load_from = args.checkpoint
     cfg.resume = False
     if args.amp:
-        launch.check_amp()
+        checks.check_amp()
         cfg.test_cfg.fp16 = True
     if args.show or args.show_dir:
         launch.enable_drawing(cfg, args.show, args.show_dir, args.interval, args.wait_time)
@@ -64,7 +64,8 @@ def prepare(args: argparse.Namespace):
     if args.tta:
         launch.enable_tta(cfg)
     launch.set_loader_defaults(cfg, not args.no_pin_memory)
-    launch.check_data(cfg, ('test_dataloader',))
+    checks.check_metrics(cfg)
+    checks.check_data(cfg, ('test_dataloader',))
     return cfg
 
 
@@ -75,10 +76,13 @@ def main() -> None:
         cfg = prepare(args)
     except (FileNotFoundError, ImportError, ValueError) as error:
         parser.error(str(error))
-    runner = launch.build_runner(cfg)
+    runner = launch.build_runner(cfg, complete_weights=True)
     if args.out and args.out_item != 'metrics':
         runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
-    metrics = launch.run_test(runner, args.checkpoint, split=args.split)
+    try:
+        metrics = launch.run_test(runner, args.checkpoint, split=args.split)
+    except checks.CheckpointError as error:
+        parser.error(str(error))
     if args.out_item == 'metrics' and is_main_process():
         mmengine.dump(metrics, args.out)
 

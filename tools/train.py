@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from mmcalib import launch
+from mmcalib import checks, launch
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -42,15 +42,15 @@ def prepare(args: argparse.Namespace):
         # There is no metric to select a checkpoint by.
         cfg.get('default_hooks', {}).get('checkpoint', {}).pop('save_best', None)
     if args.amp:
-        launch.check_amp()
+        checks.check_amp()
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     if args.resume:
-        cfg.resume = True
-        cfg.load_from = None
-        if args.resume != 'auto':
-            launch.check_checkpoint(args.resume)
-            cfg.load_from = args.resume
+        if args.resume == 'auto':
+            launch.resume_latest(cfg)
+        else:
+            checks.check_checkpoint(args.resume)
+            cfg.resume, cfg.load_from = True, args.resume
     if args.auto_scale_lr:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
             raise ValueError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
@@ -58,7 +58,8 @@ def prepare(args: argparse.Namespace):
     if args.split == 'val':
         launch.test_on_validation(cfg)
     launch.set_loader_defaults(cfg, not args.no_pin_memory, not args.no_persistent_workers)
-    launch.check_data(cfg, launch.DATALOADERS[: 2 if args.no_test else 3])
+    checks.check_metrics(cfg)
+    checks.check_data(cfg, launch.DATALOADERS[: 2 if args.no_test else 3])
     return cfg
 
 

@@ -5,7 +5,8 @@ default_hooks = dict(
     timer=dict(type='IterTimerHook'),
     logger=dict(type='LoggerHook', interval=50),
     param_scheduler=dict(type='ParamSchedulerHook'),
-    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=1),
+    # Two, since the oldest is removed before the next is written.
+    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=2),
     sampler_seed=dict(type='DistSamplerSeedHook'))
 
 env_cfg = dict(

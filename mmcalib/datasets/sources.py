@@ -35,25 +35,44 @@ VECTORS_SOURCE = (
 )
 
 
-def missing_data_message(key: str, loader: Mapping | None) -> str | None:
-    """Return what is missing of a dataloader's data and how to get it, None if all is there.
+def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
+    """Return what is missing of dataloaders' data and how to get it, None if all is there.
 
     Args:
-        key: Name of the dataloader in the config.
-        loader: Its config, or None.
+        loaders: Their configs, or None, by their names in the config.
     """
-    for path, dataset in _datasets(f'{key}.dataset', (loader or {}).get('dataset')):
-        root = dataset.get('data_root')
-        if dataset.get('download'):
-            continue
-        if not root or '://' in root or os.path.isdir(os.path.expanduser(root)):
-            continue
-        source = SOURCES.get(dataset.get('type'), 'Put the data there')
-        return (
-            f'{path}.data_root: there is no folder {os.path.abspath(root)}. {source}; or set '
-            f'--cfg-options {path}.data_root=…'
-        )
-    return None
+    missing: dict[str, list[str]] = {}
+    source = ''
+    for key, loader in loaders.items():
+        for path, dataset in _datasets(f'{key}.dataset', (loader or {}).get('dataset')):
+            root = dataset.get('data_root')
+            if dataset.get('download') or not root or '://' in root:
+                continue
+            folder = os.path.abspath(os.path.expanduser(root))
+            if not os.path.isdir(folder):
+                source = source or SOURCES.get(dataset.get('type'), 'Put the data there')
+                missing.setdefault(folder, []).append(f'{path}.data_root')
+                continue
+            lists = os.path.join(folder, os.path.expanduser(dataset.get('ann_file') or ''))
+            if '://' not in lists and not os.path.exists(lists):
+                return f'{path}.ann_file: there is no file {lists}.{_hint(lists)}'
+    if not missing:
+        return None
+    folder, keys = next(iter(missing.items()))
+    settings = ' '.join(f'{key}=…' for key in keys)
+    return (
+        f'{", ".join(keys)}: there is no folder {folder}. {source}; or set --cfg-options {settings}'
+    )
+
+
+def _hint(path: str) -> str:
+    if os.path.basename(path) != 'aug.txt':
+        return ''
+    return (
+        " It lists the augmented annotations (SBD), which mmseg's "
+        'tools/dataset_converters/voc_aug.py adds to VOC 2012. Without them take a dataset of '
+        "ann_file='ImageSets/Segmentation/train.txt' alone, as mmcalib::ce/deeplabv3_r50_voc.py has"
+    )
 
 
 def missing_vectors_message(backbone: Mapping) -> str | None:

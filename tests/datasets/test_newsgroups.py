@@ -123,10 +123,10 @@ def test_missing_data_is_named_with_its_source(tmp_path):
     with pytest.raises(FileNotFoundError, match=r'http://qwone\.com/~jason/20Newsgroups/'):
         build(tmp_path)
     settings = dict(type='Newsgroups20', data_root=str(tmp_path / 'nowhere'))
-    message = missing_data_message('train_dataloader', dict(dataset=settings))
+    message = missing_data_message({'train_dataloader': dict(dataset=settings)})
     assert 'http://qwone.com/~jason/20Newsgroups/' in message
     settings['download'] = True
-    assert missing_data_message('train_dataloader', dict(dataset=settings)) is None
+    assert missing_data_message({'train_dataloader': dict(dataset=settings)}) is None
 
     write_posts(tmp_path)
     (tmp_path / '20news-bydate-test/sci.med').rename(tmp_path / 'aside')

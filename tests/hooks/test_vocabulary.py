@@ -6,6 +6,7 @@ from mmengine.registry import DATASETS
 from posts import write_posts, write_vectors
 
 from mmcalib import launch
+from mmcalib.checks import check_data
 from mmcalib.models.text import most_frequent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,6 +97,6 @@ def test_other_preprocessors_are_refused(tmp_path):
 def test_missing_vectors_are_named_before_anything_is_built(tmp_path):
     cfg = config(tmp_path, **{'model.backbone.vectors': str(tmp_path / 'nowhere.txt')})
     with pytest.raises(FileNotFoundError, match=r'backbone\.vectors.*nowhere\.txt.*stanford'):
-        launch.check_data(cfg, launch.DATALOADERS)
+        check_data(cfg, launch.DATALOADERS)
     cfg.model.backbone.embed_dims = 6
-    launch.check_data(cfg, launch.DATALOADERS)
+    check_data(cfg, launch.DATALOADERS)

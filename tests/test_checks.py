@@ -1,0 +1,82 @@
+"""What is found before a run starts, or before its numbers are."""
+
+import pytest
+import torch
+from commands import ROOT
+from mmengine.config import Config
+from torch import nn
+
+from mmcalib import checks, launch
+
+
+def evaluated(*metrics, **checkpoint):
+    hooks = dict(checkpoint=dict(type='CheckpointHook', **checkpoint))
+    return Config(dict(val_evaluator=list(metrics), default_hooks=hooks))
+
+
+@pytest.mark.parametrize(
+    ('metrics', 'key'),
+    [
+        ([dict(type='ECE'), dict(type='ECE', num_bins=25)], 'calibration/ECE'),
+        ([dict(type='CalibrationMetric'), dict(type='AECE')], 'calibration/AECE'),
+        ([dict(type='ECE', prefix='a'), dict(type='CalibrationMetric', prefix='a')], 'a/ECE'),
+    ],
+)
+def test_metrics_that_overwrite_each_other_are_refused(metrics, key):
+    with pytest.raises(ValueError, match=f'val_evaluator measures {key} twice.*prefix='):
+        checks.check_metrics(evaluated(*metrics))
+
+
+def test_metrics_of_other_names_or_prefixes_stand_together():
+    metrics = [dict(type='ECE'), dict(type='AECE'), dict(type='ECE', prefix='ece25', num_bins=25)]
+    checks.check_metrics(evaluated(dict(type='IoUMetric'), *metrics))
+    checks.check_metrics(Config(dict()))
+
+
+def test_the_worst_checkpoint_is_not_kept():
+    metric = dict(type='CalibrationMetric', metrics=['ECE', 'accuracy'])
+    for key in ('calibration/ECE', ['accuracy/top1', 'calibration/ECE']):
+        with pytest.raises(ValueError, match=r"'calibration/ECE' .*worst checkpoint.*rule='less'"):
+            checks.check_metrics(evaluated(metric, save_best=key, rule='greater'))
+        checks.check_metrics(evaluated(metric, save_best=key, rule='less'))
+    checks.check_metrics(evaluated(metric, save_best='calibration/accuracy', rule='greater'))
+    checks.check_metrics(
+        evaluated(metric, save_best=['accuracy/top1', 'calibration/ECE'], rule=['greater', 'less'])
+    )
+
+
+class TestWeights:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+    def test_they_fit(self):
+        state = self.model.state_dict()
+        assert checks._misfit(self.model, state) is None
+        assert checks._misfit(self.model, {f'module.{k}': v for k, v in state.items()}) is None
+        # More than the model has is as good, and a counter less.
+        more = {**state, 'auxiliary_head.weight': torch.zeros(1)}
+        del more['1.num_batches_tracked']
+        assert checks._misfit(self.model, more) is None
+
+    def test_they_lack_a_parameter(self):
+        state = self.model.state_dict()
+        del state['0.bias']
+        assert 'lacks 1 of 4 parameters, such as 0.bias' in checks._misfit(self.model, state)
+
+    def test_they_have_another_shape(self):
+        state = {**self.model.state_dict(), '0.weight': torch.zeros(3, 5)}
+        assert 'size mismatch for 0.weight' in checks._misfit(self.model, state)
+
+
+@pytest.mark.parametrize('tta', [False, True])
+def test_a_checkpoint_of_another_model_is_not_tested(tta, tmp_path):
+    cfg = launch.load_config(str(ROOT / 'configs/ce/digits.py'), {'test_dataloader.num_workers': 0})
+    cfg.work_dir, cfg.launcher = str(tmp_path), 'none'
+    cfg.load_from = str(tmp_path / 'other.pth')
+    torch.save({'state_dict': {'backbone.weight': torch.zeros(2)}, 'meta': {}}, cfg.load_from)
+    launch.set_loader_defaults(cfg)
+    if tta:
+        launch.enable_tta(cfg)
+    runner = launch.build_runner(cfg, complete_weights=True)
+    with pytest.raises(checks.CheckpointError, match=r'not of the model of this config: it lacks'):
+        launch.run_test(runner, cfg.load_from)
+    assert not (tmp_path / 'results.json').exists()
