@@ -61,7 +61,10 @@ def reliability(
     images = statistics.image_bins
     if images is not None and not equal_mass and images.shape[-1] == num_bins:
         table, band = images.sum(dim=0), accuracy_band(images)
-    notes = [f'{statistics.num_bins} bins' if statistics.metrics.keys() & set(TITLED) else '']
+    notes = []
+    if statistics.metrics.keys() & set(TITLED):
+        own = num_bins == statistics.num_bins and not equal_mass
+        notes.append(f'{"" if own else "errors of "}{statistics.num_bins} bins')
     notes += [f'protocol {statistics.protocol}' if statistics.protocol != 'pooled' else '']
     return Reliability(
         name=name,
@@ -124,8 +127,8 @@ def find_maps(path: str | Path) -> ConfidenceMaps:
     file = path / MAPS if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(
-            f'there are no confidence maps {str(file)!r}: test with a ConfidenceMapHook in '
-            'custom_hooks, which leaves them in the work dir'
+            f'there are no confidence maps {str(file)!r}: they are of segmentation, where a test '
+            'with a ConfidenceMapHook in default_hooks leaves them in the work dir'
         )
     return ConfidenceMaps.load(file)
 

@@ -113,7 +113,7 @@ def collect(folders: Sequence[str]) -> tuple[list[Run], dict[str, list[str]]]:
         elif (folder / VALIDATION_RESULTS).is_file():
             others['not tested, only validated'].append(str(folder))
         elif (folder / 'last_checkpoint').is_file() or _has_log(folder):
-            others[f'unfinished, no {RESULTS}'].append(str(folder))
+            others[f'unfinished or not tested, no {RESULTS}'].append(str(folder))
     if not runs:
         found = ''.join(f'; {reason}: {", ".join(paths)}' for reason, paths in others.items())
         raise FileNotFoundError(f'no {RESULTS} below {", ".join(map(str, folders))}{found}')

@@ -69,7 +69,8 @@ def test_the_diagram_of_statistics():
     torch.testing.assert_close(high - low, 2 * 1.96 * error, rtol=0.4, atol=0.01)
 
     finer = figures.reliability(saved, 'CE', num_bins=25)
-    assert finer.table.shape == (3, 25) and finer.band is None and finer.note == '5 bins'
+    assert finer.table.shape == (3, 25) and finer.band is None
+    assert finer.note == 'errors of 5 bins'
     equal = figures.reliability(saved, 'CE', equal_mass=True)
     torch.testing.assert_close(equal.table[0], torch.full((5,), 120.0, dtype=torch.float64))
     assert figures.reliability(statistics(protocol='paper'), 'CE').note == '5 bins, protocol paper'

@@ -137,7 +137,7 @@ def test_unfinished_runs_are_named(tmp_path):
         'training unfinished' in note and str(tmp_path / 'b') in note for note in table.notes
     )
     assert others == {
-        'unfinished, no results.json': [str(tmp_path / 'c'), str(tmp_path / 'd')],
+        'unfinished or not tested, no results.json': [str(tmp_path / 'c'), str(tmp_path / 'd')],
         'not tested, only validated': [str(tmp_path / 'e')],
         'unreadable results.json': [str(tmp_path / 'f')],
     }

@@ -59,6 +59,7 @@ def main() -> None:
         width = Console().width if sys.stdout.isatty() and not args.out else report_formats.WIDTH
         content = report_formats.text(tables, others, width)
     if args.out:
+        Path(args.out).parent.mkdir(parents=True, exist_ok=True)
         Path(args.out).write_text(content + '\n', encoding='utf-8')
     else:
         print(content)

@@ -18,8 +18,8 @@ PER_ROW = 4
 ACCURACY = '#A6CFE8'
 OVER = dict(facecolor='#F3B48A', edgecolor='#B34700', hatch='////')
 UNDER = dict(facecolor='#8FD6BE', edgecolor='#00664A', hatch='....')
-# Where curves of calibrated networks seldom go.
-INSET = (0.11, 0.58, 0.36, 0.36)
+# Above the diagonal, where over-confident networks leave room, and below it.
+INSETS = (0.11, 0.58, 0.36, 0.36), (0.58, 0.11, 0.36, 0.36)
 # Inches.
 PANEL = 2.9
 HISTOGRAM = 0.95
@@ -114,7 +114,7 @@ def draw_reliability(
         draw(top, panel)
         _histogram(below, panel)
         if zoom is not None:
-            inset = top.inset_axes(INSET)
+            inset = top.inset_axes(INSETS[_is_underconfident(panel)])
             draw(inset, panel)
             inset.set(xlim=zoom, ylim=zoom, xticks=zoom, yticks=zoom)
             inset.tick_params(labelsize=7, pad=1.5, length=2)
@@ -211,6 +211,12 @@ def _histogram(axes: Axes, panel: Sequence[Reliability]) -> None:
     axes.spines[['top', 'right']].set_visible(False)
 
 
+def _is_underconfident(panel: Sequence[Reliability]) -> bool:
+    """Return whether most of what is drawn lies above the diagonal."""
+    gaps = [accuracy - conf for _, conf, accuracy in (_points(each.table) for each in panel)]
+    return bool(np.concatenate(gaps).sum() > 0)
+
+
 def _points(table: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the indices of the filled bins, and their confidence and accuracy in percent."""
     count, correct, conf = table.numpy()
@@ -247,8 +253,10 @@ def _bar_handles(diagrams: Sequence[Reliability]) -> list:
             Patch(**OVER, linewidth=0.5, label='over-confident by'),
             Patch(**UNDER, linewidth=0.5, label='under-confident by'),
         ]
-    if any(diagram.band is not None for diagram in diagrams):
-        handles.append(Line2D([], [], color='black', linewidth=1, label='95 % interval'))
+    if any(diagram.band is not None and diagram.band.isfinite().any() for diagram in diagrams):
+        # Upright, as it is drawn.
+        upright = dict(color='black', linestyle='none', marker='|', markersize=9)
+        handles.append(Line2D([], [], **upright, label='95 % interval'))
     return [
         *handles,
         Line2D([], [], color='black', linewidth=1.3, label='mean accuracy'),

@@ -92,3 +92,23 @@ def test_formats(tmp_path):
         path = tmp_path / f'figure.{suffix}'
         draw_reliability([Reliability('run', table())]).savefig(path)
         assert path.stat().st_size > 1000
+
+
+@pytest.mark.parametrize('under', [False, True])
+def test_the_inset_keeps_off_the_curve(under):
+    # One bin for each tenth, 20 points off the diagonal.
+    conf = torch.arange(3, 9, dtype=torch.float64) / 10
+    bins = torch.stack([torch.full((6,), 50.0), 50 * (conf + (0.2 if under else -0.2)), 50 * conf])
+    figure = draw_reliability([Reliability('run', bins.double())], overlay=True, zoom=(50, 100))
+    (inset,) = figure.axes[0].child_axes
+    box = inset.get_position()
+    points = figure.axes[0].transData.transform(100 * bins[[2, 1]].T / 50)
+    assert not any(box.contains(*figure.transFigure.inverted().transform(p)) for p in points)
+
+
+def test_the_legend_has_an_interval_only_if_there_is_one():
+    for band, expected in ((None, False), (torch.full((2, 15), torch.nan), False),
+                           (torch.rand(2, 15), True)):  # fmt: skip
+        figure = draw_reliability([Reliability('run', table(), band=band)])
+        names = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert ('95 % interval' in names) == expected
