@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
@@ -26,9 +27,17 @@ class CheckpointError(ValueError):
 
 
 def check_checkpoint(path: str) -> None:
-    """Raise a FileNotFoundError if a local checkpoint is not there."""
-    if '://' not in path and not os.path.exists(path):
+    """Raise an error if a local checkpoint is not there, or is something else."""
+    if '://' in path:
+        return
+    if not os.path.isfile(path):
         raise FileNotFoundError(f'there is no checkpoint {path!r} in {os.getcwd()}')
+    with open(path, 'rb') as file:
+        start = file.read(2)
+    # Of a zip file, whose index comes last; before PyTorch 1.6 it was a bare pickle.
+    if not zipfile.is_zipfile(path) and start[:1] != b'\x80':
+        why = 'it was not written to its end' if start == b'PK' else 'it is another kind of file'
+        raise ValueError(f'{path!r} is no checkpoint: {why}')
 
 
 def check_amp() -> None:

@@ -135,6 +135,26 @@ def experiment_name(config_path: str) -> str:
 def set_work_dir(cfg: Config, work_dir: str | None) -> None:
     """Set the work dir: the given one, else the config's, else one named after the experiment."""
     cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
+    if os.path.isfile(cfg.work_dir):
+        raise ValueError(f'the work dir {cfg.work_dir!r} is a file: name a folder')
+
+
+def keep_other_results(cfg: Config, checkpoint: str, split: str) -> None:
+    """Move the work dir of a test to a folder below, if it has the results of another checkpoint.
+
+    So the uncalibrated result outlives that of the calibrated checkpoint, for example.
+    """
+    name = VALIDATION_RESULTS if split == 'val' else RESULTS
+    try:
+        earlier = mmengine.load(Path(cfg.work_dir, name))['checkpoint']
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        return
+    moved = not os.path.exists(earlier) and Path(earlier).name == Path(checkpoint).name
+    if os.path.realpath(earlier) == os.path.realpath(checkpoint) or moved:
+        return
+    folder = str(Path(cfg.work_dir, Path(checkpoint).stem))
+    print(f'{cfg.work_dir} has the results of {earlier}: the new ones go to {folder}')
+    cfg.work_dir = folder
 
 
 def test_on_validation(cfg: Config) -> None:

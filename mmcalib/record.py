@@ -23,6 +23,8 @@ RESULTS = 'results.json'
 VALIDATION_RESULTS = 'results_val.json'
 # Said of every loss that has them, also where the config leaves them at their defaults.
 NAMED_PARAMETERS = ('margin', 'alpha', 'gamma', 'avg_non_ignore')
+# Where `meta` of a checkpoint says that it was calibrated.
+CALIBRATION = 'calibration'
 # They change no figure.
 UNIMPORTANT = ('loss_name', 'compile')
 DATASET_KEYS = ('type', 'split', 'part', 'ann_file', 'protocol')
@@ -51,7 +53,8 @@ def describe(runner: Runner, checkpoint: str, *, finished: bool | None = None) -
             checkpoint.
 
     Returns:
-        ``seed``, ``loss``, ``training``, ``evaluation``, ``date`` and ``version``, for JSON.
+        ``seed``, ``loss``, ``calibration``, ``training``, ``evaluation``, ``date`` and
+        ``version``, for JSON.
     """
     hook = next((hook for hook in runner.hooks if isinstance(hook, CheckpointMeta)), None)
     meta = hook.meta if hook else {}
@@ -62,10 +65,31 @@ def describe(runner: Runner, checkpoint: str, *, finished: bool | None = None) -
     return {
         'seed': meta.get('seed', runner.seed),
         'loss': main_loss(cfg),
+        'calibration': describe_calibration(meta),
         'training': {**schedule, 'finished': finished, 'epoch': meta.get('epoch')},
         'evaluation': evaluation(runner),
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),
         'version': __version__,
+    }
+
+
+def describe_calibration(meta: Mapping) -> dict | None:
+    """Return by what a checkpoint was calibrated after its training, None if it was not.
+
+    See :mod:`mmcalib.posthoc.calibrate` for what a calibration leaves in the checkpoint's `meta`.
+    """
+    found = meta.get(CALIBRATION)
+    if not found:
+        return None
+    methods, earlier = [found['method']], found.get('earlier')
+    while earlier:
+        methods.insert(0, earlier['method'])
+        earlier = earlier.get('earlier')
+    return {
+        'methods': methods,
+        'options': found['options'],
+        'split': found['split'],
+        'forced': found['forced'],
     }
 
 

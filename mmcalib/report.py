@@ -35,6 +35,7 @@ class Run:
     metrics: dict
     seed: int | None = None
     loss: dict | None = None
+    calibration: dict | None = None
     training: dict = field(default_factory=dict)
     evaluation: dict | None = None
     date: str = ''
@@ -50,7 +51,7 @@ class Run:
         if self.loss is None:
             return self.experiment
         length = [self.training.get(key) for key in ('epochs', 'iterations')]
-        return json.dumps([self.loss, length], sort_keys=True)
+        return json.dumps([self.loss, self.calibration, length], sort_keys=True)
 
     @property
     def protocol(self) -> str:
@@ -58,7 +59,11 @@ class Run:
 
     @property
     def label(self) -> str:
-        return loss_label(self.loss) if self.loss else self.experiment
+        label = loss_label(self.loss) if self.loss else self.experiment
+        if not self.calibration:
+            return label
+        forced = ''.join(f', {reason}' for reason in self.calibration['forced'])
+        return f'{label} + {" + ".join(self.calibration["methods"])}{forced}'
 
 
 @dataclass
@@ -121,8 +126,15 @@ def collect(folders: Sequence[str]) -> tuple[list[Run], dict[str, list[str]]]:
 
 
 def read(path: Path) -> Run:
-    """Read a results.json, of this version or an older one."""
+    """Read a results.json, of this version or an older one.
+
+    Raises:
+        KeyError: If a part is missing.
+        ValueError: If it is another file.
+    """
     content = json.loads(path.read_text(encoding='utf-8'))
+    if not isinstance(content, dict) or not isinstance(content.get('metrics'), dict):
+        raise ValueError(f'{path} holds no metrics of a test')
     known = {key: content[key] for key in Run.__dataclass_fields__ if key in content}
     return Run(**{**known, 'path': str(path.parent), 'metrics': content['metrics']})
 
@@ -175,6 +187,9 @@ def _table(name: str, runs: list[Run], protocol: str | None) -> Table:
         notes.append(f'No published value stands beside these: {obstacle}.')
     if any(row.paper for row in rows):
         notes += _differences(entry, rows, evaluation)
+    unknown = sorted(r.path for r in kept.values() if r.training.get('finished', True) is None)
+    if unknown:
+        notes.append(f'Not known whether their training was finished: {", ".join(unknown)}.')
     notes += [f'Left out, {why}: {", ".join(sorted(paths))}.' for why, paths in left_out.items()]
     columns = [key for key in COLUMNS if any(row.values(key) for row in rows)]
     title = f'{name} ({entry["title"]})' if entry else name
@@ -189,7 +204,8 @@ def _rows(runs: Sequence[Run], entry: Mapping | None) -> list[Row]:
     rows = []
     for group in groups.values():
         label = group[0].label + (f', {_length(group[0])}' if len(lengths) > 1 else '')
-        paper = published.figures(entry, group[0].loss) if entry else None
+        known = entry and not group[0].calibration
+        paper = published.figures(entry, group[0].loss) if known else None
         rows.append(Row(label, group, paper[1] if paper else {}))
     return sorted(rows, key=_order)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.registry import MODELS
 
 from mmcalib import launch
 from mmcalib.checks import calibration_metrics, check_data, check_metrics
@@ -148,6 +149,19 @@ def check(cfg: Config) -> None:
     )
 
 
+def check_values(cfg: Config, keys: Sequence[str], values: Sequence[Value]) -> None:
+    """Raise a ValueError for a value that a loss refuses, before others are trained."""
+    for key in keys:
+        path, _, parameter = key.rpartition('.')
+        loss = dict(find_losses(cfg.model))[path]
+        for value in values:
+            with MODELS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
+                try:
+                    registry.build({**loss, parameter: value})
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f'--param {parameter}={show(value)}: {error}') from error
+
+
 def run(sweep: Sweep) -> tuple[dict, list[str]]:
     """Train all values, choose by the ECE on validation data, test, and write the summary.
 
@@ -165,6 +179,7 @@ def run(sweep: Sweep) -> tuple[dict, list[str]]:
     cfg = launch.load_config(sweep.config, launch.parse_options(sweep.options))
     keys = option_keys(cfg, sweep.parameter)
     check(cfg)
+    check_values(cfg, keys, sweep.values)
     check_metrics(cfg)
     check_data(cfg, launch.DATALOADERS)
     identity = _identity(sweep, cfg, keys)
@@ -172,7 +187,7 @@ def run(sweep: Sweep) -> tuple[dict, list[str]]:
     for key, value in identity.items():
         if earlier.get(key) != value:
             raise ValueError(
-                f'{sweep.work_dir} holds a sweep with another {key.replace("_", " ")}: '
+                f'{sweep.work_dir} holds a sweep of other settings, with {key.replace("_", " ")} '
                 f'{earlier.get(key)!r}, not {value!r}. Give another --work-dir, or remove it'
             )
     done = [row['value'] for row in earlier.get('rows', []) if row['val'] and not row['missing']]

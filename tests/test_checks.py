@@ -45,6 +45,22 @@ def test_the_worst_checkpoint_is_not_kept():
     )
 
 
+def test_what_is_no_checkpoint_is_said(tmp_path):
+    whole, legacy = tmp_path / 'whole.pth', tmp_path / 'legacy.pth'
+    torch.save({'a': torch.zeros(3)}, whole)
+    torch.save({'a': torch.zeros(3)}, legacy, _use_new_zipfile_serialization=False)
+    for path in (whole, legacy, 'https://host/model.pth'):
+        checks.check_checkpoint(str(path))
+    with pytest.raises(FileNotFoundError, match='no checkpoint'):
+        checks.check_checkpoint(str(tmp_path))
+    (tmp_path / 'text.pth').write_text('# text')
+    with pytest.raises(ValueError, match='another kind of file'):
+        checks.check_checkpoint(str(tmp_path / 'text.pth'))
+    whole.write_bytes(whole.read_bytes()[:-30])
+    with pytest.raises(ValueError, match='not written to its end'):
+        checks.check_checkpoint(str(whole))
+
+
 class TestWeights:
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
 

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,29 @@ def test_resuming_takes_the_newest_whole_checkpoint(tmp_path):
     (tmp_path / 'best_top1_epoch_7.pth').touch()
     with pytest.raises(FileNotFoundError, match=r'epoch_10\.pth.* is gone.*best_top1_epoch_7'):
         launch.resume_latest(cfg)
+
+
+def test_results_of_another_checkpoint_are_not_replaced(tmp_path):
+    def folder(checkpoint, split='test'):
+        cfg = Config(dict(work_dir=str(tmp_path)))
+        launch.keep_other_results(cfg, str(tmp_path / checkpoint), split)
+        return Path(cfg.work_dir)
+
+    assert folder('a.pth') == tmp_path  # nothing is there
+    for name in ('a.pth', 'b.pth'):
+        (tmp_path / name).touch()
+    (tmp_path / 'results.json').write_text(json.dumps({'checkpoint': str(tmp_path / 'a.pth')}))
+    assert folder('a.pth') == tmp_path
+    assert folder('b.pth') == tmp_path / 'b'
+    assert folder('b.pth', split='val') == tmp_path
+    (tmp_path / 'results.json').write_text(json.dumps({'checkpoint': '/moved/from/b.pth'}))
+    assert folder('b.pth') == tmp_path
+
+
+def test_a_work_dir_that_is_a_file_is_named(tmp_path):
+    (tmp_path / 'file').touch()
+    with pytest.raises(ValueError, match="file' is a file"):
+        launch.set_work_dir(Config(dict()), str(tmp_path / 'file'))
 
 
 def test_loader_defaults_follow_the_machine():

@@ -129,6 +129,8 @@ def test_unfinished_runs_are_named(tmp_path):
     (tmp_path / 'e/results_val.json').write_text('{}')
     (tmp_path / 'f').mkdir()
     (tmp_path / 'f/results.json').write_text('{"experiment": ')
+    (tmp_path / 'g').mkdir()
+    (tmp_path / 'g/results.json').write_text('[1, 2]')
     runs, others = report.collect([tmp_path, tmp_path / 'a'])
     assert len(runs) == 2  # a folder given twice counts once
     (table,) = report.tables(runs)
@@ -139,8 +141,30 @@ def test_unfinished_runs_are_named(tmp_path):
     assert others == {
         'unfinished or not tested, no results.json': [str(tmp_path / 'c'), str(tmp_path / 'd')],
         'not tested, only validated': [str(tmp_path / 'e')],
-        'unreadable results.json': [str(tmp_path / 'f')],
+        'unreadable results.json': [str(tmp_path / 'f'), str(tmp_path / 'g')],
     }
+
+
+def test_a_calibrated_checkpoint_is_a_row_without_a_published_value(tmp_path):
+    done = dict(methods=['temperature'], options={}, split='val', forced=[])
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10')
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10', ece=1.0, calibration=done)
+    forced = dict(done, methods=['vector', 'temperature'], forced=['fitted on the test split'])
+    write(tmp_path / 'c', 'mbls/resnet50_cifar10', ece=0.5, calibration=forced)
+    rows = only_table(tmp_path).rows
+    assert [row.label for row in rows] == [
+        'MbLS m=6 α=0.1',
+        'MbLS m=6 α=0.1 + temperature',
+        'MbLS m=6 α=0.1 + vector + temperature, fitted on the test split',
+    ]
+    assert [bool(row.paper) for row in rows] == [True, False, False]
+
+
+def test_runs_that_may_be_unfinished_are_named(tmp_path):
+    training = dict(epochs=350, finished=None)
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', training=training)
+    notes = only_table(tmp_path).notes
+    assert f'Not known whether their training was finished: {tmp_path / "a"}.' in notes
 
 
 def test_voc_has_published_values_by_the_papers_protocol_only(tmp_path):

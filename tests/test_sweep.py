@@ -130,7 +130,7 @@ def test_it_resumes_from_the_newest_whole_checkpoint(make):
 
 def test_other_settings_need_another_folder(make):
     sweep.run(make(values=(6.0,)))
-    with pytest.raises(ValueError, match='sweep with another options'):
+    with pytest.raises(ValueError, match='sweep of other settings, with options'):
         sweep.run(make(options=['train_cfg.max_epochs=3']))
 
 
@@ -154,6 +154,14 @@ def test_a_parameter_that_the_loss_lacks_is_refused(make):
     assert sweep.option_keys(cfg, 'margin') == [
         f'model.decode_head.loss_decode.{index}.margin' for index in range(2)
     ]
+
+
+def test_a_value_that_the_loss_refuses_is_named_before_training(make):
+    for value, message in ((-1.0, 'margin=-1: margin must be'), ('a', "margin=a: .*'a'")):
+        made = make(values=(6.0, value))
+        with pytest.raises(ValueError, match=message):
+            sweep.run(made)
+        assert not made.work_dir.exists()
 
 
 def test_a_config_without_an_ece_on_validation_data_is_refused(make):

@@ -4,6 +4,7 @@ The new checkpoint is one of the same model, for every tool that reads the old o
 """
 
 import argparse
+import inspect
 
 from rich.console import Console
 from rich.table import Table
@@ -79,11 +80,11 @@ def make_scaler(args: argparse.Namespace):
         for name in ('criterion', 'diagonal', 'off_diagonal', 'intercept')
         if getattr(args, name) is not None
     }
-    try:
-        return SCALERS[args.method](**given)
-    except TypeError as error:
-        names = ', '.join(f'--{name.replace("_", "-")}' for name in given)
-        raise ValueError(f'--method {args.method} does not take all of {names}') from error
+    taken = inspect.signature(SCALERS[args.method]).parameters
+    wrong = [f'--{name.replace("_", "-")}' for name in given if name not in taken]
+    if wrong:
+        raise ValueError(f'--method {args.method} does not take {", ".join(wrong)}')
+    return SCALERS[args.method](**given)
 
 
 def prepare(args: argparse.Namespace, options: Options):

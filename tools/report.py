@@ -11,9 +11,10 @@ from pathlib import Path
 from rich.console import Console
 
 from mmcalib import report, report_formats
+from mmcalib.metrics import PROTOCOLS
 
 FORMATS = ('text', 'markdown', 'csv', 'html')
-SUFFIXES = {'.md': 'markdown', '.csv': 'csv', '.html': 'html'}
+SUFFIXES = {'.txt': 'text', '.md': 'markdown', '.csv': 'csv', '.html': 'html'}
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -25,6 +26,7 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument('--out', help='file to write to, in place of the terminal')
     parser.add_argument(
         '--protocol',
+        choices=sorted(PROTOCOLS),
         help='of the runs to take, such as pooled or paper; without one, that of most of a table',
     )
     parser.add_argument(
@@ -40,12 +42,14 @@ def main() -> None:
     parser, args = parse_args()
     if args.html:
         args.format, args.out = 'html', args.html
+    kind = args.format or ('text' if not args.out else SUFFIXES.get(Path(args.out).suffix))
+    if kind is None:
+        parser.error(f'--out {args.out}: name a {", ".join(SUFFIXES)} file, or add --format')
     try:
         runs, others = report.collect(args.folders)
     except FileNotFoundError as error:
         parser.error(str(error))
     tables = report.tables(runs, args.protocol)
-    kind = args.format or SUFFIXES.get(Path(args.out or '').suffix, 'text')
     if kind == 'csv':
         content = report_formats.comma_separated(tables)
         print('\n'.join(report_formats.notes(tables, others)), file=sys.stderr)

@@ -14,7 +14,10 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
     parser.add_argument('checkpoint', help='checkpoint file')
-    parser.add_argument('--work-dir', help='where the log and results.json go')
+    parser.add_argument(
+        '--work-dir',
+        help='where the log and results.json go; by default, results of another checkpoint stay',
+    )
     parser.add_argument(
         '--evaluation',
         metavar='NAME',
@@ -52,6 +55,8 @@ def prepare(args: argparse.Namespace):
     launch.set_work_dir(cfg, args.work_dir)
     if args.evaluation:
         launch.use_evaluation(cfg, args.evaluation)
+    if not args.work_dir:
+        launch.keep_other_results(cfg, args.checkpoint, args.split)
     cfg.load_from = args.checkpoint
     cfg.resume = False
     if args.amp:

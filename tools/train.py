@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 
 from mmcalib import checks, launch
 
@@ -70,7 +71,10 @@ def main() -> None:
         cfg = prepare(args)
     except (FileNotFoundError, ImportError, ValueError) as error:
         parser.error(str(error))
-    launch.train(cfg, test=not args.no_test, split=args.split)
+    try:
+        launch.train(cfg, test=not args.no_test, split=args.split)
+    except KeyboardInterrupt:
+        sys.exit('Stopped: the same command with --resume goes on from the last checkpoint.')
 
 
 if __name__ == '__main__':

@@ -20,10 +20,9 @@ from mmcalib.posthoc.classwise import MatrixScaler
 from mmcalib.posthoc.fold import TOLERANCE, Comparison, compare, find_layers, fold
 from mmcalib.posthoc.logits import NUM_SAMPLES, Sample, gather, passes
 from mmcalib.posthoc.temperature import TemperatureScaler
-from mmcalib.record import describe_dataset
+from mmcalib.record import CALIBRATION, describe_dataset
 from mmcalib.version import __version__
 
-KEY = 'calibration'
 HELD_OUT = (
     'Fit on data that no test sees: a part of the training images that the training left out, as '
     'SeededSplit draws it in the _heldout configs; or --force, which the checkpoint will say'
@@ -170,9 +169,9 @@ def calibrate(
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),
         'version': __version__,
     }
-    if KEY in content['meta']:
-        meta['earlier'] = content['meta'][KEY]
-    content['meta'][KEY] = meta
+    if CALIBRATION in content['meta']:
+        meta['earlier'] = content['meta'][CALIBRATION]
+    content['meta'][CALIBRATION] = meta
     state.update({keys[key]: value for key, value in folded.items()})
     Path(out).resolve().parent.mkdir(parents=True, exist_ok=True)
     torch.save(content, out)
@@ -227,7 +226,7 @@ def read_checkpoint(path: str, *, force: bool) -> tuple[dict, list[str]]:
     if 'state_dict' not in content:  # the bare weights, as of some model zoos
         content = {'state_dict': content}
     content = {**content, 'meta': dict(content.get('meta') or {})}
-    earlier = content['meta'].get(KEY)
+    earlier = content['meta'].get(CALIBRATION)
     if not earlier:
         return content, []
     hint = (

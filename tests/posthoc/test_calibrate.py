@@ -15,6 +15,7 @@ from mmcalib import launch
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.posthoc.calibrate import same_data
 from mmcalib.posthoc.logits import gather
+from mmcalib.record import describe_calibration
 
 DIGITS = ROOT / 'configs/ce/digits.py'
 SCENES = ROOT / 'configs/ce/digit_scenes.py'
@@ -256,6 +257,7 @@ def test_folding_twice_is_refused_and_noted(digits, run):
     second, output = run(DIGITS, 'first.pth', '--force', '--method', 'vector')
     meta = second['meta']['calibration']
     assert meta['earlier'] == first['meta']['calibration']
+    assert describe_calibration(second['meta'])['methods'] == ['temperature', 'vector']
     assert meta['forced'] == ['calibrated before'] and 'Beware: calibrated before' in output
     again, _ = run(DIGITS, 'first.pth', '--force', out='again.pth')
     temperature = again['meta']['calibration']['parameters']['temperature']
