@@ -279,8 +279,8 @@ def test_no_file_is_lost(digits, run, tmp_path):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['--method', 'vector', '--criterion', 'nll'], 'vector does not take all of --criterion'),
-        (['--diagonal', '1'], 'temperature does not take all of --diagonal'),
+        (['--method', 'vector', '--criterion', 'nll'], 'vector does not take --criterion'),
+        (['--diagonal', '1'], 'temperature does not take --diagonal'),
         (['--method', 'matrix', '--off-diagonal', '-1'], 'off_diagonal must be'),
         (['--launcher', 'pytorch'], 'leave out --launcher pytorch'),
         (['--samples', '0'], 'at least one prediction'),
