@@ -68,7 +68,7 @@ def check_metrics(cfg: Config) -> None:
     """
     for evaluator in ('val_evaluator', 'test_evaluator'):
         seen = set()
-        for metric, names in calibration_metrics(cfg.get(evaluator)):
+        for metric, names in calibration_configs(cfg.get(evaluator)):
             prefix = metric.get('prefix') or CalibrationMetric.default_prefix
             twice = sorted(seen & {f'{prefix}/{name}' for name in names})
             if twice:
@@ -80,7 +80,7 @@ def check_metrics(cfg: Config) -> None:
 
     errors = {
         f'{metric.get("prefix") or CalibrationMetric.default_prefix}/{name}'
-        for metric, names in calibration_metrics(cfg.get('val_evaluator'))
+        for metric, names in calibration_configs(cfg.get('val_evaluator'))
         for name in names
         if name not in NO_ERRORS
     }
@@ -96,7 +96,7 @@ def check_metrics(cfg: Config) -> None:
             )
 
 
-def calibration_metrics(evaluator: object) -> Iterator[tuple[Mapping, tuple[str, ...]]]:
+def calibration_configs(evaluator: object) -> Iterator[tuple[Mapping, tuple[str, ...]]]:
     """Yield the config of each calibration metric of an evaluator's, and what it measures."""
     for metric in evaluator if isinstance(evaluator, (list, tuple)) else [evaluator or {}]:
         kind = metric.get('type')

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmcalib import report
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.bootstrap import CHUNK
+from mmcalib.metrics.bootstrap import drawn_weights, tails_of
 from mmcalib.record import RESULTS
 from mmcalib.visualization import (
     ConfidenceMaps,
@@ -85,18 +85,12 @@ def accuracy_band(image_bins: Tensor) -> Tensor:
     Args:
         image_bins: ``(n, 3, B)`` bins of each image.
     """
-    images = len(image_bins)
     flat = image_bins[:, :2].flatten(1)
-    generator = torch.Generator().manual_seed(SEED)
     draws = []
-    for _ in range(0, DRAWS, CHUNK):
-        drawn = torch.randint(images, (CHUNK, images), generator=generator)
-        weights = torch.zeros(CHUNK, images, dtype=torch.float64)
-        weights.scatter_add_(1, drawn, torch.ones_like(weights))
-        count, correct = (weights @ flat).view(CHUNK, 2, -1).unbind(dim=1)
+    for weights in drawn_weights(len(image_bins), num_bootstrap=DRAWS, seed=SEED):
+        count, correct = (weights @ flat).view(len(weights), 2, -1).unbind(dim=1)
         draws.append(correct / count)
-    tails = torch.tensor([(1 - COVERAGE) / 2, (1 + COVERAGE) / 2], dtype=torch.float64)
-    band = torch.cat(draws).nanquantile(tails, dim=0)
+    band = torch.cat(draws).nanquantile(tails_of(COVERAGE), dim=0)
     band[:, (image_bins[:, 0] > 0).sum(dim=0) < FEWEST] = torch.nan
     return band
 
@@ -107,14 +101,11 @@ def find_statistics(path: str | Path) -> Path:
     Raises:
         FileNotFoundError: If there is none, saying how to get it.
     """
-    path = Path(path)
-    file = path / STATISTICS if path.is_dir() else path
-    if not file.is_file():
-        raise FileNotFoundError(
-            f'there are no statistics {str(file)!r}: tools/test.py leaves them in the work '
-            "dir, and so does CalibrationMetric(out_file='….npz') where it is told to"
-        )
-    return file
+    hint = (
+        'tools/test.py leaves them in the work dir, and so does '
+        "CalibrationMetric(out_file='….npz') where it is told to"
+    )
+    return _find(path, STATISTICS, 'statistics', hint)
 
 
 def find_maps(path: str | Path) -> ConfidenceMaps:
@@ -123,14 +114,19 @@ def find_maps(path: str | Path) -> ConfidenceMaps:
     Raises:
         FileNotFoundError: If there are none, saying how to get them.
     """
-    path = Path(path)
-    file = path / MAPS if path.is_dir() else path
+    hint = (
+        'they are of segmentation, where a test with a ConfidenceMapHook in default_hooks leaves '
+        'them in the work dir'
+    )
+    return ConfidenceMaps.load(_find(path, MAPS, 'confidence maps', hint))
+
+
+def _find(path: str | Path, name: str, what: str, hint: str) -> Path:
+    """Return the file that a path names, or the one of that name in the work dir that it names."""
+    file = Path(path, name) if Path(path).is_dir() else Path(path)
     if not file.is_file():
-        raise FileNotFoundError(
-            f'there are no confidence maps {str(file)!r}: they are of segmentation, where a test '
-            'with a ConfidenceMapHook in default_hooks leaves them in the work dir'
-        )
-    return ConfidenceMaps.load(file)
+        raise FileNotFoundError(f'there are no {what} {str(file)!r}: {hint}')
+    return file
 
 
 def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[str]:

@@ -133,7 +133,11 @@ def experiment_name(config_path: str) -> str:
 
 
 def set_work_dir(cfg: Config, work_dir: str | None) -> None:
-    """Set the work dir: the given one, else the config's, else one named after the experiment."""
+    """Set the work dir: the given one, else the config's, else one named after the experiment.
+
+    Raises:
+        ValueError: If it is a file.
+    """
     cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
     if os.path.isfile(cfg.work_dir):
         raise ValueError(f'the work dir {cfg.work_dir!r} is a file: name a folder')
@@ -149,12 +153,14 @@ def keep_other_results(cfg: Config, checkpoint: str, split: str) -> None:
         earlier = mmengine.load(Path(cfg.work_dir, name))['checkpoint']
     except (FileNotFoundError, KeyError, TypeError, ValueError):
         return
+    # A run that was moved still has its own results.
     moved = not os.path.exists(earlier) and Path(earlier).name == Path(checkpoint).name
     if os.path.realpath(earlier) == os.path.realpath(checkpoint) or moved:
         return
     folder = str(Path(cfg.work_dir, Path(checkpoint).stem))
     print(f'{cfg.work_dir} has the results of {earlier}: the new ones go to {folder}')
     cfg.work_dir = folder
+    keep_other_results(cfg, checkpoint, split)  # of another run, it may have the same name
 
 
 def test_on_validation(cfg: Config) -> None:

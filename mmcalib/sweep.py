@@ -15,7 +15,7 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 
 from mmcalib import launch
-from mmcalib.checks import calibration_metrics, check_data, check_metrics
+from mmcalib.checks import calibration_configs, check_data, check_metrics
 from mmcalib.jobs import Job, locked, run_jobs
 from mmcalib.record import RESULTS, VALIDATION_RESULTS, find_losses, loss_parameters, main_loss
 from mmcalib.report import loss_label
@@ -140,7 +140,7 @@ def option_keys(cfg: Config, parameter: str) -> list[str]:
 
 def check(cfg: Config) -> None:
     """Raise a ValueError if a config cannot be chosen by the ECE of its validation data."""
-    for metric, names in calibration_metrics(cfg.get('val_evaluator')):
+    for metric, names in calibration_configs(cfg.get('val_evaluator')):
         if 'ECE' in names and not metric.get('prefix'):
             return
     raise ValueError(

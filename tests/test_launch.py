@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,9 @@ def test_results_of_another_checkpoint_are_not_replaced(tmp_path):
     (tmp_path / 'results.json').write_text(json.dumps({'checkpoint': str(tmp_path / 'a.pth')}))
     assert folder('a.pth') == tmp_path
     assert folder('b.pth') == tmp_path / 'b'
+    (tmp_path / 'b').mkdir()
+    shutil.copy(tmp_path / 'results.json', tmp_path / 'b')
+    assert folder('b.pth') == tmp_path / 'b/b'
     assert folder('b.pth', split='val') == tmp_path
     (tmp_path / 'results.json').write_text(json.dumps({'checkpoint': '/moved/from/b.pth'}))
     assert folder('b.pth') == tmp_path

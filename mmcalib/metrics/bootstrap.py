@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -38,16 +38,11 @@ def intervals(
         seed: Of these draws.
         highest: The largest value that a metric can have, if not 100; the least is 0.
     """
-    generator = torch.Generator().manual_seed(seed)
     draws: dict[str, list[Tensor]] = {}
-    for start in range(0, num_bootstrap, CHUNK):
-        size = (min(CHUNK, num_bootstrap - start), num_units)
-        drawn = torch.randint(num_units, size, generator=generator)
-        weights = torch.zeros(size, dtype=torch.float64)
-        weights.scatter_add_(1, drawn, torch.ones_like(weights))
+    for weights in drawn_weights(num_units, num_bootstrap=num_bootstrap, seed=seed):
         for name, values in estimate(weights).items():
             draws.setdefault(name, []).append(values)
-    tails = torch.tensor([(1 - coverage) / 2, (1 + coverage) / 2], dtype=torch.float64)
+    tails = tails_of(coverage)
     found = estimate(torch.ones(1, num_units, dtype=torch.float64))
     bounds = {}
     for name, values in draws.items():
@@ -55,3 +50,24 @@ def intervals(
         limits = dict(min=0, max=highest.get(name, 100))
         bounds[name] = low.clamp(**limits).item(), high.clamp(**limits).item()
     return bounds
+
+
+def drawn_weights(num_units: int, *, num_bootstrap: int, seed: int) -> Iterator[Tensor]:
+    """Yield how often units are drawn: ``(R, U)`` float64, a few of the `num_bootstrap` at a time.
+
+    Args:
+        num_units: U, at least 1.
+        num_bootstrap: How many times as many units are drawn, with replacement.
+        seed: Of the draws.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for start in range(0, num_bootstrap, CHUNK):
+        size = (min(CHUNK, num_bootstrap - start), num_units)
+        drawn = torch.randint(num_units, size, generator=generator)
+        weights = torch.zeros(size, dtype=torch.float64)
+        yield weights.scatter_add_(1, drawn, torch.ones_like(weights))
+
+
+def tails_of(coverage: float) -> Tensor:
+    """Return the two probabilities between which `coverage` of a distribution lies, float64."""
+    return torch.tensor([(1 - coverage) / 2, (1 + coverage) / 2], dtype=torch.float64)
