@@ -8,7 +8,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-VERSION = re.search(r"__version__ = '([^']+)'", (ROOT / 'mmcalib/version.py').read_text()).group(1)
+VERSION = re.search(r"__version__ = '([^']+)'", (ROOT / 'mmcalib/__init__.py').read_text()).group(1)
 # What OpenMMLab's tools look for under <package>/.mim: `mim`, and `_base_ = 'mmcalib::...'`.
 MIM = ('configs', 'tools', 'model-index.yml')
 
@@ -52,7 +52,7 @@ setup(
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     packages=find_packages(include=['mmcalib', 'mmcalib.*']),
-    package_data={'mmcalib': ['published.json']},
+    package_data={'mmcalib.reports': ['published.json']},
     python_requires='>=3.10',
     install_requires=['torch>=2.1', 'torchvision>=0.16', 'numpy', 'matplotlib', 'scikit-learn'],
     # `onedl` and `openmmlab` share their import names: install one of them, never both.

@@ -5,6 +5,8 @@ root registries, which is all that ``custom_imports=dict(imports=['mmcalib'])`` 
 Neither mmpretrain nor mmseg is imported.
 """
 
+__version__ = '0.1.0'
+
 try:
     import mmengine  # noqa: F401
 except ImportError as error:
@@ -14,7 +16,6 @@ except ImportError as error:
         "pip install 'mmcalib[openmmlab]' (classic OpenMMLab); never both."
     ) from error
 
-from mmcalib import datasets, hooks, losses, metrics, models
-from mmcalib.version import __version__
+from mmcalib import datasets, hooks, losses, metrics, models, transforms
 
-__all__ = ['__version__', 'datasets', 'hooks', 'losses', 'metrics', 'models']
+__all__ = ['__version__', 'datasets', 'hooks', 'losses', 'metrics', 'models', 'transforms']

@@ -8,13 +8,14 @@ import pytest
 import torch
 from images import write_cifar10, write_cub, write_folders, write_tiny_imagenet, write_voc
 from mmengine.evaluator import Evaluator
+from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from posts import write_posts, write_vectors
 
-from mmcalib import launch
 from mmcalib.hooks import fit_vocabulary
-from mmcalib.report import COLUMNS
+from mmcalib.reports.tables import COLUMNS
+from mmcalib.runs.config import DATALOADERS, load_config, use_evaluation
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted(
@@ -70,8 +71,8 @@ def _shallow(monkeypatch):
 
 def load(path):
     """Load a config for the tiny data, of which less is held out."""
-    cfg = launch.load_config(str(path))
-    for key in launch.DATALOADERS:
+    cfg = load_config(str(path))
+    for key in DATALOADERS:
         dataset = cfg[key].dataset
         for part in (dataset, dataset.get('dataset', {})):
             for size, count in (('held_out', 2), ('held_out_per_class', 1)):
@@ -92,7 +93,7 @@ def reduce(cfg):
         cfg.model.backbone.update(arch=arch, img_size=SIZE)
     if cfg.default_scope == 'mmseg' and 'size' in cfg.model.data_preprocessor:
         cfg.model.data_preprocessor.size = (SIZE, SIZE)
-    for key in launch.DATALOADERS:
+    for key in DATALOADERS:
         dataset = cfg[key].dataset
         while 'dataset' in dataset:
             dataset = dataset.dataset
@@ -109,7 +110,7 @@ def build(cfg):
     settings = cfg.model
     if 'data_preprocessor' in cfg:
         settings.data_preprocessor = dict(type='ClsDataPreprocessor', **cfg.data_preprocessor)
-    return launch.revert_sync_batchnorm(MODELS.build(settings))
+    return revert_sync_batchnorm(MODELS.build(settings))
 
 
 def batch(cfg, key):
@@ -127,7 +128,7 @@ def test_it_builds(path, monkeypatch):
     cfg = load(path)
     model = build(cfg)
     head = model.decode_head if cfg.default_scope == 'mmseg' else model.head
-    for key in launch.DATALOADERS:
+    for key in DATALOADERS:
         data = DATASETS.build(cfg[key].dataset)
         assert len(data) > 0 and len(data.metainfo['classes']) == head.num_classes
     Evaluator(cfg.val_evaluator), Evaluator(cfg.test_evaluator)
@@ -172,7 +173,7 @@ def test_a_training_and_an_evaluation_step(path):
 def test_the_papers_evaluation_of_voc(tmp_path):
     cfg = load(ROOT / 'configs/mbls/deeplabv3_r34_voc.py')
     cfg.work_dir = str(tmp_path)
-    launch.use_evaluation(cfg, 'paper')
+    use_evaluation(cfg, 'paper')
     assert cfg.work_dir == str(tmp_path / 'paper')
     reduce(cfg)
     cfg.model.data_preprocessor.test_cfg.size = (SIZE, SIZE)
@@ -186,7 +187,7 @@ def test_the_papers_evaluation_of_voc(tmp_path):
     evaluator.process(samples)
     assert set(evaluator.evaluate(2)) == {'mIoU', 'calibration/ECE', 'calibration/AECE'}
     with pytest.raises(ValueError, match=r'--evaluation voc: .* it has mmseg, paper'):
-        launch.use_evaluation(cfg, 'voc')
+        use_evaluation(cfg, 'voc')
 
 
 @pytest.mark.parametrize('path', CONFIGS, ids=lambda p: f'{p.parent.name}/{p.stem}')
@@ -255,7 +256,7 @@ def test_the_paper_has_it_with_these_values(folder, name):
 def test_no_sample_is_in_two_splits(name):
     cfg = load(ROOT / 'configs/ce' / f'{name}.py')
     samples = []
-    for key in launch.DATALOADERS:
+    for key in DATALOADERS:
         data = DATASETS.build(cfg[key].dataset)
         infos = [data.get_data_info(index) for index in range(len(data))]
         samples += [
@@ -266,5 +267,5 @@ def test_no_sample_is_in_two_splits(name):
 
 def test_the_bydate_posts_are_a_base_of_their_own():
     cfg = load(ROOT / 'configs/_base_/datasets/20news_bydate.py')
-    sizes = [len(DATASETS.build(cfg[key].dataset)) for key in launch.DATALOADERS]
+    sizes = [len(DATASETS.build(cfg[key].dataset)) for key in DATALOADERS]
     assert sizes == [71, 9, 40]

@@ -32,8 +32,8 @@ def run(code, blocked):
 
 def test_the_toolboxes_are_not_imported():
     code = (
-        'import mmcalib, mmcalib.datasets.check, mmcalib.launch, mmcalib.posthoc.calibrate, '
-        'mmcalib.report, mmcalib.sweep'
+        'import mmcalib, mmcalib.datasets.folder_check, mmcalib.runs.checkpoint_calibration, '
+        'mmcalib.runs.runner, mmcalib.runs.sweep, mmcalib.reports.html'
     )
     assert run(code, ('mmpretrain', 'mmseg', 'mmcv')).returncode == 0
 

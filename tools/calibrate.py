@@ -9,12 +9,22 @@ import inspect
 from rich.console import Console
 from rich.table import Table
 
-from mmcalib import checks, launch
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.calibrate import Calibration, Options, calibrate, check_options, check_out
-from mmcalib.posthoc.fold import METRICS
-from mmcalib.posthoc.logits import NUM_SAMPLES
-from mmcalib.posthoc.temperature import CRITERIA
+from mmcalib.posthoc.temperature_scaler import CRITERIA
+from mmcalib.runs.checkpoint_calibration import (
+    Calibration,
+    Options,
+    calibrate,
+    check_options,
+    check_out,
+)
+from mmcalib.runs.checkpoints import check_checkpoint
+from mmcalib.runs.command_line import add_runner_arguments
+from mmcalib.runs.config import SPLITS, load_config, set_loader_defaults, set_work_dir
+from mmcalib.runs.model_logits import NUM_SAMPLES
+from mmcalib.runs.predicting_layer import METRICS
+from mmcalib.runs.preflight import check_data
+from mmcalib.runs.runner import build_runner
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -44,7 +54,7 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         parser.add_argument(f'--{name}', type=float, metavar='LAMBDA', help=f'penalty on {what}')
     parser.add_argument(
         '--split',
-        choices=launch.SPLITS[::-1],
+        choices=SPLITS[::-1],
         default='val',
         help='what to fit on (default: val); test is refused without --force',
     )
@@ -69,7 +79,7 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         help='fit on test, or on top of an earlier calibration; the checkpoint will say so',
     )
     parser.add_argument('--work-dir', help='where the log goes')
-    launch.add_runner_arguments(parser)
+    add_runner_arguments(parser)
     return parser, parser.parse_args()
 
 
@@ -89,17 +99,17 @@ def make_scaler(args: argparse.Namespace):
 
 def prepare(args: argparse.Namespace, options: Options):
     """Return the config that the arguments ask for."""
-    checks.check_checkpoint(args.checkpoint)
+    check_checkpoint(args.checkpoint)
     check_out(args.out, args.checkpoint, overwrite=args.overwrite)
-    cfg = launch.load_config(args.config, args.cfg_options)
+    cfg = load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
-    launch.set_work_dir(cfg, args.work_dir)
+    set_work_dir(cfg, args.work_dir)
     cfg.load_from = args.checkpoint
     cfg.resume = False
     check_options(cfg, options)
-    launch.set_loader_defaults(cfg, not args.no_pin_memory)
+    set_loader_defaults(cfg, not args.no_pin_memory)
     splits = {options.split, 'test'} if options.test else {options.split}
-    checks.check_data(cfg, tuple(f'{split}_dataloader' for split in sorted(splits)))
+    check_data(cfg, tuple(f'{split}_dataloader' for split in sorted(splits)))
     return cfg
 
 
@@ -139,7 +149,7 @@ def main() -> None:
         )
         scaler = make_scaler(args)
         cfg = prepare(args, options)
-        runner = launch.build_runner(cfg, complete_weights=True)
+        runner = build_runner(cfg, complete_weights=True)
         result = calibrate(runner, scaler, args.checkpoint, args.out, options)
     except (FileNotFoundError, ImportError, ValueError) as error:
         parser.error(str(error))

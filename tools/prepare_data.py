@@ -9,7 +9,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from mmcalib.datasets.check import CHECKS, Report, check, source
+from mmcalib.datasets.folder_check import CHECKS, Report, check, source
 
 
 def parse_args() -> argparse.Namespace:

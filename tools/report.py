@@ -10,8 +10,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mmcalib import report, report_formats
 from mmcalib.metrics import PROTOCOLS
+from mmcalib.reports import formats
+from mmcalib.reports.collect import collect_runs
+from mmcalib.reports.tables import tables_of
 
 FORMATS = ('text', 'markdown', 'csv', 'html')
 SUFFIXES = {'.txt': 'text', '.md': 'markdown', '.csv': 'csv', '.html': 'html'}
@@ -46,22 +48,22 @@ def main() -> None:
     if kind is None:
         parser.error(f'--out {args.out}: name a {", ".join(SUFFIXES)} file, or add --format')
     try:
-        runs, others = report.collect(args.folders)
+        runs, others = collect_runs(args.folders)
     except FileNotFoundError as error:
         parser.error(str(error))
-    tables = report.tables(runs, args.protocol)
+    tables = tables_of(runs, args.protocol)
     if kind == 'csv':
-        content = report_formats.comma_separated(tables)
-        print('\n'.join(report_formats.notes(tables, others)), file=sys.stderr)
+        content = formats.comma_separated(tables)
+        print('\n'.join(formats.notes(tables, others)), file=sys.stderr)
     elif kind == 'html':
-        from mmcalib import page  # takes matplotlib along
+        from mmcalib.reports import html  # takes matplotlib along
 
-        content = page.build(tables, others, args.folders)
+        content = html.build_page(tables, others, args.folders)
     elif kind == 'markdown':
-        content = report_formats.markdown(tables, others)
+        content = formats.markdown(tables, others)
     else:
-        width = Console().width if sys.stdout.isatty() and not args.out else report_formats.WIDTH
-        content = report_formats.text(tables, others, width)
+        width = Console().width if sys.stdout.isatty() and not args.out else formats.WIDTH
+        content = formats.text(tables, others, width)
     if args.out:
         Path(args.out).parent.mkdir(parents=True, exist_ok=True)
         Path(args.out).write_text(content + '\n', encoding='utf-8')

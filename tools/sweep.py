@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmcalib import sweep
+from mmcalib.runs import sweep
 
 STOPPED = 130  # what a shell reports after Ctrl-C
 
@@ -80,11 +80,13 @@ def main() -> None:
         if args.plot:
             if not args.out:
                 raise ValueError('--plot needs --out')
-            sweep.draw([sweep.load(folder) for folder in args.plot], [args.out])
+            sweep.draw_to_files([sweep.load(folder) for folder in args.plot], [args.out])
             return
         chosen = prepare(args)
-        summary, failed = sweep.run(chosen)
-        sweep.draw([summary], [chosen.work_dir / name for name in ('sweep.png', 'sweep.pdf')])
+        summary, failed = sweep.run_sweep(chosen)
+        sweep.draw_to_files(
+            [summary], [chosen.work_dir / name for name in ('sweep.png', 'sweep.pdf')]
+        )
     except (FileNotFoundError, ImportError, RuntimeError, ValueError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:

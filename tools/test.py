@@ -7,7 +7,21 @@ import mmengine
 from mmengine.dist import is_main_process
 from mmengine.evaluator import DumpResults
 
-from mmcalib import checks, launch
+from mmcalib.hooks.complete_weights import CheckpointError
+from mmcalib.runs.checkpoints import check_checkpoint
+from mmcalib.runs.command_line import add_runner_arguments, add_split_argument
+from mmcalib.runs.config import (
+    enable_drawing,
+    enable_tta,
+    load_config,
+    set_loader_defaults,
+    set_work_dir,
+    test_on_validation,
+    use_evaluation,
+)
+from mmcalib.runs.preflight import check_amp, check_data, check_metrics
+from mmcalib.runs.results import keep_other_results
+from mmcalib.runs.runner import build_runner, run_test
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -35,8 +49,8 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument('--show-dir', help='folder for drawn predictions')
     parser.add_argument('--interval', type=int, default=1, help='draw every n-th image')
     parser.add_argument('--wait-time', type=float, default=2, help='seconds to show a window')
-    launch.add_split_argument(parser)
-    launch.add_runner_arguments(parser)
+    add_split_argument(parser)
+    add_runner_arguments(parser)
     return parser, parser.parse_args()
 
 
@@ -49,28 +63,28 @@ def prepare(args: argparse.Namespace):
             f'--out {args.out}: predictions go to a .pkl file; for the metrics add '
             '--out-item metrics'
         )
-    checks.check_checkpoint(args.checkpoint)
-    cfg = launch.load_config(args.config, args.cfg_options)
+    check_checkpoint(args.checkpoint)
+    cfg = load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
-    launch.set_work_dir(cfg, args.work_dir)
+    set_work_dir(cfg, args.work_dir)
     if args.evaluation:
-        launch.use_evaluation(cfg, args.evaluation)
+        use_evaluation(cfg, args.evaluation)
     if not args.work_dir:
-        launch.keep_other_results(cfg, args.checkpoint, args.split)
+        keep_other_results(cfg, args.checkpoint, args.split)
     cfg.load_from = args.checkpoint
     cfg.resume = False
     if args.amp:
-        checks.check_amp()
+        check_amp()
         cfg.test_cfg.fp16 = True
     if args.show or args.show_dir:
-        launch.enable_drawing(cfg, args.show, args.show_dir, args.interval, args.wait_time)
+        enable_drawing(cfg, args.show, args.show_dir, args.interval, args.wait_time)
     if args.split == 'val':
-        launch.test_on_validation(cfg)
+        test_on_validation(cfg)
     if args.tta:
-        launch.enable_tta(cfg)
-    launch.set_loader_defaults(cfg, not args.no_pin_memory)
-    checks.check_metrics(cfg)
-    checks.check_data(cfg, ('test_dataloader',))
+        enable_tta(cfg)
+    set_loader_defaults(cfg, not args.no_pin_memory)
+    check_metrics(cfg)
+    check_data(cfg, ('test_dataloader',))
     return cfg
 
 
@@ -81,12 +95,12 @@ def main() -> None:
         cfg = prepare(args)
     except (FileNotFoundError, ImportError, ValueError) as error:
         parser.error(str(error))
-    runner = launch.build_runner(cfg, complete_weights=True)
+    runner = build_runner(cfg, complete_weights=True)
     if args.out and args.out_item != 'metrics':
         runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
     try:
-        metrics = launch.run_test(runner, args.checkpoint, split=args.split)
-    except checks.CheckpointError as error:
+        metrics = run_test(runner, args.checkpoint, split=args.split)
+    except CheckpointError as error:
         parser.error(str(error))
     if args.out_item == 'metrics' and is_main_process():
         mmengine.dump(metrics, args.out)

@@ -4,7 +4,17 @@ import argparse
 import os
 import sys
 
-from mmcalib import checks, launch
+from mmcalib.runs.checkpoints import check_checkpoint, resume_latest
+from mmcalib.runs.command_line import add_runner_arguments, add_split_argument
+from mmcalib.runs.config import (
+    DATALOADERS,
+    load_config,
+    set_loader_defaults,
+    set_work_dir,
+    test_on_validation,
+)
+from mmcalib.runs.preflight import check_amp, check_data, check_metrics
+from mmcalib.runs.runner import train_and_test
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -28,39 +38,39 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument(
         '--no-persistent-workers', action='store_true', help='restart dataloader workers each epoch'
     )
-    launch.add_split_argument(parser)
-    launch.add_runner_arguments(parser)
+    add_split_argument(parser)
+    add_runner_arguments(parser)
     return parser, parser.parse_args()
 
 
 def prepare(args: argparse.Namespace):
     """Return the config that the arguments ask for."""
-    cfg = launch.load_config(args.config, args.cfg_options)
+    cfg = load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
-    launch.set_work_dir(cfg, args.work_dir)
+    set_work_dir(cfg, args.work_dir)
     if args.no_validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
         # There is no metric to select a checkpoint by.
         cfg.get('default_hooks', {}).get('checkpoint', {}).pop('save_best', None)
     if args.amp:
-        checks.check_amp()
+        check_amp()
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     if args.resume:
         if args.resume == 'auto':
-            launch.resume_latest(cfg)
+            resume_latest(cfg)
         else:
-            checks.check_checkpoint(args.resume)
+            check_checkpoint(args.resume)
             cfg.resume, cfg.load_from = True, args.resume
     if args.auto_scale_lr:
         if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
             raise ValueError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
         cfg.auto_scale_lr.enable = True
     if args.split == 'val':
-        launch.test_on_validation(cfg)
-    launch.set_loader_defaults(cfg, not args.no_pin_memory, not args.no_persistent_workers)
-    checks.check_metrics(cfg)
-    checks.check_data(cfg, launch.DATALOADERS[: 2 if args.no_test else 3])
+        test_on_validation(cfg)
+    set_loader_defaults(cfg, not args.no_pin_memory, not args.no_persistent_workers)
+    check_metrics(cfg)
+    check_data(cfg, DATALOADERS[: 2 if args.no_test else 3])
     return cfg
 
 
@@ -72,7 +82,7 @@ def main() -> None:
     except (FileNotFoundError, ImportError, ValueError) as error:
         parser.error(str(error))
     try:
-        launch.train(cfg, test=not args.no_test, split=args.split)
+        train_and_test(cfg, test=not args.no_test, split=args.split)
     except KeyboardInterrupt:
         sys.exit('Stopped: the same command with --resume goes on from the last checkpoint.')
 

@@ -8,7 +8,7 @@ tools/visualize.py worst work_dirs/mbls/digit_scenes --out worst.png
 import argparse
 from pathlib import Path
 
-from mmcalib import figures
+from mmcalib.reports import run_figures
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -37,9 +37,9 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
 def main() -> None:
     parser, args = parse_args()
     try:
-        names = figures.names_of(args.runs, args.names)
+        names = run_figures.names_of(args.runs, args.names)
         if args.kind == 'reliability':
-            figure = figures.draw_reliabilities(
+            figure = run_figures.draw_reliabilities(
                 args.runs,
                 names,
                 num_bins=args.num_bins,
@@ -48,7 +48,7 @@ def main() -> None:
                 zoom=args.zoom,
             )
         else:
-            figure = figures.draw_maps(args.runs, names, worst=args.kind == 'worst')
+            figure = run_figures.draw_maps(args.runs, names, worst=args.kind == 'worst')
         Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(args.out, dpi=args.dpi)
     except (FileNotFoundError, ValueError) as error:

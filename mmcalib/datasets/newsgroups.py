@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 from mmengine.dataset import BaseDataset
-from mmengine.registry import DATASETS, TRANSFORMS
+from mmengine.registry import DATASETS
 from sklearn import datasets
 
-from mmcalib.datasets.sources import SOURCES
+from mmcalib.datasets.data_sources import SOURCES
 
 GROUPS = (
     'alt.atheism', 'comp.graphics', 'comp.os.ms-windows.misc', 'comp.sys.ibm.pc.hardware',
@@ -116,25 +116,6 @@ class Newsgroups20(BaseDataset):
             {'text': read_text(post), 'gt_label': GROUPS.index(post.group), 'path': post.path}
             for post in splits[self.split]
         ]
-
-
-@TRANSFORMS.register_module()
-class PackText:
-    """Pack a text sample for mmpretrain's classifiers.
-
-    Takes ``text`` and ``gt_label``; gives ``inputs``, which is still the text (the model holds the
-    vocabulary), and ``data_samples``, an mmpretrain ``DataSample`` with the label, ``sample_idx``
-    and ``path``.
-    """
-
-    def __call__(self, sample: dict) -> dict:
-        from mmpretrain.structures import DataSample
-
-        meta = {key: sample[key] for key in ('sample_idx', 'path') if key in sample}
-        data_sample = DataSample(metainfo=meta)
-        if 'gt_label' in sample:
-            data_sample.set_gt_label(sample['gt_label'])
-        return {'inputs': sample['text'], 'data_samples': data_sample}
 
 
 def find_posts(data_root: str, download: bool = False) -> list[Post]:

@@ -7,7 +7,7 @@ import os
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from mmcalib.datasets.sources import SOURCES
+from mmcalib.datasets.data_sources import SOURCES
 
 SPLITS = ('train', 'val')
 ANNOTATIONS = 'val/val_annotations.txt'

@@ -1,5 +1,7 @@
 """What happens when, in a run."""
 
+from mmcalib.hooks.checkpoint_meta import CheckpointMeta
+from mmcalib.hooks.complete_weights import CompleteWeights
 from mmcalib.hooks.confidence_map import ConfidenceMapHook
 from mmcalib.hooks.logit_distance import LogitDistanceHook
 from mmcalib.hooks.loss_schedule import LossScheduleHook
@@ -7,6 +9,8 @@ from mmcalib.hooks.reliability_diagram import ReliabilityDiagramHook
 from mmcalib.hooks.vocabulary import VocabularyHook, fit_vocabulary
 
 __all__ = [
+    'CheckpointMeta',
+    'CompleteWeights',
     'ConfidenceMapHook',
     'LogitDistanceHook',
     'LossScheduleHook',

@@ -18,8 +18,9 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmcalib.hooks.reliability_diagram import calibration_metrics, current_step
-from mmcalib.metrics.errors import binned_calibration_error
-from mmcalib.metrics.predictions import map_size, read_map
+from mmcalib.metrics.calibration_errors import binned_calibration_error
+from mmcalib.metrics.data_samples import map_size, read_map
+from mmcalib.run_files import MAPS
 
 if TYPE_CHECKING:
     from mmcalib.visualization import ConfidenceView
@@ -167,7 +168,6 @@ class ConfidenceMapHook(Hook):
         )
 
     def _draw(self, runner: Runner, views: list, worst: list) -> None:
-        from mmcalib.figures import MAPS
         from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps, to_rgb
 
         meta: Mapping = runner.test_dataloader.dataset.metainfo

@@ -11,7 +11,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmcalib.losses.base import CalibrationLoss, check_at_least_zero
+from mmcalib.losses.calibration_loss import CalibrationLoss, check_at_least_zero
 
 # Where the heads of mmpretrain and mmseg keep their losses, whatever these are.
 HEADS_LOSSES = ('loss_module', 'loss_decode')

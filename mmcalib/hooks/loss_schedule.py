@@ -8,7 +8,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import IterBasedTrainLoop
 from torch import nn
 
-from mmcalib.losses.base import CalibrationLoss, check_at_least_zero
+from mmcalib.losses.calibration_loss import CalibrationLoss, check_at_least_zero
 
 MODES = ('add', 'multiply', 'step')
 

@@ -83,8 +83,7 @@ class ReliabilityDiagramHook(Hook):
 
     def _draw(self, runner: Runner, evaluator, split: str) -> None:
         # matplotlib takes a while to import, and a training may never need it.
-        from mmcalib.figures import reliability
-        from mmcalib.visualization import draw_reliability, to_rgb
+        from mmcalib.visualization import draw_reliability, reliability_of, to_rgb
 
         name = self.name or _experiment(runner)
         for number, metric in enumerate(calibration_metrics(evaluator, self)):
@@ -98,7 +97,7 @@ class ReliabilityDiagramHook(Hook):
                 continue
             # mmengine's local backend takes a slash for a folder, and drops the image.
             suffix = f'_{metric.prefix}'.replace('/', '_') if number else ''
-            diagram = reliability(
+            diagram = reliability_of(
                 statistics, name, num_bins=self.num_bins, equal_mass=self.equal_mass
             )
             runner.visualizer.add_image(

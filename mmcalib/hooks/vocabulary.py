@@ -10,7 +10,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 from torch import nn
 
-from mmcalib.models.text import TextDataPreprocessor, most_frequent
+from mmcalib.models.text_data_preprocessor import TextDataPreprocessor, most_frequent
 
 
 @HOOKS.register_module()

@@ -5,7 +5,11 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.base import CalibrationLoss, check_at_least_zero, check_class_reduction
+from mmcalib.losses.calibration_loss import (
+    CalibrationLoss,
+    check_at_least_zero,
+    check_class_reduction,
+)
 from mmcalib.losses.cross_entropy import cross_entropy, log_sum_exp
 
 

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.base import CalibrationLoss
+from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import cross_entropy, log_sum_exp
 
 

@@ -1,14 +1,12 @@
 """Calibration metrics: registered in mmengine, computed in pure torch."""
 
-from mmcalib.metrics.bins import (
-    ConfidenceCells,
+from mmcalib.metrics.bin_conventions import CONVENTIONS
+from mmcalib.metrics.bin_tables import (
     classwise_bins,
     equal_mass_bins,
     equal_width_bins,
 )
-from mmcalib.metrics.calibration import AECE, ECE, CalibrationMetric, ClasswiseECE
-from mmcalib.metrics.conventions import CONVENTIONS
-from mmcalib.metrics.errors import (
+from mmcalib.metrics.calibration_errors import (
     accuracy,
     binned_calibration_error,
     classwise_calibration_error,
@@ -18,9 +16,11 @@ from mmcalib.metrics.errors import (
     overconfidence_error,
     root_mean_square_calibration_error,
 )
+from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
+from mmcalib.metrics.calibration_statistics import CalibrationStatistics
+from mmcalib.metrics.confidence_cells import ConfidenceCells
 from mmcalib.metrics.foreground_iou import ForegroundIoU
-from mmcalib.metrics.protocols import PROTOCOLS
-from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 
 __all__ = [
     'AECE',

@@ -11,8 +11,8 @@ from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
 
-from mmcalib.metrics.predictions import read_labels
-from mmcalib.metrics.protocols import BACKGROUND
+from mmcalib.metrics.data_samples import read_labels
+from mmcalib.metrics.segmentation_protocols import BACKGROUND
 
 
 @METRICS.register_module()

@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable
 import torch
 from torch import Tensor
 
-from mmcalib.metrics import errors
-from mmcalib.metrics.bins import ConfidenceCells, bins_between, classwise_bins
-from mmcalib.metrics.conventions import Convention
-from mmcalib.metrics.predictions import Prediction
+from mmcalib.metrics import calibration_errors
+from mmcalib.metrics.bin_conventions import Convention
+from mmcalib.metrics.bin_tables import bins_between, classwise_bins
+from mmcalib.metrics.confidence_cells import ConfidenceCells
+from mmcalib.metrics.data_samples import Prediction
 
 # There may be a table for each batch of images: few confidences are kept as they are, and many in
 # cells of 1 % of their distance from 1.
@@ -94,7 +95,7 @@ class LargeTables:
             # Not over the bins' own count: the published convention loses the least confident.
             values['AECE'] = (100 * gaps.abs().sum() / table[0].sum()).item()
             if not self.cells.exact:
-                bound = errors.equal_mass_error_bound(
+                bound = calibration_errors.equal_mass_error_bound(
                     table, spread, positions, shares_ties=self.convention.shares_ties
                 ).item()
                 # The error lies between 0 and 100 in any case.
@@ -107,7 +108,7 @@ class LargeTables:
         if self.classwise is None:
             return float('nan')
         seen = self.highest_label + 1 if self.convention.only_seen_classes else None
-        return errors.classwise_calibration_error(self.classwise[:, :seen]).item()
+        return calibration_errors.classwise_calibration_error(self.classwise[:, :seen]).item()
 
 
 def merged(tables: Iterable[LargeTables]) -> LargeTables | None:

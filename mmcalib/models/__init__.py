@@ -2,6 +2,6 @@
 
 from mmcalib.models.gpool_cnn import GlobalPoolingCNN
 from mmcalib.models.grid_pooling import GridAveragePooling
-from mmcalib.models.text import TextDataPreprocessor
+from mmcalib.models.text_data_preprocessor import TextDataPreprocessor
 
 __all__ = ['GlobalPoolingCNN', 'GridAveragePooling', 'TextDataPreprocessor']

@@ -1,8 +1,8 @@
 """Calibrating a trained model: fitting a scaling to its logits, folding it into its last layer."""
 
-from mmcalib.posthoc.base import LogitScaler
-from mmcalib.posthoc.classwise import MatrixScaler, VectorScaler
-from mmcalib.posthoc.temperature import TemperatureScaler
+from mmcalib.posthoc.logit_scaler import LogitScaler
+from mmcalib.posthoc.temperature_scaler import TemperatureScaler
+from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler, VectorScaler
 
 SCALERS = {'temperature': TemperatureScaler, 'vector': VectorScaler, 'matrix': MatrixScaler}
 

@@ -5,9 +5,10 @@ from mmcalib.visualization.confidence_map import (
     ConfidenceView,
     draw_confidence_maps,
 )
-from mmcalib.visualization.reliability import Reliability, draw_reliability
-from mmcalib.visualization.style import to_rgb
-from mmcalib.visualization.sweep import draw_sweeps
+from mmcalib.visualization.figure_style import to_rgb
+from mmcalib.visualization.reliability_diagram import Reliability, draw_reliability
+from mmcalib.visualization.reliability_statistics import reliability_of
+from mmcalib.visualization.sweep_figure import draw_sweeps
 
 __all__ = [
     'ConfidenceMaps',
@@ -16,5 +17,6 @@ __all__ = [
     'draw_confidence_maps',
     'draw_reliability',
     'draw_sweeps',
+    'reliability_of',
     'to_rgb',
 ]

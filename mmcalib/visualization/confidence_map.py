@@ -16,8 +16,8 @@ from matplotlib.image import BboxImage
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox, TransformedBbox
 
-from mmcalib.visualization.reliability import draw_small
-from mmcalib.visualization.style import GREY, percent
+from mmcalib.visualization.figure_style import GREY, percent
+from mmcalib.visualization.reliability_diagram import draw_small
 
 ARRAYS = ('image', 'label', 'predicted', 'conf', 'valid', 'table')
 PANELS = ('image', 'ground truth', 'prediction', 'confidence', 'errors')

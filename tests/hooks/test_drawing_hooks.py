@@ -7,10 +7,11 @@ import pytest
 import torch
 from commands import ROOT, call
 
-from mmcalib import launch
 from mmcalib.hooks import ConfidenceMapHook, ReliabilityDiagramHook
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.predictions import read_map, read_prediction
+from mmcalib.metrics.data_samples import read_map, read_prediction
+from mmcalib.runs.config import load_config, set_loader_defaults
+from mmcalib.runs.runner import build_runner, run_test, train_and_test
 from mmcalib.visualization import ConfidenceMaps
 
 CHECKPOINT = 'random.pth'
@@ -19,19 +20,19 @@ FOLDERS = ('one', 'two')
 
 def config(name, folder, **options):
     """An untrained network of a demo, to be tested on some images."""
-    cfg = launch.load_config(str(ROOT / f'configs/mbls/{name}.py'))
+    cfg = load_config(str(ROOT / f'configs/mbls/{name}.py'))
     cfg.test_dataloader.dataset.indices = 11
     cfg.test_dataloader.batch_size = 4
     cfg.merge_from_dict(options)
     cfg.launcher, cfg.work_dir = 'none', str(folder)
     cfg.experiment_name = cfg.visualizer.name = str(folder).replace('/', '_')
-    launch.set_loader_defaults(cfg)
+    set_loader_defaults(cfg)
     return cfg
 
 
 def test(name, folder, **options):
-    runner = launch.build_runner(config(name, folder, **options))
-    return launch.run_test(runner, CHECKPOINT), runner
+    runner = build_runner(config(name, folder, **options))
+    return run_test(runner, CHECKPOINT), runner
 
 
 test.__test__ = False
@@ -83,9 +84,9 @@ def test_chosen_images_and_no_gallery(tmp_path):
 def test_two_processes_draw_each_figure_once(tmp_path, free_port):
     """And the same figures as one: the ranks have every other image."""
     options = {'test_dataloader.dataset.indices': 11, 'default_hooks.confidence_map.interval': 5}
-    runner = launch.build_runner(config('digit_scenes', tmp_path / 'one', **options))
+    runner = build_runner(config('digit_scenes', tmp_path / 'one', **options))
     torch.save({'state_dict': runner.model.state_dict(), 'meta': {}}, tmp_path / CHECKPOINT)
-    launch.run_test(runner, CHECKPOINT)
+    run_test(runner, CHECKPOINT)
     call(
         'dist_test.sh', ROOT / 'configs/mbls/digit_scenes.py', CHECKPOINT, 2,
         '--work-dir', tmp_path / 'two',
@@ -110,7 +111,7 @@ def test_validation_has_diagrams_by_epoch_and_tensorboard_gets_them(tmp_path):
     }
     cfg = config('digits', tmp_path, **options)
     cfg.visualizer.vis_backends.append(dict(type='TensorboardVisBackend'))
-    launch.train(cfg)
+    train_and_test(cfg)
     assert drawn(tmp_path) == [f'reliability_diagram_val_{epoch}.png' for epoch in (1, 2)]
     (events,) = tmp_path.rglob('events.out.tfevents*')
     log = accumulator.EventAccumulator(str(events), size_guidance={'images': 0}).Reload()
@@ -130,14 +131,14 @@ def test_an_evaluator_without_a_metric_is_refused(tmp_path):
     cfg = config('digits', tmp_path)
     cfg.test_evaluator = evaluator
     with pytest.raises(ValueError, match=r'ReliabilityDiagramHook draws .* has Accuracy'):
-        launch.build_runner(cfg).test()
+        build_runner(cfg).test()
 
 
 def test_a_classifier_has_no_confidence_maps(tmp_path):
     cfg = config('digits', tmp_path)
     cfg.custom_hooks = [dict(type='ConfidenceMapHook')]
     with pytest.raises(ValueError, match="mmseg's samples, which have seg_logits"):
-        launch.build_runner(cfg).test()
+        build_runner(cfg).test()
 
 
 @pytest.mark.parametrize(
@@ -191,12 +192,12 @@ def test_results_do_not_depend_on_drawing(tmp_path):
         'default_hooks.confidence_map.worst': 0,
         'default_hooks.reliability_diagram.splits': [],
     }
-    runner = launch.build_runner(config('digit_scenes', tmp_path / 'with'))
+    runner = build_runner(config('digit_scenes', tmp_path / 'with'))
     state = runner.model.state_dict()
-    with_figures = launch.run_test(runner, CHECKPOINT)
-    runner = launch.build_runner(config('digit_scenes', tmp_path / 'without', **options))
+    with_figures = run_test(runner, CHECKPOINT)
+    runner = build_runner(config('digit_scenes', tmp_path / 'without', **options))
     runner.model.load_state_dict(state)
-    assert launch.run_test(runner, CHECKPOINT) == with_figures
+    assert run_test(runner, CHECKPOINT) == with_figures
     assert drawn(tmp_path / 'without') == []
     assert not (tmp_path / 'without' / 'confidence_maps.npz').exists()
     assert json.loads((tmp_path / 'without/results.json').read_text())

@@ -5,9 +5,10 @@ import torch
 from mmengine.registry import DATASETS
 from posts import write_posts, write_vectors
 
-from mmcalib import launch
-from mmcalib.checks import check_data
-from mmcalib.models.text import most_frequent
+from mmcalib.models.text_data_preprocessor import most_frequent
+from mmcalib.runs.config import DATALOADERS, load_config, set_loader_defaults
+from mmcalib.runs.preflight import check_data
+from mmcalib.runs.runner import build_runner, run_test, train_and_test
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,8 +18,8 @@ def config(tmp_path, **options):
     if not (tmp_path / 'glove.txt').exists():
         write_posts(tmp_path / 'data')
         write_vectors(tmp_path / 'glove.txt')
-    cfg = launch.load_config(str(ROOT / 'configs/mbls/gpool_cnn_20news.py'))
-    for key in launch.DATALOADERS:
+    cfg = load_config(str(ROOT / 'configs/mbls/gpool_cnn_20news.py'))
+    for key in DATALOADERS:
         cfg[key].dataset.update(data_root=str(tmp_path / 'data'), num_val=9)
     cfg.model.data_preprocessor.length = 30
     cfg.merge_from_dict(
@@ -30,12 +31,12 @@ def config(tmp_path, **options):
     )
     cfg.launcher = 'none'
     cfg.work_dir = str(tmp_path / 'run')
-    launch.set_loader_defaults(cfg)
+    set_loader_defaults(cfg)
     return cfg
 
 
 def test_checkpoint(tmp_path):
-    metrics = launch.train(config(tmp_path))
+    metrics = train_and_test(config(tmp_path))
     assert metrics['accuracy/top1'] >= 0 and 'calibration/ECE' in metrics
     checkpoint = str(tmp_path / 'run/epoch_1.pth')
 
@@ -43,9 +44,9 @@ def test_checkpoint(tmp_path):
     (tmp_path / 'glove.txt').write_text('')
     options = {'model.backbone.vectors': None, 'model.backbone.embed_dims': 6}
     cfg = config(tmp_path, **options, load_from=checkpoint)
-    runner = launch.build_runner(cfg)
+    runner = build_runner(cfg)
     assert not runner.model.data_preprocessor.words
-    tested = launch.run_test(runner, checkpoint)
+    tested = run_test(runner, checkpoint)
     assert runner.model.data_preprocessor.words[0] == 'the'
     assert runner.model.backbone.embedding.weight[1, 0] == 1
     assert tested['accuracy/top1'] == metrics['accuracy/top1']
@@ -60,23 +61,23 @@ def test_checkpoint(tmp_path):
         cfg = config(tmp_path, **options, load_from=checkpoint)
         cfg.test_dataloader.dataset.update(change)
         with pytest.raises(ValueError, match=r'the checkpoint was trained on 87 posts of protocol'):
-            launch.build_runner(cfg).test()
+            build_runner(cfg).test()
 
     # mmengine would go on with the weights it has.
     with pytest.raises(ValueError, match=r'2000 words of 6 numbers, but .* embed_dims=7'):
-        launch.build_runner(
+        build_runner(
             config(tmp_path, **{**options, 'model.backbone.embed_dims': 7}, load_from=checkpoint)
         ).test()
 
 
 def test_a_loaded_vocabulary_wins_over_a_fitted_one(tmp_path):
-    launch.train(config(tmp_path), test=False)
+    train_and_test(config(tmp_path), test=False)
     path = str(tmp_path / 'run/epoch_1.pth')
     checkpoint = torch.load(path, weights_only=False)
     stored = checkpoint['state_dict']['data_preprocessor.vocabulary']
     stored[:3] = torch.tensor(list(b'our'))  # for `the`
     torch.save(checkpoint, path)
-    runner = launch.build_runner(config(tmp_path, resume=True, **{'train_cfg.max_epochs': 2}))
+    runner = build_runner(config(tmp_path, resume=True, **{'train_cfg.max_epochs': 2}))
     runner.train()
     assert runner.model.data_preprocessor.words[0] == 'our'
 
@@ -84,19 +85,19 @@ def test_a_loaded_vocabulary_wins_over_a_fitted_one(tmp_path):
 def test_a_model_average_has_the_vocabulary_too(tmp_path):
     cfg = config(tmp_path)
     cfg.custom_hooks.append(dict(type='EMAHook'))
-    assert launch.train(cfg)['accuracy/top1'] >= 0
+    assert train_and_test(cfg)['accuracy/top1'] >= 0
 
 
 def test_other_preprocessors_are_refused(tmp_path):
     cfg = config(tmp_path)
     cfg.model.data_preprocessor = dict(type='ClsDataPreprocessor')
     with pytest.raises(TypeError, match=r'TextDataPreprocessor.*got ClsDataPreprocessor'):
-        launch.build_runner(cfg).train()
+        build_runner(cfg).train()
 
 
 def test_missing_vectors_are_named_before_anything_is_built(tmp_path):
     cfg = config(tmp_path, **{'model.backbone.vectors': str(tmp_path / 'nowhere.txt')})
     with pytest.raises(FileNotFoundError, match=r'backbone\.vectors.*nowhere\.txt.*stanford'):
-        check_data(cfg, launch.DATALOADERS)
+        check_data(cfg, DATALOADERS)
     cfg.model.backbone.embed_dims = 6
-    check_data(cfg, launch.DATALOADERS)
+    check_data(cfg, DATALOADERS)

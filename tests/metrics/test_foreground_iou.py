@@ -5,8 +5,8 @@ import torch
 from metrics.samples import segmented
 from mmengine.evaluator import Evaluator
 
-from mmcalib.datasets import AtInputSize
 from mmcalib.metrics import ForegroundIoU
+from mmcalib.transforms import AtInputSize
 
 
 def evaluate(samples, metric):

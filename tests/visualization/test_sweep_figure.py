@@ -1,6 +1,6 @@
 import pytest
 
-from mmcalib.visualization.sweep import draw_sweeps
+from mmcalib.visualization.sweep_figure import draw_sweeps
 
 
 def sweep(loss='LS', parameter='alpha', values=(0.0, 0.05, 0.1), tested=(0.05,), quality='mIoU'):

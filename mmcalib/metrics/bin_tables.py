@@ -1,0 +1,112 @@
+"""The sufficient statistics of calibration errors: tables that add up over images and ranks.
+
+Every table here has three rows, float64: how many predictions fell into each bin, how many of those
+were correct, and the sum of their confidences.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mmcalib.metrics.bin_conventions import MMCALIB, Convention, proportional_positions
+
+
+def equal_width_bins(
+    conf: Tensor, correct: Tensor, num_bins: int, *, convention: Convention = MMCALIB
+) -> Tensor:
+    r"""Count predictions in the bins :math:`((b-1)/B,\; b/B]` of confidence.
+
+    Args:
+        conf: ``(M,)`` confidences in [0, 1]; 0 counts in the first bin.
+        correct: ``(M,)`` booleans.
+        num_bins: B.
+        convention: Another one's edges, which may have a bin more.
+
+    Returns:
+        ``(3, B)`` float64 table: count, correct, sum of confidences.
+    """
+    size = convention.num_columns(num_bins)
+    return table_of(convention.bin_of(conf, num_bins), conf, correct, size)
+
+
+def classwise_bins(
+    probs: Tensor,
+    label: Tensor,
+    num_bins: int,
+    *,
+    convention: Convention = MMCALIB,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Count, for every class, the probabilities that it was given in bins of equal width.
+
+    Args:
+        probs: ``(K, M)`` probabilities.
+        label: ``(M,)`` true classes.
+        num_bins: B.
+        convention: As for :func:`equal_width_bins`.
+        out: A table to add to.
+
+    Returns:
+        ``(3, K, B)`` float64 table: count, how many are of that class, sum of probabilities.
+    """
+    classes = torch.arange(len(probs))[:, None]
+    size = convention.num_columns(num_bins)
+    if out is None:
+        out = torch.zeros(3, len(probs), size, dtype=torch.float64)
+    index = classes * size + convention.bin_of(probs, num_bins)
+    add_to(out.view(3, -1), index.flatten(), probs.flatten(), (label == classes).flatten())
+    return out
+
+
+def equal_mass_bins(table: Tensor, num_bins: int) -> Tensor:
+    r"""Merge cells, in ascending order of confidence, into B bins of equal count.
+
+    A cell that an edge cuts is shared in proportion. So tied confidences count alike whatever their
+    order, and no sample is lost; where all are tied, the error is the one of a single bin.
+
+    Args:
+        table: ``(3, C)`` table of cells, ascending in confidence.
+        num_bins: B.
+
+    Returns:
+        ``(3, B)`` float64 table: count, correct, sum of confidences.
+    """
+    return bins_between(table, proportional_positions(table, table[0] < 0, num_bins))
+
+
+def bins_between(table: Tensor, positions: Tensor) -> Tensor:
+    """Merge cells into bins between positions among their predictions in ascending order.
+
+    Args:
+        table: ``(3, C)`` table of cells, ascending in confidence.
+        positions: ``(B + 1,)`` how many predictions lie below each edge, ascending.
+
+    Returns:
+        ``(3, B)`` float64 table.
+    """
+    total = torch.nn.functional.pad(table.cumsum(dim=1), (1, 0))
+    mass = total[0]
+    upper = torch.searchsorted(mass, positions).clamp(1, mass.numel() - 1)
+    share = (positions - mass[upper - 1]) / (mass[upper] - mass[upper - 1]).clamp(min=1)
+    return torch.lerp(total[:, upper - 1], total[:, upper], share.clamp(0, 1)).diff(dim=1)
+
+
+def add_to(table: Tensor, index: Tensor, conf: Tensor, correct: Tensor) -> Tensor:
+    """Count predictions in the columns of a ``(3, C)`` table, in place, and return it."""
+    conf, size = conf.double(), table.shape[1]
+    if len(index) < size:  # make nothing as large as the table
+        table[0].scatter_add_(0, index, torch.ones_like(conf))
+        table[1].scatter_add_(0, index, correct.double())
+        table[2].scatter_add_(0, index, conf)
+        return table
+    # One count for right and wrong; adding booleans up as float64 would take as long again.
+    wrong, right = torch.bincount(2 * index + correct, minlength=2 * size).view(-1, 2).T
+    table[0] += wrong + right
+    table[1] += right
+    table[2] += torch.bincount(index, weights=conf, minlength=size)
+    return table
+
+
+def table_of(index: Tensor, conf: Tensor, correct: Tensor, size: int) -> Tensor:
+    return add_to(torch.zeros(3, size, dtype=torch.float64), index, conf, correct)

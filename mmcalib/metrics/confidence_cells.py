@@ -1,0 +1,138 @@
+"""Confidences in constant memory: as they are while few, in narrow cells when many."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mmcalib.metrics.bin_tables import add_to, table_of
+
+# Up to this many confidences AECE is exact; above, they are counted in fine cells.
+EXACT_LIMIT = 1_000_000
+# A cell holds the values of 1 - confidence that share their float32 exponent and the first bits of
+# their mantissa. That spaces cells in log(1 - confidence), so a saturated network, whose
+# confidences crowd just below 1, still spreads over thousands of them.
+CELL_BITS = 12
+OCTAVES = 24  # from 1 down to 2^-24, the last step before 1 in float32
+# A classifier adds single values, whose tensors take far more room than what is in them.
+MANY = 1000
+# Fine enough for a diagram of any number of bins, and at most 6,146 cells.
+CONDENSED_BITS = 8
+
+
+class ConfidenceCells:
+    """Confidences and their correctness, exact while few and in fine cells when many.
+
+    Constant memory: up to `exact_limit` values are kept as they are, after which only counts in
+    cells are. The switch depends on the number of values alone, so any split of the same values,
+    merged in any order, ends in the same cells.
+
+    Args:
+        exact_limit: How many values are kept as they are; ``EXACT_LIMIT`` if None.
+        bits: The cells are ``2**bits`` to each halving of 1 - confidence.
+    """
+
+    def __init__(self, *, exact_limit: int | None = None, bits: int = CELL_BITS) -> None:
+        self.count = 0
+        self.bits = bits
+        self._limit = EXACT_LIMIT if exact_limit is None else exact_limit
+        self._conf: list[Tensor] = []
+        self._correct: list[Tensor] = []
+        self._table: Tensor | None = None
+        self._extremes: Tensor | None = None  # smallest conf and smallest -conf of each fine cell
+
+    def add(self, conf: Tensor, correct: Tensor) -> ConfidenceCells:
+        """Add ``(M,)`` confidences and ``(M,)`` booleans, both on the CPU."""
+        self.count += conf.numel()
+        if self.exact:
+            self._conf.append(conf)
+            self._correct.append(correct)
+            if len(self._conf) == MANY:
+                self.compact()
+            if self.count > self._limit:
+                self._coarsen()
+        else:
+            self._add_fine(conf, correct)
+        return self
+
+    def merge(self, other: ConfidenceCells) -> ConfidenceCells:
+        """Add everything that `other` holds, and return self."""
+        if other.exact:
+            for conf, correct in zip(other._conf, other._correct, strict=True):
+                self.add(conf, correct)
+            return self
+        if self.exact:
+            self._coarsen()
+        self.count += other.count
+        self._table += other._table
+        self._extremes = torch.minimum(self._extremes, other._extremes)
+        return self
+
+    def compact(self) -> None:
+        """Join the kept values into one tensor, for less memory and a small pickle."""
+        if self._conf:
+            self._conf, self._correct = [torch.cat(self._conf)], [torch.cat(self._correct)]
+
+    @property
+    def exact(self) -> bool:
+        """Whether the cells are the distinct confidences themselves."""
+        return self._table is None
+
+    def table(self) -> Tensor:
+        """Return the ``(3, C)`` table of the cells, ascending in confidence."""
+        if not self.exact:
+            return self._table
+        if not self._conf:
+            return torch.zeros(3, 1, dtype=torch.float64)
+        conf = torch.cat(self._conf).double()
+        values, index = conf.unique(return_inverse=True)
+        return table_of(index, conf, torch.cat(self._correct), len(values))
+
+    def spread(self) -> Tensor:
+        """Return the largest less the smallest confidence in each cell, ``(C,)``."""
+        if self.exact:
+            return torch.zeros(self.table().shape[1], dtype=torch.float64)
+        lowest, negated_highest = self._extremes.double()
+        return torch.where(self._table[0] > 0, -negated_highest - lowest, 0)
+
+    def _coarsen(self) -> None:
+        """Go from kept values to fine cells."""
+        size = num_cells(self.bits)
+        self._table = torch.zeros(3, size, dtype=torch.float64)
+        self._extremes = torch.full((2, size), float('inf'), dtype=torch.float64)
+        for conf, correct in zip(self._conf, self._correct, strict=True):
+            self._add_fine(conf, correct)
+        self._conf, self._correct = [], []
+
+    def _add_fine(self, conf: Tensor, correct: Tensor) -> None:
+        index = cell_of(conf, self.bits)
+        conf = conf.double()
+        add_to(self._table, index, conf, correct)
+        both = torch.stack([conf, -conf])
+        self._extremes.scatter_reduce_(1, index.expand(2, -1), both, 'amin')
+
+
+def condense(table: Tensor) -> Tensor:
+    """Return the non-empty cells of a ``(3, C)`` table, merged into wider ones if they are many."""
+    table = table[:, table[0] > 0]
+    if table.shape[1] > num_cells(CONDENSED_BITS):
+        # The mean of a cell lies in it, and cells of fewer bits are unions of those of more.
+        index = cell_of(table[2] / table[0], CONDENSED_BITS)
+        wide = torch.zeros(3, num_cells(CONDENSED_BITS), dtype=torch.float64)
+        table = wide.index_add_(1, index, table)
+        table = table[:, table[0] > 0]
+    return table
+
+
+def num_cells(bits: int) -> int:
+    """Return the number of cells: those of all octaves, one for exactly 1, one for exactly 0."""
+    return (OCTAVES << bits) + 2
+
+
+def cell_of(conf: Tensor, bits: int) -> Tensor:
+    """Return the cell of each confidence; cells ascend in it."""
+    size = num_cells(bits)
+    code = (1 - conf).float().view(torch.int32) >> (23 - bits)
+    # Of cells that ascend in 1 - confidence, the first is confidence 1.
+    lowest = ((127 - OCTAVES) << bits) - 1
+    return size - 1 - (code - lowest).clamp_(0, size - 1).long()

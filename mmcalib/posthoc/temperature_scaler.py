@@ -1,0 +1,186 @@
+"""One temperature for all logits."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmcalib.metrics.bin_tables import equal_width_bins
+from mmcalib.metrics.calibration_errors import binned_calibration_error
+from mmcalib.posthoc.logit_scaler import LogitScaler, Passes, as_softmax, check_arrays, in_chunks
+
+# No network needs a temperature beyond these; separable logits would drive it to 0.
+BOUNDS = (0.01, 100.0)
+CRITERIA = ('nll', 'ece-grid')
+# The paper's grid.
+GRID = tuple(k / 10 for k in range(1, 101))
+GRID_BINS = 15
+
+
+class TemperatureScaler(LogitScaler):
+    r"""Divide all logits by one temperature T, which changes no argmax.
+
+    By default T minimises the negative log-likelihood, which is convex in 1/T; the minimum is found
+    by safeguarded Newton steps. With ``criterion='ece-grid'`` T is the first of 0.1, 0.2, … 10.0
+    with the lowest ECE over 15 bins, as the paper chose it (Table "pre- and post-temperature
+    scaling" of its appendix).
+
+    Source: Guo et al., On Calibration of Modern Neural Networks, 2017.
+
+    Args:
+        criterion: ``'nll'`` or ``'ece-grid'``.
+
+    Attributes:
+        temperature_: T, within [0.01, 100].
+        at_bound_: Whether the minimum lies beyond these bounds, as for separable logits.
+
+    Raises:
+        ValueError: If the criterion is unknown.
+    """
+
+    def __init__(self, *, criterion: str = 'nll') -> None:
+        if criterion not in CRITERIA:
+            raise ValueError(f'criterion must be one of {CRITERIA}, got {criterion!r}')
+        self.criterion = criterion
+
+    @property
+    def parameters(self) -> dict:
+        return {'temperature': self.temperature_}
+
+    def standard_error(self, logits: Any, labels: Any, groups: Any = None) -> float:
+        """Return the standard error of the temperature that minimises the NLL of these logits.
+
+        It is the robust (sandwich) one, which supposes no model to be true.
+
+        Args:
+            logits: As for :meth:`fit`.
+            labels: As for :meth:`fit`.
+            groups: ``(N,)`` integers: rows of the same number, such as the pixels of an image,
+                count as one independent observation. None if every row is one.
+
+        Returns:
+            NaN for a temperature at its bound, or with fewer than two groups.
+        """
+        logits, labels = check_arrays(logits, labels)
+        beta, curvature, slopes = 1 / self.temperature_, 0.0, []
+        for z, y in in_chunks(logits, labels):
+            slope, curve = _slope_and_curvature(z, y, beta)
+            slopes.append(slope)
+            curvature += curve.sum().item()
+        slopes = torch.cat(slopes)
+        if groups is not None:
+            index = torch.as_tensor(groups).unique(return_inverse=True)[1]
+            total = slopes.new_zeros(int(index.max()) + 1)
+            slopes = total.index_add_(0, index.to(slopes.device), slopes)
+        if self.at_bound_ or len(slopes) < 2 or curvature == 0:
+            return float('nan')
+        return (slopes.square().sum().sqrt() / curvature * self.temperature_**2).item()
+
+    def _scale_only(self, logits: Tensor) -> Tensor:
+        return logits / self.temperature_
+
+    def _fit(self, passes: Passes) -> None:
+        if self.criterion == 'ece-grid':
+            self._choose_from_grid(passes)
+            return
+        # In 1/T: the slope of the NLL is negative below the minimum and positive above.
+        betas = torch.logspace(-2, 2, 9, dtype=torch.float64).tolist()
+        slopes = [self._mean_slope(passes, beta) for beta in betas]
+        if slopes[0] == (0, 0):
+            raise ValueError('the logits of each row are all equal: no temperature changes them')
+        above = next((i for i, (slope, _) in enumerate(slopes) if slope >= 0), None)
+        if above in (0, None):
+            self._set(betas[0] if above == 0 else betas[-1], at_bound=True)
+        else:
+            low, high = betas[above - 1], betas[above]
+            self._newton(passes, (low * high) ** 0.5, low, high, 1e-10, 100)
+
+    def _refine(self, passes: Passes, max_passes: int) -> None:
+        if self.criterion == 'ece-grid':
+            self._choose_from_grid(passes)
+        else:
+            low, high = 1 / BOUNDS[1], 1 / BOUNDS[0]
+            self._newton(passes, 1 / self.temperature_, low, high, 1e-5, max_passes)
+
+    def _newton(
+        self,
+        passes: Passes,
+        beta: float,
+        low: float,
+        high: float,
+        tolerance: float,
+        max_passes: int,
+    ) -> None:
+        bounds = (1 / BOUNDS[1], 1 / BOUNDS[0])
+        for _ in range(max_passes):
+            slope, curvature = self._mean_slope(passes, beta)
+            low, high = (beta, high) if slope < 0 else (low, beta)
+            step = beta - slope / curvature if curvature > 0 else high if slope < 0 else low
+            # A step may not leave the bracket, nor go far where the curvature vanishes.
+            new = min(max(step, low, beta / 4), high, 4 * beta)
+            if new != step and new in (low, high) and new not in bounds:
+                new = (low * high) ** 0.5
+            change, beta = abs(new / beta - 1), new
+            if change < tolerance:
+                break
+        self._set(beta, at_bound=beta in bounds)
+
+    def _set(self, beta: float, *, at_bound: bool) -> None:
+        self.temperature_, self.at_bound_ = 1 / beta, at_bound
+        if at_bound:
+            why = (
+                'the labels are predicted without an error, so the split cannot tell how sure is '
+                'sure enough'
+                if beta > 1
+                else 'the logits say next to nothing about the labels'
+            )
+            warnings.warn(
+                f'the temperature ran to its bound of {self.temperature_:.4g}: {why}', stacklevel=4
+            )
+
+    def _mean_slope(self, passes: Passes, beta: float) -> tuple[float, float]:
+        """Return the first and second derivative of the mean NLL in 1/T."""
+        total, count = torch.zeros(2, dtype=torch.float64), 0
+        for logits, labels in passes():
+            parts = _slope_and_curvature(logits, labels, beta)
+            total += torch.stack([part.sum() for part in parts]).cpu()
+            count += len(labels)
+        slope, curvature = (total / max(count, 1)).tolist()
+        return slope, curvature
+
+    def _choose_from_grid(self, passes: Passes) -> None:
+        tables = torch.zeros(len(GRID), 3, GRID_BINS, dtype=torch.float64)
+        for logits, labels in passes():
+            logits = as_softmax(logits.double())
+            highest, predicted = logits.max(dim=1)
+            correct = predicted == labels
+            for table, temperature in zip(tables, GRID, strict=True):
+                normaliser = (logits / temperature).logsumexp(dim=1)
+                conf = (highest / temperature - normaliser).exp().clamp(max=1)
+                table += equal_width_bins(conf, correct, GRID_BINS).cpu()
+        errors = binned_calibration_error(tables).tolist()
+        self.temperature_ = GRID[errors.index(min(errors))]
+        self.at_bound_ = self.temperature_ in (GRID[0], GRID[-1])
+        if self.at_bound_:
+            warnings.warn(
+                f'the temperature of the lowest ECE is the last of the grid, {self.temperature_}',
+                stacklevel=3,
+            )
+
+
+def _slope_and_curvature(logits: Tensor, labels: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """Return the derivatives ``(M,)`` of each row's NLL in 1/T, at 1/T = `beta`.
+
+    They are the mean of the logits under the softmax less the true class's logit, and the variance
+    of the logits under the softmax.
+    """
+    logits = as_softmax(logits.double())
+    # Differences from the highest logit keep their digits.
+    logits = logits - logits.amax(dim=1, keepdim=True)
+    probs = (beta * logits).softmax(dim=1)
+    mean = (probs * logits).sum(dim=1)
+    own = logits.gather(1, labels.to(logits.device)[:, None])[:, 0]
+    return mean - own, (probs * (logits - mean[:, None]).square()).sum(dim=1)

@@ -1,0 +1,139 @@
+"""Figures of tested runs, out of the files that their tests left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.reports.collect import read_results
+from mmcalib.run_files import MAPS, RESULTS, STATISTICS
+from mmcalib.visualization import (
+    ConfidenceMaps,
+    ConfidenceView,
+    draw_confidence_maps,
+    draw_reliability,
+    reliability_of,
+)
+
+
+def find_statistics(path: str | Path) -> Path:
+    """Return the file of statistics that a path names, or that a work dir holds.
+
+    Raises:
+        FileNotFoundError: If there is none, saying how to get it.
+    """
+    hint = (
+        'tools/test.py leaves them in the work dir, and so does '
+        "CalibrationMetric(out_file='….npz') where it is told to"
+    )
+    return _find(path, STATISTICS, 'statistics', hint)
+
+
+def find_maps(path: str | Path) -> ConfidenceMaps:
+    """Return the confidence maps in a file, or in a work dir.
+
+    Raises:
+        FileNotFoundError: If there are none, saying how to get them.
+    """
+    hint = (
+        'they are of segmentation, where a test with a ConfidenceMapHook in default_hooks leaves '
+        'them in the work dir'
+    )
+    return ConfidenceMaps.load(_find(path, MAPS, 'confidence maps', hint))
+
+
+def _find(path: str | Path, name: str, what: str, hint: str) -> Path:
+    """Return the file that a path names, or the one of that name in the work dir that it names."""
+    file = Path(path, name) if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f'there are no {what} {str(file)!r}: {hint}')
+    return file
+
+
+def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[str]:
+    """Return what to call runs: the given names, else their losses where these differ.
+
+    Raises:
+        ValueError: If there are not as many names as runs.
+    """
+    if names is not None:
+        if len(names) != len(runs):
+            raise ValueError(f'{len(runs)} runs need as many names, got {len(names)}')
+        return list(names)
+    losses = [_loss(Path(run)) for run in runs]
+    return losses if len(set(losses)) == len(losses) else [str(run) for run in runs]
+
+
+def _loss(run: Path) -> str:
+    results = (run if run.is_dir() else run.parent) / RESULTS
+    return read_results(results).label if results.is_file() else str(run)
+
+
+def draw_reliabilities(
+    runs: Sequence[str | Path],
+    names: Sequence[str],
+    *,
+    num_bins: int | None = None,
+    equal_mass: bool = False,
+    overlay: bool = False,
+    zoom: Sequence[float] | None = None,
+) -> Figure:
+    """Draw the reliability diagrams of tested runs, side by side or in one panel.
+
+    Options are those of :func:`~mmcalib.visualization.reliability_statistics.reliability_of` and
+    :func:`~mmcalib.visualization.reliability_diagram.draw_reliability`.
+    """
+    diagrams = [
+        reliability_of(
+            CalibrationStatistics.load(find_statistics(run)),
+            name,
+            num_bins=num_bins,
+            equal_mass=equal_mass,
+        )
+        for run, name in zip(runs, names, strict=True)
+    ]
+    return draw_reliability(diagrams, overlay=overlay, zoom=zoom)
+
+
+def draw_maps(runs: Sequence[str | Path], names: Sequence[str], *, worst: bool = False) -> Figure:
+    """Draw the images that all runs have, below one another, or the worst of each run."""
+    maps = [find_maps(run) for run in runs]
+    for name, others in zip(names[1:], maps[1:], strict=True):
+        if others.classes != maps[0].classes:
+            raise ValueError(f'{name} has other classes than {names[0]}: compare runs of one set')
+    if worst:
+        views = [
+            view.renamed(f'{name}, {view.name}' if len(runs) > 1 else view.name)
+            for name, each in zip(names, maps, strict=True)
+            for view in each.worst
+        ]
+    elif len(runs) > 1:
+        views = side_by_side([each.views for each in maps], names)
+    else:
+        views = maps[0].views
+    return draw_confidence_maps(views, classes=maps[0].classes, palette=maps[0].palette)
+
+
+def side_by_side(
+    runs: Sequence[Sequence[ConfidenceView]], names: Sequence[str]
+) -> list[ConfidenceView]:
+    """Return the images that all runs have, each once for every run, for one figure.
+
+    Raises:
+        ValueError: If they have none in common.
+    """
+    by_index = [{view.index: view for view in views} for views in runs]
+    common = sorted(set.intersection(*(set(views) for views in by_index)))
+    if not common:
+        raise ValueError(
+            f'the runs {", ".join(names)} have no image in common: give their ConfidenceMapHook '
+            'the same indices or interval'
+        )
+    return [
+        view.renamed(f'{name}, {view.name}')
+        for index in common
+        for name, view in zip(names, (views[index] for views in by_index), strict=True)
+    ]

@@ -1,0 +1,47 @@
+"""The files that a run leaves in its work dir, which later tools read, and what a run is called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# Of a test, and of a test on the validation split.
+RESULTS = 'results.json'
+VALIDATION_RESULTS = 'results_val.json'
+# The tables that reliability diagrams are drawn from, and the images of confidence maps.
+STATISTICS = 'calibration.npz'
+MAPS = 'confidence_maps.npz'
+# Of a sweep over a parameter of the loss.
+SWEEP = 'sweep.json'
+
+
+def experiment_name(config_path: str) -> str:
+    """Return ``mbls/digits`` for ``configs/mbls/digits.py``, the bare name outside of a `configs`.
+
+    The folder is kept since the same experiment has the same file name under every loss.
+    """
+    path = Path(config_path).resolve().with_suffix('')
+    parts = path.parts
+    if 'configs' in parts[:-1]:
+        last = len(parts) - 1 - parts[::-1].index('configs')
+        return '/'.join(parts[last + 1 :])
+    return path.name
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[Path]:
+    """Give the path of a temporary file that becomes `path` when the block ends without an error.
+
+    So a file is there as a whole, old or new, whenever a process is killed. Its folder is made.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # With the suffix of the file, since some writers add theirs where it lacks.
+    temporary = path.with_name(f'.{path.stem}.{os.getpid()}{path.suffix}')
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

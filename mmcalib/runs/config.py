@@ -1,0 +1,167 @@
+"""From a config file and options to the config of a run."""
+
+from __future__ import annotations
+
+import os
+from copy import deepcopy
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from mmengine.config import Config, ConfigDict
+from mmengine.config.utils import MODULE2PACKAGE
+
+from mmcalib.run_files import experiment_name
+
+DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+SPLITS = ('test', 'val')
+
+
+def load_config(path: str, options: dict | None = None) -> Config:
+    """Read a config, which may inherit ``mmcalib::…``, ``mmpretrain::…`` or ``mmseg::…`` ones.
+
+    Args:
+        path: The config file.
+        options: Dotted keys and the values that replace those of the file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ImportError: If the toolbox that the config belongs to is not installed.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f'there is no config {path!r} in {os.getcwd()}')
+    # mmengine refuses prefixes of packages that it does not list.
+    MODULE2PACKAGE.setdefault('mmcalib', 'mmcalib')
+    # It also looks for mmseg in the distribution mmsegmentation, which the onedl stack lacks.
+    try:
+        distribution('mmsegmentation')
+    except PackageNotFoundError:
+        MODULE2PACKAGE['mmseg'] = 'mmseg'
+    hint = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
+    try:
+        cfg = Config.fromfile(path)
+    except ImportError as error:
+        raise ImportError(f'{path}: {error}. For the toolboxes: {hint}') from error
+    _drop_own_scope(cfg._cfg_dict)
+    scope = cfg.get('default_scope', 'mmengine')
+    if find_spec(scope) is None:
+        raise ImportError(f'{path} needs {scope}, which is not installed: {hint}')
+    if options:
+        cfg.merge_from_dict(options)
+    return cfg
+
+
+def _drop_own_scope(node: object) -> None:
+    """Take out the ``_scope_='mmcalib'`` that inheriting from ``mmcalib::`` puts into every dict.
+
+    mmengine takes the package for a toolbox, and would look for all classes in registries named
+    mmcalib. But ours are in the root ones, and all others in those of the config's own toolbox.
+    """
+    if isinstance(node, dict):
+        if node.get('_scope_') == 'mmcalib':
+            del node['_scope_']
+        node = list(node.values())
+    if isinstance(node, (list, tuple)):
+        for item in node:
+            _drop_own_scope(item)
+
+
+def set_work_dir(cfg: Config, work_dir: str | None) -> None:
+    """Set the work dir: the given one, else the config's, else one named after the experiment.
+
+    Raises:
+        ValueError: If it is a file.
+    """
+    cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
+    if os.path.isfile(cfg.work_dir):
+        raise ValueError(f'the work dir {cfg.work_dir!r} is a file: name a folder')
+
+
+def test_on_validation(cfg: Config) -> None:
+    """Have a test take the validation split, as a choice between models has to.
+
+    Raises:
+        ValueError: If the config has none.
+    """
+    if cfg.get('val_dataloader') is None:
+        raise ValueError('--split val needs a val_dataloader in the config')
+    cfg.test_dataloader = deepcopy(cfg.val_dataloader)
+    cfg.test_evaluator = deepcopy(cfg.val_evaluator)
+    cfg.setdefault('test_cfg', dict())
+
+
+def set_loader_defaults(
+    cfg: Config, pin_memory: bool = True, persistent_workers: bool = True
+) -> None:
+    """Fill in what mmpretrain's own tools do for its configs, and what the machine rules out."""
+    for key in DATALOADERS:
+        loader = cfg.get(key)
+        if loader is None:
+            continue
+        if cfg.get('default_scope') == 'mmpretrain':
+            loader.setdefault('collate_fn', dict(type='default_collate'))
+            loader.setdefault('pin_memory', True)
+            loader.setdefault('persistent_workers', True)
+        if not pin_memory or not torch.cuda.is_available():
+            loader.pin_memory = False
+        if not persistent_workers or not loader.get('num_workers'):
+            loader.persistent_workers = False
+
+
+def use_evaluation(cfg: Config, name: str) -> None:
+    """Test by one of the config's named ``evaluations``, in a folder of its own in the work dir.
+
+    Raises:
+        ValueError: If the config has none of that name.
+    """
+    named = cfg.get('evaluations', {})
+    if name not in named:
+        known = f'it has {", ".join(sorted(named))}' if named else 'it has none'
+        raise ValueError(f'--evaluation {name}: the config has no such evaluation; {known}')
+    cfg.merge_from_dict(named[name])
+    cfg.work_dir = str(Path(cfg.work_dir, name))
+
+
+def enable_tta(cfg: Config) -> None:
+    """Turn on test-time augmentation the way the config's toolbox does.
+
+    Raises:
+        ValueError: If an mmseg config defines no ``tta_pipeline`` and ``tta_model``.
+    """
+    dataset = cfg.test_dataloader.dataset
+    if cfg.get('default_scope') == 'mmpretrain':
+        cfg.setdefault('tta_model', dict(type='mmpretrain.AverageClsScoreTTA'))
+        if 'tta_pipeline' not in cfg:
+            # mmpretrain's default: the image and its mirror image.
+            pipeline = deepcopy(dataset.pipeline)
+            flips = [dict(type='RandomFlip', prob=prob) for prob in (1.0, 0.0)]
+            last = dict(type='TestTimeAug', transforms=[flips, [pipeline[-1]]])
+            cfg.tta_pipeline = [*pipeline[:-1], last]
+    if 'tta_model' not in cfg or 'tta_pipeline' not in cfg:
+        raise ValueError('--tta needs tta_model and tta_pipeline in the config')
+    dataset.pipeline = cfg.tta_pipeline
+    cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
+
+
+def enable_drawing(
+    cfg: Config, show: bool, show_dir: str | None, interval: int, wait_time: float
+) -> None:
+    """Have the toolbox's own visualization hook draw the predictions of a test.
+
+    Raises:
+        ValueError: If the config has no such hook.
+    """
+    hook = cfg.get('default_hooks', {}).get('visualization')
+    if hook is None:
+        raise ValueError(
+            '--show and --show-dir need default_hooks.visualization in the config; the embedded '
+            'demos have none, since their images are no files'
+        )
+    hook.update(show=show, interval=interval, wait_time=wait_time)
+    if cfg.get('default_scope') == 'mmpretrain':
+        hook.update(enable=True, out_dir=show_dir)
+    else:
+        hook.draw = True
+        if show_dir:
+            cfg.visualizer.save_dir = show_dir

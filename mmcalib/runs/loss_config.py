@@ -1,0 +1,90 @@
+"""The losses in a model's config: where they are, what they are called, what they take."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+
+from mmengine.registry import MODELS
+
+VAR_KEYWORD, VAR_POSITIONAL = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+# Said of every loss that has them, also where the config leaves them at their defaults.
+NAMED_PARAMETERS = ('margin', 'alpha', 'gamma', 'avg_non_ignore')
+# They change no figure.
+UNIMPORTANT = ('loss_name', 'compile')
+
+
+def loss_configs(node: object, key: str = 'model') -> Iterator[tuple[str, Mapping]]:
+    """Yield the dotted key and the config of every loss in a model's config.
+
+    mmpretrain's heads have a ``loss``, mmseg's a ``loss_decode``, either of which may be a list.
+    """
+    if isinstance(node, Mapping):
+        for name, item in node.items():
+            if name.startswith('loss') and isinstance(item, (Mapping, list, tuple)):
+                for index, loss in enumerate(item if not isinstance(item, Mapping) else [item]):
+                    suffix = '' if isinstance(item, Mapping) else f'.{index}'
+                    if isinstance(loss, Mapping) and 'type' in loss:
+                        yield f'{key}.{name}{suffix}', loss
+            else:
+                yield from loss_configs(item, f'{key}.{name}')
+    elif isinstance(node, (list, tuple)):
+        for index, item in enumerate(node):
+            yield from loss_configs(item, f'{key}.{index}')
+
+
+def main_loss(cfg: Mapping) -> dict | None:
+    """Return type and parameters of the loss of a model's head, None if it has none.
+
+    Parameters at their defaults are left out, but for :data:`NAMED_PARAMETERS`.
+    """
+    losses = [loss for key, loss in loss_configs(cfg.get('model')) if 'auxiliary' not in key]
+    if not losses:
+        return None
+    loss = losses[0]
+    try:
+        parameters = loss_parameters(loss, cfg.get('default_scope'))
+    except ValueError:  # a checkpoint's own loss need not be known here
+        parameters = {}
+    defaults = {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    named = {name: defaults[name] for name in NAMED_PARAMETERS if name in defaults}
+    given = {
+        name: value
+        for name, value in loss.items()
+        if name not in UNIMPORTANT and (name not in defaults or value != defaults[name])
+    }
+    options = {
+        name: float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        for name, value in {**named, **given}.items()
+    }
+    return {**options, 'type': str(loss['type']).split('.')[-1]}
+
+
+def loss_parameters(loss: Mapping, scope: str | None) -> dict[str, inspect.Parameter]:
+    """Return the constructor parameters of a loss by its config, those of its base class included.
+
+    Raises:
+        ValueError: If no registry knows its type.
+    """
+    kind = loss['type']
+    if not inspect.isclass(kind):
+        with MODELS.switch_scope_and_registry(scope) as registry:
+            try:
+                kind = registry.get(kind)
+            except RuntimeError:
+                kind = None
+    if kind is None:
+        raise ValueError(f'no loss is registered as {loss["type"]!r}')
+    parameters = {}
+    for ancestor in kind.__mro__:
+        names = inspect.signature(ancestor.__init__).parameters
+        for name, parameter in names.items():
+            if name != 'self' and parameter.kind not in (VAR_KEYWORD, VAR_POSITIONAL):
+                parameters.setdefault(name, parameter)
+        if not any(parameter.kind is VAR_KEYWORD for parameter in names.values()):
+            break  # it passes nothing on
+    return parameters

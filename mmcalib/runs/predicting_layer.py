@@ -1,0 +1,238 @@
+"""Folding a scaling into the layer of a model that predicts, and proving by running that it fits.
+
+No table of heads: the layer is the one whose weights and bias, halved, halve the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmcalib.metrics import CalibrationMetric
+from mmcalib.metrics.data_samples import read_logits
+from mmcalib.posthoc.logit_scaler import LogitScaler
+from mmcalib.runs.model_logits import ImageLogits, predictor, progress
+
+# By how much folded logits may differ from scaled ones, relative to the largest if that is above 1.
+TOLERANCE = 1e-4
+METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
+LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass
+class Comparison:
+    """A model on a split, before and after folding.
+
+    Attributes:
+        before: Metrics by name, in percent but for NLL and Brier.
+        after: The same after folding.
+        num_predictions: How many valid predictions there are.
+        changed: Of how many of them the predicted class is another.
+        difference: The largest difference of a folded from a scaled logit, relative to the largest
+            scaled logit if that is above 1.
+    """
+
+    before: dict[str, float]
+    after: dict[str, float]
+    num_predictions: int
+    changed: int
+    difference: float
+
+
+def find_layers(model: nn.Module, batch: Any, *, mixes_classes: bool = False) -> list[str]:
+    """Return the names of the layers to scale so that the logits scale: nearly always one.
+
+    Layers that ran and have an output per class are tried from the last to run to the first, and
+    then all of those in the head together, for heads that average two.
+
+    Args:
+        model: See :func:`~mmcalib.runs.model_logits.predictor`.
+        batch: To run it on.
+        mixes_classes: Whether a matrix is to be folded, which grouped convolutions cannot take.
+
+    Raises:
+        ValueError: If there is none, saying why.
+    """
+    ran: dict[str, nn.Module] = {}
+
+    def note(name: str):
+        def hook(module: nn.Module, inputs: tuple, output: Any) -> None:
+            ran.pop(name, None)
+            ran[name] = module
+
+        return hook
+
+    handles = [
+        module.register_forward_hook(note(name))
+        for name, module in model.named_modules()
+        if isinstance(module, LINEAR)
+    ]
+    try:
+        with predictor(model) as predict:
+            images = predict(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for image in images:
+        if not image.logits.isfinite().all():
+            raise ValueError(
+                f'logits of {image.name} are NaN or infinite: the model has diverged, or its input '
+                'is broken'
+            )
+    logits = [image.logits for image in images]
+    num_classes = len(logits[0])
+    candidates = [
+        name
+        for name, module in reversed(ran.items())
+        if module.weight.shape[0] == num_classes
+        and not (mixes_classes and getattr(module, 'groups', 1) > 1)
+    ]
+    in_head = [name for name in candidates if 'head' in name.split('.')[0]]
+    trials = [[name] for name in candidates] + ([in_head] if len(in_head) > 1 else [])
+    effects = []
+    for names in trials:
+        state = dict(model.named_parameters())
+        halved = {key: state[key] / 2 for key in _keys(model, names) if key in state}
+        if len(halved) < len(_keys(model, names)):
+            effects.append(f'{_list(names)} computes its weight from other parameters')
+            continue
+        with swapped(model, halved), predictor(model) as predict:
+            found = [image.logits for image in predict(batch)]
+        if _difference([z / 2 for z in logits], found) <= TOLERANCE:
+            return names
+        unchanged = all(torch.equal(a, b) for a, b in zip(logits, found, strict=True))
+        effects.append(
+            f'{_list(names)} ({type(ran[names[0]]).__name__}) '
+            + (
+                'changes nothing, so it is normalised or does not predict'
+                if unchanged
+                else 'does not halve the logits, so they are changed afterwards'
+            )
+        )
+    tried = '; halving '.join(effects) if effects else ''
+    raise ValueError(
+        f'{type(model).__name__} has no linear layer that a scaling can be folded into'
+        + (f': halving {tried}' if tried else f', since none with {num_classes} outputs ran')
+        + '. To scale its logits outside, see mmcalib.posthoc.TemperatureScaler'
+    )
+
+
+def fold(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> dict[str, Tensor]:
+    """Return the new tensors of layers, float64 on the CPU, by their keys in the state dict.
+
+    Raises:
+        ValueError: If a layer without a bias would need one.
+    """
+    folded = {}
+    for name in names:
+        layer = model.get_submodule(name)
+        bias = None if layer.bias is None else layer.bias.detach().cpu()
+        try:
+            weight, bias = scaler.fold(layer.weight.detach().cpu(), bias)
+        except ValueError as error:
+            raise ValueError(
+                f'{name}: {error}. A temperature has no shift: take --method temperature'
+            ) from error
+        folded[f'{name}.weight'] = weight
+        if bias is not None:
+            folded[f'{name}.bias'] = bias
+    return folded
+
+
+@contextmanager
+def swapped(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Run a model with other values of some parameters, and then its own again."""
+    parameters = dict(model.named_parameters())
+    kept = {key: parameters[key].data for key in tensors}
+    try:
+        for key, value in tensors.items():
+            parameters[key].data = value.to(kept[key])
+        yield
+    finally:
+        for key, value in kept.items():
+            parameters[key].data = value
+
+
+def compare(
+    model: nn.Module,
+    loader: Iterable,
+    scaler: LogitScaler,
+    tensors: Mapping[str, Tensor],
+    *,
+    num_bins: int = 15,
+    ignore_index: int = 255,
+    text: str = 'Before and after',
+) -> Comparison:
+    """Run a model on a split as it is and folded, and hold all folded logits against scaled ones.
+
+    Args:
+        model: See :func:`~mmcalib.runs.model_logits.predictor`.
+        loader: Batches of the split.
+        scaler: What was folded.
+        tensors: The folded tensors by key.
+        num_bins: Of ECE and AECE.
+        ignore_index: Label of the pixels to leave out.
+        text: What the progress bar says.
+    """
+    before, after = (
+        CalibrationMetric(METRICS, num_bins=num_bins, ignore_index=ignore_index) for _ in range(2)
+    )
+    total = changed = images = 0
+    difference = 0.0
+    with predictor(model) as predict:
+        for batch in progress(loader, text):
+            ours = predict(batch)
+            # Both runs write into the same data samples, so those of the first are read first.
+            read = [_read(image, ignore_index) for image in ours]
+            before.process(None, [image.sample for image in ours])
+            with swapped(model, tensors):
+                folded = predict(batch)
+            after.process(None, [image.sample for image in folded])
+            images += len(ours)
+            for (logits, predicted), image in zip(read, folded, strict=True):
+                new_logits, new_predicted = _read(image, ignore_index)
+                total += len(predicted)
+                changed += int((predicted != new_predicted).sum())
+                if len(predicted):
+                    scaled = scaler.transform(logits)
+                    difference = max(difference, _difference([scaled], [new_logits]))
+    values = [
+        {key.split('/')[-1]: value for key, value in metric.evaluate(images).items()}
+        for metric in (before, after)
+    ]
+    return Comparison(*values, num_predictions=total, changed=changed, difference=difference)
+
+
+def _read(image: ImageLogits, ignore_index: int) -> tuple[Tensor, Tensor]:
+    logits, _, predicted = read_logits(
+        image.sample, image.logits, ignore_index=ignore_index, name=image.name
+    )
+    return logits, predicted
+
+
+def _difference(expected: Iterable[Tensor], found: Iterable[Tensor]) -> float:
+    largest = 0.0
+    for a, b in zip(expected, found, strict=True):
+        if not b.isfinite().all():
+            return float('inf')
+        scale = max(1.0, a.abs().max().item())
+        largest = max(largest, (a - b).abs().max().item() / scale)
+    return largest
+
+
+def _keys(model: nn.Module, names: Sequence[str]) -> list[str]:
+    keys = []
+    for name in names:
+        keys.append(f'{name}.weight')
+        if model.get_submodule(name).bias is not None:
+            keys.append(f'{name}.bias')
+    return keys
+
+
+def _list(names: Sequence[str]) -> str:
+    return ' and '.join(names)

@@ -1,0 +1,139 @@
+"""From the config of a run to a finished training or test."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import mmengine
+import torch
+from mmengine import fileio
+from mmengine.config import Config
+from mmengine.dist import barrier, is_main_process
+from mmengine.logging import print_log
+from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
+from mmengine.registry import MODEL_WRAPPERS, RUNNERS
+from mmengine.runner import Runner
+
+from mmcalib.hooks.checkpoint_meta import CheckpointMeta
+from mmcalib.hooks.complete_weights import CompleteWeights
+from mmcalib.metrics import CalibrationMetric
+from mmcalib.run_files import RESULTS, VALIDATION_RESULTS, experiment_name
+from mmcalib.runs.checkpoints import LAST_WEIGHTS, best_checkpoint
+from mmcalib.runs.results import results_of
+
+# Since 2.6, torch.load refuses mmengine's own checkpoints, since they hold more than tensors.
+# The onedl fork works around that; the classic mmengine 0.10.7 needs this before it can resume or
+# test what it has just trained. As ever: load checkpoints only from people you trust.
+if 'TORCH_FORCE_WEIGHTS_ONLY_LOAD' not in os.environ:
+    os.environ.setdefault('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
+
+
+def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
+    """Build the Runner of a config, on one process or many, with or without a GPU.
+
+    Args:
+        cfg: As :func:`load_config` and what follows it made it.
+        complete_weights: Whether a checkpoint that is loaded must hold the whole model, as for a
+            test.
+
+    Raises:
+        ValueError: If a launcher other than ``pytorch`` is asked for without a GPU.
+    """
+    if cfg.launcher != 'none' and not torch.cuda.is_available():
+        if cfg.launcher != 'pytorch':
+            raise ValueError(
+                f'--launcher {cfg.launcher} needs GPUs, and this machine has none: use '
+                'tools/dist_train.sh or tools/dist_test.sh, which run on the CPU too'
+            )
+        # mmengine would call torch.cuda.set_device; it keeps a process group that is there.
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group('gloo')
+        cfg.model_wrapper_cfg = dict(
+            type='CPUDistributedDataParallel',
+            device_ids=None,
+            broadcast_buffers=False,
+            find_unused_parameters=cfg.get('find_unused_parameters', False),
+        )
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner.register_hook(CheckpointMeta())
+    if complete_weights:
+        runner.register_hook(CompleteWeights())
+    return runner
+
+
+@MODEL_WRAPPERS.register_module()
+class CPUDistributedDataParallel(MMDistributedDataParallel):
+    """mmengine's DDP without GPUs: SyncBN, which only runs on them, becomes BN."""
+
+    def __init__(self, module: torch.nn.Module, **kwargs) -> None:
+        super().__init__(revert_sync_batchnorm(module), **kwargs)
+
+
+def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict | None:
+    """Train, then test the best checkpoint if the config has a test split and `test` is set.
+
+    Args:
+        cfg: As :func:`load_config` and what follows it made it.
+        test: Whether to test at all.
+        split: What the config tests on, ``'val'`` after :func:`test_on_validation`.
+
+    Returns:
+        The metrics of the test, or None without one.
+    """
+    runner = build_runner(cfg)
+    runner.train()
+    if not test:
+        return None
+    if cfg.get('test_dataloader') is None:
+        print_log('The config has no test_dataloader, so there is no test.', logger='current')
+        return None
+    best = best_checkpoint(runner)
+    barrier()  # until the main process has written it
+    if best is None or not fileio.exists(best):  # a resumed run may have been moved
+        best = None
+        print_log('No best checkpoint was kept: testing the last weights.', logger='current')
+    else:
+        print_log(f'Testing the best checkpoint, {best}.', logger='current')
+        runner.load_checkpoint(best)
+    return run_test(runner, best or LAST_WEIGHTS, split=split, finished=True)
+
+
+def run_test(
+    runner: Runner, checkpoint: str, *, split: str = 'test', finished: bool | None = None
+) -> dict:
+    """Test, and leave what later tools read in the work dir.
+
+    That is ``results.json`` with the metrics and what
+    :func:`~mmcalib.runs.results.results_of` says, and the statistics of each
+    ``CalibrationMetric`` in ``calibration.npz``, or the name of its prefix and protocol. Of the
+    split ``'val'`` both names end in ``_val``.
+    """
+    ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
+    for metric in ours:
+        metric.keep_statistics = True
+    metrics = runner.test()
+    if is_main_process():
+        _save_statistics(ours, Path(runner.work_dir), '_val' if split == 'val' else '')
+        result = {
+            'experiment': experiment_name(runner.cfg.filename),
+            'checkpoint': str(checkpoint),
+            'split': split,
+            'metrics': metrics,
+            **results_of(runner, checkpoint, finished=finished),
+        }
+        name = VALIDATION_RESULTS if split == 'val' else RESULTS
+        mmengine.dump(result, Path(runner.work_dir, name), indent=2)
+    return metrics
+
+
+def _save_statistics(metrics: list[CalibrationMetric], folder: Path, ending: str) -> None:
+    saved = {}
+    for metric in metrics:
+        name, statistics = metric.prefix, metric.statistics
+        if statistics.protocol != 'pooled':
+            name += f'_{statistics.protocol}'
+        if name in saved:  # as ECE and AECE are when listed one by one
+            statistics.metrics = saved[name].metrics | statistics.metrics
+        saved[name] = statistics
+        statistics.save(folder / f'{name}{ending}.npz')

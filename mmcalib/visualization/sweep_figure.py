@@ -1,0 +1,165 @@
+"""ECE and accuracy against a parameter of the loss, on validation and test data."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from mmcalib.visualization.figure_style import COLOURS, GREY, MARKERS
+
+ECE = 'calibration/ECE'
+QUALITIES = {'accuracy/top1': 'top-1 accuracy (%)', 'mIoU': 'mIoU (%)'}
+PARAMETERS = {
+    'margin': 'margin $m$ (logits)',
+    'alpha': 'weight $\\alpha$ ($\\lambda$ of MbLS)',
+    'gamma': '$\\gamma$',
+}
+SPLITS = {'val': ('validation', '--'), 'test': ('test, not used for selection', '-')}
+CROWDED = 14  # ticks that an axis has room for
+
+
+def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
+    """Draw the paper's two-curve figure of one sweep, or several on top of each other.
+
+    The left panel has the ECE, the right one the accuracy or mIoU. Validation is dashed with hollow
+    markers, test solid with full ones; where seeds were averaged, bars are the standard deviation.
+    A star marks what was chosen on validation data. If not every value was tested, there is no line
+    through those that were.
+
+    Source: the paper's figures of the effect of the margin and of the balancing weight.
+
+    Args:
+        sweeps: What the sweeps' ``sweep.json`` hold: ``parameter``, ``loss`` and ``rows``, each of
+            which has a ``value``, whether it was ``chosen``, and the metrics of each seed under
+            ``val`` and ``test``.
+
+    Returns:
+        The figure; ``savefig`` writes it.
+
+    Raises:
+        ValueError: If there is no sweep, none has been evaluated, or they have no quality measure
+            in common.
+    """
+    quality = _quality(sweeps)
+    figure = Figure(figsize=(7.0, 3.3), layout='constrained')
+    places, ticks = _places(sweeps), _ticks(sweeps)
+    for axes, key, label in zip(
+        figure.subplots(1, 2), (ECE, quality), ('ECE (%)', QUALITIES[quality]), strict=True
+    ):
+        for index, sweep in enumerate(sweeps):
+            _draw(axes, sweep, key, places, index)
+        names = dict.fromkeys(PARAMETERS.get(s['parameter'], s['parameter']) for s in sweeps)
+        axes.set_xlabel(' or '.join(names))
+        axes.set_ylabel(label)
+        if places is not None:
+            axes.set_xticks(list(places.values()), list(places))
+        elif ticks is not None:
+            axes.set_xticks(ticks)
+        if key == ECE:
+            axes.set_ylim(bottom=0)
+        axes.grid(True, linewidth=0.4, alpha=0.5)
+        axes.spines[['top', 'right']].set_visible(False)
+
+    handles = [
+        Line2D([], [], color=_colour(index), marker=_marker(index), label=name)
+        for index, name in enumerate(_names(sweeps))
+    ]
+    handles += [
+        Line2D([], [], color=GREY, linestyle=style, marker='o', markerfacecolor=face, label=name)
+        for (name, style), face in zip(SPLITS.values(), ('white', GREY), strict=True)
+    ]
+    star = dict(marker='*', markersize=12, color=GREY, linestyle='')
+    handles.append(Line2D([], [], **star, label='chosen on validation'))
+    figure.legend(
+        handles=handles, loc='outside lower center', ncols=min(len(handles), 3), frameon=False,
+        handlelength=2.8, fontsize=9,
+    )  # fmt: skip
+    return figure
+
+
+def _draw(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, index: int) -> None:
+    for split, (_, style) in SPLITS.items():
+        points = [
+            (row['value'] if places is None else places[str(row['value'])], values, row['chosen'])
+            for row in sweep['rows']
+            if (values := [each[key] for each in row[split] if key in each])
+        ]
+        if not points:
+            continue
+        axes.errorbar(
+            [place for place, _, _ in points],
+            [statistics.mean(values) for _, values, _ in points],
+            [statistics.stdev(values) if len(values) > 1 else 0.0 for _, values, _ in points],
+            color=_colour(index),
+            linestyle=style if len(points) > 1 else '',
+            marker=_marker(index),
+            markersize=5,
+            markerfacecolor='white' if split == 'val' else _colour(index),
+            linewidth=1.4,
+            elinewidth=0.9,
+            capsize=2.5 if any(len(values) > 1 for _, values, _ in points) else 0,
+        )
+        for place, values, chosen in points:
+            if chosen:
+                axes.plot(
+                    place, statistics.mean(values), linestyle='', marker='*', markersize=12,
+                    color=_colour(index), markeredgecolor='white', markeredgewidth=0.7, zorder=5,
+                )  # fmt: skip
+
+
+def _quality(sweeps: Sequence[Mapping]) -> str:
+    """Return the measure beside the ECE that all sweeps have."""
+    if not sweeps:
+        raise ValueError('there is no sweep to draw')
+    common = set(QUALITIES)
+    for sweep in sweeps:
+        common &= {key for row in sweep['rows'] for each in row['val'] for key in each}
+    for key in QUALITIES:
+        if key in common:
+            return key
+    raise ValueError(
+        f'the sweeps have none of {", ".join(QUALITIES)} in common, or have no finished value'
+    )
+
+
+def _places(sweeps: Sequence[Mapping]) -> dict[str, int] | None:
+    """Return a place on the axis for each value if some are words, None if all are numbers."""
+    values = [row['value'] for sweep in sweeps for row in sweep['rows']]
+    if not any(isinstance(value, str) for value in values):
+        return None
+    return {name: index for index, name in enumerate(dict.fromkeys(map(str, values)))}
+
+
+def _ticks(sweeps: Sequence[Mapping]) -> list[float] | None:
+    """Return the values as ticks where they do not crowd, else None."""
+    values = {row['value'] for sweep in sweeps for row in sweep['rows']}
+    if len(values) < 2 or any(isinstance(value, str) for value in values):
+        return None
+    values = sorted(values)
+    closest = min(high - low for low, high in pairwise(values))
+    return values if closest * CROWDED >= values[-1] - values[0] else None
+
+
+def _names(sweeps: Sequence[Mapping]) -> list[str]:
+    """Return the losses, with the parameter or the experiment where that tells them apart."""
+    names = [sweep['loss'] for sweep in sweeps]
+    if len({sweep['parameter'] for sweep in sweeps}) > 1:
+        names = [
+            f'{name}, over {sweep["parameter"]}' for name, sweep in zip(names, sweeps, strict=True)
+        ]
+    if len(set(names)) < len(names):
+        names = [f'{name}, {s["experiment"]}' for name, s in zip(names, sweeps, strict=True)]
+    return names
+
+
+def _colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
+
+
+def _marker(index: int) -> str:
+    return MARKERS[index % len(MARKERS)]

@@ -1,0 +1,387 @@
+"""The registered metrics, on one process and on several gloo ranks."""
+
+import itertools
+import math
+import pickle
+
+import pytest
+import references
+import torch
+import torch.multiprocessing as mp
+from metrics.samples import classified, flatten, probabilities, segmented
+from mmengine.evaluator import Evaluator
+from mmengine.registry import METRICS
+from references import adaptive_calibration_error, expected_calibration_error
+
+from mmcalib.metrics import (
+    AECE,
+    ECE,
+    PROTOCOLS,
+    CalibrationMetric,
+    CalibrationStatistics,
+    ConfidenceCells,
+    equal_width_bins,
+    large_tables,
+)
+from mmcalib.metrics import calibration_metric as module
+from mmcalib.metrics import confidence_cells as cells_module
+from mmcalib.metrics.calibration_metric import NAMES
+
+
+def evaluate(samples, *metrics, batch=4, size=None):
+    evaluator = Evaluator(list(metrics) or [CalibrationMetric()])
+    for start in range(0, len(samples), batch):
+        evaluator.process(samples[start : start + batch])
+    return evaluator.evaluate(len(samples) if size is None else size)
+
+
+def every_metric(samples, num_bins=15):
+    """All metrics of some samples by plain loops, those of an image without predictions as NaN."""
+    probs, labels = probabilities(samples)
+    if not labels:
+        return dict.fromkeys(NAMES, math.nan)
+    conf, correct = flatten(samples)
+    own = [p[y] for p, y in zip(probs, labels, strict=True)]
+    return {
+        'ECE': references.expected_calibration_error(conf, correct, num_bins),
+        'AECE': references.adaptive_calibration_error(conf, correct, num_bins),
+        'ClasswiseECE': references.classwise_calibration_error(probs, labels, num_bins),
+        'MCE': references.maximum_calibration_error(conf, correct, num_bins),
+        'RMSCE': references.root_mean_square_calibration_error(conf, correct, num_bins),
+        'OE': references.overconfidence_error(conf, correct, num_bins),
+        'NLL': -sum(map(math.log, own)) / len(own),
+        'Brier': sum(
+            sum((p - (k == y)) ** 2 for k, p in enumerate(row))
+            for row, y in zip(probs, labels, strict=True)
+        )
+        / len(probs),
+        'accuracy': 100 * sum(correct) / len(correct),
+        'confidence': 100 * sum(conf) / len(conf),
+    }
+
+
+def masked(samples, keep):
+    """The samples with every pixel ignored that `keep(label, i, j)` is false for."""
+    kept = []
+    for sample in samples:
+        label = sample['gt_sem_seg']['data'][0]
+        new = label.clone()
+        for i in range(label.shape[0]):
+            for j in range(label.shape[1]):
+                if not keep(label, i, j):
+                    new[i, j] = 255
+        kept.append(sample | {'gt_sem_seg': {'data': new[None]}})
+    return kept
+
+
+def near_another_label(label, i, j, width=1):
+    window = label[max(i - width, 0) : i + width + 1, max(j - width, 0) : j + width + 1]
+    return any(other != label[i, j] for other in window.flatten())
+
+
+def in_patches(n):
+    """Segmented samples whose labels are patches, one of them without foreground."""
+    samples = segmented(n, size=(12, 14))
+    for number, sample in enumerate(samples):
+        label = sample['gt_sem_seg']['data']
+        label[0] = label[0, ::4, ::7].repeat_interleave(4, 0).repeat_interleave(7, 1)
+        label[0, 0, 0] = 255
+        if number == 1:
+            label.fill_(0)
+    return samples
+
+
+def by_protocol(samples, protocol):
+    """All metrics under a protocol, by plain loops."""
+    if protocol == 'boundary':
+        return every_metric(masked(samples, near_another_label))
+    if protocol in ('foreground', 'paper'):
+        samples = masked(samples, lambda label, i, j: label[i, j] != 0)
+    if protocol in ('pooled', 'foreground'):
+        return every_metric(samples)
+    step = 8 if protocol == 'paper' else 1
+    groups = [samples[i : i + step] for i in range(0, len(samples), step)]
+    values = [every_metric(group) for group in groups]
+    counts = [len(flatten(group)[0]) for group in groups]
+    weights = [n if protocol == 'paper' else n > 0 for n in counts]
+    return {
+        name: sum(w * v[name] for w, v in zip(weights, values, strict=True) if w) / sum(weights)
+        for name in NAMES
+    }
+
+
+@pytest.mark.parametrize(
+    ('protocol', 'group_limit'), [*((name, 1 << 14) for name in PROTOCOLS), ('paper', 0)]
+)
+def test_every_metric_and_protocol_equals_plain_loops(protocol, group_limit, monkeypatch):
+    monkeypatch.setattr(large_tables, 'GROUP_LIMIT', group_limit)
+    samples = in_patches(11)
+    metric = CalibrationMetric(NAMES, protocol=protocol, boundary_width=1)
+    values = evaluate(samples, metric)
+    bound = values.pop('calibration/AECE_bound', 0)
+    assert (bound > 0) == (group_limit == 0)
+    assert bound <= 100
+    for name, expected in by_protocol(samples, protocol).items():
+        margin = 1e-5 + bound * (name == 'AECE')
+        assert values[f'calibration/{name}'] == pytest.approx(expected, abs=margin), name
+
+
+def test_every_metric_of_a_classifier():
+    samples = classified(41)
+    values = evaluate(samples, CalibrationMetric(NAMES))
+    expected = every_metric(samples)
+    assert values == pytest.approx({f'calibration/{k}': expected[k] for k in NAMES}, abs=1e-5)
+    assert list(values) == [f'calibration/{name}' for name in NAMES]
+    with pytest.raises(ValueError, match="protocol 'image' is for segmentation"):
+        evaluate(samples, CalibrationMetric(protocol='image'))
+
+
+@pytest.mark.parametrize('samples', [classified(41), segmented(5)], ids=['mmpretrain', 'mmseg'])
+@pytest.mark.parametrize('num_bins', [15, 10])
+def test_values_equal_plain_loops(samples, num_bins):
+    conf, correct = flatten(samples)
+    values = evaluate(samples, ECE(num_bins=num_bins), AECE(num_bins=num_bins))
+    assert values == {
+        'calibration/ECE': pytest.approx(expected_calibration_error(conf, correct, num_bins)),
+        'calibration/AECE': pytest.approx(adaptive_calibration_error(conf, correct, num_bins)),
+    }
+    assert evaluate(samples, CalibrationMetric(num_bins=num_bins)) == values
+
+
+def test_prefixes_keep_two_metrics_apart():
+    values = evaluate(classified(9), ECE(), ECE(num_bins=5, prefix='coarse'))
+    assert set(values) == {'calibration/ECE', 'coarse/ECE'}
+
+
+def test_registered_in_the_root_under_names_that_no_toolbox_has():
+    mmpretrain = pytest.importorskip('mmpretrain')
+    mmseg = pytest.importorskip('mmseg')
+    for name in ('ECE', 'AECE', 'ClasswiseECE', 'CalibrationMetric'):
+        assert METRICS.get(name).__module__.startswith('mmcalib')
+        for toolbox in (mmpretrain, mmseg):
+            registry = __import__(f'{toolbox.__name__}.registry', fromlist=['METRICS']).METRICS
+            assert name not in registry.module_dict
+
+
+@pytest.mark.parametrize('limit', [1_000_000, 300])
+def test_padding_is_left_out(limit, monkeypatch):
+    monkeypatch.setattr(cells_module, 'EXACT_LIMIT', limit)
+    samples = segmented(5)
+    assert evaluate([*samples, samples[0]], size=5) == pytest.approx(evaluate(samples), abs=1e-9)
+
+
+def test_rows_are_small():
+    metric = CalibrationMetric(['ECE'])
+    metric.process(None, segmented(3, size=(200, 300)))
+    assert all(len(pickle.dumps(row)) < 2000 for row in metric.results)
+
+
+def test_nothing_valid_is_nan():
+    samples = segmented(2)
+    for sample in samples:
+        sample['gt_sem_seg']['data'].fill_(255)
+    assert all(math.isnan(value) for value in evaluate(samples).values())
+    assert all(math.isnan(value) for value in evaluate([]).values())
+
+
+def test_evaluating_twice_starts_afresh():
+    metric = CalibrationMetric()
+    first = evaluate(segmented(3), metric)
+    assert evaluate(segmented(3), metric) == first
+
+
+def test_errors_name_the_image_or_the_index():
+    with pytest.raises(ValueError, match=r'image_1\.jpg has 1020 NaN'):
+        samples = segmented(2)
+        samples[1]['seg_logits']['data'].fill_(float('nan'))
+        evaluate(samples)
+    with pytest.raises(ValueError, match='pred_score of sample 2 has 7 NaN'):
+        samples = classified(3)
+        samples[2]['pred_score'].fill_(float('nan'))
+        evaluate(samples)
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(num_bins=0), 'num_bins must be an integer of at least 1, got 0'),
+        (dict(metrics=['MCE!']), r"got \('MCE!',\)"),
+        (dict(metrics=[]), 'metrics must be some of'),
+        (dict(protocol='voc'), r"protocol must be one of \[.*\], got 'voc'"),
+        (dict(boundary_width=0), 'boundary_width must be an integer of at least 1, got 0'),
+        (dict(confidence_interval=95), r'confidence_interval must be in \(0, 1\), got 95'),
+        (dict(metrics=['AECE'], confidence_interval=0.9), 'AECE has none'),
+        (dict(out_file='ece.txt'), "a .json or .npz file, got 'ece.txt'"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        CalibrationMetric(**options)
+
+
+def test_a_confidence_interval_covers_and_repeats():
+    samples = segmented(30)
+    options = dict(confidence_interval=0.9, num_bootstrap=400)
+    values = evaluate(samples, CalibrationMetric(['ECE', 'NLL', 'AECE'], **options))
+    assert 'calibration/AECE_low' not in values
+    for name in ('ECE', 'NLL'):
+        low, high = (values[f'calibration/{name}_{end}'] for end in ('low', 'high'))
+        assert low < values[f'calibration/{name}'] < high
+    assert evaluate(samples, CalibrationMetric(['ECE', 'NLL', 'AECE'], **options)) == values
+    other = evaluate(samples, CalibrationMetric(['ECE'], seed=1, **options))
+    assert other['calibration/ECE_low'] != values['calibration/ECE_low']
+    # The mean over images, drawn again by hand.
+    per_image = [evaluate([sample], ECE())['calibration/ECE'] for sample in samples]
+    options['num_bootstrap'] = 4000
+    metric = CalibrationMetric(['ECE'], protocol='image', **options)
+    values = evaluate(samples, metric)
+    drawn = torch.randint(30, (4000, 30), generator=torch.Generator().manual_seed(5))
+    means = torch.tensor(per_image)[drawn].mean(1)
+    for end, quantile in (('low', 0.95), ('high', 0.05)):  # mirrored at the estimate
+        expected = 2 * values['calibration/ECE'] - means.quantile(quantile).item()
+        assert values[f'calibration/ECE_{end}'] == pytest.approx(expected, abs=0.2)
+
+
+def test_a_confidence_interval_holds_the_error_of_a_calibrated_network():
+    # 1,000 predictions of 15 bins: an ECE of some percent, where the true one is 0.
+    generator = torch.Generator().manual_seed(0)
+    held = []
+    for _ in range(20):
+        conf = 0.5 + torch.rand(1000, generator=generator) / 2
+        label = (torch.rand(1000, generator=generator) > conf).long()
+        scores = torch.stack([conf, 1 - conf], dim=1)
+        samples = [
+            dict(pred_score=score, gt_label=target[None])
+            for score, target in zip(scores, label, strict=True)
+        ]
+        metric = CalibrationMetric(['ECE', 'accuracy'], confidence_interval=0.95, num_bootstrap=200)
+        values = evaluate(samples, metric)
+        assert values['calibration/ECE'] > 1
+        assert 0 <= values['calibration/ECE_low'] < values['calibration/ECE_high']
+        held.append(values['calibration/ECE_low'] == 0)
+    assert sum(held) >= 12
+
+
+@pytest.mark.parametrize('protocol', PROTOCOLS)
+@pytest.mark.parametrize('suffix', ['.json', '.npz'])
+def test_statistics_are_written(protocol, suffix, tmp_path):
+    samples, path = in_patches(9), tmp_path / 'new' / f'statistics{suffix}'
+    metric = CalibrationMetric(['ECE'], protocol=protocol, out_file=str(path))
+    value = evaluate(samples, metric)['calibration/ECE']
+    statistics = CalibrationStatistics.load(path)
+    assert statistics.metrics == {'ECE': value}
+    assert (statistics.protocol, statistics.num_bins) == (protocol, 15)
+    reference = evaluate(
+        samples, CalibrationMetric(['ECE', 'accuracy'], protocol=protocol, prefix='again')
+    )
+    table = statistics.bins(25, equal_mass=True)
+    assert statistics.num_predictions == round(table[0].sum().item())
+    if protocol not in ('image', 'paper'):
+        share = 100 * statistics.cells[1].sum() / statistics.num_predictions
+        assert share.item() == pytest.approx(reference['again/accuracy'])
+        ece = 100 * (statistics.bins(15)[1] - statistics.bins(15)[2]).abs().sum()
+        assert ece.item() / statistics.num_predictions == pytest.approx(value)
+    if suffix == '.npz':
+        torch.testing.assert_close(statistics.image_bins.shape, torch.Size((9, 3, 15)))
+        assert statistics.image_bins[:, 0].sum() == statistics.num_predictions
+    else:
+        assert statistics.image_bins is None
+
+
+def test_broken_statistics_are_refused(tmp_path):
+    (tmp_path / 'results.json').write_text('{"metrics": {}}')
+    with pytest.raises(ValueError, match='does not hold calibration statistics'):
+        CalibrationStatistics.load(tmp_path / 'results.json')
+
+
+def test_many_cells_are_condensed(monkeypatch):
+    monkeypatch.setattr(cells_module, 'EXACT_LIMIT', 20_000)
+    generator = torch.Generator().manual_seed(0)
+    conf = 1 - torch.rand(60_000, generator=generator) ** 4
+    correct = torch.rand(60_000, generator=generator) < conf
+    table = ConfidenceCells().add(conf, correct).table()
+    small = cells_module.condense(table)
+    assert small.shape[1] <= 6146 < (table[0] > 0).sum()
+    torch.testing.assert_close(small.sum(1), table.sum(1))
+    assert ((small[2] / small[0]).diff() > 0).all()
+
+
+def test_forty_million_in_one_bin():
+    metric = CalibrationMetric(['ECE', 'AECE'])
+    conf = torch.full((2_000_000,), 0.95, dtype=torch.float64)
+    correct = torch.arange(len(conf)) % 5 != 0  # 80 % of them
+    for _ in range(20):
+        metric.results.append({'bins': equal_width_bins(conf, correct, 15), 'sums': torch.zeros(2)})
+    cells = ConfidenceCells()
+    for _ in range(20):
+        cells.add(conf, correct)
+    assert cells.count == 40_000_000
+    metric._last = None
+    tables = metric._large_tables()
+    tables.cells = cells
+    metric.results[0]['large'] = tables
+    values = metric.evaluate(20)
+    assert values['calibration/ECE'] == pytest.approx(15.0, abs=1e-6)
+    assert values['calibration/AECE'] == pytest.approx(15.0, abs=1e-6)
+    assert values['calibration/AECE_bound'] == pytest.approx(0, abs=1e-6)
+
+
+def test_the_log_says_what_was_measured(monkeypatch):
+    lines = []
+    monkeypatch.setattr(module, 'print_log', lambda text, **_: lines.append(text))
+    evaluate(in_patches(3), CalibrationMetric(protocol='boundary', boundary_width=2))
+    evaluate(classified(149), ECE())
+    out = '\n'.join(lines)
+    assert "protocol 'boundary': valid pixels at most 2 pixels from another label" in out
+    assert "15 bins by the convention 'mmcalib' over 149 predictions in 149 samples" in out
+    assert '149 predictions are few for 15 bins' in out
+
+
+LIMITS = {'exact': 1_000_000, 'fine': 300}
+
+
+def _shares(samples, world_size, kind):
+    """What each rank has; a sampler interleaves, and pads with the first samples."""
+    shares = [samples[rank::world_size] for rank in range(world_size)]
+    if kind == 'padded':
+        padding = -len(samples) % world_size
+        for number in range(padding):
+            shares[world_size - padding + number].append(samples[number])
+    elif kind == 'empty':
+        shares = [samples, *[[]] * (world_size - 1)]
+    return shares
+
+
+def _rank(rank, world_size, samples, folder):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        'gloo', init_method=f'file://{folder}/store', rank=rank, world_size=world_size
+    )
+    values = {}
+    for kind, limit, protocol in itertools.product(KINDS, LIMITS, PROTOCOLS):
+        cells_module.EXACT_LIMIT = LIMITS[limit]
+        share = _shares(samples, world_size, kind)[rank]
+        metric = CalibrationMetric(
+            NAMES, protocol=protocol, collect_dir=f'{folder}/{kind}_{limit}_{protocol}'
+        )
+        values[kind, limit, protocol] = evaluate(share, metric, batch=2, size=len(samples))
+    torch.save(values, f'{folder}/{rank}.pt')
+    # No destroy_process_group: in torch 2.6 it can hang once another rank has left.
+    torch.distributed.barrier()
+
+
+KINDS = ['padded', 'uneven', 'empty']
+
+
+@pytest.mark.parametrize('world_size', [2, 3])
+def test_any_split_over_ranks(world_size, tmp_path, monkeypatch):
+    samples = in_patches(11)
+    mp.spawn(_rank, (world_size, samples, str(tmp_path)), nprocs=world_size)
+    for rank in range(world_size):
+        found = torch.load(tmp_path / f'{rank}.pt', weights_only=False)
+        for (kind, limit, protocol), values in found.items():
+            if kind == 'empty' and protocol == 'paper':
+                continue  # which images are consecutive depends on the interleaved order
+            monkeypatch.setattr(cells_module, 'EXACT_LIMIT', LIMITS[limit])
+            expected = evaluate(samples, CalibrationMetric(NAMES, protocol=protocol))
+            assert values == pytest.approx(expected, abs=1e-9), (kind, limit, protocol)

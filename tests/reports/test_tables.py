@@ -1,0 +1,221 @@
+"""Tables of runs: which are averaged, which are named, and where the paper's figures stand."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from commands import call_here
+
+from mmcalib.reports import formats, published
+from mmcalib.reports.collect import collect_runs
+from mmcalib.reports.tables import COLUMNS, tables_of
+
+CIFAR10 = dict(type='CIFAR10', split='test', samples=10000)
+VOC = dict(type='PascalVOCDataset', ann_file='ImageSets/Segmentation/val.txt', samples=1449)
+MBLS = dict(type='MarginLabelSmoothingLoss', margin=6.0, alpha=0.1)
+CE = dict(type='CrossEntropyLoss')
+
+
+def write(folder, experiment, *, ece=4.0, quality='accuracy/top1', old=False, **content):
+    """Leave a results.json as a test does; `old` as tests did before they said how."""
+    folder.mkdir(parents=True)
+    evaluation = dict(dataset=CIFAR10, tta=False, protocol='pooled', num_bins=15, ignore_index=255)
+    run = dict(
+        experiment=experiment,
+        metrics={quality: 90.0, 'calibration/ECE': ece, 'calibration/AECE': ece},
+    )
+    if not old:
+        run |= dict(
+            seed=0,
+            loss=MBLS,
+            training=dict(epochs=350, finished=True),
+            evaluation=evaluation | content.pop('evaluation', {}),
+            date='2026-01-01',
+        )
+    (folder / 'results.json').write_text(json.dumps(run | content))
+
+
+def only_table(*folders, **options):
+    runs, _ = collect_runs(folders)
+    (table,) = tables_of(runs, **options)
+    return table
+
+
+def test_seeds_are_averaged_beside_the_published_value(tmp_path):
+    for seed, ece in enumerate([4.0, 6.0]):
+        write(tmp_path / f'm/seed{seed}', 'mbls/resnet50_cifar10', seed=seed, ece=ece)
+    write(tmp_path / 'ce', 'ce/resnet50_cifar10', loss=CE)
+    table = only_table(tmp_path)
+    assert [row.label for row in table.rows] == ['CE', 'MbLS m=6 α=0.1']
+    assert '| MbLS m=6 α=0.1 | 2 | 90.00 ± 0.00 | 95.25 | 5.00 ± 1.41 | 1.16 |' in (
+        formats.markdown([table], {})
+    )
+    assert '5.00 ± 1.41' in formats.text([table], {})
+    first, second = csv.DictReader(io.StringIO(formats.comma_separated([table])))
+    assert float(second['calibration/ECE mean']) == 5.0
+    assert (first['calibration/ECE std'], first['calibration/ECE paper']) == ('', '5.85')
+
+
+def test_other_parameters_are_a_row_without_a_published_value(tmp_path):
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10')
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10', loss=MBLS | dict(margin=8.0))
+    write(tmp_path / 'c', 'mbls/resnet50_cifar10_m0', loss=MBLS | dict(margin=0.0, alpha=0.05))
+    rows = only_table(tmp_path).rows
+    assert [(row.label, row.paper.get('calibration/ECE')) for row in rows] == [
+        ('MbLS m=0 α=0.05', 3.72),
+        ('MbLS m=6 α=0.1', 1.16),
+        ('MbLS m=8 α=0.1', None),
+    ]
+
+
+def test_another_length_is_a_row_and_said(tmp_path):
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', training=dict(epochs=30, finished=True))
+    table = only_table(tmp_path)
+    assert 'Trained for 30 epochs; the paper for 350 epochs.' in table.notes
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10')
+    labels = [row.label for row in only_table(tmp_path).rows]
+    assert labels == ['MbLS m=6 α=0.1, 30 epochs', 'MbLS m=6 α=0.1, 350 epochs']
+
+
+@pytest.mark.parametrize(
+    ('evaluation', 'reason'),
+    [
+        (dict(protocol='paper'), 'protocol paper'),
+        (dict(num_bins=25), '25 bins'),
+        (dict(dataset=CIFAR10 | dict(samples=100)), '100 samples'),
+        (dict(tta=True), 'test-time augmentation'),
+    ],
+)
+def test_another_protocol_is_named_and_not_averaged(evaluation, reason, tmp_path):
+    for seed in range(2):
+        write(tmp_path / f's{seed}', 'mbls/resnet50_cifar10', seed=seed)
+    write(tmp_path / 'other', 'mbls/resnet50_cifar10', seed=2, ece=50.0, evaluation=evaluation)
+    table = only_table(tmp_path)
+    assert [len(row.runs) for row in table.rows] == [2]
+    (note,) = [note for note in table.notes if 'another protocol' in note]
+    assert reason in note and str(tmp_path / 'other') in note
+
+
+def test_old_results_are_read_and_named(tmp_path):
+    for seed, ece in enumerate([4.0, 6.0]):
+        write(tmp_path / f'old{seed}', 'mbls/resnet50_cifar10', ece=ece, old=True)
+    table = only_table(tmp_path)
+    assert [(row.label, len(row.runs)) for row in table.rows] == [('mbls/resnet50_cifar10', 2)]
+    assert any('unknown' in note and 'No published value' in note for note in table.notes)
+    for seed in range(3):
+        write(tmp_path / f'new{seed}', 'mbls/resnet50_cifar10', seed=seed)
+    table = only_table(tmp_path)
+    assert [len(row.runs) for row in table.rows] == [3]
+    assert any('unknown protocol' in note and 'old0' in note for note in table.notes)
+
+
+def test_a_second_run_of_a_seed_is_named(tmp_path):
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', ece=9.0)
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10', ece=3.0, date='2026-02-02')
+    table = only_table(tmp_path)
+    assert table.rows[0].values('calibration/ECE') == [3.0]
+    assert any('seed 0 again' in note and str(tmp_path / 'a') in note for note in table.notes)
+
+
+def test_unfinished_runs_are_named(tmp_path):
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10')
+    write(
+        tmp_path / 'b', 'mbls/resnet50_cifar10', seed=1, training=dict(epochs=350, finished=False)
+    )
+    (tmp_path / 'c').mkdir()
+    (tmp_path / 'c/last_checkpoint').write_text('epoch_3.pth')
+    (tmp_path / 'd/20260101_000000').mkdir(parents=True)
+    (tmp_path / 'e').mkdir()
+    (tmp_path / 'e/results_val.json').write_text('{}')
+    (tmp_path / 'f').mkdir()
+    (tmp_path / 'f/results.json').write_text('{"experiment": ')
+    (tmp_path / 'g').mkdir()
+    (tmp_path / 'g/results.json').write_text('[1, 2]')
+    runs, others = collect_runs([tmp_path, tmp_path / 'a'])
+    assert len(runs) == 2  # a folder given twice counts once
+    (table,) = tables_of(runs)
+    assert len(table.rows[0].runs) == 1
+    assert any(
+        'training unfinished' in note and str(tmp_path / 'b') in note for note in table.notes
+    )
+    assert others == {
+        'unfinished or not tested, no results.json': [str(tmp_path / 'c'), str(tmp_path / 'd')],
+        'not tested, only validated': [str(tmp_path / 'e')],
+        'unreadable results.json': [str(tmp_path / 'f'), str(tmp_path / 'g')],
+    }
+
+
+def test_a_calibrated_checkpoint_is_a_row_without_a_published_value(tmp_path):
+    done = dict(methods=['temperature'], options={}, split='val', forced=[])
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10')
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10', ece=1.0, calibration=done)
+    forced = dict(done, methods=['vector', 'temperature'], forced=['fitted on the test split'])
+    write(tmp_path / 'c', 'mbls/resnet50_cifar10', ece=0.5, calibration=forced)
+    rows = only_table(tmp_path).rows
+    assert [row.label for row in rows] == [
+        'MbLS m=6 α=0.1',
+        'MbLS m=6 α=0.1 + temperature',
+        'MbLS m=6 α=0.1 + vector + temperature, fitted on the test split',
+    ]
+    assert [bool(row.paper) for row in rows] == [True, False, False]
+
+
+def test_runs_that_may_be_unfinished_are_named(tmp_path):
+    training = dict(epochs=350, finished=None)
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', training=training)
+    notes = only_table(tmp_path).notes
+    assert f'Not known whether their training was finished: {tmp_path / "a"}.' in notes
+
+
+def test_voc_has_published_values_by_the_papers_protocol_only(tmp_path):
+    loss = MBLS | dict(margin=10.0)
+    for protocol in ('pooled', 'paper'):
+        write(
+            tmp_path / protocol, 'mbls/deeplabv3_r50_voc', loss=loss, quality='mIoU',
+            training=dict(epochs=100, finished=True),
+            evaluation=dict(dataset=VOC, protocol=protocol),
+        )  # fmt: skip
+    pooled = only_table(tmp_path, protocol='pooled')
+    assert pooled.rows[0].paper == {}
+    assert any("are of protocol 'paper'" in note for note in pooled.notes)
+    paper = only_table(tmp_path, protocol='paper')
+    assert paper.rows[0].paper == {'mIoU': 71.2, 'calibration/ECE': 7.94, 'calibration/AECE': 7.99}
+
+
+def test_another_test_set_has_no_published_value(tmp_path):
+    data = CIFAR10 | dict(type='CustomDataset')
+    write(tmp_path / 'jpeg', 'mbls/resnet50_cifar10', evaluation=dict(dataset=data))
+    write(tmp_path / 'held', 'mbls/resnet101_cub_heldout')
+    first, second = tables_of(collect_runs([tmp_path])[0])
+    assert not first.rows[0].paper and not second.rows[0].paper
+    assert any('another test set (type CIFAR10' in note for note in second.notes)
+
+
+def test_the_published_figures_are_of_our_configs():
+    root = Path(__file__).resolve().parents[1] / 'configs'
+    tables = published.published()['experiments']
+    assert len(tables) == 10
+    for name, entry in tables.items():
+        assert (root / 'ce' / f'{name}.py').is_file()
+        assert 'MbLS' in entry['values']
+        for figures in entry['values'].values():
+            assert set(figures) <= set(COLUMNS)
+            assert all(0 < value < 100 for value in figures.values())
+
+
+def test_the_command_writes_all_formats(tmp_path, monkeypatch, capsys):
+    for seed in range(2):
+        write(tmp_path / f'seed{seed}', 'mbls/digits', old=True)
+    out = tmp_path / 'table.md'
+    call_here('report.py', tmp_path, '--out', out, monkeypatch=monkeypatch)
+    assert out.read_text().startswith('### digits')
+    call_here('report.py', tmp_path, monkeypatch=monkeypatch)
+    assert 'mbls/digits' in capsys.readouterr().out
+    call_here('report.py', tmp_path, '--format', 'csv', monkeypatch=monkeypatch)
+    output = capsys.readouterr()
+    assert 'digits,mbls/digits,2,90.0,0.0,' in output.out and 'unknown protocol' in output.err
+    with pytest.raises(SystemExit):
+        call_here('report.py', tmp_path / 'seed9', monkeypatch=monkeypatch)
+    assert 'no results.json' in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""What is found before a run starts, or before its numbers are."""
+
+import pytest
+import torch
+from commands import ROOT
+from mmengine.config import Config
+from torch import nn
+
+from mmcalib.hooks.complete_weights import CheckpointError, _misfit
+from mmcalib.runs.checkpoints import check_checkpoint
+from mmcalib.runs.config import enable_tta, load_config, set_loader_defaults
+from mmcalib.runs.preflight import check_metrics
+from mmcalib.runs.runner import build_runner, run_test
+
+
+def evaluated(*metrics, **checkpoint):
+    hooks = dict(checkpoint=dict(type='CheckpointHook', **checkpoint))
+    return Config(dict(val_evaluator=list(metrics), default_hooks=hooks))
+
+
+@pytest.mark.parametrize(
+    ('metrics', 'key'),
+    [
+        ([dict(type='ECE'), dict(type='ECE', num_bins=25)], 'calibration/ECE'),
+        ([dict(type='CalibrationMetric'), dict(type='AECE')], 'calibration/AECE'),
+        ([dict(type='ECE', prefix='a'), dict(type='CalibrationMetric', prefix='a')], 'a/ECE'),
+    ],
+)
+def test_metrics_that_overwrite_each_other_are_refused(metrics, key):
+    with pytest.raises(ValueError, match=f'val_evaluator measures {key} twice.*prefix='):
+        check_metrics(evaluated(*metrics))
+
+
+def test_metrics_of_other_names_or_prefixes_stand_together():
+    metrics = [dict(type='ECE'), dict(type='AECE'), dict(type='ECE', prefix='ece25', num_bins=25)]
+    check_metrics(evaluated(dict(type='IoUMetric'), *metrics))
+    check_metrics(Config(dict()))
+
+
+def test_the_worst_checkpoint_is_not_kept():
+    metric = dict(type='CalibrationMetric', metrics=['ECE', 'accuracy'])
+    for key in ('calibration/ECE', ['accuracy/top1', 'calibration/ECE']):
+        with pytest.raises(ValueError, match=r"'calibration/ECE' .*worst checkpoint.*rule='less'"):
+            check_metrics(evaluated(metric, save_best=key, rule='greater'))
+        check_metrics(evaluated(metric, save_best=key, rule='less'))
+    check_metrics(evaluated(metric, save_best='calibration/accuracy', rule='greater'))
+    check_metrics(
+        evaluated(metric, save_best=['accuracy/top1', 'calibration/ECE'], rule=['greater', 'less'])
+    )
+
+
+def test_what_is_no_checkpoint_is_said(tmp_path):
+    whole, legacy = tmp_path / 'whole.pth', tmp_path / 'legacy.pth'
+    torch.save({'a': torch.zeros(3)}, whole)
+    torch.save({'a': torch.zeros(3)}, legacy, _use_new_zipfile_serialization=False)
+    for path in (whole, legacy, 'https://host/model.pth'):
+        check_checkpoint(str(path))
+    with pytest.raises(FileNotFoundError, match='no checkpoint'):
+        check_checkpoint(str(tmp_path))
+    (tmp_path / 'text.pth').write_text('# text')
+    with pytest.raises(ValueError, match='another kind of file'):
+        check_checkpoint(str(tmp_path / 'text.pth'))
+    whole.write_bytes(whole.read_bytes()[:-30])
+    with pytest.raises(ValueError, match='not written to its end'):
+        check_checkpoint(str(whole))
+
+
+class TestWeights:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+    def test_they_fit(self):
+        state = self.model.state_dict()
+        assert _misfit(self.model, state) is None
+        assert _misfit(self.model, {f'module.{k}': v for k, v in state.items()}) is None
+        # More than the model has is as good, and a counter less.
+        more = {**state, 'auxiliary_head.weight': torch.zeros(1)}
+        del more['1.num_batches_tracked']
+        assert _misfit(self.model, more) is None
+
+    def test_they_lack_a_parameter(self):
+        state = self.model.state_dict()
+        del state['0.bias']
+        assert 'lacks 1 of 4 parameters, such as 0.bias' in _misfit(self.model, state)
+
+    def test_they_have_another_shape(self):
+        state = {**self.model.state_dict(), '0.weight': torch.zeros(3, 5)}
+        assert 'size mismatch for 0.weight' in _misfit(self.model, state)
+
+
+@pytest.mark.parametrize('tta', [False, True])
+def test_a_checkpoint_of_another_model_is_not_tested(tta, tmp_path):
+    cfg = load_config(str(ROOT / 'configs/ce/digits.py'), {'test_dataloader.num_workers': 0})
+    cfg.work_dir, cfg.launcher = str(tmp_path), 'none'
+    cfg.load_from = str(tmp_path / 'other.pth')
+    torch.save({'state_dict': {'backbone.weight': torch.zeros(2)}, 'meta': {}}, cfg.load_from)
+    set_loader_defaults(cfg)
+    if tta:
+        enable_tta(cfg)
+    runner = build_runner(cfg, complete_weights=True)
+    with pytest.raises(CheckpointError, match=r'not of the model of this config: it lacks'):
+        run_test(runner, cfg.load_from)
+    assert not (tmp_path / 'results.json').exists()

@@ -1,0 +1,93 @@
+"""Which room of the package may import which; house rules that a reader can rely on."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / 'mmcalib'
+TOOLBOXES = ('mmpretrain', 'mmseg', 'mmcv')
+# What a room may not import. Modules at the top of the package serve all rooms, so use none.
+FORBIDDEN = {
+    'losses': ('metrics', 'posthoc', 'visualization', 'hooks', 'runs', 'reports'),
+    'metrics': ('losses', 'posthoc', 'visualization', 'hooks', 'runs', 'reports'),
+    'posthoc': ('losses', 'visualization', 'hooks', 'runs', 'reports', 'datasets', 'models'),
+    'visualization': ('losses', 'posthoc', 'hooks', 'runs', 'reports', 'datasets', 'models'),
+    'transforms': ('losses', 'metrics', 'posthoc', 'visualization', 'hooks', 'runs', 'reports'),
+    'datasets': ('losses', 'metrics', 'posthoc', 'visualization', 'hooks', 'runs', 'reports'),
+    'models': ('losses', 'metrics', 'posthoc', 'visualization', 'hooks', 'runs', 'reports'),
+    'hooks': ('runs', 'reports'),
+    'reports': ('runs', 'hooks', 'losses', 'datasets', 'models', 'transforms'),
+    'runs': (),
+}
+# Rooms that know nothing of a training or a test.
+NO_RUNNER = ('posthoc', 'visualization', 'reports')
+RUNNER_PACKAGES = ('mmengine.runner', 'mmengine.hooks', 'mmengine.model')
+
+
+def imports(source):
+    """Yield every imported module with whether the import runs when the module is imported."""
+    tree = ast.parse(source)
+    inside = {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module, *(f'{node.module}.{alias.name}' for alias in node.names)]
+        else:
+            continue
+        for name in names:
+            yield name, id(node) not in inside
+
+
+def broken_rules(room, source):
+    """Return what a module of a room imports and may not."""
+    broken = []
+    for name, at_import in imports(source):
+        parts = name.split('.')
+        if parts[0] in TOOLBOXES and at_import:
+            broken.append(name)
+        if parts[0] == 'mmcalib' and len(parts) > 1 and parts[1] in FORBIDDEN.get(room, ()):
+            broken.append(name)
+        if room in NO_RUNNER and name.startswith(RUNNER_PACKAGES):
+            broken.append(name)
+        if not room and parts[0] == 'mmcalib' and parts[1:2] and parts[1] in FORBIDDEN:
+            broken.append(name)
+    return broken
+
+
+MODULES = sorted(
+    path
+    for path in PACKAGE.rglob('*.py')
+    if '.mim' not in path.parts and path != PACKAGE / '__init__.py'
+)
+
+
+@pytest.mark.parametrize('path', MODULES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
+def test_imports_run_one_way(path):
+    room = path.relative_to(PACKAGE).parts[0] if path.parent != PACKAGE else ''
+    assert broken_rules(room, path.read_text(encoding='utf-8')) == []
+
+
+@pytest.mark.parametrize(
+    ('room', 'source'),
+    [
+        ('losses', 'from mmcalib.runs import config'),
+        ('hooks', 'def draw():\n    from mmcalib.reports import html'),
+        ('reports', 'from mmengine.runner import Runner'),
+        ('metrics', 'import mmseg'),
+        ('', 'from mmcalib import losses'),
+    ],
+)
+def test_that_a_broken_rule_is_found(room, source):
+    assert broken_rules(room, source)
+
+
+def test_every_room_has_a_rule():
+    rooms = {path.name for path in PACKAGE.iterdir() if (path / '__init__.py').is_file()}
+    assert rooms == set(FORBIDDEN)
