@@ -64,7 +64,7 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
         if path.suffix in {'.py', '.sh', '.yml'}
     }
     expected = {f'mmcalib/.mim/{name}' for name in (*sources, 'model-index.yml')}
-    expected.add('mmcalib/published.json')
+    expected.add('mmcalib/reports/published.json')
     assert expected <= names
     assert not any(name.startswith('tests') for name in names)
 

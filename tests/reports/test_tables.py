@@ -3,10 +3,9 @@
 import csv
 import io
 import json
-from pathlib import Path
 
 import pytest
-from commands import call_here
+from commands import ROOT, call_here
 
 from mmcalib.reports import formats, published
 from mmcalib.reports.collect import collect_runs
@@ -194,7 +193,7 @@ def test_another_test_set_has_no_published_value(tmp_path):
 
 
 def test_the_published_figures_are_of_our_configs():
-    root = Path(__file__).resolve().parents[1] / 'configs'
+    root = ROOT / 'configs'
     tables = published.published()['experiments']
     assert len(tables) == 10
     for name, entry in tables.items():

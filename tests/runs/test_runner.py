@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import ROOT
 from mmengine.config import Config, ConfigDict
 from mmengine.config.utils import MODULE2PACKAGE
 
@@ -14,7 +15,7 @@ from mmcalib.runs.config import enable_tta, load_config, set_loader_defaults, se
 from mmcalib.runs.results import keep_other_results
 from mmcalib.runs.runner import build_runner
 
-CONFIG = str(Path(__file__).resolve().parents[1] / 'configs/mbls/digits.py')
+CONFIG = str(ROOT / 'configs/mbls/digits.py')
 
 
 def test_experiments_of_the_same_file_name_keep_apart():
