@@ -1,6 +1,11 @@
+import os
 import socket
 
 import pytest
+
+# A machine of the README's has no GPU; whatever else is skipped there, a broken installation hides.
+EXPECTED_SKIPS = ('needs a GPU',)
+_unexpected = pytest.StashKey[list]()
 
 
 @pytest.fixture
@@ -9,3 +14,37 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(('localhost', 0))
         return str(listener.getsockname()[1])
+
+
+def pytest_configure(config):
+    config.stash[_unexpected] = []
+    config.pluginmanager.register(SkipWatch(config))
+
+
+class SkipWatch:
+    """Fails a run of continuous integration in which a test was skipped that should have run."""
+
+    def __init__(self, config):
+        self.unexpected = config.stash[_unexpected]
+
+    def pytest_runtest_logreport(self, report):
+        self._note(report)
+
+    def pytest_collectreport(self, report):
+        self._note(report)
+
+    def _note(self, report):
+        if report.skipped and not hasattr(report, 'wasxfail'):
+            reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else '')
+            if not reason.removeprefix('Skipped: ').startswith(EXPECTED_SKIPS):
+                self.unexpected.append(f'{report.nodeid}: {reason}')
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session):
+        if os.environ.get('CI') and self.unexpected and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if os.environ.get('CI') and self.unexpected:
+            terminalreporter.section('skipped, though this environment should run them')
+            terminalreporter.write_line('\n'.join(self.unexpected))
