@@ -31,6 +31,7 @@ OBSERVING_HOOKS = (
     'ProfilerHook',
     'ReliabilityDiagramHook',
     'RuntimeInfoHook',
+    'SameBuffersHook',
     'SegVisualizationHook',
     'SyncBuffersHook',
     'VisualizationHook',
