@@ -64,15 +64,44 @@ def test_one_and_two_processes_test_alike(trained, tmp_path, free_port):
     assert one == pytest.approx(two, abs=1e-5)
 
 
-def test_two_processes_train(tmp_path, free_port):
+BY_EPOCH = """
+_base_ = 'mmcalib::mbls/digits.py'
+train_cfg = dict(max_epochs=2, val_interval=2)
+test_dataloader = dict(dataset=dict(split='val'))
+"""
+
+# mmengine saves before it validates, and only the best checkpoint again after that.
+BY_ITERATION = """
+_base_ = 'mmcalib::mbls/digit_scenes.py'
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=4, val_interval=4, _delete_=True)
+param_scheduler = None
+default_hooks = dict(checkpoint=dict(by_epoch=False, save_best=None, rule=None))
+train_dataloader = dict(sampler=dict(type='InfiniteSampler'))
+val_dataloader = dict(dataset=dict(indices=11))
+test_dataloader = dict(dataset=dict(split='val', indices=11))
+"""
+
+
+@pytest.mark.parametrize(
+    ('config', 'last', 'batch_size'), [(BY_EPOCH, 'epoch_2', 128), (BY_ITERATION, 'iter_4', 8)]
+)
+def test_two_processes_validate_the_model_that_is_saved(
+    config, last, batch_size, tmp_path, free_port
+):
+    (tmp_path / 'mine.py').write_text(config)
     log = call(
-        'dist_train.sh', ROOT / 'configs/mbls/digit_scenes.py', 2, '--work-dir', tmp_path,
-        '--auto-scale-lr', '--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1',
-        'train_dataloader.dataset.indices=16', 'val_dataloader.dataset.indices=11',
-        'test_dataloader.dataset.indices=11', cwd=tmp_path, PORT=free_port,
-    )  # fmt: skip
+        'dist_train.sh', 'mine.py', 2, '--auto-scale-lr', '--no-test', cwd=tmp_path, PORT=free_port
+    )
     assert 'Scaling the original LR by 2.0' in log
-    assert {'mIoU', 'calibration/ECE', 'calibration/AECE'} <= results(tmp_path)['metrics'].keys()
+    assert 'each process validates its own statistics' not in log
+    folder = tmp_path / 'work_dirs/mine'
+    (scalars,) = folder.glob('*/vis_data/scalars.json')
+    validated = json.loads(scalars.read_text().splitlines()[-1])
+    call('dist_test.sh', 'mine.py', folder / f'{last}.pth', 2, cwd=tmp_path, PORT=free_port)
+    metrics = results(folder)['metrics']
+    assert {key: validated[key] for key in metrics} == metrics
+    assert {'calibration/ECE', 'calibration/AECE'} <= metrics.keys()
+    assert results(folder)['trained']['config']['batch_size'] == batch_size
 
 
 @pytest.mark.parametrize('name', ['digits', 'digit_scenes'])

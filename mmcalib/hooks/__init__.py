@@ -6,6 +6,7 @@ from mmcalib.hooks.confidence_map import ConfidenceMapHook
 from mmcalib.hooks.logit_distance import LogitDistanceHook
 from mmcalib.hooks.loss_schedule import LossScheduleHook
 from mmcalib.hooks.reliability_diagram import ReliabilityDiagramHook
+from mmcalib.hooks.same_buffers import SameBuffersHook
 from mmcalib.hooks.vocabulary import VocabularyHook, fit_vocabulary
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     'LogitDistanceHook',
     'LossScheduleHook',
     'ReliabilityDiagramHook',
+    'SameBuffersHook',
     'VocabularyHook',
     'fit_vocabulary',
 ]

@@ -24,6 +24,7 @@ from mmcalib.metrics.confidence_cells import condense
 from mmcalib.metrics.data_samples import Prediction, read_prediction
 from mmcalib.metrics.large_tables import LargeTables, merged
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.several_processes import warn_if_models_differ
 
 # Metrics of a table of bins of equal width.
 BINNED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -243,6 +244,7 @@ class CalibrationMetric(BaseMetric):
 
     def evaluate(self, size: int) -> dict:
         """Return the metrics of the first `size` samples, in the order of the dataset."""
+        warn_if_models_differ()
         if self._last is not None:
             self.results[-1]['large'] = self._large_tables()
             self.results[-1]['large'].add(self._last)

@@ -9,7 +9,7 @@ import mmengine
 import torch
 from mmengine import fileio
 from mmengine.config import Config
-from mmengine.dist import barrier, is_main_process
+from mmengine.dist import barrier, get_world_size, is_main_process
 from mmengine.logging import print_log
 from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
@@ -20,7 +20,9 @@ from mmcalib.hooks.complete_weights import CompleteWeights
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.run_files import RESULTS, VALIDATION_RESULTS, experiment_name
 from mmcalib.runs.checkpoints import LAST_WEIGHTS, best_checkpoint
+from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.results import results_of
+from mmcalib.runs.trained import trained_config
 
 # Since 2.6, torch.load refuses mmengine's own checkpoints, since they hold more than tensors.
 # The onedl fork works around that; the classic mmengine 0.10.7 needs this before it can resume or
@@ -55,8 +57,10 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
             broadcast_buffers=False,
             find_unused_parameters=cfg.get('find_unused_parameters', False),
         )
+    if cfg.launcher != 'none':
+        share_buffers(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
-    runner.register_hook(CheckpointMeta())
+    runner.register_hook(CheckpointMeta(trained_config(cfg, processes=get_world_size())))
     if complete_weights:
         runner.register_hook(CompleteWeights())
     return runner
@@ -68,6 +72,19 @@ class CPUDistributedDataParallel(MMDistributedDataParallel):
 
     def __init__(self, module: torch.nn.Module, **kwargs) -> None:
         super().__init__(revert_sync_batchnorm(module), **kwargs)
+
+
+def share_buffers(cfg: Config) -> None:
+    """Have all processes of a training validate the model that is saved."""
+    alike = ('SyncBuffersHook', 'SameBuffersHook')
+    default = {
+        key: None if hook and type_name(hook['type']) in alike else hook
+        for key, hook in (cfg.get('default_hooks') or {}).items()
+    }
+    others = [
+        hook for hook in cfg.get('custom_hooks') or () if type_name(hook['type']) not in alike
+    ]
+    cfg.default_hooks, cfg.custom_hooks = default, [*others, dict(type='SameBuffersHook')]
 
 
 def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict | None:
