@@ -21,7 +21,7 @@ def loss_configs(node: object, key: str = 'model') -> Iterator[tuple[str, Mappin
     """
     if isinstance(node, Mapping):
         for name, item in node.items():
-            if name.startswith('loss') and isinstance(item, (Mapping, list, tuple)):
+            if _holds_losses(name, item):
                 for index, loss in enumerate(item if not isinstance(item, Mapping) else [item]):
                     suffix = '' if isinstance(item, Mapping) else f'.{index}'
                     if isinstance(loss, Mapping) and 'type' in loss:
@@ -33,17 +33,44 @@ def loss_configs(node: object, key: str = 'model') -> Iterator[tuple[str, Mappin
             yield from loss_configs(item, f'{key}.{index}')
 
 
+def without_losses(node: object) -> object:
+    """Return a model's config without the losses that :func:`loss_configs` finds in it."""
+    if isinstance(node, Mapping):
+        return {
+            name: without_losses(item)
+            for name, item in node.items()
+            if not _holds_losses(name, item)
+        }
+    if isinstance(node, (list, tuple)):
+        return [without_losses(item) for item in node]
+    return node
+
+
+def _holds_losses(name: object, item: object) -> bool:
+    return str(name).startswith('loss') and isinstance(item, (Mapping, list, tuple))
+
+
 def main_loss(cfg: Mapping) -> dict | None:
-    """Return type and parameters of the loss of a model's head, None if it has none.
+    """Return type and parameters of the loss of a model's head, None if it has none."""
+    key = main_loss_key(cfg)
+    if key is None:
+        return None
+    return describe_loss(dict(loss_configs(cfg.get('model')))[key], cfg.get('default_scope'))
+
+
+def main_loss_key(cfg: Mapping) -> str | None:
+    """Return the dotted key of the first loss that is no auxiliary head's, None without one."""
+    keys = (key for key, _ in loss_configs(cfg.get('model')))
+    return next((key for key in keys if 'auxiliary' not in key), None)
+
+
+def describe_loss(loss: Mapping, scope: str | None) -> dict:
+    """Return type and parameters of a loss by its config.
 
     Parameters at their defaults are left out, but for :data:`NAMED_PARAMETERS`.
     """
-    losses = [loss for key, loss in loss_configs(cfg.get('model')) if 'auxiliary' not in key]
-    if not losses:
-        return None
-    loss = losses[0]
     try:
-        parameters = loss_parameters(loss, cfg.get('default_scope'))
+        parameters = loss_parameters(loss, scope)
     except ValueError:  # a checkpoint's own loss need not be known here
         parameters = {}
     defaults = {
@@ -61,7 +88,14 @@ def main_loss(cfg: Mapping) -> dict | None:
         name: float(value) if isinstance(value, int) and not isinstance(value, bool) else value
         for name, value in {**named, **given}.items()
     }
-    return {**options, 'type': str(loss['type']).split('.')[-1]}
+    return {**options, 'type': type_name(loss['type'])}
+
+
+def type_name(kind: object) -> str:
+    """Return the name of a class or function, given itself or by its name in any scope."""
+    if inspect.isclass(kind) or inspect.isroutine(kind):
+        return kind.__name__
+    return str(kind).split('.')[-1]
 
 
 def loss_parameters(loss: Mapping, scope: str | None) -> dict[str, inspect.Parameter]:

@@ -15,10 +15,13 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from mmcalib import __version__
-from mmcalib.hooks.checkpoint_meta import CheckpointMeta
+from mmcalib.hooks.checkpoint_meta import TRAINED, CheckpointMeta
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.run_files import RESULTS, VALIDATION_RESULTS
+from mmcalib.runs.checkpoints import LAST_WEIGHTS
+from mmcalib.runs.config_text import parse_config
 from mmcalib.runs.loss_config import main_loss
+from mmcalib.runs.trained import comparable, dataset_options, digest, pipelines, trained_config
 
 # Where `meta` of a checkpoint says that it was calibrated.
 CALIBRATION = 'calibration'
@@ -38,18 +41,32 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
             checkpoint.
 
     Returns:
-        ``seed``, ``loss``, ``calibration``, ``training``, ``evaluation``, ``date`` and
-        ``version``, for JSON.
+        For JSON; None where a value is unknown, and older files lack some keys:
+
+        - ``seed``, ``date``, ``version``;
+        - ``loss``: type and parameters of the main loss;
+        - ``trained``: what was trained beside it, as ``{'digest': …, 'config': {…}}`` with the
+          parts of :func:`~mmcalib.runs.trained.trained_config`, whose digest is equal where
+          all parts are;
+        - ``calibration``: see :func:`describe_calibration`;
+        - ``training``: its length, whether it ``finished``, the ``epoch`` of the checkpoint;
+        - ``evaluation``: see :func:`evaluation`.
     """
     hook = next((hook for hook in runner.hooks if isinstance(hook, CheckpointMeta)), None)
     meta = hook.meta if hook else {}
-    cfg = _trained_config(meta) or runner.cfg
+    if hook and checkpoint == LAST_WEIGHTS:  # and not those it may have been resumed from
+        meta = {TRAINED: hook.trained, 'epoch': runner.epoch}
+    cfg = _config_in(meta) or runner.cfg
     schedule = length(cfg)
     if finished is None:
         finished = training_finished(checkpoint, schedule)
+    trained = meta.get(TRAINED)
+    if not isinstance(trained, Mapping):
+        trained = trained_config(cfg)
     return {
         'seed': meta.get('seed', runner.seed),
         'loss': main_loss(cfg),
+        'trained': {'digest': digest(trained), 'config': trained},
         'calibration': describe_calibration(meta),
         'training': {**schedule, 'finished': finished, 'epoch': meta.get('epoch')},
         'evaluation': evaluation(runner),
@@ -79,11 +96,23 @@ def describe_calibration(meta: Mapping) -> dict | None:
 
 
 def evaluation(runner: Runner) -> dict:
-    """Return how a Runner tests: the data, and the options of its calibration metric."""
-    dataset = describe_dataset(runner.cfg.test_dataloader.dataset)
+    """Return how a Runner tests: the data, and the options of its calibration metric.
+
+    Returns:
+        ``dataset`` (type, split and number of samples), ``data_options`` (its other options, such
+        as noise), ``pipeline`` (its transforms), ``inference`` (``test_cfg`` of the model, left
+        out where the whole image is predicted at once), ``tta``, and what the metric was told.
+    """
+    dataset = runner.cfg.test_dataloader.dataset
+    options = dataset_options(dataset)
+    model = runner.cfg.model.get('module', runner.cfg.model)
+    inference = comparable(model.get('test_cfg') or {})
     result = {
-        'dataset': {**dataset, 'samples': len(runner.test_dataloader.dataset)},
+        'dataset': {**describe_dataset(dataset), 'samples': len(runner.test_dataloader.dataset)},
+        'data_options': {key: value for key, value in options.items() if key not in DATASET_KEYS},
+        'pipeline': pipelines(dataset),
         'tta': 'module' in runner.cfg.model,
+        **({'inference': inference} if inference not in ({}, {'mode': 'whole'}) else {}),
     }
     for metric in runner.test_evaluator.metrics:
         if isinstance(metric, CalibrationMetric) and metric.prefix == 'calibration':
@@ -125,14 +154,14 @@ def training_finished(checkpoint: str, schedule: Mapping) -> bool | None:
     return int(number[1]) >= min(schedule.values()) if number and schedule else None
 
 
-def _trained_config(meta: Mapping) -> Config | None:
-    """Return the config that a checkpoint was trained with, None if it carries none that loads."""
+def _config_in(meta: Mapping) -> dict | None:
+    """Return the config that a checkpoint was trained with, None if it carries none to read."""
     text = meta.get('cfg')
     if not isinstance(text, str):
         return None
     try:
-        cfg = Config.fromstring(text, '.py')
-    except Exception as error:  # it is code, and a stranger's
+        cfg = parse_config(text)
+    except ValueError as error:
         print_log(f"The checkpoint's own config cannot be read ({error}): using yours.", 'current')
         return None
     return cfg if 'model' in cfg else None

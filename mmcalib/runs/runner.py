@@ -9,7 +9,7 @@ import mmengine
 import torch
 from mmengine import fileio
 from mmengine.config import Config
-from mmengine.dist import barrier, is_main_process
+from mmengine.dist import barrier, get_world_size, is_main_process
 from mmengine.logging import print_log
 from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
@@ -21,6 +21,7 @@ from mmcalib.metrics import CalibrationMetric
 from mmcalib.run_files import RESULTS, VALIDATION_RESULTS, experiment_name
 from mmcalib.runs.checkpoints import LAST_WEIGHTS, best_checkpoint
 from mmcalib.runs.results import results_of
+from mmcalib.runs.trained import trained_config
 
 # Since 2.6, torch.load refuses mmengine's own checkpoints, since they hold more than tensors.
 # The onedl fork works around that; the classic mmengine 0.10.7 needs this before it can resume or
@@ -56,7 +57,7 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
             find_unused_parameters=cfg.get('find_unused_parameters', False),
         )
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
-    runner.register_hook(CheckpointMeta())
+    runner.register_hook(CheckpointMeta(trained_config(cfg, processes=get_world_size())))
     if complete_weights:
         runner.register_hook(CompleteWeights())
     return runner

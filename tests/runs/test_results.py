@@ -64,6 +64,7 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeyp
         'train_cfg.val_interval=1',
         'train_dataloader.dataset.indices=16',
         'val_dataloader.dataset.indices=20',
+        'train_dataloader.dataset.noise=0.2',
     ]
     call_here(
         'train.py', ROOT / 'configs/mbls/digits.py', '--work-dir', tmp_path / 'a', '--split', 'val',
@@ -79,12 +80,15 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeyp
     )  # fmt: skip
     tested = json.loads((tmp_path / 'b/results.json').read_text())
     assert validated['evaluation'] == dict(
-        dataset=dict(type='Digits', split='val', samples=20), tta=False, protocol='pooled',
+        dataset=dict(type='Digits', split='val', samples=20), data_options=dict(indices=20),
+        pipeline=[[dict(type='PackInputs')]], tta=False, protocol='pooled',
         convention=validated['evaluation']['convention'], num_bins=15, ignore_index=255,
     )  # fmt: skip
     assert tested['evaluation']['dataset'] == dict(type='Digits', split='test', samples=30)
     for content in (validated, tested):
         assert content['seed'] == 7 and content['loss']['margin'] == 5.0
         assert content['training'] == dict(epochs=1, finished=True, epoch=1)
+        assert content['trained']['config']['data']['noise'] == 0.2
         assert content['date'] and content['version']
+    assert validated['trained'] == tested['trained']
     assert Path(tested['checkpoint']) == Path(validated['checkpoint'])
