@@ -33,7 +33,7 @@ def run(code, blocked):
 def test_the_toolboxes_are_not_imported():
     code = (
         'import mmcalib, mmcalib.datasets.folder_check, mmcalib.runs.checkpoint_calibration, '
-        'mmcalib.runs.runner, mmcalib.runs.sweep, mmcalib.reports.html'
+        'mmcalib.runs.runner, mmcalib.runs.sweep_run, mmcalib.reports.html'
     )
     assert run(code, ('mmpretrain', 'mmseg', 'mmcv')).returncode == 0
 

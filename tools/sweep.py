@@ -9,7 +9,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmcalib.runs import sweep
+from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep_figure
+from mmcalib.runs.sweep_plan import SweepPlan, default_work_dir, parse_parameter
+from mmcalib.runs.sweep_run import run_sweep
 
 STOPPED = 130  # what a shell reports after Ctrl-C
 
@@ -43,7 +45,7 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     return parser, parser.parse_args()
 
 
-def prepare(args: argparse.Namespace) -> sweep.Sweep:
+def prepare(args: argparse.Namespace) -> SweepPlan:
     """Return the sweep that the arguments ask for."""
     if args.config is None or not args.param:
         raise ValueError('give a config and --param, or --plot and --out')
@@ -55,10 +57,10 @@ def prepare(args: argparse.Namespace) -> sweep.Sweep:
     for name in ('jobs', 'gpus'):
         if (getattr(args, name) or 1) < 1 or getattr(args, name) == 0:
             raise ValueError(f'--{name} must be at least 1, got {getattr(args, name)}')
-    parameter, values = sweep.parse_parameter(args.param[0])
-    folder = args.work_dir or sweep.default_work_dir(args.config, parameter)
+    parameter, values = parse_parameter(args.param[0])
+    folder = args.work_dir or default_work_dir(args.config, parameter)
     both = {'--amp': args.amp, '--no-pin-memory': args.no_pin_memory}
-    return sweep.Sweep(
+    return SweepPlan(
         args.config,
         parameter,
         values,
@@ -80,19 +82,17 @@ def main() -> None:
         if args.plot:
             if not args.out:
                 raise ValueError('--plot needs --out')
-            sweep.draw_to_files([sweep.load(folder) for folder in args.plot], [args.out])
+            write_sweep_figure([read_sweep(folder) for folder in args.plot], [args.out])
             return
-        chosen = prepare(args)
-        summary, failed = sweep.run_sweep(chosen)
-        sweep.draw_to_files(
-            [summary], [chosen.work_dir / name for name in ('sweep.png', 'sweep.pdf')]
-        )
+        plan = prepare(args)
+        summary, failed = run_sweep(plan)
+        write_sweep_figure([summary], [plan.work_dir / f'sweep.{kind}' for kind in ('png', 'pdf')])
     except (FileNotFoundError, ImportError, RuntimeError, ValueError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         print('Stopped: the same command goes on from here.', file=sys.stderr)
         sys.exit(STOPPED)
-    print(sweep.markdown(summary))
+    print(sweep_table(summary))
     if failed:
         sys.exit(f'FAILED: {", ".join(failed)}; the same command tries them again')
 

@@ -1,12 +1,10 @@
 """Figures out of tables and arrays: no runner, no hooks, no pyplot."""
 
-from mmcalib.visualization.confidence_map import (
-    ConfidenceMaps,
-    ConfidenceView,
-    draw_confidence_maps,
-)
+from mmcalib.visualization.confidence_map import draw_confidence_maps
 from mmcalib.visualization.figure_style import to_rgb
-from mmcalib.visualization.reliability_diagram import Reliability, draw_reliability
+from mmcalib.visualization.kept_confidence_maps import ConfidenceMaps, ConfidenceView
+from mmcalib.visualization.reliability_diagram import draw_reliability
+from mmcalib.visualization.reliability_panels import Reliability
 from mmcalib.visualization.reliability_statistics import reliability_of
 from mmcalib.visualization.sweep_figure import draw_sweeps
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -17,110 +14,21 @@ from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox, TransformedBbox
 
 from mmcalib.visualization.figure_style import GREY, percent
-from mmcalib.visualization.reliability_diagram import draw_small
+from mmcalib.visualization.kept_confidence_maps import ConfidenceView
+from mmcalib.visualization.reliability_panels import draw_small
 
-ARRAYS = ('image', 'label', 'predicted', 'conf', 'valid', 'table')
 PANELS = ('image', 'ground truth', 'prediction', 'confidence', 'errors')
 # Dark where sure, as in the paper, so that doubt lights up.
 COLOURMAP = 'cividis_r'
-RIGHT, WRONG, IGNORED = (221, 221, 221), (213, 94, 0), (255, 255, 255)
-ERRORS = {RIGHT: 'right', WRONG: 'wrong', IGNORED: 'ignored'}
+# RGB of the pixels in the panel of errors.
+RIGHT_COLOUR, WRONG_COLOUR, IGNORED_COLOUR = (221, 221, 221), (213, 94, 0), (255, 255, 255)
+ERROR_COLOURS = {RIGHT_COLOUR: 'right', WRONG_COLOUR: 'wrong', IGNORED_COLOUR: 'ignored'}
 PANEL = 1.75  # inches
 GAP = 0.08
 CAPTION = 0.24
 MARGIN = 0.15
 LINE = 0.17
 PER_LINE = 5  # classes in the legend
-
-
-@dataclass(frozen=True)
-class ConfidenceView:
-    """One segmented image, at the size it is drawn at.
-
-    Attributes:
-        index: Its place in the dataset.
-        name: What captions call it, such as its file name.
-        image: ``(H, W, 3)`` uint8, RGB.
-        label: ``(H, W)`` int16 true classes.
-        predicted: ``(H, W)`` int16.
-        conf: ``(H, W)`` float16 probability of the predicted class.
-        valid: ``(H, W)`` booleans, False where the label is to be ignored.
-        table: ``(3, B)`` bins of equal width of the whole image: count, correct, sum of
-            confidences.
-    """
-
-    index: int
-    name: str
-    image: np.ndarray
-    label: np.ndarray
-    predicted: np.ndarray
-    conf: np.ndarray
-    valid: np.ndarray
-    table: np.ndarray
-
-    @property
-    def error(self) -> float:
-        """The expected calibration error of the image, in percent."""
-        count, correct, conf = self.table
-        return 100 * float(np.abs(correct - conf).sum() / max(count.sum(), 1))
-
-    def renamed(self, name: str) -> ConfidenceView:
-        """Return the same view under another name."""
-        return replace(self, name=name)
-
-
-@dataclass(frozen=True)
-class ConfidenceMaps:
-    """What one run leaves of its images.
-
-    Attributes:
-        views: The chosen ones, in the order of the dataset.
-        worst: Those with the largest calibration error, the worst first.
-        classes: K names.
-        palette: K RGB colours, 0 to 255; None for a palette of matplotlib's.
-    """
-
-    views: list[ConfidenceView]
-    worst: list[ConfidenceView]
-    classes: list[str]
-    palette: list[list[int]] | None = None
-
-    def save(self, path: str | Path) -> None:
-        """Write everything to one compressed ``.npz`` file, in place of what it held."""
-        arrays = {
-            f'{kind}_{number}_{key}': value
-            for kind in ('views', 'worst')
-            for number, view in enumerate(getattr(self, kind))
-            for key, value in vars(view).items()
-            if key in ARRAYS
-        }
-        info = {
-            kind: [{'index': view.index, 'name': view.name} for view in getattr(self, kind)]
-            for kind in ('views', 'worst')
-        }
-        info |= {'classes': self.classes, 'palette': self.palette}
-        np.savez_compressed(path, info=json.dumps(info), **arrays)
-
-    @classmethod
-    def load(cls, path: str | Path) -> ConfidenceMaps:
-        """Read what :meth:`save` wrote.
-
-        Raises:
-            ValueError: For another kind of file.
-        """
-        with np.load(path) as file:
-            try:
-                info = json.loads(str(file['info']))
-                for kind in ('views', 'worst'):
-                    info[kind] = [
-                        ConfidenceView(
-                            **view, **{key: file[f'{kind}_{number}_{key}'] for key in ARRAYS}
-                        )
-                        for number, view in enumerate(info[kind])
-                    ]
-                return cls(**info)
-            except (KeyError, TypeError, json.JSONDecodeError) as error:
-                raise ValueError(f'{path} does not hold confidence maps: {error!r}') from error
 
 
 def draw_confidence_maps(
@@ -214,7 +122,7 @@ def draw_confidence_maps(
         for n, k in enumerate(shown)
     ]
     x = left + 4 * (PANEL + GAP) + 0.2
-    for line, (colour, name) in enumerate(ERRORS.items()):
+    for line, (colour, name) in enumerate(ERROR_COLOURS.items()):
         entries.append((x, y + LINE * line, np.array(colour), name))
     swatches = [
         Rectangle(place(px, py, 0.15, 0.1)[:2], 0.15 / width, 0.1 / total) for px, py, *_ in entries
@@ -237,11 +145,13 @@ def _scale() -> np.ndarray:
 
 def _strip(view: ConfidenceView, colours: np.ndarray, ratio: float, again: bool) -> np.ndarray:
     """Return the five panels as one image, the first two blank if they are shown `again`."""
-    label = np.where(view.valid[..., None], colours[np.where(view.valid, view.label, 0)], IGNORED)
+    label = np.where(
+        view.valid[..., None], colours[np.where(view.valid, view.label, 0)], IGNORED_COLOUR
+    )
     scale = _scale()
     conf = scale[(view.conf.astype(np.float32) * 255).round().astype(np.uint8)]
-    right = np.where((view.predicted == view.label)[..., None], RIGHT, WRONG)
-    errors = np.where(view.valid[..., None], right, IGNORED)
+    right = np.where((view.predicted == view.label)[..., None], RIGHT_COLOUR, WRONG_COLOUR)
+    errors = np.where(view.valid[..., None], right, IGNORED_COLOUR)
     panels = [view.image, label, colours[view.predicted], conf, errors]
     if again:
         panels[:2] = [np.full_like(panel, 255) for panel in panels[:2]]

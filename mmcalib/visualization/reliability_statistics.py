@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mmcalib.inputs import check_integer
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bootstrap_intervals import drawn_weights, tails_of
-from mmcalib.visualization.reliability_diagram import Reliability
+from mmcalib.visualization.reliability_panels import Reliability
 
 TITLED = ('ECE', 'AECE')
 COVERAGE = 0.95
@@ -35,11 +36,10 @@ def reliability_of(
         equal_mass: Bins of equal count in place of equal width.
 
     Raises:
-        ValueError: If `num_bins` is below 1, or nothing was evaluated.
+        TypeError: If `num_bins` is no integer.
+        ValueError: If it is below 1, or nothing was evaluated.
     """
-    num_bins = statistics.num_bins if num_bins is None else num_bins
-    if num_bins < 1:
-        raise ValueError(f'num_bins must be at least 1, got {num_bins!r}')
+    num_bins = statistics.num_bins if num_bins is None else check_integer('num_bins', num_bins)
     if statistics.num_predictions == 0:
         raise ValueError(f'{name!r} has no predictions, so there is no diagram of it')
     table, band = statistics.bins(num_bins, equal_mass=equal_mass), None

@@ -10,17 +10,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from mmcalib.metric_keys import ECE, QUALITIES, metric_heading
 from mmcalib.visualization.figure_style import COLOURS, GREY, MARKERS
 
-ECE = 'calibration/ECE'
-QUALITIES = {'accuracy/top1': 'top-1 accuracy (%)', 'mIoU': 'mIoU (%)'}
 PARAMETERS = {
     'margin': 'margin $m$ (logits)',
     'alpha': 'weight $\\alpha$ ($\\lambda$ of MbLS)',
     'gamma': '$\\gamma$',
 }
 SPLITS = {'val': ('validation', '--'), 'test': ('test, not used for selection', '-')}
-CROWDED = 14  # ticks that an axis has room for
+MOST_TICKS = 14  # that an axis has room for
 
 
 def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
@@ -28,8 +27,8 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
 
     The left panel has the ECE, the right one the accuracy or mIoU. Validation is dashed with hollow
     markers, test solid with full ones; where seeds were averaged, bars are the standard deviation.
-    A star marks what was chosen on validation data. If not every value was tested, there is no line
-    through those that were.
+    A star marks the validation value by which one was chosen. If not every value was tested, there
+    is no line through those that were.
 
     Source: the paper's figures of the effect of the margin and of the balancing weight.
 
@@ -48,14 +47,12 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
     quality = _quality(sweeps)
     figure = Figure(figsize=(7.0, 3.3), layout='constrained')
     places, ticks = _places(sweeps), _ticks(sweeps)
-    for axes, key, label in zip(
-        figure.subplots(1, 2), (ECE, quality), ('ECE (%)', QUALITIES[quality]), strict=True
-    ):
+    for axes, key in zip(figure.subplots(1, 2), (ECE, quality), strict=True):
         for index, sweep in enumerate(sweeps):
-            _draw(axes, sweep, key, places, index)
+            _draw_curves(axes, sweep, key, places, index)
         names = dict.fromkeys(PARAMETERS.get(s['parameter'], s['parameter']) for s in sweeps)
         axes.set_xlabel(' or '.join(names))
-        axes.set_ylabel(label)
+        axes.set_ylabel(metric_heading(key))
         if places is not None:
             axes.set_xticks(list(places.values()), list(places))
         elif ticks is not None:
@@ -65,16 +62,7 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
         axes.grid(True, linewidth=0.4, alpha=0.5)
         axes.spines[['top', 'right']].set_visible(False)
 
-    handles = [
-        Line2D([], [], color=_colour(index), marker=_marker(index), label=name)
-        for index, name in enumerate(_names(sweeps))
-    ]
-    handles += [
-        Line2D([], [], color=GREY, linestyle=style, marker='o', markerfacecolor=face, label=name)
-        for (name, style), face in zip(SPLITS.values(), ('white', GREY), strict=True)
-    ]
-    star = dict(marker='*', markersize=12, color=GREY, linestyle='')
-    handles.append(Line2D([], [], **star, label='chosen on validation'))
+    handles = _handles(sweeps)
     figure.legend(
         handles=handles, loc='outside lower center', ncols=min(len(handles), 3), frameon=False,
         handlelength=2.8, fontsize=9,
@@ -82,7 +70,26 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, index: int) -> None:
+def _handles(sweeps: Sequence[Mapping]) -> list[Line2D]:
+    """Return the entries of the legend: the sweeps, and what of them is drawn."""
+    handles = [
+        Line2D([], [], color=_colour(index), marker=_marker(index), label=name)
+        for index, name in enumerate(_names(sweeps))
+    ]
+    rows = [row for sweep in sweeps for row in sweep['rows']]
+    for (split, (name, style)), face in zip(SPLITS.items(), ('white', GREY), strict=True):
+        if any(row[split] for row in rows):
+            if split == 'val' and any(sweep.get('validates_on_test_data') for sweep in sweeps):
+                name += ' (on test data)'
+            look = dict(color=GREY, linestyle=style, marker='o', markerfacecolor=face)
+            handles.append(Line2D([], [], **look, label=name))
+    if any(row['chosen'] for row in rows):
+        star = dict(marker='*', markersize=12, color=GREY, linestyle='')
+        handles.append(Line2D([], [], **star, label='chosen on validation'))
+    return handles
+
+
+def _draw_curves(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, index: int) -> None:
     for split, (_, style) in SPLITS.items():
         points = [
             (row['value'] if places is None else places[str(row['value'])], values, row['chosen'])
@@ -105,7 +112,7 @@ def _draw(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, index: i
             capsize=2.5 if any(len(values) > 1 for _, values, _ in points) else 0,
         )
         for place, values, chosen in points:
-            if chosen:
+            if chosen and split == 'val':  # which is what it was chosen by
                 axes.plot(
                     place, statistics.mean(values), linestyle='', marker='*', markersize=12,
                     color=_colour(index), markeredgecolor='white', markeredgewidth=0.7, zorder=5,
@@ -142,7 +149,7 @@ def _ticks(sweeps: Sequence[Mapping]) -> list[float] | None:
         return None
     values = sorted(values)
     closest = min(high - low for low, high in pairwise(values))
-    return values if closest * CROWDED >= values[-1] - values[0] else None
+    return values if closest * MOST_TICKS >= values[-1] - values[0] else None
 
 
 def _names(sweeps: Sequence[Mapping]) -> list[str]:

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 from commands import ROOT, call, call_here
 
-from mmcalib.runs import sweep
+from mmcalib.reports.sweep_summary import read_sweep, sweep_table
 from mmcalib.runs.config import load_config
 from mmcalib.runs.parallel_commands import Job, environment, locked, run_jobs
+from mmcalib.runs.sweep_plan import SweepPlan, SweepTraining, option_keys, parse_parameter
+from mmcalib.runs.sweep_progress import duration_text, progress_of
+from mmcalib.runs.sweep_run import _train, run_sweep
 
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 # Does what train.py and test.py leave, with an ECE that is least at margin=6 on validation data
@@ -47,7 +50,7 @@ def make(tmp_path):
         (tools / name).write_text(STAND_IN)
 
     def make(values=(2.0, 6.0, 10.0), **options):
-        return sweep.Sweep(
+        return SweepPlan(
             CONFIG, 'margin', list(values), tools=tools, work_dir=tmp_path / 'work', **options
         )
 
@@ -61,8 +64,8 @@ def calls(folder):
 
 def test_the_choice_is_made_on_validation_data_and_only_it_is_tested(make):
     made = make(jobs=2)
-    summary, failed = sweep.run_sweep(made)
-    assert not failed and summary == sweep.load(made.work_dir)
+    summary, failed = run_sweep(made)
+    assert not failed and summary == read_sweep(made.work_dir)
     assert [row['chosen'] for row in summary['rows']] == [False, True, False]
     assert [len(row['test']) for row in summary['rows']] == [0, 1, 0]
     train, test = calls(made.work_dir / 'margin=6')
@@ -73,46 +76,46 @@ def test_the_choice_is_made_on_validation_data_and_only_it_is_tested(make):
     assert 'not used for selection' not in table
 
     # All of it is there, so nothing runs again but the tests that are wanted now.
-    summary, _ = sweep.run_sweep(make(test_all=True))
+    summary, _ = run_sweep(make(test_all=True))
     assert len(calls(made.work_dir / 'margin=6')) == 2
     assert len(calls(made.work_dir / 'margin=2')) == 2
     # The least ECE on test data changes nothing.
     assert [row['chosen'] for row in summary['rows']] == [False, True, False]
     assert '| 2 | 90.00 | 4.00 | 90.00 | 0.00 | test not used for selection |' in (
-        sweep.markdown(summary)
+        sweep_table(summary)
     )
 
 
 def test_further_values_join_those_that_are_there(make):
-    sweep.run_sweep(make(values=(10.0, 2.0)))
-    summary, _ = sweep.run_sweep(make(values=(6.0,)))
+    run_sweep(make(values=(10.0, 2.0)))
+    summary, _ = run_sweep(make(values=(6.0,)))
     assert [row['value'] for row in summary['rows']] == [2.0, 6.0, 10.0]
     assert [row['chosen'] for row in summary['rows']] == [False, True, False]
-    assert '| 2 |' in sweep.markdown(summary)
+    assert '| 2 |' in sweep_table(summary)
 
 
 def test_a_failure_is_named_and_loses_nothing_else(make, capsys):
     made = make()
     (made.work_dir / 'margin=6').mkdir(parents=True)
     (made.work_dir / 'margin=6/FAIL').touch()
-    summary, failed = sweep.run_sweep(made)
+    summary, failed = run_sweep(made)
     assert failed == ['margin=6']
     assert 'margin=6: FAILED with status 1' in capsys.readouterr().out
     assert 'diverged' in (made.work_dir / 'margin=6/sweep.log').read_text()
     assert [row['chosen'] for row in summary['rows']] == [True, False, False]
-    assert 'unfinished: margin=6' in sweep.markdown(summary)
+    assert 'unfinished: margin=6' in sweep_table(summary)
 
     (made.work_dir / 'margin=6/FAIL').unlink()
-    summary, failed = sweep.run_sweep(make())
+    summary, failed = run_sweep(make())
     assert not failed and [row['chosen'] for row in summary['rows']] == [False, True, False]
     assert len(calls(made.work_dir / 'margin=10')) == 1
 
 
 def test_seeds_are_averaged(make):
-    summary, _ = sweep.run_sweep(make(values=(6.0, 8.0), seeds=[0, 1]))
+    summary, _ = run_sweep(make(values=(6.0, 8.0), seeds=[0, 1]))
     assert (make().work_dir / 'margin=6/seed1/results.json').is_file()
-    assert '| 6 | 90.50 ± 0.71 | 0.50 ± 0.71 |' in sweep.markdown(summary)
-    summary, _ = sweep.run_sweep(make(values=(6.0,), seeds=[2]))
+    assert '| 6 | 90.50 ± 0.71 | 0.50 ± 0.71 |' in sweep_table(summary)
+    summary, _ = run_sweep(make(values=(6.0,), seeds=[2]))
     assert summary['seeds'] == [0, 1, 2] and len(summary['rows'][0]['val']) == 3
 
 
@@ -124,35 +127,35 @@ def test_it_resumes_from_the_newest_whole_checkpoint(make):
     folder.mkdir(parents=True)
     torch.save({}, folder / 'epoch_9.pth')
     (folder / 'epoch_10.pth').write_bytes((folder / 'epoch_9.pth').read_bytes()[:100])
-    sweep.run_sweep(made)
+    run_sweep(made)
     train = calls(folder)[0]
     assert train[train.index('--resume') + 1] == str(folder / 'epoch_9.pth')
 
 
 def test_other_settings_need_another_folder(make):
-    sweep.run_sweep(make(values=(6.0,)))
+    run_sweep(make(values=(6.0,)))
     with pytest.raises(ValueError, match='sweep of other settings, with options'):
-        sweep.run_sweep(make(options=['train_cfg.max_epochs=3']))
+        run_sweep(make(options=['train_cfg.max_epochs=3']))
 
 
 def test_training_has_the_processes_and_arguments_that_were_asked_for(make):
     made = make(gpus=2, arguments=['--amp'], train_arguments=['--auto-scale-lr'])
     cfg = load_config(CONFIG)
-    run = sweep.Training(6.0, None, made.work_dir / 'margin=6')
-    command = sweep._training(made, cfg, ['model.head.loss.margin'], run)
+    run = SweepTraining(6.0, None, made.work_dir / 'margin=6')
+    command = _train(made, cfg, ['model.head.loss.margin'], run)
     assert command[:5] == ['bash', str(made.tools / 'dist_train.sh'), CONFIG, '2', '--amp']
     assert '--auto-scale-lr' in command and command[-1] == 'model.head.loss.margin=6'
 
 
 def test_a_parameter_that_the_loss_lacks_is_refused(make):
     cfg = load_config(CONFIG)
-    assert sweep.option_keys(cfg, 'loss_weight') == ['model.head.loss.loss_weight']
+    assert option_keys(cfg, 'loss_weight') == ['model.head.loss.loss_weight']
     with pytest.raises(ValueError, match=r"no parameter|'temperature'.*has .*alpha.*margin"):
-        sweep.option_keys(cfg, 'temperature')
+        option_keys(cfg, 'temperature')
     cfg = load_config(str(ROOT / 'configs/mbls/digit_scenes.py'))
-    assert sweep.option_keys(cfg, 'margin') == ['model.decode_head.loss_decode.margin']
+    assert option_keys(cfg, 'margin') == ['model.decode_head.loss_decode.margin']
     cfg.model.decode_head.loss_decode = [cfg.model.decode_head.loss_decode] * 2
-    assert sweep.option_keys(cfg, 'margin') == [
+    assert option_keys(cfg, 'margin') == [
         f'model.decode_head.loss_decode.{index}.margin' for index in range(2)
     ]
 
@@ -161,22 +164,73 @@ def test_a_value_that_the_loss_refuses_is_named_before_training(make):
     for value, message in ((-1.0, 'margin=-1: margin must be'), ('a', "margin=a: .*'a'")):
         made = make(values=(6.0, value))
         with pytest.raises(ValueError, match=message):
-            sweep.run_sweep(made)
+            run_sweep(made)
         assert not made.work_dir.exists()
 
 
 def test_a_config_without_an_ece_on_validation_data_is_refused(make):
     made = make(options=['val_evaluator.0.type=Accuracy', 'val_evaluator.1.metrics=[AECE]'])
     with pytest.raises(ValueError, match=r"add dict\(type='ECE'\) to val_evaluator"):
-        sweep.run_sweep(made)
+        run_sweep(made)
     assert not made.work_dir.exists()
+
+
+def test_what_was_measured_is_in_the_table(make):
+    summary, _ = run_sweep(make(values=(6.0,)))
+    for metrics in (*summary['rows'][0]['val'], *summary['rows'][0]['test']):
+        metrics |= {'accuracy/top5': 99.0, 'calibration/NLL': 0.25, 'calibration/ECE_low': 1.0}
+    table = sweep_table(summary)
+    assert 'val top-5 (%) | val NLL (nats) | test top-1 (%)' in table
+    assert '| 6 | 90.00 | 0.00 | 99.00 | 0.2500 | 90.00 |' in table
+
+
+def test_a_broken_summary_is_named_with_its_remedy(make):
+    plan = make(values=(6.0,))
+    run_sweep(plan)
+    path = plan.work_dir / 'sweep.json'
+    whole = path.read_text()
+    assert not list(plan.work_dir.glob('.sweep*'))  # nothing of the temporary files
+    for text in (whole[: len(whole) // 2], '[]', whole.replace('true', '3'), '{"rows": 1}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r'sweep\.json cannot be read .*: remove it and run'):
+            run_sweep(plan)
+        with pytest.raises(ValueError, match=r'sweep\.json cannot be read'):
+            read_sweep(plan.work_dir)
+    path.unlink()
+    assert read_sweep(run_sweep(plan) and plan.work_dir)['rows'][0]['chosen']
+    assert len(calls(plan.work_dir / 'margin=6')) == 2  # nothing ran again
+
+
+def test_lines_say_how_long_it_will_take(capsys, monkeypatch):
+    clock = iter([0.0, 60.0, 150.0, 180.0])
+    monkeypatch.setattr('time.monotonic', lambda: next(clock))
+    with progress_of('Training', 3) as say:
+        for name in 'abc':
+            say(f'{name}: done')
+    assert capsys.readouterr().out.splitlines() == [
+        'a: done (1 of 3, about 2 min left)',
+        'b: done (2 of 3, about 1 min left)',
+        'c: done (3 of 3)',
+    ]
+    assert [duration_text(seconds) for seconds in (9, 100, 3599, 7500)] == [
+        '9 s', '2 min', '1 h 0 min', '2 h 5 min',
+    ]  # fmt: skip
+
+
+def test_a_terminal_has_a_bar(monkeypatch, capsys):
+    monkeypatch.setattr('sys.stdout.isatty', lambda: True)
+    monkeypatch.setenv('TTY_COMPATIBLE', '1')
+    with progress_of('Training', 2) as say:
+        say('margin=[bold]1: done')
+    shown = capsys.readouterr().out
+    assert 'margin=[bold]1: done' in shown and '1/2' in shown and 'left' in shown
 
 
 @pytest.mark.parametrize('text', ['margin', 'margin=', 'margin=1,,2', '=1', 'margin=1,1.0'])
 def test_malformed_parameters_are_refused(text):
     with pytest.raises(ValueError, match='--param'):
-        sweep.parse_parameter(text)
-    assert sweep.parse_parameter('reduction=sum,mean') == ('reduction', ['sum', 'mean'])
+        parse_parameter(text)
+    assert parse_parameter('reduction=sum,mean') == ('reduction', ['sum', 'mean'])
 
 
 def test_a_folder_is_for_one_at_a_time(tmp_path):
@@ -247,7 +301,7 @@ def test_the_command_trains_chooses_tests_and_draws(tmp_path):
         'train_dataloader.dataset.indices=64', cwd=tmp_path, PYTHONPATH=os.fspath(ROOT),
     )  # fmt: skip
     assert output.count('**chosen**') == 1 and 'Testing margin=' in output
-    summary = sweep.load(tmp_path / 'work')
+    summary = read_sweep(tmp_path / 'work')
     for row in summary['rows']:
         folder = tmp_path / f'work/margin={row["value"]:g}'
         validated = json.loads((folder / 'results_val.json').read_text())

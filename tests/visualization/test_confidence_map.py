@@ -3,7 +3,13 @@ import pytest
 from drawings import view, words
 
 from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps, to_rgb
-from mmcalib.visualization.confidence_map import IGNORED, RIGHT, WRONG, _palette, _strip
+from mmcalib.visualization.confidence_map import (
+    IGNORED_COLOUR,
+    RIGHT_COLOUR,
+    WRONG_COLOUR,
+    _palette,
+    _strip,
+)
 
 CLASSES = ['sky', 'road', 'car']
 PALETTE = [[0, 0, 0], [0, 114, 178], [230, 159, 0]]
@@ -28,11 +34,13 @@ def test_panels_show_the_pixels():
     panels = [pixels[:, i * step : i * step + 200] for i in range(5)]
     np.testing.assert_array_equal(panels[0], one.image)
     np.testing.assert_array_equal(panels[1][one.valid], np.array(PALETTE)[one.label[one.valid]])
-    assert (panels[1][~one.valid] == IGNORED).all()
+    assert (panels[1][~one.valid] == IGNORED_COLOUR).all()
     np.testing.assert_array_equal(panels[2], np.array(PALETTE)[one.predicted])
     right = one.valid & (one.label == one.predicted)
-    assert (panels[4][right] == RIGHT).all() and (panels[4][~one.valid] == IGNORED).all()
-    assert (panels[4][one.valid & ~right] == WRONG).all()
+    assert (panels[4][right] == RIGHT_COLOUR).all() and (
+        panels[4][~one.valid] == IGNORED_COLOUR
+    ).all()
+    assert (panels[4][one.valid & ~right] == WRONG_COLOUR).all()
     order = np.argsort(one.conf, axis=None)
     brightness = panels[3].reshape(-1, 3).sum(axis=1)[order].astype(int)
     assert brightness[0] > brightness[len(order) // 2] > brightness[-1]  # dark where sure

@@ -109,6 +109,8 @@ def test_the_inset_keeps_off_the_curve(under):
 def test_the_legend_has_an_interval_only_if_there_is_one():
     for band, expected in ((None, False), (torch.full((2, 15), torch.nan), False),
                            (torch.rand(2, 15), True)):  # fmt: skip
-        figure = draw_reliability([Reliability('run', table(), band=band)])
-        names = [text.get_text() for text in figure.legends[0].get_texts()]
-        assert ('95 % interval' in names) == expected
+        for overlay in (False, True):
+            figure = draw_reliability([Reliability('run', table(), band=band)], overlay=overlay)
+            names = [text.get_text() for text in figure.legends[0].get_texts()]
+            # Of the accuracy: the bars themselves, and the errors in the title, are no intervals.
+            assert ('95 % interval of accuracy' in names) == expected

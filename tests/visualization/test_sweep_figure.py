@@ -37,8 +37,23 @@ def test_axes_have_units_and_curves_are_told_apart():
 def test_a_single_tested_value_is_a_point():
     left, _ = draw_sweeps([sweep()]).axes
     assert lines(left) == ['--']
-    stars = [line for line in left.lines if line.get_marker() == '*']
-    assert [line.get_xdata()[0] for line in stars] == [0.05, 0.05]
+
+
+def test_the_star_is_on_the_validation_value_that_was_chosen_by():
+    drawn = sweep()
+    drawn['rows'][1]['test'][0]['calibration/ECE'] = 9.0
+    left, _ = draw_sweeps([drawn]).axes
+    (star,) = [line for line in left.lines if line.get_marker() == '*']
+    assert (star.get_xdata()[0], star.get_ydata()[0]) == (0.05, 3.05)
+
+
+def test_the_legend_has_what_is_drawn():
+    def legend(**options):
+        figure = draw_sweeps([sweep(tested=(9.0,)) | options])  # nothing chosen, nothing tested
+        return [text.get_text() for text in figure.legends[0].get_texts()]
+
+    assert legend() == ['LS', 'validation']
+    assert legend(validates_on_test_data=True) == ['LS', 'validation (on test data)']
 
 
 def test_words_take_places_on_the_axis():

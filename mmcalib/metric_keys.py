@@ -1,0 +1,47 @@
+"""The keys under which evaluators print metrics, and what tables and figures call them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+TOP1 = 'accuracy/top1'
+MIOU = 'mIoU'
+ECE = 'calibration/ECE'
+AECE = 'calibration/AECE'
+# One of them says how good a model is; the others how well it is calibrated.
+QUALITIES = (TOP1, MIOU)
+HEADLINE = (*QUALITIES, ECE, AECE)
+NAMES = {TOP1: 'top-1', 'accuracy/top5': 'top-5'}
+PREFIX = 'calibration/'  # goes without saying; another one tells two metrics apart
+# Which metrics have a unit: mmpretrain's accuracies, mmseg's means over classes, and of ours these.
+PERCENT = (
+    *('top-1', 'top-5', 'mIoU', 'mAcc', 'aAcc', 'mDice', 'mFscore', 'mPrecision', 'mRecall'),
+    *('ECE', 'AECE', 'AECE bound', 'ClasswiseECE', 'MCE', 'RMSCE', 'OE', 'accuracy', 'confidence'),
+)
+NATS = ('NLL',)
+# Ends of an interval: they belong to the metric before them.
+INTERVAL = ('_low', '_high')
+
+
+def metric_name(key: str) -> str:
+    """Return ``top-1`` for ``accuracy/top1``, ``ECE`` for ``calibration/ECE``."""
+    return NAMES.get(key, key.removeprefix(PREFIX).replace('_bound', ' bound'))
+
+
+def metric_heading(key: str) -> str:
+    """Return the name of a metric and its unit, such as ``ECE (%)``; alone where none is known."""
+    name = metric_name(key)
+    if is_percentage(key):
+        return f'{name} (%)'
+    return f'{name} (nats)' if name.split('/')[-1] in NATS else name
+
+
+def is_percentage(key: str) -> bool:
+    """Return whether a metric is known to be in percent."""
+    return metric_name(key).split('/')[-1] in PERCENT
+
+
+def columns_of(keys: Iterable[str]) -> list[str]:
+    """Return the keys that a table has columns for: the headline ones first, each once."""
+    found = dict.fromkeys(key for key in keys if not key.endswith(INTERVAL))
+    return [key for key in HEADLINE if key in found] + [k for k in found if k not in HEADLINE]
