@@ -54,7 +54,17 @@ setup(
     packages=find_packages(include=['mmcalib', 'mmcalib.*']),
     package_data={'mmcalib.reports': ['published.json']},
     python_requires='>=3.10',
-    install_requires=['torch>=2.1', 'torchvision>=0.16', 'numpy', 'matplotlib', 'scikit-learn'],
+    install_requires=[
+        'torch>=2.1',
+        # Imported by mmpretrain and mmcv, which do not declare it; pip pairs it with torch.
+        'torchvision>=0.16',
+        'matplotlib',
+        'numpy',
+        'opencv-python',
+        'Pillow',
+        'rich',
+        'scikit-learn',
+    ],
     # `onedl` and `openmmlab` share their import names: install one of them, never both.
     extras_require={
         'onedl': [

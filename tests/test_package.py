@@ -1,5 +1,7 @@
 """What importing and installing the package does."""
 
+import ast
+import re
 import subprocess
 import sys
 import zipfile
@@ -30,12 +32,12 @@ def run(code, blocked):
     )
 
 
-def test_the_toolboxes_are_not_imported():
+def test_neither_toolboxes_nor_scikit_learn_are_imported():
     code = (
         'import mmcalib, mmcalib.datasets.folder_check, mmcalib.runs.checkpoint_calibration, '
         'mmcalib.runs.runner, mmcalib.runs.sweep_run, mmcalib.reports.html'
     )
-    assert run(code, ('mmpretrain', 'mmseg', 'mmcv')).returncode == 0
+    assert run(code, ('mmpretrain', 'mmseg', 'mmcv', 'sklearn')).returncode == 0
 
 
 def test_that_the_block_above_blocks():
@@ -46,6 +48,25 @@ def test_without_mmengine_both_extras_are_named():
     result = run('import mmcalib', ('mmengine',))
     assert result.returncode != 0
     assert 'mmcalib[onedl]' in result.stderr and 'mmcalib[openmmlab]' in result.stderr
+
+
+def test_what_is_imported_is_declared():
+    requirements = re.search(
+        r'install_requires=\[(.*?)\]', (ROOT / 'setup.py').read_text(), re.DOTALL
+    ).group(1)
+    declared = {name.lower() for name in re.findall(r"'([\w-]+)", requirements)}
+    distributions = {'cv2': 'opencv-python', 'PIL': 'pillow', 'sklearn': 'scikit-learn'}
+    of_the_extras = {'mmengine', 'mmcv', 'mmpretrain', 'mmseg'}
+    imported = set()
+    for folder in ('mmcalib', 'tools'):
+        for path in (ROOT / folder).rglob('*.py'):
+            for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+                if isinstance(node, ast.Import):
+                    imported |= {alias.name.split('.')[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom):
+                    imported.add(node.module.split('.')[0])
+    imported -= {*sys.stdlib_module_names, *of_the_extras, 'mmcalib'}
+    assert {distributions.get(name, name) for name in imported} <= declared
 
 
 def test_the_wheel_carries_configs_and_tools(tmp_path):

@@ -3,20 +3,17 @@
 import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
-from sklearn.datasets import load_digits
+
+from mmcalib.inputs import check_choice, check_number
 
 CLASSES = tuple(str(digit) for digit in range(10))
 SPLITS = {'train': slice(0, 800), 'val': slice(800, 1000), 'test': slice(1000, 1797)}
 
 
-def _check_split(split: str) -> str:
-    if split not in SPLITS:
-        raise ValueError(f'split must be one of {tuple(SPLITS)}, got {split!r}')
-    return split
-
-
 def _load_split(split: str) -> tuple[np.ndarray, np.ndarray]:
     """Return images ``(n, 8, 8)`` float32 in [0, 1] and labels ``(n,)`` of a fixed split."""
+    from sklearn.datasets import load_digits  # takes a second to import, and few need it
+
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))[SPLITS[split]]
     return (digits.images[order] / 16).astype(np.float32), digits.target[order].astype(np.int64)
@@ -37,16 +34,15 @@ class Digits(BaseDataset):
         **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``indices``.
 
     Raises:
+        TypeError: If the noise is no number.
         ValueError: If the split is unknown or the noise negative.
     """
 
     METAINFO = dict(classes=CLASSES)
 
     def __init__(self, split: str, *, noise: float = 0.4, pipeline=(), **kwargs) -> None:
-        if not noise >= 0:
-            raise ValueError(f'noise must be at least 0, got {noise!r}')
-        self.split = _check_split(split)
-        self.noise = noise
+        self.split = check_choice('split', split, SPLITS)
+        self.noise = check_number('noise', noise)
         super().__init__(pipeline=list(pipeline), **kwargs)
 
     def load_data_list(self) -> list[dict]:
@@ -75,6 +71,7 @@ class DigitScenes(BaseDataset):
         **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``indices``.
 
     Raises:
+        TypeError: If the noise is no number.
         ValueError: If the split is unknown or the noise negative.
     """
 
@@ -92,10 +89,8 @@ class DigitScenes(BaseDataset):
     GRID = 4  # digits per row and column
 
     def __init__(self, split: str, *, noise: float = 0.4, pipeline=(), **kwargs) -> None:
-        if not noise >= 0:
-            raise ValueError(f'noise must be at least 0, got {noise!r}')
-        self.split = _check_split(split)
-        self.noise = noise
+        self.split = check_choice('split', split, SPLITS)
+        self.noise = check_number('noise', noise)
         super().__init__(pipeline=list(pipeline), **kwargs)
 
     def load_data_list(self) -> list[dict]:

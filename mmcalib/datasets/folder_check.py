@@ -17,7 +17,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import track
 
-from mmcalib.datasets import tiny_imagenet
+from mmcalib.datasets import tiny_imagenet_files
 from mmcalib.datasets.data_sources import SOURCES
 
 # Official sizes. The md5 sums of CIFAR-10 are those that mmpretrain checks as well.
@@ -41,16 +41,32 @@ NUM_GROUPS = 20
 
 @dataclass
 class Report:
-    """What was found: rows of (what, found, expected), and sentences on what is wrong."""
+    """What was found: rows of (what, found, expected), and sentences on what is wrong, by kind."""
 
     rows: list[tuple[str, int, int]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    kinds: dict[str, list[str]] = field(default_factory=dict)
 
     def count(self, what: str, found: int, expected: int) -> None:
         """Add a row, and a problem if the two numbers differ."""
         self.rows.append((what, found, expected))
         if found != expected:
-            self.problems.append(f'{what}: found {found:,}, expected {expected:,}')
+            self.add(what, f'{what}: found {found:,}, expected {expected:,}')
+
+    def add(self, kind: str, problem: str) -> None:
+        """Add a problem, of a kind of which there may be thousands."""
+        self.kinds.setdefault(kind, []).append(problem)
+
+    @property
+    def problems(self) -> list[str]:
+        """All sentences."""
+        return [problem for problems in self.kinds.values() for problem in problems]
+
+    def lines(self, most: int = 5) -> Iterator[str]:
+        """Yield the first sentences of each kind, and how many others there are."""
+        for kind, problems in self.kinds.items():
+            yield from problems[:most]
+            if len(problems) > most:
+                yield f'… and {len(problems) - most:,} more: {kind}'
 
 
 def check(name: str, root: str) -> Report:
@@ -72,7 +88,7 @@ def check(name: str, root: str) -> Report:
     else:
         what = 'neither ' + ' nor '.join(anchors) if len(anchors) > 1 else f'no {anchors[0]}'
         there = 'holds ' + what if folder.is_dir() else 'is no folder'
-        report.problems.append(f'{folder.absolute()} {there}{_elsewhere(folder, anchors)}')
+        report.add('folder', f'{folder.absolute()} {there}{_elsewhere(folder, anchors)}')
     return report
 
 
@@ -95,14 +111,15 @@ def _check_cifar10(root: Path, report: Report) -> None:
     for name, md5 in CIFAR10.items():
         path = root / 'cifar-10-batches-py' / name
         if not path.is_file():
-            report.problems.append(f'{path} is missing')
+            report.add('missing files', f'{path} is missing')
             continue
         content = path.read_bytes()
         found = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if found != md5:
-            report.problems.append(
+            report.add(
+                'other files',
                 f'{path} is not the official file: {len(content):,} bytes of md5 {found}, expected '
-                f'{md5}'
+                f'{md5}',
             )
         # Only what has the official sum is safe to unpickle.
         elif name != 'batches.meta':
@@ -115,53 +132,70 @@ def _check_cifar10(root: Path, report: Report) -> None:
 
 
 def _check_tiny_imagenet(root: Path, report: Report) -> None:
+    files, folder = tiny_imagenet_files, str(root)
+    wnids = (root / 'wnids.txt').read_text(encoding='utf-8').split()
+    problem = files.wnids_problem(folder, wnids)
+    if problem:
+        report.add('wnids.txt', problem)
+    val, folders = [], files.train_folders(folder)
     try:
-        wnids = tiny_imagenet.read_wnids(str(root))
-        tiny_imagenet.read_names(str(root), wnids)
-        val = tiny_imagenet.val_images(str(root))
+        files.read_names(folder, wnids)
     except (FileNotFoundError, ValueError) as error:
-        report.problems.append(str(error))
-        return
-    report.count('classes', len(wnids), TINY_IMAGENET['classes'])
+        report.add('words.txt', str(error))
+    try:
+        val, bad = files.read_annotations(folder)
+        if bad:
+            report.add(files.ANNOTATIONS, files.annotations_problem(folder, bad))
+    except FileNotFoundError as error:
+        report.add(files.ANNOTATIONS, str(error))
+    report.count('classes in wnids.txt', len(wnids), TINY_IMAGENET['classes'])
     train = []
-    for wnid in wnids:
+    # Also of the classes that the list lacks, so that its fault is not that of the images.
+    for wnid in dict.fromkeys([*wnids, *folders]):
         try:
-            images = tiny_imagenet.train_images(str(root), wnid)
+            images = files.train_images(folder, wnid)
         except FileNotFoundError:
-            report.problems.append(f'{root}/train/{wnid}/images is missing')
+            report.add('missing folders', f'{root}/train/{wnid}/images is missing')
             continue
         if len(images) != TINY_IMAGENET['train']:
-            report.problems.append(
+            report.add(
+                'folders with too few or too many images',
                 f'{root}/train/{wnid}/images has {len(images):,} images, expected '
-                f'{TINY_IMAGENET["train"]:,}'
+                f'{TINY_IMAGENET["train"]:,}',
             )
         train += images
-    report.count('training images', len(train), len(wnids) * TINY_IMAGENET['train'])
-    report.count('validation images', len(val), len(wnids) * TINY_IMAGENET['val'])
+    classes = TINY_IMAGENET['classes']
+    report.count('training images', len(train), classes * TINY_IMAGENET['train'])
+    report.count('validation images', len(val), classes * TINY_IMAGENET['val'])
     for wnid, count in sorted(Counter(wnid for _, wnid in val).items()):
-        if wnid not in wnids:
-            report.problems.append(f'val_annotations.txt: {wnid} is not in wnids.txt')
+        if wnid not in wnids and wnid not in folders:
+            report.add(
+                'classes of the annotations without a folder',
+                f'{files.ANNOTATIONS}: {wnid} is neither in wnids.txt nor in train/',
+            )
         elif count != TINY_IMAGENET['val']:
-            report.problems.append(
-                f'val_annotations.txt: {count} images of {wnid}, expected {TINY_IMAGENET["val"]}'
+            report.add(
+                'classes with too few or too many annotations',
+                f'{files.ANNOTATIONS}: {count} images of {wnid}, expected {TINY_IMAGENET["val"]}',
             )
     for path, size in _images([path for path, _ in train + val], _size, report):
         if size != (64, 64):
-            report.problems.append(f'{path} is {size[0]}×{size[1]}, expected 64×64')
+            report.add('images of another size', f'{path} is {size[0]}×{size[1]}, expected 64×64')
 
 
 def _check_cub(root: Path, report: Report) -> None:
     tables = {}
     for name in ('images.txt', 'image_class_labels.txt', 'train_test_split.txt'):
         if not (root / name).is_file():
-            report.problems.append(f'{root / name} is missing')
+            report.add('missing files', f'{root / name} is missing')
             continue
         rows = [line.split() for line in (root / name).read_text().splitlines() if line.strip()]
         bad = [row for row in rows if len(row) != 2]
         if bad:
-            report.problems.append(
+            report.add(
+                'malformed lines',
                 f'{root / name}: not an id and a value in {len(bad):,} lines, such as '
-                f'{" ".join(bad[0])!r}'
+                f'{" ".join(bad[0])!r}',
             )
         tables[name] = {row[0]: row[1] for row in rows if len(row) == 2}
     if len(tables) < 3:
@@ -169,8 +203,9 @@ def _check_cub(root: Path, report: Report) -> None:
     images, labels, split = tables.values()
     for name, table in tables.items():
         if table.keys() != images.keys():
-            report.problems.append(
-                f'{root / name} has {len(table):,} ids, not the {len(images):,} of images.txt'
+            report.add(
+                'lists of other images',
+                f'{root / name} has {len(table):,} ids, not the {len(images):,} of images.txt',
             )
     parts = Counter(split.values())
     report.count('training images', parts['1'], CUB['train'])
@@ -178,8 +213,9 @@ def _check_cub(root: Path, report: Report) -> None:
     report.count('classes', len(set(labels.values())), CUB['classes'])
     wanted = {str(label) for label in range(1, CUB['classes'] + 1)}
     for label in sorted(set(labels.values()) - wanted):
-        report.problems.append(
-            f'image_class_labels.txt: class {label} is not from 1 to {CUB["classes"]}'
+        report.add(
+            'unknown classes',
+            f'image_class_labels.txt: class {label} is not from 1 to {CUB["classes"]}',
         )
     paths = [str(root / 'images' / name) for name in images.values()]
     report.count('images', sum(1 for _ in _images(paths, _size, report)), len(paths))
@@ -191,10 +227,10 @@ def _check_voc2012(root: Path, report: Report) -> None:
         path = root / 'ImageSets/Segmentation' / f'{split}.txt'
         names[split] = path.read_text().split() if path.is_file() else []
         if not path.is_file():
-            report.problems.append(f'{path} is missing')
+            report.add('missing files', f'{path} is missing')
         report.count(f'names in {split}.txt', len(names[split]), expected)
     for name in sorted(set(names['train']) & set(names['val'])):
-        report.problems.append(f'{name} is in both train.txt and val.txt')
+        report.add('images in two splits', f'{name} is in both train.txt and val.txt')
     listed = list(dict.fromkeys(name for split in names.values() for name in split))
     images = [str(root / 'JPEGImages' / f'{name}.jpg') for name in listed]
     masks = [str(root / 'SegmentationClass' / f'{name}.png') for name in listed]
@@ -207,12 +243,16 @@ def _check_voc2012(root: Path, report: Report) -> None:
         seen += labels
         size = sizes.get(Path(path).stem, own)
         if own != size:
-            report.problems.append(f'{path} is {own[0]}×{own[1]}, its image {size[0]}×{size[1]}')
+            report.add(
+                'masks of another size than their image',
+                f'{path} is {own[0]}×{own[1]}, its image {size[0]}×{size[1]}',
+            )
         wrong = [label for label in np.flatnonzero(labels) if VOC_CLASSES <= label < 255]
         if wrong:
-            report.problems.append(
+            report.add(
+                'masks with unknown labels',
                 f'{path}: labels {", ".join(map(str, wrong))} in {labels[wrong].sum():,} pixels; '
-                f'there are 0 to {VOC_CLASSES - 1}, and 255'
+                f'there are 0 to {VOC_CLASSES - 1}, and 255',
             )
     report.count('masks', readable, len(listed))
     report.count('classes in the masks', int((seen[:VOC_CLASSES] > 0).sum()), VOC_CLASSES)
@@ -224,7 +264,7 @@ def _check_newsgroups(root: Path, report: Report) -> None:
     older = [name for name in NEWSGROUPS if name not in bydate]
     for part in bydate if any((root / name).is_dir() for name in bydate) else older:
         if not (root / part).is_dir():
-            report.problems.append(f'{root / part} is missing')
+            report.add('missing folders', f'{root / part} is missing')
             continue
         groups = [folder for folder in sorted((root / part).iterdir()) if folder.is_dir()]
         posts = [path for group in groups for path in sorted(group.iterdir())]
@@ -232,7 +272,7 @@ def _check_newsgroups(root: Path, report: Report) -> None:
         report.count(f'posts in {part}', len(posts), NEWSGROUPS[part])
         for path, wrong in zip(posts, _scan(_post_problem, posts, 'Reading posts'), strict=True):
             if wrong:
-                report.problems.append(f'{path} {wrong}')
+                report.add('empty or unreadable posts', f'{path} {wrong}')
 
 
 def _post_problem(path: Path) -> str | None:
@@ -246,12 +286,12 @@ def _images(paths: Sequence[str], look: Callable, report: Report) -> Iterator[tu
     """Yield path and ``look(image)`` of those that can be decoded, and report the others."""
     absent = Counter(folder for folder in map(os.path.dirname, paths) if not os.path.isdir(folder))
     for folder, count in absent.items():
-        report.problems.append(f'{folder} is missing, with {count:,} images')
+        report.add('missing folders', f'{folder} is missing, with {count:,} images')
     paths = [path for path in paths if os.path.dirname(path) not in absent]
     seen = _scan(partial(_decode, look=look), paths, 'Reading images')
     for path, result in zip(paths, seen, strict=True):
         if isinstance(result, str):
-            report.problems.append(f'{path} {result}')
+            report.add('missing or unreadable images', f'{path} {result}')
         else:
             yield path, result
 

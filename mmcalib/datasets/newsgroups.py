@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
-from sklearn import datasets
 
 from mmcalib.datasets.data_sources import SOURCES
+from mmcalib.inputs import check_choice, check_integer
 
 GROUPS = (
     'alt.atheism', 'comp.graphics', 'comp.os.ms-windows.misc', 'comp.sys.ibm.pc.hardware',
@@ -88,16 +88,10 @@ class Newsgroups20(BaseDataset):
         pipeline=(),
         **kwargs,
     ) -> None:
-        if split not in SPLITS:
-            raise ValueError(f'split must be one of {SPLITS}, got {split!r}')
-        if protocol not in PROTOCOLS:
-            raise ValueError(f'protocol must be one of {PROTOCOLS}, got {protocol!r}')
-        if num_val < 1:
-            raise ValueError(f'num_val must be at least 1, got {num_val!r}')
-        self.split = split
-        self.protocol = protocol
+        self.split = check_choice('split', split, SPLITS)
+        self.protocol = check_choice('protocol', protocol, PROTOCOLS)
         self.seed = seed
-        self.num_val = num_val
+        self.num_val = check_integer('num_val', num_val)
         self.download = download
         super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
 
@@ -149,6 +143,8 @@ def find_posts(data_root: str, download: bool = False) -> list[Post]:
 
 def _fetch_posts(root: Path) -> list[Post]:
     """Return the posts of scikit-learn's copy, which it downloads where there is none yet."""
+    from sklearn import datasets  # takes a second to import, and few need it
+
     posts = []
     for part in BYDATE:
         data = datasets.fetch_20newsgroups(data_home=str(root), subset=part, shuffle=False)

@@ -6,6 +6,8 @@ import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
+from mmcalib.inputs import check_choice
+
 PARTS = ('train', 'held_out')
 
 
@@ -50,8 +52,7 @@ def seeded_split(
     Source: the paper's sizes are 5,000 of CIFAR-10 and 50 per class of Tiny-ImageNet; its own draw
     is not published as lists, so the samples differ.
     """
-    if part not in PARTS:
-        raise ValueError(f'part must be one of {PARTS}, got {part!r}')
+    check_choice('part', part, PARTS)
     if isinstance(dataset, dict):
         dataset = DATASETS.build(dataset)
     if not isinstance(dataset, BaseDataset):

@@ -7,10 +7,14 @@ import os
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from mmcalib.datasets.data_sources import SOURCES
+from mmcalib.datasets.tiny_imagenet_files import (
+    read_names,
+    read_wnids,
+    train_images,
+    val_images,
+)
 
 SPLITS = ('train', 'val')
-ANNOTATIONS = 'val/val_annotations.txt'
 
 
 @DATASETS.register_module()
@@ -56,51 +60,3 @@ class TinyImageNet(BaseDataset):
                 raise ValueError(f'{path}: its class {wnid!r} is not in wnids.txt')
             data_list.append({'img_path': path, 'gt_label': labels[wnid]})
         return data_list
-
-
-def read_wnids(root: str) -> list[str]:
-    """Return the WordNet ids of the classes, in the order of their labels."""
-    return [line.strip() for line in _lines(root, 'wnids.txt') if line.strip()]
-
-
-def read_names(root: str, wnids: list[str]) -> tuple[str, ...]:
-    """Return the names of classes."""
-    rows = (line.rstrip('\n').partition('\t') for line in _lines(root, 'words.txt'))
-    words = {wnid: name for wnid, _, name in rows}
-    unnamed = [wnid for wnid in wnids if wnid not in words]
-    if unnamed:
-        raise ValueError(f'{os.path.abspath(root)}/words.txt has no name for {unnamed[0]}')
-    return tuple(words[wnid] for wnid in wnids)
-
-
-def train_images(root: str, wnid: str) -> list[tuple[str, str]]:
-    """Return path and WordNet id of a class's training images, sorted by name."""
-    folder = os.path.join(root, 'train', wnid, 'images')
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(_missing(folder))
-    names = sorted(name for name in os.listdir(folder) if name.endswith('.JPEG'))
-    return [(os.path.join(folder, name), wnid) for name in names]
-
-
-def val_images(root: str) -> list[tuple[str, str]]:
-    """Return path and WordNet id of the validation images, in the official order."""
-    folder = os.path.join(root, 'val', 'images')
-    pairs = []
-    for number, line in enumerate(_lines(root, ANNOTATIONS), 1):
-        row = line.split('\t')
-        if len(row) < 2:
-            raise ValueError(f'{os.path.join(root, ANNOTATIONS)}, line {number}: no class')
-        pairs.append((os.path.join(folder, row[0]), row[1]))
-    return pairs
-
-
-def _lines(root: str, name: str) -> list[str]:
-    path = os.path.join(root, name)
-    if not os.path.isfile(path):
-        raise FileNotFoundError(_missing(path))
-    with open(path, encoding='utf-8') as file:
-        return file.readlines()
-
-
-def _missing(path: str) -> str:
-    return f'there is no {os.path.abspath(path)}. {SOURCES["TinyImageNet"]}'

@@ -4,6 +4,8 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from mmcalib.inputs import check_integer
+
 
 @MODELS.register_module()
 class GridAveragePooling(BaseModule):
@@ -16,14 +18,14 @@ class GridAveragePooling(BaseModule):
         size: Cells per side.
 
     Raises:
-        ValueError: If the size is below 1.
+        TypeError: If the size is no integer.
+        ValueError: If it is below 1.
 
     Source: the published code, whose ResNets for Tiny-ImageNet end in 2 × 2 cells.
     """
 
     def __init__(self, size: int) -> None:
-        if size < 1:
-            raise ValueError(f'size must be at least 1, got {size!r}')
+        check_integer('size', size)
         super().__init__()
         self.pool = nn.AdaptiveAvgPool2d(size)
 

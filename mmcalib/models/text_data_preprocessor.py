@@ -10,6 +10,8 @@ import torch
 from mmengine.model import BaseDataPreprocessor
 from mmengine.registry import MODELS
 
+from mmcalib.inputs import check_integer
+
 # What Keras's Tokenizer takes for gaps; it leaves apostrophes in the words.
 GAPS = '!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n'
 _TO_SPACES = str.maketrans(GAPS, ' ' * len(GAPS))
@@ -56,7 +58,7 @@ class TextDataPreprocessor(BaseDataPreprocessor):
         non_blocking: Whether copies to the device are asynchronous.
 
     Raises:
-        TypeError: If the inputs of a batch are no texts.
+        TypeError: If an option is no integer; for a batch, if its inputs are no texts.
         ValueError: If an option is out of its range; for a batch, if there is no vocabulary yet.
 
     Source: the paper's published code, which fits the vocabulary on all texts, those of the test
@@ -74,12 +76,9 @@ class TextDataPreprocessor(BaseDataPreprocessor):
     ) -> None:
         if batch_augments is not None:
             raise ValueError(f'texts cannot be mixed: leave out train_cfg={batch_augments!r}')
-        for name, value in (('num_words', num_words), ('length', length)):
-            if value < 1:
-                raise ValueError(f'{name} must be at least 1, got {value!r}')
         super().__init__(non_blocking=non_blocking)
-        self.num_words = num_words
-        self.length = length
+        self.num_words = check_integer('num_words', num_words)
+        self.length = check_integer('length', length)
         # UTF-8, since mmengine's checkpoints leave out all state but tensors.
         self.register_buffer('vocabulary', torch.empty(0, dtype=torch.uint8))
         self._forget()

@@ -29,13 +29,12 @@ def load_vectors(vectors: str | Sequence[str], words: Sequence[str]) -> tuple[Te
     Args:
         vectors: A text file with a word and its D numbers per line, such as ``glove.6B.100d.txt``;
             or two files, ``[table, words]``: an ``.npy`` of the shape (V, D) and the V words, one
-            per line of a text file or as the only column of a ``.parquet`` (which needs pyarrow).
+            per line.
         words: The words to look up.
 
     Raises:
         FileNotFoundError: If a file is not there.
         ValueError: If the files do not have this form.
-        ImportError: If a parquet file is given and pyarrow is not installed.
     """
     table, names = _paths(vectors)
     wanted = {word: row for row, word in enumerate(words)}
@@ -101,17 +100,5 @@ def _load_table(path: str) -> np.ndarray:
 
 
 def _load_words(path: str) -> list[str]:
-    if not path.endswith('.parquet'):
-        with open(path, encoding='utf-8') as file:
-            return file.read().rstrip('\n').split('\n')
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            f'{path} needs pyarrow: pip install pyarrow, or give the words as a text file, one '
-            'per line'
-        ) from error
-    columns = pyarrow.parquet.read_table(path).columns
-    if len(columns) != 1:
-        raise ValueError(f'{path} must have one column, the words; it has {len(columns)}')
-    return columns[0].to_pylist()
+    with open(path, encoding='utf-8') as file:
+        return file.read().rstrip('\n').split('\n')

@@ -47,5 +47,5 @@ def test_scenes(split):
 def test_bad_options_are_refused(dataset):
     with pytest.raises(ValueError, match=r"split must be one of .* got 'tset'"):
         dataset('tset')
-    with pytest.raises(ValueError, match=r'noise must be at least 0, got -1'):
+    with pytest.raises(ValueError, match=r'noise must be a finite number of at least 0, got -1'):
         dataset('val', noise=-1)

@@ -81,6 +81,21 @@ def test_complete_data_pass(name, fixture, request):
     assert all(found == expected for _, found, expected in report.rows)
 
 
+def test_problems_of_one_kind_are_counted():
+    report = check.Report()
+    for number in range(8):
+        report.add('missing images', f'{number}.jpg is missing')
+    report.count('images', 2, 10)
+    assert len(report.problems) == 9
+    assert list(report.lines(most=3)) == [
+        '0.jpg is missing',
+        '1.jpg is missing',
+        '2.jpg is missing',
+        '… and 5 more: missing images',
+        'images: found 2, expected 10',
+    ]
+
+
 def test_every_set_has_a_source():
     assert all(check.source(name) in SOURCES.values() for name in check.CHECKS)
     with pytest.raises(ValueError, match=r"name must be one of .*, got 'mnist'"):
@@ -133,11 +148,31 @@ def test_tiny_imagenet_images(tiny):
 def test_tiny_imagenet_lists(tiny):
     annotations = tiny / 'val/val_annotations.txt'
     annotations.write_text(annotations.read_text().replace('n00000001', 'n00000009'))
-    assert problems('tinyimagenet', tiny) == ['val_annotations.txt: n00000009 is not in wnids.txt']
-    annotations.write_text('val_0.JPEG\n')
-    assert 'val_annotations.txt, line 1' in problems('tinyimagenet', tiny)[0]
+    assert problems('tinyimagenet', tiny) == [
+        'val/val_annotations.txt: n00000009 is neither in wnids.txt nor in train/'
+    ]
+
+
+def test_one_malformed_line_does_not_end_the_check(tiny):
+    annotations = tiny / 'val/val_annotations.txt'
+    lines = annotations.read_text().splitlines()
+    annotations.write_text('\n'.join([*lines[:3], 'val_3.JPEG', '', *lines[5:]]))
     (tiny / 'words.txt').unlink()
-    assert f'there is no {tiny}/words.txt' in problems('tinyimagenet', tiny)[0]
+    (tiny / 'train/n00000002/images/n00000002_1.JPEG').unlink()
+    found = problems('tinyimagenet', tiny)
+    assert f'there is no {tiny}/words.txt' in found[0]
+    assert found[1] == f'{annotations}, line 4: no class, nor in 1 others'
+    assert f'{tiny}/train/n00000002/images has 3 images, expected 4' in found
+    assert 'validation images: found 4, expected 6' in found
+
+
+def test_a_short_list_of_classes_is_one_cause(tiny):
+    (tiny / 'wnids.txt').write_text('n00000003\n')
+    assert problems('tinyimagenet', tiny) == [
+        f'{tiny}/wnids.txt names 1 classes, but train/ has 3 folders: it lacks 2 of them, such as '
+        'n00000001',
+        'classes in wnids.txt: found 1, expected 3',
+    ]
 
 
 def test_cub_images(cub):
@@ -202,8 +237,16 @@ def test_newsgroups(news):
 def test_the_tool_says_what_is_missing_and_ends_with_status_1(tmp_path):
     root = write_voc(tmp_path / 'VOC2012')
     (root / 'JPEGImages/b.jpg').unlink()
+    # It starts at once: neither torch nor mmengine is imported.
+    code = (
+        'import runpy, sys; sys.modules.update(torch=None, mmengine=None); '
+        f'sys.argv = sys.argv[1:]; runpy.run_path({str(TOOL)!r}, run_name="__main__")'
+    )
     result = subprocess.run(
-        [sys.executable, TOOL, 'voc2012', root], capture_output=True, text=True, check=False
+        [sys.executable, '-c', code, TOOL, 'voc2012', root],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 1, result.stderr
     assert f'- {root}/JPEGImages/b.jpg is missing' in result.stdout

@@ -139,7 +139,7 @@ def test_bad_options_and_posts_are_refused(tmp_path):
         Newsgroups20(str(tmp_path), 'tset')
     with pytest.raises(ValueError, match=r"protocol must be one of .* got 'papers'"):
         Newsgroups20(str(tmp_path), 'val', protocol='papers')
-    with pytest.raises(ValueError, match=r'num_val must be at least 1, got 0'):
+    with pytest.raises(ValueError, match=r'num_val must be an integer of at least 1, got 0'):
         Newsgroups20(str(tmp_path), 'val', num_val=0)
     write_posts(tmp_path)
     with pytest.raises(ValueError, match=r'96 posts to train .* too few to take num_val=900'):

@@ -25,5 +25,5 @@ def test_one_cell_is_global_average_pooling():
 
 
 def test_sizes_below_one_are_refused():
-    with pytest.raises(ValueError, match='size must be at least 1, got 0'):
+    with pytest.raises(ValueError, match='size must be an integer of at least 1, got 0'):
         GridAveragePooling(size=0)

@@ -78,7 +78,7 @@ def test_what_cannot_be_is_refused():
         fitted(list('abcdef'))
     with pytest.raises(ValueError, match='1 to 5 words, got 0'):
         fitted([])
-    with pytest.raises(ValueError, match='length must be at least 1, got 0'):
+    with pytest.raises(ValueError, match='length must be an integer of at least 1, got 0'):
         TextDataPreprocessor(length=0)
     with pytest.raises(ValueError, match='texts cannot be mixed'):
         TextDataPreprocessor(batch_augments=dict(augments='Mixup'))

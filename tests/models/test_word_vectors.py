@@ -1,5 +1,3 @@
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -32,28 +30,6 @@ def test_table_and_words(tmp_path):
     vectors, missing = load_vectors(files, WORDS)
     assert vectors.dtype == torch.float32 and missing == ['unknown']
     torch.testing.assert_close(vectors, EXPECTED)  # of the two vectors of `the`, the first
-
-
-def test_words_in_parquet(tmp_path):
-    pyarrow = pytest.importorskip('pyarrow')
-    parquet = pytest.importorskip('pyarrow.parquet')
-    table, _ = write_table(tmp_path)
-    words = pyarrow.table({'index': ['the', 'group0', 'group1', 'the']})
-    parquet.write_table(words, tmp_path / 'words.parquet')
-    vectors, missing = load_vectors([table, str(tmp_path / 'words.parquet')], WORDS)
-    assert missing == ['unknown']
-    torch.testing.assert_close(vectors, EXPECTED)
-    parquet.write_table(pyarrow.table({'a': ['x'], 'b': ['y']}), tmp_path / 'words.parquet')
-    with pytest.raises(ValueError, match='must have one column, the words; it has 2'):
-        load_vectors([table, str(tmp_path / 'words.parquet')], WORDS)
-
-
-def test_parquet_without_pyarrow(tmp_path, monkeypatch):
-    table, _ = write_table(tmp_path)
-    (tmp_path / 'words.parquet').touch()
-    monkeypatch.setitem(sys.modules, 'pyarrow.parquet', None)
-    with pytest.raises(ImportError, match='pip install pyarrow'):
-        load_vectors([table, str(tmp_path / 'words.parquet')], WORDS)
 
 
 def test_bad_files_are_named(tmp_path):
