@@ -8,9 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmcalib.inputs import check_choice
 from mmcalib.metrics.bin_tables import equal_width_bins
 from mmcalib.metrics.calibration_errors import binned_calibration_error
-from mmcalib.posthoc.logit_scaler import LogitScaler, Passes, as_softmax, check_arrays, in_chunks
+from mmcalib.posthoc.logit_scaler import (
+    LogitMap,
+    LogitReader,
+    LogitScaler,
+    check_arrays,
+    in_chunks,
+    with_other_class,
+)
 
 # No network needs a temperature beyond these; separable logits would drive it to 0.
 BOUNDS = (0.01, 100.0)
@@ -18,6 +26,9 @@ CRITERIA = ('nll', 'ece-grid')
 # The paper's grid.
 GRID = tuple(k / 10 for k in range(1, 101))
 GRID_BINS = 15
+
+# The same bounds in β = 1/T, in which the NLL is convex.
+_LOWEST_BETA, _HIGHEST_BETA = 1 / BOUNDS[1], 1 / BOUNDS[0]
 
 
 class TemperatureScaler(LogitScaler):
@@ -41,14 +52,10 @@ class TemperatureScaler(LogitScaler):
         ValueError: If the criterion is unknown.
     """
 
-    def __init__(self, *, criterion: str = 'nll') -> None:
-        if criterion not in CRITERIA:
-            raise ValueError(f'criterion must be one of {CRITERIA}, got {criterion!r}')
-        self.criterion = criterion
+    per_class = False
 
-    @property
-    def parameters(self) -> dict:
-        return {'temperature': self.temperature_}
+    def __init__(self, *, criterion: str = 'nll') -> None:
+        self.criterion = check_choice('criterion', criterion, CRITERIA)
 
     def standard_error(self, logits: Any, labels: Any, groups: Any = None) -> float:
         """Return the standard error of the temperature that minimises the NLL of these logits.
@@ -63,74 +70,67 @@ class TemperatureScaler(LogitScaler):
 
         Returns:
             NaN for a temperature at its bound, or with fewer than two groups.
+
+        Raises:
+            NotFittedError: Before :meth:`fit`.
+            ValueError: As for :meth:`fit`, or if there is not a group per row.
         """
+        self._check_fitted()
         logits, labels = check_arrays(logits, labels)
-        beta, curvature, slopes = 1 / self.temperature_, 0.0, []
+        curvature, slopes = 0.0, []
         for z, y in in_chunks(logits, labels):
-            slope, curve = _slope_and_curvature(z, y, beta)
+            slope, curve = _slope_and_curvature(z, y, 1 / self.temperature_)
             slopes.append(slope)
             curvature += curve.sum().item()
         slopes = torch.cat(slopes)
         if groups is not None:
-            index = torch.as_tensor(groups).unique(return_inverse=True)[1]
+            groups = torch.as_tensor(groups)
+            if groups.shape != labels.shape:
+                raise ValueError(
+                    f'groups must be ({len(labels)},), one per row, got {tuple(groups.shape)}'
+                )
+            index = groups.unique(return_inverse=True)[1]
             total = slopes.new_zeros(int(index.max()) + 1)
             slopes = total.index_add_(0, index.to(slopes.device), slopes)
         if self.at_bound_ or len(slopes) < 2 or curvature == 0:
             return float('nan')
         return (slopes.square().sum().sqrt() / curvature * self.temperature_**2).item()
 
-    def _scale_only(self, logits: Tensor) -> Tensor:
-        return logits / self.temperature_
+    def _map(self) -> LogitMap:
+        return LogitMap(torch.tensor(1 / self.temperature_, dtype=torch.float64), None)
 
-    def _fit(self, passes: Passes) -> None:
+    def _parameters(self) -> dict:
+        return {'temperature': self.temperature_}
+
+    def _fit(self, read: LogitReader) -> None:
         if self.criterion == 'ece-grid':
-            self._choose_from_grid(passes)
+            self._choose_from_grid(read)
             return
-        # In 1/T: the slope of the NLL is negative below the minimum and positive above.
+        # The slope of the NLL is negative below the minimum and positive above.
         betas = torch.logspace(-2, 2, 9, dtype=torch.float64).tolist()
-        slopes = [self._mean_slope(passes, beta) for beta in betas]
+        slopes = [_mean_slope(read, beta) for beta in betas]
         if slopes[0] == (0, 0):
             raise ValueError('the logits of each row are all equal: no temperature changes them')
         above = next((i for i, (slope, _) in enumerate(slopes) if slope >= 0), None)
-        if above in (0, None):
-            self._set(betas[0] if above == 0 else betas[-1], at_bound=True)
+        if above == 0:
+            self._take(_LOWEST_BETA)
+        elif above is None:
+            self._take(_HIGHEST_BETA)
         else:
             low, high = betas[above - 1], betas[above]
-            self._newton(passes, (low * high) ** 0.5, low, high, 1e-10, 100)
+            middle = (low * high) ** 0.5
+            self._take(_newton(read, middle, low, high, tolerance=1e-10, max_passes=100))
 
-    def _refine(self, passes: Passes, max_passes: int) -> None:
+    def _refine(self, read: LogitReader, max_passes: int) -> None:
         if self.criterion == 'ece-grid':
-            self._choose_from_grid(passes)
-        else:
-            low, high = 1 / BOUNDS[1], 1 / BOUNDS[0]
-            self._newton(passes, 1 / self.temperature_, low, high, 1e-5, max_passes)
+            self._choose_from_grid(read)
+            return
+        low, high, beta = _LOWEST_BETA, _HIGHEST_BETA, 1 / self.temperature_
+        self._take(_newton(read, beta, low, high, tolerance=1e-5, max_passes=max_passes))
 
-    def _newton(
-        self,
-        passes: Passes,
-        beta: float,
-        low: float,
-        high: float,
-        tolerance: float,
-        max_passes: int,
-    ) -> None:
-        bounds = (1 / BOUNDS[1], 1 / BOUNDS[0])
-        for _ in range(max_passes):
-            slope, curvature = self._mean_slope(passes, beta)
-            low, high = (beta, high) if slope < 0 else (low, beta)
-            step = beta - slope / curvature if curvature > 0 else high if slope < 0 else low
-            # A step may not leave the bracket, nor go far where the curvature vanishes.
-            new = min(max(step, low, beta / 4), high, 4 * beta)
-            if new != step and new in (low, high) and new not in bounds:
-                new = (low * high) ** 0.5
-            change, beta = abs(new / beta - 1), new
-            if change < tolerance:
-                break
-        self._set(beta, at_bound=beta in bounds)
-
-    def _set(self, beta: float, *, at_bound: bool) -> None:
-        self.temperature_, self.at_bound_ = 1 / beta, at_bound
-        if at_bound:
+    def _take(self, beta: float) -> None:
+        self.temperature_, self.at_bound_ = 1 / beta, beta in (_LOWEST_BETA, _HIGHEST_BETA)
+        if self.at_bound_:
             why = (
                 'the labels are predicted without an error, so the split cannot tell how sure is '
                 'sure enough'
@@ -141,25 +141,15 @@ class TemperatureScaler(LogitScaler):
                 f'the temperature ran to its bound of {self.temperature_:.4g}: {why}', stacklevel=4
             )
 
-    def _mean_slope(self, passes: Passes, beta: float) -> tuple[float, float]:
-        """Return the first and second derivative of the mean NLL in 1/T."""
-        total, count = torch.zeros(2, dtype=torch.float64), 0
-        for logits, labels in passes():
-            parts = _slope_and_curvature(logits, labels, beta)
-            total += torch.stack([part.sum() for part in parts]).cpu()
-            count += len(labels)
-        slope, curvature = (total / max(count, 1)).tolist()
-        return slope, curvature
-
-    def _choose_from_grid(self, passes: Passes) -> None:
+    def _choose_from_grid(self, read: LogitReader) -> None:
         tables = torch.zeros(len(GRID), 3, GRID_BINS, dtype=torch.float64)
-        for logits, labels in passes():
-            logits = as_softmax(logits.double())
-            highest, predicted = logits.max(dim=1)
-            correct = predicted == labels
+        for logits, labels in read():
+            logits = with_other_class(logits.double())
+            # Differences from the highest logit keep their digits.
+            logits = logits - logits.amax(dim=1, keepdim=True)
+            correct = logits.argmax(dim=1) == labels.to(logits.device)
             for table, temperature in zip(tables, GRID, strict=True):
-                normaliser = (logits / temperature).logsumexp(dim=1)
-                conf = (highest / temperature - normaliser).exp().clamp(max=1)
+                conf = (-(logits / temperature).logsumexp(dim=1)).exp().clamp(max=1)
                 table += equal_width_bins(conf, correct, GRID_BINS).cpu()
         errors = binned_calibration_error(tables).tolist()
         self.temperature_ = GRID[errors.index(min(errors))]
@@ -167,8 +157,37 @@ class TemperatureScaler(LogitScaler):
         if self.at_bound_:
             warnings.warn(
                 f'the temperature of the lowest ECE is the last of the grid, {self.temperature_}',
-                stacklevel=3,
+                stacklevel=4,
             )
+
+
+def _newton(
+    read: LogitReader, beta: float, low: float, high: float, *, tolerance: float, max_passes: int
+) -> float:
+    """Return the 1/T of the least NLL between `low` and `high`, starting from `beta`."""
+    for _ in range(max_passes):
+        slope, curvature = _mean_slope(read, beta)
+        low, high = (beta, high) if slope < 0 else (low, beta)
+        step = beta - slope / curvature if curvature > 0 else high if slope < 0 else low
+        # A step may not leave the bracket, nor go far where the curvature vanishes.
+        new = min(max(step, low, beta / 4), high, 4 * beta)
+        if new != step and new in (low, high) and new not in (_LOWEST_BETA, _HIGHEST_BETA):
+            new = (low * high) ** 0.5
+        change, beta = abs(new / beta - 1), new
+        if change < tolerance:
+            break
+    return beta
+
+
+def _mean_slope(read: LogitReader, beta: float) -> tuple[float, float]:
+    """Return the first and second derivative of the mean NLL in 1/T."""
+    total, count = torch.zeros(2, dtype=torch.float64), 0
+    for logits, labels in read():
+        parts = _slope_and_curvature(logits, labels, beta)
+        total += torch.stack([part.sum() for part in parts]).cpu()
+        count += len(labels)
+    slope, curvature = (total / count).tolist()
+    return slope, curvature
 
 
 def _slope_and_curvature(logits: Tensor, labels: Tensor, beta: float) -> tuple[Tensor, Tensor]:
@@ -177,7 +196,7 @@ def _slope_and_curvature(logits: Tensor, labels: Tensor, beta: float) -> tuple[T
     They are the mean of the logits under the softmax less the true class's logit, and the variance
     of the logits under the softmax.
     """
-    logits = as_softmax(logits.double())
+    logits = with_other_class(logits.double())
     # Differences from the highest logit keep their digits.
     logits = logits - logits.amax(dim=1, keepdim=True)
     probs = (beta * logits).softmax(dim=1)

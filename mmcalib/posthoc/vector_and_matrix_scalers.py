@@ -2,96 +2,40 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from mmcalib.posthoc.logit_scaler import LogitScaler, Passes, as_softmax
+from mmcalib.inputs import check_number
+from mmcalib.posthoc.logit_scaler import (
+    LogitMap,
+    LogitReader,
+    LogitScaler,
+    add_shift,
+    multiply,
+    with_other_class,
+)
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler
 
-
-class _ClasswiseScaler(LogitScaler):
-    """Fit ``u = z/T`` and then ``u + Du + b`` by L-BFGS, penalising D and b."""
-
-    _diagonal_only: bool
-
-    def _penalty(self, change: Tensor, shift: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def _fit(self, passes: Passes) -> None:
-        logits, _ = next(iter(passes()))
-        size = logits.shape[1]
-        seen = torch.zeros(max(size, 2), dtype=torch.bool)
-        for _, labels in passes():
-            seen[labels.cpu()] = True
-        if seen.sum() < 2:
-            raise ValueError(
-                f'all labels are of class {int(seen.nonzero()[0])}: a shift per class would learn '
-                'to say nothing else; take a temperature, or data with more classes'
-            )
-        single = TemperatureScaler()
-        single._fit(passes)
-        self._temperature = single.temperature_
-        shape = (size,) if self._diagonal_only else (size, size)
-        self._change = torch.zeros(shape, dtype=torch.float64)
-        self._offset = torch.zeros(size, dtype=torch.float64)
-        self._minimise(passes, 200)
-
-    def _refine(self, passes: Passes, max_passes: int) -> None:
-        self._minimise(passes, max_passes)
-
-    def _minimise(self, passes: Passes, max_passes: int) -> None:
-        parameters = [self._change.requires_grad_(), self._offset.requires_grad_()]
-        optimizer = torch.optim.LBFGS(
-            parameters,
-            max_iter=max_passes,
-            max_eval=max_passes,
-            tolerance_grad=1e-7,
-            tolerance_change=1e-10,
-            history_size=20,
-            line_search_fn='strong_wolfe',
-        )
-
-        def closure() -> Tensor:
-            optimizer.zero_grad()
-            total, count = torch.zeros((), dtype=torch.float64), 0
-            for logits, labels in passes():
-                scaled = self._scale(logits.double())
-                nll = torch.nn.functional.cross_entropy(
-                    as_softmax(scaled), labels.to(scaled.device), reduction='sum'
-                )
-                nll.backward()
-                total += nll.detach().cpu()
-                count += len(labels)
-            for parameter in parameters:
-                parameter.grad /= count
-            penalty = self._penalty(self._change, self._offset) / count
-            penalty.backward()
-            return total / count + penalty.detach()
-
-        optimizer.step(closure)
-        self._change, self._offset = self._change.detach(), self._offset.detach()
-
-    def _scale_only(self, logits: Tensor) -> Tensor:
-        scaled, change = logits / self._temperature, self._change.to(logits.device)
-        return scaled + (scaled * change if self._diagonal_only else scaled @ change.T)
-
-    def _shift(self) -> Tensor:
-        return self._offset
+# Of the change of the scales (or of the matrix) and of the shifts.
+Penalty = Callable[[Tensor, Tensor], Tensor]
 
 
-class VectorScaler(_ClasswiseScaler):
-    r"""Give each class a scale and a shift: :math:`z'_k = a_k z_k + b_k`.
+class VectorScaler(LogitScaler):
+    r"""Give each class a scale and a shift: :math:`z'_k = a_k (z_k - \bar z) + b_k`.
 
-    For binary logits ``(N, 1)`` this is Platt scaling. It minimises
+    The mean :math:`\bar z` of a prediction's logits is taken away because a softmax ignores it:
+    what is added to all logits changes neither the fit nor the probabilities. For binary logits
+    ``(N, 1)``, of which a sigmoid ignores nothing, it stays, and this is Platt scaling. With T the
+    best single temperature, it minimises
 
     .. math:: \sum_i \mathrm{NLL}_i + \lambda_a \sum_k (T a_k - 1)^2 + \lambda_b \sum_k b_k^2
 
-    with T the best single temperature, from which few data, or classes that they lack, thus hardly
-    depart. It may change the argmax.
+    so few data, or classes that they lack, hardly depart from T. It may change the argmax.
 
-    Source: Guo et al., On Calibration of Modern Neural Networks, 2017, which has no penalty.
+    Source: Guo et al., On Calibration of Modern Neural Networks, 2017, which has no penalty and
+    takes the logits as they are.
 
     Args:
         diagonal: :math:`\lambda_a`.
@@ -102,36 +46,44 @@ class VectorScaler(_ClasswiseScaler):
         shift_: ``(K,)`` shifts b.
 
     Raises:
-        ValueError: If a penalty is negative.
+        TypeError: If a penalty is no number.
+        ValueError: If a penalty is negative or infinite.
     """
 
-    _diagonal_only = True
+    per_class = True
 
     def __init__(self, *, diagonal: float = 10.0, intercept: float = 10.0) -> None:
-        _check_penalties(diagonal=diagonal, intercept=intercept)
-        self.diagonal = diagonal
-        self.intercept = intercept
+        self.diagonal = check_number('diagonal', diagonal)
+        self.intercept = check_number('intercept', intercept)
 
-    @property
-    def scale_(self) -> Tensor:
-        return (1 + self._change) / self._temperature
+    def _map(self) -> LogitMap:
+        return LogitMap(self.scale_, self.shift_)
 
-    @property
-    def shift_(self) -> Tensor:
-        return self._offset
-
-    @property
-    def parameters(self) -> dict:
+    def _parameters(self) -> dict:
         return {'scale': self.scale_.tolist(), 'shift': self.shift_.tolist()}
+
+    def _fit(self, read: LogitReader) -> None:
+        num_classes, temperature = _best_temperature(read)
+        start = torch.ones(num_classes, dtype=torch.float64) / temperature
+        self.scale_, self.shift_ = _minimise(
+            read, start, torch.zeros_like(start), temperature, self._penalty, 200
+        )
+        self._temperature = temperature
+
+    def _refine(self, read: LogitReader, max_passes: int) -> None:
+        self.scale_, self.shift_ = _minimise(
+            read, self.scale_, self.shift_, self._temperature, self._penalty, max_passes
+        )
 
     def _penalty(self, change: Tensor, shift: Tensor) -> Tensor:
         return self.diagonal * change.square().sum() + self.intercept * shift.square().sum()
 
 
-class MatrixScaler(_ClasswiseScaler):
-    r"""Map logits by a full matrix and a shift: :math:`z' = Az + b`.
+class MatrixScaler(LogitScaler):
+    r"""Map logits by a full matrix and a shift: :math:`z' = A(z - \bar z) + b`.
 
-    With T the best single temperature, it minimises
+    The mean :math:`\bar z` of a prediction's logits is taken away as by :class:`VectorScaler`. With
+    T the best single temperature, it minimises
 
     .. math:: \sum_i \mathrm{NLL}_i + \lambda_d \sum_k (T A_{kk} - 1)^2
         + \lambda_o \sum_{j \ne k} (T A_{jk})^2 + \lambda_b \sum_k b_k^2
@@ -139,7 +91,8 @@ class MatrixScaler(_ClasswiseScaler):
     It has K² + K parameters, and may change the argmax.
 
     Source: Kull et al., Beyond Temperature Scaling, 2019, for penalties on the off-diagonal and the
-    intercept; there they weigh against the mean NLL, so that more data do not outweigh them.
+    intercept; there they weigh against the mean NLL, so that more data do not outweigh them, and
+    the logits are taken as they are.
 
     Args:
         diagonal: :math:`\lambda_d`.
@@ -151,32 +104,37 @@ class MatrixScaler(_ClasswiseScaler):
         shift_: ``(K,)`` shifts b.
 
     Raises:
-        ValueError: If a penalty is negative.
+        TypeError: If a penalty is no number.
+        ValueError: If a penalty is negative or infinite.
     """
 
-    _diagonal_only = False
+    per_class = True
 
     def __init__(
         self, *, diagonal: float = 10.0, off_diagonal: float = 200.0, intercept: float = 10.0
     ) -> None:
-        _check_penalties(diagonal=diagonal, off_diagonal=off_diagonal, intercept=intercept)
-        self.diagonal = diagonal
-        self.off_diagonal = off_diagonal
-        self.intercept = intercept
+        self.diagonal = check_number('diagonal', diagonal)
+        self.off_diagonal = check_number('off_diagonal', off_diagonal)
+        self.intercept = check_number('intercept', intercept)
 
-    @property
-    def matrix_(self) -> Tensor:
-        return (torch.eye(len(self._change), dtype=torch.float64) + self._change) / (
-            self._temperature
-        )
+    def _map(self) -> LogitMap:
+        return LogitMap(self.matrix_, self.shift_)
 
-    @property
-    def shift_(self) -> Tensor:
-        return self._offset
-
-    @property
-    def parameters(self) -> dict:
+    def _parameters(self) -> dict:
         return {'matrix': self.matrix_.tolist(), 'shift': self.shift_.tolist()}
+
+    def _fit(self, read: LogitReader) -> None:
+        num_classes, temperature = _best_temperature(read)
+        start = torch.eye(num_classes, dtype=torch.float64) / temperature
+        self.matrix_, self.shift_ = _minimise(
+            read, start, start.new_zeros(num_classes), temperature, self._penalty, 200
+        )
+        self._temperature = temperature
+
+    def _refine(self, read: LogitReader, max_passes: int) -> None:
+        self.matrix_, self.shift_ = _minimise(
+            read, self.matrix_, self.shift_, self._temperature, self._penalty, max_passes
+        )
 
     def _penalty(self, change: Tensor, shift: Tensor) -> Tensor:
         own = change.diagonal().square().sum()
@@ -187,7 +145,65 @@ class MatrixScaler(_ClasswiseScaler):
         )
 
 
-def _check_penalties(**penalties: float) -> None:
-    for name, value in penalties.items():
-        if not value >= 0 or math.isinf(value):
-            raise ValueError(f'{name} must be a number of at least 0, got {value!r}')
+def _best_temperature(read: LogitReader) -> tuple[int, float]:
+    """Return how many logits a row has, and the single temperature to depart from.
+
+    Raises:
+        ValueError: If all labels are of one class.
+    """
+    size, seen = 0, set()
+    for logits, labels in read():
+        size = logits.shape[1]
+        seen.update(labels.unique().tolist())
+    if len(seen) < 2:
+        raise ValueError(
+            f'all labels are of class {seen.pop()}: a shift per class would learn to say nothing '
+            'else; take a temperature, or data with more classes'
+        )
+    single = TemperatureScaler()
+    single._fit(read)
+    return size, single.temperature_
+
+
+def _minimise(
+    read: LogitReader,
+    factor: Tensor,
+    shift: Tensor,
+    temperature: float,
+    penalty: Penalty,
+    max_passes: int,
+) -> tuple[Tensor, Tensor]:
+    """Return the factor and shift of the least penalised NLL, by L-BFGS from the given ones."""
+    # In units of 1/T, as the penalties are, so that all parameters are of one size.
+    same = torch.ones_like(factor) if factor.ndim == 1 else torch.eye(len(factor)).to(factor)
+    change = (factor * temperature - same).requires_grad_()
+    shift = shift.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [change, shift],
+        max_iter=max_passes,
+        max_eval=max_passes,
+        tolerance_grad=1e-7,
+        tolerance_change=1e-10,
+        history_size=20,
+        line_search_fn='strong_wolfe',
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        total, count = torch.zeros((), dtype=torch.float64), 0
+        for logits, labels in read():
+            scaled = add_shift(multiply(logits.double(), (same + change) / temperature), shift)
+            nll = torch.nn.functional.cross_entropy(
+                with_other_class(scaled), labels.to(scaled.device), reduction='sum'
+            )
+            nll.backward()
+            total += nll.detach().cpu()
+            count += len(labels)
+        for parameter in (change, shift):
+            parameter.grad /= count
+        penalised = penalty(change, shift) / count
+        penalised.backward()
+        return total / count + penalised.detach()
+
+    optimizer.step(closure)
+    return ((same + change) / temperature).detach(), shift.detach()

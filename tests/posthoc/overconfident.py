@@ -7,12 +7,16 @@ def draw(n=400, num_classes=4, temperature=2.5, seed=0):
     """Logits that are `temperature` times too large for their labels."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(n, num_classes)) * 2
+    return logits * temperature, draw_labels(logits, rng)
+
+
+def draw_labels(logits, rng):
+    """Labels that are as likely as the logits say."""
+    n, num_classes = logits.shape
     if num_classes == 1:
-        labels = rng.random(n) < 1 / (1 + np.exp(-logits[:, 0]))
-    else:
-        probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-        labels = np.array([rng.choice(num_classes, p=p) for p in probs])
-    return logits * temperature, labels.astype(np.int64)
+        return (rng.random(n) < 1 / (1 + np.exp(-logits[:, 0]))).astype(np.int64)
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return np.array([rng.choice(num_classes, p=p) for p in probs]).astype(np.int64)
 
 
 def nll(logits, labels):

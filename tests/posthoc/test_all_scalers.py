@@ -1,5 +1,7 @@
 """What must hold of any scaling."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -54,11 +56,12 @@ class TestAll:
         logits, labels = (torch.as_tensor(a) for a in draw(2000, num_classes=num_classes))
         reads = []
 
-        def passes():
+        def read():
             reads.append(1)
             yield from zip(logits.split(300), labels.split(300), strict=True)
 
-        scaler = SCALERS[name]().fit(logits[:200], labels[:200]).refine(passes, max_passes=30)
+        scaler = SCALERS[name]().fit(logits[:200], labels[:200]).refine(read, max_passes=30)
+        assert scaler.num_predictions_ == 2000
         expected = SCALERS[name]().fit(logits, labels)
         if name == 'temperature':  # the others keep the sample's T, from which they are penalised
             assert scaler.temperature_ == pytest.approx(expected.temperature_, rel=1e-5)
@@ -102,5 +105,100 @@ class TestAll:
         for z, y, error, message in cases:
             with pytest.raises(error, match=message):
                 SCALERS[name]().fit(z, y)
-        with pytest.raises(ValueError, match='not fitted'):
-            SCALERS[name]().transform(logits)
+
+
+@pytest.mark.parametrize('name', SCALERS)
+class TestWhatASoftmaxIgnores:
+    """A number added to all logits of a prediction, another one to each."""
+
+    @pytest.mark.parametrize('size', [1.0, 1e3, 1e7])
+    def test_it_changes_neither_the_fit_nor_the_probabilities(self, name, size):
+        logits, labels = draw(300)
+        offsets = np.random.default_rng(1).normal(size=(len(logits), 1)) * size + size
+        plain = SCALERS[name]().fit(logits, labels)
+        shifted = SCALERS[name]().fit(logits + offsets, labels)
+        for key, value in plain.parameters.items():
+            np.testing.assert_allclose(shifted.parameters[key], value, rtol=1e-5, atol=1e-6)
+        for scaler in (plain, shifted):
+            np.testing.assert_allclose(
+                scaler.predict_proba(logits + offsets), plain.predict_proba(logits), atol=1e-6
+            )
+
+    def test_of_a_sigmoid_it_is_all_that_counts(self, name):
+        logits, labels = draw(300, num_classes=1)
+        scaler = SCALERS[name]().fit(logits, labels)
+        assert np.abs(scaler.predict_proba(logits + 1) - scaler.predict_proba(logits)).max() > 0.05
+        if name == 'temperature':
+            assert scaler.fit(logits + 2, labels).temperature_ != pytest.approx(2.5, rel=0.2)
+        else:  # the shift takes it up
+            other = SCALERS[name](intercept=0.0).fit(logits + 1, labels)
+            expected = SCALERS[name](intercept=0.0).fit(logits, labels).predict_proba(logits)
+            np.testing.assert_allclose(other.predict_proba(logits + 1), expected, atol=0.02)
+
+    def test_single_precision_keeps_what_it_holds(self, name):
+        """Logits of 1e5 are apart by steps of 0.008, the scaled ones must not be rounded again."""
+        logits, labels = draw(300)
+        scaler = SCALERS[name]().fit(logits, labels)
+        single = torch.as_tensor(logits + 1e5).float()
+        found = scaler.predict_proba(single)
+        assert found.dtype == torch.float32
+        expected = scaler.predict_proba(single.double() - 1e5)
+        torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize('name', SCALERS)
+class TestBeforeTheFit:
+    def test_it_is_said(self, name):
+        scaler, (logits, labels) = SCALERS[name](), draw(6)
+        layer = torch.nn.Linear(3, 4)
+        learned = {'temperature': 'temperature_', 'vector': 'scale_', 'matrix': 'matrix_'}[name]
+        asked = [
+            lambda: scaler.transform(logits),
+            lambda: scaler.predict_proba(logits),
+            lambda: scaler.fold(layer.weight, layer.bias),
+            lambda: scaler.refine(lambda: [(torch.as_tensor(logits), torch.as_tensor(labels))]),
+            lambda: scaler.parameters,
+            lambda: getattr(scaler, learned),
+            lambda: getattr(scaler, 'at_bound_' if name == 'temperature' else 'shift_'),
+        ]
+        if name == 'temperature':
+            asked.append(lambda: scaler.standard_error(logits, labels))
+        for ask in asked:
+            with pytest.raises(ValueError, match=f'^{type(scaler).__name__} is not fitted yet: '):
+                ask()
+
+    def test_python_still_finds_its_way(self, name):
+        scaler = SCALERS[name]()
+        assert not hasattr(scaler, 'shift_') and not hasattr(scaler, 'parameters')
+        with pytest.raises(AttributeError, match="no attribute 'colour'"):
+            scaler.colour  # noqa: B018
+        fitted = copy.deepcopy(scaler).fit(*draw(50))
+        assert fitted.parameters and not hasattr(scaler, 'num_predictions_')
+        with pytest.raises(AttributeError, match="no attribute 'colour_'"):
+            fitted.colour_  # noqa: B018
+
+
+@pytest.mark.parametrize('name', SCALERS)
+class TestWhatIsLeftAlone:
+    def test_a_fit_that_fails_leaves_the_old_one(self, name):
+        logits, labels = draw(100)
+        scaler = SCALERS[name]().fit(logits, labels)
+        before = scaler.parameters
+        with pytest.raises(ValueError, match='all equal'):
+            scaler.fit(np.zeros((6, 4)), np.arange(6) % 4)
+        assert scaler.parameters == before and scaler.num_predictions_ == 100
+
+    def test_the_callers_gradient(self, name):
+        logits, labels = (torch.as_tensor(a) for a in draw(50))
+        logits.requires_grad_()
+        scaler = SCALERS[name]().fit(logits, labels)
+        assert logits.grad is None
+        scaler.transform(logits).sum().backward()
+        assert logits.grad.abs().max() > 0
+
+    def test_refining_needs_predictions(self, name):
+        scaler = SCALERS[name]().fit(*draw(50))
+        with pytest.raises(ValueError, match='no prediction was read'):
+            scaler.refine(lambda: [])
+        with pytest.raises(ValueError, match='max_passes'):
+            scaler.refine(lambda: [], max_passes=0)

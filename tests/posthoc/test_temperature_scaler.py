@@ -46,6 +46,7 @@ def test_grid():
     errors = [ece(k / 10) for k in range(1, 101)]
     scaler = TemperatureScaler(criterion='ece-grid').fit(logits, labels)
     assert scaler.temperature_ == (int(np.argmin(errors)) + 1) / 10
+    assert scaler.fit(logits + 1e7, labels).temperature_ == (int(np.argmin(errors)) + 1) / 10
 
 
 def test_standard_error():
@@ -59,6 +60,8 @@ def test_standard_error():
     groups = np.repeat(np.arange(1000), 4)
     assert scaler.standard_error(*copies, groups) == pytest.approx(single)
     assert scaler.standard_error(*copies) == pytest.approx(single / 2)
+    with pytest.raises(ValueError, match=r'groups must be \(1000,\)'):
+        scaler.standard_error(logits, labels, groups)
 
 
 def test_separable_logits_end_at_the_bound():

@@ -4,9 +4,13 @@ import warnings
 
 import numpy as np
 import pytest
-from overconfident import draw, nll
+from overconfident import draw, draw_labels, nll
 
 from mmcalib.posthoc import MatrixScaler, TemperatureScaler, VectorScaler
+
+
+def centred(logits):
+    return logits - logits.mean(axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize('scaler', [VectorScaler, MatrixScaler])
@@ -15,17 +19,18 @@ class TestClasswise:
         logits, labels = draw()
         names = {'diagonal', 'intercept'} | ({'off_diagonal'} if scaler is MatrixScaler else set())
         stiff = scaler(**dict.fromkeys(names, 1e9)).fit(logits, labels)
-        expected = TemperatureScaler().fit(logits, labels).transform(logits)
-        np.testing.assert_allclose(stiff.transform(logits), expected, atol=1e-5)
+        expected = TemperatureScaler().fit(logits, labels).predict_proba(logits)
+        np.testing.assert_allclose(stiff.predict_proba(logits), expected, atol=1e-5)
 
     def test_no_penalty_finds_the_map(self, scaler):
-        logits, labels = draw(6000, num_classes=3, temperature=1.0)
-        given = (logits - [0.5, -0.5, 0.0]) / [0.5, 2.0, 1.0]
+        rng = np.random.default_rng(0)
+        given = rng.normal(size=(6000, 3)) * 2
+        logits = centred(given) * [0.5, 2.0, 1.0] + [0.5, -0.5, 0.0]
+        labels = draw_labels(logits, rng)
         names = {'diagonal', 'intercept'} | ({'off_diagonal'} if scaler is MatrixScaler else set())
         free = scaler(**dict.fromkeys(names, 0.0)).fit(given, labels)
         # Up to what a softmax does not see.
-        found, expected = (z - z.mean(1, keepdims=True) for z in (free.transform(given), logits))
-        assert np.abs(found - expected).mean() < 0.15
+        assert np.abs(centred(free.transform(given)) - centred(logits)).mean() < 0.15
 
     def test_a_class_that_the_data_lack(self, scaler):
         logits, labels = draw(num_classes=3)
@@ -39,6 +44,14 @@ class TestClasswise:
         with pytest.raises(ValueError, match='all labels are of class 2'):
             scaler().fit(logits, np.full(len(logits), 2))
 
+    def test_the_classes_have_no_order(self, scaler):
+        logits, labels = draw(num_classes=4)
+        order = np.array([2, 0, 3, 1])
+        given = scaler().fit(logits, labels).predict_proba(logits)
+        permuted = scaler().fit(logits[:, order], np.argsort(order)[labels])
+        found = permuted.predict_proba(logits[:, order])
+        np.testing.assert_allclose(found, given[:, order], atol=1e-5)
+
     def test_separable_logits(self, scaler):
         labels = np.arange(40) % 4
         with warnings.catch_warnings():
@@ -49,6 +62,9 @@ class TestClasswise:
     def test_penalties(self, scaler):
         for value in (-1.0, float('nan'), float('inf')):
             with pytest.raises(ValueError, match='intercept'):
+                scaler(intercept=value)
+        for value in ('1', True):
+            with pytest.raises(TypeError, match='intercept'):
                 scaler(intercept=value)
 
 
@@ -61,7 +77,7 @@ def test_matrix_has_the_derivative_of_nothing_at_its_optimum():
         change = t * matrix - np.eye(3)
         own = np.diag(change)
         off = (change**2).sum() - (own**2).sum()
-        total = nll(logits @ matrix.T + shift, labels) * len(labels)
+        total = nll(centred(logits) @ matrix.T + shift, labels) * len(labels)
         return total + 10 * (own**2).sum() + 200 * off + 10 * (shift**2).sum()
 
     matrix, shift = scaler.matrix_.numpy(), scaler.shift_.numpy()
