@@ -1,4 +1,4 @@
-# Sample-dependent softmax focal loss on VOC people and animals with DeepLabV3+ and EfficientNet-Lite0.
+# Sample-dependent softmax focal loss on VOC people and animals, DeepLabV3+ on EfficientNet-Lite0.
 _base_ = '../ce/deeplabv3plus_efflite0_people_animals.py'
 
 model = dict(
