@@ -100,8 +100,8 @@ def convert_file(source: str | Path, out: str | Path, variant: int = 0) -> int:
 class EfficientNetLiteInit(PretrainedInit):
     """Load what ``tools/convert_efficientnet_lite.py`` wrote, as a backbone's ``init_cfg``.
 
-    It is mmengine's ``Pretrained`` with an error that says what to do where the file is missing, and
-    leaves the weights in the memory format ``channels_last``: a training step of
+    It is mmengine's ``Pretrained`` with an error that says what to do where the file is missing,
+    and leaves the weights in the memory format ``channels_last``: a training step of
     ``deeplabv3plus_efflite0_people_animals.py`` then takes 0.77 of the time on a CPU core.
 
     Args:
