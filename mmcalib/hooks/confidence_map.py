@@ -102,17 +102,17 @@ class ConfidenceMapHook(Hook):
         if not self.enabled:
             return
         rank, world_size = get_dist_info()
-        # The metric has just added a row for each of these.
-        rows = self._metric.results[-len(outputs) :]
-        for number, (sample, row) in enumerate(zip(outputs, rows, strict=True)):
+        # The metric has just read these.
+        of_images = self._metric.bins_of_last(len(outputs))
+        for number, (sample, bins) in enumerate(zip(outputs, of_images, strict=True)):
             # mmengine's samplers interleave the ranks, and repeat images at the end.
             index = self._seen * world_size + rank
             self._seen += 1
             if index >= self._size:
                 continue
-            due, bad = self._is_due(index), self._is_bad(row['bins'])
+            due, bad = self._is_due(index), self._is_bad(bins)
             if due or bad:
-                view = self._view(sample, data_batch['inputs'][number], row['bins'], index)
+                view = self._view(sample, data_batch['inputs'][number], bins, index)
                 if due:
                     self._views.append(view)
                 if bad:

@@ -10,6 +10,26 @@ import torch
 from torch import Tensor
 
 
+def exact_edges(num_bins: int, dtype: torch.dtype) -> Tensor:
+    """Return b/B, rounded once, for b = 0, …, B."""
+    return torch.arange(num_bins + 1, dtype=torch.float64) / num_bins
+
+
+def single_edges(num_bins: int, dtype: torch.dtype) -> Tensor:
+    """Return torch's linspace in float32."""
+    return torch.linspace(0, 1, num_bins + 1)
+
+
+def own_edges(num_bins: int, dtype: torch.dtype) -> Tensor:
+    """Return torch's linspace in the confidences' own type."""
+    return torch.linspace(0, 1, num_bins + 1, dtype=dtype)
+
+
+def numpy_edges(num_bins: int, dtype: torch.dtype) -> Tensor:
+    """Return numpy's linspace, which is a step of 1/B, rounded, times b: 3/10 is not 0.3."""
+    return torch.from_numpy(np.linspace(0, 1, num_bins + 1))
+
+
 @dataclass(frozen=True)
 class Convention:
     """The choices in which implementations of calibration errors differ.
@@ -17,21 +37,24 @@ class Convention:
     Attributes:
         name: What ``CalibrationMetric(convention=…)`` calls it.
         positions: How many predictions lie below each edge of bins of equal mass.
-        edge_dtype: Of the B + 1 edges of equal width.
+        edges: The B + 1 edges of equal width, for confidences of a type.
         upper_closed: Bins are (lo, hi] rather than [lo, hi).
         own_bin_for_one: A confidence of exactly 1 has a bin of its own.
         only_seen_classes: Class-wise ECE averages over classes up to the largest label seen.
         shares_ties: Those edges may fall among tied confidences, which are shared in proportion.
+        positive_of_two: Of two classes, the probability of class 1 is binned, and how often that
+            is the true one, whichever is predicted.
         missing: Metrics that the code does not have.
     """
 
     name: str
     positions: Callable[[Tensor, Tensor, int], Tensor]
-    edge_dtype: torch.dtype = torch.float64
+    edges: Callable[[int, torch.dtype], Tensor] = exact_edges
     upper_closed: bool = True
     own_bin_for_one: bool = False
     only_seen_classes: bool = False
     shares_ties: bool = False
+    positive_of_two: bool = False
     missing: tuple[str, ...] = ()
 
     def num_columns(self, num_bins: int) -> int:
@@ -40,16 +63,15 @@ class Convention:
 
     def bin_of(self, conf: Tensor, num_bins: int) -> Tensor:
         """Return the bin of each confidence, of any shape."""
-        if self.edge_dtype == torch.float64 and self.upper_closed and conf.dtype == torch.float32:
+        if self.edges is exact_edges and self.upper_closed and conf.dtype == torch.float32:
             # In float64 the product is exact, so this is what a search among the edges would find.
             return (conf.double() * num_bins).ceil_().sub_(1).clamp_(min=0).long()
-        if self.edge_dtype == torch.float64:
-            edges = torch.arange(num_bins + 1, dtype=torch.float64) / num_bins
-            conf = conf.double()
-        else:
-            edges = torch.linspace(0, 1, num_bins + 1, dtype=self.edge_dtype)
+        edges = self.edges(num_bins, conf.dtype)
         inner = edges[1:] if self.own_bin_for_one else edges[1:-1]
-        return torch.bucketize(conf.contiguous(), inner, right=not self.upper_closed)
+        dtype = torch.promote_types(edges.dtype, conf.dtype)
+        return torch.bucketize(
+            conf.to(dtype).contiguous(), inner.to(dtype), right=not self.upper_closed
+        )
 
 
 def proportional_positions(table: Tensor, tied: Tensor, num_bins: int) -> Tensor:
@@ -109,13 +131,13 @@ CONVENTIONS = {
         Convention(
             'published',
             published_positions,
-            edge_dtype=torch.float32,
+            edges=single_edges,
             only_seen_classes=True,
         ),
         Convention(
             'torchmetrics',
             proportional_positions,  # of nothing: it has no bins of equal mass
-            edge_dtype=torch.float32,
+            edges=own_edges,
             upper_closed=False,
             own_bin_for_one=True,
             missing=('AECE', 'ClasswiseECE', 'OE'),
@@ -123,7 +145,9 @@ CONVENTIONS = {
         Convention(
             'netcal',
             netcal_positions,
+            edges=numpy_edges,
             upper_closed=False,
+            positive_of_two=True,
             missing=('ClasswiseECE', 'RMSCE', 'OE'),
         ),
     )

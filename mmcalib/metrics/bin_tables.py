@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bin_conventions import MMCALIB, Convention, proportional_positions
+from mmcalib.metrics.predictions import ClassProbabilities, of_probabilities
 
 
 def equal_width_bins(
@@ -31,12 +32,7 @@ def equal_width_bins(
 
 
 def classwise_bins(
-    probs: Tensor,
-    label: Tensor,
-    num_bins: int,
-    *,
-    convention: Convention = MMCALIB,
-    out: Tensor | None = None,
+    probs: Tensor, label: Tensor, num_bins: int, *, convention: Convention = MMCALIB
 ) -> Tensor:
     """Count, for every class, the probabilities that it was given in bins of equal width.
 
@@ -45,18 +41,45 @@ def classwise_bins(
         label: ``(M,)`` true classes.
         num_bins: B.
         convention: As for :func:`equal_width_bins`.
-        out: A table to add to.
 
     Returns:
         ``(3, K, B)`` float64 table: count, how many are of that class, sum of probabilities.
     """
-    classes = torch.arange(len(probs))[:, None]
+    prediction = of_probabilities(probs, label, wanted=['classes'], floor=floor_of(num_bins))
     size = convention.num_columns(num_bins)
-    if out is None:
-        out = torch.zeros(3, len(probs), size, dtype=torch.float64)
-    index = classes * size + convention.bin_of(probs, num_bins)
-    add_to(out.view(3, -1), index.flatten(), probs.flatten(), (label == classes).flatten())
-    return out
+    table = torch.zeros(3, len(probs), size, dtype=torch.float64)
+    return add_classes(table, prediction.classes, num_bins, convention=convention)
+
+
+def floor_of(num_bins: int) -> float:
+    """Return what a probability that is not in the first bin is above, under any convention."""
+    return (1 - 1e-5) / num_bins
+
+
+def add_classes(
+    table: Tensor,
+    classes: ClassProbabilities,
+    num_bins: int,
+    *,
+    convention: Convention = MMCALIB,
+) -> Tensor:
+    """Count the probabilities of all classes in a ``(3, K, B)`` table, in place, and return it.
+
+    Args:
+        table: As :func:`classwise_bins` returns it.
+        classes: With a floor of at most :func:`floor_of` the bins.
+        num_bins: B.
+        convention: As for :func:`equal_width_bins`.
+    """
+    _, num_classes, size = table.shape
+    klass, is_label = classes.klass, classes.is_label
+    index = klass * size + convention.bin_of(classes.prob, num_bins)
+    add_to(table.view(3, -1), index, classes.prob, is_label)
+    # What is not listed is in the first bin.
+    table[0, :, 0] += classes.count - torch.bincount(klass, minlength=num_classes)
+    table[1, :, 0] += classes.labels - torch.bincount(klass[is_label], minlength=num_classes)
+    table[2, :, 0] += classes.below
+    return table
 
 
 def equal_mass_bins(table: Tensor, num_bins: int) -> Tensor:

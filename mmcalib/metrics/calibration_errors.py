@@ -1,14 +1,19 @@
-"""Calibration errors, in percent, out of the tables of bins.py.
+"""Calibration errors, in percent, out of the tables that ``bin_tables.py`` counts.
 
 Tables may have leading dimensions, ``(…, 3, B)``, and give as many errors, ``(…)``, in float64. All
-are NaN for a table without predictions.
+are NaN for a table without predictions. Of arrays of probabilities, see ``functional.py``.
 """
+
+from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from mmcalib.metrics.bin_conventions import MMCALIB, Convention
+from mmcalib.metrics.bin_tables import bins_between
 
-def binned_calibration_error(table: Tensor) -> Tensor:
+
+def binned_calibration_error(table: Tensor, *, count: Tensor | None = None) -> Tensor:
     r"""Return the expected calibration error of a binned table, in percent.
 
     .. math:: \sum_b \frac{n_b}{n} \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
@@ -17,12 +22,13 @@ def binned_calibration_error(table: Tensor) -> Tensor:
 
     Args:
         table: ``(…, 3, B)``: count, correct, sum of confidences.
+        count: n, ``(…)``; what the bins hold if None.
     """
-    count, correct, conf = _rows(table)
-    return 100 * (correct - conf).abs().sum(-1) / count.sum(-1)
+    counts, correct, conf = _rows(table)
+    return 100 * (correct - conf).abs().sum(-1) / (counts.sum(-1) if count is None else count)
 
 
-def maximum_calibration_error(table: Tensor) -> Tensor:
+def binned_maximum_error(table: Tensor) -> Tensor:
     r"""Return :math:`\max_b |\mathrm{acc}_b - \mathrm{conf}_b|` over non-empty bins, in percent.
 
     Args:
@@ -33,7 +39,7 @@ def maximum_calibration_error(table: Tensor) -> Tensor:
     return 100 * torch.where(count.sum(-1) > 0, gaps.amax(-1), torch.nan)
 
 
-def root_mean_square_calibration_error(table: Tensor) -> Tensor:
+def binned_root_mean_square_error(table: Tensor) -> Tensor:
     r"""Return the root mean square of the bins' gaps, in percent.
 
     .. math:: \sqrt{\sum_b \frac{n_b}{n} (\mathrm{acc}_b - \mathrm{conf}_b)^2}
@@ -46,7 +52,7 @@ def root_mean_square_calibration_error(table: Tensor) -> Tensor:
     return 100 * (squares.sum(-1) / count.sum(-1)).sqrt()
 
 
-def overconfidence_error(table: Tensor) -> Tensor:
+def binned_overconfidence_error(table: Tensor) -> Tensor:
     r"""Return the over-confidence error, in percent.
 
     .. math:: \sum_b \frac{n_b}{n} \mathrm{conf}_b \max(\mathrm{conf}_b - \mathrm{acc}_b, 0)
@@ -61,19 +67,19 @@ def overconfidence_error(table: Tensor) -> Tensor:
     return 100 * surplus.sum(-1) / count.sum(-1)
 
 
-def accuracy(table: Tensor) -> Tensor:
+def binned_accuracy(table: Tensor) -> Tensor:
     """Return the share of correct predictions of a ``(…, 3, B)`` table, in percent."""
     count, correct, _ = _rows(table)
     return 100 * correct.sum(-1) / count.sum(-1)
 
 
-def mean_confidence(table: Tensor) -> Tensor:
+def binned_confidence(table: Tensor) -> Tensor:
     """Return the mean confidence of a ``(…, 3, B)`` table, in percent."""
     count, _, conf = _rows(table)
     return 100 * conf.sum(-1) / count.sum(-1)
 
 
-def classwise_calibration_error(table: Tensor) -> Tensor:
+def binned_classwise_error(table: Tensor) -> Tensor:
     r"""Return the class-wise ECE, in percent: the mean over classes of their probability's ECE.
 
     .. math:: \frac1K \sum_k \sum_b \frac{n_{bk}}{n} \left| \mathrm{freq}_{bk} - p_{bk} \right|
@@ -84,6 +90,29 @@ def classwise_calibration_error(table: Tensor) -> Tensor:
         table: ``(3, K, B)`` of :func:`~mmcalib.metrics.bin_tables.classwise_bins`.
     """
     return binned_calibration_error(table.movedim(0, 1)).mean()
+
+
+def equal_mass_error(
+    table: Tensor, spread: Tensor, num_bins: int, *, convention: Convention = MMCALIB
+) -> tuple[float, float]:
+    """Return the calibration error over bins of equal count, AECE, and the most it can be off by.
+
+    Args:
+        table: ``(3, C)`` table of cells, ascending in confidence.
+        spread: ``(C,)`` largest less smallest confidence in each cell.
+        num_bins: B.
+        convention: Which bins those are.
+
+    Returns:
+        Percent, and percentage points: 0 where each cell has one confidence.
+    """
+    positions = convention.positions(table, spread == 0, num_bins)
+    # Not over the bins' own count: the published convention loses the least confident.
+    count = table[0].sum()
+    error = binned_calibration_error(bins_between(table, positions), count=count).item()
+    bound = equal_mass_error_bound(table, spread, positions, shares_ties=convention.shares_ties)
+    # The error lies between 0 and 100 in any case.
+    return error, min(bound.item(), max(error, 100 - error))
 
 
 def equal_mass_error_bound(

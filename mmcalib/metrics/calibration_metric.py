@@ -3,45 +3,26 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from mmengine.dist import all_reduce, get_dist_info
+from mmengine.dist import get_dist_info
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import Tensor
 
-from mmcalib.metrics import calibration_errors
-from mmcalib.metrics.bin_conventions import CONVENTIONS
-from mmcalib.metrics.bin_tables import equal_width_bins
-from mmcalib.metrics.bootstrap_intervals import intervals
+from mmcalib.inputs import check_integer
+from mmcalib.metrics.calibration_state import CalibrationState
 from mmcalib.metrics.calibration_statistics import CalibrationStatistics, check_suffix
-from mmcalib.metrics.confidence_cells import condense
-from mmcalib.metrics.data_samples import Prediction, read_prediction
-from mmcalib.metrics.large_tables import LargeTables, merged
+from mmcalib.metrics.data_samples import read_prediction
+from mmcalib.metrics.definitions import DEFINITIONS, OfBins, OfMean
+from mmcalib.metrics.predictions import Prediction
+from mmcalib.metrics.sampler_padding import SamplerPadding
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.several_processes import warn_if_models_differ
-
-# Metrics of a table of bins of equal width.
-BINNED: dict[str, Callable[[Tensor], Tensor]] = {
-    'ECE': calibration_errors.binned_calibration_error,
-    'MCE': calibration_errors.maximum_calibration_error,
-    'RMSCE': calibration_errors.root_mean_square_calibration_error,
-    'OE': calibration_errors.overconfidence_error,
-    'accuracy': calibration_errors.accuracy,
-    'confidence': calibration_errors.mean_confidence,
-}
-# Means over predictions, and what of a Prediction they average.
-MEANS = {'NLL': 'nll', 'Brier': 'brier'}
-# Of the metrics that are not in percent.
-HIGHEST = {'NLL': math.inf, 'Brier': 2.0}
-# Metrics whose statistics are too large for a row per image.
-LARGE = ('AECE', 'ClasswiseECE')
-NAMES = (*BINNED, *MEANS, *LARGE)
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
@@ -123,221 +104,120 @@ class CalibrationMetric(BaseMetric):
         collect_dir: str | None = None,
     ) -> None:
         super().__init__(collect_device=collect_device, prefix=prefix, collect_dir=collect_dir)
-        metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        if not metrics or not set(metrics) <= set(NAMES):
-            raise ValueError(f'metrics must be some of {NAMES}, got {metrics}')
-        _check_count('num_bins', num_bins)
-        _check_count('boundary_width', boundary_width)
-        _check_count('num_bootstrap', num_bootstrap)
-        _check_choice('protocol', protocol, PROTOCOLS)
-        _check_choice('convention', convention, CONVENTIONS)
-        missing = set(metrics) & set(CONVENTIONS[convention].missing)
-        if missing:
-            raise ValueError(f'{convention} has no {", ".join(sorted(missing))}: leave it out')
-        if confidence_interval is not None and not 0 < confidence_interval < 1:
-            raise ValueError(f'confidence_interval must be in (0, 1), got {confidence_interval!r}')
-        if confidence_interval is not None and set(metrics) <= set(LARGE):
-            raise ValueError(
-                f'confidence_interval: {" and ".join(metrics)} has none, since its statistics are '
-                'not kept by image: leave it out, or add another metric'
-            )
-        if out_file is not None:
-            check_suffix(out_file)
-        self.metrics = metrics
+        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         self.num_bins = num_bins
         self.ignore_index = ignore_index
         self.protocol = protocol
-        self.boundary_width = boundary_width
+        self.boundary_width = check_integer('boundary_width', boundary_width)
         self.convention = convention
         self.confidence_interval = confidence_interval
-        self.num_bootstrap = num_bootstrap
+        self.num_bootstrap = check_integer('num_bootstrap', num_bootstrap)
         self.seed = seed
         self.out_file = out_file
         self.keep_statistics = out_file is not None
         self.statistics: CalibrationStatistics | None = None
-        self._wanted = [MEANS[name] for name in metrics if name in MEANS]
-        self._wanted += ['probs'] * ('ClasswiseECE' in metrics)
+        self.reset()  # checks the other options
+        if confidence_interval is not None and not 0 < confidence_interval < 1:
+            raise ValueError(f'confidence_interval must be in (0, 1), got {confidence_interval!r}')
+        if confidence_interval is not None and not self._with_interval:
+            raise ValueError(
+                f'confidence_interval: {" and ".join(self.metrics)} has none, since its statistics '
+                'are not kept by image: leave it out, or add another metric'
+            )
+        if out_file is not None:
+            check_suffix(out_file)
         region = PROTOCOLS[protocol].region
         self._region = region and partial(region, width=boundary_width)
-        self._last: Prediction | None = None
+
+    def reset(self) -> None:
+        """Forget what was evaluated, as after an evaluation that was broken off."""
+        self._state = self._new_state()
+        self._padding = SamplerPadding()
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Add one row per data sample of a batch to ``self.results``."""
-        for sample in data_samples:
-            prediction = read_prediction(
-                sample,
-                ignore_index=self.ignore_index,
-                name=self._name(sample),
-                wanted=self._wanted,
-                region=self._region,
-            )
-            if self.protocol != 'pooled' and 'pred_score' in sample:
-                raise ValueError(
-                    f'protocol {self.protocol!r} is for segmentation, and {self._name(sample)} is '
-                    "a classifier's: leave it out"
-                )
-            self._close_last_row()
-            self.results.append(self._row(prediction))
-            self._last = prediction if self._keeps_large_tables else None
+        """Count the predictions of a batch of data samples."""
+        if not self._padding.num_samples:
+            self._state = self._new_state()  # hooks may have set `keep_statistics`
+        try:
+            for sample in data_samples:
+                self._count(self._padding.let_in(self._read(sample)))
+        except BaseException:
+            self.reset()
+            raise
 
-    def _row(self, prediction: Prediction) -> dict:
-        means = [getattr(prediction, MEANS[name]) for name in MEANS]
-        return {
-            'bins': equal_width_bins(
-                prediction.conf,
-                prediction.correct,
-                self.num_bins,
-                convention=CONVENTIONS[self.convention],
-            ),
-            'sums': torch.stack(
-                [
-                    torch.zeros((), dtype=torch.float64)
-                    if values is None
-                    else values.sum(dtype=torch.float64)
-                    for values in means
-                ]
-            ),
-        }
-
-    def _close_last_row(self) -> None:
-        """Put the last prediction into the large tables of its group.
-
-        These are too large for a row per image, so the first row of a group on this rank has them.
-        The last prediction of a rank is kept apart until now, since it may be a sampler's padding.
-        """
-        if self._last is None:
-            return
-        group = PROTOCOLS[self.protocol].group
-        if group == 1:
-            tables = self._large_tables()
-            tables.add(self._last)
-            self.results[-1]['values'] = tables.values(self.metrics)
-        if group != 1 or self.keep_statistics:
-            first = self._first_row_of_group(group)
-            if 'large' not in first:
-                first['large'] = self._large_tables()
-            first['large'].add(self._last)
-        self._last = None
-
-    def _first_row_of_group(self, group: int | None) -> dict:
-        if group in (None, 1):  # an image's values are computed; what is left is for diagrams
-            return self.results[0]
-        # mmengine's samplers interleave: the dataset's sample i is on rank i % world_size.
-        rank, world_size = get_dist_info()
-        last = (len(self.results) - 1) * world_size + rank
-        first_of_group = last // group * group
-        return self.results[-(-(first_of_group - rank) // world_size)]
-
-    @property
-    def _keeps_large_tables(self) -> bool:
-        return self.keep_statistics or not set(LARGE).isdisjoint(self.metrics)
-
-    def _large_tables(self) -> LargeTables:
-        group = PROTOCOLS[self.protocol].group
-        return LargeTables(
-            self.num_bins,
-            CONVENTIONS[self.convention],
-            cells='AECE' in self.metrics or self.keep_statistics,
-            classwise='ClasswiseECE' in self.metrics,
-            one_of_many=group is not None and group > 1,
+    def _new_state(self) -> CalibrationState:
+        return CalibrationState(
+            self.metrics,
+            num_bins=self.num_bins,
+            convention=self.convention,
+            protocol=self.protocol,
+            keep_cells=self.keep_statistics,
         )
 
+    def _count(self, samples: list[tuple[int, Prediction]]) -> None:
+        for place, prediction in samples:
+            self._state.update(prediction, index=place)
+
+    def _read(self, sample: dict) -> Prediction:
+        name = self._name(sample)
+        if self.protocol != 'pooled' and 'pred_score' in sample:
+            raise ValueError(
+                f'protocol {self.protocol!r} is for segmentation, and {name} is '
+                "a classifier's: leave it out"
+            )
+        return read_prediction(
+            sample,
+            ignore_index=self.ignore_index,
+            name=name,
+            wanted=self._state.wanted,
+            floor=self._state.floor,
+            region=self._region,
+        )
+
+    def bins_of_last(self, count: int) -> Tensor:
+        """Return the ``(count, 3, B)`` bins of equal width of the images that came last."""
+        waiting = torch.stack([self._state.bins_of(image) for image in self._padding.waiting])
+        return torch.cat([self._state.bins_of_last(count - len(waiting)), waiting])
+
     def evaluate(self, size: int) -> dict:
-        """Return the metrics of the first `size` samples, in the order of the dataset."""
+        """Return the metrics of the first `size` samples of the data set.
+
+        Raises:
+            ValueError: If more were evaluated than a sampler repeats.
+        """
         warn_if_models_differ()
-        if self._last is not None:
-            self.results[-1]['large'] = self._large_tables()
-            self.results[-1]['large'].add(self._last)
-        self._last = None
-        for row in self.results:
-            if 'large' in row:
-                row['large'].compact()
-        # mmengine 0.10.7 cuts every rank to the shortest, so make them equally long; the padding
-        # is taken out again, and the cut to `size` made, in compute_metrics.
-        longest = torch.tensor(len(self.results))
-        all_reduce(longest, 'max')
-        self.results.extend([None] * (int(longest) - len(self.results)))
-        self._size = size
-        return super().evaluate(int(longest) * get_dist_info()[1])
+        try:
+            self._count(self._padding.close(size))
+            # One item of each rank, so nothing is cut off; mmengine gathers them.
+            self.results = [self._state]
+            return super().evaluate(get_dist_info()[1])
+        finally:
+            self.results = []
+            self.reset()
 
-    def compute_metrics(self, results: list) -> dict:
-        """Return the metrics of the rows of all ranks."""
-        rows = [row for row in results if row is not None][: self._size]
-        group = PROTOCOLS[self.protocol].group
-        # Units are what is averaged, and drawn by the bootstrap: images, or batches of them.
-        units = [rows[i : i + (group or 1)] for i in range(0, len(rows), group or 1)]
-        bins, sums = self._stack(units)
-        count = bins[:, 0].sum(dim=-1)
-        self._log(int(count.sum()), len(rows))
-
-        everything = torch.ones(1, len(units), dtype=torch.float64)
-        values = {k: v.item() for k, v in self._estimate(bins, sums, everything).items()}
-        values |= self._large_values(units, count)
-        values = {name: values[name] for name in [*self.metrics, 'AECE_bound'] if name in values}
+    def compute_metrics(self, results: list[CalibrationState]) -> dict:
+        """Return the metrics of the states of all ranks."""
+        state = results[0]
+        for other in results[1:]:
+            state.merge(other)
+        count = state.num_predictions
+        self._log(count, state.num_images)
+        values = state.compute()
         if self.keep_statistics:
-            self._keep(values, rows)
-        if self.confidence_interval is not None and count.sum() > 0:
-            bounds = intervals(
-                partial(self._estimate, bins, sums),
-                len(units),
-                coverage=self.confidence_interval,
-                num_bootstrap=self.num_bootstrap,
-                seed=self.seed,
-                highest=HIGHEST,
+            self.statistics = state.statistics(dict(values))
+            if self.out_file is not None:
+                self.statistics.save(self.out_file)
+        if self.confidence_interval is not None and count > 0:
+            bounds = state.intervals(
+                coverage=self.confidence_interval, num_bootstrap=self.num_bootstrap, seed=self.seed
             )
             for name, (low, high) in bounds.items():
                 values |= {f'{name}_low': low, f'{name}_high': high}
         return values
 
-    def _stack(self, units: list[list[dict]]) -> tuple[Tensor, Tensor]:
-        """Return the ``(U, 3, B)`` bins and the ``(U, 2)`` sums of units."""
-        columns = CONVENTIONS[self.convention].num_columns(self.num_bins)
-        bins = torch.zeros(len(units), 3, columns, dtype=torch.float64)
-        sums = torch.zeros(len(units), len(MEANS), dtype=torch.float64)
-        for number, unit in enumerate(units):
-            for row in unit:
-                bins[number] += row['bins']
-                sums[number] += row['sums']
-        return bins, sums
-
-    def _estimate(self, bins: Tensor, sums: Tensor, weights: Tensor) -> dict[str, Tensor]:
-        """Return the ``(R,)`` metrics for ``(R, U)`` weights of the units."""
-        pooled = PROTOCOLS[self.protocol].group is None
-        if pooled:
-            bins = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
-            sums = weights @ sums
-        count = bins[:, 0].sum(dim=-1)
-        values = {name: error(bins) for name, error in BINNED.items() if name in self.metrics}
-        means = sums / count[:, None]
-        values |= {name: means[:, i] for i, name in enumerate(MEANS) if name in self.metrics}
-        if pooled:
-            return values
-        return {name: self._mean(value, count, weights) for name, value in values.items()}
-
-    def _mean(self, values: Tensor, count: Tensor, weights: Tensor) -> Tensor:
-        """Average ``(U,)`` values for ``(R, U)`` weights of units; empty ones drop out."""
-        share = count if PROTOCOLS[self.protocol].by_pixels else (count > 0).double()
-        return weights @ (share * values).nan_to_num(0) / (weights @ share)
-
-    def _large_values(self, units: list[list[dict]], count: Tensor) -> dict[str, float]:
-        """Return the metrics that come from tables which are not kept for every image."""
-        if not set(LARGE) & set(self.metrics):
-            return {}
-        if PROTOCOLS[self.protocol].group is None:
-            return self._values_of([row for unit in units for row in unit])
-        of_units = [unit[0].get('values') or self._values_of(unit) for unit in units]
-        everything = torch.ones(1, len(units), dtype=torch.float64)
-        means = {}
-        for name in dict.fromkeys(name for values in of_units for name in values):
-            values = torch.tensor([values.get(name, 0.0) for values in of_units]).double()
-            means[name] = self._mean(values, count, everything).item()
-        return means or self._values_of([])
-
-    def _values_of(self, rows: list[dict]) -> dict[str, float]:
-        tables = merged(row['large'] for row in rows if 'large' in row)
-        if tables is None:
-            return {name: float('nan') for name in LARGE if name in self.metrics}
-        return tables.values(self.metrics)
+    @property
+    def _with_interval(self) -> bool:
+        return any(isinstance(DEFINITIONS[name], (OfBins, OfMean)) for name in self.metrics)
 
     def _log(self, count: int, num_images: int) -> None:
         """Say what was measured, and whether it is enough."""
@@ -355,42 +235,18 @@ class CalibrationMetric(BaseMetric):
             f'predictions in {num_images:,} samples; protocol {self.protocol!r}: {protocol}'
         )
         if count < ENOUGH_PER_BIN * self.num_bins:
+            uncertain = 'confidence_interval=0.95 says how uncertain they are'
             log(
                 f'{name}: {count} predictions are few for {self.num_bins} bins, whose noise alone '
-                'makes errors of some percent: take fewer bins; confidence_interval=0.95 says how '
-                'uncertain they are',
+                'makes errors of some percent: take fewer bins'
+                + (f'; {uncertain}' if self._with_interval else ''),
                 level=logging.WARNING,
             )
-
-    def _keep(self, values: dict[str, float], rows: list[dict]) -> None:
-        tables = merged(row['large'] for row in rows if 'large' in row)
-        empty = torch.zeros(3, 0, dtype=torch.float64)
-        self.statistics = CalibrationStatistics(
-            metrics=values,
-            protocol=self.protocol,
-            convention=self.convention,
-            num_bins=self.num_bins,
-            cells=empty if tables is None else condense(tables.cells.table()),
-            image_bins=torch.stack([row['bins'] for row in rows]) if rows else None,
-        )
-        if self.out_file is not None:
-            self.statistics.save(self.out_file)
 
     def _name(self, sample: dict) -> str:
         if sample.get('img_path'):
             return str(sample['img_path'])
-        rank, world_size = get_dist_info()
-        return f'sample {sample.get("sample_idx", len(self.results) * world_size + rank)}'
-
-
-def _check_count(name: str, value: int) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f'{name} must be an integer of at least 1, got {value!r}')
-
-
-def _check_choice(name: str, value: str, choices: Collection[str]) -> None:
-    if value not in choices:
-        raise ValueError(f'{name} must be one of {sorted(choices)}, got {value!r}')
+        return f'sample {sample.get("sample_idx", self._padding.place)}'
 
 
 @METRICS.register_module()

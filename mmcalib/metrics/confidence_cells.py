@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bin_tables import add_to, table_of
+from mmcalib.metrics.growing_array import GrowingArray
 
 # Up to this many confidences AECE is exact; above, they are counted in fine cells.
 EXACT_LIMIT = 1_000_000
@@ -14,8 +15,6 @@ EXACT_LIMIT = 1_000_000
 # confidences crowd just below 1, still spreads over thousands of them.
 CELL_BITS = 12
 OCTAVES = 24  # from 1 down to 2^-24, the last step before 1 in float32
-# A classifier adds single values, whose tensors take far more room than what is in them.
-MANY = 1000
 # Fine enough for a diagram of any number of bins, and at most 6,146 cells.
 CONDENSED_BITS = 8
 
@@ -36,42 +35,31 @@ class ConfidenceCells:
         self.count = 0
         self.bits = bits
         self._limit = EXACT_LIMIT if exact_limit is None else exact_limit
-        self._conf: list[Tensor] = []
-        self._correct: list[Tensor] = []
+        self._conf = GrowingArray(dtype=torch.float32)
+        self._correct = GrowingArray(dtype=torch.bool)
         self._table: Tensor | None = None
         self._extremes: Tensor | None = None  # smallest conf and smallest -conf of each fine cell
 
     def add(self, conf: Tensor, correct: Tensor) -> ConfidenceCells:
         """Add ``(M,)`` confidences and ``(M,)`` booleans, both on the CPU."""
         self.count += conf.numel()
-        if self.exact:
+        if self.exact and self.count <= self._limit:
             self._conf.append(conf)
             self._correct.append(correct)
-            if len(self._conf) == MANY:
-                self.compact()
-            if self.count > self._limit:
-                self._coarsen()
-        else:
-            self._add_fine(conf, correct)
+            return self
+        self._coarsen()
+        self._add_fine(conf, correct)
         return self
 
     def merge(self, other: ConfidenceCells) -> ConfidenceCells:
         """Add everything that `other` holds, and return self."""
         if other.exact:
-            for conf, correct in zip(other._conf, other._correct, strict=True):
-                self.add(conf, correct)
-            return self
-        if self.exact:
-            self._coarsen()
+            return self.add(other._conf.rows, other._correct.rows)
+        self._coarsen()
         self.count += other.count
         self._table += other._table
         self._extremes = torch.minimum(self._extremes, other._extremes)
         return self
-
-    def compact(self) -> None:
-        """Join the kept values into one tensor, for less memory and a small pickle."""
-        if self._conf:
-            self._conf, self._correct = [torch.cat(self._conf)], [torch.cat(self._correct)]
 
     @property
     def exact(self) -> bool:
@@ -82,11 +70,11 @@ class ConfidenceCells:
         """Return the ``(3, C)`` table of the cells, ascending in confidence."""
         if not self.exact:
             return self._table
-        if not self._conf:
+        if not len(self._conf):
             return torch.zeros(3, 1, dtype=torch.float64)
-        conf = torch.cat(self._conf).double()
+        conf = self._conf.rows.double()
         values, index = conf.unique(return_inverse=True)
-        return table_of(index, conf, torch.cat(self._correct), len(values))
+        return table_of(index, conf, self._correct.rows, len(values))
 
     def spread(self) -> Tensor:
         """Return the largest less the smallest confidence in each cell, ``(C,)``."""
@@ -96,13 +84,14 @@ class ConfidenceCells:
         return torch.where(self._table[0] > 0, -negated_highest - lowest, 0)
 
     def _coarsen(self) -> None:
-        """Go from kept values to fine cells."""
+        """Go from kept values to fine cells, if that has not been done."""
+        if not self.exact:
+            return
         size = num_cells(self.bits)
         self._table = torch.zeros(3, size, dtype=torch.float64)
         self._extremes = torch.full((2, size), float('inf'), dtype=torch.float64)
-        for conf, correct in zip(self._conf, self._correct, strict=True):
-            self._add_fine(conf, correct)
-        self._conf, self._correct = [], []
+        self._add_fine(self._conf.rows, self._correct.rows)
+        self._conf, self._correct = GrowingArray(), GrowingArray(dtype=torch.bool)
 
     def _add_fine(self, conf: Tensor, correct: Tensor) -> None:
         index = cell_of(conf, self.bits)
@@ -110,6 +99,25 @@ class ConfidenceCells:
         add_to(self._table, index, conf, correct)
         both = torch.stack([conf, -conf])
         self._extremes.scatter_reduce_(1, index.expand(2, -1), both, 'amin')
+
+    def __getstate__(self) -> dict:
+        """Leave empty cells out, of which there are most."""
+        state = dict(self.__dict__)
+        if not self.exact:
+            full = self._table[0].nonzero().squeeze(1)
+            state['_table'] = full, self._table[:, full]
+            state['_extremes'] = self._extremes[:, full]
+        return state
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        if self._table is not None:
+            (full, table), extremes = self._table, self._extremes
+            size = num_cells(self.bits)
+            self._table = torch.zeros(3, size, dtype=torch.float64)
+            self._table[:, full] = table
+            self._extremes = torch.full((2, size), float('inf'), dtype=torch.float64)
+            self._extremes[:, full] = extremes
 
 
 def condense(table: Tensor) -> Tensor:

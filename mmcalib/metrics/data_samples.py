@@ -1,36 +1,24 @@
 """Confidence and correctness out of a toolbox's data sample: the only file that knows its keys."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-# How far a probability may lie above 1, and how far the sum of a half-precision softmax from 1.
-TOLERANCE = 1e-6
-SUM_TOLERANCE = 1e-2
+from mmcalib.inputs import at_least_single, check_labels
+from mmcalib.metrics.predictions import (
+    SUM_TOLERANCE,
+    Prediction,
+    check_probabilities,
+    of_logits,
+    of_probabilities,
+    smallest_probability,
+)
 
-
-class Prediction(NamedTuple):
-    """The predictions of one image: one for a classifier, one per pixel for a segmentor.
-
-    All on the CPU; what was not asked for is None.
-
-    Attributes:
-        conf: ``(M,)`` probability of the predicted class, float32 or float64.
-        correct: ``(M,)`` booleans.
-        label: ``(M,)`` int64 true classes.
-        nll: ``(M,)`` negative log-likelihood of the true class, in nats.
-        brier: ``(M,)`` sum over classes of (probability - [is the true class])².
-        probs: ``(K, M)`` probabilities of all classes; K is 2 for a binary head.
-    """
-
-    conf: Tensor
-    correct: Tensor
-    label: Tensor
-    nll: Tensor | None = None
-    brier: Tensor | None = None
-    probs: Tensor | None = None
+LABELS_HINT = "check the dataset's classes, or the metric's ignore_index"
 
 
 def read_prediction(
@@ -39,9 +27,15 @@ def read_prediction(
     ignore_index: int,
     name: str,
     wanted: Collection[str] = (),
+    floor: float = 0.0,
     region: Callable[[Tensor], Tensor] | None = None,
 ) -> Prediction:
     """Read an evaluated data sample of mmpretrain or mmseg.
+
+    A binary head of mmseg leaves only the sigmoid of its logit, in which float32 has no value
+    between 1 - 2^-24 and 1. So the other class's probability, where it comes out as 0, counts as
+    half of what could be told from it: 17 nats. The same holds for probabilities that float16 has
+    rounded to 0 or 1.
 
     Args:
         sample: mmpretrain's, with ``pred_score`` ``(K,)`` softmax probabilities and ``gt_label``
@@ -49,24 +43,25 @@ def read_prediction(
             sigmoid for K = 1, ``pred_sem_seg`` and ``gt_sem_seg`` ``(1, H, W)``.
         ignore_index: Label of the pixels to leave out. A classifier's labels are all valid.
         name: What errors call the sample.
-        wanted: Any of ``'nll'``, ``'brier'`` and ``'probs'``.
+        wanted: Some of :data:`~mmcalib.metrics.predictions.WANTED`.
+        floor: Of the listed probabilities of all classes.
         region: Given the ``(H, W)`` labels, returns a mask of the pixels to keep.
 
     Raises:
         ValueError: For NaN or infinite predictions, scores that are not probabilities, labels out
             of range, sizes that differ, logits that the prediction did not come from (test-time
-            augmentation), a region of a sample that has no pixels, or a sample that holds none of
+            augmentation), a region of a sample that has no pixels, or a sample that lacks one of
             the keys above. Each names the sample.
     """
     if 'seg_logits' in sample:
-        return _read_segmentation(sample, ignore_index, name, wanted, region)
+        return _read_segmentation(sample, ignore_index, name, wanted, floor, region)
     if 'pred_score' in sample:
         if region is not None:
             raise ValueError(
                 f"{name} is a classifier's, which has one prediction and no pixels: only the "
                 "protocol 'pooled' makes sense"
             )
-        return _read_classification(sample, name, wanted)
+        return _read_classification(sample, name, wanted, floor)
     raise ValueError(
         f'{name} has neither pred_score (mmpretrain) nor seg_logits (mmseg), so its confidence is '
         f'unknown; it has {sorted(sample)}'
@@ -79,11 +74,7 @@ def read_labels(sample: Mapping, *, ignore_index: int, name: str) -> tuple[Tenso
     Raises:
         ValueError: If the sample has none, or they differ in size.
     """
-    if 'pred_sem_seg' not in sample:
-        raise ValueError(f'{name} has no pred_sem_seg: its mIoU is unknown')
-    if 'gt_sem_seg' not in sample:
-        raise ValueError(f'{name} has no gt_sem_seg: its pipeline needs LoadAnnotations')
-    predicted, label = (_plane(sample[key]) for key in ('pred_sem_seg', 'gt_sem_seg'))
+    predicted, label = _label_maps(sample, name)
     predicted, label = predicted.cpu().long(), label.cpu().long()
     _check_size(name, 'pred_sem_seg', tuple(predicted.shape), label)
     valid = label != ignore_index
@@ -109,17 +100,14 @@ def read_logits(
         ValueError: If `logits` are not what the sample's scores came from, are NaN or infinite, or
             the sample has no or other labels.
     """
-    logits = _float(logits.detach())
+    logits = at_least_single(logits.detach())
     _check_finite(logits, name, 'logits')
     if 'seg_logits' in sample:
-        if 'gt_sem_seg' not in sample:
-            raise ValueError(f'{name} has no gt_sem_seg: its pipeline needs LoadAnnotations')
-        label = _plane(sample['gt_sem_seg']).to(logits.device).long()
+        predicted, label = (x.to(logits.device).long() for x in _label_maps(sample, name))
         _check_size(name, 'seg_logits', tuple(logits.shape[1:]), label)
-        predicted = _plane(sample['pred_sem_seg']).to(logits.device).long()
         kept = (label != ignore_index).flatten().nonzero().squeeze(1)
         label, predicted = label.flatten()[kept], predicted.flatten()[kept]
-        _check_labels(label, max(len(logits), 2), name)
+        check_labels(label, max(len(logits), 2), name=name, hint=LABELS_HINT)
         return logits.flatten(1).index_select(1, kept).T, label, predicted
     scores, label = sample['pred_score'].to(logits), sample.get('gt_label')
     if label is None or label.numel() != 1:
@@ -132,7 +120,7 @@ def read_logits(
             'activation, or logits that are changed after the head, cannot be scaled in its layers'
         )
     label = label.to(logits.device).long().reshape(1)
-    _check_labels(label, len(logits), name)
+    check_labels(label, len(logits), name=name, hint=LABELS_HINT)
     return logits[None], label, logits.argmax(0, keepdim=True)
 
 
@@ -175,7 +163,7 @@ def read_map(sample: Mapping, *, step: int = 1) -> PredictionMap:
     if len(logits) == 1:  # a binary head, see read_prediction
         conf = torch.where(predicted == 1, logits[0], 1 - logits[0])
     else:
-        conf = torch.exp(logits.amax(dim=0) - logits.logsumexp(dim=0)).clamp(max=1)
+        conf = 1 / (logits - logits.amax(dim=0)).exp().sum(dim=0)
     return PredictionMap(conf, predicted, label)
 
 
@@ -186,35 +174,26 @@ def map_size(sample: Mapping) -> tuple[int, int] | None:
     return tuple(sample['seg_logits']['data'].shape[-2:])
 
 
-def _read_classification(sample: Mapping, name: str, wanted: Collection[str]) -> Prediction:
-    scores = _float(sample['pred_score'].detach()).cpu()
+def _read_classification(
+    sample: Mapping, name: str, wanted: Collection[str], floor: float
+) -> Prediction:
+    scores, label = sample['pred_score'].detach(), sample.get('gt_label')
+    smallest = smallest_probability(scores.dtype)
+    scores = at_least_single(scores).cpu()
     _check_finite(scores, name, 'pred_score')
-    label = sample.get('gt_label')
     if label is None or label.numel() != 1:
         raise ValueError(
             f'{name} needs one gt_label; got '
             f'{"none" if label is None else label.tolist()}. Calibration errors are defined for '
             'single-label classification'
         )
-    total = scores.sum().item()
-    if (
-        scores.ndim != 1
-        or scores.min() < 0
-        or scores.max() > 1 + TOLERANCE
-        or abs(total - 1) > SUM_TOLERANCE
-    ):
-        raise ValueError(
-            f'pred_score of {name}, shape {tuple(scores.shape)}, is no distribution over classes: '
-            f'it sums to {total:.7g}, and its largest value is {scores.max().item():.7g}. The head '
-            'must end in a softmax'
-        )
+    if scores.ndim != 1:
+        raise ValueError(f'pred_score of {name} must be (K,), got {tuple(scores.shape)}')
+    check_probabilities(scores[None], f'pred_score of {name}')
     label = label.cpu().long().reshape(1)
-    _check_labels(label, len(scores), name)
-    scores = scores.clamp(max=1)
-    conf, predicted = scores.max(dim=0, keepdim=True)
-    return Prediction(
-        conf, predicted == label, label, **_of_probabilities(scores[:, None], label, wanted)
-    )
+    check_labels(label, len(scores), name=name, hint=LABELS_HINT)
+    probs = scores.clamp(max=1)[:, None]
+    return of_probabilities(probs, label, wanted=wanted, floor=floor, smallest=smallest)
 
 
 def _read_segmentation(
@@ -222,94 +201,79 @@ def _read_segmentation(
     ignore_index: int,
     name: str,
     wanted: Collection[str],
+    floor: float,
     region: Callable[[Tensor], Tensor] | None,
 ) -> Prediction:
-    logits = _float(sample['seg_logits']['data'].detach())
+    raw = sample['seg_logits']['data'].detach()
+    logits = at_least_single(raw)
     _check_finite(logits, name, 'seg_logits')
-    if 'gt_sem_seg' not in sample:
-        raise ValueError(f'{name} has no gt_sem_seg: its pipeline needs LoadAnnotations')
-    label = _plane(sample['gt_sem_seg']).to(logits.device)
-    predicted = _plane(sample['pred_sem_seg']).to(logits.device).long()
-    num_classes = len(logits)
+    predicted, label = (x.to(logits.device) for x in _label_maps(sample, name))
     _check_size(name, 'seg_logits', tuple(logits.shape[1:]), label)
     valid = label != ignore_index
     if region is not None:
         valid &= region(label)
     label = torch.where(valid, label, 0).long()
-    _check_labels(label, max(num_classes, 2), name)
-    # Taking by index is several times faster than by mask.
-    kept = valid.flatten().nonzero().squeeze(1)
-
-    if num_classes == 1:  # a binary head, whose "logits" are the probability of class 1
-        if logits.min() < 0 or logits.max() > 1:
-            raise ValueError(
-                f'seg_logits of {name} have one class but are no probabilities: they span '
-                f'[{logits.min().item():.4g}, {logits.max().item():.4g}]'
-            )
-        probs = torch.cat([1 - logits, logits]).flatten(1).index_select(1, kept)
-        label, predicted = (plane.flatten().index_select(0, kept) for plane in (label, predicted))
-        conf = probs.gather(0, predicted[None])[0]
-        return _on_cpu(
-            Prediction(conf, predicted == label, label, **_of_probabilities(probs, label, wanted))
-        )
-
-    highest = logits.amax(dim=0)
-    unexplained = logits.gather(0, predicted[None])[0] != highest
-    if unexplained.any():
+    check_labels(label, max(len(logits), 2), name=name, hint=LABELS_HINT)
+    logits = logits.flatten(1)
+    predicted, label, valid = predicted.long().flatten(), label.flatten(), valid.flatten()
+    if len(logits) == 1:
+        return _of_binary_head(logits[0], predicted, label, valid, name, raw.dtype, wanted, floor)
+    prediction, unexplained = of_logits(logits, predicted, label, valid, wanted=wanted, floor=floor)
+    if unexplained:
         raise ValueError(
-            f'pred_sem_seg of {name} is not the argmax of its seg_logits at '
-            f'{int(unexplained.sum())} pixels. Under test-time augmentation mmseg keeps the logits '
-            'of the last augmentation only, whose calibration error would say nothing about the '
-            'prediction: test without it'
+            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {unexplained} pixels. '
+            'Under test-time augmentation mmseg keeps the logits of the last augmentation only, '
+            'whose calibration error would say nothing about the prediction: test without it'
         )
-    normaliser = logits.logsumexp(dim=0)
-    own = logits.gather(0, label[None])[0] if {'nll', 'brier'} & set(wanted) else None
-    planes = {
-        'conf': torch.exp(highest - normaliser).clamp(max=1),
-        'correct': predicted == label,
-        'label': label,
-        'nll': normaliser - own if 'nll' in wanted else None,
-        'brier': _brier_of_logits(logits, normaliser, own) if 'brier' in wanted else None,
-    }
-    of_pixels = {
-        key: plane if plane is None else plane.flatten().index_select(0, kept)
-        for key, plane in planes.items()
-    }
-    probs = None
-    if 'probs' in wanted:
-        probs = (logits - normaliser).exp_().clamp_(max=1).flatten(1).index_select(1, kept)
-    return _on_cpu(Prediction(**of_pixels, probs=probs))
+    return prediction
 
 
-def _brier_of_logits(logits: Tensor, normaliser: Tensor, own: Tensor) -> Tensor:
-    """Return the sum over classes of (p - [is the true class])², which is Σp² - 2p_y + 1."""
-    squares = (2 * logits).logsumexp(dim=0).sub_(2 * normaliser).exp_()
-    return (squares - 2 * (own - normaliser).exp_() + 1).clamp_(min=0)
+def _of_binary_head(
+    prob: Tensor,
+    predicted: Tensor,
+    label: Tensor,
+    valid: Tensor,
+    name: str,
+    dtype: torch.dtype,
+    wanted: Collection[str],
+    floor: float,
+) -> Prediction:
+    """Return the predictions of a head whose one "logit" is the probability of class 1."""
+    if prob.min() < 0 or prob.max() > 1:
+        raise ValueError(
+            f'seg_logits of {name} have one class but are no probabilities: they span '
+            f'[{prob.min().item():.4g}, {prob.max().item():.4g}]'
+        )
+    kept = valid.nonzero().squeeze(1)
+    prob, predicted, label = (x.index_select(0, kept) for x in (prob, predicted, label))
+    # What is nearest to 1 stands for all within a quarter of its type's resolution.
+    smallest = torch.tensor([torch.finfo(dtype).eps / 4, smallest_probability(dtype)])
+    return of_probabilities(
+        torch.stack([1 - prob, prob]),
+        label,
+        predicted=predicted,
+        wanted=wanted,
+        floor=floor,
+        smallest=smallest,
+    )
 
 
-def _of_probabilities(probs: Tensor, label: Tensor, wanted: Collection[str]) -> dict:
-    """Return what is wanted of ``(K, M)`` probabilities and ``(M,)`` labels."""
-    own = probs.gather(0, label[None])[0]
-    return {
-        # A probability that was rounded to 0 in half precision counts as the smallest of float32.
-        'nll': -own.clamp(min=torch.finfo(own.dtype).tiny).log() if 'nll' in wanted else None,
-        'brier': probs.square().sum(dim=0) - 2 * own + 1 if 'brier' in wanted else None,
-        'probs': probs if 'probs' in wanted else None,
-    }
-
-
-def _on_cpu(prediction: Prediction) -> Prediction:
-    return Prediction(*(None if value is None else value.cpu() for value in prediction))
+def _label_maps(sample: Mapping, name: str) -> tuple[Tensor, Tensor]:
+    """Return the predicted and the true label map of an mmseg sample, both ``(H, W)``."""
+    if 'pred_sem_seg' not in sample:
+        raise ValueError(
+            f'{name} has no pred_sem_seg, only {sorted(sample)}: which class was predicted, and '
+            'so whether it is right, is unknown'
+        )
+    if 'gt_sem_seg' not in sample:
+        raise ValueError(f'{name} has no gt_sem_seg: its pipeline needs LoadAnnotations')
+    return _plane(sample['pred_sem_seg']), _plane(sample['gt_sem_seg'])
 
 
 def _plane(pixels: Mapping) -> Tensor:
     """Return a label map ``(H, W)``, which mmseg stores with or without a leading 1."""
     data = pixels['data']
     return data.reshape(data.shape[-2:])
-
-
-def _float(scores: Tensor) -> Tensor:
-    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 
 def _check_finite(scores: Tensor, name: str, key: str) -> None:
@@ -321,14 +285,3 @@ def _check_finite(scores: Tensor, name: str, key: str) -> None:
                 f'{key} of {name} has {wrong} NaN or infinite values out of {scores.numel()}: the '
                 'model has diverged, or its input is broken'
             )
-
-
-def _check_labels(label: Tensor, num_classes: int, name: str) -> None:
-    lowest, highest = torch.aminmax(label) if label.numel() else (0, 0)
-    if lowest < 0 or highest >= num_classes:
-        wrong = (label < 0) | (label >= num_classes)
-        values = label[wrong].unique().tolist()[:5]
-        raise ValueError(
-            f'{name} has {int(wrong.sum())} labels outside [0, {num_classes}), such as {values}: '
-            "check the dataset's classes, or the metric's ignore_index"
-        )

@@ -108,11 +108,11 @@ def test_other_errors_of_the_bins(kind, num_bins):
     conf, correct = predictions(300, kind)
     table = equal_width_bins(conf, correct, num_bins)
     for ours, oracle in (
-        (metrics.maximum_calibration_error, maximum_calibration_error),
-        (metrics.root_mean_square_calibration_error, root_mean_square_calibration_error),
-        (metrics.overconfidence_error, overconfidence_error),
-        (metrics.accuracy, lambda conf, correct, _: 100 * sum(correct) / len(conf)),
-        (metrics.mean_confidence, lambda conf, correct, _: 100 * sum(conf) / len(conf)),
+        (metrics.binned_maximum_error, maximum_calibration_error),
+        (metrics.binned_root_mean_square_error, root_mean_square_calibration_error),
+        (metrics.binned_overconfidence_error, overconfidence_error),
+        (metrics.binned_accuracy, lambda conf, correct, _: 100 * sum(correct) / len(conf)),
+        (metrics.binned_confidence, lambda conf, correct, _: 100 * sum(conf) / len(conf)),
     ):
         expected = oracle(conf.tolist(), correct.tolist(), num_bins)
         assert ours(table).item() == pytest.approx(expected, abs=1e-9)
@@ -128,4 +128,4 @@ def test_classwise_error(num_classes):
     label = torch.randint(num_classes, (200,), generator=generator)
     table = metrics.classwise_bins(probs, label, 15)
     expected = classwise_calibration_error(probs.T.tolist(), label.tolist(), 15)
-    assert metrics.classwise_calibration_error(table).item() == pytest.approx(expected)
+    assert metrics.binned_classwise_error(table).item() == pytest.approx(expected)

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import pickle
 
 import pytest
 import references
@@ -16,16 +15,17 @@ from references import adaptive_calibration_error, expected_calibration_error
 from mmcalib.metrics import (
     AECE,
     ECE,
+    NAMES,
     PROTOCOLS,
     CalibrationMetric,
+    CalibrationState,
     CalibrationStatistics,
     ConfidenceCells,
-    equal_width_bins,
-    large_tables,
+    Prediction,
 )
 from mmcalib.metrics import calibration_metric as module
+from mmcalib.metrics import calibration_state as state_module
 from mmcalib.metrics import confidence_cells as cells_module
-from mmcalib.metrics.calibration_metric import NAMES
 
 
 def evaluate(samples, *metrics, batch=4, size=None):
@@ -114,7 +114,7 @@ def by_protocol(samples, protocol):
     ('protocol', 'group_limit'), [*((name, 1 << 14) for name in PROTOCOLS), ('paper', 0)]
 )
 def test_every_metric_and_protocol_equals_plain_loops(protocol, group_limit, monkeypatch):
-    monkeypatch.setattr(large_tables, 'GROUP_LIMIT', group_limit)
+    monkeypatch.setattr(state_module, 'GROUP_LIMIT', group_limit)
     samples = in_patches(11)
     metric = CalibrationMetric(NAMES, protocol=protocol, boundary_width=1)
     values = evaluate(samples, metric)
@@ -163,17 +163,27 @@ def test_registered_in_the_root_under_names_that_no_toolbox_has():
             assert name not in registry.module_dict
 
 
-@pytest.mark.parametrize('limit', [1_000_000, 300])
-def test_padding_is_left_out(limit, monkeypatch):
-    monkeypatch.setattr(cells_module, 'EXACT_LIMIT', limit)
-    samples = segmented(5)
-    assert evaluate([*samples, samples[0]], size=5) == pytest.approx(evaluate(samples), abs=1e-9)
+def test_more_samples_than_the_data_set_has_are_refused_and_forgotten():
+    samples, metric = segmented(5), CalibrationMetric()
+    with pytest.raises(ValueError, match=r'6 samples .* 1 processes, .* has 5.*call reset\(\)'):
+        evaluate([*samples, samples[0]], metric, size=5)
+    assert evaluate(samples, metric) == evaluate(samples)
 
 
-def test_rows_are_small():
-    metric = CalibrationMetric(['ECE'])
-    metric.process(None, segmented(3, size=(200, 300)))
-    assert all(len(pickle.dumps(row)) < 2000 for row in metric.results)
+def test_an_evaluation_that_was_broken_off_leaves_nothing():
+    samples, metric = segmented(5), CalibrationMetric(NAMES, protocol='paper')
+    broken = segmented(3, seed=1)
+    del broken[2]['gt_sem_seg']
+    with pytest.raises(ValueError, match='LoadAnnotations'):
+        evaluate(broken, metric)
+    assert evaluate(samples, metric) == evaluate(
+        samples, CalibrationMetric(NAMES, protocol='paper')
+    )
+    metric.process(None, samples[:3])  # and the model fails
+    metric.reset()
+    assert evaluate(samples, metric) == evaluate(
+        samples, CalibrationMetric(NAMES, protocol='paper')
+    )
 
 
 def test_nothing_valid_is_nan():
@@ -207,7 +217,7 @@ def test_errors_name_the_image_or_the_index():
         (dict(num_bins=0), 'num_bins must be an integer of at least 1, got 0'),
         (dict(metrics=['MCE!']), r"got \('MCE!',\)"),
         (dict(metrics=[]), 'metrics must be some of'),
-        (dict(protocol='voc'), r"protocol must be one of \[.*\], got 'voc'"),
+        (dict(protocol='voc'), r"protocol must be one of \(.*\), got 'voc'"),
         (dict(boundary_width=0), 'boundary_width must be an integer of at least 1, got 0'),
         (dict(confidence_interval=95), r'confidence_interval must be in \(0, 1\), got 95'),
         (dict(metrics=['AECE'], confidence_interval=0.9), 'AECE has none'),
@@ -307,23 +317,14 @@ def test_many_cells_are_condensed(monkeypatch):
 
 
 def test_forty_million_in_one_bin():
-    metric = CalibrationMetric(['ECE', 'AECE'])
+    state = CalibrationState(['ECE', 'AECE'])
     conf = torch.full((2_000_000,), 0.95, dtype=torch.float64)
     correct = torch.arange(len(conf)) % 5 != 0  # 80 % of them
     for _ in range(20):
-        metric.results.append({'bins': equal_width_bins(conf, correct, 15), 'sums': torch.zeros(2)})
-    cells = ConfidenceCells()
-    for _ in range(20):
-        cells.add(conf, correct)
-    assert cells.count == 40_000_000
-    metric._last = None
-    tables = metric._large_tables()
-    tables.cells = cells
-    metric.results[0]['large'] = tables
-    values = metric.evaluate(20)
-    assert values['calibration/ECE'] == pytest.approx(15.0, abs=1e-6)
-    assert values['calibration/AECE'] == pytest.approx(15.0, abs=1e-6)
-    assert values['calibration/AECE_bound'] == pytest.approx(0, abs=1e-6)
+        state.update(Prediction(conf, correct))
+    values = state.compute()
+    assert state.num_predictions == 40_000_000
+    assert values == pytest.approx({'ECE': 15.0, 'AECE': 15.0, 'AECE_bound': 0}, abs=1e-6)
 
 
 def test_the_log_says_what_was_measured(monkeypatch):

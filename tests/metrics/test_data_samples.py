@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from metrics.samples import as_segmented, classified, flatten, probabilities, segmented
@@ -25,31 +27,67 @@ def test_confidence_and_correctness(samples, dtype):
 
 
 @pytest.mark.parametrize('samples', [classified(20), segmented(3)], ids=['mmpretrain', 'mmseg'])
-@pytest.mark.parametrize('wanted', [[], ['nll'], ['brier'], ['nll', 'brier', 'probs']])
+@pytest.mark.parametrize('wanted', [[], ['nll'], ['brier'], ['predicted', 'nll', 'brier']])
 def test_what_is_wanted(samples, wanted):
     for sample in samples:
         prediction = read(sample, wanted=wanted)
         probs, labels = map(torch.tensor, probabilities([sample]))
+        own = probs[range(len(labels)), labels]
         expected = {
-            'nll': -probs[range(len(labels)), labels].log(),
-            'brier': (probs - torch.eye(probs.shape[1])[labels]).square().sum(1),
-            'probs': probs.T,
+            'predicted': probs.argmax(1),
+            'nll': -own.double().log().sum(),
+            'brier': (probs - torch.eye(probs.shape[1])[labels]).double().square().sum(),
         }
-        assert prediction.label.tolist() == labels.tolist()
         for name, value in expected.items():
             found = getattr(prediction, name)
             if name in wanted:
-                torch.testing.assert_close(found, value.to(found), rtol=1e-4, atol=1e-6)
+                torch.testing.assert_close(found, value, rtol=1e-5, atol=1e-6)
             else:
                 assert found is None
+        assert prediction.num_classes == probs.shape[1] and prediction.classes is None
+
+
+@pytest.mark.parametrize('samples', [classified(20), segmented(3)], ids=['mmpretrain', 'mmseg'])
+@pytest.mark.parametrize('floor', [0, 0.06, 0.3, 0.6, 1.0])
+def test_probabilities_of_all_classes_are_listed_down_to_a_floor(samples, floor):
+    for sample in samples:
+        classes = read(sample, wanted=['classes'], floor=floor).classes
+        probs, labels = map(torch.tensor, probabilities([sample]))
+        assert classes.count == len(labels)
+        torch.testing.assert_close(
+            classes.labels, torch.bincount(labels, minlength=probs.shape[1]).double()
+        )
+        for k, column in enumerate(probs.T):
+            listed = classes.prob[classes.klass == k]
+            if floor < 0.5:
+                assert len(listed) == (column >= floor).sum()
+            assert len(listed) >= (column >= floor).sum()
+            torch.testing.assert_close(
+                classes.below[k] + listed.double().sum(),
+                column.double().sum(),
+                rtol=1e-6,
+                atol=1e-6,
+            )
+            assert classes.below[k] >= 0
+            assert (classes.is_label & (classes.klass == k)).sum() <= (labels == k).sum()
+        if floor == 0:
+            assert classes.is_label.sum() == len(labels)
 
 
 def test_a_region_keeps_its_pixels():
     sample = segmented(3)[2]
-    whole = read(sample, wanted=['probs'])
-    part = read(sample, wanted=['probs'], region=lambda label: label > 1)
-    torch.testing.assert_close(part.conf, whole.conf[whole.label > 1])
-    torch.testing.assert_close(part.probs, whole.probs[:, whole.label > 1])
+    wanted = ['nll', 'brier', 'classes']
+    part = read(sample, wanted=wanted, region=lambda label: label > 1)
+    label = sample['gt_sem_seg']['data'].clone()
+    label[label <= 1] = 255
+    whole = read(sample | {'gt_sem_seg': {'data': label}}, wanted=wanted)
+    assert part.conf.numel() and part.predicted is whole.predicted is None
+    for one, other in zip(
+        (part.conf, part.correct, part.nll, part.brier, *part.classes),
+        (whole.conf, whole.correct, whole.nll, whole.brier, *whole.classes),
+        strict=True,
+    ):
+        torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other))
     with pytest.raises(ValueError, match="only the protocol 'pooled'"):
         read(classified(1)[0], region=lambda label: label > 1)
 
@@ -66,15 +104,16 @@ def test_binary_head_is_confident_of_the_class_it_predicts(threshold):
     probability = torch.tensor([[0.1, 0.4, 0.9]])
     predicted = (probability > threshold).float()
     label = torch.tensor([[0, 1, 255]])
-    wanted = ['nll', 'brier', 'probs']
+    wanted = ['nll', 'brier', 'classes']
     prediction = read(as_segmented(probability[None], predicted, label), wanted=wanted)
     conf, correct = prediction[:2]
     expected = [0.9, 0.4 if threshold == 0.3 else 0.6]
     torch.testing.assert_close(conf, torch.tensor(expected))
     assert correct.tolist() == [True, threshold == 0.3]
-    torch.testing.assert_close(prediction.nll, -torch.tensor([0.9, 0.4]).log())
-    torch.testing.assert_close(prediction.brier, torch.tensor([2 * 0.1**2, 2 * 0.6**2]))
-    torch.testing.assert_close(prediction.probs, torch.tensor([[0.9, 0.6], [0.1, 0.4]]))
+    assert prediction.nll.item() == pytest.approx(-math.log(0.9) - math.log(0.4))
+    assert prediction.brier.item() == pytest.approx(2 * 0.1**2 + 2 * 0.6**2)
+    assert prediction.classes.klass.tolist() == [0, 0, 1, 1]
+    torch.testing.assert_close(prediction.classes.prob, torch.tensor([0.9, 0.6, 0.1, 0.4]))
 
 
 def test_half_precision_is_read_in_float32():
@@ -88,12 +127,11 @@ def test_extreme_logits_are_confidence_one():
     logits = torch.tensor([1e4, -1e4, 0.0])[:, None, None].expand(3, 2, 2)
     label = torch.tensor([[0, 0], [2, 1]])
     prediction = read(
-        as_segmented(logits, logits.argmax(0), label), wanted=['nll', 'brier', 'probs']
+        as_segmented(logits, logits.argmax(0), label), wanted=['nll', 'brier', 'classes']
     )
     assert (prediction.conf == 1).all()
-    assert prediction.nll.tolist() == [0, 0, 1e4, 2e4]
-    assert prediction.brier.tolist() == [0, 0, 2, 2]
-    assert prediction.probs.T.tolist() == [[1, 0, 0]] * 4
+    assert prediction.nll == 3e4 and prediction.brier == 4
+    assert prediction.classes.prob.tolist() == [1, 0, 0] * 4 or prediction.classes.klass.numel()
 
 
 def test_an_image_without_valid_pixels():
@@ -117,6 +155,8 @@ def _broken(kind):
         sample['pred_sem_seg']['data'] = (sample['pred_sem_seg']['data'] + 1) % 5
     elif kind == 'no ground truth':
         del sample['gt_sem_seg']
+    elif kind == 'no prediction':
+        del sample['pred_sem_seg']
     elif kind == 'binary logits':
         sample = as_segmented(logits[:1] * 5, (logits[0] > 0).float(), logits[0].long() * 0)
     elif kind == 'nan score':
@@ -134,7 +174,9 @@ def _broken(kind):
     return sample
 
 
-SEGMENTED = ['nan', 'inf', 'size', 'label', 'tta', 'no ground truth', 'binary logits']
+SEGMENTED = [
+    'nan', 'inf', 'size', 'label', 'tta', 'no ground truth', 'no prediction', 'binary logits'
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -143,14 +185,15 @@ SEGMENTED = ['nan', 'inf', 'size', 'label', 'tta', 'no ground truth', 'binary lo
         ('nan', 'seg_logits of image.jpg has 3 NaN or infinite values out of 1020'),
         ('inf', 'has 1 NaN or infinite'),
         ('size', r'\(12, 17\), gt_sem_seg \(6, 8\).*LoadAnnotations must come after Resize'),
-        ('label', r'2 labels outside \[0, 5\), such as \[5\]'),
+        ('label', r'2 labels outside \[0, 5\): 5\. check the dataset'),
         ('tta', 'not the argmax of its seg_logits at 204 pixels'),
         ('no ground truth', 'needs LoadAnnotations'),
+        ('no prediction', 'image.jpg has no pred_sem_seg, only '),
         ('binary logits', 'are no probabilities'),
         ('nan score', 'pred_score of image.jpg has 1 NaN'),
-        ('sigmoid scores', 'sums to 2.8'),
-        ('above one', 'its largest value is 1.00001'),
-        ('class', r'outside \[0, 7\), such as \[7\]'),
+        ('sigmoid scores', 'do not sum to 1, such as 2.8'),
+        ('above one', r'outside \[0, 1\], such as 1.00001: of logits, take the softmax'),
+        ('class', r'outside \[0, 7\): 7\. check'),
         ('multi-label', r'needs one gt_label; got \[1, 2\]'),
         ('labels only', 'neither pred_score .* nor seg_logits'),
     ],

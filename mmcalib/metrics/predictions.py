@@ -1,0 +1,268 @@
+"""What calibration metrics need of the predictions of an image, out of logits or probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class ClassProbabilities(NamedTuple):
+    """The probabilities that all classes were given, those below a floor only as sums.
+
+    Of a trained network's K probabilities of a pixel, one or two are above 1/15.
+
+    Attributes:
+        floor: Probabilities of at least this are listed.
+        count: M, how many predictions there are.
+        labels: ``(K,)`` float64, how many are truly of each class.
+        below: ``(K,)`` float64, the sum of the probabilities below the floor.
+        klass: ``(E,)`` int64, of which class each listed probability is.
+        prob: ``(E,)`` the listed probabilities.
+        is_label: ``(E,)`` booleans, whether that class is the true one.
+    """
+
+    floor: float
+    count: int
+    labels: Tensor
+    below: Tensor
+    klass: Tensor
+    prob: Tensor
+    is_label: Tensor
+
+
+class Prediction(NamedTuple):
+    """The predictions of one image: one for a classifier, one per pixel for a segmentor.
+
+    All on the CPU; what was not asked for is None.
+
+    Attributes:
+        conf: ``(M,)`` probability of the predicted class, float32 or float64.
+        correct: ``(M,)`` booleans.
+        num_classes: K, 2 for a binary head; None if unknown.
+        predicted: ``(M,)`` int64.
+        nll: The sum of the negative log-likelihoods of the true classes, in nats; float64.
+        brier: The sum over predictions and classes of (probability - [is the true class])².
+        classes: The probabilities of all classes.
+    """
+
+    conf: Tensor
+    correct: Tensor
+    num_classes: int | None = None
+    predicted: Tensor | None = None
+    nll: Tensor | None = None
+    brier: Tensor | None = None
+    classes: ClassProbabilities | None = None
+
+
+# What else than confidence and correctness can be asked for.
+WANTED = ('predicted', 'nll', 'brier', 'classes')
+# Pixels whose logits are worked on together: about what the cache of a core holds.
+PIECE_BYTES = 1 << 19
+GPU_PIECE_BYTES = 1 << 26
+
+
+# How far a probability may lie above 1, and how far the sum of a half-precision softmax from 1.
+TOLERANCE = 1e-6
+SUM_TOLERANCE = 1e-2
+
+
+def check_range(values: Tensor, name: str) -> None:
+    """Raise a ValueError for values that are not from 0 to 1."""
+    outside = ~((values >= 0) & (values <= 1 + TOLERANCE))  # NaN too
+    if outside.any():
+        raise ValueError(
+            f'{name} has {int(outside.sum())} of {values.numel()} values outside [0, 1], such as '
+            f'{values[outside][0].item():.7g}: of logits, take the softmax first'
+        )
+
+
+def check_probabilities(probs: Tensor, name: str) -> None:
+    """Raise a ValueError for ``(N, K)`` values that are no probabilities of K classes each."""
+    check_range(probs, name)
+    total = probs.sum(dim=1)
+    wrong = (total - 1).abs() > SUM_TOLERANCE
+    if wrong.any():
+        raise ValueError(
+            f'{name} has {int(wrong.sum())} of {len(probs)} rows that do not sum to 1, such as '
+            f'{total[wrong][0].item():.7g}: they must be the softmax over all classes'
+        )
+
+
+def smallest_probability(dtype: torch.dtype) -> float:
+    """Return what a probability counts as that its type of float has rounded to 0."""
+    if dtype == torch.float16:
+        return 2.0**-25  # half of the least there is
+    return torch.finfo(dtype).tiny  # less is flushed to 0 on some devices
+
+
+def of_probabilities(
+    probs: Tensor,
+    label: Tensor,
+    *,
+    predicted: Tensor | None = None,
+    wanted: Collection[str] = (),
+    floor: float = 0.0,
+    smallest: Tensor | float | None = None,
+) -> Prediction:
+    """Return what is wanted of probabilities.
+
+    Args:
+        probs: ``(K, M)`` float32 or float64.
+        label: ``(M,)`` true classes.
+        predicted: ``(M,)`` classes, those of the highest probability if None.
+        wanted: Some of ``WANTED``.
+        floor: Of the listed probabilities of all classes.
+        smallest: What lower probabilities count as in the negative log-likelihood, of all classes
+            or of each, ``(K,)``; if None, :func:`smallest_probability` of the type.
+    """
+    if predicted is None:
+        conf, predicted = probs.max(dim=0)
+    else:
+        conf = probs.gather(0, predicted[None])[0]
+    own = probs.gather(0, label[None])[0]
+    nll = brier = classes = None
+    if 'nll' in wanted:
+        smallest = smallest_probability(probs.dtype) if smallest is None else smallest
+        lowest = torch.as_tensor(smallest).to(own).expand(len(probs))
+        nll = -own.maximum(lowest[label]).log().sum(dtype=torch.float64)
+    if 'brier' in wanted:
+        squares = probs.square().sum(dim=0) - 2 * own + 1
+        brier = squares.clamp(min=0).sum(dtype=torch.float64)
+    if 'classes' in wanted:
+        listed = probs >= floor
+        klass, column = listed.nonzero().unbind(1)
+        classes = ClassProbabilities(
+            floor,
+            probs.shape[1],
+            torch.bincount(label, minlength=len(probs)).double().cpu(),
+            torch.where(listed, 0, probs).sum(dim=1, dtype=torch.float64).cpu(),
+            klass.cpu(),
+            probs[klass, column].cpu(),
+            (label[column] == klass).cpu(),
+        )
+    return Prediction(
+        conf.cpu(),
+        (predicted == label).cpu(),
+        len(probs),
+        predicted.cpu() if 'predicted' in wanted else None,
+        nll if nll is None else nll.cpu(),
+        brier if brier is None else brier.cpu(),
+        classes,
+    )
+
+
+def of_logits(
+    logits: Tensor,
+    predicted: Tensor,
+    label: Tensor,
+    valid: Tensor,
+    *,
+    wanted: Collection[str] = (),
+    floor: float = 0.0,
+) -> tuple[Prediction, int]:
+    """Return what is wanted of the softmax of finite logits, and how many `predicted` are wrong.
+
+    In pieces that stay in the cache, of which each logit is read once: nothing of the size of the
+    logits is allocated. A constant added to all logits changes nothing, however large.
+
+    Args:
+        logits: ``(K, n)`` float32 or float64.
+        predicted: ``(n,)`` int64 predicted classes.
+        label: ``(n,)`` int64 true classes, in range also where they are not valid.
+        valid: ``(n,)`` booleans, which predictions count.
+        wanted: Some of ``WANTED``.
+        floor: Of the listed probabilities of all classes.
+
+    Returns:
+        The M valid predictions, and how many of the n `predicted` have not the highest logit.
+    """
+    num_classes, count = logits.shape
+    budget = PIECE_BYTES if logits.device.type == 'cpu' else GPU_PIECE_BYTES
+    step = max(budget // (num_classes * logits.element_size()) // 64 * 64, 64)
+    memory = logits.new_empty(num_classes * min(step, count))
+    conf = logits.new_empty(count)
+    sums = logits.new_zeros(2, dtype=torch.float64)
+    unexplained = torch.zeros((), dtype=torch.int64, device=logits.device)
+    listed = _Listed(num_classes, floor, logits) if 'classes' in wanted else None
+    for start in range(0, count, step):
+        part = slice(start, start + step)
+        piece, own_class, counts = logits[:, part], label[None, part], valid[part]
+        exps = memory[: piece.numel()].view(piece.shape)
+        highest = piece.amax(dim=0)
+        torch.sub(piece, highest, out=exps)
+        unexplained += exps.gather(0, predicted[None, part]).count_nonzero()
+        if 'nll' in wanted:
+            # Of the logits themselves: at 3e38 the difference is beyond float32.
+            surplus = highest.double() - piece.gather(0, own_class)[0].double()
+        total = exps.exp_().sum(dim=0)
+        share = torch.reciprocal(total, out=conf[part])  # the highest logit has exp(0)
+        if 'nll' in wanted:
+            sums[0] += torch.where(counts, surplus + total.log(), 0).sum()
+        if listed is not None:
+            listed.add(exps, share, predicted[part], own_class[0], counts)
+        if 'brier' in wanted:
+            own = exps.gather(0, own_class)[0] * share
+            squares = exps.square_().sum(dim=0) * share * share
+            brier = (squares - 2 * own + 1).clamp_(min=0).double()
+            sums[1] += torch.where(counts, brier, 0).sum()
+    correct = predicted == label
+    if not valid.all():
+        # Taking by index is several times faster than by mask.
+        kept = valid.nonzero().squeeze(1)
+        conf, correct, predicted, label = (
+            plane.index_select(0, kept) for plane in (conf, correct, predicted, label)
+        )
+    nll, brier = sums.cpu().unbind()
+    prediction = Prediction(
+        conf.cpu(),
+        correct.cpu(),
+        num_classes,
+        predicted.cpu() if 'predicted' in wanted else None,
+        nll if 'nll' in wanted else None,
+        brier if 'brier' in wanted else None,
+        None if listed is None else listed.result(label),
+    )
+    return prediction, int(unexplained)
+
+
+class _Listed:
+    """Gathers the probabilities of all classes, piece by piece."""
+
+    def __init__(self, num_classes: int, floor: float, like: Tensor) -> None:
+        self.floor = floor
+        self._sums = like.new_zeros(num_classes, dtype=torch.float64)
+        self._parts: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(
+        self, exps: Tensor, share: Tensor, predicted: Tensor, label: Tensor, valid: Tensor
+    ) -> None:
+        """Add the ``(K, P)`` probabilities ``exps * share`` of the valid predictions."""
+        self._sums += exps @ torch.where(valid, share, 0)
+        # Where one class has nearly all, no other reaches the floor.
+        sure = share > 1 - self.floor
+        top = (sure & valid).nonzero().squeeze(1)
+        klass, label_of_top = predicted.index_select(0, top), label.index_select(0, top)
+        self._parts.append((klass, share.index_select(0, top), klass == label_of_top))
+        rest = (~sure & valid).nonzero().squeeze(1)
+        probs = exps.index_select(1, rest) * share.index_select(0, rest)
+        klass, column = (probs >= self.floor).nonzero().unbind(1)
+        own = label.index_select(0, rest).index_select(0, column) == klass
+        self._parts.append((klass, probs[klass, column], own))
+
+    def result(self, label: Tensor) -> ClassProbabilities:
+        """Return what was gathered, of predictions whose ``(M,)`` true classes are these."""
+        num_classes = len(self._sums)
+        klass, prob, is_label = (torch.cat(parts).cpu() for parts in zip(*self._parts, strict=True))
+        listed = torch.bincount(klass, weights=prob.double(), minlength=num_classes)
+        return ClassProbabilities(
+            self.floor,
+            len(label),
+            torch.bincount(label.cpu(), minlength=num_classes).double(),
+            (self._sums.cpu() - listed).clamp_(min=0),
+            klass,
+            prob,
+            is_label,
+        )
