@@ -16,6 +16,8 @@ from posts import write_posts, write_vectors
 from mmcalib.hooks import fit_vocabulary
 from mmcalib.reports.tables import COLUMNS
 from mmcalib.runs.config import DATALOADERS, load_config, use_evaluation
+from mmcalib.runs.option_names import check_constructors
+from mmcalib.runs.preflight import check_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted(
@@ -135,7 +137,8 @@ def test_it_builds(path, monkeypatch):
     for key in DATALOADERS:
         data = DATASETS.build(cfg[key].dataset)
         assert len(data) > 0 and len(data.metainfo['classes']) == head.num_classes
-    Evaluator(cfg.val_evaluator), Evaluator(cfg.test_evaluator)
+    check_constructors(cfg)
+    check_metrics(cfg)
     build_optim_wrapper(model, cfg.optim_wrapper)
 
 

@@ -8,8 +8,9 @@ from mmengine.dist import is_main_process
 from mmengine.evaluator import DumpResults
 
 from mmcalib.hooks.complete_weights import CheckpointError
+from mmcalib.run_files import whole_file
 from mmcalib.runs.checkpoints import check_checkpoint
-from mmcalib.runs.command_line import add_runner_arguments, add_split_argument
+from mmcalib.runs.command_line import add_runner_arguments, add_split_argument, end_with
 from mmcalib.runs.config import (
     enable_drawing,
     enable_tta,
@@ -19,9 +20,11 @@ from mmcalib.runs.config import (
     test_on_validation,
     use_evaluation,
 )
-from mmcalib.runs.preflight import check_amp, check_data, check_metrics
+from mmcalib.runs.preflight import check_amp, check_config, check_writable
 from mmcalib.runs.results import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
+
+METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -63,6 +66,10 @@ def prepare(args: argparse.Namespace):
             f'--out {args.out}: predictions go to a .pkl file; for the metrics add '
             '--out-item metrics'
         )
+    if args.out_item == 'metrics' and not args.out.endswith(METRICS_FILES):
+        raise ValueError(f'--out {args.out}: metrics go to a {", ".join(METRICS_FILES)} file')
+    if args.out:
+        check_writable(args.out, '--out', is_file=True)
     check_checkpoint(args.checkpoint)
     cfg = load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
@@ -83,8 +90,7 @@ def prepare(args: argparse.Namespace):
     if args.tta:
         enable_tta(cfg)
     set_loader_defaults(cfg, not args.no_pin_memory)
-    check_metrics(cfg)
-    check_data(cfg, ('test_dataloader',))
+    check_config(cfg, ('test_dataloader',))
     return cfg
 
 
@@ -94,16 +100,17 @@ def main() -> None:
     try:
         cfg = prepare(args)
     except (FileNotFoundError, ImportError, ValueError) as error:
-        parser.error(str(error))
+        end_with(parser, error)
     runner = build_runner(cfg, complete_weights=True)
     if args.out and args.out_item != 'metrics':
         runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
     try:
         metrics = run_test(runner, args.checkpoint, split=args.split)
     except CheckpointError as error:
-        parser.error(str(error))
+        end_with(parser, error)
     if args.out_item == 'metrics' and is_main_process():
-        mmengine.dump(metrics, args.out)
+        with whole_file(args.out) as path:
+            mmengine.dump(metrics, path)
 
 
 if __name__ == '__main__':

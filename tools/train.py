@@ -5,7 +5,7 @@ import os
 import sys
 
 from mmcalib.runs.checkpoints import check_checkpoint, resume_latest
-from mmcalib.runs.command_line import add_runner_arguments, add_split_argument
+from mmcalib.runs.command_line import add_runner_arguments, add_split_argument, end_with
 from mmcalib.runs.config import (
     DATALOADERS,
     load_config,
@@ -13,7 +13,7 @@ from mmcalib.runs.config import (
     set_work_dir,
     test_on_validation,
 )
-from mmcalib.runs.preflight import check_amp, check_data, check_metrics
+from mmcalib.runs.preflight import check_amp, check_config
 from mmcalib.runs.runner import train_and_test
 
 
@@ -69,8 +69,7 @@ def prepare(args: argparse.Namespace):
     if args.split == 'val':
         test_on_validation(cfg)
     set_loader_defaults(cfg, not args.no_pin_memory, not args.no_persistent_workers)
-    check_metrics(cfg)
-    check_data(cfg, DATALOADERS[: 2 if args.no_test else 3])
+    check_config(cfg, DATALOADERS[: 2 if args.no_test else 3])
     return cfg
 
 
@@ -80,7 +79,7 @@ def main() -> None:
     try:
         cfg = prepare(args)
     except (FileNotFoundError, ImportError, ValueError) as error:
-        parser.error(str(error))
+        end_with(parser, error)
     try:
         train_and_test(cfg, test=not args.no_test, split=args.split)
     except KeyboardInterrupt:

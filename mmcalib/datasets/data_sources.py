@@ -44,7 +44,7 @@ def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
     missing: dict[str, list[str]] = {}
     source = ''
     for key, loader in loaders.items():
-        for path, dataset in _datasets(f'{key}.dataset', (loader or {}).get('dataset')):
+        for path, dataset in dataset_configs(f'{key}.dataset', (loader or {}).get('dataset')):
             root = dataset.get('data_root')
             if dataset.get('download') or not root or '://' in root:
                 continue
@@ -98,12 +98,12 @@ def missing_file_message(path: str) -> str:
     )
 
 
-def _datasets(path: str, node: object) -> Iterator[tuple[str, Mapping]]:
-    """Walk a dataset's config down through wrappers such as RepeatDataset and ConcatDataset."""
+def dataset_configs(path: str, node: object) -> Iterator[tuple[str, Mapping]]:
+    """Yield key and config of a dataset, and of those inside wrappers such as ConcatDataset."""
     if isinstance(node, Mapping):
         yield path, node
-        yield from _datasets(f'{path}.dataset', node.get('dataset'))
-        yield from _datasets(f'{path}.datasets', node.get('datasets'))
+        yield from dataset_configs(f'{path}.dataset', node.get('dataset'))
+        yield from dataset_configs(f'{path}.datasets', node.get('datasets'))
     elif isinstance(node, (list, tuple)):
         for index, item in enumerate(node):
-            yield from _datasets(f'{path}.{index}', item)
+            yield from dataset_configs(f'{path}.{index}', item)

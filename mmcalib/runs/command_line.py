@@ -1,12 +1,38 @@
-"""Arguments that several of the command-line tools share."""
+"""What several of the command-line tools share: arguments, and how they end with an error."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+import os
+import sys
+from argparse import ArgumentError, ArgumentParser
+from typing import NoReturn
 
 from mmengine.config import DictAction
 
 from mmcalib.runs.config import SPLITS
+
+# Of the launchers: pytorch, slurm and mpi.
+RANKS = ('RANK', 'SLURM_PROCID', 'OMPI_COMM_WORLD_RANK')
+
+
+class ConfigOptions(DictAction):
+    """``KEY=VALUE …`` as a dict; what is not of this form is an error of the command line."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        for value in values:
+            if not value.partition('=')[0] or '=' not in value:
+                raise ArgumentError(self, f'takes KEY=VALUE, got {value!r}')
+        try:
+            super().__call__(parser, namespace, values, option_string)
+        except AssertionError as error:
+            raise ArgumentError(self, str(error)) from error
+
+
+def end_with(parser: ArgumentParser, error: Exception) -> NoReturn:
+    """End a tool with an error for people, which of several processes only the first one says."""
+    if any(int(os.environ.get(name) or 0) for name in RANKS):
+        sys.exit(2)
+    parser.error(str(error))
 
 
 def add_runner_arguments(parser: ArgumentParser) -> None:
@@ -15,7 +41,7 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         '--cfg-options',
         nargs='+',
-        action=DictAction,
+        action=ConfigOptions,
         metavar='KEY=VALUE',
         help='replace config values, such as randomness.seed=1 or key="[a,b]"',
     )
@@ -38,5 +64,5 @@ def add_split_argument(parser: ArgumentParser) -> None:
 def parse_options(options: list[str]) -> dict:
     """Return what ``--cfg-options`` makes of ``KEY=VALUE`` arguments."""
     parser = ArgumentParser()
-    parser.add_argument('--cfg-options', nargs='*', action=DictAction, default={})
+    parser.add_argument('--cfg-options', nargs='*', action=ConfigOptions, default={})
     return parser.parse_args(['--cfg-options', *options]).cfg_options

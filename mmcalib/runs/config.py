@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.config.utils import MODULE2PACKAGE
+from mmengine.registry import METRICS
 
 from mmcalib.run_files import experiment_name
+from mmcalib.runs.option_names import check_option_keys
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 SPLITS = ('test', 'val')
@@ -28,6 +30,7 @@ def load_config(path: str, options: dict | None = None) -> Config:
     Raises:
         FileNotFoundError: If there is no such file.
         ImportError: If the toolbox that the config belongs to is not installed.
+        ValueError: If it cannot be read, or an option sets what the config does not have.
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f'there is no config {path!r} in {os.getcwd()}')
@@ -43,13 +46,33 @@ def load_config(path: str, options: dict | None = None) -> Config:
         cfg = Config.fromfile(path)
     except ImportError as error:
         raise ImportError(f'{path}: {error}. For the toolboxes: {hint}') from error
+    except (SyntaxError, KeyError, TypeError, NameError, AttributeError) as error:
+        raise ValueError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
     _drop_own_scope(cfg._cfg_dict)
+    _list_metrics(cfg)
     scope = cfg.get('default_scope', 'mmengine')
     if find_spec(scope) is None:
         raise ImportError(f'{path} needs {scope}, which is not installed: {hint}')
     if options:
-        cfg.merge_from_dict(options)
+        before = deepcopy(cfg)
+        try:
+            cfg.merge_from_dict(options)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f'--cfg-options {" ".join(options)}: {error.args[0]}') from error
+        check_option_keys(before, cfg, options)
+        _list_metrics(cfg)
     return cfg
+
+
+def _list_metrics(cfg: Config) -> None:
+    """Make a list of an evaluator that is one metric with an option `metrics`.
+
+    mmengine takes any dict with that key for an evaluator that holds metrics.
+    """
+    for key in ('val_evaluator', 'test_evaluator'):
+        evaluator = cfg.get(key)
+        if isinstance(evaluator, dict) and evaluator.get('type') in METRICS.module_dict:
+            cfg[key] = [evaluator]
 
 
 def _drop_own_scope(node: object) -> None:

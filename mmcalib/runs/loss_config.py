@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from mmengine.registry import MODELS
 
-VAR_KEYWORD, VAR_POSITIONAL = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+from mmcalib.runs.constructors import constructor_parameters, find_kind
+
 # Said of every loss that has them, also where the config leaves them at their defaults.
 NAMED_PARAMETERS = ('margin', 'alpha', 'gamma', 'avg_non_ignore')
 # They change no figure.
@@ -104,21 +105,7 @@ def loss_parameters(loss: Mapping, scope: str | None) -> dict[str, inspect.Param
     Raises:
         ValueError: If no registry knows its type.
     """
-    kind = loss['type']
-    if not inspect.isclass(kind):
-        with MODELS.switch_scope_and_registry(scope) as registry:
-            try:
-                kind = registry.get(kind)
-            except RuntimeError:
-                kind = None
+    kind = find_kind(loss, MODELS, scope)
     if kind is None:
         raise ValueError(f'no loss is registered as {loss["type"]!r}')
-    parameters = {}
-    for ancestor in kind.__mro__:
-        names = inspect.signature(ancestor.__init__).parameters
-        for name, parameter in names.items():
-            if name != 'self' and parameter.kind not in (VAR_KEYWORD, VAR_POSITIONAL):
-                parameters.setdefault(name, parameter)
-        if not any(parameter.kind is VAR_KEYWORD for parameter in names.values()):
-            break  # it passes nothing on
-    return parameters
+    return constructor_parameters(kind)[0]

@@ -1,25 +1,81 @@
-"""What would end in an error or a wrong number hours later, found before a run starts."""
+"""What would end in an error or a wrong number hours later, found in a config before a run."""
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
 import torch
 from mmengine.config import Config
+from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
 from mmcalib.datasets.data_sources import missing_data_message, missing_vectors_message
-from mmcalib.metrics import CalibrationMetric
+from mmcalib.metrics import CalibrationMetric, ForegroundIoU
+from mmcalib.runs.option_names import check_constructors, did_you_mean, nearest
 
+EVALUATORS = ('val_evaluator', 'test_evaluator')
 # Of the metrics in `CalibrationMetric`, those of which more is better, or that are no error.
 NO_ERRORS = ('accuracy', 'confidence')
+# Those that a network of low accuracy cannot have low.
+PROPER = ('NLL', 'Brier')
+# What mmseg's IoUMetric measures by each of its `iou_metrics`.
+SEGMENTATION_KEYS = {
+    'mIoU': ('mIoU', 'mAcc'),
+    'mDice': ('mDice', 'mAcc'),
+    'mFscore': ('mFscore', 'mPrecision', 'mRecall'),
+}
 
 
 def check_amp() -> None:
     """Raise a ValueError where mixed precision cannot run."""
     if not torch.cuda.is_available():
         raise ValueError('--amp needs a CUDA device, and none is available: leave it out')
+
+
+def check_writable(path: str, name: str, *, is_file: bool = False) -> None:
+    """Raise a ValueError if a folder cannot be made, or a file written, at a path.
+
+    Args:
+        path: Nothing is made there.
+        name: What the error calls it, such as ``--out``.
+        is_file: Whether it is to be a file.
+    """
+    if '://' in path:
+        return
+    parent = Path(path).expanduser().absolute()
+    if is_file:
+        if parent.is_dir():
+            raise ValueError(f'{name} {path} is a folder: name a file')
+        parent = parent.parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise ValueError(f'{name} {path}: {parent} is a file, not a folder')
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise ValueError(f'{name} {path}: the folder {parent} cannot be written to')
+
+
+def check_config(cfg: Config, loaders: Iterable[str]) -> None:
+    """Raise an error for what a config says and a run cannot do.
+
+    That is options that do not exist, evaluators that cannot be built or overwrite each other's
+    numbers, a checkpoint chosen by what is not measured or by the worst, and missing data.
+
+    Args:
+        cfg: Of the run.
+        loaders: Keys of the dataloaders that it needs.
+
+    Raises:
+        FileNotFoundError: For missing data.
+        ValueError: For the others.
+    """
+    check_writable(cfg.work_dir, '--work-dir')
+    check_constructors(cfg)
+    check_metrics(cfg)
+    check_data(cfg, loaders)
 
 
 def check_data(cfg: Config, keys: Iterable[str]) -> None:
@@ -38,43 +94,94 @@ def check_data(cfg: Config, keys: Iterable[str]) -> None:
 
 
 def check_metrics(cfg: Config) -> None:
-    """Raise a ValueError for metrics that would overwrite each other, or keep the worst checkpoint.
+    """Raise a ValueError for metrics that cannot be built or overwrite each other's numbers.
 
-    mmengine finds the first out at the end of an evaluation, and never the second.
+    So for a checkpoint that is to be chosen by what they do not measure, or by the worst. mmengine
+    finds the first three out at the end of an evaluation, and never the last.
     """
-    for evaluator in ('val_evaluator', 'test_evaluator'):
+    for evaluator in EVALUATORS:
+        for number, node in enumerate(_listed(cfg.get(evaluator))):
+            _build(f'{evaluator}.{number}', node, cfg.get('default_scope'))
         seen = set()
         for metric, names in calibration_configs(cfg.get(evaluator)):
-            prefix = metric.get('prefix') or CalibrationMetric.default_prefix
-            twice = sorted(seen & {f'{prefix}/{name}' for name in names})
-            if twice:
+            keys = {f'{_prefix(metric)}/{name}' for name in names}
+            if seen & keys:
                 raise ValueError(
-                    f'{evaluator} measures {", ".join(twice)} twice: give one of the two metrics '
-                    "another prefix, such as dict(type='ECE', num_bins=25, prefix='ece25')"
+                    f'{evaluator} measures {", ".join(sorted(seen & keys))} twice: give one of the '
+                    "two metrics another prefix, such as dict(type='ECE', num_bins=25, "
+                    "prefix='ece25')"
                 )
-            seen |= {f'{prefix}/{name}' for name in names}
+            seen |= keys
 
-    errors = {
-        f'{metric.get("prefix") or CalibrationMetric.default_prefix}/{name}'
+    errors = calibration_error_keys(cfg)
+    measured, all_known = measured_keys(cfg)
+    for key, rule in kept_checkpoints(cfg):
+        like = nearest(key, measured)
+        if key not in measured and key != 'auto' and measured and (all_known or like):
+            raise ValueError(
+                f'default_hooks.checkpoint.save_best={key!r}: val_evaluator measures no such thing'
+                f'{did_you_mean(key, measured)}'
+            )
+        if key in errors and rule != 'less':
+            what = "rule='greater' would keep the worst checkpoint, and our own configs bring it"
+            raise ValueError(
+                f"default_hooks.checkpoint.save_best={key!r}: set rule='less'; "
+                f'{what if rule else "without a rule mmengine knows not which way is better"}'
+            )
+
+
+def kept_checkpoints(cfg: Config) -> list[tuple[str, str | None]]:
+    """Return the metrics by which a config keeps checkpoints, with their rules."""
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    kept, rules = hook.get('save_best'), hook.get('rule')
+    kept = [kept] if isinstance(kept, str) else kept or []
+    rules = [rules] * len(kept) if rules is None or isinstance(rules, str) else rules
+    return list(zip(kept, rules))  # noqa: B905, mmengine says what is wrong with the lengths
+
+
+def calibration_error_keys(cfg: Config) -> set[str]:
+    """Return the keys of the validation of which less is better."""
+    return {
+        f'{_prefix(metric)}/{name}'
         for metric, names in calibration_configs(cfg.get('val_evaluator'))
         for name in names
         if name not in NO_ERRORS
     }
-    hook = cfg.get('default_hooks', {}).get('checkpoint') or {}
-    kept, rules = hook.get('save_best'), hook.get('rule')
-    kept = [kept] if isinstance(kept, str) else kept or []
-    rules = [rules] * len(kept) if rules is None or isinstance(rules, str) else rules
-    for key, rule in zip(kept, rules):  # noqa: B905, mmengine says what is wrong with the lengths
-        if key in errors and rule == 'greater':
-            raise ValueError(
-                f"default_hooks.checkpoint.save_best={key!r} with rule='greater' would keep the "
-                "worst checkpoint, and our own configs bring that rule along: set rule='less'"
-            )
+
+
+def measured_keys(cfg: Config) -> tuple[set[str], bool]:
+    """Return the keys that a validation measures, and whether these are all of them."""
+    keys, all_known = set(), True
+    for node in _listed(cfg.get('val_evaluator')):
+        metric = _build('val_evaluator', node, cfg.get('default_scope'))
+        names = _names_of(metric)
+        all_known = all_known and names is not None
+        prefix = f'{metric.prefix}/' if metric.prefix else ''
+        keys |= {f'{prefix}{name}' for name in names or ()}
+    return keys, all_known
+
+
+def _names_of(metric: BaseMetric) -> tuple[str, ...] | None:
+    """Return what a metric measures, None if it is none of those that are known here."""
+    if isinstance(metric, CalibrationMetric):
+        names = tuple(metric.metrics) + ('AECE_bound',) * ('AECE' in metric.metrics)
+        if metric.confidence_interval is None:
+            return names
+        return names + tuple(f'{n}_{end}' for n in metric.metrics for end in ('low', 'high'))
+    if isinstance(metric, ForegroundIoU):
+        return ('mIoU',)
+    kind = type(metric).__name__
+    if kind == 'Accuracy' and len(getattr(metric, 'thrs', ())) == 1:
+        return tuple(f'top{k}' for k in metric.topk)
+    if kind == 'IoUMetric':
+        wanted = [name for name in metric.metrics if name in SEGMENTATION_KEYS]
+        return ('aAcc', *(key for name in wanted for key in SEGMENTATION_KEYS[name]))
+    return None
 
 
 def calibration_configs(evaluator: object) -> Iterator[tuple[Mapping, tuple[str, ...]]]:
     """Yield the config of each calibration metric of an evaluator's, and what it measures."""
-    for metric in evaluator if isinstance(evaluator, (list, tuple)) else [evaluator or {}]:
+    for metric in _listed(evaluator):
         kind = metric.get('type')
         kind = kind if inspect.isclass(kind) else METRICS.module_dict.get(kind, object)
         if not issubclass(kind, CalibrationMetric):
@@ -84,3 +191,24 @@ def calibration_configs(evaluator: object) -> Iterator[tuple[Mapping, tuple[str,
             default = inspect.signature(kind.__init__).parameters['metrics'].default
         names = metric.get('metrics', default)
         yield metric, (names,) if isinstance(names, str) else tuple(names)
+
+
+def _listed(evaluator: object) -> list[Mapping]:
+    if isinstance(evaluator, Mapping) and evaluator.get('type', 'Evaluator') == 'Evaluator':
+        evaluator = evaluator.get('metrics')
+    if isinstance(evaluator, Mapping):
+        return [evaluator]
+    return [metric for metric in evaluator or () if isinstance(metric, Mapping)]
+
+
+def _prefix(metric: Mapping) -> str:
+    return metric.get('prefix') or CalibrationMetric.default_prefix
+
+
+def _build(key: str, node: Mapping, scope: str | None) -> BaseMetric:
+    """Build a metric as a run will, to raise its errors now, with the key of its config."""
+    with METRICS.switch_scope_and_registry(scope) as registry:
+        try:
+            return registry.build(dict(node))
+        except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f'{key}: {error.args[0] if error.args else error!r}') from error

@@ -4,18 +4,20 @@ import pytest
 import torch
 from commands import ROOT
 from mmengine.config import Config
+from mmengine.evaluator import BaseMetric
+from mmengine.registry import METRICS
 from torch import nn
 
 from mmcalib.hooks.complete_weights import CheckpointError, _misfit
 from mmcalib.runs.checkpoints import check_checkpoint
 from mmcalib.runs.config import enable_tta, load_config, set_loader_defaults
-from mmcalib.runs.preflight import check_metrics
+from mmcalib.runs.preflight import check_metrics, check_writable
 from mmcalib.runs.runner import build_runner, run_test
 
 
 def evaluated(*metrics, **checkpoint):
     hooks = dict(checkpoint=dict(type='CheckpointHook', **checkpoint))
-    return Config(dict(val_evaluator=list(metrics), default_hooks=hooks))
+    return Config(dict(default_scope='mmseg', val_evaluator=list(metrics), default_hooks=hooks))
 
 
 @pytest.mark.parametrize(
@@ -38,15 +40,86 @@ def test_metrics_of_other_names_or_prefixes_stand_together():
 
 
 def test_the_worst_checkpoint_is_not_kept():
-    metric = dict(type='CalibrationMetric', metrics=['ECE', 'accuracy'])
+    metrics = [
+        dict(type='mmpretrain.Accuracy'),
+        dict(type='CalibrationMetric', metrics=['ECE', 'accuracy']),
+    ]
     for key in ('calibration/ECE', ['accuracy/top1', 'calibration/ECE']):
-        with pytest.raises(ValueError, match=r"'calibration/ECE' .*worst checkpoint.*rule='less'"):
-            check_metrics(evaluated(metric, save_best=key, rule='greater'))
-        check_metrics(evaluated(metric, save_best=key, rule='less'))
-    check_metrics(evaluated(metric, save_best='calibration/accuracy', rule='greater'))
+        with pytest.raises(ValueError, match=r"'calibration/ECE': .*'less'.*worst checkpoint"):
+            check_metrics(evaluated(*metrics, save_best=key, rule='greater'))
+        check_metrics(evaluated(*metrics, save_best=key, rule='less'))
+    with pytest.raises(ValueError, match=r"set rule='less'; without a rule mmengine knows not"):
+        check_metrics(evaluated(*metrics, save_best='calibration/ECE'))
+    check_metrics(evaluated(*metrics, save_best='calibration/accuracy', rule='greater'))
     check_metrics(
-        evaluated(metric, save_best=['accuracy/top1', 'calibration/ECE'], rule=['greater', 'less'])
+        evaluated(
+            *metrics, save_best=['accuracy/top1', 'calibration/ECE'], rule=['greater', 'less']
+        )
     )
+
+
+@pytest.mark.parametrize(
+    ('metrics', 'key', 'meant'),
+    [
+        ([dict(type='CalibrationMetric')], 'calibration/ece', 'calibration/ECE'),
+        ([dict(type='ECE', prefix='val')], 'calibration/ECE', None),
+        ([dict(type='ECE'), dict(type='mmpretrain.Accuracy')], 'accuracy/top5', 'accuracy/top1'),
+        ([dict(type='IoUMetric')], 'miou', 'mIoU'),
+        ([dict(type='ForegroundIoU')], 'miou', 'mIoU'),
+        # What another's metric measures is not known, but this is close to what is.
+        ([dict(type='ECE'), dict(type='SegMap')], 'calibration/EEC', 'calibration/ECE'),
+    ],
+)
+def test_a_checkpoint_is_not_kept_by_what_is_not_measured(metrics, key, meant):
+    METRICS.register_module('SegMap', module=SegMap, force=True)
+    with pytest.raises(ValueError, match=rf'{key}.*measures no such thing; .*{meant or "val/ECE"}'):
+        check_metrics(evaluated(*metrics, save_best=key, rule='less'))
+
+
+class SegMap(BaseMetric):
+    def process(self, data_batch, data_samples):
+        pass
+
+    def compute_metrics(self, results):
+        return {}
+
+
+@pytest.mark.parametrize(
+    ('metrics', 'key'),
+    [
+        ([dict(type='CalibrationMetric', confidence_interval=0.9)], 'calibration/ECE_high'),
+        ([dict(type='mmpretrain.Accuracy', topk=(1, 5))], 'accuracy/top5'),
+        ([dict(type='IoUMetric', iou_metrics=['mFscore'])], 'mRecall'),
+        ([dict(type='ECE'), dict(type='SegMap')], 'their/own'),
+        ([dict(type='IoUMetric')], 'auto'),
+    ],
+)
+def test_a_checkpoint_may_be_kept_by_anything_measured(metrics, key):
+    METRICS.register_module('SegMap', module=SegMap, force=True)
+    check_metrics(evaluated(*metrics, save_best=key, rule='less'))
+
+
+def test_a_test_that_could_not_be_measured_is_not_trained_for():
+    cfg = evaluated(dict(type='ECE'))
+    cfg.test_evaluator = [dict(type='IoUMetric'), dict(type='ECE', num_bins=0)]
+    with pytest.raises(ValueError, match=r'test_evaluator\.1: .*num_bins must be .* got 0'):
+        check_metrics(cfg)
+    cfg.test_evaluator = dict(type='NoSuchMetric')
+    with pytest.raises(ValueError, match=r'test_evaluator\.0: .*NoSuchMetric is not in'):
+        check_metrics(cfg)
+
+
+def test_what_cannot_be_written_is_said(tmp_path):
+    file = tmp_path / 'file'
+    file.touch()
+    check_writable(str(tmp_path / 'a/b'), '--out')
+    check_writable(str(file), '--out', is_file=True)
+    for path, is_file in ((file, False), (file / 'below', True), (file / 'below/x', False)):
+        with pytest.raises(ValueError, match=f'--out .*{file} is a file, not a folder'):
+            check_writable(str(path), '--out', is_file=is_file)
+    with pytest.raises(ValueError, match='is a folder: name a file'):
+        check_writable(str(tmp_path), '--out', is_file=True)
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_what_is_no_checkpoint_is_said(tmp_path):

@@ -1,0 +1,40 @@
+"""What the parts of a config are built of, and which options these take."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+
+from mmengine.registry import Registry
+
+
+def constructor_parameters(kind: Callable) -> tuple[dict[str, inspect.Parameter], bool]:
+    """Return the parameters of a class, with those of its base classes that it passes on.
+
+    The second value says whether it takes any other name too.
+    """
+    parameters = {}
+    steps = [a.__init__ for a in kind.__mro__[:-1]] if inspect.isclass(kind) else [kind]
+    for step in steps:
+        own = inspect.signature(step).parameters
+        for name, parameter in own.items():
+            if name != 'self' and parameter.kind not in (
+                parameter.VAR_KEYWORD,
+                parameter.VAR_POSITIONAL,
+            ):
+                parameters.setdefault(name, parameter)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in own.values()):
+            return parameters, False
+    return parameters, True
+
+
+def find_kind(node: Mapping, registry: Registry, scope: str | None) -> Callable | None:
+    """Return what a registry builds of a dict with a type, None if it does not know it."""
+    kind = node.get('type')
+    if not isinstance(kind, str):
+        return kind
+    with registry.switch_scope_and_registry(node.get('_scope_', scope)) as found:
+        try:
+            return found.get(kind)
+        except RuntimeError:
+            return None
