@@ -14,7 +14,7 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 from posts import write_posts, write_vectors
 
 from mmcalib.hooks import fit_vocabulary
-from mmcalib.reports.tables import COLUMNS
+from mmcalib.metric_keys import HEADLINE
 from mmcalib.runs.config import DATALOADERS, load_config, use_evaluation
 from mmcalib.runs.option_names import check_constructors
 from mmcalib.runs.preflight import check_metrics
@@ -173,7 +173,7 @@ def test_a_training_and_an_evaluation_step(path):
         evaluator.process(model.test_step(data))
         values = evaluator.evaluate(2)
         assert cfg.default_hooks.checkpoint.save_best in values
-        assert all(values[key] >= 0 for key in COLUMNS if key.startswith('calibration'))
+        assert all(values[key] >= 0 for key in HEADLINE if key.startswith('calibration'))
 
 
 @pytest.mark.usefixtures('_shallow')

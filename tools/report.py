@@ -14,9 +14,10 @@ from mmcalib.metrics import PROTOCOLS
 from mmcalib.reports import formats
 from mmcalib.reports.collect import collect_runs
 from mmcalib.reports.tables import tables_of
+from mmcalib.run_files import whole_file
 
-FORMATS = ('text', 'markdown', 'csv', 'html')
-SUFFIXES = {'.txt': 'text', '.md': 'markdown', '.csv': 'csv', '.html': 'html'}
+FORMATS = ('text', 'markdown', 'csv', 'json', 'html')
+SUFFIXES = {'.txt': 'text', '.md': 'markdown', '.csv': 'csv', '.json': 'json', '.html': 'html'}
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -52,8 +53,8 @@ def main() -> None:
     except FileNotFoundError as error:
         parser.error(str(error))
     tables = tables_of(runs, args.protocol)
-    if kind == 'csv':
-        content = formats.comma_separated(tables)
+    if kind in ('csv', 'json'):
+        content = formats.comma_separated(tables) if kind == 'csv' else formats.measured(tables)
         print('\n'.join(formats.notes(tables, others)), file=sys.stderr)
     elif kind == 'html':
         from mmcalib.reports import html  # takes matplotlib along
@@ -65,8 +66,8 @@ def main() -> None:
         width = Console().width if sys.stdout.isatty() and not args.out else formats.WIDTH
         content = formats.text(tables, others, width)
     if args.out:
-        Path(args.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(args.out).write_text(content + '\n', encoding='utf-8')
+        with whole_file(args.out) as path:
+            path.write_text(content + '\n', encoding='utf-8')
     else:
         print(content)
 

@@ -39,7 +39,7 @@ def main() -> None:
     try:
         names = run_figures.names_of(args.runs, args.names)
         if args.kind == 'reliability':
-            figure = run_figures.draw_reliabilities(
+            figure = run_figures.reliability_figure(
                 args.runs,
                 names,
                 num_bins=args.num_bins,
@@ -48,7 +48,7 @@ def main() -> None:
                 zoom=args.zoom,
             )
         else:
-            figure = run_figures.draw_maps(args.runs, names, worst=args.kind == 'worst')
+            figure = run_figures.confidence_map_figure(args.runs, names, worst=args.kind == 'worst')
         Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(args.out, dpi=args.dpi)
     except (FileNotFoundError, ValueError) as error:

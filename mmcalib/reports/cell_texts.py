@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from mmcalib.metric_keys import is_percentage
+from mmcalib.metric_keys import INTERVAL, is_percentage, metric_heading
+from mmcalib.reports.tables import Row, Table
 
 NOTHING = '–'
 
@@ -28,3 +29,33 @@ def mean_and_deviation(values: Sequence[float], key: str) -> str:
     if len(values) == 1:
         return mean
     return f'{mean} ± {number_text(statistics.stdev(values), key)}'
+
+
+def header(table: Table) -> list[str]:
+    """Return the headings of a table's columns."""
+    names = ['loss', 'runs']
+    for key in table.columns:
+        names += [metric_heading(key), *(['paper'] if _has_published(table, key) else [])]
+    return names
+
+
+def cells(table: Table, row: Row) -> list[str]:
+    """Return a row's texts, one for each heading."""
+    texts = [row.label, str(len(row.runs))]
+    for key in table.columns:
+        texts.append(mean_and_deviation(row.values(key), key) + _interval(row, key))
+        if _has_published(table, key):
+            texts.append(number_text(row.paper[key], key) if key in row.paper else NOTHING)
+    return texts
+
+
+def _has_published(table: Table, key: str) -> bool:
+    return any(key in row.paper for row in table.rows)
+
+
+def _interval(row: Row, key: str) -> str:
+    """Return the interval of a single run's metric; that of several is said by their deviation."""
+    ends = [row.values(f'{key}{end}') for end in INTERVAL]
+    if len(row.runs) > 1 or not all(ends):
+        return ''
+    return ' [{}, {}]'.format(*(number_text(values[0], key) for values in ends))

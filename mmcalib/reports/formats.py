@@ -1,19 +1,22 @@
-"""Tables of runs as text, Markdown and CSV."""
+"""Tables of runs as text, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
-from mmcalib.reports.tables import Row, Table
+from mmcalib.metric_keys import INTERVAL
+from mmcalib.reports.cell_texts import cells, header
+from mmcalib.reports.tables import Table
 
-NAMES = {'accuracy/top1': 'top-1'}
 WIDTH = 200  # of text that is not for a terminal
 
 
@@ -21,11 +24,12 @@ def text(tables: Sequence[Table], others: Mapping[str, Sequence[str]], width: in
     """Return tables as a terminal shows them."""
     console = Console(file=io.StringIO(), width=width)
     for table in tables:
-        grid = RichTable(title=table.name, title_justify='left', box=box.SIMPLE_HEAD)
+        # As Text, since names of runs and losses are no markup.
+        grid = RichTable(title=Text(table.name), title_justify='left', box=box.SIMPLE_HEAD)
         for index, name in enumerate(header(table)):
-            grid.add_column(name, justify='left' if index == 0 else 'right')
+            grid.add_column(Text(name), justify='left' if index == 0 else 'right')
         for row in table.rows:
-            grid.add_row(*cells(table, row))
+            grid.add_row(*map(Text, cells(table, row)))
         console.print(grid)
         for note in table.notes:
             console.print(note, markup=False, highlight=False, soft_wrap=True)
@@ -40,12 +44,16 @@ def markdown(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> st
     lines = []
     for table in tables:
         names = header(table)
-        lines += [f'### {table.name}', '']
-        lines += [f'| {" | ".join(names)} |', '|---|' + '--:|' * (len(names) - 1)]
-        lines += [f'| {" | ".join(cells(table, row))} |' for row in table.rows]
+        lines += [f'### {table.name}', '', _markdown_row(names)]
+        lines += ['|---|' + '--:|' * (len(names) - 1)]
+        lines += [_markdown_row(cells(table, row)) for row in table.rows]
         lines += ['', *(f'- {note}' for note in table.notes), '']
     lines += [f'- {line}' for line in others_left_out(others)]
     return '\n'.join(lines).rstrip()
+
+
+def _markdown_row(texts: Sequence[str]) -> str:
+    return f'| {" | ".join(text.replace("|", "&#124;") for text in texts)} |'
 
 
 def comma_separated(tables: Sequence[Table]) -> str:
@@ -53,7 +61,7 @@ def comma_separated(tables: Sequence[Table]) -> str:
 
     It has no place for the notes of the tables.
     """
-    keys = list(dict.fromkeys(key for table in tables for key in table.columns))
+    keys = list(dict.fromkeys(key for table in tables for key in _all_keys(table)))
     file = io.StringIO()
     writer = csv.writer(file, lineterminator='\n')
     parts = ('mean', 'std', 'paper')
@@ -70,43 +78,40 @@ def comma_separated(tables: Sequence[Table]) -> str:
     return file.getvalue().rstrip()
 
 
+def measured(tables: Sequence[Table]) -> str:
+    """Return the metrics of each run as JSON, without paths: a file for pages to quote from."""
+    content = [
+        {
+            'name': table.name,
+            'notes': [note for note in table.notes if note.startswith('Evaluation')],
+            'rows': [
+                {
+                    'label': row.label,
+                    'runs': [
+                        {'seed': run.seed, 'date': run.date, 'metrics': run.metrics}
+                        for run in sorted(row.runs, key=lambda run: (str(run.seed), run.date))
+                    ],
+                }
+                for row in table.rows
+            ],
+        }
+        for table in tables
+    ]
+    return json.dumps(content, indent=1, ensure_ascii=False)
+
+
+def _all_keys(table: Table) -> list[str]:
+    """Return the columns of a table with the ends of their intervals behind them."""
+    found = {key for row in table.rows for run in row.runs for key in run.metrics}
+    ends = ('', *INTERVAL)
+    return [key + end for key in table.columns for end in ends if not end or key + end in found]
+
+
 def notes(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return what a CSV leaves out."""
+    """Return what a CSV or a JSON file leaves out."""
     return [f'{table.name}: {note}' for table in tables for note in table.notes] + others_left_out(
         others
     )
-
-
-def mean_and_deviation(values: Sequence[float]) -> str:
-    """Return ``mean ± standard deviation``, the mean of a single value, a dash of none."""
-    if not values:
-        return '–'
-    mean = f'{statistics.mean(values):.2f}'
-    return f'{mean} ± {statistics.stdev(values):.2f}' if len(values) > 1 else mean
-
-
-def header(table: Table) -> list[str]:
-    """Return the headings of a table's columns."""
-    names = ['loss', 'runs']
-    for key in table.columns:
-        names.append(f'{NAMES.get(key, key.split("/")[-1])} (%)')
-        if _published(table):
-            names.append('paper')
-    return names
-
-
-def cells(table: Table, row: Row) -> list[str]:
-    """Return a row's texts, one for each heading."""
-    texts = [row.label, str(len(row.runs))]
-    for key in table.columns:
-        texts.append(mean_and_deviation(row.values(key)))
-        if _published(table):
-            texts.append(f'{row.paper[key]:.2f}' if key in row.paper else '–')
-    return texts
-
-
-def _published(table: Table) -> bool:
-    return any(row.paper for row in table.rows)
 
 
 def others_left_out(others: Mapping[str, Sequence[str]]) -> list[str]:

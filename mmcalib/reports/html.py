@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 from string import Template
@@ -14,8 +14,10 @@ from matplotlib.figure import Figure
 from rich.progress import track
 
 from mmcalib.reports import run_figures
-from mmcalib.reports.collect import ReportedRun
-from mmcalib.reports.formats import cells, header, others_left_out
+from mmcalib.reports.cell_texts import cells, header
+from mmcalib.reports.formats import others_left_out
+from mmcalib.reports.results_file import ReportedRun
+from mmcalib.reports.sweep_summary import read_sweep
 from mmcalib.reports.tables import Table
 from mmcalib.run_files import SWEEP
 from mmcalib.visualization import draw_sweeps
@@ -60,8 +62,8 @@ def build_page(
 
     Each data set and network has its table, the reliability diagrams of one run of each loss, side
     by side and overlaid, and for segmentors the images that those runs share and the worst of each.
-    Finished sweeps below the folders have their curves. A run without the files that a figure is
-    drawn from is left out of it, and named below the table.
+    Sweeps below the folders have their curves. What a figure cannot be drawn from, because it is
+    missing, broken or not yet far enough, is left out of it and named.
 
     Args:
         tables: Of :func:`mmcalib.reports.tables.tables_of`.
@@ -74,62 +76,76 @@ def build_page(
         drawn, notes = _figures(table)
         parts += [f'<h2>{escape(table.name)}</h2>', _table(table)]
         parts += [_list([*table.notes, *notes]), *drawn]
-    paths = sorted({path for folder in folders for path in Path(folder).rglob(SWEEP)})
-    if paths:
+    folders_of_sweeps = sorted(
+        {path.parent for root in folders for path in Path(root).rglob(SWEEP)}
+    )
+    if folders_of_sweeps:
         parts.append('<h2>Sweeps</h2>')
-    for path in paths:
-        figure = draw_sweeps([json.loads(path.read_text(encoding='utf-8'))])
-        parts.append(_image(figure, str(path.parent)))
+    for folder in folders_of_sweeps:
+        try:
+            parts.append(_image(draw_sweeps([read_sweep(folder)]), str(folder)))
+        except ValueError as error:
+            parts.append(_list([f'{folder} is not drawn: {error}.']))
     parts.append(_list(others_left_out(others)))
     return PAGE.substitute(title=escape(title), body='\n'.join(part for part in parts if part))
 
 
 def _figures(table: Table) -> tuple[list[str], list[str]]:
-    """Return the figures of a table, and notes of runs that lack what they are drawn from."""
-    drawn, notes = [], []
-    # Of each loss the first seed that has the files.
-    statistics, maps = {}, {}
-    for row in table.rows:
-        for found, find in (
-            (statistics, run_figures.find_statistics),
-            (maps, run_figures.find_maps),
-        ):
-            run = next((run for run in row.runs if _has(run, find)), None)
-            if run is not None:
-                found[row.label] = run.path
-    missing = [row.label for row in table.rows if row.label not in statistics]
-    if missing:
-        notes.append(f'No reliability diagram, since a file is missing: {", ".join(missing)}.')
-    if statistics:
-        paths, names = list(statistics.values()), list(statistics)
-        drawn.append(
-            _image(
-                run_figures.draw_reliabilities(paths, names), 'Reliability diagrams, one run each'
-            )
-        )
-        if len(paths) > 1:
-            figure = run_figures.draw_reliabilities(paths, names, overlay=True)
-            drawn.append(_image(figure, 'The same in one panel'))
-    if maps:
-        paths, names = list(maps.values()), list(maps)
+    """Return the figures of a table, and notes of what cannot be drawn."""
+    statistics, notes = _first_of_each(table, run_figures.read_statistics, 'reliability diagram')
+    maps, broken = _first_of_each(table, run_figures.read_maps, None)
+    notes += broken
+    wanted = []
+    paths, names = [run.path for run in statistics.values()], list(statistics)
+    if paths:
+        draw = partial(run_figures.reliability_figure, paths, names)
+        wanted.append(('Reliability diagrams, one run each', draw))
+    if len(paths) > 1:
+        wanted.append(('The same in one panel', partial(draw, overlay=True)))
+    paths, names = [run.path for run in maps.values()], list(maps)
+    if paths:
+        draw = partial(run_figures.confidence_map_figure, paths, names)
+        wanted.append(('Confidence maps, one run of each loss', draw))
+    for path, name in zip(paths, names, strict=True):
+        if run_figures.read_maps(path).worst:
+            draw = partial(run_figures.confidence_map_figure, [path], [name], worst=True)
+            wanted.append((f'Worst-calibrated test images, {name}', draw))
+    drawn = []
+    for caption, draw in wanted:
         try:
-            figure = run_figures.draw_maps(paths, names)
-            drawn.append(_image(figure, 'Confidence maps, one run of each loss'))
+            drawn.append(_image(draw(), caption))
         except ValueError as error:
-            notes.append(f'No confidence maps: {error}.')
-        for path, name in zip(paths, names, strict=True):
-            if run_figures.find_maps(path).worst:
-                figure = run_figures.draw_maps([path], [name], worst=True)
-                drawn.append(_image(figure, f'Worst-calibrated test images, {name}'))
+            notes.append(f'Not drawn, {caption[0].lower()}{caption[1:]}: {error}.')
     return drawn, notes
 
 
-def _has(run: ReportedRun, find) -> bool:
-    try:
-        find(run.path)
-    except FileNotFoundError:
-        return False
-    return True
+def _first_of_each(
+    table: Table, read: Callable[[str], object], what: str | None
+) -> tuple[dict[str, ReportedRun], list[str]]:
+    """Return the first run of each row that has a whole file, and notes of the others.
+
+    Args:
+        table: The rows.
+        read: Reads the file of a run, or raises a FileNotFoundError or a ValueError.
+        what: Is drawn from it, and said to be missing where no run of a row has a file; None for
+            what most runs do not have.
+    """
+    found, notes = {}, []
+    for row in table.rows:
+        for run in row.runs:
+            try:
+                read(run.path)
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                notes.append(f'{error}.')
+                continue
+            found[row.label] = run
+            break
+    missing = [row.label for row in table.rows if row.label not in found]
+    if missing and what:
+        notes.append(f'No {what}, since a file is missing or broken: {", ".join(missing)}.')
+    return found, notes
 
 
 def _table(table: Table) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.reports.collect import read_results
+from mmcalib.reports.results_file import read_results
 from mmcalib.run_files import MAPS, RESULTS, STATISTICS
 from mmcalib.visualization import (
     ConfidenceMaps,
@@ -17,26 +17,36 @@ from mmcalib.visualization import (
     draw_reliability,
     reliability_of,
 )
+from mmcalib.visualization.kept_confidence_maps import BROKEN_FILE
 
 
-def find_statistics(path: str | Path) -> Path:
-    """Return the file of statistics that a path names, or that a work dir holds.
+def read_statistics(path: str | Path) -> CalibrationStatistics:
+    """Return the statistics in a file, or in a work dir.
 
     Raises:
-        FileNotFoundError: If there is none, saying how to get it.
+        FileNotFoundError: If there are none, saying how to get them.
+        ValueError: If the file is cut off, or another one.
     """
     hint = (
         'tools/test.py leaves them in the work dir, and so does '
         "CalibrationMetric(out_file='….npz') where it is told to"
     )
-    return _find(path, STATISTICS, 'statistics', hint)
+    file = _find(path, STATISTICS, 'statistics', hint)
+    try:
+        statistics = CalibrationStatistics.load(file)
+    except BROKEN_FILE as error:
+        raise ValueError(f'{file} cannot be read ({error}): test that run again') from error
+    if statistics.cells.ndim != 2 or len(statistics.cells) != 3:
+        raise ValueError(f'{file} holds no table of confidences: test that run again')
+    return statistics
 
 
-def find_maps(path: str | Path) -> ConfidenceMaps:
+def read_maps(path: str | Path) -> ConfidenceMaps:
     """Return the confidence maps in a file, or in a work dir.
 
     Raises:
         FileNotFoundError: If there are none, saying how to get them.
+        ValueError: If the file is cut off, or another one.
     """
     hint = (
         'they are of segmentation, where a test with a ConfidenceMapHook in default_hooks leaves '
@@ -68,11 +78,13 @@ def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[st
 
 
 def _loss(run: Path) -> str:
-    results = (run if run.is_dir() else run.parent) / RESULTS
-    return read_results(results).label if results.is_file() else str(run)
+    try:
+        return read_results((run if run.is_dir() else run.parent) / RESULTS).label
+    except (OSError, ValueError):  # the file of a figure can be whole without it
+        return str(run)
 
 
-def draw_reliabilities(
+def reliability_figure(
     runs: Sequence[str | Path],
     names: Sequence[str],
     *,
@@ -88,7 +100,7 @@ def draw_reliabilities(
     """
     diagrams = [
         reliability_of(
-            CalibrationStatistics.load(find_statistics(run)),
+            read_statistics(run),
             name,
             num_bins=num_bins,
             equal_mass=equal_mass,
@@ -98,9 +110,11 @@ def draw_reliabilities(
     return draw_reliability(diagrams, overlay=overlay, zoom=zoom)
 
 
-def draw_maps(runs: Sequence[str | Path], names: Sequence[str], *, worst: bool = False) -> Figure:
+def confidence_map_figure(
+    runs: Sequence[str | Path], names: Sequence[str], *, worst: bool = False
+) -> Figure:
     """Draw the images that all runs have, below one another, or the worst of each run."""
-    maps = [find_maps(run) for run in runs]
+    maps = [read_maps(run) for run in runs]
     for name, others in zip(names[1:], maps[1:], strict=True):
         if others.classes != maps[0].classes:
             raise ValueError(f'{name} has other classes than {names[0]}: compare runs of one set')

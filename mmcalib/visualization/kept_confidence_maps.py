@@ -15,7 +15,7 @@ from mmcalib.metrics import binned_calibration_error
 from mmcalib.run_files import whole_file
 
 # What numpy raises for files that are cut off, overwritten, or of another kind.
-BROKEN = (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
+BROKEN_FILE = (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
 ARRAYS = ('image', 'label', 'predicted', 'conf', 'valid', 'table')
 
 
@@ -105,5 +105,5 @@ class ConfidenceMaps:
                         for number, view in enumerate(info[kind])
                     ]
                 return cls(**info)
-        except BROKEN as error:
+        except BROKEN_FILE as error:
             raise ValueError(f'{path} does not hold confidence maps: {error!r}') from error

@@ -87,7 +87,7 @@ def test_bins_of_few_images_have_no_interval():
 
 
 def test_nothing_to_draw_is_said():
-    with pytest.raises(ValueError, match='num_bins must be at least 1, got 0'):
+    with pytest.raises(ValueError, match='num_bins must be an integer of at least 1, got 0'):
         reliability_of(statistics(), 'CE', num_bins=0)
     empty = statistics()
     empty.cells = empty.cells[:, :0]
@@ -103,13 +103,13 @@ def test_runs_are_called_by_their_loss(runs, tmp_path):
     with pytest.raises(ValueError, match='2 runs need as many names, got 1'):
         run_figures.names_of(runs, ['a'])
     with pytest.raises(FileNotFoundError, match=r'no statistics .*tools/test\.py leaves them'):
-        run_figures.find_statistics(tmp_path)
+        run_figures.read_statistics(tmp_path)
     with pytest.raises(FileNotFoundError, match=r'no confidence maps .*ConfidenceMapHook'):
-        run_figures.find_maps(tmp_path)
+        run_figures.read_maps(tmp_path)
 
 
 def test_only_shared_images_are_put_side_by_side(runs):
-    maps = [run_figures.find_maps(run).views for run in runs]
+    maps = [run_figures.read_maps(run).views for run in runs]
     views = run_figures.side_by_side(maps, ['CE', 'LS'])
     assert [view.name for view in views] == ['CE, image 1', 'LS, image 1']
     with pytest.raises(ValueError, match='no image in common'):
@@ -165,5 +165,5 @@ def test_a_page_names_the_runs_that_lack_files(runs, tmp_path):
     shutil.copytree(runs[0], tmp_path / 'more' / '<b>')
     found, others = collect_runs([tmp_path])
     text = html.build_page(tables_of(found), others, [tmp_path], title='a < b')
-    assert 'No reliability diagram, since a file is missing: LS.' in text
+    assert 'No reliability diagram, since a file is missing or broken: LS.' in text
     assert '<title>a &lt; b</title>' in text and '<b>' not in text

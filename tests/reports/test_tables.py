@@ -1,15 +1,17 @@
 """Tables of runs: which are averaged, which are named, and where the paper's figures stand."""
 
 import csv
+import hashlib
 import io
 import json
 
 import pytest
 from commands import ROOT, call_here
 
+from mmcalib.metric_keys import HEADLINE
 from mmcalib.reports import formats, published
 from mmcalib.reports.collect import collect_runs
-from mmcalib.reports.tables import COLUMNS, tables_of
+from mmcalib.reports.tables import tables_of
 
 CIFAR10 = dict(type='CIFAR10', split='test', samples=10000)
 VOC = dict(type='PascalVOCDataset', ann_file='ImageSets/Segmentation/val.txt', samples=1449)
@@ -34,6 +36,24 @@ def write(folder, experiment, *, ece=4.0, quality='accuracy/top1', old=False, **
             date='2026-01-01',
         )
     (folder / 'results.json').write_text(json.dumps(run | content))
+
+
+def trained(**parts):
+    """What a training leaves of itself beside its loss."""
+    config = dict(
+        network=dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=50)),
+        data=dict(type='CIFAR10', split='train'),
+        augmentation=[[dict(type='RandomCrop', padding=4), dict(type='PackInputs')]],
+        batch_size=128,
+        optimizer=dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1)),
+        length=dict(by_epoch=True, max_epochs=350),
+        loss_schedules=[],
+        other_losses={},
+        initial_weights=None,
+    )
+    config |= parts
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+    return dict(digest=digest, config=config)
 
 
 def only_table(*folders, **options):
@@ -110,6 +130,105 @@ def test_old_results_are_read_and_named(tmp_path):
     assert any('unknown protocol' in note and 'old0' in note for note in table.notes)
 
 
+@pytest.mark.parametrize(
+    ('parts', 'words'),
+    [
+        (dict(data=dict(type='CIFAR10', split='train', noise=0)), 'noise 0'),
+        (dict(batch_size=64), 'batch size 64'),
+        (dict(optimizer=dict(type='AmpOptimWrapper')), 'optimizer AmpOptimWrapper'),
+        (dict(length=dict(by_epoch=True, max_epochs=30)), '30 epochs'),
+        (dict(initial_weights='a.pth'), 'initial weights a.pth'),
+        (dict(other_losses={'model.aux.loss': CE}), 'model.aux.loss CrossEntropyLoss'),
+        (dict(loss_schedules=[dict(parameter='margin', factor=-1)]), 'margin schedule'),
+        (dict(augmentation=[[dict(type='PackInputs')]]), 'no RandomCrop'),
+        (
+            dict(augmentation=[[dict(type='RandomCrop', padding=2), dict(type='PackInputs')]]),
+            'RandomCrop padding 2',
+        ),
+        (
+            dict(augmentation=[[dict(type='PackInputs'), dict(type='RandomCrop', padding=4)]]),
+            'config ',
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else '',
+)
+def test_another_training_is_a_row_and_said(parts, words, tmp_path):
+    name = 'mbls/resnet50_cifar10'
+    write(tmp_path / 'a', name, trained=trained())
+    write(tmp_path / 'b', name, trained=trained(**parts))
+    first, second = only_table(tmp_path).rows
+    assert len(first.runs) == len(second.runs) == 1 and first.label != second.label
+    (other,) = [row for row in (first, second) if row.runs[0].path == str(tmp_path / 'b')]
+    assert other.label.startswith(f'MbLS m=6 α=0.1, {words}')
+    for seed in (1, 2):  # most trainings need no words, but have them in a note
+        write(tmp_path / f'a{seed}', name, seed=seed, loss=CE, trained=trained())
+    table = only_table(tmp_path)
+    labels = [row.label for row in table.rows]
+    assert labels[0] == 'CE' and sum(words in label for label in labels) == (
+        2 if words == 'config ' else 1
+    )
+
+
+def test_tables_are_of_data_and_network_not_of_names(tmp_path):
+    small = dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=18))
+    write(tmp_path / 'a', 'ce/cifar', loss=CE, trained=trained())
+    write(tmp_path / 'b', 'other/name', seed=1, loss=CE, trained=trained())
+    write(tmp_path / 'c', 'ce/cifar', loss=CE, trained=trained(network=small))
+    clean = dict(data_options=dict(noise=0))
+    write(tmp_path / 'd', 'ce/cifar', loss=CE, trained=trained(), evaluation=clean)
+    tables = tables_of(collect_runs([tmp_path])[0])
+    assert [(table.name, len(table.rows[0].runs)) for table in tables] == [
+        ('cifar', 2),
+        ('cifar, backbone depth 18', 1),
+        ('cifar, noise 0', 1),
+    ]
+    assert any('under several names: cifar, name' in note for note in tables[0].notes)
+
+
+def test_older_results_stand_in_the_table_of_their_name_and_in_rows_of_their_own(tmp_path):
+    for seed in range(2):
+        write(tmp_path / f'new{seed}', 'mbls/resnet50_cifar10', seed=seed, trained=trained())
+    write(tmp_path / 'old', 'mbls/resnet50_cifar10')
+    rows = only_table(tmp_path).rows
+    assert [(row.label, len(row.runs)) for row in rows] == [
+        ('MbLS m=6 α=0.1', 2),
+        ('MbLS m=6 α=0.1, training not recorded', 1),
+    ]
+
+
+def test_every_metric_is_a_column(tmp_path):
+    metrics = {
+        'calibration/NLL': 0.25, 'accuracy/top5': 99.0, 'calibration/ECE': 3.0,
+        'calibration/ECE_low': 2.0, 'calibration/ECE_high': 4.5, 'accuracy/top1': 90.0,
+        'ece25/ECE': 3.5, 'confusion_matrix/result': [[1, 2], [3, 4]],
+    }  # fmt: skip
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', metrics=metrics)
+    text = formats.markdown([only_table(tmp_path)], {})
+    assert (
+        '| loss | runs | top-1 (%) | paper | ECE (%) | paper | NLL (nats) | top-5 (%) |'
+        ' ece25/ECE (%) |' in text
+    )
+    assert '| 90.00 | 95.25 | 3.00 [2.00, 4.50] | 1.16 | 0.2500 | 99.00 | 3.50 |' in text
+    (line,) = csv.DictReader(io.StringIO(formats.comma_separated([only_table(tmp_path)])))
+    assert line['calibration/ECE_low mean'] == '2.0'
+    (table,) = json.loads(formats.measured([only_table(tmp_path)]))
+    assert table['rows'][0]['runs'][0]['metrics'] == {
+        key: value for key, value in metrics.items() if 'confusion' not in key
+    }
+
+
+def test_names_are_no_markup(tmp_path):
+    loss = dict(type='My[/bold]Loss', option='a|b')
+    write(tmp_path / '[red]', 'x/[blink]data', loss=loss)
+    (tmp_path / '[i]').mkdir()
+    (tmp_path / '[i]/results_val.json').write_text('{}')
+    runs, others = collect_runs([tmp_path])
+    text = formats.text(tables_of(runs), others)
+    for part in ('My[/bold]Loss option=a|b', '[blink]data', '[i]'):
+        assert part in text
+    assert 'My[/bold]Loss option=a&#124;b |' in formats.markdown(tables_of(runs), others)
+
+
 def test_a_second_run_of_a_seed_is_named(tmp_path):
     write(tmp_path / 'a', 'mbls/resnet50_cifar10', ece=9.0)
     write(tmp_path / 'b', 'mbls/resnet50_cifar10', ece=3.0, date='2026-02-02')
@@ -142,7 +261,10 @@ def test_unfinished_runs_are_named(tmp_path):
     assert others == {
         'unfinished or not tested, no results.json': [str(tmp_path / 'c'), str(tmp_path / 'd')],
         'not tested, only validated': [str(tmp_path / 'e')],
-        'unreadable results.json': [str(tmp_path / 'f'), str(tmp_path / 'g')],
+        'unreadable results.json': [
+            f'{tmp_path / "f"} (Expecting value: line 1 column 16 (char 15))',
+            f'{tmp_path / "g"} (it holds no metrics of a test)',
+        ],
     }
 
 
@@ -200,7 +322,7 @@ def test_the_published_figures_are_of_our_configs():
         assert (root / 'ce' / f'{name}.py').is_file()
         assert 'MbLS' in entry['values']
         for figures in entry['values'].values():
-            assert set(figures) <= set(COLUMNS)
+            assert set(figures) <= set(HEADLINE)
             assert all(0 < value < 100 for value in figures.values())
 
 

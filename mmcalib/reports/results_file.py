@@ -1,0 +1,128 @@
+"""What one results.json says, of this version or an older one, checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from pathlib import Path
+
+from mmcalib.reports.loss_labels import loss_label
+
+NOTHING = type(None)
+# What the parts of a file are, if they are there. Nothing else in it is read.
+TYPES = {
+    'experiment': str,
+    'seed': (int, NOTHING),
+    'date': str,
+    'loss': (dict, NOTHING),
+    'loss.type': str,
+    'calibration': (dict, NOTHING),
+    'calibration.methods': list,
+    'calibration.forced': list,
+    'training': dict,
+    'training.epochs': int,
+    'training.iterations': int,
+    'training.finished': (bool, NOTHING),
+    'trained': (dict, NOTHING),
+    'trained.digest': str,
+    'trained.config': dict,
+    'trained.config.other_losses': dict,
+    'evaluation': (dict, NOTHING),
+    'evaluation.dataset': dict,
+    'evaluation.dataset.samples': int,
+    'evaluation.data_options': dict,
+    'evaluation.protocol': str,
+    'evaluation.convention': str,
+    'evaluation.num_bins': int,
+    'evaluation.tta': bool,
+}
+REQUIRED = (
+    *('experiment', 'metrics', 'loss.type', 'calibration.methods', 'calibration.forced'),
+    *('trained.digest', 'trained.config', 'evaluation.dataset', 'evaluation.dataset.samples'),
+)
+
+
+@dataclass
+class ReportedRun:
+    """A tested run; older files lack all but the experiment and the metrics."""
+
+    path: str
+    experiment: str
+    metrics: dict[str, float]
+    seed: int | None = None
+    loss: dict | None = None
+    trained: dict | None = None
+    calibration: dict | None = None
+    training: dict = field(default_factory=dict)
+    evaluation: dict | None = None
+    date: str = ''
+
+    @property
+    def config(self) -> dict | None:
+        """What was trained beside the loss, None if the file does not say."""
+        return self.trained and self.trained['config']
+
+    @property
+    def length(self) -> str:
+        """How long the training was to be."""
+        for key in ('epochs', 'iterations'):
+            if self.training.get(key):
+                return f'{self.training[key]} {key}'
+        return 'unknown length'
+
+    @property
+    def label(self) -> str:
+        """The loss, and how the model was calibrated afterwards."""
+        label = loss_label(self.loss) if self.loss else self.experiment
+        if not self.calibration:
+            return label
+        forced = ''.join(f', {reason}' for reason in self.calibration['forced'])
+        return f'{label} + {" + ".join(map(str, self.calibration["methods"]))}{forced}'
+
+
+def read_results(path: Path) -> ReportedRun:
+    """Read a results.json.
+
+    Raises:
+        OSError: If it cannot be opened.
+        ValueError: If it is cut off or another file; the message says what is wrong with it.
+    """
+    try:
+        content = json.loads(path.read_text(encoding='utf-8'))
+    except RecursionError as error:
+        raise ValueError('it is nested too deeply') from error
+    if not isinstance(content, dict) or not isinstance(content.get('metrics'), dict):
+        raise ValueError('it holds no metrics of a test')
+    for name, kind in TYPES.items():
+        _check(content, name, kind)
+    known = {key: content[key] for key in ReportedRun.__dataclass_fields__ if key in content}
+    return ReportedRun(**{**known, 'path': str(path.parent), 'metrics': _numbers(content)})
+
+
+def _check(content: Mapping, name: str, kind: type | tuple[type, ...]) -> None:
+    """Raise a ValueError if a part is of another type, or lacks what it cannot be without."""
+    *path, last = name.split('.')
+    node = content
+    for key in path:
+        node = node.get(key)
+        if node is None:
+            return
+    if last not in node:
+        if name in REQUIRED:
+            raise ValueError(f'it has no {name}')
+        return
+    value = node[last]
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise ValueError(f'its {name} is {value!r}')
+
+
+def _numbers(content: Mapping) -> dict[str, float]:
+    """Return the metrics that are numbers; a confusion matrix, say, is none."""
+    metrics = content['metrics']
+    for key, value in metrics.items():
+        if isinstance(value, (str, bool, NOTHING)):
+            raise ValueError(f'its metric {key} is {value!r}')
+    return {key: value for key, value in metrics.items() if isinstance(value, Real)}
