@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,20 @@ def experiment_name(config_path: str) -> str:
         last = len(parts) - 1 - parts[::-1].index('configs')
         return '/'.join(parts[last + 1 :])
     return path.name
+
+
+def check_writable(path: str | Path) -> None:
+    """Raise an OSError that names the file if it cannot be written, before a run of hours.
+
+    Its folder may be missing; none is made yet.
+    """
+    path = Path(path)
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f'.{path.stem}.', suffix=path.suffix):
+            pass
+    except OSError as error:
+        raise type(error)(f'{path} cannot be written: {error.strerror} ({folder})') from error
 
 
 @contextmanager

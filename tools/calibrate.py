@@ -6,23 +6,15 @@ The new checkpoint is one of the same model, for every tool that reads the old o
 import argparse
 import inspect
 
-from rich.console import Console
-from rich.table import Table
-
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.temperature_scaler import CRITERIA
-from mmcalib.runs.checkpoint_calibration import (
-    Calibration,
-    Options,
-    calibrate,
-    check_options,
-    check_out,
-)
+from mmcalib.reports.calibration_summary import print_calibration
+from mmcalib.runs.calibration_refusals import check_out, check_splits
+from mmcalib.runs.checkpoint_calibration import SPLITS, CalibrationOptions, calibrate_checkpoint
 from mmcalib.runs.checkpoints import check_checkpoint
 from mmcalib.runs.command_line import add_runner_arguments
-from mmcalib.runs.config import SPLITS, load_config, set_loader_defaults, set_work_dir
-from mmcalib.runs.model_logits import NUM_SAMPLES
-from mmcalib.runs.predicting_layer import METRICS
+from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
+from mmcalib.runs.drawn_predictions import NUM_SAMPLES
 from mmcalib.runs.preflight import check_data
 from mmcalib.runs.runner import build_runner
 
@@ -54,7 +46,7 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         parser.add_argument(f'--{name}', type=float, metavar='LAMBDA', help=f'penalty on {what}')
     parser.add_argument(
         '--split',
-        choices=SPLITS[::-1],
+        choices=SPLITS,
         default='val',
         help='what to fit on (default: val); test is refused without --force',
     )
@@ -97,7 +89,7 @@ def make_scaler(args: argparse.Namespace):
     return SCALERS[args.method](**given)
 
 
-def prepare(args: argparse.Namespace, options: Options):
+def prepare(args: argparse.Namespace, options: CalibrationOptions):
     """Return the config that the arguments ask for."""
     check_checkpoint(args.checkpoint)
     check_out(args.out, args.checkpoint, overwrite=args.overwrite)
@@ -106,39 +98,17 @@ def prepare(args: argparse.Namespace, options: Options):
     set_work_dir(cfg, args.work_dir)
     cfg.load_from = args.checkpoint
     cfg.resume = False
-    check_options(cfg, options)
+    check_splits(cfg, split=options.split, test=options.test, force=options.force)
     set_loader_defaults(cfg, not args.no_pin_memory)
     splits = {options.split, 'test'} if options.test else {options.split}
     check_data(cfg, tuple(f'{split}_dataloader' for split in sorted(splits)))
     return cfg
 
 
-def show(result: Calibration) -> None:
-    """Print what was found as a table, before and after, and as sentences."""
-    units = {name: '' if name in ('NLL', 'Brier') else ' (%)' for name in METRICS}
-    table = Table('split', '', *(f'{name}{unit}' for name, unit in units.items()))
-    comparisons = {result.meta['split']: result.fitted}
-    if result.tested is not None:
-        comparisons['test'] = result.tested
-    for split, comparison in comparisons.items():
-        for when, values in (('before', comparison.before), ('after', comparison.after)):
-            table.add_row(
-                split,
-                when,
-                *(
-                    f'{values[name]:.2f}' if unit else f'{values[name]:.4f}'
-                    for name, unit in units.items()
-                ),
-            )
-    Console().print(table)
-    for note in result.notes:
-        print(note)
-
-
 def main() -> None:
     parser, args = parse_args()
     try:
-        options = Options(
+        options = CalibrationOptions(
             split=args.split,
             test=args.test,
             num_samples=args.samples,
@@ -150,11 +120,10 @@ def main() -> None:
         scaler = make_scaler(args)
         cfg = prepare(args, options)
         runner = build_runner(cfg, complete_weights=True)
-        result = calibrate(runner, scaler, args.checkpoint, args.out, options)
-    except (FileNotFoundError, ImportError, ValueError) as error:
+        result = calibrate_checkpoint(runner, scaler, args.checkpoint, args.out, options)
+    except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
-    show(result)
-    print(f'Written: {args.out}')
+    print_calibration(result, args.out)
 
 
 if __name__ == '__main__':

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import partial
-from pathlib import Path
 
 import torch
-from mmengine.config import Config
 from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
 from mmcalib import __version__
-from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.logit_scaler import LogitScaler
-from mmcalib.posthoc.temperature_scaler import TemperatureScaler
-from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler
-from mmcalib.runs.model_logits import NUM_SAMPLES, Sample, gather, passes
-from mmcalib.runs.predicting_layer import TOLERANCE, Comparison, compare, find_layers, fold
+from mmcalib.inputs import check_choice, check_integer
+from mmcalib.metrics import CalibrationMetric
+from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
+from mmcalib.run_files import whole_file
+from mmcalib.runs.before_and_after import (
+    COMPARED_METRICS,
+    BeforeAndAfter,
+    measure_before_and_after,
+)
+from mmcalib.runs.calibration_refusals import check_not_calibrated, check_splits
+from mmcalib.runs.drawn_predictions import NUM_SAMPLES, DrawnPredictions, draw_predictions
+from mmcalib.runs.model_logits import reader_of_all
+from mmcalib.runs.predicting_layer import TOLERANCE, find_predicting_layers, fold_layers
 from mmcalib.runs.results import CALIBRATION, describe_dataset
 
-HELD_OUT = (
-    'Fit on data that no test sees: a part of the training images that the training left out, as '
-    'SeededSplit draws it in the _heldout configs; or --force, which the checkpoint will say'
-)
+SPLITS = ('val', 'test')
 
 
 @dataclass
-class Options:
+class CalibrationOptions:
     """What a calibration is to do.
 
     Attributes:
@@ -51,27 +52,16 @@ class Options:
     num_bins: int = 15
     force: bool = False
 
-
-@dataclass
-class Calibration:
-    """What came of it.
-
-    Attributes:
-        meta: What the checkpoint says of it, under ``meta['calibration']``.
-        fitted: Before and after on the split it was fitted on.
-        tested: The same on the test split, None if not asked for.
-        notes: Sentences for the user.
-    """
-
-    meta: dict
-    fitted: Comparison
-    tested: Comparison | None
-    notes: list[str] = field(default_factory=list)
+    def __post_init__(self) -> None:
+        check_choice('split', self.split, SPLITS)
+        check_integer('num_samples', self.num_samples)
+        check_integer('seed', self.seed, least=0)
+        CalibrationMetric(COMPARED_METRICS, num_bins=self.num_bins)  # refuses wrong numbers
 
 
-def calibrate(
-    runner: Runner, scaler: LogitScaler, checkpoint: str, out: str, options: Options
-) -> Calibration:
+def calibrate_checkpoint(
+    runner: Runner, scaler: LogitScaler, checkpoint: str, out: str, options: CalibrationOptions
+) -> dict:
     """Fit a scaling to a model's logits, fold it into its last layer and write a checkpoint.
 
     The file differs from the original in the tensors of that layer (nearly always a weight and a
@@ -83,70 +73,56 @@ def calibrate(
         scaler: Not fitted yet.
         checkpoint: The file to read.
         out: The file to write.
-        options: See :class:`Options`.
+        options: See :class:`CalibrationOptions`.
+
+    Returns:
+        What the checkpoint says of it under ``meta['calibration']``.
 
     Raises:
         ValueError: If no linear layer makes the model's logits, as found by running it; for what
-            :func:`check_options` and :func:`read_checkpoint` refuse; for data that determine no
-            scaling.
+            :mod:`~mmcalib.runs.calibration_refusals` refuses; for data that determine no scaling.
     """
-    forced = check_options(runner.cfg, options)
-    content, reasons = read_checkpoint(checkpoint, force=options.force)
-    forced += reasons
-    state = content['state_dict']
-    try:
-        loop = runner.val_loop if options.split == 'val' else runner.test_loop
-    except ValueError as error:  # as mmengine's, which cannot pack an empty list
-        raise ValueError(
-            f'the {options.split} split is empty or cannot be read: {error}'
-        ) from error
-    runner.call_hook('before_run')
-    runner.load_or_resume()
-    model, loader = runner.model, loop.dataloader
-    ignore_index = _ignore_index(model)
+    forced = check_splits(runner.cfg, split=options.split, test=options.test, force=options.force)
+    content = read_checkpoint(checkpoint)
+    forced += check_not_calibrated(content['meta'], force=options.force)
+    loaders = load_model_and_data(runner, options)
+    model, loader, ignore_index = runner.model, loaders[options.split], _ignore_index(runner.model)
 
     # Before the long part: is there a layer to fold into, and is it in the file?
     batch = next(iter(loader))
-    names = find_layers(model, batch, mixes_classes=isinstance(scaler, MatrixScaler))
-    keys = _keys_in_checkpoint(state, model, names)
-    if not isinstance(scaler, TemperatureScaler):
+    names = find_predicting_layers(model, batch, mixes_classes=scaler.per_class)
+    keys = _keys_in_checkpoint(content['state_dict'], model, names)
+    if scaler.per_class:
         _check_bias(model, names)
 
-    sample = gather(
+    drawn = draw_predictions(
         model,
         loader,
         num_samples=options.num_samples,
         seed=options.seed,
         ignore_index=ignore_index,
     )
-    scaler.fit(sample.logits, sample.labels)
-    errors = _errors(scaler, sample)
-    if options.every_prediction and not sample.is_everything:
-        scaler.refine(passes(model, loader, ignore_index=ignore_index))
+    scaler.fit(drawn.logits, drawn.labels)
+    errors = _standard_errors(scaler, drawn)
+    if options.every_prediction and not drawn.is_everything:
+        scaler.refine(reader_of_all(model, loader, ignore_index=ignore_index))
         if errors:
             errors['sampling_error'] = 0.0
 
-    folded = fold(model, names, scaler)
-    # In the file's precision, so that what is proven is what is written; but half is too coarse.
-    folded = {
-        key: value.to(torch.promote_types(state[keys[key]].dtype, torch.float32))
-        for key, value in folded.items()
-    }
-    measure = partial(
-        _measure,
-        model,
-        scaler=scaler,
-        tensors=folded,
-        num_bins=options.num_bins,
-        ignore_index=ignore_index,
-    )
-    fitted = tested = measure(loader, text=f'Before and after, {options.split}')
-    if options.split != 'test':
-        tested = None
-        if options.test:
-            tested = measure(runner.test_loop.dataloader, text='Before and after, test')
+    tensors = _in_precision_of(content['state_dict'], keys, fold_layers(model, names, scaler))
+    results = {}
+    for split, data in loaders.items():
+        results[split] = measure_before_and_after(
+            model,
+            data,
+            scaler,
+            tensors,
+            num_bins=options.num_bins,
+            ignore_index=ignore_index,
+            text=f'Before and after, {split}',
+        )
+        _check_proof(results[split])
 
-    everything = options.every_prediction or sample.is_everything
     meta = {
         'method': next(name for name, kind in SCALERS.items() if type(scaler) is kind),
         'options': {k: v for k, v in vars(scaler).items() if not k.endswith('_') and k[0] != '_'},
@@ -155,15 +131,16 @@ def calibrate(
         'split': options.split,
         'dataset': {
             **describe_dataset(runner.cfg[f'{options.split}_dataloader'].dataset),
-            'samples': sample.num_images,
+            'samples': drawn.num_images,
         },
-        'num_predictions': sample.population,
-        'num_fitted': sample.population if everything else len(sample.labels),
+        'num_predictions': drawn.population,
+        'num_fitted': scaler.num_predictions_,
         'seed': options.seed,
         'num_bins': options.num_bins,
         'layers': names,
-        'fitted': asdict(fitted),
-        'tested': asdict(tested) if tested else None,
+        'threshold': _threshold(model),
+        'fitted': asdict(results[options.split]),
+        'tested': asdict(results['test']) if 'test' in results else None,
         'forced': forced,
         'checkpoint': os.path.basename(checkpoint),
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),
@@ -172,84 +149,40 @@ def calibrate(
     if CALIBRATION in content['meta']:
         meta['earlier'] = content['meta'][CALIBRATION]
     content['meta'][CALIBRATION] = meta
-    state.update({keys[key]: value for key, value in folded.items()})
-    Path(out).resolve().parent.mkdir(parents=True, exist_ok=True)
-    torch.save(content, out)
-    return Calibration(meta, fitted, tested, _notes(meta, sample, _threshold(model)))
+    content['state_dict'].update({keys[name]: tensor for name, tensor in tensors.items()})
+    with whole_file(out) as temporary:
+        torch.save(content, temporary)
+    runner.call_hook('after_run')
+    return meta
 
 
-def check_options(cfg: Config, options: Options) -> list[str]:
-    """Return for what reasons a forced calibration may mislead, judged by the config.
-
-    Raises:
-        ValueError: If the config lacks a split, or there is such a reason and it is not forced.
-    """
-    for split in [options.split, *(['test'] if options.test else [])]:
-        if cfg.get(f'{split}_dataloader') is None:
-            raise ValueError(f'the config has no {split}_dataloader')
-    if cfg.get('launcher', 'none') != 'none':
-        raise ValueError(f'calibrating runs on one process: leave out --launcher {cfg.launcher}')
-    if options.num_samples < 1:
-        raise ValueError(f'at least one prediction must be drawn, got {options.num_samples}')
-    if options.split == 'test':
-        return [_refuse('fitted on the test split', HELD_OUT, force=options.force)]
-    if same_data(cfg.val_dataloader, cfg.get('test_dataloader')):
-        reason = "fitted on the validation split, which is the config's test split as well"
-        return [_refuse(reason, HELD_OUT, force=options.force)]
-    return []
-
-
-def same_data(one: Mapping | None, other: Mapping | None) -> bool:
-    """Return whether two dataloaders' configs read the same data, whatever their pipelines."""
-    if one is None or other is None:
-        return False
-    return _without_pipeline(one['dataset']) == _without_pipeline(other['dataset'])
-
-
-def check_out(out: str, checkpoint: str, *, overwrite: bool) -> None:
-    """Raise a ValueError if the file to write is there already, or is the one to read."""
-    if os.path.realpath(out) == os.path.realpath(checkpoint):
-        raise ValueError(f'--out {out} is the checkpoint itself: name another file')
-    if os.path.isdir(out):
-        raise ValueError(f'--out {out} is a folder: name a file in it')
-    if os.path.exists(out) and not overwrite:
-        raise ValueError(f'--out {out} exists: name another file, or add --overwrite')
-
-
-def read_checkpoint(path: str, *, force: bool) -> tuple[dict, list[str]]:
-    """Return a checkpoint with its ``state_dict`` and ``meta``, and why to calibrate it misleads.
-
-    Raises:
-        ValueError: If it has been calibrated before, and this is not forced.
-    """
+def read_checkpoint(path: str) -> dict:
+    """Return a checkpoint with its ``state_dict`` and ``meta``, which bare weights lack."""
     content = CheckpointLoader.load_checkpoint(path, map_location='cpu')
     if 'state_dict' not in content:  # the bare weights, as of some model zoos
         content = {'state_dict': content}
-    content = {**content, 'meta': dict(content.get('meta') or {})}
-    earlier = content['meta'].get(CALIBRATION)
-    if not earlier:
-        return content, []
-    hint = (
-        f'It holds a {earlier["method"]} scaling, fitted on {earlier["split"]} at '
-        f'{earlier["date"]}: take the original, {earlier["checkpoint"]}; or --force, which puts '
-        'another scaling on top, and the checkpoint will tell of both'
-    )
-    return content, [_refuse('calibrated before', hint, force=force)]
+    return {**content, 'meta': dict(content.get('meta') or {})}
 
 
-def _refuse(reason: str, hint: str, *, force: bool) -> str:
-    if not force:
-        raise ValueError(f'refused: {reason}. {hint}')
-    return reason
+def load_model_and_data(runner: Runner, options: CalibrationOptions) -> dict[str, Iterable]:
+    """Load a Runner's weights as its own ``val`` and ``test`` do, and return loaders by split.
 
+    First all loops, then ``before_run``, then the checkpoint: so hooks that compare a checkpoint
+    with the data of the run see all of them.
 
-def _without_pipeline(node: object) -> object:
-    if isinstance(node, Mapping):
-        skipped = ('pipeline', 'test_mode', 'lazy_init', 'serialize_data')
-        return {key: _without_pipeline(value) for key, value in node.items() if key not in skipped}
-    if isinstance(node, (list, tuple)):
-        return [_without_pipeline(item) for item in node]
-    return os.path.normpath(node) if isinstance(node, str) and '/' in node else node
+    Raises:
+        ValueError: If a split is empty or cannot be read.
+    """
+    loaders = {}
+    for split in dict.fromkeys([options.split, *(['test'] if options.test else [])]):
+        try:
+            loop = runner.val_loop if split == 'val' else runner.test_loop
+        except ValueError as error:  # as mmengine's, which cannot pack an empty list
+            raise ValueError(f'the {split} split is empty or cannot be read: {error}') from error
+        loaders[split] = loop.dataloader
+    runner.call_hook('before_run')
+    runner.load_or_resume()
+    return loaders
 
 
 def _head(model: nn.Module) -> nn.Module | None:
@@ -264,6 +197,7 @@ def _ignore_index(model: nn.Module) -> int:
 
 
 def _threshold(model: nn.Module) -> float | None:
+    """Return above which probability a binary head predicts its class, None of another head."""
     head = _head(model)
     return head.threshold if getattr(head, 'out_channels', None) == 1 else None
 
@@ -299,57 +233,36 @@ def _check_bias(model: nn.Module, names: Sequence[str]) -> None:
             )
 
 
-def _measure(model: nn.Module, loader, **options) -> Comparison:
-    """Compare before and after.
+def _in_precision_of(
+    state: Mapping[str, Tensor], keys: Mapping[str, str], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return tensors in the file's precision, so that what is proven is what is written.
 
-    Raises:
-        ValueError: If folding does not reproduce the scaled logits.
+    But half precision is too coarse for the proof, and becomes single.
     """
-    result = compare(model, loader, **options)
-    if not result.difference <= TOLERANCE:
-        raise ValueError(
-            f'folding was tried, but the logits differ from the scaled ones by '
-            f'{result.difference:.1e} of the largest: the head changes them after its last layer. '
-            'Nothing was written'
-        )
-    return result
+    return {
+        name: tensor.to(torch.promote_types(state[keys[name]].dtype, torch.float32))
+        for name, tensor in tensors.items()
+    }
 
 
-def _errors(scaler: LogitScaler, sample: Sample) -> dict[str, float]:
+def _standard_errors(scaler: LogitScaler, drawn: DrawnPredictions) -> dict[str, float]:
     """Return the standard error of a temperature, and the part of it that is due to the draw."""
     if not isinstance(scaler, TemperatureScaler) or scaler.criterion != 'nll' or scaler.at_bound_:
         return {}
-    of_draw = scaler.standard_error(sample.logits, sample.labels)
-    left_out = 1 - len(sample.labels) / sample.population
+    of_draw = scaler.standard_error(drawn.logits, drawn.labels)
+    left_out = 1 - len(drawn.labels) / drawn.population
     return {
-        'standard_error': scaler.standard_error(sample.logits, sample.labels, sample.images),
+        'standard_error': scaler.standard_error(drawn.logits, drawn.labels, drawn.images),
         'sampling_error': of_draw * left_out**0.5,
     }
 
 
-def _notes(meta: dict, sample: Sample, threshold: float | None) -> list[str]:
-    fitted = meta['fitted']
-    text = f'{meta["method"].capitalize()} scaling'
-    if meta['method'] == 'temperature':
-        text = f'Temperature {meta["parameters"]["temperature"]:.4g}'
-    if 'standard_error' in meta:
-        text += f' ± {meta["standard_error"]:.2g} (standard error over {sample.num_images:,} images'
-        if meta['sampling_error']:
-            text += f', ± {meta["sampling_error"]:.2g} of it by the draw'
-        text += ')'
-    notes = [
-        f'{text}, fitted on {meta["num_fitted"]:,} of {meta["num_predictions"]:,} predictions of '
-        f'{meta["split"]}.'
-    ]
-    for split, result in (('', fitted), (' of test', meta['tested'])):
-        if result is None or (split and meta['split'] == 'test'):
-            continue
-        what = 'class' if threshold is None else f'side of the threshold {threshold}'
-        count = f'{result["changed"]:,} of {result["num_predictions"]:,}'
-        notes.append(f'{count} predictions{split} changed {what}.')
-    notes.append(
-        f'Folded into {" and ".join(meta["layers"])}: its logits are the scaled ones to '
-        f'{fitted["difference"]:.1e}.'
-    )
-    notes += [f'Beware: {reason}.' for reason in meta['forced']]
-    return notes
+def _check_proof(result: BeforeAndAfter) -> None:
+    """Raise a ValueError if folding did not reproduce the scaled logits."""
+    if not result.difference <= TOLERANCE:
+        raise ValueError(
+            f'folding was tried, but the logits differ from the scaled ones by '
+            f'{result.difference:.1e} of the largest: the head changes them after its last layer, '
+            'or they are too large for single precision. Nothing was written'
+        )

@@ -7,44 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mmcalib.metrics import CalibrationMetric
-from mmcalib.metrics.data_samples import read_logits
 from mmcalib.posthoc.logit_scaler import LogitScaler
-from mmcalib.runs.model_logits import ImageLogits, predictor, progress
+from mmcalib.runs.model_logits import predictor
 
 # By how much folded logits may differ from scaled ones, relative to the largest if that is above 1.
 TOLERANCE = 1e-4
-METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-@dataclass
-class Comparison:
-    """A model on a split, before and after folding.
-
-    Attributes:
-        before: Metrics by name, in percent but for NLL and Brier.
-        after: The same after folding.
-        num_predictions: How many valid predictions there are.
-        changed: Of how many of them the predicted class is another.
-        difference: The largest difference of a folded from a scaled logit, relative to the largest
-            scaled logit if that is above 1.
-    """
-
-    before: dict[str, float]
-    after: dict[str, float]
-    num_predictions: int
-    changed: int
-    difference: float
-
-
-def find_layers(model: nn.Module, batch: Any, *, mixes_classes: bool = False) -> list[str]:
+def find_predicting_layers(
+    model: nn.Module, batch: Any, *, mixes_classes: bool = False
+) -> list[str]:
     """Return the names of the layers to scale so that the logits scale: nearly always one.
 
     Layers that ran and have an output per class are tried from the last to run to the first, and
@@ -101,9 +79,9 @@ def find_layers(model: nn.Module, batch: Any, *, mixes_classes: bool = False) ->
         if len(halved) < len(_keys(model, names)):
             effects.append(f'{_list(names)} computes its weight from other parameters')
             continue
-        with swapped(model, halved), predictor(model) as predict:
+        with swapped_parameters(model, halved), predictor(model) as predict:
             found = [image.logits for image in predict(batch)]
-        if _difference([z / 2 for z in logits], found) <= TOLERANCE:
+        if largest_difference([z / 2 for z in logits], found) <= TOLERANCE:
             return names
         unchanged = all(torch.equal(a, b) for a, b in zip(logits, found, strict=True))
         effects.append(
@@ -122,7 +100,7 @@ def find_layers(model: nn.Module, batch: Any, *, mixes_classes: bool = False) ->
     )
 
 
-def fold(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> dict[str, Tensor]:
+def fold_layers(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> dict[str, Tensor]:
     """Return the new tensors of layers, float64 on the CPU, by their keys in the state dict.
 
     Raises:
@@ -145,7 +123,7 @@ def fold(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> dict[st
 
 
 @contextmanager
-def swapped(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+def swapped_parameters(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """Run a model with other values of some parameters, and then its own again."""
     parameters = dict(model.named_parameters())
     kept = {key: parameters[key].data for key in tensors}
@@ -158,64 +136,8 @@ def swapped(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
             parameters[key].data = value
 
 
-def compare(
-    model: nn.Module,
-    loader: Iterable,
-    scaler: LogitScaler,
-    tensors: Mapping[str, Tensor],
-    *,
-    num_bins: int = 15,
-    ignore_index: int = 255,
-    text: str = 'Before and after',
-) -> Comparison:
-    """Run a model on a split as it is and folded, and hold all folded logits against scaled ones.
-
-    Args:
-        model: See :func:`~mmcalib.runs.model_logits.predictor`.
-        loader: Batches of the split.
-        scaler: What was folded.
-        tensors: The folded tensors by key.
-        num_bins: Of ECE and AECE.
-        ignore_index: Label of the pixels to leave out.
-        text: What the progress bar says.
-    """
-    before, after = (
-        CalibrationMetric(METRICS, num_bins=num_bins, ignore_index=ignore_index) for _ in range(2)
-    )
-    total = changed = images = 0
-    difference = 0.0
-    with predictor(model) as predict:
-        for batch in progress(loader, text):
-            ours = predict(batch)
-            # Both runs write into the same data samples, so those of the first are read first.
-            read = [_read(image, ignore_index) for image in ours]
-            before.process(None, [image.sample for image in ours])
-            with swapped(model, tensors):
-                folded = predict(batch)
-            after.process(None, [image.sample for image in folded])
-            images += len(ours)
-            for (logits, predicted), image in zip(read, folded, strict=True):
-                new_logits, new_predicted = _read(image, ignore_index)
-                total += len(predicted)
-                changed += int((predicted != new_predicted).sum())
-                if len(predicted):
-                    scaled = scaler.transform(logits)
-                    difference = max(difference, _difference([scaled], [new_logits]))
-    values = [
-        {key.split('/')[-1]: value for key, value in metric.evaluate(images).items()}
-        for metric in (before, after)
-    ]
-    return Comparison(*values, num_predictions=total, changed=changed, difference=difference)
-
-
-def _read(image: ImageLogits, ignore_index: int) -> tuple[Tensor, Tensor]:
-    logits, _, predicted = read_logits(
-        image.sample, image.logits, ignore_index=ignore_index, name=image.name
-    )
-    return logits, predicted
-
-
-def _difference(expected: Iterable[Tensor], found: Iterable[Tensor]) -> float:
+def largest_difference(expected: Iterable[Tensor], found: Iterable[Tensor]) -> float:
+    """Return by how much logits differ, relative to the largest expected one if that is above 1."""
     largest = 0.0
     for a, b in zip(expected, found, strict=True):
         if not b.isfinite().all():

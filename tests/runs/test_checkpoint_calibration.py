@@ -3,18 +3,21 @@
 import json
 import os
 import runpy
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from commands import ROOT, call, call_here
-from mmengine.registry import DATASETS, MODELS, init_default_scope
+from mmengine.hooks import Hook
+from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
+from mmengine.runner import BaseLoop
 
 from mmcalib.posthoc import TemperatureScaler
-from mmcalib.runs.checkpoint_calibration import same_data
+from mmcalib.runs.calibration_refusals import same_data
 from mmcalib.runs.config import load_config, set_loader_defaults
-from mmcalib.runs.model_logits import gather
+from mmcalib.runs.drawn_predictions import draw_predictions
 from mmcalib.runs.results import describe_calibration
 from mmcalib.runs.runner import build_runner
 
@@ -277,6 +280,100 @@ def test_no_file_is_lost(digits, run, tmp_path):
     assert digits.read_bytes() == content
 
 
+def test_another_name_of_the_checkpoint_is_the_checkpoint(digits, run, tmp_path):
+    original = tmp_path / 'original.pth'
+    shutil.copy(digits, original)
+    content = original.read_bytes()
+    os.link(original, tmp_path / 'hard.pth')
+    os.symlink(original, tmp_path / 'soft.pth')
+    for name in ('hard.pth', 'soft.pth'):
+        assert 'is the checkpoint itself' in run(
+            DIGITS, original, '--overwrite', out=name, fails=True
+        )
+        assert 'is the checkpoint itself' in run(
+            DIGITS, name, '--overwrite', out=original, fails=True
+        )
+        assert original.read_bytes() == content
+    # A link to another file is replaced, and that file is not written into.
+    (tmp_path / 'other.pth').write_text('mine')
+    os.symlink('other.pth', tmp_path / 'link.pth')
+    run(DIGITS, original, '--overwrite', out='link.pth')
+    assert (tmp_path / 'other.pth').read_text() == 'mine'
+    assert not (tmp_path / 'link.pth').is_symlink()
+
+
+def test_a_kill_while_it_is_written_leaves_the_old_file(digits, run, tmp_path, monkeypatch):
+    (tmp_path / 'out.pth').write_text('mine')
+    save = torch.save
+
+    def killed(content, path):
+        save(content, path)
+        os.truncate(path, 1000)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, 'save', killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(DIGITS, digits, '--overwrite')
+    assert (tmp_path / 'out.pth').read_text() == 'mine'
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['out.pth', 'work']
+
+
+@pytest.mark.parametrize(
+    ('out', 'message'),
+    [
+        ('file/out.pth', 'file/out.pth cannot be written: Not a directory'),
+        ('n' * 300 + '.pth', 'cannot be written: File name too long'),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_found_before_the_fit(out, message, run, tmp_path):
+    (tmp_path / 'file').write_text('mine')
+    torch.save(
+        {'no weights': 1}, tmp_path / 'nothing.pth'
+    )  # so that nothing later can be the cause
+    assert message in run(DIGITS, 'nothing.pth', out=out, fails=True)
+    assert not (tmp_path / 'work').exists()
+
+
+def test_no_gain_is_said(digits, run):
+    """Once calibrated, the same data ask for no other temperature."""
+    run(DIGITS, digits, out='first.pth')
+    _, output = run(DIGITS, 'first.pth', '--force')
+    assert (
+        'No gain to expect: a temperature of 1, no scaling at all, is only 0.0 standard' in output
+    )
+
+
+@HOOKS.register_module()
+class Sequence(Hook):
+    """Notes what runs and which loops there are by then."""
+
+    seen = []
+
+    def note(self, runner, event):
+        loops = [isinstance(loop, BaseLoop) for loop in (runner._val_loop, runner._test_loop)]
+        self.seen.append((event, *loops))
+
+    def before_run(self, runner):
+        self.note(runner, 'before_run')
+
+    def after_load_checkpoint(self, runner, checkpoint):
+        self.note(runner, 'after_load_checkpoint')
+
+    def after_run(self, runner):
+        self.note(runner, 'after_run')
+
+
+@pytest.mark.parametrize('test', [False, True])
+def test_hooks_run_as_in_a_test(test, digits, run, tmp_path):
+    """So that they see all the data that the checkpoint is to be compared with."""
+    Sequence.seen.clear()
+    config = tmp_path / 'digits.py'
+    config.write_text(f"_base_ = '{DIGITS}'\ncustom_hooks = [dict(type='Sequence')]\n")
+    run(config, digits, *(['--test'] if test else []))
+    events = ('before_run', 'after_load_checkpoint', 'after_run')
+    assert Sequence.seen == [(event, True, test) for event in events]
+
+
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
@@ -284,7 +381,9 @@ def test_no_file_is_lost(digits, run, tmp_path):
         (['--diagonal', '1'], 'temperature does not take --diagonal'),
         (['--method', 'matrix', '--off-diagonal', '-1'], 'off_diagonal must be'),
         (['--launcher', 'pytorch'], 'leave out --launcher pytorch'),
-        (['--samples', '0'], 'at least one prediction'),
+        (['--samples', '0'], 'num_samples must be an integer of at least 1'),
+        (['--num-bins', '0'], 'num_bins'),
+        (['--seed', '-1'], 'seed must be'),
         (['--cfg-options', 'val_dataloader.dataset.indices=0'], 'empty'),
         (['--cfg-options', 'model.head.num_classes=7'], 'head.fc'),
     ],
@@ -365,8 +464,8 @@ def test_from_python_on_the_logits_of_a_model(digits, run):
     runner = build_runner(cfg)
     loader = runner.val_loop.dataloader
     runner.load_or_resume()
-    sample = gather(runner.model, loader)
-    scaler = TemperatureScaler().fit(sample.logits, sample.labels)
+    drawn = draw_predictions(runner.model, loader)
+    scaler = TemperatureScaler().fit(drawn.logits, drawn.labels)
     assert scaler.parameters == content['meta']['calibration']['parameters']
 
 

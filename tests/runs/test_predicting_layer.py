@@ -7,8 +7,14 @@ import torch
 from tiny_models import classifier, fcn_head, images, other_head, scenes, segmentor
 
 from mmcalib.posthoc import SCALERS
-from mmcalib.runs.model_logits import gather
-from mmcalib.runs.predicting_layer import TOLERANCE, compare, find_layers, fold, swapped
+from mmcalib.runs.before_and_after import measure_before_and_after
+from mmcalib.runs.drawn_predictions import draw_predictions
+from mmcalib.runs.predicting_layer import (
+    TOLERANCE,
+    find_predicting_layers,
+    fold_layers,
+    swapped_parameters,
+)
 
 LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=8)
 CLASSIFIERS = {
@@ -87,19 +93,19 @@ def make_segmentor(name):
 def check(model, loader, names, method, tolerance=TOLERANCE):
     """Fold and run; the parameters that were not folded must be as they were."""
     before = copy.deepcopy(model.state_dict())
-    assert find_layers(model, loader[0], mixes_classes=method == 'matrix') == names
-    sample = gather(model, loader)
-    scaler = SCALERS[method]().fit(sample.logits, sample.labels)
-    tensors = fold(model, names, scaler)
+    assert find_predicting_layers(model, loader[0], mixes_classes=method != 'temperature') == names
+    drawn = draw_predictions(model, loader)
+    scaler = SCALERS[method]().fit(drawn.logits, drawn.labels)
+    tensors = fold_layers(model, names, scaler)
     assert {key.rsplit('.', 1)[0] for key in tensors} == set(names)
-    result = compare(model, loader, scaler, tensors)
+    result = measure_before_and_after(model, loader, scaler, tensors)
     assert result.difference <= tolerance
     assert result.after['NLL'] < result.before['NLL']
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     # Gathered again from the folded model, they are the scaled ones.
-    with swapped(model, tensors):
-        folded = gather(model, loader)
-    torch.testing.assert_close(folded.logits, scaler.transform(sample.logits), rtol=1e-4, atol=1e-4)
+    with swapped_parameters(model, tensors):
+        folded = draw_predictions(model, loader)
+    torch.testing.assert_close(folded.logits, scaler.transform(drawn.logits), rtol=1e-4, atol=1e-4)
     return result
 
 
@@ -144,33 +150,34 @@ def test_classifiers_that_refuse(name):
     model = classifier(head, form)
     loader = images()
     with pytest.raises(ValueError, match=message):
-        find_layers(model, loader[0])
-        gather(model, loader)
+        find_predicting_layers(model, loader[0])
+        draw_predictions(model, loader)
 
 
 def test_a_head_that_changes_its_logits():
     model = classifier(LINEAR)
     model.head.forward = lambda feats: torch.nn.functional.normalize(model.head.fc(feats[-1]))
     with pytest.raises(ValueError, match=r'head\.fc.* changes nothing'):
-        find_layers(model, images()[0])
+        find_predicting_layers(model, images()[0])
     model.head.forward = lambda feats: model.head.fc(feats[-1]).tanh()
     with pytest.raises(ValueError, match=r'head\.fc.* does not halve the logits'):
-        find_layers(model, images()[0])
+        find_predicting_layers(model, images()[0])
     # What no trial of halves shows, the proof does: here a cap.
     model.head.forward = lambda feats: model.head.fc(feats[-1]).clamp(max=50)
     loader = images()
-    (name,) = find_layers(model, loader[0])
-    sample = gather(model, loader)
-    scaler = SCALERS['temperature']().fit(sample.logits, sample.labels)
+    (name,) = find_predicting_layers(model, loader[0])
+    drawn = draw_predictions(model, loader)
+    scaler = SCALERS['temperature']().fit(drawn.logits, drawn.labels)
     scaler.temperature_ = 0.01
-    assert compare(model, loader, scaler, fold(model, [name], scaler)).difference > 0.01
+    tensors = fold_layers(model, [name], scaler)
+    assert measure_before_and_after(model, loader, scaler, tensors).difference > 0.01
 
 
 def test_a_layer_with_other_parameters():
     model = classifier(LINEAR)
     torch.nn.utils.parametrizations.weight_norm(model.head.fc)
     with pytest.raises(ValueError, match=r'head\.fc computes its weight from other parameters'):
-        find_layers(model, images()[0])
+        find_predicting_layers(model, images()[0])
 
 
 def test_a_mask_transformer_refuses():
@@ -179,7 +186,7 @@ def test_a_mask_transformer_refuses():
         num_layers=1, num_heads=1, embed_dims=8, dropout_ratio=0.0,
     )  # fmt: skip
     with pytest.raises(ValueError, match='no linear layer that a scaling can be folded into'):
-        find_layers(segmentor(head), scenes()[0])
+        find_predicting_layers(segmentor(head), scenes()[0])
 
 
 def test_a_layer_without_a_bias():
@@ -187,15 +194,31 @@ def test_a_layer_without_a_bias():
     model.head.fc.bias = None
     loader = images()
     check(model, loader, ['head.fc'], 'temperature')
-    sample = gather(model, loader)
+    drawn = draw_predictions(model, loader)
     with pytest.raises(ValueError, match=r'head\.fc: .*no bias.*--method temperature'):
-        fold(model, ['head.fc'], SCALERS['vector']().fit(sample.logits, sample.labels))
+        fold_layers(model, ['head.fc'], SCALERS['vector']().fit(drawn.logits, drawn.labels))
 
 
-def test_a_grouped_convolution_takes_no_matrix():
+def test_a_grouped_convolution_takes_a_temperature_alone():
+    """Its classes do not see the same features, so none can take away the mean of all."""
     head = fcn_head()
     model = segmentor(head)
     model.decode_head.conv_seg = torch.nn.Conv2d(8, 4, 1, groups=2)
-    check(model, scenes(), ['decode_head.conv_seg'], 'vector')
+    check(model, scenes(), ['decode_head.conv_seg'], 'temperature')
     with pytest.raises(ValueError, match='no linear layer'):
-        find_layers(model, scenes()[0], mixes_classes=True)
+        find_predicting_layers(model, scenes()[0], mixes_classes=True)
+
+
+@pytest.mark.parametrize('method', SCALERS)
+def test_what_is_added_to_all_logits_changes_no_folded_probability(method):
+    loader, found = images(), []
+    for offset in (0.0, 20.0):
+        model = classifier(LINEAR)
+        model.head.fc.bias.data += offset
+        drawn = draw_predictions(model, loader)
+        scaler = SCALERS[method]().fit(drawn.logits, drawn.labels)
+        tensors = fold_layers(model, ['head.fc'], scaler)
+        assert measure_before_and_after(model, loader, scaler, tensors).difference < TOLERANCE
+        with swapped_parameters(model, tensors):
+            found.append(draw_predictions(model, loader).logits.softmax(1))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-5)

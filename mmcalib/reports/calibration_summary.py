@@ -1,0 +1,107 @@
+"""What people read at the end of a calibration: a table before and after, and a few sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+# In units of their own; all others are in percent.
+NO_PERCENT = ('NLL', 'Brier')
+# Of these more is better.
+HIGHER_IS_BETTER = ('accuracy',)
+# A temperature so many of its standard errors from 1 is not told from 1.
+INDISTINCT = 2.0
+
+
+def print_calibration(calibration: Mapping, out: str) -> None:
+    """Print what a calibration did and whether it was a gain.
+
+    Args:
+        calibration: What the checkpoint says under ``meta['calibration']``.
+        out: The checkpoint that was written.
+    """
+    Console().print(calibration_table(calibration))
+    for sentence in calibration_sentences(calibration):
+        print(sentence)
+    print(f'Written: {out}')
+
+
+def calibration_table(calibration: Mapping) -> Table:
+    """Return metrics before and after, of each split that was measured."""
+    names = list(calibration['fitted']['before'])
+    units = ('' if name in NO_PERCENT else ' (%)' for name in names)
+    table = Table('split', '', *(f'{name}{unit}' for name, unit in zip(names, units, strict=True)))
+    for split, result in _measured(calibration):
+        for when in ('before', 'after'):
+            table.add_row(split, when, *(_printed(name, result[when][name]) for name in names))
+    return table
+
+
+def calibration_sentences(calibration: Mapping) -> list[str]:
+    """Return what was fitted and folded, and every reason to keep the original instead."""
+    sentences = [_fit_sentence(calibration)]
+    threshold = calibration['threshold']
+    for split, result in _measured(calibration):
+        of_split = '' if split == calibration['split'] else f' of {split}'
+        what = 'class' if threshold is None else f'side of the threshold {threshold}'
+        count = f'{result["changed"]:,} of {result["num_predictions"]:,}'
+        sentences.append(f'{count} predictions{of_split} changed {what}.')
+    sentences.append(
+        f'Folded into {" and ".join(calibration["layers"])}: its logits are the scaled ones to '
+        f'{calibration["fitted"]["difference"]:.1e}.'
+    )
+    sentences += [f'Beware: {reason}.' for reason in calibration['forced']]
+    return sentences + no_gain(calibration)
+
+
+def no_gain(calibration: Mapping) -> list[str]:
+    """Return in what a calibration is no gain: a temperature of 1, or figures that got worse."""
+    found = []
+    temperature = calibration['parameters'].get('temperature')
+    error = calibration.get('standard_error', 0.0)
+    if temperature == 1:
+        found.append('No gain: a temperature of 1 is no scaling at all.')
+    elif temperature is not None and abs(temperature - 1) <= INDISTINCT * error:
+        found.append(
+            f'No gain to expect: a temperature of 1, no scaling at all, is only '
+            f'{abs(temperature - 1) / error:.1f} standard errors away. The original may be as good.'
+        )
+    for split, result in _measured(calibration):
+        worse = []
+        for name, before in result['before'].items():
+            after = result['after'][name]
+            change = before - after if name in HIGHER_IS_BETTER else after - before
+            old, new = _printed(name, before), _printed(name, after)
+            if change > 0 and old != new:
+                worse.append(f'{name} from {old} to {new}')
+        if worse:
+            found.append(f'Worse than before on {split}: {", ".join(worse)}.')
+    return found
+
+
+def _measured(calibration: Mapping) -> Iterator[tuple[str, Mapping]]:
+    yield calibration['split'], calibration['fitted']
+    if calibration['tested'] is not None and calibration['split'] != 'test':
+        yield 'test', calibration['tested']
+
+
+def _printed(name: str, value: float) -> str:
+    return f'{value:.4f}' if name in NO_PERCENT else f'{value:.2f}'
+
+
+def _fit_sentence(calibration: Mapping) -> str:
+    text = f'{calibration["method"].capitalize()} scaling'
+    if 'temperature' in calibration['parameters']:
+        text = f'Temperature {calibration["parameters"]["temperature"]:.4g}'
+    if 'standard_error' in calibration:
+        images = calibration['dataset']['samples']
+        text += f' ± {calibration["standard_error"]:.2g} (standard error over {images:,} images'
+        if calibration['sampling_error']:
+            text += f', ± {calibration["sampling_error"]:.2g} of it by the draw'
+        text += ')'
+    return (
+        f'{text}, fitted on {calibration["num_fitted"]:,} of '
+        f'{calibration["num_predictions"]:,} predictions of {calibration["split"]}.'
+    )
