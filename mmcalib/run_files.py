@@ -18,6 +18,12 @@ MAPS = 'confidence_maps.npz'
 SWEEP = 'sweep.json'
 
 
+def of_split(file: str, split: str) -> str:
+    """Return ``calibration_val.npz`` for ``calibration.npz`` and the split ``'val'``."""
+    path = Path(file)
+    return f'{path.stem}_val{path.suffix}' if split == 'val' else file
+
+
 def experiment_name(config_path: str) -> str:
     """Return ``mbls/digits`` for ``configs/mbls/digits.py``, the bare name outside of a `configs`.
 

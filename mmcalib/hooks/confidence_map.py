@@ -11,23 +11,23 @@ import numpy as np
 import torch
 from mmengine import fileio
 from mmengine.dist import collect_results, get_dist_info, is_main_process
-from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmcalib.hooks.reliability_diagram import calibration_metrics, current_step
+from mmcalib.hooks.drawing_hook import SPLIT_NAMES, DrawingHook, calibration_metrics, tested_split
+from mmcalib.inputs import check_integer
 from mmcalib.metrics.calibration_errors import binned_calibration_error
 from mmcalib.metrics.data_samples import map_size, read_map
-from mmcalib.run_files import MAPS
+from mmcalib.run_files import MAPS, of_split
 
 if TYPE_CHECKING:
     from mmcalib.visualization import ConfidenceView
 
 
 @HOOKS.register_module()
-class ConfidenceMapHook(Hook):
+class ConfidenceMapHook(DrawingHook):
     """Draw test images of an mmseg run as the paper does, and those that are calibrated worst.
 
     Each figure has the image, its ground truth, prediction, confidence and errors, and a small
@@ -35,7 +35,8 @@ class ConfidenceMapHook(Hook):
     images of the largest calibration error of the set. They go to all backends of the run's
     visualizer, as ``confidence_map_<index>`` and ``confidence_map_worst``, at the end of the test,
     from the main process. What they were drawn from stays as ``confidence_maps.npz`` in the work
-    dir, for ``tools/visualize.py``, which also puts several runs side by side.
+    dir (``confidence_maps_val.npz`` of a test on the validation split), for
+    ``tools/visualize.py``, which also puts several runs side by side.
 
     The calibration error of each image is that of the run's first ``CalibrationMetric``. Beside it
     little is computed, and only for the images that are kept, of which there are never more than
@@ -50,12 +51,10 @@ class ConfidenceMapHook(Hook):
             and columns.
 
     Raises:
-        ValueError: If an option is outside its range; before a test, if its evaluator has no
+        TypeError: If an option is no integer.
+        ValueError: If one is outside its range; before a test, if its evaluator has no
             ``CalibrationMetric``; while testing, for samples that are no segmentor's.
     """
-
-    # After the numbers are logged.
-    priority = 'LOW'
 
     def __init__(
         self,
@@ -66,17 +65,12 @@ class ConfidenceMapHook(Hook):
         max_images: int = 16,
         max_size: int = 512,
     ) -> None:
-        for name, value, least in (
-            ('interval', interval, 0), ('worst', worst, 0), ('max_images', max_images, 0),
-            ('max_size', max_size, 1),
-        ):  # fmt: skip
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f'{name} must be an integer of at least {least}, got {value!r}')
-        self.interval = interval
+        super().__init__()
+        self.interval = check_integer('interval', interval, least=0)
         self.indices = None if indices is None else frozenset(indices)
-        self.worst = worst
-        self.max_images = max_images
-        self.max_size = max_size
+        self.worst = check_integer('worst', worst, least=0)
+        self.max_images = check_integer('max_images', max_images, least=0)
+        self.max_size = check_integer('max_size', max_size)
 
     @property
     def enabled(self) -> bool:
@@ -86,6 +80,7 @@ class ConfidenceMapHook(Hook):
     def before_test(self, runner: Runner) -> None:
         if not self.enabled:
             return
+        self._data = SPLIT_NAMES[tested_split(runner)]
         self._metric = calibration_metrics(runner.test_evaluator, self)[0]
         self._seen = 0
         self._size = len(runner.test_dataloader.dataset)
@@ -127,7 +122,7 @@ class ConfidenceMapHook(Hook):
             views = [view for chosen, _ in parts for view in chosen]
             views = sorted(views, key=lambda view: view.index)[: self.max_images]
             worst = _worst([view for _, bad in parts for view in bad], self.worst)
-            self._draw(runner, views, worst)
+            self._add_figures(runner, views, worst)
 
     def _is_due(self, index: int) -> bool:
         if len(self._views) >= self.max_images:
@@ -158,7 +153,7 @@ class ConfidenceMapHook(Hook):
         path = sample.get('img_path')
         return ConfidenceView(
             index=index,
-            name=Path(path).name if path else f'test image {index}',
+            name=Path(path).name if path else f'{self._data} image {index}',
             image=_image(path, inputs, size, tuple(pixels.label.shape)),
             label=pixels.label.numpy().astype(np.int16),
             predicted=pixels.predicted.numpy().astype(np.int16),
@@ -167,22 +162,24 @@ class ConfidenceMapHook(Hook):
             table=bins.numpy().copy(),
         )
 
-    def _draw(self, runner: Runner, views: list, worst: list) -> None:
+    def _add_figures(self, runner: Runner, views: list, worst: list) -> None:
         from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps, to_rgb
 
         meta: Mapping = runner.test_dataloader.dataset.metainfo
         style = dict(classes=list(meta['classes']), palette=meta.get('palette'))
-        ConfidenceMaps(views, worst, **style).save(Path(runner.work_dir, MAPS))
+        file = of_split(MAPS, tested_split(runner))
+        ConfidenceMaps(views, worst, **style).save(Path(runner.work_dir, file))
         if views or worst:
             count = len(views) + bool(worst)
             print_log(f'Drawing {count} figures of confidence maps.', logger='current')
         figures = [(f'confidence_map_{view.index}', [view], '') for view in views]
         if worst:
-            title = f'The {len(worst)} worst-calibrated of {self._size:,} test images'
+            title = f'The {len(worst)} worst-calibrated of {self._size:,} {self._data} images'
             figures.append(('confidence_map_worst', worst, title))
         for name, rows, title in figures:
             figure = draw_confidence_maps(rows, **style, title=title, diagrams=not title)
-            runner.visualizer.add_image(name, to_rgb(figure), current_step(runner))
+            step = self.evaluated_step(runner, 'test')
+            runner.visualizer.add_image(name, to_rgb(figure), step)
 
 
 def _worst(views: list[ConfidenceView], count: int) -> list[ConfidenceView]:

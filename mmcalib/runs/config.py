@@ -13,6 +13,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import METRICS
 
+from mmcalib.hooks.drawing_hook import TESTED_SPLIT
 from mmcalib.run_files import experiment_name
 from mmcalib.runs.option_names import check_option_keys
 
@@ -112,6 +113,7 @@ def test_on_validation(cfg: Config) -> None:
     cfg.test_dataloader = deepcopy(cfg.val_dataloader)
     cfg.test_evaluator = deepcopy(cfg.val_evaluator)
     cfg.setdefault('test_cfg', dict())
+    cfg[TESTED_SPLIT] = 'val'
 
 
 def set_loader_defaults(

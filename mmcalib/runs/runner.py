@@ -17,8 +17,9 @@ from mmengine.runner import Runner
 
 from mmcalib.hooks.checkpoint_meta import CheckpointMeta
 from mmcalib.hooks.complete_weights import CompleteWeights
+from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.run_files import RESULTS, VALIDATION_RESULTS, experiment_name
+from mmcalib.run_files import RESULTS, VALIDATION_RESULTS, experiment_name, of_split
 from mmcalib.runs.checkpoints import LAST_WEIGHTS, best_checkpoint
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.results import results_of
@@ -122,16 +123,17 @@ def run_test(
     """Test, and leave what later tools read in the work dir.
 
     That is ``results.json`` with the metrics and what
-    :func:`~mmcalib.runs.results.results_of` says, and the statistics of each
-    ``CalibrationMetric`` in ``calibration.npz``, or the name of its prefix and protocol. Of the
-    split ``'val'`` both names end in ``_val``.
+    :func:`~mmcalib.runs.results.results_of` says, and ``calibration.npz`` with what the
+    ``CalibrationMetric`` has counted; see :func:`~mmcalib.hooks.drawing_hook.kept_statistics` for
+    more than one. Of the split ``'val'`` their names end in ``_val``.
     """
     ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
     for metric in ours:
         metric.keep_statistics = True
     metrics = runner.test()
     if is_main_process():
-        _save_statistics(ours, Path(runner.work_dir), '_val' if split == 'val' else '')
+        for name, statistics in kept_statistics(ours).items():
+            statistics.save(Path(runner.work_dir, of_split(f'{name}.npz', split)))
         result = {
             'experiment': experiment_name(runner.cfg.filename),
             'checkpoint': str(checkpoint),
@@ -142,15 +144,3 @@ def run_test(
         name = VALIDATION_RESULTS if split == 'val' else RESULTS
         mmengine.dump(result, Path(runner.work_dir, name), indent=2)
     return metrics
-
-
-def _save_statistics(metrics: list[CalibrationMetric], folder: Path, ending: str) -> None:
-    saved = {}
-    for metric in metrics:
-        name, statistics = metric.prefix, metric.statistics
-        if statistics.protocol != 'pooled':
-            name += f'_{statistics.protocol}'
-        if name in saved:  # as ECE and AECE are when listed one by one
-            statistics.metrics = saved[name].metrics | statistics.metrics
-        saved[name] = statistics
-        statistics.save(folder / f'{name}{ending}.npz')

@@ -11,6 +11,7 @@ from mmcalib.hooks import ConfidenceMapHook, ReliabilityDiagramHook
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.data_samples import read_map, read_prediction
 from mmcalib.runs.config import load_config, set_loader_defaults
+from mmcalib.runs.config import test_on_validation as validate_in_test
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
 from mmcalib.visualization import ConfidenceMaps
 
@@ -118,6 +119,98 @@ def test_validation_has_diagrams_by_epoch_and_tensorboard_gets_them(tmp_path):
     assert [image.step for image in log.Images('reliability_diagram_val')] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ('schedule', 'meta', 'step'),
+    [
+        ({}, dict(epoch=10, iter=200), 10),
+        ({}, {}, 0),
+        (dict(_delete_=True, type='IterBasedTrainLoop', max_iters=90), dict(epoch=1, iter=40), 40),
+        # As mmengine writes into a checkpoint that was the best when it was validated.
+        (
+            dict(_delete_=True, type='IterBasedTrainLoop', max_iters=90, val_interval=20),
+            dict(epoch=1, iter=41),
+            40,
+        ),
+    ],
+)
+def test_figures_have_the_epoch_of_the_checkpoint_they_are_of(schedule, meta, step, tmp_path):
+    runner = build_runner(config('digit_scenes', tmp_path, train_cfg=schedule))
+    torch.save({'state_dict': runner.model.state_dict(), 'meta': meta}, tmp_path / CHECKPOINT)
+    runner.load_checkpoint(str(tmp_path / CHECKPOINT))
+    run_test(runner, CHECKPOINT)
+    assert f'reliability_diagram_test_{step}.png' in drawn(tmp_path)
+    assert f'confidence_map_0_{step}.png' in drawn(tmp_path)
+
+
+def test_the_last_weights_have_the_epoch_of_their_training(tmp_path):
+    options = {'train_cfg.max_epochs': 2, 'train_dataloader.dataset.indices': 64}
+    cfg = config('digits', tmp_path, **options, **{'train_cfg.val_interval': 1})
+    runner = build_runner(cfg)
+    meta = dict(epoch=1, iter=1)  # of the checkpoint that a training was resumed from
+    hook = next(hook for hook in runner.hooks if isinstance(hook, ReliabilityDiagramHook))
+    hook.after_load_checkpoint(runner, {'meta': meta})
+    runner.train()
+    assert hook.evaluated_step(runner, 'test') == 2
+    hook.after_load_checkpoint(runner, {'meta': meta})
+    assert (hook.evaluated_step(runner, 'test'), hook.evaluated_step(runner, 'val')) == (1, 2)
+
+
+def test_what_is_drawn_of_validation_data_says_so(tmp_path):
+    cfg = config('digit_scenes', tmp_path)
+    cfg.val_dataloader.dataset.indices = 6
+    validate_in_test(cfg)
+    set_loader_defaults(cfg)
+    runner = build_runner(cfg)
+    hook = next(hook for hook in runner.hooks if isinstance(hook, ReliabilityDiagramHook))
+    assert hook.splits == ('test',)
+    run_test(runner, CHECKPOINT, split='val')
+    assert [name for name in drawn(tmp_path) if 'reliability' in name] == [
+        'reliability_diagram_val_0.png'
+    ]
+    assert sorted(path.name for path in tmp_path.glob('*.npz')) == [
+        'calibration_val.npz', 'confidence_maps_val.npz',
+    ]  # fmt: skip
+    assert ConfidenceMaps.load(tmp_path / 'confidence_maps_val.npz').views[0].name == (
+        'validation image 0'
+    )
+
+
+def test_metrics_of_equal_options_share_a_file_and_a_diagram(tmp_path):
+    cfg = config('digits', tmp_path)
+    cfg.test_evaluator = [dict(type='ECE', num_bins=25), dict(type='AECE', num_bins=25)]
+    metrics = run_test(build_runner(cfg), CHECKPOINT)
+    assert drawn(tmp_path) == ['reliability_diagram_test_0.png']
+    (path,) = tmp_path.glob('*.npz')
+    statistics = CalibrationStatistics.load(path)
+    assert (path.name, statistics.num_bins) == ('calibration.npz', 25)
+    assert statistics.metrics == {
+        key.removeprefix('calibration/'): value for key, value in metrics.items()
+    }
+
+
+def test_metrics_of_other_options_have_their_own(tmp_path):
+    cfg = config('digits', tmp_path)
+    cfg.test_evaluator = [
+        dict(type='ECE', num_bins=25), dict(type='AECE', num_bins=15),
+        dict(type='ECE', prefix='a/b'), dict(type='MCE', num_bins=15, convention='torchmetrics'),
+    ]  # fmt: skip
+    cfg.test_evaluator[-1] |= dict(type='CalibrationMetric', metrics=['MCE'])
+    run_test(build_runner(cfg), CHECKPOINT)
+    found = {path.stem: CalibrationStatistics.load(path) for path in tmp_path.glob('*.npz')}
+    said = {name: (each.num_bins, sorted(each.metrics)) for name, each in found.items()}
+    assert said == {
+        'calibration': (25, ['ECE']),
+        'calibration_15_bins': (15, ['AECE']),
+        'a_b': (15, ['ECE']),
+        'calibration_torchmetrics': (15, ['MCE']),
+    }
+    assert drawn(tmp_path) == [
+        'reliability_diagram_test_0.png', 'reliability_diagram_test_a_b_0.png',
+        'reliability_diagram_test_calibration_15_bins_0.png',
+        'reliability_diagram_test_calibration_torchmetrics_0.png',
+    ]  # fmt: skip
+
+
 def test_nothing_measured_is_not_drawn(tmp_path):
     _, runner = test('digits', tmp_path)
     runner.test_evaluator.metrics[1].statistics.cells.zero_()
@@ -147,12 +240,13 @@ def test_a_classifier_has_no_confidence_maps(tmp_path):
         (ReliabilityDiagramHook, dict(splits='train'), "got \\('train',\\)"),
         (ReliabilityDiagramHook, dict(num_bins=0), 'at least 1, got 0'),
         (ReliabilityDiagramHook, dict(zoom=(50, 20)), r'got \(50, 20\)'),
+        (ReliabilityDiagramHook, dict(num_bins=True), 'num_bins must be an integer'),
         (ConfidenceMapHook, dict(interval=-1), 'interval must be .* at least 0, got -1'),
         (ConfidenceMapHook, dict(max_size=0), 'max_size must be .* at least 1, got 0'),
     ],
 )
 def test_bad_options_are_refused(hook, options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         hook(**options)
 
 

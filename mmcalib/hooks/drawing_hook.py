@@ -1,0 +1,101 @@
+"""What hooks that draw have in common: which network and which data they draw."""
+
+from __future__ import annotations
+
+from mmengine.hooks import Hook
+from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
+
+from mmcalib.metrics import CalibrationMetric, CalibrationStatistics
+
+SPLIT_NAMES = {'val': 'validation', 'test': 'test'}
+# In a config: the split that its test is made on, where that is not the test split.
+TESTED_SPLIT = 'tested_split'
+
+
+class DrawingHook(Hook):
+    """A hook that draws evaluations, after the numbers are logged."""
+
+    priority = 'LOW'
+
+    def __init__(self) -> None:
+        self._loaded_step: int | None = None
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        self._loaded_step = _step_of(checkpoint.get('meta') or {}, runner.cfg)
+
+    def after_train(self, runner: Runner) -> None:
+        self._loaded_step = None  # what it was resumed from
+
+    def evaluated_step(self, runner: Runner, split: str) -> int:
+        """Return how long the network that is evaluated was trained, 0 where nothing is known.
+
+        In epochs, or in iterations where a training has no epochs. A test is of the checkpoint
+        that was loaded, else of the last weights; a validation is of those of the moment.
+        """
+        if split == 'test' and self._loaded_step is not None:
+            return self._loaded_step
+        # `runner.iter` would build the training loop, and load the training data, for a mere test.
+        loop = runner._train_loop
+        if not isinstance(loop, BaseLoop):
+            return 0
+        return loop.epoch if isinstance(loop, EpochBasedTrainLoop) else loop.iter
+
+
+def _step_of(meta: dict, cfg: dict) -> int:
+    schedule = cfg.get('train_cfg') or {}
+    by_epoch = 'max_epochs' in schedule or schedule.get('by_epoch', 'max_iters' not in schedule)
+    if by_epoch:
+        return int(meta.get('epoch') or 0)
+    iteration, interval = int(meta.get('iter') or 0), schedule.get('val_interval') or 1
+    # After a validation mmengine writes one iteration too many into the best checkpoint.
+    late = interval > 1 and iteration % interval == 1
+    return iteration - late
+
+
+def tested_split(runner: Runner) -> str:
+    """Return the split that a test is made on."""
+    return runner.cfg.get(TESTED_SPLIT, 'test')
+
+
+def calibration_metrics(evaluator, hook: Hook) -> list[CalibrationMetric]:
+    """Return the calibration metrics of an evaluator.
+
+    Raises:
+        ValueError: If there is none for the hook to draw.
+    """
+    metrics = [metric for metric in evaluator.metrics if isinstance(metric, CalibrationMetric)]
+    if not metrics:
+        names = ', '.join(type(metric).__name__ for metric in evaluator.metrics)
+        raise ValueError(
+            f'{type(hook).__name__} draws what a CalibrationMetric has measured: add one to the '
+            f'evaluator, which has {names}; or turn the hook off, in our configs by '
+            'default_hooks=dict(reliability_diagram=dict(splits=[]), '
+            'confidence_map=dict(interval=0, worst=0))'
+        )
+    return metrics
+
+
+def kept_statistics(metrics: list[CalibrationMetric]) -> dict[str, CalibrationStatistics]:
+    """Return the statistics of an evaluation by the names of their files, those alike as one.
+
+    An ``ECE`` beside an ``AECE`` of the same options has the same predictions in the same bins: one
+    file and one diagram say both. Other options have a file of their own, which is named after the
+    first of them that tells it apart: ``calibration``, ``calibration_paper``,
+    ``calibration_25_bins``.
+    """
+    named, by_options = {}, {}
+    for metric in metrics:
+        options = (
+            *(metric.prefix, metric.protocol, metric.num_bins, metric.convention),
+            *(metric.ignore_index, metric.boundary_width),
+        )
+        if options in by_options:
+            by_options[options].metrics |= metric.statistics.metrics
+            continue
+        protocol = f'_{metric.protocol}' if metric.protocol != 'pooled' else ''
+        first = f'{metric.prefix}{protocol}'.replace('/', '_')
+        tries = [first, f'{first}_{metric.num_bins}_bins', f'{first}_{metric.convention}']
+        tries += [f'{first}_{number}' for number in range(2, len(metrics) + 2)]
+        named[next(name for name in tries if name not in named)] = metric.statistics
+        by_options[options] = metric.statistics
+    return named

@@ -1,0 +1,37 @@
+"""Bring the numbers of README and docs in line with what was measured, in docs/results/*.json.
+
+tools/report.py work_dirs/*/digits --out docs/results/digits.json
+tools/quote_results.py
+"""
+
+import argparse
+from pathlib import Path
+
+from mmcalib.reports.quotations import read_measured, with_measured
+from mmcalib.run_files import whole_file
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('pages', nargs='*', type=Path, help='all of README and docs by default')
+    parser.add_argument('--results', type=Path, default=ROOT / 'docs/results')
+    args = parser.parse_args()
+    try:
+        measured = read_measured(args.results)
+        for page in args.pages or [ROOT / 'README.md', *sorted(ROOT.glob('docs/*.md'))]:
+            old = page.read_text(encoding='utf-8')
+            new = with_measured(old, measured)
+            if new != old:
+                with whole_file(page) as path:
+                    path.write_text(new, encoding='utf-8')
+                print(page)
+    except (FileNotFoundError, ValueError) as error:
+        parser.error(str(error))
+
+
+if __name__ == '__main__':
+    main()
