@@ -16,12 +16,12 @@ from mmengine.registry import MODELS
 
 from mmcalib.reports.formats import mean_and_deviation
 from mmcalib.reports.loss_labels import loss_label
-from mmcalib.run_files import RESULTS, SWEEP, VALIDATION_RESULTS, experiment_name
+from mmcalib.run_files import RESULTS, SWEEP, VALIDATION_RESULTS, experiment_name, locked
 from mmcalib.runs.checkpoints import LAST_WEIGHTS, last_checkpoint
 from mmcalib.runs.command_line import parse_options
 from mmcalib.runs.config import DATALOADERS, load_config
 from mmcalib.runs.loss_config import loss_configs, loss_parameters, main_loss
-from mmcalib.runs.parallel_commands import Job, locked, run_jobs
+from mmcalib.runs.parallel_commands import Job, run_jobs
 from mmcalib.runs.preflight import calibration_configs, check_data, check_metrics
 from mmcalib.visualization.sweep_figure import draw_sweeps
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from commands import ROOT, call, call_here
 
+from mmcalib.run_files import locked
 from mmcalib.runs import sweep
 from mmcalib.runs.config import load_config
-from mmcalib.runs.parallel_commands import Job, environment, locked, run_jobs
+from mmcalib.runs.parallel_commands import Job, environment, run_jobs
 
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 # Does what train.py and test.py leave, with an ECE that is least at margin=6 on validation data
@@ -186,7 +187,7 @@ def test_a_folder_is_for_one_at_a_time(tmp_path):
         # A training that outlives its sweep holds on to it.
         left = subprocess.Popen(['sleep', '60'], pass_fds=[lock])
     try:
-        with pytest.raises(RuntimeError, match='left behind'), locked(tmp_path):
+        with pytest.raises(RuntimeError, match='left a training behind'), locked(tmp_path):
             pass
     finally:
         left.kill()
