@@ -1,4 +1,4 @@
-"""The files that a run leaves in its work dir, which later tools read, and what a run is called."""
+"""The files that a run leaves in its work dir, who may write them, and what a run is called."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows, which goes without the lock
+    fcntl = None
 
 # Of a test, and of a test on the validation split.
 RESULTS = 'results.json'
@@ -66,3 +71,34 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+class WorkDirInUse(RuntimeError):
+    """Another process writes to a work dir."""
+
+
+@contextmanager
+def locked(folder: str | Path) -> Iterator[int | None]:
+    """Hold a work dir for this process and the commands that it starts, even if they outlive it.
+
+    Its descriptor is given, None where the system knows no locks. The folder is made.
+
+    Raises:
+        WorkDirInUse: If another process holds it.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield None
+        return
+    with Path(folder, '.lock').open('w') as file:
+        held = file.fileno()
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise WorkDirInUse(
+                f'{folder} is in use: a training or a sweep runs there, or one that was stopped '
+                'left a training behind. Wait for its end, or name another --work-dir'
+            ) from error
+        except OSError:  # some network file systems know none
+            held = None
+        yield held

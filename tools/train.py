@@ -4,6 +4,8 @@ import argparse
 import os
 import sys
 
+from mmcalib.hooks.complete_weights import CheckpointError
+from mmcalib.run_files import WorkDirInUse
 from mmcalib.runs.checkpoints import check_checkpoint, resume_latest
 from mmcalib.runs.command_line import add_runner_arguments, add_split_argument, end_with
 from mmcalib.runs.config import (
@@ -82,6 +84,8 @@ def main() -> None:
         end_with(parser, error)
     try:
         train_and_test(cfg, test=not args.no_test, split=args.split)
+    except (CheckpointError, WorkDirInUse) as error:
+        parser.error(str(error))
     except KeyboardInterrupt:
         sys.exit('Stopped: the same command with --resume goes on from the last checkpoint.')
 

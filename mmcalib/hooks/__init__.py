@@ -7,6 +7,7 @@ from mmcalib.hooks.logit_distance import LogitDistanceHook
 from mmcalib.hooks.loss_schedule import LossScheduleHook
 from mmcalib.hooks.reliability_diagram import ReliabilityDiagramHook
 from mmcalib.hooks.same_buffers import SameBuffersHook
+from mmcalib.hooks.same_classes import SameClasses
 from mmcalib.hooks.vocabulary import VocabularyHook, fit_vocabulary
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     'LossScheduleHook',
     'ReliabilityDiagramHook',
     'SameBuffersHook',
+    'SameClasses',
     'VocabularyHook',
     'fit_vocabulary',
 ]

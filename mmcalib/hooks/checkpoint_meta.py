@@ -18,6 +18,9 @@ class CheckpointMeta(Hook):
         trained: What is being trained, for ``meta['trained']``.
     """
 
+    # Before others read it.
+    priority = 'HIGHEST'
+
     def __init__(self, trained: dict) -> None:
         self.trained = trained
         self.meta: dict = {}

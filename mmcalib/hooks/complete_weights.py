@@ -11,41 +11,54 @@ from torch import nn
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is not one of the model that is to be tested."""
+    """A checkpoint does not fit the model or the data of a run; the text is for the user."""
 
 
 class CompleteWeights(Hook):
     """Refuses to load a checkpoint that leaves a part of the model as it was initialised.
 
     mmengine warns in the middle of its log, and the numbers of random weights look like others.
-    Auxiliary heads may lack weights, since they predict nothing.
+    Parameters and buffers must be there, such as the statistics of batch normalisation, but for
+    its ``num_batches_tracked``, which old checkpoints lack and only ``momentum=None`` reads. For a
+    test auxiliary heads may lack theirs, since they predict nothing; a training that is resumed
+    needs them too.
 
     Raises:
-        CheckpointError: If parameters are missing, or have another shape.
+        CheckpointError: If something is missing, or has another shape.
     """
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         model = runner.model
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
-        problem = _misfit(model, checkpoint.get('state_dict', checkpoint))
+        state = checkpoint.get('state_dict', checkpoint)
+        problem = _misfit(model, state, with_auxiliary=runner._resume)
         if problem:
+            other = ', or start anew from its weights by load_from' if runner._resume else ''
             raise CheckpointError(
                 f'the checkpoint is not of the model of this config: {problem}. Take the config '
-                'that it was trained with'
+                f'that it was trained with{other}'
             )
 
 
-def _misfit(model: nn.Module, state: Mapping) -> str | None:
+def _misfit(model: nn.Module, state: Mapping, *, with_auxiliary: bool = False) -> str | None:
     """Load weights as mmengine will, and return how they do not fit."""
     state = {key.removeprefix('module.'): value for key, value in state.items()}
     try:
         missing = set(model.load_state_dict(state, strict=False).missing_keys)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:  # torch's own, and those of modules of ours
         sizes = [line.strip() for line in str(error).splitlines() if 'size mismatch' in line]
         return sizes[0] if sizes else str(error)
-    parameters = [name for name, _ in model.named_parameters() if 'auxiliary' not in name]
-    lacking = [name for name in parameters if name in missing]
-    if not lacking:
-        return None
-    return f'it lacks {len(lacking)} of {len(parameters)} parameters, such as {lacking[0]}'
+    for kind, named in (('parameters', model.named_parameters), ('buffers', model.named_buffers)):
+        needed = [name for name, _ in named() if with_auxiliary or 'auxiliary' not in name]
+        lacking = [name for name in needed if name in missing and not _is_optional(model, name)]
+        if lacking:
+            return f'it lacks {len(lacking)} of {len(needed)} {kind}, such as {lacking[0]}'
+    return None
+
+
+def _is_optional(model: nn.Module, name: str) -> bool:
+    owner, _, last = name.rpartition('.')
+    if last != 'num_batches_tracked':
+        return False
+    return getattr(model.get_submodule(owner), 'momentum', None) is not None

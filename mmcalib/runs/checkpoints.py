@@ -1,4 +1,4 @@
-"""Which checkpoint a run reads: whether a file is one, the newest whole one, the best one."""
+"""Which checkpoint a run reads: whether a file is whole, the newest one, the best one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import zipfile
 from pathlib import Path
 
-from mmengine import fileio
 from mmengine.config import Config
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner, find_latest_checkpoint
@@ -15,28 +14,43 @@ LAST_WEIGHTS = 'last weights'
 
 
 def check_checkpoint(path: str) -> None:
-    """Raise an error if a local checkpoint is not there, or is something else."""
+    """Raise an error if a local checkpoint is not there, is damaged, or is something else."""
     if '://' in path:
         return
     if not os.path.isfile(path):
         raise FileNotFoundError(f'there is no checkpoint {path!r} in {os.getcwd()}')
+    reason = damage(path)
+    if reason:
+        raise ValueError(f'{path!r} is no checkpoint to read: {reason}')
+
+
+def damage(path: str | Path) -> str | None:
+    """Return why a local file is no whole checkpoint, None if it is one.
+
+    Reads all of it, since PyTorch does not look at the checksums: half a second for 1 GiB. What was
+    saved by PyTorch before 1.6 has none.
+    """
     with open(path, 'rb') as file:
         start = file.read(2)
-    # Of a zip file, whose index comes last; before PyTorch 1.6 it was a bare pickle.
-    if not zipfile.is_zipfile(path) and start[:1] != b'\x80':
-        why = 'it was not written to its end' if start == b'PK' else 'it is another kind of file'
-        raise ValueError(f'{path!r} is no checkpoint: {why}')
+    if not zipfile.is_zipfile(path):  # a zip file's index comes last
+        if start[:1] == b'\x80':  # a pickle
+            return None
+        return 'it was not written to its end' if start == b'PK' else 'it is another kind of file'
+    try:
+        with zipfile.ZipFile(path) as file:
+            # Checksums can be turned off, by torch.serialization.set_crc32_options.
+            wrong = file.testzip() if any(part.CRC for part in file.infolist()) else None
+    except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+        return f'it is damaged ({error})'
+    return f'it is damaged, as the checksum of {wrong} says' if wrong else None
 
 
 def last_checkpoint(folder: str | Path) -> Path | None:
-    """Return the newest checkpoint of a training that was written to its end, None without any."""
-    whole = [
-        path
-        for kind in ('epoch', 'iter')
-        for path in Path(folder).glob(f'{kind}_*.pth')
-        if zipfile.is_zipfile(path)  # its index comes last
-    ]
-    return max(whole, key=lambda path: int(path.stem.split('_')[-1]), default=None)
+    """Return the newest checkpoint of a training that is whole, None without any."""
+    paths = [path for kind in ('epoch', 'iter') for path in Path(folder).glob(f'{kind}_*.pth')]
+    paths = [path for path in paths if path.is_file() and path.stem.split('_')[-1].isdigit()]
+    paths.sort(key=lambda path: int(path.stem.split('_')[-1]), reverse=True)
+    return next((path for path in paths if damage(path) is None), None)
 
 
 def resume_latest(cfg: Config) -> None:
@@ -51,11 +65,12 @@ def resume_latest(cfg: Config) -> None:
     cfg.resume, newest = True, last_checkpoint(cfg.work_dir)
     cfg.load_from = newest and str(newest)
     named = find_latest_checkpoint(cfg.work_dir) if newest is None else None
-    if named and not fileio.exists(named):
+    if named:
         best = ', '.join(str(path) for path in sorted(Path(cfg.work_dir).glob('best_*.pth')))
+        others = f', such as {best}, which has no state of the optimizer' if best else ''
         raise FileNotFoundError(
-            f'--resume: {named}, the last checkpoint, is gone, as after a stop while it was '
-            f'written. Go on from another by --resume PATH{f", such as {best}" if best else ""}'
+            f'--resume: {named}, the last checkpoint, is gone or damaged, as after a stop while it '
+            f'was written. Go on from another by --resume PATH{others}'
         )
 
 

@@ -17,11 +17,6 @@ from pathlib import Path
 
 import torch
 
-try:
-    import fcntl
-except ImportError:  # Windows, which goes without the lock
-    fcntl = None
-
 PATIENCE = 10.0  # seconds that a command has to end before it is killed
 
 
@@ -51,7 +46,7 @@ def run_jobs(
         jobs: The commands.
         at_once: How many run at a time.
         gpus: GPUs of each, where there are any.
-        lock: A file descriptor to keep open in all of them, from :func:`locked`.
+        lock: A file descriptor to keep open in all of them, of :func:`~mmcalib.run_files.locked`.
         done: Called with every job that has ended and its status, from one thread at a time.
 
     Returns:
@@ -177,23 +172,3 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[int | None]:
-    """Hold a folder for this process and the commands that it starts, even where they outlive it.
-
-    Raises:
-        RuntimeError: If another process holds it.
-    """
-    if fcntl is None:
-        yield None
-        return
-    with (folder / '.lock').open('w') as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RuntimeError(
-                f'{folder} is in use: another sweep runs there, or a training that one left behind'
-            ) from error
-        yield file.fileno()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import mmengine
@@ -18,18 +19,21 @@ from mmengine.runner import Runner
 from mmcalib.hooks.checkpoint_meta import CheckpointMeta
 from mmcalib.hooks.complete_weights import CompleteWeights
 from mmcalib.hooks.drawing_hook import kept_statistics
+from mmcalib.hooks.same_classes import SameClasses
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.run_files import RESULTS, VALIDATION_RESULTS, experiment_name, of_split
+from mmcalib.run_files import (
+    RESULTS,
+    VALIDATION_RESULTS,
+    experiment_name,
+    locked,
+    of_split,
+    whole_file,
+)
+from mmcalib.runs.checkpoint_files import use_safe_files
 from mmcalib.runs.checkpoints import LAST_WEIGHTS, best_checkpoint
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.results import results_of
 from mmcalib.runs.trained import trained_config
-
-# Since 2.6, torch.load refuses mmengine's own checkpoints, since they hold more than tensors.
-# The onedl fork works around that; the classic mmengine 0.10.7 needs this before it can resume or
-# test what it has just trained. As ever: load checkpoints only from people you trust.
-if 'TORCH_FORCE_WEIGHTS_ONLY_LOAD' not in os.environ:
-    os.environ.setdefault('TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD', '1')
 
 
 def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
@@ -38,7 +42,7 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
     Args:
         cfg: As :func:`load_config` and what follows it made it.
         complete_weights: Whether a checkpoint that is loaded must hold the whole model, as for a
-            test.
+            test; for a training that is resumed it must in any case.
 
     Raises:
         ValueError: If a launcher other than ``pytorch`` is asked for without a GPU.
@@ -62,8 +66,10 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
         share_buffers(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     runner.register_hook(CheckpointMeta(trained_config(cfg, processes=get_world_size())))
-    if complete_weights:
+    runner.register_hook(SameClasses())
+    if complete_weights or cfg.get('resume'):
         runner.register_hook(CompleteWeights())
+    use_safe_files(runner)
     return runner
 
 
@@ -98,23 +104,33 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
 
     Returns:
         The metrics of the test, or None without one.
+
+    Raises:
+        WorkDirInUse: If another training runs in the work dir.
     """
-    runner = build_runner(cfg)
-    runner.train()
-    if not test:
-        return None
-    if cfg.get('test_dataloader') is None:
-        print_log('The config has no test_dataloader, so there is no test.', logger='current')
-        return None
-    best = best_checkpoint(runner)
-    barrier()  # until the main process has written it
-    if best is None or not fileio.exists(best):  # a resumed run may have been moved
-        best = None
-        print_log('No best checkpoint was kept: testing the last weights.', logger='current')
-    else:
-        print_log(f'Testing the best checkpoint, {best}.', logger='current')
-        runner.load_checkpoint(best)
-    return run_test(runner, best or LAST_WEIGHTS, split=split, finished=True)
+    with locked(cfg.work_dir) if _is_first_process(cfg) else nullcontext():
+        runner = build_runner(cfg)
+        runner.train()
+        if not test:
+            return None
+        if cfg.get('test_dataloader') is None:
+            print_log('The config has no test_dataloader, so there is no test.', logger='current')
+            return None
+        best = best_checkpoint(runner)
+        barrier()  # until the main process has written it
+        if best is None or not fileio.exists(best):  # a resumed run may have been moved
+            best = None
+            print_log('No best checkpoint was kept: testing the last weights.', logger='current')
+        else:
+            print_log(f'Testing the best checkpoint, {best}.', logger='current')
+            runner.load_checkpoint(best)
+        return run_test(runner, best or LAST_WEIGHTS, split=split, finished=True)
+
+
+def _is_first_process(cfg: Config) -> bool:
+    """Return whether this process is the one that writes, before its Runner knows."""
+    variables = {'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
+    return os.environ.get(variables.get(cfg.launcher, ''), '0') == '0'
 
 
 def run_test(
@@ -133,7 +149,8 @@ def run_test(
     metrics = runner.test()
     if is_main_process():
         for name, statistics in kept_statistics(ours).items():
-            statistics.save(Path(runner.work_dir, of_split(f'{name}.npz', split)))
+            with whole_file(Path(runner.work_dir, of_split(f'{name}.npz', split))) as path:
+                statistics.save(path)
         result = {
             'experiment': experiment_name(runner.cfg.filename),
             'checkpoint': str(checkpoint),
@@ -142,5 +159,6 @@ def run_test(
             **results_of(runner, checkpoint, finished=finished),
         }
         name = VALIDATION_RESULTS if split == 'val' else RESULTS
-        mmengine.dump(result, Path(runner.work_dir, name), indent=2)
+        with whole_file(Path(runner.work_dir, name)) as path:
+            mmengine.dump(result, path, indent=2)
     return metrics

@@ -10,11 +10,11 @@ from mmengine.config import Config
 
 from mmcalib.metric_keys import ECE, QUALITIES, metric_name
 from mmcalib.reports.sweep_summary import read_sweep, summarise, value_text, write_sweep
-from mmcalib.run_files import SWEEP
+from mmcalib.run_files import SWEEP, locked
 from mmcalib.runs.checkpoints import LAST_WEIGHTS, last_checkpoint
 from mmcalib.runs.command_line import parse_options
 from mmcalib.runs.config import DATALOADERS, load_config
-from mmcalib.runs.parallel_commands import Job, locked, run_jobs
+from mmcalib.runs.parallel_commands import Job, run_jobs
 from mmcalib.runs.preflight import check_data, check_metrics
 from mmcalib.runs.sweep_plan import (
     SweepPlan,

@@ -12,8 +12,9 @@ import pytest
 from commands import ROOT, call, call_here
 
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table
+from mmcalib.run_files import locked
 from mmcalib.runs.config import load_config
-from mmcalib.runs.parallel_commands import Job, environment, locked, run_jobs
+from mmcalib.runs.parallel_commands import Job, environment, run_jobs
 from mmcalib.runs.sweep_plan import SweepPlan, SweepTraining, option_keys, parse_parameter
 from mmcalib.runs.sweep_progress import duration_text, progress_of
 from mmcalib.runs.sweep_run import _train, run_sweep
@@ -240,7 +241,7 @@ def test_a_folder_is_for_one_at_a_time(tmp_path):
         # A training that outlives its sweep holds on to it.
         left = subprocess.Popen(['sleep', '60'], pass_fds=[lock])
     try:
-        with pytest.raises(RuntimeError, match='left behind'), locked(tmp_path):
+        with pytest.raises(RuntimeError, match='left a training behind'), locked(tmp_path):
             pass
     finally:
         left.kill()
