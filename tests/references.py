@@ -16,39 +16,38 @@ def _shares(target, num_classes):
     return target if isinstance(target, list) else [float(k == target) for k in range(num_classes)]
 
 
+def _weighted_nll(log_probs, target, weights):
+    """Cross-entropy of one row, in which a share of 0 counts for nothing."""
+    shares = _shares(target, len(log_probs))
+    weights = weights or [1.0] * len(log_probs)
+    return -sum(
+        weight * share * log_prob
+        for share, weight, log_prob in zip(shares, weights, log_probs, strict=True)
+        if share
+    )
+
+
 def margin_label_smoothing_row(logits, target, margin, alpha, class_reduction='mean', weights=None):
     """Eq. 7 of the paper for one row; `target` is a label or a list of K probabilities."""
-    highest, loss = max(logits), 0.0
-    weights = weights or [1.0] * len(logits)
-    for share, weight, log_prob in zip(
-        _shares(target, len(logits)), weights, _log_softmax(logits), strict=True
-    ):
-        loss -= weight * share * log_prob
-    penalty = sum(max(0.0, highest - logit - margin) for logit in logits)
-    return loss + alpha * penalty / (len(logits) if class_reduction == 'mean' else 1)
+    highest = max(logits)
+    penalty = sum(max(0.0, highest - logit - margin) for logit in logits if logit > -math.inf)
+    penalty /= len(logits) if class_reduction == 'mean' else 1
+    return _weighted_nll(_log_softmax(logits), target, weights) + alpha * penalty
 
 
 def label_smoothing_row(logits, target, alpha, weights=None):
     """Eq. 3 of the paper for one row."""
-    num_classes, loss = len(logits), 0.0
-    weights = weights or [1.0] * num_classes
-    for share, weight, log_prob in zip(
-        _shares(target, num_classes), weights, _log_softmax(logits), strict=True
-    ):
-        loss -= ((1 - alpha) * weight * share + alpha / num_classes) * log_prob
-    return loss
+    log_probs = _log_softmax(logits)
+    uniform = -sum(log_prob for log_prob in log_probs if log_prob > -math.inf) / len(logits)
+    return (1 - alpha) * _weighted_nll(log_probs, target, weights) + alpha * uniform
 
 
 def confidence_penalty_row(logits, target, alpha, class_reduction='mean', weights=None):
     """Cross-entropy less alpha times the entropy, for one row."""
-    num_classes, log_probs, loss = len(logits), _log_softmax(logits), 0.0
-    weights = weights or [1.0] * num_classes
-    for share, weight, log_prob in zip(
-        _shares(target, num_classes), weights, log_probs, strict=True
-    ):
-        loss -= weight * share * log_prob
-    entropy = -sum(math.exp(log_prob) * log_prob for log_prob in log_probs)
-    return loss - alpha * entropy / (num_classes if class_reduction == 'mean' else 1)
+    log_probs = _log_softmax(logits)
+    entropy = -sum(math.exp(log_prob) * log_prob for log_prob in log_probs if log_prob > -math.inf)
+    entropy /= len(logits) if class_reduction == 'mean' else 1
+    return _weighted_nll(log_probs, target, weights) - alpha * entropy
 
 
 def softmax_focal_row(logits, target, gamma, weights=None):
@@ -58,6 +57,8 @@ def softmax_focal_row(logits, target, gamma, weights=None):
     for share, weight, log_prob in zip(
         _shares(target, num_classes), weights, _log_softmax(logits), strict=True
     ):
+        if not share:
+            continue
         power = gamma(math.exp(log_prob)) if callable(gamma) else gamma
         loss -= weight * share * (1 - math.exp(log_prob)) ** power * log_prob
     return loss

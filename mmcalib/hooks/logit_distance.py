@@ -11,7 +11,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmcalib.losses.calibration_loss import CalibrationLoss, check_at_least_zero
+from mmcalib.inputs import check_integer, check_number
+from mmcalib.losses.calibration_loss import CalibrationLoss
 
 # Where the heads of mmpretrain and mmseg keep their losses, whatever these are.
 HEADS_LOSSES = ('loss_module', 'loss_decode')
@@ -42,7 +43,7 @@ class LogitDistanceHook(Hook):
             ``'auxiliary_head.loss_decode'``; if None, the first loss of the main head.
 
     Raises:
-        TypeError: If the margin is no number.
+        TypeError: If the margin is no number, or the interval no integer.
         ValueError: If an option is outside its range; before training, if the model has no such
             loss.
     """
@@ -50,10 +51,8 @@ class LogitDistanceHook(Hook):
     def __init__(
         self, *, interval: int = 50, margin: float | None = None, module: str | None = None
     ) -> None:
-        if not isinstance(interval, int) or interval < 1:
-            raise ValueError(f'interval must be an integer of at least 1, got {interval!r}')
-        self.interval = interval
-        self.margin = None if margin is None else check_at_least_zero('margin', margin)
+        self.interval = check_integer('interval', interval)
+        self.margin = None if margin is None else check_number('margin', margin)
         self.module = module
         self._handle = None
 

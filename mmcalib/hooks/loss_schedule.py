@@ -8,7 +8,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import IterBasedTrainLoop
 from torch import nn
 
-from mmcalib.losses.calibration_loss import CalibrationLoss, check_at_least_zero
+from mmcalib.inputs import check_choice, check_integer, check_number
+from mmcalib.losses.calibration_loss import CalibrationLoss
 
 MODES = ('add', 'multiply', 'step')
 
@@ -31,7 +32,8 @@ class LossScheduleHook(Hook):
     paper's tables hold both constant.
 
     Args:
-        parameter: Attribute of the loss: ``'margin'``, ``'alpha'`` or ``'gamma'``.
+        parameter: Name of a number that the loss takes, such as ``'margin'``, ``'alpha'`` or
+            ``'gamma'``: a key of :attr:`CalibrationLoss.ranges`.
         mode: ``'add'``, ``'multiply'`` or ``'step'``.
         factor: f, for ``'add'`` and ``'multiply'``.
         values: The values of ``'step'``.
@@ -40,8 +42,9 @@ class LossScheduleHook(Hook):
         cap: The value not to go beyond.
 
     Raises:
+        TypeError: If an option is of another type.
         ValueError: If the options do not fit together; before training, if no loss of the model
-            has the parameter, or a value would fall below 0.
+            has the parameter, or its constructor would refuse a value.
     """
 
     def __init__(
@@ -55,19 +58,20 @@ class LossScheduleHook(Hook):
         by_epoch: bool = True,
         cap: float | None = None,
     ) -> None:
-        if mode not in MODES:
-            raise ValueError(f'mode must be one of {MODES}, got {mode!r}')
+        check_choice('mode', mode, MODES)
         if mode == 'step' and not (values and factor is None):
             raise ValueError(f"mode 'step' takes values and no factor; got {values}, {factor}")
         if mode != 'step' and (factor is None or values is not None):
             raise ValueError(f'mode {mode!r} takes a factor and no values; got {factor}, {values}')
-        if interval < 1:
-            raise ValueError(f'interval must be at least 1, got {interval!r}')
+        for name, numbers in (('factor', [factor]), ('cap', [cap]), ('values', values or ())):
+            for number in numbers:
+                if number is not None:
+                    check_number(name, number, least=float('-inf'))
         self.parameter = parameter
         self.mode = mode
         self.factor = factor
         self.values = values
-        self.interval = interval
+        self.interval = check_integer('interval', interval)
         self.by_epoch = by_epoch
         self.cap = cap
 
@@ -82,11 +86,12 @@ class LossScheduleHook(Hook):
             )
         self._losses = [(loss, getattr(loss, self.parameter)) for loss in losses]
         end = runner.max_epochs if self.by_epoch else runner.max_iters
-        for _, initial in self._losses:
+        for loss, initial in self._losses:
             for step in range(0, end, self.interval):
-                check_at_least_zero(
-                    f'{self.parameter} at step {step}', self.value_at(step, initial)
-                )
+                try:
+                    loss.check_parameter(self.parameter, self.value_at(step, initial))
+                except ValueError as error:
+                    raise ValueError(f'LossScheduleHook, at step {step}: {error}') from error
 
     def before_train_epoch(self, runner) -> None:
         if self.by_epoch:
@@ -112,7 +117,7 @@ class LossScheduleHook(Hook):
     def _set(self, runner, step: int) -> None:
         for loss, initial in self._losses:
             value = self.value_at(step, initial)
-            setattr(loss, self.parameter, value)
+            loss.set_parameters(**{self.parameter: value})
             runner.message_hub.update_scalar(f'train/{self.parameter}', value)
 
 
@@ -123,5 +128,5 @@ def find_losses(model: nn.Module, parameter: str) -> list[CalibrationLoss]:
     return [
         module
         for module in model.modules()
-        if isinstance(module, CalibrationLoss) and hasattr(module, parameter)
+        if isinstance(module, CalibrationLoss) and parameter in module.ranges
     ]

@@ -5,12 +5,9 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.calibration_loss import (
-    CalibrationLoss,
-    check_at_least_zero,
-    check_class_reduction,
-)
-from mmcalib.losses.cross_entropy import cross_entropy, log_sum_exp
+from mmcalib.inputs import check_choice
+from mmcalib.losses.calibration_loss import CLASS_REDUCTIONS, CalibrationLoss
+from mmcalib.losses.cross_entropy import finite, nll, nll_and_gradient
 
 
 def confidence_penalty(
@@ -43,15 +40,38 @@ def confidence_penalty(
         >>> confidence_penalty(torch.tensor([[0., 0.]]), torch.tensor([0]), alpha=1.0)
         tensor([0.3466])
     """
-    if torch.compiler.is_compiling():
-        log_probs = logits - log_sum_exp(logits).unsqueeze(1)
+    log_probs = F.log_softmax(logits, dim=1)
+    negative_entropy = (log_probs.exp() * finite(log_probs)).sum(dim=1)
+    if class_reduction == 'mean':
+        alpha = alpha / logits.shape[1]
+    return nll(log_probs, target, class_weight) + alpha * negative_entropy
+
+
+def confidence_penalty_and_gradient(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    alpha: float,
+    class_reduction: str,
+    class_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return :func:`confidence_penalty` of logits without -inf, and its gradient."""
+    if class_reduction == 'mean':
+        alpha = alpha / logits.shape[1]
+    log_probs = F.log_softmax(logits, dim=1)
+    terms = log_probs.exp().mul_(log_probs)
+    negative_entropy = terms.sum(dim=1, keepdim=True)
+    if class_weight is None and not target.is_floating_point():
+        rows = nll(log_probs, target)
+        # p - y + a (p log p + p H), where p is taken once.
+        gradient = log_probs.exp_().mul_(1 - alpha * negative_entropy)
+        minus_one = torch.full_like(rows, -1).unsqueeze(1)
+        gradient.scatter_add_(1, target.unsqueeze(1), minus_one)
     else:
-        log_probs = F.log_softmax(logits, dim=1)
-    negative_entropy = log_probs.exp() * log_probs
-    penalty = (
-        negative_entropy.mean(dim=1) if class_reduction == 'mean' else negative_entropy.sum(dim=1)
-    )
-    return cross_entropy(logits, target, class_weight) + alpha * penalty
+        terms.addcmul_(log_probs.exp(), negative_entropy, value=-1)
+        rows, gradient = nll_and_gradient(log_probs, target, class_weight)
+    rows.add_(negative_entropy.squeeze(1), alpha=alpha)
+    return rows, gradient.add_(terms, alpha=alpha)
 
 
 @MODELS.register_module()
@@ -70,6 +90,8 @@ class ConfidencePenaltyLoss(CalibrationLoss):
     """
 
     formula = staticmethod(confidence_penalty)
+    by_hand = staticmethod(confidence_penalty_and_gradient)
+    ranges = dict(alpha=(0.0, float('inf')))
 
     def __init__(
         self,
@@ -80,8 +102,8 @@ class ConfidencePenaltyLoss(CalibrationLoss):
         **common,
     ) -> None:
         super().__init__(loss_name=loss_name, **common)
-        self.alpha = check_at_least_zero('alpha', alpha)
-        self.class_reduction = check_class_reduction(class_reduction)
+        self.set_parameters(alpha=alpha)
+        self.class_reduction = check_choice('class_reduction', class_reduction, CLASS_REDUCTIONS)
 
     def options(self) -> dict:
         return dict(alpha=self.alpha, class_reduction=self.class_reduction)

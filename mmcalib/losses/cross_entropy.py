@@ -1,4 +1,4 @@
-"""The term that all losses share, in a form that a compiler fuses well."""
+"""The term that all losses share, and the one place where they know of a compiler."""
 
 import torch
 import torch.nn.functional as F
@@ -16,29 +16,67 @@ def cross_entropy(logits: Tensor, target: Tensor, class_weight: Tensor | None = 
     Returns:
         ``(N, *)``, in nats.
     """
-    if target.is_floating_point() or not torch.compiler.is_compiling():
-        return F.cross_entropy(logits, target, weight=class_weight, reduction='none')
-    rows = log_sum_exp(logits) - pick(logits, target)
-    return rows if class_weight is None else rows * class_weight[target]
+    if torch.compiler.is_compiling() and not target.is_floating_point():
+        # MbLS of 4096×1000 takes 0.93 of cross-entropy's time like this, 1.29 by the log-softmax.
+        # The error is the rounding of the largest logit: 1e-3 at 1e4 in float32.
+        rows = _log_sum_exp(logits) - pick(logits, target)
+        return rows if class_weight is None else rows * class_weight[target]
+    return nll(F.log_softmax(logits, dim=1), target, class_weight)
 
 
-def log_sum_exp(logits: Tensor) -> Tensor:
-    """Return the logarithm of the sum of exp over the classes, ``(N, *)``.
-
-    Compiled, the error is the rounding of the largest logit: 1e-3 at 1e4 in float32.
-    """
-    if logits.ndim > 2 or not torch.compiler.is_compiling():
-        return logits.logsumexp(dim=1)  # compiled, its gradient recomputes exp and keeps nothing
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    if logits.ndim > 2:
+        return logits.logsumexp(dim=1)  # its gradient recomputes exp and keeps nothing
     # With the classes side by side, exp costs more than keeping it.
     highest = logits.amax(dim=1, keepdim=True).detach()
     return (logits - highest).exp().sum(dim=1).log() + highest.squeeze(1)
+
+
+def nll(log_probs: Tensor, target: Tensor, class_weight: Tensor | None = None) -> Tensor:
+    """Return :func:`cross_entropy` by the log-softmax of the logits, for whom needs that too."""
+    if not target.is_floating_point():
+        rows = -pick(log_probs, target)
+        return rows if class_weight is None else rows * class_weight[target]
+    if class_weight is not None:
+        target = target * per_class(class_weight, log_probs)
+    return -(finite(log_probs) * target).sum(dim=1)
+
+
+def nll_and_gradient(
+    log_probs: Tensor, target: Tensor, class_weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return :func:`nll` and its gradient by the logits, in the memory of `log_probs`."""
+    rows = nll(log_probs, target, class_weight)
+    gradient = log_probs.exp_()
+    if target.is_floating_point():
+        if class_weight is not None:
+            target = target * per_class(class_weight, log_probs)
+        return rows, gradient.mul_(target.sum(dim=1, keepdim=True)).sub_(target)
+    weights = torch.ones_like(rows) if class_weight is None else class_weight[target]
+    weights = weights.unsqueeze(1)
+    if class_weight is not None:
+        gradient.mul_(weights)
+    return rows, gradient.scatter_add_(1, target.unsqueeze(1), -weights)
 
 
 def pick(values: Tensor, target: Tensor) -> Tensor:
     """Return what ``(N, K, *)`` values hold at ``(N, *)`` labels."""
     if not torch.compiler.is_compiling():
         return values.gather(1, target.unsqueeze(1)).squeeze(1)
-    # A compiler fuses a mask with what surrounds it, and its gradient too; a gather it does not.
+    # A compiler fuses a mask with what surrounds it, and its gradient too; a gather it does not:
+    # label smoothing of 4×21×256×256 takes 0.66 of cross-entropy's time with it, 1.25 without.
     classes = torch.arange(values.shape[1], device=values.device)
-    hit = classes.view(-1, *[1] * (values.ndim - 2)) == target.unsqueeze(1)
-    return torch.where(hit, values, 0).sum(dim=1)
+    return torch.where(per_class(classes, values) == target.unsqueeze(1), values, 0).sum(dim=1)
+
+
+def finite(log_probs: Tensor) -> Tensor:
+    """Return log-probabilities of which a product with a probability of 0 is 0.
+
+    A class that is masked with a logit of -inf has a probability of 0.
+    """
+    return log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
+
+
+def per_class(values: Tensor, logits: Tensor) -> Tensor:
+    """Return ``(K,)`` values in a shape that broadcasts with ``(N, K, *)`` logits."""
+    return values.view(-1, *[1] * (logits.ndim - 2))

@@ -6,7 +6,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import cross_entropy, log_sum_exp
+from mmcalib.losses.cross_entropy import nll, nll_and_gradient
 
 
 def label_smoothing(
@@ -21,7 +21,7 @@ def label_smoothing(
     applies to the uniform part as well.
 
     Args:
-        logits: ``(N, K, *)``.
+        logits: ``(N, K, *)``. A class masked with -inf has no part in the sum.
         target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
         alpha: Share of the uniform distribution, in [0, 1]; 0 leaves cross-entropy.
         class_weight: ``(K,)`` weights of the :math:`y_k` part alone.
@@ -33,10 +33,26 @@ def label_smoothing(
         >>> label_smoothing(torch.tensor([[2., 0.]]), torch.tensor([0]), alpha=0.1)
         tensor([0.2269])
     """
-    if class_weight is None and not torch.compiler.is_compiling():
-        return F.cross_entropy(logits, target, reduction='none', label_smoothing=alpha)
-    uniform = log_sum_exp(logits) - logits.mean(dim=1)
-    return (1 - alpha) * cross_entropy(logits, target, class_weight) + alpha * uniform
+    log_probs = F.log_softmax(logits, dim=1)
+    uniform = -torch.where(log_probs > float('-inf'), log_probs, 0).mean(dim=1)
+    return (1 - alpha) * nll(log_probs, target, class_weight) + alpha * uniform
+
+
+def label_smoothing_and_gradient(
+    logits: Tensor, target: Tensor, *, alpha: float, class_weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return :func:`label_smoothing` of logits without -inf, and its gradient."""
+    log_probs = F.log_softmax(logits, dim=1)
+    uniform = -log_probs.mean(dim=1)
+    if class_weight is None and not target.is_floating_point():
+        rows, gradient = nll_and_gradient(log_probs, target)
+        # The gradient of both parts has p: (1 - a)(p - y) + a (p - 1/K) = p - (1 - a) y - a / K.
+        gradient.scatter_add_(1, target.unsqueeze(1), torch.full_like(rows, alpha).unsqueeze(1))
+    else:
+        probs = log_probs.exp()
+        rows, gradient = nll_and_gradient(log_probs, target, class_weight)
+        gradient.mul_(1 - alpha).add_(probs, alpha=alpha)
+    return rows.mul_(1 - alpha).add_(uniform, alpha=alpha), gradient.sub_(alpha / logits.shape[1])
 
 
 @MODELS.register_module()
@@ -55,12 +71,12 @@ class LabelSmoothingLoss(CalibrationLoss):
     """
 
     formula = staticmethod(label_smoothing)
+    by_hand = staticmethod(label_smoothing_and_gradient)
+    ranges = dict(alpha=(0.0, 1.0))
 
     def __init__(self, *, alpha: float = 0.05, loss_name: str = 'loss_ls', **common) -> None:
         super().__init__(loss_name=loss_name, **common)
-        if not 0 <= alpha <= 1:
-            raise ValueError(f'alpha must be in [0, 1], got {alpha!r}')
-        self.alpha = alpha
+        self.set_parameters(alpha=alpha)
 
     def options(self) -> dict:
         return dict(alpha=self.alpha)

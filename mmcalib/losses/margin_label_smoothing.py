@@ -1,16 +1,13 @@
 """Margin-based label smoothing (MbLS), the paper's loss."""
 
 import torch
+import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from mmcalib.losses.calibration_loss import (
-    CalibrationLoss,
-    check_at_least_zero,
-    check_class_reduction,
-)
-from mmcalib.losses.cross_entropy import cross_entropy
+from mmcalib.inputs import check_choice
+from mmcalib.losses.calibration_loss import CLASS_REDUCTIONS, CalibrationLoss
+from mmcalib.losses.cross_entropy import cross_entropy, nll_and_gradient
 
 
 def margin_penalty(logits: Tensor, margin: float, class_reduction: str = 'mean') -> Tensor:
@@ -19,44 +16,16 @@ def margin_penalty(logits: Tensor, margin: float, class_reduction: str = 'mean')
     .. math:: \frac{1}{K} \sum_k \max(0,\; \max_j l_j - l_k - m)
 
     Args:
-        logits: ``(N, K, *)``.
+        logits: ``(N, K, *)``. A class masked with -inf has no part in the sum.
         margin: m, in logits.
         class_reduction: ``'mean'`` over the K classes, or ``'sum'`` without the 1/K.
 
     Returns:
         ``(N, *)``, in logits. The gradient is zero wherever a distance is within the margin.
     """
-    if torch.compiler.is_compiling():
-        distances = logits.amax(dim=1, keepdim=True) - logits
-        total = torch.relu(distances - margin).sum(dim=1)
-    else:
-        total = _MarginPenalty.apply(logits, margin)
+    excess = torch.relu(logits.amax(dim=1, keepdim=True) - logits - margin)
+    total = torch.where(logits > float('-inf'), excess, 0).sum(dim=1)
     return total / logits.shape[1] if class_reduction == 'mean' else total
-
-
-class _MarginPenalty(torch.autograd.Function):
-    """The sum over classes: half the time of its parts under autograd, with their gradient.
-
-    Where several logits are the largest, they share the gradient of the maximum. Masks are floats,
-    and in place, since boolean ones are several times slower on a CPU.
-    """
-
-    @staticmethod
-    def forward(ctx, logits, margin):
-        highest = logits.amax(dim=1, keepdim=True)
-        excess = torch.sub(highest - margin, logits).relu_()
-        total = excess.sum(dim=1)
-        ctx.save_for_backward(logits, highest, excess.sign_())
-        return total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_output):
-        logits, highest, above = ctx.saved_tensors
-        top = (logits - highest).sign_().add_(1)
-        share = above.sum(dim=1, keepdim=True) / top.sum(dim=1, keepdim=True)
-        grad = top.mul_(share).sub_(above)
-        return grad.mul_(grad_output.unsqueeze(1)), None
 
 
 def margin_label_smoothing(
@@ -96,6 +65,35 @@ def margin_label_smoothing(
     return cross_entropy(logits, target, class_weight) + alpha * penalty
 
 
+def margin_label_smoothing_and_gradient(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    margin: float,
+    alpha: float,
+    class_reduction: str,
+    class_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return :func:`margin_label_smoothing` of logits without -inf, and its gradient.
+
+    Masks are floats, and in place, since boolean ones are several times slower on a CPU.
+    """
+    if class_reduction == 'mean':
+        alpha = alpha / logits.shape[1]
+    log_probs = F.log_softmax(logits, dim=1)
+    rows, gradient = nll_and_gradient(log_probs, target, class_weight)
+    highest = logits.amax(dim=1, keepdim=True)
+    excess = torch.sub(highest - margin, logits).relu_()
+    rows.add_(excess.sum(dim=1), alpha=alpha)
+    above = excess.sign_()
+    gradient.sub_(above, alpha=alpha)
+    # Where several logits are the largest, they share the gradient of the maximum, as in amax.
+    share = above.sum(dim=1, keepdim=True)
+    top = torch.eq(logits, highest, out=above)
+    share /= top.sum(dim=1, keepdim=True)
+    return rows, gradient.addcmul_(top, share, value=alpha)
+
+
 @MODELS.register_module()
 class MarginLabelSmoothingLoss(CalibrationLoss):
     """Margin-based label smoothing as a loss of mmpretrain and mmseg heads.
@@ -116,6 +114,8 @@ class MarginLabelSmoothingLoss(CalibrationLoss):
     """
 
     formula = staticmethod(margin_label_smoothing)
+    by_hand = staticmethod(margin_label_smoothing_and_gradient)
+    ranges = dict(margin=(0.0, float('inf')), alpha=(0.0, float('inf')))
 
     def __init__(
         self,
@@ -127,9 +127,8 @@ class MarginLabelSmoothingLoss(CalibrationLoss):
         **common,
     ) -> None:
         super().__init__(loss_name=loss_name, **common)
-        self.margin = check_at_least_zero('margin', margin)
-        self.alpha = check_at_least_zero('alpha', alpha)
-        self.class_reduction = check_class_reduction(class_reduction)
+        self.set_parameters(margin=margin, alpha=alpha)
+        self.class_reduction = check_choice('class_reduction', class_reduction, CLASS_REDUCTIONS)
 
     def options(self) -> dict:
         return dict(margin=self.margin, alpha=self.alpha, class_reduction=self.class_reduction)

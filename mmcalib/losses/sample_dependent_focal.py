@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from mmengine.registry import MODELS
 
-from mmcalib.losses.calibration_loss import CalibrationLoss, check_at_least_zero
+from mmcalib.inputs import check_number
+from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.softmax_focal import softmax_focal
 
 FLSD_SCHEDULE = ((0.2, 5.0), (1.0, 3.0))
@@ -34,12 +35,13 @@ class SampleDependentFocalLoss(CalibrationLoss):
         **common,
     ) -> None:
         super().__init__(loss_name=loss_name, **common)
-        self.schedule = tuple((float(bound), float(gamma)) for bound, gamma in schedule)
+        self.schedule = tuple(
+            (check_number('a bound of schedule', bound), check_number('a gamma of schedule', gamma))
+            for bound, gamma in schedule
+        )
         bounds = [0.0, *(bound for bound, _ in self.schedule)]
         if bounds[-1] != 1 or sorted(set(bounds)) != bounds:
             raise ValueError(f'the bounds of schedule must ascend to 1, got {self.schedule}')
-        for _, gamma in self.schedule:
-            check_at_least_zero('gamma', gamma)
 
     def options(self) -> dict:
         return dict(gamma=self.schedule)

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.calibration_loss import CalibrationLoss, check_at_least_zero
-from mmcalib.losses.cross_entropy import cross_entropy
+from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.cross_entropy import finite, per_class, pick
 
 
 def softmax_focal(
@@ -43,25 +43,24 @@ def softmax_focal(
         tensor([0.3466])
     """
     soft = target.is_floating_point()
-    log_probs = F.log_softmax(logits, dim=1) if soft else -cross_entropy(logits, target)
+    log_probs = F.log_softmax(logits, dim=1)
+    log_probs = finite(log_probs) if soft else pick(log_probs, target)
     if isinstance(gamma, Sequence):
-        bounds, gammas = zip(*gamma, strict=True)
-        bounds = log_probs.new_tensor(bounds[:-1])
-        gamma = log_probs.new_tensor(gammas)[
-            torch.bucketize(log_probs.detach().exp(), bounds, right=True)
-        ]
+        gamma = _gamma_of(log_probs.detach().exp(), gamma)
     # At p = 1 the power of 0 has an infinite slope for gamma < 1; the clamp makes it 0 there.
     rest = (-torch.expm1(log_probs)).clamp(min=torch.finfo(log_probs.dtype).tiny ** 0.5)
-    # Only eager powers by one number are vectorised; exp and log always are.
-    by_number = not torch.is_tensor(gamma) and not torch.compiler.is_compiling()
-    factor = rest**gamma if by_number else (gamma * rest.log()).exp()
-    loss = -factor * log_probs
+    loss = -(rest**gamma) * log_probs
     if soft:
         loss = loss * target
-        if class_weight is not None:
-            loss = loss * class_weight.view(-1, *[1] * (logits.ndim - 2))
-        return loss.sum(dim=1)
+        return (loss if class_weight is None else loss * per_class(class_weight, loss)).sum(dim=1)
     return loss if class_weight is None else loss * class_weight[target]
+
+
+def _gamma_of(probs: Tensor, schedule: Sequence[tuple[float, float]]) -> Tensor:
+    gamma = torch.full_like(probs, schedule[-1][1])
+    for bound, value in reversed(schedule[:-1]):
+        gamma = gamma.masked_fill(probs < bound, value)
+    return gamma
 
 
 @MODELS.register_module()
@@ -78,10 +77,11 @@ class SoftmaxFocalLoss(CalibrationLoss):
     """
 
     formula = staticmethod(softmax_focal)
+    ranges = dict(gamma=(0.0, float('inf')))
 
     def __init__(self, *, gamma: float = 3.0, loss_name: str = 'loss_fl', **common) -> None:
         super().__init__(loss_name=loss_name, **common)
-        self.gamma = check_at_least_zero('gamma', gamma)
+        self.set_parameters(gamma=gamma)
 
     def options(self) -> dict:
         return dict(gamma=self.gamma)

@@ -99,3 +99,5 @@ def test_bad_options_are_refused():
         LogitDistanceHook(interval=0)
     with pytest.raises(ValueError, match=r'margin must be .*, got -1'):
         LogitDistanceHook(margin=-1)
+    with pytest.raises(TypeError, match='interval must be an integer of at least 1, got True'):
+        LogitDistanceHook(interval=True)

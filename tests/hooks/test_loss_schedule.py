@@ -93,21 +93,30 @@ def test_losses_of_either_toolbox_are_found():
         (dict(mode='cosine', factor=1), "got 'cosine'"),
         (dict(mode='add'), 'takes a factor and no values'),
         (dict(mode='step', factor=1), 'takes values and no factor'),
-        (dict(factor=1, interval=0), 'interval must be at least 1, got 0'),
+        (dict(factor=1, interval=0), 'interval must be an integer of at least 1, got 0'),
+        (dict(factor=1, interval=1.5), 'interval must be an integer of at least 1, got 1.5'),
+        (dict(factor='1'), "factor must be a number, got '1'"),
+        (dict(factor=1, cap=True), 'cap must be a number, got True'),
+        (dict(mode='step', values=[1, float('nan')]), 'values must be .*got nan'),
     ],
 )
 def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         LossScheduleHook('margin', **options)
 
 
 def test_what_cannot_work_is_said_before_training(tmp_path):
-    with pytest.raises(ValueError, match=r'margin at step 3 must be .* at least 0, got -2'):
+    with pytest.raises(ValueError, match=r'at step 3: margin must be .* at least 0, got -2'):
         train(tmp_path / 'a', LossScheduleHook('margin', factor=-4.0))
     with pytest.raises(ValueError, match="no calibration loss of the model has a 'gamma'"):
         train(tmp_path / 'b', LossScheduleHook('gamma', factor=1.0))
     with pytest.raises(ValueError, match='set by_epoch=False'):
         train(tmp_path / 'c', LossScheduleHook('margin', factor=1.0), by_epoch=False)
+    with pytest.raises(ValueError, match=r'at step 2: alpha must be in \[0, 1\], got 1\.05'):
+        hook = LossScheduleHook('alpha', factor=0.5)
+        train(tmp_path / 'e', hook, model=Model(LabelSmoothingLoss(alpha=0.05)))
+    with pytest.raises(ValueError, match="has a 'ignore_index'"):
+        train(tmp_path / 'f', LossScheduleHook('ignore_index', factor=1.0))
     model = Model(LabelSmoothingLoss())
     with pytest.raises(ValueError, match="has a 'margin'"):
         train(tmp_path / 'd', LossScheduleHook('margin', factor=1.0), model=model)

@@ -67,6 +67,15 @@ LOSSES = {
 every_loss = pytest.mark.parametrize('name', LOSSES)
 
 
+def pairwise(first, second):
+    """Return a few pairs for each loss, of which all losses together try every combination."""
+    return [
+        pytest.param(name, a, second[(i + j) % len(second)], id=f'{name}-{a}-{i + j}')
+        for i, name in enumerate(LOSSES)
+        for j, a in enumerate(first)
+    ]
+
+
 def build(name, **options):
     loss, own, _, _ = LOSSES[name]
     return loss(**own, **options)
@@ -106,18 +115,18 @@ TOLERANCE = {
 }
 
 
-@every_loss
-@pytest.mark.parametrize('shape', [(7, 5), (1, 2), (2, 4, 3, 5), (3, 1000)])
-@pytest.mark.parametrize('dtype', TOLERANCE, ids=str)
-@pytest.mark.parametrize('reduction', ['none', 'sum', 'mean'])
-def test_value_equals_a_plain_loop(name, shape, dtype, reduction):
+@pytest.mark.parametrize(
+    ('name', 'shape', 'dtype'),
+    pairwise([(7, 5), (1, 2), (2, 4, 3, 5), (3, 1000)], list(TOLERANCE)),
+)
+def test_value_equals_a_plain_loop(name, shape, dtype):
     logits, target = draw(shape, dtype, ignore=shape[0] > 1)
-    value = build(name, reduction=reduction)(logits, target, ignore_index=IGNORED)
     rows = loop(name, logits, target)
-    valid = (target != IGNORED).sum()
-    expected = {'none': rows, 'sum': rows.sum(), 'mean': rows.sum() / valid}[reduction]
-    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    torch.testing.assert_close(value.double(), expected, **TOLERANCE[dtype])
+    expected = {'none': rows, 'sum': rows.sum(), 'mean': rows.sum() / (target != IGNORED).sum()}
+    for reduction, wanted in expected.items():
+        value = build(name, reduction=reduction)(logits, target, ignore_index=IGNORED)
+        assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        torch.testing.assert_close(value.double(), wanted, **TOLERANCE[dtype])
 
 
 @every_loss
@@ -132,20 +141,48 @@ def test_soft_targets_and_class_weights(name):
     torch.testing.assert_close(loss(logits, one_hot), loss(logits, target))
 
 
-@every_loss
-@pytest.mark.parametrize('shape', [(6, 5), (2, 4, 3, 2)])
-@pytest.mark.parametrize('soft', [False, True])
-def test_gradient(name, shape, soft):
+SOFT_OR_HARD = [False, True]
+
+
+@pytest.mark.parametrize(('name', 'shape', 'soft'), pairwise([(6, 5), (2, 4, 3, 2)], SOFT_OR_HARD))
+def test_gradient_and_its_gradient(name, shape, soft):
     logits, target = draw(shape, scale=2.0)
     if soft:
         target = torch.softmax(torch.randn(shape, dtype=torch.float64), dim=1)
     loss = build(name, class_weight=list(range(1, shape[1] + 1)))
     assert torch.autograd.gradcheck(lambda x: loss(x, target), logits, atol=1e-6)
+    assert torch.autograd.gradgradcheck(lambda x: loss(x, target), logits, atol=1e-6)
 
 
 @every_loss
-@pytest.mark.parametrize('dtype', [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize('soft', [False, True])
+def test_a_gradient_penalty_is_that_of_plain_autograd(name):
+    logits, target = draw((6, 5), scale=2.0, ignore=True)
+    penalties = []
+    for reduction in ('sum', 'none'):
+        value = build(name, ignore_index=IGNORED, reduction=reduction)(logits, target).sum()
+        (slope,) = torch.autograd.grad(value, logits, create_graph=True)
+        penalties.append(torch.autograd.grad(slope.square().sum(), logits)[0])
+    assert penalties[0].abs().max() > 0
+    torch.testing.assert_close(*penalties)
+
+
+@every_loss
+def test_soft_targets_and_weights_get_their_gradient(name):
+    logits, _ = draw((6, 5), scale=2.0)
+    teacher = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
+    weight = torch.rand(6, dtype=torch.float64, requires_grad=True)
+    gradients = []
+    for reduction in ('sum', 'none'):
+        rows = build(name, reduction=reduction)(logits, teacher.softmax(1), weight=weight)
+        gradients.append(torch.autograd.grad(rows.sum(), (logits, teacher, weight)))
+    assert all(gradient.abs().max() > 0 for gradient in gradients[0])
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize(
+    ('name', 'dtype', 'soft'),
+    pairwise([torch.float32, torch.bfloat16, torch.float16], SOFT_OR_HARD),
+)
 def test_huge_logits_are_safe(name, dtype, soft):
     logits = (
         torch.tensor([[1e4, -1e4, 0.0], [-1e4, 1e4, 1e4], [1e4, 1e4, 1e4], [0.0, 1e-4, 0.0]])
@@ -158,6 +195,25 @@ def test_huge_logits_are_safe(name, dtype, soft):
     value = build(name, reduction='none')(logits, target)
     value.sum().backward()
     assert value.isfinite().all() and logits.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(('name', 'reduction', 'soft'), pairwise(['none', 'sum'], SOFT_OR_HARD))
+def test_a_masked_class_is_left_out(name, reduction, soft):
+    logits, target = draw((6, 5), scale=2.0)
+    masked = logits.detach().clone()
+    masked[:4, 2] = float('-inf')
+    masked.requires_grad_()
+    target[target == 2] = 3
+    if soft:
+        target = F.one_hot(target, 5).double().mul(0.8).add(0.05)
+        target[:, 2] = 0
+    value = build(name, reduction=reduction)(masked, target)
+    torch.testing.assert_close(value.sum(), loop(name, masked, target).sum())
+    value.sum().backward()
+    assert (masked.grad[:4, 2] == 0).all() and masked.grad.isfinite().all()
+    others = [0, 1, 3, 4]
+    (expected,) = torch.autograd.grad(build(name, reduction='none')(masked, target).sum(), masked)
+    torch.testing.assert_close(masked.grad[:, others], expected[:, others])
 
 
 @every_loss
@@ -176,14 +232,19 @@ def test_layouts_and_second_use_in_one_step(name):
     torch.testing.assert_close(twice, 2 * gradient)
 
 
-@every_loss
-def test_autocast(name):
-    logits, target = draw((64, 10), torch.float32)
-    loss = build(name)
-    for dtype in (torch.bfloat16, torch.float16):
-        with torch.autocast('cpu', dtype=dtype):
-            assert loss(logits, target) == loss(logits.float(), target)
-            assert loss(logits.to(dtype), target).dtype == torch.float32
+@pytest.mark.parametrize(
+    ('name', 'dtype', 'reduction'), pairwise([torch.bfloat16, torch.float16], ['mean', 'none'])
+)
+def test_autocast(name, dtype, reduction):
+    torch.manual_seed(0)
+    layer, target = torch.nn.Linear(6, 10), torch.randint(10, (64,))
+    loss = build(name, reduction=reduction)
+    with torch.autocast('cpu', dtype=dtype):
+        logits = layer(8 * torch.randn(64, 6))
+        value = loss(logits, target)
+    assert logits.dtype == dtype and value.dtype == torch.float32
+    expected = loop(name, logits, target).float()
+    torch.testing.assert_close(value, expected if reduction == 'none' else expected.mean())
 
 
 @every_loss
@@ -195,12 +256,15 @@ def test_everything_ignored(name):
 
 
 @every_loss
-def test_torch_compile(name):
+def test_inside_a_compiled_model(name):
     torch.compiler.reset()  # the graphs of the other losses count towards a limit
     logits, target = draw((4, 5, 3), torch.float32, ignore=True)
     loss = build(name, ignore_index=IGNORED)
     compiled = torch.compile(loss, backend='aot_eager', fullgraph=True)
     torch.testing.assert_close(compiled(logits, target), loss(logits, target))
+    target[2, 1] = 5
+    with pytest.raises(RuntimeError, match=r'outside \[0, 5\).* ignore_index=255'):
+        compiled(logits, target)
 
 
 @every_loss
@@ -277,7 +341,7 @@ class TestSection4:
         (SoftmaxFocalLoss, dict(gamma=-1), 'gamma must be a finite number of at least 0, got -1'),
         (SampleDependentFocalLoss, dict(schedule=[(0.2, 5.0)]), 'must ascend to 1'),
         (SampleDependentFocalLoss, dict(schedule=[(0.5, 5), (0.2, 1), (1, 3)]), 'must ascend'),
-        (SampleDependentFocalLoss, dict(schedule=[(1, -3)]), 'gamma must be'),
+        (SampleDependentFocalLoss, dict(schedule=[(1, -3)]), 'a gamma of schedule must be'),
         (ConfidencePenaltyLoss, dict(alpha=float('nan')), 'alpha must be'),
         (ConfidencePenaltyLoss, dict(class_reduction='max'), "got 'max'"),
     ],

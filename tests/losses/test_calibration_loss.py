@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmcalib.losses import MarginLabelSmoothingLoss
 
@@ -87,8 +88,14 @@ def test_the_state_dict_is_empty():
 @pytest.mark.parametrize(
     ('pred', 'target', 'options', 'error', 'message'),
     [
-        ((4, 3), torch.tensor([0, 1, 2, 3]), {}, ValueError, r'1 labels are outside \[0, 3\).*: 3'),
-        ((4, 3), torch.tensor([0, -1, 2, 0]), {}, ValueError, r'ignore_index=-100: -1'),
+        ((4, 3), torch.tensor([0, 1, 2, 3]), {}, ValueError, r'1 labels outside \[0, 3\): 3\. '),
+        (
+            (4, 3),
+            torch.tensor([0, -1, 2, 0]),
+            {},
+            ValueError,
+            r': -1\. They are not ignore_index=-100',
+        ),
         ((4, 3), torch.tensor([0, 1]), {}, ValueError, r'target \(2,\) does not fit pred \(4, 3\)'),
         ((4, 3, 2, 2), torch.zeros(4, 1, 2, 2, dtype=int), {}, ValueError, r'\(4, 1, 2, 2\)'),
         ((4, 3), torch.zeros(4), {}, ValueError, r'soft target \(4,\)'),
@@ -135,7 +142,6 @@ def test_integer_logits_are_refused():
         (dict(reduction='max'), "got 'max'"),
         (dict(loss_name='mbls'), 'must contain "loss".*got \'mbls\''),
         (dict(class_weight=[1.0, -1.0]), 'at least 0'),
-        (dict(class_weight=[[1.0]]), 'flat list'),
     ],
 )
 def test_bad_options_are_refused(options, message):
@@ -143,10 +149,92 @@ def test_bad_options_are_refused(options, message):
         MarginLabelSmoothingLoss(**options)
 
 
-@pytest.mark.parametrize('option', ['margin', 'alpha', 'loss_weight'])
-def test_numbers_that_are_none_are_refused(option):
-    with pytest.raises(TypeError, match=f"{option} must be a number, got '6'"):
-        MarginLabelSmoothingLoss(**{option: '6'})
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(margin='6'), "margin must be a number, got '6'"),
+        (dict(margin=True), 'margin must be a number, got True'),
+        (dict(alpha='0.1'), "alpha must be a number, got '0.1'"),
+        (dict(loss_weight=None), 'loss_weight must be a number, got None'),
+        (dict(ignore_index=None), 'ignore_index must be an integer, such as 255, got None'),
+        (dict(ignore_index=True), 'ignore_index must be an integer.* got True'),
+        (dict(compile='yes'), "compile must be True or False, got 'yes'"),
+        (dict(class_weight=[[1.0]]), r'class_weight must be a number, got \[1\.0\]'),
+    ],
+)
+def test_options_of_another_type_are_refused(options, message):
+    with pytest.raises(TypeError, match=message):
+        MarginLabelSmoothingLoss(**options)
+
+
+@pytest.mark.parametrize('factor', [0, -1, -0.5, float('nan')])
+def test_an_avg_factor_that_cannot_divide_is_refused(batch, factor):
+    with pytest.raises(ValueError, match=f'avg_factor must be .*got {factor}'):
+        MarginLabelSmoothingLoss(ignore_index=255)(*batch, avg_factor=factor)
+    # A tensor may be on a GPU, and to look at it would take a wait.
+    value = MarginLabelSmoothingLoss(ignore_index=255)(*batch, avg_factor=torch.tensor(factor))
+    assert not value.isfinite()
+
+
+class Waits(TorchDispatchMode):
+    """Counts what would make the host wait for a GPU."""
+
+    WAITING = ('_local_scalar_dense', 'nonzero', 'is_nonzero', 'equal', 'index', 'masked_select')
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function.__name__.split('.')[0] in self.WAITING
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """A counter of the waits of a call; `tolist` is one that the dispatcher does not see."""
+    counter, tolist = Waits(), torch.Tensor.tolist
+
+    def counted(tensor):
+        counter.count += 1
+        return tolist(tensor)
+
+    monkeypatch.setattr(torch.Tensor, 'tolist', counted)
+    return counter
+
+
+@pytest.mark.parametrize('ignored', [False, True])
+@pytest.mark.parametrize('label_type', [torch.int64, torch.uint8])
+def test_a_gpu_waits_once_for_a_tensor_of_labels(batch, waits, ignored, label_type):
+    logits, target = batch
+    target = (target if ignored else target.clamp(max=3)).to(label_type)
+    loss = MarginLabelSmoothingLoss(ignore_index=255)
+    logits = logits.detach()  # on a CPU, the gradient takes looks that a GPU is spared
+    with waits:
+        loss(logits, target)
+    assert waits.count == 1
+    with waits:
+        loss(logits, target, avg_factor=3)
+        loss(logits, target, reduction_override='none')
+        loss(logits, logits.softmax(1), avg_factor=torch.tensor(3))
+    assert waits.count == 1
+    target[0, 1, 0] = 77  # labels that changed are looked at again
+    with pytest.raises(ValueError, match=r'1 labels outside .*: 77'):
+        loss(logits, target)
+    with pytest.raises(ValueError, match='77'):
+        loss(logits, target)
+
+
+def test_labels_are_checked_against_each_number_of_classes(batch):
+    logits, target = batch
+    loss = MarginLabelSmoothingLoss(ignore_index=255)
+    loss(logits, target)
+    with pytest.raises(ValueError, match=r'outside \[0, 2\)'):
+        loss(logits[:, :2], target)
+    with pytest.raises(ValueError, match='ignore_index=7'):
+        loss(logits, target, ignore_index=7)
+    with torch.inference_mode():
+        assert loss(logits.detach().clone(), target.clone()).isfinite()
 
 
 def test_class_weight_of_another_length_is_refused():

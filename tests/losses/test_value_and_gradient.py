@@ -4,8 +4,9 @@ import warnings
 
 import pytest
 import torch
-from test_all_losses import IGNORED, build, draw, every_loss
+from test_all_losses import IGNORED, LOSSES, build, draw, every_loss, pairwise
 
+from mmcalib.losses import compiled_kernel, margin_label_smoothing
 from mmcalib.losses import value_and_gradient as module
 
 
@@ -29,28 +30,45 @@ def compile_with(backend, monkeypatch):
 def fresh_compiler(monkeypatch):
     """Compile with a backend that needs no C++ compiler, and forget other tests' kernels."""
     torch.compiler.reset()
-    module._kernel.cache_clear()
-    monkeypatch.setattr(module, '_seen_numbers', {})
-    monkeypatch.setattr(module, '_compiler_works', True)
+    compiled_kernel.kernel_of.cache_clear()
     yield monkeypatch
-    module._kernel.cache_clear()
+    compiled_kernel.kernel_of.cache_clear()
 
 
-@every_loss
-@pytest.mark.parametrize('shape', [(7, 5), (3, 4, 5, 3), (2, 6, 9)])
-@pytest.mark.parametrize('soft', [False, True])
-@pytest.mark.parametrize('piece', [1, 13, 45, 1 << 19])
-def test_pieces(name, shape, soft, piece, monkeypatch):
+@pytest.mark.parametrize(
+    ('name', 'piece', 'shape_and_soft'),
+    pairwise(
+        [1, 13, 45, 1 << 19],
+        [
+            ((7, 5), False),
+            ((3, 4, 5, 3), True),
+            ((2, 6, 9), False),
+            ((7, 5), True),
+            ((2, 6, 9), True),
+        ],
+    ),
+)
+def test_pieces(name, piece, shape_and_soft, monkeypatch):
+    shape, soft = shape_and_soft
     monkeypatch.setitem(module.PIECE, 'cpu', piece)
     logits, target = draw(shape, ignore=True)
     if soft:
         target = torch.softmax(torch.randn(shape, dtype=torch.float64), dim=1)
-    weights = list(range(1, shape[1] + 1))
-    value = build(name, class_weight=weights)(logits, target, ignore_index=IGNORED)
-    (grad,) = torch.autograd.grad(3 * value, logits)
-    expected, expected_grad = plain(name, logits, target, class_weight=weights)
-    torch.testing.assert_close(value, expected)
-    torch.testing.assert_close(grad, 3 * expected_grad)
+    for weights in (None, list(range(1, shape[1] + 1))):
+        value = build(name, class_weight=weights)(logits, target, ignore_index=IGNORED)
+        (grad,) = torch.autograd.grad(3 * value, logits)
+        expected, expected_grad = plain(name, logits, target, class_weight=weights)
+        torch.testing.assert_close(value, expected)
+        torch.testing.assert_close(grad, 3 * expected_grad)
+
+
+def test_finite_logits_of_a_cpu_need_no_autograd(monkeypatch):
+    by_hand = [name for name, (loss, *_) in LOSSES.items() if loss.by_hand]
+    assert len(by_hand) >= 5
+    monkeypatch.setattr(module, '_by_autograd', None)
+    logits, target = draw((6, 5))
+    for name in by_hand:
+        assert build(name)(logits, target).isfinite()
 
 
 @every_loss
@@ -82,36 +100,81 @@ def test_compiled_by_the_real_compiler(name, dtype, fresh_compiler):
     torch.testing.assert_close(grad, expected_grad)
 
 
-def test_a_schedule_compiles_three_times_at_most(fresh_compiler):
-    graphs = []
+@pytest.fixture
+def graphs(fresh_compiler):
+    """Every graph that is compiled, and how often each has run."""
+    compiled = []
 
     def backend(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
+        runs = []
+        compiled.append(runs)
+
+        def run(*arguments):
+            runs.append(1)
+            return graph.forward(*arguments)
+
+        return run
 
     compile_with(backend, fresh_compiler)
+    return compiled
+
+
+def test_a_schedule_is_compiled_twice(graphs):
     loss = build('mbls', compile=True)
     logits, target = draw((6, 5))
     values = []
     for margin in (10.0, 6.0, 4.0, 2.0, 1.0):
-        loss.margin = margin
+        loss.set_parameters(margin=margin)
         values.append(loss(logits, target).item())
-    assert len(graphs) == 3
+    assert [len(runs) for runs in graphs] == [1, 4]
     assert values == sorted(set(values))
 
 
-def test_without_a_compiler_there_is_one_warning(fresh_compiler):
+def test_two_heads_with_a_schedule_stay_below_the_limit_of_recompilations(graphs):
+    # The limit is 8; above it torch goes on eagerly, as does everything else that has compiled
+    # the same code, so other losses come first.
+    for name in ('ls', 'fl', 'ecp', 'flsd'):
+        build(name, compile=True)(*draw((6, 5)))
+    heads = [build('mbls', compile=True), build('mbls', compile=True, loss_weight=0.4)]
+    for epoch in range(4):
+        for step in range(2):
+            samples = 2 if step else 3  # the last batch is smaller
+            for shift, head in enumerate(heads):
+                head.set_parameters(margin=10.0 - epoch - shift)
+                shape = (samples, 5, 4 + epoch, 4)
+                head(*draw(shape, torch.float32, ignore=step > 0), ignore_index=IGNORED)
+    mbls = graphs[4:]
+    assert len(mbls) < 8
+    assert sum(map(len, mbls)) == 4 * 2 * 2, 'some steps ran eagerly'
+
+
+def test_without_a_compiler_there_is_one_warning_for_each_formula(fresh_compiler):
     def broken(function, *, options):
         raise RuntimeError('no compiler here')
 
     fresh_compiler.setattr(torch, 'compile', broken)
     logits, target = draw((6, 5))
-    loss, expected = build('mbls', compile=True), build('mbls')(logits, target)
-    with pytest.warns(UserWarning, match='run eagerly: RuntimeError: no compiler here'):
-        assert loss(logits, target) == expected
+    for name in ('mbls', 'ls'):
+        loss, expected = build(name, compile=True), build(name)(logits, target)
+        with pytest.warns(UserWarning, match='runs? eagerly: RuntimeError: no compiler here'):
+            torch.testing.assert_close(loss(logits, target), expected)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            torch.testing.assert_close(loss(logits, target), expected)
+
+
+def test_the_error_of_a_formula_is_not_laid_on_the_compiler(fresh_compiler):
+    def raising(logits, target):
+        raise KeyError('a mistake in the formula')
+
+    compile_with('aot_eager', fresh_compiler)
+    logits, target = draw((6, 5))
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        assert loss(logits, target) == expected
+        with pytest.raises(KeyError, match='a mistake in the formula'):
+            module.weighted_sum(raising, logits, target, torch.tensor(1.0), {}, compile=True)
+        build('mbls', compile=True)(logits, target)
+    assert compiled_kernel.kernel_of(margin_label_smoothing)._works
 
 
 @pytest.mark.parametrize('compile', [False, True])
