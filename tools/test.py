@@ -7,6 +7,7 @@ import mmengine
 from mmengine.dist import is_main_process
 from mmengine.evaluator import DumpResults
 
+from mmcalib.hooks.broken_samples import SampleError
 from mmcalib.hooks.complete_weights import CheckpointError
 from mmcalib.run_files import whole_file
 from mmcalib.runs.checkpoints import check_checkpoint
@@ -20,9 +21,11 @@ from mmcalib.runs.config import (
     test_on_validation,
     use_evaluation,
 )
+from mmcalib.runs.data_check import DataError, check_run_data
 from mmcalib.runs.preflight import check_amp, check_config, check_writable
 from mmcalib.runs.results import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
+from mmcalib.runs.screen import log_start
 
 METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
 
@@ -102,12 +105,16 @@ def main() -> None:
     except (FileNotFoundError, ImportError, ValueError) as error:
         end_with(parser, error)
     runner = build_runner(cfg, complete_weights=True)
-    if args.out and args.out_item != 'metrics':
-        runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
     try:
+        check_run_data(runner, ('test',), training=False)
+        if args.out and args.out_item != 'metrics':
+            runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
+        log_start(runner, ('test',))
         metrics = run_test(runner, args.checkpoint, split=args.split)
-    except CheckpointError as error:
+    except (CheckpointError, DataError) as error:
         end_with(parser, error)
+    except SampleError as error:  # perhaps of one process alone
+        parser.error(error.reason)
     if args.out_item == 'metrics' and is_main_process():
         with whole_file(args.out) as path:
             mmengine.dump(metrics, path)

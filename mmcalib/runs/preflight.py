@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import torch
@@ -73,9 +76,18 @@ def check_config(cfg: Config, loaders: Iterable[str]) -> None:
         ValueError: For the others.
     """
     check_writable(cfg.work_dir, '--work-dir')
-    check_constructors(cfg)
-    check_metrics(cfg)
+    with quiet_imports():
+        check_constructors(cfg)
+        check_metrics(cfg)
     check_data(cfg, loaders)
+
+
+@contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Leave out what importing a toolbox prints: of operators and packages that are optional."""
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.filterwarnings('ignore', message='Fail to import')
+        yield
 
 
 def check_data(cfg: Config, keys: Iterable[str]) -> None:
@@ -139,13 +151,13 @@ def kept_checkpoints(cfg: Config) -> list[tuple[str, str | None]]:
     return list(zip(kept, rules))  # noqa: B905, mmengine says what is wrong with the lengths
 
 
-def calibration_error_keys(cfg: Config) -> set[str]:
-    """Return the keys of the validation of which less is better."""
+def calibration_error_keys(cfg: Config, *, without: Iterable[str] = ()) -> set[str]:
+    """Return the keys of the validation of which less is better, but for some names."""
     return {
         f'{_prefix(metric)}/{name}'
         for metric, names in calibration_configs(cfg.get('val_evaluator'))
         for name in names
-        if name not in NO_ERRORS
+        if name not in (*NO_ERRORS, *without)
     }
 
 
