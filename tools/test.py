@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from pathlib import Path
 
 import mmengine
 from mmengine.dist import is_main_process
@@ -9,7 +10,7 @@ from mmengine.evaluator import DumpResults
 
 from mmcalib.hooks.broken_samples import SampleError
 from mmcalib.hooks.complete_weights import CheckpointError
-from mmcalib.run_files import whole_file
+from mmcalib.run_files import check_writable, whole_file
 from mmcalib.runs.checkpoints import check_checkpoint
 from mmcalib.runs.command_line import add_runner_arguments, add_split_argument, end_with
 from mmcalib.runs.config import (
@@ -22,7 +23,7 @@ from mmcalib.runs.config import (
     use_evaluation,
 )
 from mmcalib.runs.data_check import DataError, check_run_data
-from mmcalib.runs.preflight import check_amp, check_config, check_writable
+from mmcalib.runs.preflight import check_amp, check_config
 from mmcalib.runs.results import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.screen import log_start
@@ -71,8 +72,10 @@ def prepare(args: argparse.Namespace):
         )
     if args.out_item == 'metrics' and not args.out.endswith(METRICS_FILES):
         raise ValueError(f'--out {args.out}: metrics go to a {", ".join(METRICS_FILES)} file')
+    if args.out and Path(args.out).is_dir():
+        raise ValueError(f'--out {args.out} is a folder: name a file')
     if args.out:
-        check_writable(args.out, '--out', is_file=True)
+        check_writable(args.out)
     check_checkpoint(args.checkpoint)
     cfg = load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
@@ -102,7 +105,7 @@ def main() -> None:
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     try:
         cfg = prepare(args)
-    except (FileNotFoundError, ImportError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         end_with(parser, error)
     runner = build_runner(cfg, complete_weights=True)
     try:

@@ -82,7 +82,7 @@ def main() -> None:
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     try:
         cfg = prepare(args)
-    except (FileNotFoundError, ImportError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         end_with(parser, error)
     try:
         train_and_test(cfg, test=not args.no_test, split=args.split)
