@@ -18,6 +18,10 @@ def results(folder):
     return json.loads((Path(folder) / 'results.json').read_text())
 
 
+def tested(log):
+    return [line for line in log.splitlines() if 'Epoch(test)' in line][-1]
+
+
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory):
     """A short training on one process: its folder and its log."""
@@ -31,8 +35,8 @@ def trained(tmp_path_factory):
 def test_training_ends_with_a_test_of_the_best_checkpoint(trained):
     folder, log = trained
     (best,) = folder.glob('best_accuracy_top1_epoch_*.pth')
-    last = log.strip().splitlines()[-1]
-    assert 'Epoch(test)' in last and 'accuracy/top1' in last
+    last = tested(log)
+    assert 'accuracy/top1' in last
     assert results(folder)['checkpoint'] == str(best)
     metrics = results(folder)['metrics']
     assert f'calibration/ECE: {metrics["calibration/ECE"]:.4f}' in last
@@ -40,6 +44,29 @@ def test_training_ends_with_a_test_of_the_best_checkpoint(trained):
     statistics = CalibrationStatistics.load(folder / 'calibration.npz')
     assert statistics.metrics['ECE'] == pytest.approx(metrics['calibration/ECE'])
     assert statistics.num_predictions == len(statistics.image_bins) == 797
+
+
+def test_the_screen_starts_with_ten_lines_and_ends_with_an_answer(trained):
+    folder, log = trained
+    lines = log.strip().splitlines()
+    start = lines[: next(index for index, line in enumerate(lines) if 'Epoch(train)' in line)]
+    assert len(start) <= 10, start
+    for text in (
+        'mbls/digits: ResNet_CIFAR, 696,042 parameters, MbLS m=8 α=0.1; CPU',
+        'Samples: train on 128, validate on 200, test on 797',
+        '2 epochs in batches of 64; the checkpoint of the best accuracy/top1 is kept',
+    ):
+        assert any(line.endswith(text) for line in start)
+    (file,) = folder.glob('*/*.log')
+    pages = ('System environment:', 'Config:', 'Hooks will be executed')
+    assert not any(page in log for page in pages)
+    assert all(page in file.read_text() for page in pages)
+    table = lines[lines.index(tested(log)) :]
+    (gap,) = [line for line in table if line.startswith('mean confidence')]
+    assert gap.endswith(' points') and 'confident by' in gap
+    files = [line.split()[-1] for line in table if line.startswith(('check', 'results', 'diagram'))]
+    assert len(files) == 3 and all(Path(path).is_file() for path in files)
+    assert 'mean confidence' in file.read_text()
 
 
 def test_resuming_goes_on_where_it_stopped(trained, tmp_path):
@@ -115,7 +142,7 @@ def test_a_config_outside_that_inherits_ours_and_selects_by_ece(name, tmp_path):
     )
     log = call('train.py', 'mine.py', cwd=tmp_path)
     # A segmentor's confidence maps are drawn after that.
-    assert 'calibration/ECE' in [line for line in log.splitlines() if 'Epoch(test)' in line][-1]
+    assert 'calibration/ECE' in tested(log)
     assert list((tmp_path / 'work_dirs/mine').glob('best_calibration_ECE_epoch_*.pth'))
 
 
@@ -171,7 +198,7 @@ def test_a_config_outside_that_inherits_mmpretrain(tmp_path):
             )
     (tmp_path / 'mine.py').write_text(MMPRETRAIN)
     log = call('train.py', 'mine.py', cwd=tmp_path)
-    assert 'calibration/ECE' in log.strip().splitlines()[-1]
+    assert 'calibration/ECE' in tested(log)
     assert 'testing the last weights' in log.lower()
 
     # mmpretrain's own tool trains the same file.
@@ -185,7 +212,7 @@ def test_a_config_outside_that_inherits_mmseg(tmp_path):
     (tmp_path / 'to_rgb.py').write_text(TO_RGB)
     (tmp_path / 'mine.py').write_text(MMSEG.replace("['mmcalib']", "['mmcalib', 'to_rgb']"))
     log = call('train.py', 'mine.py', cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert 'calibration/ECE' in log.strip().splitlines()[-1]
+    assert 'calibration/ECE' in tested(log)
     assert 'decode.loss_mbls' in log or 'mIoU' in log
 
 

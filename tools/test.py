@@ -2,13 +2,15 @@
 
 import argparse
 import os
+from pathlib import Path
 
 import mmengine
 from mmengine.dist import is_main_process
 from mmengine.evaluator import DumpResults
 
+from mmcalib.hooks.broken_samples import SampleError
 from mmcalib.hooks.complete_weights import CheckpointError
-from mmcalib.run_files import whole_file
+from mmcalib.run_files import check_writable, whole_file
 from mmcalib.runs.checkpoints import check_checkpoint
 from mmcalib.runs.command_line import add_runner_arguments, add_split_argument, end_with
 from mmcalib.runs.config import (
@@ -20,9 +22,11 @@ from mmcalib.runs.config import (
     test_on_validation,
     use_evaluation,
 )
-from mmcalib.runs.preflight import check_amp, check_config, check_writable
+from mmcalib.runs.data_check import DataError, check_run_data
+from mmcalib.runs.preflight import check_amp, check_config
 from mmcalib.runs.results import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
+from mmcalib.runs.screen import log_start
 
 METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
 
@@ -68,8 +72,10 @@ def prepare(args: argparse.Namespace):
         )
     if args.out_item == 'metrics' and not args.out.endswith(METRICS_FILES):
         raise ValueError(f'--out {args.out}: metrics go to a {", ".join(METRICS_FILES)} file')
+    if args.out and Path(args.out).is_dir():
+        raise ValueError(f'--out {args.out} is a folder: name a file')
     if args.out:
-        check_writable(args.out, '--out', is_file=True)
+        check_writable(args.out)
     check_checkpoint(args.checkpoint)
     cfg = load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
@@ -99,15 +105,19 @@ def main() -> None:
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     try:
         cfg = prepare(args)
-    except (FileNotFoundError, ImportError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         end_with(parser, error)
     runner = build_runner(cfg, complete_weights=True)
-    if args.out and args.out_item != 'metrics':
-        runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
     try:
+        check_run_data(runner, ('test',), training=False)
+        if args.out and args.out_item != 'metrics':
+            runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
+        log_start(runner, ('test',))
         metrics = run_test(runner, args.checkpoint, split=args.split)
-    except CheckpointError as error:
+    except (CheckpointError, DataError) as error:
         end_with(parser, error)
+    except SampleError as error:  # perhaps of one process alone
+        parser.error(error.reason)
     if args.out_item == 'metrics' and is_main_process():
         with whole_file(args.out) as path:
             mmengine.dump(metrics, path)

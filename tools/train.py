@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 
+from mmcalib.hooks.broken_samples import SampleError
 from mmcalib.hooks.complete_weights import CheckpointError
 from mmcalib.run_files import WorkDirInUse
 from mmcalib.runs.checkpoints import check_checkpoint, resume_latest
@@ -15,6 +16,7 @@ from mmcalib.runs.config import (
     set_work_dir,
     test_on_validation,
 )
+from mmcalib.runs.data_check import DataError
 from mmcalib.runs.preflight import check_amp, check_config
 from mmcalib.runs.runner import train_and_test
 
@@ -80,12 +82,14 @@ def main() -> None:
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     try:
         cfg = prepare(args)
-    except (FileNotFoundError, ImportError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         end_with(parser, error)
     try:
         train_and_test(cfg, test=not args.no_test, split=args.split)
-    except (CheckpointError, WorkDirInUse) as error:
-        parser.error(str(error))
+    except (CheckpointError, DataError, WorkDirInUse) as error:
+        end_with(parser, error)
+    except SampleError as error:  # perhaps of one process alone
+        parser.error(error.reason)
     except KeyboardInterrupt:
         sys.exit('Stopped: the same command with --resume goes on from the last checkpoint.')
 

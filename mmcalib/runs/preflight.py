@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import torch
@@ -14,6 +16,7 @@ from mmengine.registry import METRICS
 
 from mmcalib.datasets.data_sources import missing_data_message, missing_vectors_message
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
+from mmcalib.run_files import RESULTS, check_writable
 from mmcalib.runs.option_names import check_constructors, did_you_mean, nearest
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
@@ -35,29 +38,6 @@ def check_amp() -> None:
         raise ValueError('--amp needs a CUDA device, and none is available: leave it out')
 
 
-def check_writable(path: str, name: str, *, is_file: bool = False) -> None:
-    """Raise a ValueError if a folder cannot be made, or a file written, at a path.
-
-    Args:
-        path: Nothing is made there.
-        name: What the error calls it, such as ``--out``.
-        is_file: Whether it is to be a file.
-    """
-    if '://' in path:
-        return
-    parent = Path(path).expanduser().absolute()
-    if is_file:
-        if parent.is_dir():
-            raise ValueError(f'{name} {path} is a folder: name a file')
-        parent = parent.parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir():
-        raise ValueError(f'{name} {path}: {parent} is a file, not a folder')
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise ValueError(f'{name} {path}: the folder {parent} cannot be written to')
-
-
 def check_config(cfg: Config, loaders: Iterable[str]) -> None:
     """Raise an error for what a config says and a run cannot do.
 
@@ -69,13 +49,22 @@ def check_config(cfg: Config, loaders: Iterable[str]) -> None:
         loaders: Keys of the dataloaders that it needs.
 
     Raises:
-        FileNotFoundError: For missing data.
+        OSError: For missing data, or a work dir that cannot be written to.
         ValueError: For the others.
     """
-    check_writable(cfg.work_dir, '--work-dir')
-    check_constructors(cfg)
-    check_metrics(cfg)
+    check_writable(Path(cfg.work_dir, RESULTS))
+    with quiet_imports():
+        check_constructors(cfg)
+        check_metrics(cfg)
     check_data(cfg, loaders)
+
+
+@contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Leave out what importing a toolbox prints: of operators and packages that are optional."""
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.filterwarnings('ignore', message='Fail to import')
+        yield
 
 
 def check_data(cfg: Config, keys: Iterable[str]) -> None:
@@ -139,13 +128,13 @@ def kept_checkpoints(cfg: Config) -> list[tuple[str, str | None]]:
     return list(zip(kept, rules))  # noqa: B905, mmengine says what is wrong with the lengths
 
 
-def calibration_error_keys(cfg: Config) -> set[str]:
-    """Return the keys of the validation of which less is better."""
+def calibration_error_keys(cfg: Config, *, without: Iterable[str] = ()) -> set[str]:
+    """Return the keys of the validation of which less is better, but for some names."""
     return {
         f'{_prefix(metric)}/{name}'
         for metric, names in calibration_configs(cfg.get('val_evaluator'))
         for name in names
-        if name not in NO_ERRORS
+        if name not in (*NO_ERRORS, *without)
     }
 
 

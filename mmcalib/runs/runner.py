@@ -16,11 +16,13 @@ from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 
+from mmcalib.hooks.broken_samples import BrokenSamples
 from mmcalib.hooks.checkpoint_meta import CheckpointMeta
 from mmcalib.hooks.complete_weights import CompleteWeights
 from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.hooks.same_classes import SameClasses
 from mmcalib.metrics import CalibrationMetric
+from mmcalib.reports.summary import find_diagram, summary
 from mmcalib.run_files import (
     RESULTS,
     VALIDATION_RESULTS,
@@ -31,8 +33,10 @@ from mmcalib.run_files import (
 )
 from mmcalib.runs.checkpoint_files import use_safe_files
 from mmcalib.runs.checkpoints import LAST_WEIGHTS, best_checkpoint
+from mmcalib.runs.data_check import check_run_data
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.results import results_of
+from mmcalib.runs.screen import QuietRunner, log_start
 from mmcalib.runs.trained import trained_config
 
 
@@ -64,9 +68,10 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
         )
     if cfg.launcher != 'none':
         share_buffers(cfg)
-    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else QuietRunner.from_cfg(cfg)
     runner.register_hook(CheckpointMeta(trained_config(cfg, processes=get_world_size())))
     runner.register_hook(SameClasses())
+    runner.register_hook(BrokenSamples())
     if complete_weights or cfg.get('resume'):
         runner.register_hook(CompleteWeights())
     use_safe_files(runner)
@@ -110,6 +115,9 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
     """
     with locked(cfg.work_dir) if _is_first_process(cfg) else nullcontext():
         runner = build_runner(cfg)
+        splits = ('train', 'val', 'test') if test else ('train', 'val')
+        check_run_data(runner, splits, training=True)
+        log_start(runner, splits)
         runner.train()
         if not test:
             return None
@@ -158,7 +166,14 @@ def run_test(
             'metrics': metrics,
             **results_of(runner, checkpoint, finished=finished),
         }
-        name = VALIDATION_RESULTS if split == 'val' else RESULTS
-        with whole_file(Path(runner.work_dir, name)) as path:
-            mmengine.dump(result, path, indent=2)
+        path = Path(runner.work_dir, VALIDATION_RESULTS if split == 'val' else RESULTS)
+        with whole_file(path) as temporary:
+            mmengine.dump(result, temporary, indent=2)
+        statistics = next((m.statistics for m in ours if m.prefix == 'calibration'), None)
+        files = {
+            'checkpoint': checkpoint,
+            'results': path,
+            'diagram': find_diagram(runner.log_dir, split),
+        }
+        print_log('\n' + summary(result, statistics, files), logger='current')
     return metrics

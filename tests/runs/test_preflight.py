@@ -1,8 +1,10 @@
 """What is found before a run starts, or before its numbers are."""
 
+import re
+
 import pytest
 import torch
-from commands import ROOT
+from commands import ROOT, call_here
 from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
@@ -11,7 +13,7 @@ from torch import nn
 from mmcalib.hooks.complete_weights import CheckpointError, _misfit
 from mmcalib.runs.checkpoints import check_checkpoint
 from mmcalib.runs.config import enable_tta, load_config, set_loader_defaults
-from mmcalib.runs.preflight import check_metrics, check_writable
+from mmcalib.runs.preflight import check_metrics
 from mmcalib.runs.runner import build_runner, run_test
 
 
@@ -109,17 +111,24 @@ def test_a_test_that_could_not_be_measured_is_not_trained_for():
         check_metrics(cfg)
 
 
-def test_what_cannot_be_written_is_said(tmp_path):
-    file = tmp_path / 'file'
-    file.touch()
-    check_writable(str(tmp_path / 'a/b'), '--out')
-    check_writable(str(file), '--out', is_file=True)
-    for path, is_file in ((file, False), (file / 'below', True), (file / 'below/x', False)):
-        with pytest.raises(ValueError, match=f'--out .*{file} is a file, not a folder'):
-            check_writable(str(path), '--out', is_file=is_file)
-    with pytest.raises(ValueError, match='is a folder: name a file'):
-        check_writable(str(tmp_path), '--out', is_file=True)
-    assert list(tmp_path.iterdir()) == [file]
+@pytest.mark.parametrize(
+    ('out', 'said'),
+    [
+        ('folder.pkl', r'folder\.pkl is a folder: name a file'),
+        ('file/below.pkl', r'below\.pkl cannot be written'),
+        ('metrics.txt', r'predictions go to a \.pkl file'),
+    ],
+)
+def test_an_out_that_cannot_be_written_is_said_before_the_test(
+    out, said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'folder.pkl').mkdir()
+    (tmp_path / 'file').touch()
+    arguments = [ROOT / 'configs/ce/digits.py', 'none.pth', '--out', out]
+    with pytest.raises(SystemExit):
+        call_here('test.py', *arguments, monkeypatch=monkeypatch)
+    assert re.search(said, capsys.readouterr().err)
 
 
 def test_what_is_no_checkpoint_is_said(tmp_path):
