@@ -78,7 +78,7 @@ def test_missing_statistics_of_batch_normalisation_are_refused(run, trained, tmp
             del content['state_dict'][key]
 
     with pytest.raises(
-        CheckpointError, match=r'lacks \d+ of \d+ buffers, such as backbone\.\S+_var'
+        CheckpointError, match=r'lacks \d+ of \d+ buffers, .*running_var'
     ):
         run(tmp_path, changed(trained, tmp_path, change))
 
