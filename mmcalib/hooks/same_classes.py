@@ -36,7 +36,8 @@ class SameClasses(Hook):
             self._check(runner, self._trained(runner), split)
 
     def before_train(self, runner: Runner) -> None:
-        self._check(runner, self._trained(runner), 'val')
+        for split in ('val', 'test'):
+            self._check(runner, self._trained(runner), split)
 
     def before_test(self, runner: Runner) -> None:
         self._check(runner, self._trained(runner), 'test')

@@ -78,7 +78,7 @@ def test_missing_statistics_of_batch_normalisation_are_refused(run, trained, tmp
             del content['state_dict'][key]
 
     with pytest.raises(
-        CheckpointError, match=r'lacks \d+ of \d+ buffers, such as backbone\.\S+_var'
+        CheckpointError, match=r'lacks \d+ of \d+ buffers, .*running_var'
     ):
         run(tmp_path, changed(trained, tmp_path, change))
 
@@ -119,7 +119,7 @@ def test_a_training_is_not_validated_or_tested_on_other_classes(split, tmp_path)
     options = {f'{split}_dataloader__dataset__metainfo': dict(classes=list('abcdefghij'))}
     with pytest.raises(CheckpointError, match=rf"the {split} set: it lacks '0'.*it adds 'a'"):
         train_and_test(config(tmp_path, **options))
-    assert (tmp_path / 'epoch_1.pth').exists() == (split == 'test')
+    assert not (tmp_path / 'results.json').exists()
 
 
 def test_overwritten_bytes_are_found(trained, tmp_path):
