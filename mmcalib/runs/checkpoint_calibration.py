@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
@@ -24,7 +24,13 @@ from mmcalib.runs.before_and_after import (
 from mmcalib.runs.calibration_refusals import check_not_calibrated, check_splits
 from mmcalib.runs.drawn_predictions import NUM_SAMPLES, DrawnPredictions, draw_predictions
 from mmcalib.runs.model_logits import reader_of_all
-from mmcalib.runs.predicting_layer import TOLERANCE, find_predicting_layers, fold_layers
+from mmcalib.runs.predicting_layer import (
+    TOLERANCE,
+    check_bias,
+    find_predicting_layers,
+    fold_layers,
+    keys_in_checkpoint,
+)
 from mmcalib.runs.results import CALIBRATION, describe_dataset
 
 SPLITS = ('val', 'test')
@@ -86,29 +92,15 @@ def calibrate_checkpoint(
     content = read_checkpoint(checkpoint)
     forced += check_not_calibrated(content['meta'], force=options.force)
     loaders = load_model_and_data(runner, options)
-    model, loader, ignore_index = runner.model, loaders[options.split], _ignore_index(runner.model)
+    model, loader = runner.model, loaders[options.split]
 
     # Before the long part: is there a layer to fold into, and is it in the file?
-    batch = next(iter(loader))
-    names = find_predicting_layers(model, batch, mixes_classes=scaler.per_class)
-    keys = _keys_in_checkpoint(content['state_dict'], model, names)
+    names = find_predicting_layers(model, next(iter(loader)), mixes_classes=scaler.per_class)
+    keys = keys_in_checkpoint(content['state_dict'], model, names)
     if scaler.per_class:
-        _check_bias(model, names)
+        check_bias(model, names)
 
-    drawn = draw_predictions(
-        model,
-        loader,
-        num_samples=options.num_samples,
-        seed=options.seed,
-        ignore_index=ignore_index,
-    )
-    scaler.fit(drawn.logits, drawn.labels)
-    errors = _standard_errors(scaler, drawn)
-    if options.every_prediction and not drawn.is_everything:
-        scaler.refine(reader_of_all(model, loader, ignore_index=ignore_index))
-        if errors:
-            errors['sampling_error'] = 0.0
-
+    drawn, errors = fit_to_split(scaler, model, loader, options)
     tensors = _in_precision_of(content['state_dict'], keys, fold_layers(model, names, scaler))
     results = {}
     for split, data in loaders.items():
@@ -118,7 +110,7 @@ def calibrate_checkpoint(
             scaler,
             tensors,
             num_bins=options.num_bins,
-            ignore_index=ignore_index,
+            ignore_index=ignore_index_of(model),
             text=f'Before and after, {split}',
         )
         _check_proof(results[split])
@@ -185,13 +177,40 @@ def load_model_and_data(runner: Runner, options: CalibrationOptions) -> dict[str
     return loaders
 
 
+def fit_to_split(
+    scaler: LogitScaler, model: nn.Module, loader: Iterable, options: CalibrationOptions
+) -> tuple[DrawnPredictions, dict[str, float]]:
+    """Fit a scaler to a model's predictions of a split.
+
+    Returns:
+        The predictions that were drawn; ``standard_error`` of a temperature, and the
+        ``sampling_error`` that the draw adds, or nothing of another scaling.
+    """
+    ignore_index = ignore_index_of(model)
+    drawn = draw_predictions(
+        model,
+        loader,
+        num_samples=options.num_samples,
+        seed=options.seed,
+        ignore_index=ignore_index,
+    )
+    scaler.fit(drawn.logits, drawn.labels)
+    errors = _standard_errors(scaler, drawn)
+    if options.every_prediction and not drawn.is_everything:
+        scaler.refine(reader_of_all(model, loader, ignore_index=ignore_index))
+        if errors:
+            errors['sampling_error'] = 0.0
+    return drawn, errors
+
+
 def _head(model: nn.Module) -> nn.Module | None:
     """Return the head that predicts: of several decode heads, the last."""
     head = getattr(model, 'decode_head', getattr(model, 'head', None))
     return head[-1] if isinstance(head, nn.ModuleList) else head
 
 
-def _ignore_index(model: nn.Module) -> int:
+def ignore_index_of(model: nn.Module) -> int:
+    """Return the label of the pixels that a model's loss leaves out."""
     index = getattr(_head(model), 'ignore_index', None)
     return 255 if index is None else index
 
@@ -200,37 +219,6 @@ def _threshold(model: nn.Module) -> float | None:
     """Return above which probability a binary head predicts its class, None of another head."""
     head = _head(model)
     return head.threshold if getattr(head, 'out_channels', None) == 1 else None
-
-
-def _keys_in_checkpoint(
-    state: Mapping[str, Tensor], model: nn.Module, names: Sequence[str]
-) -> dict[str, str]:
-    """Return the checkpoint's key of each parameter of the layers.
-
-    Raises:
-        ValueError: If it has none, or another value than the model that was loaded from it.
-    """
-    keys = {}
-    for name in names:
-        for kind, value in model.get_submodule(name).named_parameters():
-            own = f'{name}.{kind}'
-            key = next((key for key in (own, f'module.{own}') if key in state), None)
-            if key is None or not torch.equal(state[key].to(value), value.detach()):
-                what = 'does not hold' if key is None else 'is loaded with another value of'
-                raise ValueError(
-                    f'the checkpoint {what} {own}, the layer that predicts: is it of this config?'
-                )
-            keys[own] = key
-    return keys
-
-
-def _check_bias(model: nn.Module, names: Sequence[str]) -> None:
-    for name in names:
-        if model.get_submodule(name).bias is None:
-            raise ValueError(
-                f'{name} has no bias, which would have to take up the shift of the classes: take '
-                '--method temperature, which has none'
-            )
 
 
 def _in_precision_of(

@@ -100,22 +100,45 @@ def find_predicting_layers(
     )
 
 
-def fold_layers(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> dict[str, Tensor]:
-    """Return the new tensors of layers, float64 on the CPU, by their keys in the state dict.
+def keys_in_checkpoint(
+    state: Mapping[str, Tensor], model: nn.Module, names: Sequence[str]
+) -> dict[str, str]:
+    """Return the checkpoint's key of each parameter of the layers.
 
     Raises:
-        ValueError: If a layer without a bias would need one.
+        ValueError: If it has none, or another value than the model that was loaded from it.
     """
+    keys = {}
+    for name in names:
+        for kind, value in model.get_submodule(name).named_parameters():
+            own = f'{name}.{kind}'
+            key = next((key for key in (own, f'module.{own}') if key in state), None)
+            if key is None or not torch.equal(state[key].to(value), value.detach()):
+                what = 'does not hold' if key is None else 'is loaded with another value of'
+                raise ValueError(
+                    f'the checkpoint {what} {own}, the layer that predicts: is it of this config?'
+                )
+            keys[own] = key
+    return keys
+
+
+def check_bias(model: nn.Module, names: Sequence[str]) -> None:
+    """Raise a ValueError if a layer has no bias, which shifts of the classes would go into."""
+    for name in names:
+        if model.get_submodule(name).bias is None:
+            raise ValueError(
+                f'{name} has no bias, which would have to take up the shift of the classes: take '
+                '--method temperature, which has none'
+            )
+
+
+def fold_layers(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> dict[str, Tensor]:
+    """Return the new tensors of layers, float64 on the CPU, by their keys in the state dict."""
     folded = {}
     for name in names:
         layer = model.get_submodule(name)
         bias = None if layer.bias is None else layer.bias.detach().cpu()
-        try:
-            weight, bias = scaler.fold(layer.weight.detach().cpu(), bias)
-        except ValueError as error:
-            raise ValueError(
-                f'{name}: {error}. A temperature has no shift: take --method temperature'
-            ) from error
+        weight, bias = scaler.fold(layer.weight.detach().cpu(), bias)
         folded[f'{name}.weight'] = weight
         if bias is not None:
             folded[f'{name}.bias'] = bias
