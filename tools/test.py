@@ -12,10 +12,17 @@ from mmcalib.hooks.broken_samples import SampleError
 from mmcalib.hooks.complete_weights import CheckpointError
 from mmcalib.run_files import check_writable, whole_file
 from mmcalib.runs.checkpoints import check_checkpoint
-from mmcalib.runs.command_line import add_runner_arguments, add_split_argument, end_with
+from mmcalib.runs.command_line import (
+    add_limit_argument,
+    add_runner_arguments,
+    add_split_argument,
+    end_with,
+)
 from mmcalib.runs.config import (
+    add_calibration,
     enable_drawing,
     enable_tta,
+    limit_samples,
     load_config,
     set_loader_defaults,
     set_work_dir,
@@ -50,12 +57,18 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
         choices=['metrics', 'pred'],
         help='what --out holds; predictions unless given',
     )
+    parser.add_argument(
+        '--calibration',
+        action='store_true',
+        help='measure and draw the calibration of a config that names no such metric',
+    )
     parser.add_argument('--amp', action='store_true', help='test in mixed precision (GPU only)')
     parser.add_argument('--tta', action='store_true', help='test-time augmentation')
     parser.add_argument('--show', action='store_true', help='show predictions in a window')
     parser.add_argument('--show-dir', help='folder for drawn predictions')
     parser.add_argument('--interval', type=int, default=1, help='draw every n-th image')
     parser.add_argument('--wait-time', type=float, default=2, help='seconds to show a window')
+    add_limit_argument(parser, 'N samples')
     add_split_argument(parser)
     add_runner_arguments(parser)
     return parser, parser.parse_args()
@@ -79,7 +92,7 @@ def prepare(args: argparse.Namespace):
     check_checkpoint(args.checkpoint)
     cfg = load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
-    set_work_dir(cfg, args.work_dir)
+    set_work_dir(cfg, args.work_dir, limit=args.limit)
     if args.evaluation:
         use_evaluation(cfg, args.evaluation)
     if not args.work_dir:
@@ -93,8 +106,12 @@ def prepare(args: argparse.Namespace):
         enable_drawing(cfg, args.show, args.show_dir, args.interval, args.wait_time)
     if args.split == 'val':
         test_on_validation(cfg)
+    if args.calibration:
+        add_calibration(cfg)
     if args.tta:
         enable_tta(cfg)
+    if args.limit is not None:
+        limit_samples(cfg, args.limit)
     set_loader_defaults(cfg, not args.no_pin_memory)
     check_config(cfg, ('test_dataloader',))
     return cfg

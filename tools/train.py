@@ -8,9 +8,15 @@ from mmcalib.hooks.broken_samples import SampleError
 from mmcalib.hooks.complete_weights import CheckpointError
 from mmcalib.run_files import WorkDirInUse
 from mmcalib.runs.checkpoints import check_checkpoint, resume_latest
-from mmcalib.runs.command_line import add_runner_arguments, add_split_argument, end_with
+from mmcalib.runs.command_line import (
+    add_limit_argument,
+    add_runner_arguments,
+    add_split_argument,
+    end_with,
+)
 from mmcalib.runs.config import (
     DATALOADERS,
+    limit_samples,
     load_config,
     set_loader_defaults,
     set_work_dir,
@@ -42,6 +48,7 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument(
         '--no-persistent-workers', action='store_true', help='restart dataloader workers each epoch'
     )
+    add_limit_argument(parser, 'N samples of each split, and one epoch')
     add_split_argument(parser)
     add_runner_arguments(parser)
     return parser, parser.parse_args()
@@ -51,7 +58,7 @@ def prepare(args: argparse.Namespace):
     """Return the config that the arguments ask for."""
     cfg = load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
-    set_work_dir(cfg, args.work_dir)
+    set_work_dir(cfg, args.work_dir, limit=args.limit)
     if args.no_validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
         # There is no metric to select a checkpoint by.
@@ -72,6 +79,8 @@ def prepare(args: argparse.Namespace):
         cfg.auto_scale_lr.enable = True
     if args.split == 'val':
         test_on_validation(cfg)
+    if args.limit is not None:
+        limit_samples(cfg, args.limit)
     set_loader_defaults(cfg, not args.no_pin_memory, not args.no_persistent_workers)
     check_config(cfg, DATALOADERS[: 2 if args.no_test else 3])
     return cfg

@@ -1,5 +1,6 @@
 """What happens when, in a run."""
 
+from mmcalib.hooks.accuracy_floor import AccuracyFloorCheckpointHook
 from mmcalib.hooks.checkpoint_meta import CheckpointMeta
 from mmcalib.hooks.complete_weights import CompleteWeights
 from mmcalib.hooks.confidence_map import ConfidenceMapHook
@@ -11,6 +12,7 @@ from mmcalib.hooks.same_classes import SameClasses
 from mmcalib.hooks.vocabulary import VocabularyHook, fit_vocabulary
 
 __all__ = [
+    'AccuracyFloorCheckpointHook',
     'CheckpointMeta',
     'CompleteWeights',
     'ConfidenceMapHook',

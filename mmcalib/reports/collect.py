@@ -25,7 +25,11 @@ def collect_runs(folders: Sequence[str]) -> tuple[list[ReportedRun], dict[str, l
     ):
         if (folder / RESULTS).is_file():
             try:
-                runs.append(read_results(folder / RESULTS))
+                run = read_results(folder / RESULTS)
+                if run.limit:
+                    others['smoke runs with --limit'].append(str(folder))
+                else:
+                    runs.append(run)
             except (OSError, ValueError) as error:
                 others[f'unreadable {RESULTS}'].append(f'{folder} ({error})')
         elif (folder / VALIDATION_RESULTS).is_file():

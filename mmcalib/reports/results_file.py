@@ -21,6 +21,7 @@ TYPES = {
     'calibration': (dict, NOTHING),
     'calibration.methods': list,
     'calibration.forced': list,
+    'limit': (int, NOTHING),
     'training': dict,
     'training.epochs': int,
     'training.iterations': int,
@@ -55,6 +56,7 @@ class ReportedRun:
     loss: dict | None = None
     trained: dict | None = None
     calibration: dict | None = None
+    limit: int | None = None
     training: dict = field(default_factory=dict)
     evaluation: dict | None = None
     date: str = ''

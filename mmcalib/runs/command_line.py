@@ -51,6 +51,17 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by launcher')
 
 
+def add_limit_argument(parser: ArgumentParser, what: str) -> None:
+    """Add ``--limit``, for a run that only shows that all works."""
+    parser.add_argument(
+        '--limit',
+        type=int,
+        metavar='N',
+        help=f'smoke run: {what}; results say so, reports leave them out, and they go to '
+        'WORK_DIR/limitN unless --work-dir is given',
+    )
+
+
 def add_split_argument(parser: ArgumentParser) -> None:
     """Add ``--split``, which says what training and testing test on."""
     parser.add_argument(

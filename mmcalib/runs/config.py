@@ -14,11 +14,15 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import METRICS
 
 from mmcalib.hooks.drawing_hook import TESTED_SPLIT
+from mmcalib.inputs import check_integer
 from mmcalib.run_files import experiment_name
 from mmcalib.runs.option_names import check_option_keys
+from mmcalib.runs.preflight import as_list, calibration_configs
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 SPLITS = ('test', 'val')
+# mmengine's default hooks, which None turns off.
+OWN_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 
 
 def load_config(path: str, options: dict | None = None) -> Config:
@@ -62,7 +66,15 @@ def load_config(path: str, options: dict | None = None) -> Config:
             raise ValueError(f'--cfg-options {" ".join(options)}: {error.args[0]}') from error
         check_option_keys(before, cfg, options)
         _list_metrics(cfg)
+    _drop_hooks_turned_off(cfg)
     return cfg
+
+
+def _drop_hooks_turned_off(cfg: Config) -> None:
+    """Take out the default hooks that are None, for which mmengine takes only its own."""
+    hooks = cfg.get('default_hooks') or {}
+    for name in [name for name, hook in hooks.items() if hook is None and name not in OWN_HOOKS]:
+        del hooks[name]
 
 
 def _list_metrics(cfg: Config) -> None:
@@ -91,8 +103,10 @@ def _drop_own_scope(node: object) -> None:
             _drop_own_scope(item)
 
 
-def set_work_dir(cfg: Config, work_dir: str | None) -> None:
+def set_work_dir(cfg: Config, work_dir: str | None, *, limit: int | None = None) -> None:
     """Set the work dir: the given one, else the config's, else one named after the experiment.
+
+    A smoke run that is given none has one below it, and leaves the files of real runs alone.
 
     Raises:
         ValueError: If it is a file.
@@ -100,6 +114,60 @@ def set_work_dir(cfg: Config, work_dir: str | None) -> None:
     cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
     if os.path.isfile(cfg.work_dir):
         raise ValueError(f'the work dir {cfg.work_dir!r} is a file: name a folder')
+    if limit and not work_dir:
+        cfg.work_dir = str(Path(cfg.work_dir, f'limit{limit}'))
+
+
+def limit_samples(cfg: Config, limit: int) -> None:
+    """Make a smoke run of a config: a few samples of each split, and one epoch at most.
+
+    Results and checkpoints say so, and reports leave them out.
+
+    Args:
+        cfg: Of the run.
+        limit: Samples of each split.
+
+    Raises:
+        ValueError: If it is below 1.
+    """
+    cfg.limit = check_integer('--limit', limit)
+    for key in DATALOADERS:
+        loader = cfg.get(key)
+        if loader is not None:
+            loader.dataset = dict(type='EvenSubset', dataset=loader.dataset, samples=limit)
+            loader.pop('num_batch_per_epoch', None)
+    loader, schedule = cfg.get('train_dataloader'), cfg.get('train_cfg')
+    if not loader or not schedule:
+        return
+    if 'batch_size' in loader:  # a sampler that drops the last batch would have none
+        loader.batch_size = min(loader.batch_size, limit)
+    schedule.pop('dynamic_intervals', None)
+    schedule.pop('val_begin', None)
+    if schedule.get('max_epochs'):
+        schedule.update(max_epochs=1, val_interval=1)
+    else:
+        iterations = -(-limit // (loader.get('batch_size') or 1))
+        schedule.update(max_iters=iterations, val_interval=iterations)
+
+
+def add_calibration(cfg: Config) -> None:
+    """Have a test measure the calibration and draw it, where the config does not."""
+    if any(
+        not metric.get('prefix') for metric, _ in calibration_configs(cfg.get('test_evaluator'))
+    ):
+        return
+    metric = dict(
+        type='CalibrationMetric',
+        metrics=['ECE', 'AECE', 'NLL', 'Brier'],
+        confidence_interval=0.95,
+    )
+    evaluator = cfg.get('test_evaluator') or []
+    if isinstance(evaluator, dict) and 'metrics' in evaluator:  # one that holds metrics
+        evaluator.metrics = [*as_list(evaluator.metrics), metric]
+    else:
+        cfg.test_evaluator = [*as_list(evaluator), metric]
+    drawing = dict(type='ReliabilityDiagramHook', splits=['test'])
+    cfg.default_hooks = {'reliability_diagram': drawing, **(cfg.get('default_hooks') or {})}
 
 
 def test_on_validation(cfg: Config) -> None:

@@ -89,7 +89,7 @@ def check_metrics(cfg: Config) -> None:
     finds the first three out at the end of an evaluation, and never the last.
     """
     for evaluator in EVALUATORS:
-        for number, node in enumerate(_listed(cfg.get(evaluator))):
+        for number, node in enumerate(as_list(cfg.get(evaluator))):
             _build(f'{evaluator}.{number}', node, cfg.get('default_scope'))
         seen = set()
         for metric, names in calibration_configs(cfg.get(evaluator)):
@@ -141,7 +141,7 @@ def calibration_error_keys(cfg: Config, *, without: Iterable[str] = ()) -> set[s
 def measured_keys(cfg: Config) -> tuple[set[str], bool]:
     """Return the keys that a validation measures, and whether these are all of them."""
     keys, all_known = set(), True
-    for node in _listed(cfg.get('val_evaluator')):
+    for node in as_list(cfg.get('val_evaluator')):
         metric = _build('val_evaluator', node, cfg.get('default_scope'))
         names = _names_of(metric)
         all_known = all_known and names is not None
@@ -170,7 +170,7 @@ def _names_of(metric: BaseMetric) -> tuple[str, ...] | None:
 
 def calibration_configs(evaluator: object) -> Iterator[tuple[Mapping, tuple[str, ...]]]:
     """Yield the config of each calibration metric of an evaluator's, and what it measures."""
-    for metric in _listed(evaluator):
+    for metric in as_list(evaluator):
         kind = metric.get('type')
         kind = kind if inspect.isclass(kind) else METRICS.module_dict.get(kind, object)
         if not issubclass(kind, CalibrationMetric):
@@ -182,7 +182,8 @@ def calibration_configs(evaluator: object) -> Iterator[tuple[Mapping, tuple[str,
         yield metric, (names,) if isinstance(names, str) else tuple(names)
 
 
-def _listed(evaluator: object) -> list[Mapping]:
+def as_list(evaluator: object) -> list[Mapping]:
+    """Return the configs of the metrics of an evaluator, which may be a single one."""
     if isinstance(evaluator, Mapping) and evaluator.get('type', 'Evaluator') == 'Evaluator':
         evaluator = evaluator.get('metrics')
     if isinstance(evaluator, Mapping):

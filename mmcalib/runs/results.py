@@ -48,6 +48,7 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
         - ``trained``: what was trained beside it, as ``{'digest': …, 'config': {…}}`` with the
           parts of :func:`~mmcalib.runs.trained.trained_config`, whose digest is equal where
           all parts are;
+        - ``limit``: to how many samples a smoke run was limited, in training or in the test;
         - ``calibration``: see :func:`describe_calibration`;
         - ``training``: its length, whether it ``finished``, the ``epoch`` of the checkpoint;
         - ``evaluation``: see :func:`evaluation`.
@@ -68,6 +69,7 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
         'loss': main_loss(cfg),
         'trained': {'digest': digest(trained), 'config': trained},
         'calibration': describe_calibration(meta),
+        'limit': runner.cfg.get('limit') or cfg.get('limit'),
         'training': {**schedule, 'finished': finished, 'epoch': meta.get('epoch')},
         'evaluation': evaluation(runner),
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),

@@ -47,6 +47,8 @@ LOADING_OPTIONS = (
     'serialize_data',
     'test_mode',
 )
+# Of the hook that keeps checkpoints, also of ours with a floor under the accuracy.
+SELECTION_OPTIONS = ('save_best', 'rule', 'min_accuracy', 'accuracy')
 # mmpretrain's tools add one, mmengine takes the other by default.
 PLAIN_COLLATE = (dict(type='default_collate'), dict(type='pseudo_collate'))
 NOT_BUILT = ('_delete_', '_scope_')
@@ -120,7 +122,7 @@ def trained_config(cfg: Mapping, *, processes: int | None = None) -> dict:
             if hook.get('type') not in (*OBSERVING_HOOKS, 'CheckpointHook', 'LossScheduleHook')
         ],
         'selection': {
-            **{key: checkpoint[key] for key in ('save_best', 'rule') if checkpoint.get(key)},
+            **{key: checkpoint[key] for key in SELECTION_OPTIONS if checkpoint.get(key)},
             'data': dataset_options((cfg.get('val_dataloader') or {}).get('dataset')),
         },
         'initial_weights': None if cfg.get('resume') else cfg.get('load_from'),

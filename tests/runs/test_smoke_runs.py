@@ -1,0 +1,92 @@
+"""``--limit`` and ``--calibration``: a few samples of any config, and what it does not measure."""
+
+import json
+
+import pytest
+from commands import ROOT, call_here
+from mmengine.config import Config
+
+from mmcalib.reports.collect import collect_runs
+from mmcalib.runs.config import add_calibration, limit_samples, load_config, set_work_dir
+
+
+def iterations(limit, batch_size):
+    cfg = Config(
+        dict(
+            train_cfg=dict(max_iters=20_000, val_interval=2000, val_begin=100),
+            train_dataloader=dict(batch_size=batch_size, dataset=dict(type='X')),
+            val_dataloader=None,
+        )
+    )
+    limit_samples(cfg, limit)
+    return cfg
+
+
+@pytest.mark.parametrize(('limit', 'batch_size', 'steps'), [(8, 4, 2), (9, 4, 3), (3, 4, 1)])
+def test_iterations_are_as_many_as_an_epoch_has(limit, batch_size, steps):
+    cfg = iterations(limit, batch_size)
+    assert cfg.train_cfg == dict(max_iters=steps, val_interval=steps)
+    assert cfg.train_dataloader.batch_size == min(limit, batch_size)
+    assert cfg.train_dataloader.dataset.samples == cfg.limit == limit
+
+
+def test_files_of_real_runs_are_left_alone():
+    cfg = load_config(str(ROOT / 'configs/ce/digits.py'))
+    for given, folder in ((None, 'work_dirs/ce/digits/limit8'), ('mine', 'mine')):
+        cfg.pop('work_dir', None)
+        set_work_dir(cfg, given, limit=8)
+        assert cfg.work_dir == folder
+    with pytest.raises(ValueError, match='--limit must be an integer of at least 1, got 0'):
+        limit_samples(cfg, 0)
+
+
+@pytest.mark.parametrize(
+    'evaluator', [None, dict(type='Accuracy'), [dict(type='Accuracy')],
+                  dict(type='Evaluator', metrics=dict(type='Accuracy')),
+                  [dict(type='ECE', prefix='other')]],
+)  # fmt: skip
+def test_a_calibration_metric_is_added(evaluator):
+    cfg = Config(dict(test_evaluator=evaluator))
+    add_calibration(cfg)
+    found = cfg.test_evaluator
+    metrics = found.metrics if isinstance(found, dict) else found
+    assert metrics[-1].type == 'CalibrationMetric' and len(metrics) == (2 if evaluator else 1)
+    assert cfg.default_hooks.reliability_diagram.type == 'ReliabilityDiagramHook'
+    add_calibration(cfg)
+    assert len(metrics) == (2 if evaluator else 1)
+
+
+@pytest.mark.parametrize('name', ['digits', 'digit_scenes'])
+def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
+    name, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / 'mine.py'
+    evaluator = {'digits': 'Accuracy', 'digit_scenes': 'IoUMetric'}[name]
+    config.write_text(
+        f"_base_ = 'mmcalib::mbls/{name}.py'\n"
+        f"test_evaluator = [dict(type='{evaluator}')]\n"
+        'default_hooks = dict(reliability_diagram=None, confidence_map=None)\n'
+    )
+    call_here('train.py', config, '--limit', 11, monkeypatch=monkeypatch)
+    folder = tmp_path / 'work_dirs/mine/limit11'
+    results = json.loads((folder / 'results.json').read_text())
+    assert results['limit'] == 11
+    assert results['evaluation']['dataset']['samples'] == 11
+    said = capsys.readouterr()
+    said = said.out + said.err
+    assert 'Samples: train on 11, validate on 11, test on 11; SMOKE RUN with --limit 11' in said
+    assert 'Calibration was not measured: tools/test.py CONFIG CHECKPOINT --calibration' in said
+    with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {folder}'):
+        collect_runs([tmp_path])
+
+    # The checkpoint of a smoke run stays one, whatever it is tested on.
+    options = ['--work-dir', 'full', '--calibration']
+    if name == 'digits':
+        call_here(
+            'test.py', config, results['checkpoint'], *options, monkeypatch=monkeypatch
+        )  # fmt: skip
+        tested = json.loads((tmp_path / 'full/results.json').read_text())
+        assert tested['limit'] == 11 and tested['evaluation']['dataset']['samples'] == 797
+        assert 'calibration/ECE_low' in tested['metrics']
+        assert list((tmp_path / 'full').glob('*/vis_data/vis_image/reliability_diagram_test*'))
