@@ -41,8 +41,23 @@ def published_values(entry: Mapping, loss: Mapping | None) -> tuple[str, dict] |
     return None
 
 
-def why_not_comparable(entry: Mapping, evaluation: Mapping | None) -> str | None:
-    """Say why an evaluation must not stand beside the paper's figures, None if it may."""
+def why_not_comparable(
+    entry: Mapping, evaluation: Mapping | None, network: Mapping | None = None
+) -> str | None:
+    """Say why runs must not stand beside the paper's figures, None if they may.
+
+    Args:
+        entry: Of :func:`published_experiment`.
+        evaluation: How they were tested.
+        network: The config of their model; None if it is not known.
+    """
+    backbone = None if network is None else network.get('backbone')
+    if backbone is not None and any(
+        not isinstance(backbone, Mapping) or backbone.get(key) != value
+        for key, value in entry['backbone'].items()
+    ):
+        expected = ' '.join(map(str, entry['backbone'].values()))
+        return f"the paper's figures are of another network ({expected})"
     if evaluation is None:
         return 'the protocol of these runs is unknown'
     if evaluation.get('protocol') != entry['protocol']:

@@ -29,6 +29,7 @@ TYPES = {
     'trained': (dict, NOTHING),
     'trained.digest': str,
     'trained.config': dict,
+    'trained.config.network': dict,
     'trained.config.other_losses': dict,
     'evaluation': (dict, NOTHING),
     'evaluation.dataset': dict,

@@ -108,15 +108,17 @@ def _table(title: str, runs: list[ReportedRun], protocol: str | None) -> Table:
     evaluation = kept[0].evaluation if kept else None
     names = Counter(map(_name, runs))
     entry = next(filter(None, map(published.published_experiment, names)), None)
-    obstacle = published.why_not_comparable(entry, evaluation) if entry and kept else None
-    rows, of_most = _rows(kept, entry if not obstacle else None)
+    networks = [run.config['network'] for run in kept if run.config and 'network' in run.config]
+    network = networks[0] if networks else None
+    reason = entry and kept and published.why_not_comparable(entry, evaluation, network)
+    rows, of_most = _rows(kept, entry if not reason else None)
     before = [f'Evaluation: {evaluation_text(evaluation)}.'] if kept else ['No run is left.']
     if of_most:
         before.append(f'Unless a row says otherwise: {", ".join(of_most)}.')
     if len(names) > 1:
         before.append(f'The same data and network under several names: {", ".join(sorted(names))}.')
-    if obstacle:
-        before.append(f'No published value stands beside these: {obstacle}.')
+    if reason:
+        before.append(f'No published value stands beside these: {reason}.')
     if any(row.paper for row in rows):
         before += _unlike_the_paper(entry, rows, evaluation)
     unknown = sorted(r.path for r in kept if r.training.get('finished', True) is None)
@@ -144,7 +146,7 @@ def _kept(runs: Sequence[ReportedRun], protocol: str | None) -> tuple[list[Repor
         key = _row_key(run), run.path if run.seed is None else run.seed
         if reference is None or _key(run.evaluation) != commonest[0][0]:
             how = other_evaluation_text(run.evaluation, reference and reference.evaluation)
-            left_out[f'evaluated under another protocol ({how})'].append(run.path)
+            left_out[f'evaluated otherwise ({how})'].append(run.path)
         elif key in kept:
             reason = f'{run.label}, seed {run.seed} again, older than {kept[key].path}'
             left_out[reason].append(run.path)

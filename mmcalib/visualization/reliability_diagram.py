@@ -114,5 +114,8 @@ def draw_reliability(
         ncols=per_line,
         frameon=False,
         fontsize=8,
+        # Two entries a line fit under a single panel.
+        handlelength=1.6,
+        columnspacing=0.8,
     )
     return figure

@@ -79,8 +79,8 @@ def _handles(sweeps: Sequence[Mapping]) -> list[Line2D]:
     rows = [row for sweep in sweeps for row in sweep['rows']]
     for (split, (name, style)), face in zip(SPLITS.items(), ('white', GREY), strict=True):
         if any(row[split] for row in rows):
-            if split == 'val' and any(sweep.get('validates_on_test_data') for sweep in sweeps):
-                name += ' (on test data)'
+            if any(sweep.get('validates_on_test_data') for sweep in sweeps):
+                name = 'validation (on test data)' if split == 'val' else 'test'
             look = dict(color=GREY, linestyle=style, marker='o', markerfacecolor=face)
             handles.append(Line2D([], [], **look, label=name))
     if any(row['chosen'] for row in rows):

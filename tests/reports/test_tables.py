@@ -12,6 +12,7 @@ from mmcalib.metric_keys import HEADLINE
 from mmcalib.reports import formats, published
 from mmcalib.reports.collect import collect_runs
 from mmcalib.reports.tables import tables_of
+from mmcalib.runs.config import load_config
 
 CIFAR10 = dict(type='CIFAR10', split='test', samples=10000)
 VOC = dict(type='PascalVOCDataset', ann_file='ImageSets/Segmentation/val.txt', samples=1449)
@@ -113,7 +114,7 @@ def test_another_protocol_is_named_and_not_averaged(evaluation, reason, tmp_path
     write(tmp_path / 'other', 'mbls/resnet50_cifar10', seed=2, ece=50.0, evaluation=evaluation)
     table = only_table(tmp_path)
     assert [len(row.runs) for row in table.rows] == [2]
-    (note,) = [note for note in table.notes if 'another protocol' in note]
+    (note,) = [note for note in table.notes if 'evaluated otherwise' in note]
     assert reason in note and str(tmp_path / 'other') in note
 
 
@@ -314,12 +315,23 @@ def test_another_test_set_has_no_published_value(tmp_path):
     assert any('another test set (type CIFAR10' in note for note in second.notes)
 
 
+def test_another_network_has_no_published_value(tmp_path):
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', trained=trained())
+    table = only_table(tmp_path)
+    assert not table.rows[0].paper
+    assert any('another network (ResNet_CIFAR 50)' in note for note in table.notes)
+    network = dict(type='ImageClassifier', backbone=dict(type='ResNet_CIFAR', depth=50))
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10', trained=trained(network=network))
+    assert [bool(t.rows[0].paper) for t in tables_of(collect_runs([tmp_path])[0])] == [False, True]
+
+
 def test_the_published_figures_are_of_our_configs():
     root = ROOT / 'configs'
     tables = published.published()['experiments']
     assert len(tables) == 10
     for name, entry in tables.items():
-        assert (root / 'ce' / f'{name}.py').is_file()
+        cfg = load_config(str(root / 'ce' / f'{name}.py'))
+        assert dict(cfg.model.backbone, **entry['backbone']) == cfg.model.backbone
         assert 'MbLS' in entry['values']
         for figures in entry['values'].values():
             assert set(figures) <= set(HEADLINE)

@@ -60,8 +60,12 @@ def test_side_by_side_and_overlaid(count):
     assert all(f'run {i}\n' in names for i in range(count))
 
 
-def test_nothing_of_it_is_cut():
-    diagrams = [Reliability(f'run {i}', table(seed=i), errors={'ECE': 1.0}) for i in range(5)]
+@pytest.mark.parametrize('count', [1, 2, 5])
+def test_nothing_of_it_is_cut(count):
+    band = torch.rand(2, 10)
+    diagrams = [
+        Reliability(f'run {i}', table(seed=i), errors={'ECE': 1.0}, band=band) for i in range(count)
+    ]
     for options in ({}, {'overlay': True}):
         figure = draw_reliability(diagrams, **options)
         assert to_rgb(figure).shape[2] == 3
