@@ -56,6 +56,8 @@ def _load(filename: str, map_location: Any) -> Any:
     except UnpicklingError as error:
         named = re.search(r'GLOBAL (\S+)', str(error))  # the rest is PyTorch's advice, to trust it
         reason = f'more than data, {named[1]}' if named else 'more than data'
+        if not hasattr(torch.serialization, 'safe_globals'):
+            reason += ' (as all of mmengine do, which PyTorch before 2.5 cannot tell from code)'
         if os.environ.get(ONLY_WEIGHTS, '0').lower() not in ('0', '', 'false', 'n', 'no'):
             raise ValueError(f'it holds {reason}, and {ONLY_WEIGHTS} is set') from error
         print_log(
@@ -68,7 +70,7 @@ def _load(filename: str, map_location: Any) -> Any:
 
 def _safe_globals() -> AbstractContextManager:
     """Allow what mmengine's checkpoints hold besides tensors: numpy's arrays and logged values."""
-    if not hasattr(torch.serialization, 'safe_globals'):  # before PyTorch 2.5
+    if not hasattr(torch.serialization, 'safe_globals'):
         return nullcontext()
     core = getattr(np, '_core', None) or np.core
     dtypes = {type(np.dtype(kind)) for kind in '?bBhHiIlLqQefdg'}
