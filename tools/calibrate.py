@@ -6,6 +6,7 @@ The new checkpoint is one of the same model, for every tool that reads the old o
 import argparse
 import inspect
 
+from mmcalib.hooks.broken_samples import SampleError
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.temperature_scaler import CRITERIA
 from mmcalib.reports.calibration_summary import print_calibration
@@ -15,7 +16,7 @@ from mmcalib.runs.checkpoints import check_checkpoint
 from mmcalib.runs.command_line import add_runner_arguments
 from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
 from mmcalib.runs.drawn_predictions import NUM_SAMPLES
-from mmcalib.runs.preflight import check_data
+from mmcalib.runs.preflight import check_config
 from mmcalib.runs.runner import build_runner
 
 
@@ -101,7 +102,7 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
     check_splits(cfg, split=options.split, test=options.test, force=options.force)
     set_loader_defaults(cfg, not args.no_pin_memory)
     splits = {options.split, 'test'} if options.test else {options.split}
-    check_data(cfg, tuple(f'{split}_dataloader' for split in sorted(splits)))
+    check_config(cfg, tuple(f'{split}_dataloader' for split in sorted(splits)))
     return cfg
 
 
@@ -121,6 +122,8 @@ def main() -> None:
         cfg = prepare(args, options)
         runner = build_runner(cfg, complete_weights=True)
         result = calibrate_checkpoint(runner, scaler, args.checkpoint, args.out, options)
+    except SampleError as error:
+        parser.error(error.reason)
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
     print_calibration(result, args.out)

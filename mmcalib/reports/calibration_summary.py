@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from rich.console import Console
 from rich.table import Table
 
-# In units of their own; all others are in percent.
-NO_PERCENT = ('NLL', 'Brier')
+from mmcalib.metric_keys import PREFIX, is_percentage, metric_heading
+
 # Of these more is better.
 HIGHER_IS_BETTER = ('accuracy',)
 # A temperature so many of its standard errors from 1 is not told from 1.
@@ -31,8 +31,7 @@ def print_calibration(calibration: Mapping, out: str) -> None:
 def calibration_table(calibration: Mapping) -> Table:
     """Return metrics before and after, of each split that was measured."""
     names = list(calibration['fitted']['before'])
-    units = ('' if name in NO_PERCENT else ' (%)' for name in names)
-    table = Table('split', '', *(f'{name}{unit}' for name, unit in zip(names, units, strict=True)))
+    table = Table('split', '', *(metric_heading(f'{PREFIX}{name}') for name in names))
     for split, result in _measured(calibration):
         for when in ('before', 'after'):
             table.add_row(split, when, *(_printed(name, result[when][name]) for name in names))
@@ -88,7 +87,7 @@ def _measured(calibration: Mapping) -> Iterator[tuple[str, Mapping]]:
 
 
 def _printed(name: str, value: float) -> str:
-    return f'{value:.4f}' if name in NO_PERCENT else f'{value:.2f}'
+    return f'{value:.2f}' if is_percentage(f'{PREFIX}{name}') else f'{value:.4f}'
 
 
 def _fit_sentence(calibration: Mapping) -> str:

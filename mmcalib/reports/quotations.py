@@ -83,14 +83,20 @@ def _with_measured_cells(line: str, headings: list[str], measured: Mapping) -> s
     return '|'.join(cells)
 
 
+def measured_text(row: Mapping, key: str) -> str | None:
+    """Return a metric of a row as pages print it, None if it was not measured."""
+    # Of figures whose runs were not kept, there is what was printed of them.
+    if key in row.get('as_printed', {}):
+        return row['as_printed'][key]
+    values = [run['metrics'][key] for run in row['runs'] if key in run['metrics']]
+    return mean_and_deviation(values, key) if values else None
+
+
 def _text(row: Mapping, heading: str) -> str:
     """Return what was measured of the metric that a heading names."""
     for key in HEADLINE:
         if re.search(rf'(?<![\w-]){re.escape(metric_name(key))}(?![\w-])', heading):
-            # Of figures whose runs were not kept, there is what was printed of them.
-            if key in row.get('as_printed', {}):
-                return row['as_printed'][key]
-            values = [run['metrics'][key] for run in row['runs'] if key in run['metrics']]
-            if values:
-                return mean_and_deviation(values, key)
+            text = measured_text(row, key)
+            if text is not None:
+                return text
     raise ValueError(f'{row["label"]!r} has no metric of the column {heading.strip()!r}')

@@ -12,6 +12,7 @@ from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
 from mmcalib import __version__
+from mmcalib.hooks.broken_samples import name_samples
 from mmcalib.inputs import check_choice, check_integer
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
@@ -22,6 +23,7 @@ from mmcalib.runs.before_and_after import (
     measure_before_and_after,
 )
 from mmcalib.runs.calibration_refusals import check_not_calibrated, check_splits
+from mmcalib.runs.data_check import check_run_data
 from mmcalib.runs.drawn_predictions import NUM_SAMPLES, DrawnPredictions, draw_predictions
 from mmcalib.runs.model_logits import reader_of_all
 from mmcalib.runs.predicting_layer import (
@@ -32,6 +34,7 @@ from mmcalib.runs.predicting_layer import (
     keys_in_checkpoint,
 )
 from mmcalib.runs.results import CALIBRATION, describe_dataset
+from mmcalib.runs.screen import log_start
 
 SPLITS = ('val', 'test')
 
@@ -163,18 +166,17 @@ def load_model_and_data(runner: Runner, options: CalibrationOptions) -> dict[str
     with the data of the run see all of them.
 
     Raises:
-        ValueError: If a split is empty or cannot be read.
+        DataError: If a split is empty or cannot be read.
     """
-    loaders = {}
-    for split in dict.fromkeys([options.split, *(['test'] if options.test else [])]):
-        try:
-            loop = runner.val_loop if split == 'val' else runner.test_loop
-        except ValueError as error:  # as mmengine's, which cannot pack an empty list
-            raise ValueError(f'the {split} split is empty or cannot be read: {error}') from error
-        loaders[split] = loop.dataloader
+    splits = dict.fromkeys([options.split, *(['test'] if options.test else [])])
+    check_run_data(runner, splits, training=False)
+    log_start(runner, tuple(splits))
+    loops = {split: runner.val_loop if split == 'val' else runner.test_loop for split in splits}
+    for loop in loops.values():
+        name_samples(loop.dataloader.dataset)
     runner.call_hook('before_run')
     runner.load_or_resume()
-    return loaders
+    return {split: loop.dataloader for split, loop in loops.items()}
 
 
 def fit_to_split(

@@ -90,7 +90,7 @@ def test_what_is_printed(capsys):
     print_calibration(meta, 'out.pth')
     printed = capsys.readouterr().out
     for part in (
-        'ECE (%)', 'NLL ', '3.78', '4.63', '0.2500',
+        'ECE (%)', 'NLL (nats)', '3.78', '4.63', '0.2500',
         'Temperature 1.5 ± 0.04 (standard error over 1,200 images, ± 0.01 of it by the draw), '
         'fitted on 1,000 of 98,765 predictions of val.',
         '0 of 1,200 predictions changed side of the threshold 0.4.',

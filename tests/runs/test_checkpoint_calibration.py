@@ -393,6 +393,17 @@ def test_what_cannot_be_done_is_said(arguments, message, digits, run, tmp_path):
     assert not (tmp_path / 'out.pth').exists()
 
 
+def test_a_broken_sample_is_named(digits, run, monkeypatch):
+    load_sample = DATASETS.get('Digits').get_data_info
+
+    def get_data_info(self, index):
+        info = load_sample(self, index)
+        return {**info, 'img': None} if index == 7 else info
+
+    monkeypatch.setattr(DATASETS.get('Digits'), 'get_data_info', get_data_info)
+    assert 'cannot load sample 7' in run(DIGITS, digits, fails=True)
+
+
 def test_a_diverged_model(digits, run, tmp_path):
     content = load(digits)
     content['state_dict']['head.fc.weight'][3] = float('nan')
