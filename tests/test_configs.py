@@ -30,6 +30,7 @@ STEPS = [
     if 'digit' in path.name or (path.parent.name == 'mbls' and not path.stem.endswith('_m0'))
 ]
 SIZE = 64
+EVALUATION = 'paper_evaluation'  # a folder of configs
 
 
 @pytest.fixture(scope='module')
@@ -203,7 +204,19 @@ def test_the_model_index_lists_all_metafiles():
     assert {line.split('- ')[1] for line in index.splitlines() if '- ' in line} == found
 
 
-@pytest.mark.parametrize('path', CONFIGS, ids=lambda p: f'{p.parent.name}/{p.stem}')
+@pytest.mark.parametrize('depth', [34, 50])
+def test_the_papers_evaluation_is_also_a_config(depth):
+    name = f'deeplabv3_r{depth}_voc.py'
+    named, written = load(ROOT / 'configs/ce' / name), load(ROOT / 'configs' / EVALUATION / name)
+    named.work_dir = ''
+    use_evaluation(named, 'paper')
+    assert {**named.to_dict(), 'work_dir': None} == {**written.to_dict(), 'work_dir': None}
+
+
+LOSS_CONFIGS = [path for path in CONFIGS if path.parent.name != EVALUATION]
+
+
+@pytest.mark.parametrize('path', LOSS_CONFIGS, ids=lambda p: f'{p.parent.name}/{p.stem}')
 def test_losses_differ_only_in_the_loss(path):
     name = path.name.replace('_m0', '')
     mine, baseline = load(path), load(ROOT / 'configs' / 'ce' / name)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from pathlib import Path
 
 import mmengine
@@ -33,7 +34,7 @@ from mmcalib.runs.data_check import DataError, check_run_data
 from mmcalib.runs.preflight import check_amp, check_config
 from mmcalib.runs.results import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
-from mmcalib.runs.screen import log_start
+from mmcalib.runs.screen import ConfigError, log_start
 
 METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
 
@@ -124,17 +125,19 @@ def main() -> None:
         cfg = prepare(args)
     except (ImportError, OSError, ValueError) as error:
         end_with(parser, error)
-    runner = build_runner(cfg, complete_weights=True)
     try:
+        runner = build_runner(cfg, complete_weights=True)
         check_run_data(runner, ('test',), training=False)
         if args.out and args.out_item != 'metrics':
             runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
         log_start(runner, ('test',))
         metrics = run_test(runner, args.checkpoint, split=args.split)
-    except (CheckpointError, DataError) as error:
+    except (CheckpointError, ConfigError, DataError) as error:
         end_with(parser, error)
     except SampleError as error:  # perhaps of one process alone
         parser.error(error.reason)
+    except KeyboardInterrupt:
+        sys.exit('Stopped.')
     if args.out_item == 'metrics' and is_main_process():
         with whole_file(args.out) as path:
             mmengine.dump(metrics, path)

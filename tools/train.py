@@ -25,6 +25,7 @@ from mmcalib.runs.config import (
 from mmcalib.runs.data_check import DataError
 from mmcalib.runs.preflight import check_amp, check_config
 from mmcalib.runs.runner import train_and_test
+from mmcalib.runs.screen import ConfigError
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -95,7 +96,7 @@ def main() -> None:
         end_with(parser, error)
     try:
         train_and_test(cfg, test=not args.no_test, split=args.split)
-    except (CheckpointError, DataError, WorkDirInUse) as error:
+    except (CheckpointError, ConfigError, DataError, WorkDirInUse) as error:
         end_with(parser, error)
     except SampleError as error:  # perhaps of one process alone
         parser.error(error.reason)

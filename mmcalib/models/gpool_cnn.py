@@ -10,6 +10,7 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
+from mmcalib.inputs import check_integer
 from mmcalib.models.word_vectors import load_vectors, vector_size
 
 KERNEL = 5
@@ -39,8 +40,8 @@ class GlobalPoolingCNN(BaseModule):
 
     Raises:
         FileNotFoundError: If a file of vectors is not there.
-        TypeError: If the inputs are no ids.
-        ValueError: If texts, vectors or a checkpoint do not fit.
+        TypeError: If an option is no integer, or the inputs are no ids.
+        ValueError: If an option is below 1, or texts, vectors or a checkpoint do not fit.
 
     Source: the paper's appendix (global pooling on GloVe vectors), its published code for the
     layers. There the embedding is no part of the model.
@@ -56,6 +57,8 @@ class GlobalPoolingCNN(BaseModule):
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
+        check_integer('num_words', num_words)
+        check_integer('channels', channels)
         if embed_dims is None:
             embed_dims = 100 if vectors is None else vector_size(vectors)
         self.vectors = vectors

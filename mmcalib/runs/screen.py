@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 
 from mmengine.config import Config
 from mmengine.logging import MMLogger
@@ -20,14 +21,37 @@ NOISE = (
     '"FileClient" will be deprecated',
     '"HardDiskBackend" is the alias',
 )
+# What mmengine warns of in every run on several processes, from each of them.
+WARNINGS = (r'Setting \w+_NUM_THREADS', '`broadcast_buffers` is deprecated')
+
+
+class ConfigError(ValueError):
+    """A Runner cannot be built of a config."""
 
 
 class QuietRunner(Runner):
-    """mmengine's Runner, whose pages of environment, config and hooks go to the log file alone."""
+    """mmengine's Runner, whose pages of environment, config and hooks go to the log file alone.
+
+    So do the tracebacks of what cannot be built, which say no more than their last line.
+
+    Raises:
+        ConfigError: If a part of the config cannot be built.
+    """
 
     def __init__(self, *args, **kwargs) -> None:
         self._starting = True
-        super().__init__(*args, **kwargs)
+        try:
+            with warnings.catch_warnings():
+                for text in WARNINGS:
+                    warnings.filterwarnings('ignore', message=text)
+                super().__init__(*args, **kwargs)
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            where = ''
+            if hasattr(self, 'logger'):
+                self.logger.info('', exc_info=True, extra={'screen': False})
+                where = f' (the traceback is in {log_file(self)})'
+            reason = (error.args[0] if error.args else None) or repr(error)
+            raise ConfigError(f'the config cannot be built: {reason}{where}') from error
         self._starting = False
 
     def build_logger(self, *args, **kwargs) -> MMLogger:
@@ -41,6 +65,11 @@ class QuietRunner(Runner):
         message = record.getMessage()
         page = self._starting and record.levelno < logging.WARNING and '\n' in message
         return not page and getattr(record, 'screen', True) and not message.startswith(NOISE)
+
+
+def log_file(runner: Runner) -> str:
+    """Return the path of a run's log."""
+    return f'{runner.log_dir}/{runner.timestamp}.log'
 
 
 def log_start(runner: Runner, splits: tuple[str, ...]) -> None:
@@ -68,16 +97,16 @@ def log_start(runner: Runner, splits: tuple[str, ...]) -> None:
     smoke = f'; SMOKE RUN with --limit {cfg.limit}' if cfg.get('limit') else ''
     log.info(f'Samples: {", ".join(counts)}{smoke}')
     if 'train' in splits:
-        length = f'{runner.max_epochs} epochs' if cfg.train_cfg.get('max_epochs') else None
-        length = length or f'{runner.max_iters:,} iterations'
+        by_epoch = cfg.train_cfg.get('max_epochs')
+        number, unit = (by_epoch, 'epoch') if by_epoch else (runner.max_iters, 'iteration')
         kept = ' and '.join(key for key, _ in kept_checkpoints(cfg))
         log.info(
-            f'{length} in batches of {batch_size(runner)}'
+            f'{number:,} {unit}{"s" * (number != 1)} in batches of {batch_size(runner)}'
             + (f'; the checkpoint of the best {kept} is kept' if kept else '')
         )
         for note in notes(cfg, batch_size(runner)):
             log.warning(note)
-    log.info(f'Environment, config and hooks are in {runner.log_dir}/{runner.timestamp}.log')
+    log.info(f'Environment, config and hooks are in {log_file(runner)}')
 
 
 def processes(runner: Runner) -> str:

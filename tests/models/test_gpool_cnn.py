@@ -70,6 +70,10 @@ def test_without_vectors_they_are_trained():
 
 
 def test_what_cannot_be_is_refused(tmp_path):
+    with pytest.raises(ValueError, match='num_words must be an integer of at least 1, got 0'):
+        GlobalPoolingCNN(num_words=0)
+    with pytest.raises(TypeError, match='channels must be an integer of at least 1, got True'):
+        GlobalPoolingCNN(channels=True)
     with pytest.raises(FileNotFoundError, match=r'nlp\.stanford\.edu/projects/glove/'):
         GlobalPoolingCNN(vectors=str(tmp_path / 'glove.6B.100d.txt'))
     # With a known size, only training needs the file.

@@ -1,0 +1,21 @@
+import pytest
+from mmengine.registry import TRANSFORMS
+
+
+def test_a_segmentation_is_predicted_at_the_size_of_the_input():
+    results = {'ori_shape': (60, 80), 'img_shape': (48, 64), 'img': None}
+    packed = TRANSFORMS.build(dict(type='AtInputSize'))(results)
+    assert packed == {'ori_shape': (48, 64), 'img_shape': (48, 64), 'img': None}
+
+
+@pytest.mark.parametrize('label', [3, None])
+def test_a_text_keeps_its_label_and_where_it_is_from(label):
+    sample = {'text': 'to be', 'path': 'posts/7', 'sample_idx': 5}
+    packed = TRANSFORMS.build(dict(type='PackText'))(
+        sample if label is None else {**sample, 'gt_label': label}
+    )
+    data_sample = packed['data_samples']
+    assert packed['inputs'] == 'to be'
+    assert (data_sample.path, data_sample.sample_idx) == ('posts/7', 5)
+    assert ('gt_label' in data_sample) is (label is not None)
+    assert label is None or data_sample.gt_label.tolist() == [label]
