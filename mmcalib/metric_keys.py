@@ -11,11 +11,11 @@ AECE = 'calibration/AECE'
 # One of them says how good a model is; the others how well it is calibrated.
 QUALITIES = (TOP1, MIOU)
 HEADLINE = (*QUALITIES, ECE, AECE)
-NAMES = {TOP1: 'top-1', 'accuracy/top5': 'top-5'}
+ACCURACIES = 'accuracy/'  # of mmpretrain, all in percent
 PREFIX = 'calibration/'  # goes without saying; another one tells two metrics apart
-# Which metrics have a unit: mmpretrain's accuracies, mmseg's means over classes, and of ours these.
+# Of mmseg's metrics, and of ours.
 PERCENT = (
-    *('top-1', 'top-5', 'mIoU', 'mAcc', 'aAcc', 'mDice', 'mFscore', 'mPrecision', 'mRecall'),
+    *('mIoU', 'mAcc', 'aAcc', 'mDice', 'mFscore', 'mPrecision', 'mRecall'),
     *('ECE', 'AECE', 'AECE bound', 'ClasswiseECE', 'MCE', 'RMSCE', 'OE', 'accuracy', 'confidence'),
 )
 NATS = ('NLL',)
@@ -25,7 +25,9 @@ INTERVAL = ('_low', '_high')
 
 def metric_name(key: str) -> str:
     """Return ``top-1`` for ``accuracy/top1``, ``ECE`` for ``calibration/ECE``."""
-    return NAMES.get(key, key.removeprefix(PREFIX).replace('_bound', ' bound'))
+    if key.startswith(f'{ACCURACIES}top'):
+        return f'top-{key.removeprefix(f"{ACCURACIES}top")}'
+    return key.removeprefix(PREFIX).replace('_bound', ' bound')
 
 
 def metric_heading(key: str) -> str:
@@ -38,7 +40,7 @@ def metric_heading(key: str) -> str:
 
 def is_percentage(key: str) -> bool:
     """Return whether a metric is known to be in percent."""
-    return metric_name(key).split('/')[-1] in PERCENT
+    return key.startswith(ACCURACIES) or metric_name(key).split('/')[-1] in PERCENT
 
 
 def columns_of(keys: Iterable[str]) -> list[str]:

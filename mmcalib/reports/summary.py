@@ -10,16 +10,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from mmcalib.metric_keys import INTERVAL, PREFIX, TOP1, is_percentage, metric_name
 from mmcalib.metrics import CalibrationStatistics
+from mmcalib.reports.cell_texts import number_text
 from mmcalib.reports.loss_labels import loss_label
 
-CALIBRATION = 'calibration/'
-# In percent; what is in other units, or by another's metric, stands as it is.
-PERCENT = (
-    'accuracy/', 'mIoU', 'aAcc', 'mAcc', 'mDice', 'mFscore', 'mPrecision', 'mRecall',
-    *(f'{CALIBRATION}{name}' for name in ('ECE', 'AECE', 'ClasswiseECE', 'MCE', 'RMSCE', 'OE',
-                                          'accuracy', 'confidence')),
-)  # fmt: skip
 FOLDER_OF_FIGURES = 'vis_data/vis_image'  # of mmengine's LocalVisBackend, in the log's folder
 
 
@@ -65,20 +60,20 @@ def summary(
     table.add_column()
     both = statistics and confidence_and_accuracy(statistics)
     metrics = results['metrics']
-    ours = [key for key in metrics if key.startswith(CALIBRATION)]
+    ours = [key for key in metrics if key.startswith(PREFIX)]
     for key in [key for key in metrics if key not in ours]:
         table.add_row(key, number(key, metrics[key]))
     if both:
-        if not any(key.startswith('accuracy/top1') for key in metrics):
+        if not any(key.startswith(TOP1) for key in metrics):
             table.add_row('accuracy', f'{both[1]:.2f} %', f'of {statistics.num_predictions:,}')
         table.add_row('mean confidence', f'{both[0]:.2f} %', confidence_gap(*both))
-    ends = {f'{key}_{end}' for key in ours for end in ('low', 'high')}
+    ends = {f'{key}{end}' for key in ours for end in INTERVAL}
     for key in [key for key in ours if key not in ends]:
         interval = ''
-        if f'{key}_low' in metrics:
-            low, high = (number(key, metrics[f'{key}_{end}']) for end in ('low', 'high'))
+        if f'{key}{INTERVAL[0]}' in metrics:
+            low, high = (number(key, metrics[f'{key}{end}']) for end in INTERVAL)
             interval = f'{low.removesuffix(" %")} to {high}'
-        table.add_row(key.removeprefix(CALIBRATION), number(key, metrics[key]), interval)
+        table.add_row(metric_name(key), number(key, metrics[key]), interval)
     console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(heading(results), markup=False, soft_wrap=True)
     console.print(table)
@@ -111,4 +106,4 @@ def number(key: str, value: object) -> str:
     """Return a metric's value with its unit."""
     if not isinstance(value, (int, float)):
         return str(value)
-    return f'{value:.2f} %' if key.startswith(PERCENT) else f'{value:.4f}'
+    return number_text(value, key) + (' %' if is_percentage(key) else '')

@@ -41,6 +41,7 @@ WHOLE = {
         'num_bins': 15,
         'ignore_index': 255,
     },
+    'limit': None,
     'date': '2026-01-01T00:00:00+00:00',
     'version': '0.2.0',
 }

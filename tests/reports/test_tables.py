@@ -269,6 +269,14 @@ def test_unfinished_runs_are_named(tmp_path):
     }
 
 
+def test_smoke_runs_are_named(tmp_path):
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10')
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10', seed=1, limit=8)
+    runs, others = collect_runs([tmp_path])
+    assert [run.path for run in runs] == [str(tmp_path / 'a')]
+    assert others == {'smoke runs with --limit': [str(tmp_path / 'b')]}
+
+
 def test_a_calibrated_checkpoint_is_a_row_without_a_published_value(tmp_path):
     done = dict(methods=['temperature'], options={}, split='val', forced=[])
     write(tmp_path / 'a', 'mbls/resnet50_cifar10')
