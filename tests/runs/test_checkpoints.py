@@ -77,9 +77,7 @@ def test_missing_statistics_of_batch_normalisation_are_refused(run, trained, tmp
         for key in [key for key in content['state_dict'] if key.endswith('running_var')]:
             del content['state_dict'][key]
 
-    with pytest.raises(
-        CheckpointError, match=r'lacks \d+ of \d+ buffers, .*running_var'
-    ):
+    with pytest.raises(CheckpointError, match=r'lacks \d+ of \d+ buffers, .*running_var'):
         run(tmp_path, changed(trained, tmp_path, change))
 
 
