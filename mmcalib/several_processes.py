@@ -1,15 +1,22 @@
-"""What a metric can know of a training on several processes, which it does not see."""
+"""What can be known of several processes by those who do not see the Runner."""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 from functools import cache
 
 from mmengine.dist import get_world_size
 from mmengine.logging import MessageHub, print_log
 
+RANKS = ('RANK', 'SLURM_PROCID', 'OMPI_COMM_WORLD_RANK')  # as the launchers set them
 SHARED = re.compile(r'\b(SyncBN|SyncBuffersHook|SameBuffersHook)\b')
+
+
+def is_first_process() -> bool:
+    """Return whether this process is the one that writes, before any has found the others."""
+    return not any(int(os.environ.get(name) or 0) for name in RANKS)
 
 
 def warn_if_models_differ() -> None:

@@ -18,9 +18,9 @@ class CompleteWeights(Hook):
     """Refuses to load a checkpoint that leaves a part of the model as it was initialised.
 
     mmengine warns in the middle of its log, and the numbers of random weights look like others.
-    Parameters and buffers must be there, such as the statistics of batch normalisation, but for
-    its ``num_batches_tracked``, which old checkpoints lack and only ``momentum=None`` reads. For a
-    test auxiliary heads may lack theirs, since they predict nothing; a training that is resumed
+    Parameters and buffers must be there, such as the statistics of batch normalisation; only its
+    ``num_batches_tracked`` may lack, as in old checkpoints, where PyTorch starts to count anew. For
+    a test auxiliary heads may lack theirs, since they predict nothing; a training that is resumed
     needs them too.
 
     Raises:
@@ -51,14 +51,7 @@ def _misfit(model: nn.Module, state: Mapping, *, with_auxiliary: bool = False) -
         return sizes[0] if sizes else str(error)
     for kind, named in (('parameters', model.named_parameters), ('buffers', model.named_buffers)):
         needed = [name for name, _ in named() if with_auxiliary or 'auxiliary' not in name]
-        lacking = [name for name in needed if name in missing and not _is_optional(model, name)]
+        lacking = [name for name in needed if name in missing]
         if lacking:
             return f'it lacks {len(lacking)} of {len(needed)} {kind}, such as {lacking[0]}'
     return None
-
-
-def _is_optional(model: nn.Module, name: str) -> bool:
-    owner, _, last = name.rpartition('.')
-    if last != 'num_batches_tracked':
-        return False
-    return getattr(model.get_submodule(owner), 'momentum', None) is not None

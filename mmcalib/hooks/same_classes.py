@@ -18,8 +18,8 @@ class SameClasses(Hook):
     A missing folder of images, for example, moves every later label by one, and the numbers look
     like others. Checkpoints of mmengine name their classes; where either side names none, there is
     nothing to compare. A set that has only the first of the classes, in their order, has the right
-    labels, and is warned of. Names that differ only in wording are refused too: give them in the
-    config, as ``metainfo=dict(classes=[…])`` of the data set, which also puts them in order.
+    labels, and is warned of. Names that differ only in wording are refused too, since nobody else
+    can know: give the data set the names trained on, as its ``metainfo=dict(classes=[…])``.
 
     Raises:
         CheckpointError: If names, order or number of classes differ.
@@ -58,7 +58,8 @@ class SameClasses(Hook):
             return
         raise CheckpointError(
             f'the labels would mean other classes than those trained on in {text}. Complete the '
-            f'data, or set {split}_dataloader.dataset.metainfo.classes to the list trained on'
+            'data, or, if only words differ, give it the names trained on: '
+            f'{split}_dataloader.dataset.metainfo.classes'
         )
 
 

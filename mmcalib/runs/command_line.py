@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import ArgumentError, ArgumentParser
 from typing import NoReturn
@@ -10,9 +9,7 @@ from typing import NoReturn
 from mmengine.config import DictAction
 
 from mmcalib.runs.config import SPLITS
-
-# Of the launchers: pytorch, slurm and mpi.
-RANKS = ('RANK', 'SLURM_PROCID', 'OMPI_COMM_WORLD_RANK')
+from mmcalib.several_processes import is_first_process
 
 
 class ConfigOptions(DictAction):
@@ -30,7 +27,7 @@ class ConfigOptions(DictAction):
 
 def end_with(parser: ArgumentParser, error: Exception) -> NoReturn:
     """End a tool with an error for people, which of several processes only the first one says."""
-    if any(int(os.environ.get(name) or 0) for name in RANKS):
+    if not is_first_process():
         sys.exit(2)
     parser.error(str(error))
 

@@ -62,8 +62,7 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
     if finished is None:
         finished = training_finished(checkpoint, schedule)
     trained = meta.get(TRAINED)
-    if not isinstance(trained, Mapping):
-        trained = trained_config(cfg)
+    trained = comparable(trained) if isinstance(trained, Mapping) else trained_config(cfg)
     return {
         'seed': meta.get('seed', runner.seed),
         'loss': main_loss(cfg),
@@ -83,7 +82,7 @@ def describe_calibration(meta: Mapping) -> dict | None:
     See :mod:`mmcalib.runs.checkpoint_calibration` for what a calibration leaves in `meta`.
     """
     found = meta.get(CALIBRATION)
-    if not found:
+    if not isinstance(found, Mapping) or 'method' not in found:  # another tool's word
         return None
     methods, earlier = [found['method']], found.get('earlier')
     while earlier:
@@ -147,10 +146,11 @@ def training_finished(checkpoint: str, schedule: Mapping) -> bool | None:
     """Return whether the training that left a checkpoint is over, None if its folder cannot say."""
     folder = Path(checkpoint).parent
     for name in (RESULTS, VALIDATION_RESULTS):  # early stopping ends it before its last epoch
-        if (folder / name).is_file():
-            earlier = json.loads((folder / name).read_text())
-            if earlier.get('training', {}).get('finished'):
+        try:
+            if json.loads((folder / name).read_text())['training']['finished']:
                 return True
+        except (OSError, KeyError, TypeError, ValueError):  # none, or cut off by an older version
+            continue
     last = folder / 'last_checkpoint'
     number = re.search(r'_(\d+)\.pth$', last.read_text().strip()) if last.is_file() else None
     return int(number[1]) >= min(schedule.values()) if number and schedule else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -38,6 +37,7 @@ from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.results import results_of
 from mmcalib.runs.screen import QuietRunner, log_start
 from mmcalib.runs.trained import trained_config
+from mmcalib.several_processes import is_first_process
 
 
 def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
@@ -88,14 +88,14 @@ class CPUDistributedDataParallel(MMDistributedDataParallel):
 
 def share_buffers(cfg: Config) -> None:
     """Have all processes of a training validate the model that is saved."""
-    alike = ('SyncBuffersHook', 'SameBuffersHook')
-    default = {
-        key: None if hook and type_name(hook['type']) in alike else hook
-        for key, hook in (cfg.get('default_hooks') or {}).items()
-    }
-    others = [
-        hook for hook in cfg.get('custom_hooks') or () if type_name(hook['type']) not in alike
-    ]
+
+    def shares(hook: object) -> bool:
+        names = ('SyncBuffersHook', 'SameBuffersHook')
+        return isinstance(hook, dict) and type_name(hook['type']) in names
+
+    default = cfg.get('default_hooks') or {}
+    default = {key: None if shares(hook) else hook for key, hook in default.items()}
+    others = [hook for hook in cfg.get('custom_hooks') or () if not shares(hook)]
     cfg.default_hooks, cfg.custom_hooks = default, [*others, dict(type='SameBuffersHook')]
 
 
@@ -113,7 +113,7 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
     Raises:
         WorkDirInUse: If another training runs in the work dir.
     """
-    with locked(cfg.work_dir) if _is_first_process(cfg) else nullcontext():
+    with locked(cfg.work_dir) if is_first_process() else nullcontext():
         runner = build_runner(cfg)
         splits = ('train', 'val', 'test') if test else ('train', 'val')
         check_run_data(runner, splits, training=True)
@@ -133,12 +133,6 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
             print_log(f'Testing the best checkpoint, {best}.', logger='current')
             runner.load_checkpoint(best)
         return run_test(runner, best or LAST_WEIGHTS, split=split, finished=True)
-
-
-def _is_first_process(cfg: Config) -> bool:
-    """Return whether this process is the one that writes, before its Runner knows."""
-    variables = {'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
-    return os.environ.get(variables.get(cfg.launcher, ''), '0') == '0'
 
 
 def run_test(

@@ -54,6 +54,9 @@ def test_whether_a_training_is_over(tmp_path):
     assert training_finished(checkpoint, dict(epochs=9)) is False
     assert training_finished(checkpoint, dict(epochs=8)) is True
     assert training_finished(checkpoint, {}) is None
+    for other in ('{"training": {"fini', '[1]', '{"training": null}'):  # as after a kill
+        (tmp_path / 'results.json').write_text(other)
+        assert training_finished(checkpoint, dict(epochs=9)) is False
     (tmp_path / 'results_val.json').write_text('{"training": {"finished": true}}')
     assert training_finished(checkpoint, dict(epochs=9)) is True
 
