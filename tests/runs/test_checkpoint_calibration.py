@@ -192,8 +192,9 @@ def test_a_binary_segmentor_says_how_many_pixels_changed_side(run, tmp_path):
         'model = dict(decode_head=dict(num_classes=2, out_channels=1, threshold=0.4,\n'
         "    loss_decode=dict(type='CrossEntropyLoss', use_sigmoid=True)))\n"
         "pipeline = [dict(type='ToBinary'), dict(type='PackSegInputs')]\n"
-        'train_dataloader = dict(dataset=dict(pipeline=pipeline))\n'
-        'val_dataloader = dict(dataset=dict(indices=4, pipeline=pipeline))\n'
+        "two = dict(classes=('background', 'stroke'), palette=[[0, 0, 0], [255, 255, 255]])\n"
+        'train_dataloader = dict(dataset=dict(pipeline=pipeline, metainfo=two))\n'
+        'val_dataloader = dict(dataset=dict(indices=4, pipeline=pipeline, metainfo=two))\n'
     )
     (tmp_path / 'to_binary.py').write_text(
         'from mmcv.transforms import BaseTransform\n'
@@ -384,8 +385,8 @@ def test_hooks_run_as_in_a_test(test, digits, run, tmp_path):
         (['--samples', '0'], 'num_samples must be an integer of at least 1'),
         (['--num-bins', '0'], 'num_bins'),
         (['--seed', '-1'], 'seed must be'),
-        (['--cfg-options', 'val_dataloader.dataset.indices=0'], 'empty'),
-        (['--cfg-options', 'model.head.num_classes=7'], 'head.fc'),
+        (['--cfg-options', 'val_dataloader.dataset.indices=0'], 'the val data have no samples'),
+        (['--cfg-options', 'model.head.num_classes=7'], 'the head of the model 7'),
     ],
 )
 def test_what_cannot_be_done_is_said(arguments, message, digits, run, tmp_path):
