@@ -72,7 +72,7 @@ def summary(
         interval = ''
         if f'{key}{INTERVAL[0]}' in metrics:
             low, high = (number(key, metrics[f'{key}{end}']) for end in INTERVAL)
-            interval = f'{low.removesuffix(" %")} to {high}'
+            interval = f'interval {low.removesuffix(" %")} to {high}'
         table.add_row(metric_name(key), number(key, metrics[key]), interval)
     console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(heading(results), markup=False, soft_wrap=True)

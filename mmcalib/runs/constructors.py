@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 
 from mmengine.registry import Registry
 
@@ -33,8 +36,17 @@ def find_kind(node: Mapping, registry: Registry, scope: str | None) -> Callable 
     kind = node.get('type')
     if not isinstance(kind, str):
         return kind
-    with registry.switch_scope_and_registry(node.get('_scope_', scope)) as found:
+    scope = node.get('_scope_', scope)
+    with quiet_imports(), registry.switch_scope_and_registry(scope) as found:
         try:
             return found.get(kind)
         except RuntimeError:
             return None
+
+
+@contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Leave out what importing a toolbox prints: of operators and packages that are optional."""
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.filterwarnings('ignore', message='Fail to import')
+        yield

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
-from io import StringIO
 from pathlib import Path
 
 import torch
@@ -17,6 +14,7 @@ from mmengine.registry import METRICS
 from mmcalib.datasets.data_sources import missing_data_message, missing_vectors_message
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
 from mmcalib.run_files import RESULTS, check_writable
+from mmcalib.runs.constructors import quiet_imports
 from mmcalib.runs.option_names import check_constructors, did_you_mean, nearest
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
@@ -53,18 +51,9 @@ def check_config(cfg: Config, loaders: Iterable[str]) -> None:
         ValueError: For the others.
     """
     check_writable(Path(cfg.work_dir, RESULTS))
-    with quiet_imports():
-        check_constructors(cfg)
-        check_metrics(cfg)
+    check_constructors(cfg)
+    check_metrics(cfg)
     check_data(cfg, loaders)
-
-
-@contextmanager
-def quiet_imports() -> Iterator[None]:
-    """Leave out what importing a toolbox prints: of operators and packages that are optional."""
-    with warnings.catch_warnings(), redirect_stdout(StringIO()):
-        warnings.filterwarnings('ignore', message='Fail to import')
-        yield
 
 
 def check_data(cfg: Config, keys: Iterable[str]) -> None:
@@ -197,7 +186,7 @@ def _prefix(metric: Mapping) -> str:
 
 def _build(key: str, node: Mapping, scope: str | None) -> BaseMetric:
     """Build a metric as a run will, to raise its errors now, with the key of its config."""
-    with METRICS.switch_scope_and_registry(scope) as registry:
+    with quiet_imports(), METRICS.switch_scope_and_registry(scope) as registry:
         try:
             return registry.build(dict(node))
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:

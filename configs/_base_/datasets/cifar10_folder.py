@@ -1,5 +1,5 @@
 # CIFAR-10 as folders of images, {train,test}/<class>/*: 10,000 of the training images, drawn by a
-# seed, train and another 5,000 validate; all 10,000 test. For runs of minutes without a GPU.
+# seed, train and another 5,000 validate; all 10,000 test. For short runs without a GPU.
 dataset_type = 'CustomDataset'
 data_root = 'data/cifar10_folder'
 split = dict(type='SeededSplit', part='held_out')

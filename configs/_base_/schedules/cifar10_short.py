@@ -1,4 +1,4 @@
-# 30 epochs of SGD, one cycle up to 0.2: not the paper's schedule, but one of minutes on a CPU.
+# 30 epochs of SGD, one cycle up to 0.2: not the paper's schedule, but half an hour on a CPU.
 optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='SGD', lr=0.2, momentum=0.9, weight_decay=5e-4))
