@@ -22,6 +22,9 @@ def evaluation_text(evaluation: Mapping | None) -> str:
         if evaluation.get('convention'):
             options.append(evaluation['convention'])
         parts += options
+        for name, others in evaluation.get('other_metrics', {}).items():
+            unlike = [f'{k} {v}' for k, v in others.items() if evaluation.get(k) != v]
+            parts.append(f'but {name} with {", ".join(unlike)}'.replace('_', ' '))
     else:
         parts.append('no calibration metric')
     return ', '.join([*parts, *(['test-time augmentation'] if evaluation.get('tta') else [])])

@@ -64,6 +64,8 @@ def why_not_comparable(
         return f"the paper's figures are of protocol {entry['protocol']!r}"
     if evaluation.get('num_bins') != entry['num_bins']:
         return f"the paper's figures are of {entry['num_bins']} bins"
+    if evaluation.get('other_metrics'):
+        return f'{", ".join(evaluation["other_metrics"])} was measured with other options'
     if evaluation.get('tta'):
         return "the paper's figures are without test-time augmentation"
     data = evaluation.get('dataset', {})

@@ -39,6 +39,7 @@ TYPES = {
     'evaluation.convention': str,
     'evaluation.num_bins': int,
     'evaluation.tta': bool,
+    'evaluation.other_metrics': dict,
 }
 REQUIRED = (
     *('experiment', 'metrics', 'loss.type', 'calibration.methods', 'calibration.forced'),
@@ -100,6 +101,9 @@ def read_results(path: Path) -> ReportedRun:
         raise ValueError('it holds no metrics of a test')
     for name, kind in TYPES.items():
         _check(content, name, kind)
+    for name, options in (content.get('evaluation') or {}).get('other_metrics', {}).items():
+        if not isinstance(options, dict):
+            raise ValueError(f'its options of {name} are {options!r}')
     known = {key: content[key] for key in ReportedRun.__dataclass_fields__ if key in content}
     return ReportedRun(**{**known, 'path': str(path.parent), 'metrics': _numbers(content)})
 

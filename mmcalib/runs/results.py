@@ -102,7 +102,8 @@ def evaluation(runner: Runner) -> dict:
     Returns:
         ``dataset`` (type, split and number of samples), ``data_options`` (its other options, such
         as noise), ``pipeline`` (its transforms), ``inference`` (``test_cfg`` of the model, left
-        out where the whole image is predicted at once), ``tta``, and what the metric was told.
+        out where the whole image is predicted at once), ``tta``, and what the metric was told;
+        ``other_metrics`` has what was measured with other options than the first.
     """
     dataset = runner.cfg.test_dataloader.dataset
     options = dataset_options(dataset)
@@ -115,14 +116,21 @@ def evaluation(runner: Runner) -> dict:
         'tta': 'module' in runner.cfg.model,
         **({'inference': inference} if inference not in ({}, {'mode': 'whole'}) else {}),
     }
-    for metric in runner.test_evaluator.metrics:
-        if isinstance(metric, CalibrationMetric) and metric.prefix == 'calibration':
-            result['protocol'] = metric.protocol
-            result['convention'] = metric.convention
-            result['num_bins'] = metric.num_bins
-            result['ignore_index'] = metric.ignore_index
-            break
-    return result
+    ours = [
+        (metric.metrics, _metric_options(metric))
+        for metric in runner.test_evaluator.metrics
+        if isinstance(metric, CalibrationMetric) and metric.prefix == 'calibration'
+    ]
+    for _, options in ours[:1]:
+        result |= options
+    others = {name: options for names, options in ours if options != ours[0][1] for name in names}
+    return {**result, **({'other_metrics': others} if others else {})}
+
+
+def _metric_options(metric: CalibrationMetric) -> dict:
+    names = ['protocol', 'convention', 'num_bins', 'ignore_index']
+    names += ['boundary_width'] if metric.protocol == 'boundary' else []
+    return {name: getattr(metric, name) for name in names}
 
 
 def describe_dataset(dataset: Mapping) -> dict:

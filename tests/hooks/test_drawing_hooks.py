@@ -204,6 +204,9 @@ def test_metrics_of_other_options_have_their_own(tmp_path):
         'a_b': (15, ['ECE']),
         'calibration_torchmetrics': (15, ['MCE']),
     }
+    said = json.loads((tmp_path / 'results.json').read_text())['evaluation']
+    assert (said['num_bins'], sorted(said['other_metrics'])) == (25, ['AECE', 'MCE'])
+    assert said['other_metrics']['AECE']['num_bins'] == 15
     assert drawn(tmp_path) == [
         'reliability_diagram_test_0.png', 'reliability_diagram_test_a_b_0.png',
         'reliability_diagram_test_calibration_15_bins_0.png',

@@ -40,6 +40,7 @@ WHOLE = {
         'convention': 'mmcalib',
         'num_bins': 15,
         'ignore_index': 255,
+        'other_metrics': {'AECE': {'num_bins': 25}},
     },
     'limit': None,
     'date': '2026-01-01T00:00:00+00:00',

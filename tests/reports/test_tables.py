@@ -269,6 +269,14 @@ def test_unfinished_runs_are_named(tmp_path):
     }
 
 
+def test_metrics_of_other_options_are_said(tmp_path):
+    options = dict(other_metrics={'AECE': dict(protocol='pooled', num_bins=25)})
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', evaluation=options)
+    first, second = only_table(tmp_path).notes
+    assert '15 bins, but AECE with num bins 25.' in first
+    assert 'No published value stands beside these: AECE was measured with other' in second
+
+
 def test_smoke_runs_are_named(tmp_path):
     write(tmp_path / 'a', 'mbls/resnet50_cifar10')
     write(tmp_path / 'b', 'mbls/resnet50_cifar10', seed=1, limit=8)

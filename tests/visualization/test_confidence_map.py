@@ -62,6 +62,7 @@ def test_an_image_without_valid_pixels():
     one = view()
     one.valid[:] = False
     one.table[:] = 0
+    assert np.isnan(one.error)  # as of the metric
     assert 'no valid pixel' in words(draw_confidence_maps([one], classes=CLASSES))
 
 
