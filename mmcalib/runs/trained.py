@@ -49,6 +49,7 @@ LOADING_OPTIONS = (
 )
 # Of the hook that keeps checkpoints, also of ours with a floor under the accuracy.
 SELECTION_OPTIONS = ('save_best', 'rule', 'min_accuracy', 'accuracy')
+SPLIT_FOLDERS = ('images', 'test', 'train', 'training', 'val', 'validation')
 # mmpretrain's tools add one, mmengine takes the other by default.
 PLAIN_COLLATE = (dict(type='default_collate'), dict(type='pseudo_collate'))
 NOT_BUILT = ('_delete_', '_scope_')
@@ -162,19 +163,25 @@ def comparable(node: object) -> object:
 def dataset_options(dataset: object) -> dict:
     """Return type and options of a dataset's config, its wrappers' among them.
 
-    Of ``data_root`` the last folder is kept, and nothing where the type says which data it is.
+    Of ``data_root`` the last folder is kept, and the one above it where that is a split's; nothing
+    where the type says which data it is.
     """
     result = {}
     while isinstance(dataset, Mapping):  # the innermost has the type, wrappers may add to it
         options = {key: value for key, value in dataset.items() if key not in LOADING_OPTIONS}
         root = options.pop('data_root', None)
         if root and type_name(dataset.get('type')) not in SOURCES:
-            options['data_root'] = os.path.basename(os.path.normpath(root))
+            options['data_root'] = _folder_name(root)
         if 'datasets' in options:
             options['datasets'] = [dataset_options(each) for each in _as_list(options['datasets'])]
         dataset = options.pop('dataset', None)
         result.update(options)
     return comparable(result)
+
+
+def _folder_name(root: str) -> str:
+    parts = os.path.normpath(root).split(os.sep)
+    return '/'.join(parts[-2:] if parts[-1] in SPLIT_FOLDERS else parts[-1:])
 
 
 def pipelines(dataset: object) -> list:

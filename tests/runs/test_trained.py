@@ -72,7 +72,8 @@ def test_a_data_set_is_not_the_folder_it_lies_in():
     name, root = 'ce/resnet50_cifar10', 'train_dataloader__dataset__dataset__data_root'
     assert digest(trained(name, **{root: '/mnt/c10'})) == digest(trained(name))
     folder = dict(train_dataloader__dataset__dataset__type='CustomDataset')
-    assert trained(name, **folder, **{root: '/mnt/photos/'})['data']['data_root'] == 'photos'
+    for path, kept in (('/mnt/photos/', 'photos'), ('data/photos/train', 'photos/train')):
+        assert trained(name, **folder, **{root: path})['data']['data_root'] == kept
 
 
 def test_other_losses_than_the_main_one_are_named():
