@@ -64,6 +64,99 @@ def softmax_focal_row(logits, target, gamma, weights=None):
     return loss
 
 
+def brier_row(logits, target, weights=None):
+    """Squared distance of the probabilities from the target, for one row."""
+    shares = _shares(target, len(logits))
+    weights = weights or [1.0] * len(logits)
+    error = sum(
+        (math.exp(log_prob) - share) ** 2
+        for share, log_prob in zip(shares, _log_softmax(logits), strict=True)
+    )
+    return error * sum(w * share for w, share in zip(weights, shares, strict=True))
+
+
+def dual_focal_row(logits, target, gamma, weights=None):
+    """Dual focal loss of one row with a label."""
+    probs = [math.exp(log_prob) for log_prob in _log_softmax(logits)]
+    below = [prob for prob in probs if prob < probs[target]]
+    factor = 1 - probs[target] + (max(below) if below else 0.0)
+    return factor**gamma * _weighted_nll(_log_softmax(logits), target, weights)
+
+
+def inverse_focal_row(logits, target, gamma, weights=None):
+    """Inverse focal loss of one row."""
+    log_probs, loss = _log_softmax(logits), 0.0
+    weights = weights or [1.0] * len(logits)
+    for share, weight, log_prob in zip(
+        _shares(target, len(logits)), weights, log_probs, strict=True
+    ):
+        if share:
+            loss -= weight * share * (1 + math.exp(log_prob)) ** gamma * log_prob
+    return loss
+
+
+def bsce_row(logits, target, gamma, norm, weights=None):
+    """Cross-entropy of one row, weighted by its distance from the target."""
+    log_probs = _log_softmax(logits)
+    distance = sum(
+        abs(math.exp(log_prob) - share) ** norm
+        for share, log_prob in zip(_shares(target, len(logits)), log_probs, strict=True)
+    )
+    return distance**gamma * _weighted_nll(log_probs, target, weights)
+
+
+def mdca(rows, targets, row_weights):
+    """Multi-class difference in confidence and accuracy of rows of logits."""
+    total, error = sum(row_weights), 0.0
+    num_classes = len(rows[0])
+    for k in range(num_classes):
+        gap = 0.0
+        for logits, target, weight in zip(rows, targets, row_weights, strict=True):
+            prob = math.exp(_log_softmax(logits)[k])
+            gap += weight * (prob - _shares(target, num_classes)[k])
+        error += abs(gap / total)
+    return error / num_classes
+
+
+def l1_ace(rows, targets, num_bins, soft_bins=False):
+    """Average calibration error of each class over its non-empty bins [lo, hi), then over K."""
+    num_classes, errors = len(rows[0]), []
+    for k in range(num_classes):
+        count, gap = [0.0] * num_bins, [0.0] * num_bins
+        for logits, target in zip(rows, targets, strict=True):
+            prob = math.exp(_log_softmax(logits)[k])
+            parts = {min(int(prob * num_bins), num_bins - 1): 1.0}
+            if soft_bins:
+                position = min(max(prob * num_bins - 0.5, 0.0), num_bins - 1.0)
+                low = int(position)
+                parts = {low: 1 - (position - low), low + 1: position - low}
+            for b, part in parts.items():
+                if part:
+                    count[b] += part
+                    gap[b] += part * (prob - _shares(target, num_classes)[k])
+        parts = [min(1.0, c) if soft_bins else 1.0 for c in count if c > 0]
+        gaps = [abs(g / c) for g, c in zip(gap, count, strict=True) if c > 0]
+        errors.append(sum(p * g for p, g in zip(parts, gaps, strict=True)) / sum(parts))
+    return sum(errors) / num_classes
+
+
+def neighbourhood_shares(labels, num_classes, kernel, ignored):
+    """Share of each class around the pixels of one map of labels, as nested lists (H, W, K)."""
+    height, width, reach = len(labels), len(labels[0]), len(kernel) // 2
+    shares = [[[0.0] * num_classes for _ in range(width)] for _ in range(height)]
+    for row, column in itertools.product(range(height), range(width)):
+        total = 0.0
+        for dy, dx in itertools.product(range(-reach, reach + 1), repeat=2):
+            y, x = row + dy, column + dx
+            if 0 <= y < height and 0 <= x < width and labels[y][x] != ignored:
+                weight = kernel[dy + reach][dx + reach]
+                total += weight
+                shares[row][column][labels[y][x]] += weight
+        if total:
+            shares[row][column] = [share / total for share in shares[row][column]]
+    return shares
+
+
 def bins_of_equal_width(conf, correct, num_bins=15):
     """Share of the samples, accuracy and mean confidence of each non-empty bin (lo, hi]."""
     bins = []

@@ -5,15 +5,24 @@ import doctest
 import pytest
 import torch
 
-from mmcalib.losses import confidence_penalty as ecp
-from mmcalib.losses import label_smoothing as ls
-from mmcalib.losses import margin_label_smoothing as mbls
-from mmcalib.losses import softmax_focal as fl
+from mmcalib import losses
+
+FORMULAS = [
+    'brier',
+    'bsce',
+    'confidence_penalty',
+    'dual_focal',
+    'inverse_focal',
+    'label_smoothing',
+    'margin_label_smoothing',
+    'softmax_focal',
+]
 
 
-@pytest.mark.parametrize('function', [mbls, ls, fl, ecp], ids=lambda f: f.__name__)
-def test_examples(function):
-    scope = {'torch': torch, function.__name__: function}
+@pytest.mark.parametrize('name', FORMULAS)
+def test_examples(name):
+    function = getattr(losses, name)
+    scope = {'torch': torch, name: function}
     (test,) = doctest.DocTestFinder().find(function, globs=scope)
     assert test.examples
     assert doctest.DocTestRunner().run(test).failed == 0

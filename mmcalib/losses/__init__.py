@@ -1,26 +1,51 @@
 """Losses that calibrate while they train, for mmpretrain heads and mmseg decode heads alike."""
 
+from mmcalib.losses.batch_loss import BatchLoss
+from mmcalib.losses.brier import BrierLoss, brier
+from mmcalib.losses.bsce import BSCELoss, bsce
 from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.combined_loss import CombinedLoss
 from mmcalib.losses.confidence_penalty import ConfidencePenaltyLoss, confidence_penalty
+from mmcalib.losses.dual_focal import DualFocalLoss, dual_focal
+from mmcalib.losses.inverse_focal import InverseFocalLoss, inverse_focal
+from mmcalib.losses.l1_ace import L1ACELoss
 from mmcalib.losses.label_smoothing import LabelSmoothingLoss, label_smoothing
 from mmcalib.losses.margin_label_smoothing import (
     MarginLabelSmoothingLoss,
     margin_label_smoothing,
     margin_penalty,
 )
+from mmcalib.losses.mdca import MDCALoss
+from mmcalib.losses.nacl import NACLLoss, nacl
 from mmcalib.losses.sample_dependent_focal import SampleDependentFocalLoss
 from mmcalib.losses.softmax_focal import SoftmaxFocalLoss, softmax_focal
+from mmcalib.losses.svls import SVLSLoss
 
 __all__ = [
+    'BSCELoss',
+    'BatchLoss',
+    'BrierLoss',
     'CalibrationLoss',
+    'CombinedLoss',
     'ConfidencePenaltyLoss',
+    'DualFocalLoss',
+    'InverseFocalLoss',
+    'L1ACELoss',
     'LabelSmoothingLoss',
+    'MDCALoss',
     'MarginLabelSmoothingLoss',
+    'NACLLoss',
+    'SVLSLoss',
     'SampleDependentFocalLoss',
     'SoftmaxFocalLoss',
+    'brier',
+    'bsce',
     'confidence_penalty',
+    'dual_focal',
+    'inverse_focal',
     'label_smoothing',
     'margin_label_smoothing',
     'margin_penalty',
+    'nacl',
     'softmax_focal',
 ]

@@ -7,7 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from mmcalib.inputs import at_least_single, check_choice, check_number
-from mmcalib.losses.call_checks import check_shapes, row_weights, split_ignored
+from mmcalib.losses.call_checks import (
+    check_shapes,
+    computed_dtype,
+    row_weights,
+    split_ignored,
+)
 from mmcalib.losses.value_and_gradient import weighted_sum
 
 REDUCTIONS = ('none', 'mean', 'sum')
@@ -46,6 +51,7 @@ class CalibrationLoss(nn.Module):
         formula: ``formula(logits, target, *, class_weight, **options)`` returns the loss of every
             row in plain, differentiable operations.
         by_hand: The same with the gradient, where a benchmark shows what that buys.
+        no_soft_targets: Why targets must be labels; None where they may be probabilities.
         ranges: The least and the largest value of each number that may change while training.
 
     Raises:
@@ -56,6 +62,7 @@ class CalibrationLoss(nn.Module):
     formula: Callable[..., Tensor]
     by_hand: Callable[..., tuple[Tensor, Tensor]] | None = None
     ranges: Mapping[str, tuple[float, float]] = {}
+    no_soft_targets: str | None = None
 
     def __init__(
         self,
@@ -140,25 +147,13 @@ class CalibrationLoss(nn.Module):
         reduction = check_choice('reduction', reduction_override or self.reduction, REDUCTIONS)
         if avg_factor is not None and reduction == 'sum':
             raise ValueError("avg_factor divides a mean; it cannot be used with reduction='sum'")
-        ignore_index = self.ignore_index if ignore_index is None else ignore_index
-
-        check_shapes(pred, target, weight, self.class_weight)
-        dtype = torch.float64 if pred.dtype == torch.float64 else torch.float32
-        options = self.options()
-        if self.class_weight is not None:
-            options['class_weight'] = self.class_weight.to(pred.device, dtype)
-
-        if target.is_floating_point():
-            target, valid = target.to(dtype), None
-        else:
-            target, valid = split_ignored(target, pred.shape[1], ignore_index)
+        target, valid, options = self.read_call(pred, target, weight, ignore_index)
         row_weight = self.loss_weight * row_weights(
             valid,
             pred,
             weight=weight,
             mean=reduction == 'mean',
             avg_factor=avg_factor,
-            dtype=dtype,
         )
         if reduction == 'none':
             return self.formula(at_least_single(pred), target, **options) * row_weight
@@ -171,3 +166,40 @@ class CalibrationLoss(nn.Module):
             by_hand=self.by_hand,
             compile=self.compile_kernel,
         )
+
+    def read_call(
+        self, pred: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int | None
+    ) -> tuple[Tensor, Tensor | None, dict]:
+        """Check a call; return labels within [0, K) or probabilities, valid rows, and options."""
+        check_shapes(pred, target, weight, self.class_weight)
+        dtype = computed_dtype(pred)
+        options = self.options()
+        if self.class_weight is not None:
+            options['class_weight'] = self.class_weight.to(pred.device, dtype)
+        if not target.is_floating_point():
+            ignore_index = self.ignore_index if ignore_index is None else ignore_index
+            target, valid = split_ignored(target, pred.shape[1], ignore_index)
+            target, more = self.look_around(target, valid, pred.shape[1], dtype)
+            return target, valid, options | more
+        if self.no_soft_targets:
+            raise ValueError(
+                f'{type(self).__name__} takes integer labels, not probabilities: '
+                f'{self.no_soft_targets}'
+            )
+        return target.to(dtype), None, options
+
+    def look_around(
+        self, labels: Tensor, valid: Tensor, num_classes: int, dtype: torch.dtype
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the target of the formula, and options that depend on the map of labels.
+
+        A loss that needs the neighbourhood of a pixel sees it here, before rows go their own ways:
+        it returns another target, or options in the shape of the logits.
+
+        Args:
+            labels: ``(N, *)``; any label in [0, K) where a row is ignored.
+            valid: ``(N, *)``, which rows are not ignored.
+            num_classes: K.
+            dtype: That the loss is computed in.
+        """
+        return labels, {}

@@ -40,6 +40,11 @@ def check_shapes(
         raise ValueError(f'class_weight has {len(class_weight)} entries for {shape[1]} classes')
 
 
+def computed_dtype(pred: Tensor) -> torch.dtype:
+    """Return what a loss is computed in: float64 for float64, else float32."""
+    return torch.float64 if pred.dtype == torch.float64 else torch.float32
+
+
 def split_ignored(target: Tensor, num_classes: int, ignore_index: int) -> tuple[Tensor, Tensor]:
     """Return int64 labels in [0, K), any of them for an ignored row, and which rows are valid.
 
@@ -75,8 +80,7 @@ def row_weights(
     *,
     weight: Tensor | None,
     mean: bool,
-    avg_factor: float | Tensor | None,
-    dtype: torch.dtype,
+    avg_factor: float | Tensor | None = None,
 ) -> Tensor:
     """Return the factor of every row in the result, ``(N, *)``, or a scalar where it is one number.
 
@@ -89,12 +93,12 @@ def row_weights(
         mean: Whether to divide, by `avg_factor` or else by the number of valid rows.
         avg_factor: What to divide by. As a tensor it is not looked at, which would make a GPU
             wait; divided by 0 or less, the loss of a valid row is infinite.
-        dtype: Of the result.
 
     Raises:
         TypeError: If `avg_factor` is no number.
         ValueError: If it is below 0, or 0 although a row is valid.
     """
+    dtype = computed_dtype(pred)
     factor = pred.new_ones((), dtype=dtype) if valid is None else valid.to(dtype)
     if mean:
         if avg_factor is None:

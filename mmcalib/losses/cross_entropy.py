@@ -17,7 +17,8 @@ def cross_entropy(logits: Tensor, target: Tensor, class_weight: Tensor | None = 
         ``(N, *)``, in nats.
     """
     if torch.compiler.is_compiling() and not target.is_floating_point():
-        # MbLS of 4096×1000 takes 0.93 of cross-entropy's time like this, 1.29 by the log-softmax.
+        # By the log-softmax, MbLS of 4096×1000 takes 1.29 of cross-entropy's time and focal loss of
+        # 4×21×256×256 takes 1.23; like this 0.93 and 0.56.
         # The error is the rounding of the largest logit: 1e-3 at 1e4 in float32.
         rows = _log_sum_exp(logits) - pick(logits, target)
         return rows if class_weight is None else rows * class_weight[target]
@@ -80,3 +81,11 @@ def finite(log_probs: Tensor) -> Tensor:
 def per_class(values: Tensor, logits: Tensor) -> Tensor:
     """Return ``(K,)`` values in a shape that broadcasts with ``(N, K, *)`` logits."""
     return values.view(-1, *[1] * (logits.ndim - 2))
+
+
+def shares_of(target: Tensor, logits: Tensor) -> Tensor:
+    """Return the target as probabilities ``(N, K, *)``."""
+    if target.is_floating_point():
+        return target
+    classes = torch.arange(logits.shape[1], device=logits.device)
+    return (per_class(classes, logits) == target.unsqueeze(1)).to(logits.dtype)

@@ -8,7 +8,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import finite, per_class, pick
+from mmcalib.losses.cross_entropy import cross_entropy, finite, per_class
 
 
 def softmax_focal(
@@ -43,8 +43,7 @@ def softmax_focal(
         tensor([0.3466])
     """
     soft = target.is_floating_point()
-    log_probs = F.log_softmax(logits, dim=1)
-    log_probs = finite(log_probs) if soft else pick(log_probs, target)
+    log_probs = finite(F.log_softmax(logits, dim=1)) if soft else -cross_entropy(logits, target)
     if isinstance(gamma, Sequence):
         gamma = _gamma_of(log_probs.detach().exp(), gamma)
     # At p = 1 the power of 0 has an infinite slope for gamma < 1; the clamp makes it 0 there.

@@ -39,7 +39,7 @@ def weighted_sum(
         logits: ``(N, K, *)``; float16 and bfloat16 are computed in float32.
         target: ``(N, *)`` int64 labels in [0, K), or ``(N, K, *)`` probabilities.
         weight: ``(N, *)``, or one for all rows; float32 or float64.
-        options: Further arguments of the formula.
+        options: Further arguments of the formula; tensors in the shape of the logits go with them.
         by_hand: Takes what the formula takes, and returns the loss of every row and its gradient
             by the logits; quicker than autograd on a CPU. It need not know logits of -inf.
         compile: Use ``torch.compile``. Where that does not work: eager, with one warning.
@@ -88,6 +88,7 @@ def _eager(formula, by_hand, logits, target, weight, options) -> tuple[Tensor, T
     if logits.ndim > 2:  # softmax is several times slower on (N, K, 1) than on (N, K)
         logits, weight = logits.flatten(2), weight.flatten(1) if weight.ndim else weight
         target = target.flatten(2 if target.is_floating_point() else 1)
+        options = {key: x.flatten(2) if _has_shape(x, shape) else x for key, x in options.items()}
     grad = torch.empty_like(logits, dtype=kept_dtype(logits))
     value = weight.new_zeros(())
     for rows in _pieces(logits.shape, PIECE.get(logits.device.type, GPU_PIECE)):
@@ -96,14 +97,19 @@ def _eager(formula, by_hand, logits, target, weight, options) -> tuple[Tensor, T
             at_least_single(logits[dense]),
             target[dense if target.is_floating_point() else rows],
             weight[rows] if weight.ndim else weight,
+            {key: x[dense] if _has_shape(x, logits.shape) else x for key, x in options.items()},
         )
         total = None
         if by_hand is not None and logits.device.type == 'cpu':
-            total = _by_hand(by_hand, *piece, options, out=grad[dense])
+            total = _by_hand(by_hand, *piece, out=grad[dense])
         if total is None:
-            total = _by_autograd(formula, *piece, options, out=grad[dense])
+            total = _by_autograd(formula, *piece, out=grad[dense])
         value += total
     return value, grad.view(shape) if grad.is_contiguous() else grad.reshape(shape)
+
+
+def _has_shape(option, shape: torch.Size) -> bool:
+    return torch.is_tensor(option) and option.shape == shape
 
 
 def _by_hand(by_hand, logits, target, weight, options, *, out) -> Tensor | None:

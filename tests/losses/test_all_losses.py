@@ -8,7 +8,11 @@ import torch
 import torch.nn.functional as F
 
 from mmcalib.losses import (
+    BrierLoss,
+    BSCELoss,
     ConfidencePenaltyLoss,
+    DualFocalLoss,
+    InverseFocalLoss,
     LabelSmoothingLoss,
     MarginLabelSmoothingLoss,
     SampleDependentFocalLoss,
@@ -63,6 +67,26 @@ LOSSES = {
         references.confidence_penalty_row,
         dict(alpha=0.4, class_reduction='sum'),
     ),
+    'brier': (BrierLoss, {}, references.brier_row, {}),
+    'dual focal': (DualFocalLoss, dict(gamma=2.5), references.dual_focal_row, dict(gamma=2.5)),
+    'inverse focal': (
+        InverseFocalLoss,
+        dict(gamma=1.5),
+        references.inverse_focal_row,
+        dict(gamma=1.5),
+    ),
+    'bsce': (
+        BSCELoss,
+        dict(gamma=0.7, detach_weight=False),
+        references.bsce_row,
+        dict(gamma=0.7, norm=2),
+    ),
+    'bsce, norm 1': (
+        BSCELoss,
+        dict(gamma=2.0, norm=1, detach_weight=False),
+        references.bsce_row,
+        dict(gamma=2.0, norm=1),
+    ),
 }
 every_loss = pytest.mark.parametrize('name', LOSSES)
 
@@ -74,6 +98,13 @@ def pairwise(first, second):
         for i, name in enumerate(LOSSES)
         for j, a in enumerate(first)
     ]
+
+
+def takes_soft(name):
+    return LOSSES[name][0].no_soft_targets is None
+
+
+soft_losses = pytest.mark.parametrize('name', filter(takes_soft, LOSSES))
 
 
 def build(name, **options):
@@ -135,8 +166,12 @@ def test_soft_targets_and_class_weights(name):
     soft = torch.softmax(torch.randn(6, 5, 2, dtype=torch.float64), dim=1)
     weights = [0.5, 1.0, 2.0, 0.0, 3.0]
     loss = build(name, class_weight=weights, reduction='none')
-    for labels in (target, soft):
-        torch.testing.assert_close(loss(logits, labels), loop(name, logits, labels, weights))
+    torch.testing.assert_close(loss(logits, target), loop(name, logits, target, weights))
+    if not takes_soft(name):
+        with pytest.raises(ValueError, match='takes integer labels, not probabilities: it '):
+            loss(logits, soft)
+        return
+    torch.testing.assert_close(loss(logits, soft), loop(name, logits, soft, weights))
     one_hot = F.one_hot(target, 5).movedim(-1, 1).double()
     torch.testing.assert_close(loss(logits, one_hot), loss(logits, target))
 
@@ -147,7 +182,7 @@ SOFT_OR_HARD = [False, True]
 @pytest.mark.parametrize(('name', 'shape', 'soft'), pairwise([(6, 5), (2, 4, 3, 2)], SOFT_OR_HARD))
 def test_gradient_and_its_gradient(name, shape, soft):
     logits, target = draw(shape, scale=2.0)
-    if soft:
+    if soft and takes_soft(name):
         target = torch.softmax(torch.randn(shape, dtype=torch.float64), dim=1)
     loss = build(name, class_weight=list(range(1, shape[1] + 1)))
     assert torch.autograd.gradcheck(lambda x: loss(x, target), logits, atol=1e-6)
@@ -166,7 +201,7 @@ def test_a_gradient_penalty_is_that_of_plain_autograd(name):
     torch.testing.assert_close(*penalties)
 
 
-@every_loss
+@soft_losses
 def test_soft_targets_and_weights_get_their_gradient(name):
     logits, _ = draw((6, 5), scale=2.0)
     teacher = torch.randn(6, 5, dtype=torch.float64, requires_grad=True)
@@ -190,7 +225,7 @@ def test_huge_logits_are_safe(name, dtype, soft):
         .requires_grad_()
     )
     target = torch.tensor([0, 0, 2, 1])
-    if soft:
+    if soft and takes_soft(name):
         target = F.one_hot(target, 3).float()
     value = build(name, reduction='none')(logits, target)
     value.sum().backward()
@@ -204,7 +239,7 @@ def test_a_masked_class_is_left_out(name, reduction, soft):
     masked[:4, 2] = float('-inf')
     masked.requires_grad_()
     target[target == 2] = 3
-    if soft:
+    if soft and takes_soft(name):
         target = F.one_hot(target, 5).double().mul(0.8).add(0.05)
         target[:, 2] = 0
     value = build(name, reduction=reduction)(masked, target)
@@ -284,12 +319,40 @@ def test_classes_permuted_and_logits_shifted(name):
         SoftmaxFocalLoss(gamma=0),
         SampleDependentFocalLoss(schedule=[(1.0, 0.0)]),
         ConfidencePenaltyLoss(alpha=0),
+        DualFocalLoss(gamma=0),
+        InverseFocalLoss(gamma=0),
+        BSCELoss(gamma=0),
     ],
     ids=lambda loss: type(loss).__name__,
 )
 def test_the_limit_of_every_loss_is_cross_entropy(loss):
     logits, target = draw((8, 5))
     torch.testing.assert_close(loss(logits, target), F.cross_entropy(logits, target))
+
+
+@pytest.mark.parametrize('loss', [DualFocalLoss, InverseFocalLoss, BSCELoss])
+def test_a_detached_weight_scales_the_gradient_of_cross_entropy(loss):
+    logits, target = draw((8, 5))
+    rows = F.cross_entropy(logits, target, reduction='none')
+    factor = (loss(gamma=2.0, reduction='none')(logits, target) / rows).detach()
+    (expected,) = torch.autograd.grad((factor * rows).sum(), logits)
+    for detach_weight in (True, False):
+        value = loss(gamma=2.0, reduction='sum', detach_weight=detach_weight)(logits, target)
+        (gradient,) = torch.autograd.grad(value, logits)
+        assert torch.allclose(gradient, expected) == detach_weight
+
+
+@pytest.mark.parametrize('class_reduction', ['mean', 'sum'])
+def test_max_suppression_is_the_margin_0(class_reduction):
+    # MaxSup (Zhou et al., NeurIPS 2025) penalises how far the largest logit is above their mean.
+    logits, target = draw((8, 5))
+    loss = MarginLabelSmoothingLoss(margin=0.0, alpha=0.1, class_reduction=class_reduction)
+    scale = 5 if class_reduction == 'sum' else 1
+    penalty = scale * (logits.amax(1) - logits.mean(1)).mean()
+    expected = F.cross_entropy(logits, target) + 0.1 * penalty
+    torch.testing.assert_close(loss(logits, target), expected)
+    gradients = [torch.autograd.grad(x, logits)[0] for x in (loss(logits, target), expected)]
+    torch.testing.assert_close(*gradients)
 
 
 def test_label_smoothing_is_that_of_torch():
@@ -344,6 +407,8 @@ class TestSection4:
         (SampleDependentFocalLoss, dict(schedule=[(1, -3)]), 'a gamma of schedule must be'),
         (ConfidencePenaltyLoss, dict(alpha=float('nan')), 'alpha must be'),
         (ConfidencePenaltyLoss, dict(class_reduction='max'), "got 'max'"),
+        (BSCELoss, dict(norm=3), 'norm must be 1 or 2, got 3'),
+        (DualFocalLoss, dict(gamma=-1), 'gamma must be'),
     ],
 )
 def test_bad_options_are_refused(loss, options, message):

@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from test_all_losses import IGNORED, LOSSES, build, draw, every_loss, pairwise
+from test_all_losses import IGNORED, LOSSES, build, draw, every_loss, pairwise, takes_soft
 
 from mmcalib.losses import compiled_kernel, margin_label_smoothing
 from mmcalib.losses import value_and_gradient as module
@@ -52,7 +52,7 @@ def test_pieces(name, piece, shape_and_soft, monkeypatch):
     shape, soft = shape_and_soft
     monkeypatch.setitem(module.PIECE, 'cpu', piece)
     logits, target = draw(shape, ignore=True)
-    if soft:
+    if soft and takes_soft(name):
         target = torch.softmax(torch.randn(shape, dtype=torch.float64), dim=1)
     for weights in (None, list(range(1, shape[1] + 1))):
         value = build(name, class_weight=weights)(logits, target, ignore_index=IGNORED)
@@ -78,7 +78,7 @@ def test_compiled(name, soft, fresh_compiler):
     loss = build(name, compile=True, class_weight=[1.0, 2.0, 0.5, 3.0])
     for shape in ((6, 4), (2, 4, 3, 3)):
         logits, target = draw(shape, ignore=True)
-        if soft:
+        if soft and takes_soft(name):
             target = torch.softmax(torch.randn(shape, dtype=torch.float64), dim=1)
         with warnings.catch_warnings():
             warnings.simplefilter('error')

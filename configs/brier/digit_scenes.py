@@ -1,0 +1,6 @@
+# Brier loss on segmented digit scenes.
+_base_ = '../ce/digit_scenes.py'
+
+model = dict(
+    decode_head=dict(
+        loss_decode=dict(_delete_=True, type='BrierLoss')))

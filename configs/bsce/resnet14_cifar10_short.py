@@ -1,0 +1,6 @@
+# Brier-weighted cross-entropy (BSCE-GRA) on a fifth of CIFAR-10 with a small ResNet.
+# gamma is not tuned; choose it on validation data.
+_base_ = '../ce/resnet14_cifar10_short.py'
+
+model = dict(
+    head=dict(loss=dict(_delete_=True, type='BSCELoss', gamma=1.0, norm=2)))

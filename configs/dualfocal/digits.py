@@ -1,0 +1,6 @@
+# Dual focal loss on noisy digits.
+# gamma is not tuned; choose it on validation data.
+_base_ = '../ce/digits.py'
+
+model = dict(
+    head=dict(loss=dict(_delete_=True, type='DualFocalLoss', gamma=5.0)))

@@ -1,0 +1,13 @@
+# Cross-entropy with mL1-ACE on segmented digit scenes.
+# The weight of mL1-ACE is not tuned; choose it on validation data.
+_base_ = '../ce/digit_scenes.py'
+
+model = dict(
+    decode_head=dict(
+        loss_decode=dict(
+            _delete_=True,
+            type='CombinedLoss',
+            losses=[
+                dict(type='CrossEntropyLoss', avg_non_ignore=True),
+                dict(type='L1ACELoss', num_bins=20),
+            ])))

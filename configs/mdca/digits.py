@@ -1,0 +1,13 @@
+# Focal loss with MDCA on noisy digits.
+# The weight of MDCA is not tuned; choose it on validation data.
+_base_ = '../ce/digits.py'
+
+model = dict(
+    head=dict(
+        loss=dict(
+            _delete_=True,
+            type='CombinedLoss',
+            losses=[
+                dict(type='SoftmaxFocalLoss', gamma=3.0),
+                dict(type='MDCALoss', loss_weight=1.0),
+            ])))

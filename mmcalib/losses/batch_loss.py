@@ -1,0 +1,102 @@
+"""The contract of losses that are a function of the whole batch, not a sum over its rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from mmcalib.inputs import at_least_single
+from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.call_checks import row_weights
+
+
+class BatchLoss(CalibrationLoss):
+    r"""A loss of statistics over all valid rows.
+
+    A subclass gives :meth:`statistics`, sums over the weighted rows, and :meth:`value`, the scalar
+    of these sums:
+
+    .. math:: L = \text{loss\_weight} \cdot f\Big(\sum_{i\ \text{valid}} w_i\, s(l_i, y_i)\Big)
+
+    The value is a property of the batch, so there is no loss per row (``'none'``), no sum of them,
+    and nothing for ``avg_factor`` to divide. It is a term beside another loss: in mmseg's list of
+    losses, or in :class:`CombinedLoss`.
+
+    Args:
+        share_statistics: Add the statistics of all ranks, so that the value is that of their
+            batches together and, under the mean over ranks that data-parallel training takes, so
+            is the gradient. Otherwise each rank has a value of its own.
+        common: Of :class:`CalibrationLoss`, but for ``class_weight`` and ``compile``.
+
+    Raises:
+        TypeError: If an option is of another type.
+        ValueError: If ``reduction`` is not ``'mean'``.
+    """
+
+    def __init__(self, *, share_statistics: bool = False, **common) -> None:
+        super().__init__(**common)
+        if not isinstance(share_statistics, bool):
+            raise TypeError(f'share_statistics must be True or False, got {share_statistics!r}')
+        for name, value in (('class_weight', self.class_weight), ('compile', self.compile_kernel)):
+            if value is not None and value is not False:
+                raise ValueError(f'{type(self).__name__} is a term of its own and has no {name}')
+        self.share_statistics = share_statistics
+        self._check_reduction(self.reduction)
+
+    def statistics(self, logits: Tensor, target: Tensor, weight: Tensor, **options) -> Tensor:
+        """Return sums over the rows, of which the sum over two batches is that of both together.
+
+        Args:
+            logits: ``(N, K, *)``.
+            target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
+            weight: ``(N, *)``; 0 where a row is ignored.
+            options: Those of :meth:`options`.
+        """
+        raise NotImplementedError
+
+    def value(self, statistics: Tensor, **options) -> Tensor:
+        """Return the scalar; 0 with a gradient of zeros where no row counts."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        pred: Tensor,
+        target: Tensor,
+        *,
+        weight: Tensor | None = None,
+        avg_factor: float | Tensor | None = None,
+        reduction_override: str | None = None,
+        ignore_index: int | None = None,
+    ) -> Tensor:
+        """Compute the loss of a batch; the arguments are those of :class:`CalibrationLoss`.
+
+        ``avg_factor`` is taken, since heads pass it to every loss, and changes nothing.
+        """
+        self._check_reduction(reduction_override or self.reduction)
+        target, valid, options = self.read_call(pred, target, weight, ignore_index)
+        weights = row_weights(valid, pred, weight=weight, mean=False)
+        weights = weights.expand(pred.shape[:1] + pred.shape[2:])
+        sums = self.statistics(at_least_single(pred), target, weights, **options)
+        if self.share_statistics and dist.is_initialized() and dist.get_world_size() > 1:
+            sums = _sum_over_ranks(sums)
+        return self.loss_weight * self.value(sums, **options)
+
+    def _check_reduction(self, reduction: str) -> None:
+        if reduction != 'mean':
+            raise ValueError(
+                f'{type(self).__name__} is one number of all rows together, so reduction must be '
+                f"'mean', got {reduction!r}"
+            )
+
+
+def _sum_over_ranks(values: Tensor) -> Tensor:
+    from torch.distributed.nn.functional import all_reduce  # it has a gradient
+
+    return all_reduce(values)
+
+
+def divide(total: Tensor, count: Tensor) -> Tensor:
+    """Return total / count, 0 with a gradient of 0 where nothing was counted."""
+    nothing = count == 0
+    return torch.where(nothing, total * 0, total / count.masked_fill(nothing, 1))

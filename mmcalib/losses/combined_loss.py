@@ -1,0 +1,47 @@
+"""A sum of losses, for heads that take one."""
+
+from collections.abc import Mapping, Sequence
+
+from mmengine.registry import MODELS
+from torch import Tensor, nn
+
+
+@MODELS.register_module()
+class CombinedLoss(nn.Module):
+    """The sum of several losses of one call: any base with any regulariser.
+
+    mmpretrain's heads take one loss; mmseg's take a list as well, which logs each term. A term is
+    weighted by its own ``loss_weight``::
+
+        loss=dict(
+            type='CombinedLoss',
+            losses=[dict(type='SoftmaxFocalLoss'), dict(type='MDCALoss', loss_weight=5.0)],
+        )
+
+    Args:
+        losses: Configs of losses, ours or the toolbox's, or modules.
+        loss_name: Key in mmseg's log, which must contain "loss".
+
+    Raises:
+        ValueError: If there is no loss, or the name does not contain "loss".
+    """
+
+    def __init__(
+        self, losses: Sequence[Mapping | nn.Module], *, loss_name: str = 'loss_combined'
+    ) -> None:
+        super().__init__()
+        if not losses:
+            raise ValueError('losses must name at least one loss, got none')
+        if 'loss' not in loss_name:
+            raise ValueError(
+                f'loss_name must contain "loss", or mmengine leaves the term out of the gradient; '
+                f'got {loss_name!r}'
+            )
+        self.losses = nn.ModuleList(
+            loss if isinstance(loss, nn.Module) else MODELS.build(loss) for loss in losses
+        )
+        self.loss_name = loss_name
+
+    def forward(self, pred: Tensor, target: Tensor, **call) -> Tensor:
+        """Return the sum; the further arguments go to every loss."""
+        return sum(loss(pred, target, **call) for loss in self.losses)

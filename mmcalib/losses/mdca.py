@@ -1,0 +1,44 @@
+"""Multi-class difference in confidence and accuracy (MDCA)."""
+
+import torch
+import torch.nn.functional as F
+from mmengine.registry import MODELS
+from torch import Tensor
+
+from mmcalib.losses.batch_loss import BatchLoss, divide
+from mmcalib.losses.cross_entropy import shares_of
+
+
+@MODELS.register_module()
+class MDCALoss(BatchLoss):
+    r"""Gap of mean probability and frequency of each class in a batch, a term beside a loss.
+
+    .. math:: \frac{1}{K} \sum_k \left| \frac{1}{M} \sum_i p_{ik} - \frac{1}{M} \sum_i y_{ik}
+        \right|
+
+    Source: Hebbalaguppe et al., "A Stitch in Time Saves Nine", CVPR 2022. The published code loops
+    over the classes and takes ``(N, K)`` alone; ignored rows do not occur in it. The paper adds it
+    to a focal loss with a weight beta, here ``loss_weight``, which it chooses by search.
+
+    Args:
+        share_statistics: See :class:`BatchLoss`. The published code has a value on each rank.
+        loss_name: See :class:`CalibrationLoss`, which also takes ``ignore_index`` and
+            ``loss_weight``.
+
+    Raises:
+        ValueError: If ``reduction`` is not ``'mean'``.
+    """
+
+    def __init__(self, *, loss_name: str = 'loss_mdca', **common) -> None:
+        super().__init__(loss_name=loss_name, **common)
+
+    def options(self) -> dict:
+        return {}
+
+    def statistics(self, logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+        """Return K weighted sums of p - y, and the sum of the weights."""
+        gaps = (F.softmax(logits, dim=1) - shares_of(target, logits)) * weight.unsqueeze(1)
+        return torch.cat([gaps.transpose(0, 1).flatten(1).sum(dim=1), weight.sum().view(1)])
+
+    def value(self, statistics: Tensor) -> Tensor:
+        return divide(statistics[:-1].abs().mean(), statistics[-1])

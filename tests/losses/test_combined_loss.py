@@ -1,0 +1,66 @@
+"""Sums of losses, in the heads of either toolbox and under a schedule."""
+
+import pytest
+import torch
+from mmengine.registry import MODELS
+
+from mmcalib.hooks.loss_schedule import find_losses
+from mmcalib.losses import CombinedLoss, MDCALoss, SoftmaxFocalLoss
+
+TERMS = [dict(type='SoftmaxFocalLoss', gamma=3.0), dict(type='MDCALoss', loss_weight=5.0)]
+
+
+def expected(logits, target, **options):
+    focal = SoftmaxFocalLoss(gamma=3.0, **options)(logits, target)
+    return focal + MDCALoss(loss_weight=5.0, **options)(logits, target)
+
+
+def test_in_a_head_of_mmpretrain():
+    heads = pytest.importorskip('mmpretrain.models.heads')
+    structures = pytest.importorskip('mmpretrain.structures')
+    torch.manual_seed(0)
+    head = heads.LinearClsHead(
+        num_classes=5, in_channels=8, loss=dict(type='CombinedLoss', losses=TERMS)
+    )
+    samples = [structures.DataSample().set_gt_label(i % 5) for i in range(6)]
+    features, target = torch.randn(6, 8), torch.arange(6) % 5
+    value = head.loss((features,), samples)['loss']
+    torch.testing.assert_close(value, expected(head.fc(features), target))
+    value.backward()
+    assert head.fc.weight.grad.abs().sum() > 0
+    assert len(find_losses(head, 'gamma')) == 1
+
+
+def test_in_a_head_of_mmseg():
+    heads = pytest.importorskip('mmseg.models.decode_heads')
+    data = pytest.importorskip('mmengine.structures')
+    structures = pytest.importorskip('mmseg.structures')
+    torch.manual_seed(0)
+    label = torch.randint(4, (1, 8, 8))
+    label[:, :3] = 255
+    samples = [structures.SegDataSample(gt_sem_seg=data.PixelData(data=label))] * 2
+    values = []
+    for losses in ([dict(type='CombinedLoss', losses=TERMS)], TERMS):
+        head = heads.FCNHead(in_channels=8, channels=4, num_classes=4, loss_decode=losses)
+        logits = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(1))
+        found = head.loss_by_feat(logits, samples)
+        values.append(sum(value for name, value in found.items() if 'loss' in name))
+    torch.testing.assert_close(values[0], values[1])
+    target = torch.cat([label, label])
+    torch.testing.assert_close(values[0], expected(logits, target, ignore_index=255))
+
+
+def test_the_toolboxes_own_losses_may_be_terms():
+    registry = pytest.importorskip('mmpretrain.registry').MODELS
+    pytest.importorskip('mmpretrain.models')
+    loss = CombinedLoss([registry.build(dict(type='CrossEntropyLoss')), MDCALoss()])
+    logits, target = torch.randn(6, 5), torch.arange(6) % 5
+    value = torch.nn.functional.cross_entropy(logits, target) + MDCALoss()(logits, target)
+    torch.testing.assert_close(loss(logits, target, avg_factor=6), value)
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(ValueError, match='at least one loss, got none'):
+        CombinedLoss([])
+    with pytest.raises(ValueError, match='must contain "loss"'):
+        MODELS.build(dict(type='CombinedLoss', losses=TERMS, loss_name='sum'))
