@@ -45,7 +45,7 @@ def classwise_bins(
     Returns:
         ``(3, K, B)`` float64 table: count, how many are of that class, sum of probabilities.
     """
-    prediction = of_probabilities(probs, label, wanted=['classes'], floor=floor_of(num_bins))
+    prediction = of_probabilities(probs, label, wanted={'classes'}, floor=floor_of(num_bins))
     size = convention.num_columns(num_bins)
     table = torch.zeros(3, len(probs), size, dtype=torch.float64)
     return add_classes(table, prediction.classes, num_bins, convention=convention)
@@ -72,12 +72,14 @@ def add_classes(
         convention: As for :func:`equal_width_bins`.
     """
     _, num_classes, size = table.shape
-    klass, is_label = classes.klass, classes.is_label
-    index = klass * size + convention.bin_of(classes.prob, num_bins)
-    add_to(table.view(3, -1), index, classes.prob, is_label)
+    index = classes.klass * size + convention.bin_of(classes.prob, num_bins)
+    listed = table_of(index, classes.prob, classes.is_label, num_classes * size)
+    listed = listed.view(table.shape)
+    table += listed
     # What is not listed is in the first bin.
-    table[0, :, 0] += classes.count - torch.bincount(klass, minlength=num_classes)
-    table[1, :, 0] += classes.labels - torch.bincount(klass[is_label], minlength=num_classes)
+    count, labels, _ = listed.sum(dim=2)
+    table[0, :, 0] += classes.count - count
+    table[1, :, 0] += classes.labels - labels
     table[2, :, 0] += classes.below
     return table
 
@@ -123,8 +125,9 @@ def add_to(table: Tensor, index: Tensor, conf: Tensor, correct: Tensor) -> Tenso
         table[1].scatter_add_(0, index, correct.double())
         table[2].scatter_add_(0, index, conf)
         return table
-    # One count for right and wrong; adding booleans up as float64 would take as long again.
-    wrong, right = torch.bincount(2 * index + correct, minlength=2 * size).view(-1, 2).T
+    # One count for right and wrong. Adding a boolean to integers would take three times as long.
+    both = index.mul(2).add_(correct.long())
+    wrong, right = torch.bincount(both, minlength=2 * size).view(-1, 2).unbind(1)
     table[0] += wrong + right
     table[1] += right
     table[2] += torch.bincount(index, weights=conf, minlength=size)

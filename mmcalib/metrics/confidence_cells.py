@@ -38,7 +38,8 @@ class ConfidenceCells:
         self._conf = GrowingArray(dtype=torch.float32)
         self._correct = GrowingArray(dtype=torch.bool)
         self._table: Tensor | None = None
-        self._extremes: Tensor | None = None  # smallest conf and smallest -conf of each fine cell
+        self._lowest: Tensor | None = None  # confidence in each fine cell
+        self._highest: Tensor | None = None
 
     def add(self, conf: Tensor, correct: Tensor) -> ConfidenceCells:
         """Add ``(M,)`` confidences and ``(M,)`` booleans, both on the CPU."""
@@ -58,7 +59,8 @@ class ConfidenceCells:
         self._coarsen()
         self.count += other.count
         self._table += other._table
-        self._extremes = torch.minimum(self._extremes, other._extremes)
+        torch.minimum(self._lowest, other._lowest, out=self._lowest)
+        torch.maximum(self._highest, other._highest, out=self._highest)
         return self
 
     @property
@@ -80,44 +82,44 @@ class ConfidenceCells:
         """Return the largest less the smallest confidence in each cell, ``(C,)``."""
         if self.exact:
             return torch.zeros(self.table().shape[1], dtype=torch.float64)
-        lowest, negated_highest = self._extremes.double()
-        return torch.where(self._table[0] > 0, -negated_highest - lowest, 0)
+        return torch.where(self._table[0] > 0, self._highest - self._lowest, 0)
 
     def _coarsen(self) -> None:
         """Go from kept values to fine cells, if that has not been done."""
         if not self.exact:
             return
-        size = num_cells(self.bits)
-        self._table = torch.zeros(3, size, dtype=torch.float64)
-        self._extremes = torch.full((2, size), float('inf'), dtype=torch.float64)
+        self._make_fine()
         self._add_fine(self._conf.rows, self._correct.rows)
         self._conf, self._correct = GrowingArray(), GrowingArray(dtype=torch.bool)
 
+    def _make_fine(self) -> None:
+        size = num_cells(self.bits)
+        self._table = torch.zeros(3, size, dtype=torch.float64)
+        self._lowest = torch.full((size,), float('inf'), dtype=torch.float64)
+        self._highest = torch.full((size,), -float('inf'), dtype=torch.float64)
+
     def _add_fine(self, conf: Tensor, correct: Tensor) -> None:
-        index = cell_of(conf, self.bits)
-        conf = conf.double()
+        index, conf = cell_of(conf, self.bits), conf.double()
         add_to(self._table, index, conf, correct)
-        both = torch.stack([conf, -conf])
-        self._extremes.scatter_reduce_(1, index.expand(2, -1), both, 'amin')
+        self._lowest.scatter_reduce_(0, index, conf, 'amin')
+        self._highest.scatter_reduce_(0, index, conf, 'amax')
 
     def __getstate__(self) -> dict:
         """Leave empty cells out, of which there are most."""
         state = dict(self.__dict__)
         if not self.exact:
             full = self._table[0].nonzero().squeeze(1)
-            state['_table'] = full, self._table[:, full]
-            state['_extremes'] = self._extremes[:, full]
+            columns = torch.cat([self._table, self._lowest[None], self._highest[None]])[:, full]
+            state |= dict(_table=None, _lowest=None, _highest=None, _full=(full, columns))
         return state
 
     def __setstate__(self, state: dict) -> None:
+        full, columns = state.pop('_full', (None, None))
         self.__dict__.update(state)
-        if self._table is not None:
-            (full, table), extremes = self._table, self._extremes
-            size = num_cells(self.bits)
-            self._table = torch.zeros(3, size, dtype=torch.float64)
-            self._table[:, full] = table
-            self._extremes = torch.full((2, size), float('inf'), dtype=torch.float64)
-            self._extremes[:, full] = extremes
+        if full is not None:
+            self._make_fine()
+            self._table[:, full] = columns[:3]
+            self._lowest[full], self._highest[full] = columns[3:]
 
 
 def condense(table: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
 import torch
@@ -26,7 +26,7 @@ def read_prediction(
     *,
     ignore_index: int,
     name: str,
-    wanted: Collection[str] = (),
+    wanted: Set[str] = frozenset(),
     floor: float = 0.0,
     region: Callable[[Tensor], Tensor] | None = None,
 ) -> Prediction:
@@ -174,9 +174,7 @@ def map_size(sample: Mapping) -> tuple[int, int] | None:
     return tuple(sample['seg_logits']['data'].shape[-2:])
 
 
-def _read_classification(
-    sample: Mapping, name: str, wanted: Collection[str], floor: float
-) -> Prediction:
+def _read_classification(sample: Mapping, name: str, wanted: Set[str], floor: float) -> Prediction:
     scores, label = sample['pred_score'].detach(), sample.get('gt_label')
     smallest = smallest_probability(scores.dtype)
     scores = at_least_single(scores).cpu()
@@ -200,32 +198,33 @@ def _read_segmentation(
     sample: Mapping,
     ignore_index: int,
     name: str,
-    wanted: Collection[str],
+    wanted: Set[str],
     floor: float,
     region: Callable[[Tensor], Tensor] | None,
 ) -> Prediction:
     raw = sample['seg_logits']['data'].detach()
     logits = at_least_single(raw)
-    _check_finite(logits, name, 'seg_logits')
     predicted, label = (x.to(logits.device) for x in _label_maps(sample, name))
     _check_size(name, 'seg_logits', tuple(logits.shape[1:]), label)
     valid = label != ignore_index
     if region is not None:
         valid &= region(label)
-    label = torch.where(valid, label, 0).long()
+    label = torch.where(valid, label, 0).long().flatten()
     check_labels(label, max(len(logits), 2), name=name, hint=LABELS_HINT)
-    logits = logits.flatten(1)
-    predicted, label, valid = predicted.long().flatten(), label.flatten(), valid.flatten()
+    logits, predicted, valid = logits.flatten(1), predicted.long().flatten(), valid.flatten()
     if len(logits) == 1:
+        _check_finite(logits, name, 'seg_logits')
         return _of_binary_head(logits[0], predicted, label, valid, name, raw.dtype, wanted, floor)
-    prediction, unexplained = of_logits(logits, predicted, label, valid, wanted=wanted, floor=floor)
-    if unexplained:
+    reading = of_logits(logits, predicted, label, valid, wanted=wanted, floor=floor)
+    if not reading.finite:
+        _check_finite(logits, name, 'seg_logits')
+    if reading.unexplained:
         raise ValueError(
-            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {unexplained} pixels. '
-            'Under test-time augmentation mmseg keeps the logits of the last augmentation only, '
-            'whose calibration error would say nothing about the prediction: test without it'
+            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {reading.unexplained} '
+            'pixels. Under test-time augmentation mmseg keeps the logits of the last augmentation '
+            'only, whose calibration error would say nothing about the prediction: test without it'
         )
-    return prediction
+    return reading.prediction
 
 
 def _of_binary_head(
@@ -235,7 +234,7 @@ def _of_binary_head(
     valid: Tensor,
     name: str,
     dtype: torch.dtype,
-    wanted: Collection[str],
+    wanted: Set[str],
     floor: float,
 ) -> Prediction:
     """Return the predictions of a head whose one "logit" is the probability of class 1."""

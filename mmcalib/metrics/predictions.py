@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Set
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,7 +61,7 @@ class Prediction(NamedTuple):
 # What else than confidence and correctness can be asked for.
 WANTED = ('predicted', 'nll', 'brier', 'classes')
 # Pixels whose logits are worked on together: about what the cache of a core holds.
-PIECE_BYTES = 1 << 19
+PIECE_BYTES = 1 << 20
 GPU_PIECE_BYTES = 1 << 26
 
 
@@ -103,7 +104,7 @@ def of_probabilities(
     label: Tensor,
     *,
     predicted: Tensor | None = None,
-    wanted: Collection[str] = (),
+    wanted: Set[str] = frozenset(),
     floor: float = 0.0,
     smallest: Tensor | float | None = None,
 ) -> Prediction:
@@ -154,19 +155,40 @@ def of_probabilities(
     )
 
 
+def places_of(mask: Tensor) -> Tensor:
+    """Return where a ``(n,)`` mask is true: taking by index is several times faster than by mask."""
+    if mask.device.type == 'cpu':  # 0.2 ms of 375 x 500 pixels, where torch takes 1.0
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    return mask.nonzero().squeeze(1)
+
+
+class SoftmaxReading(NamedTuple):
+    """What was read of logits.
+
+    Attributes:
+        prediction: Of the valid ones.
+        finite: Whether all logits are.
+        unexplained: How many predicted classes have not the highest logit.
+    """
+
+    prediction: Prediction
+    finite: bool
+    unexplained: int
+
+
 def of_logits(
     logits: Tensor,
     predicted: Tensor,
     label: Tensor,
     valid: Tensor,
     *,
-    wanted: Collection[str] = (),
+    wanted: Set[str] = frozenset(),
     floor: float = 0.0,
-) -> tuple[Prediction, int]:
-    """Return what is wanted of the softmax of finite logits, and how many `predicted` are wrong.
+) -> SoftmaxReading:
+    """Return what is wanted of the softmax of logits.
 
-    In pieces that stay in the cache, of which each logit is read once: nothing of the size of the
-    logits is allocated. A constant added to all logits changes nothing, however large.
+    In pieces that stay in the cache, so that each logit comes from memory once, and nothing of the
+    size of the logits is allocated. A constant added to all of them changes nothing, however large.
 
     Args:
         logits: ``(K, n)`` float32 or float64.
@@ -175,57 +197,59 @@ def of_logits(
         valid: ``(n,)`` booleans, which predictions count.
         wanted: Some of ``WANTED``.
         floor: Of the listed probabilities of all classes.
-
-    Returns:
-        The M valid predictions, and how many of the n `predicted` have not the highest logit.
     """
     num_classes, count = logits.shape
     budget = PIECE_BYTES if logits.device.type == 'cpu' else GPU_PIECE_BYTES
     step = max(budget // (num_classes * logits.element_size()) // 64 * 64, 64)
     memory = logits.new_empty(num_classes * min(step, count))
     conf = logits.new_empty(count)
-    sums = logits.new_zeros(2, dtype=torch.float64)
+    squares = torch.zeros((), dtype=torch.float64, device=logits.device)
     unexplained = torch.zeros((), dtype=torch.int64, device=logits.device)
+    checksum = logits.new_zeros(())
     listed = _Listed(num_classes, floor, logits) if 'classes' in wanted else None
     for start in range(0, count, step):
         part = slice(start, start + step)
-        piece, own_class, counts = logits[:, part], label[None, part], valid[part]
+        piece, kept = logits[:, part], places_of(valid[part])
         exps = memory[: piece.numel()].view(piece.shape)
-        highest = piece.amax(dim=0)
-        torch.sub(piece, highest, out=exps)
+        torch.sub(piece, piece.amax(dim=0), out=exps)
+        checksum += exps.sum()  # several times cheaper than a test per value
         unexplained += exps.gather(0, predicted[None, part]).count_nonzero()
-        if 'nll' in wanted:
-            # Of the logits themselves: at 3e38 the difference is beyond float32.
-            surplus = highest.double() - piece.gather(0, own_class)[0].double()
         total = exps.exp_().sum(dim=0)
         share = torch.reciprocal(total, out=conf[part])  # the highest logit has exp(0)
-        if 'nll' in wanted:
-            sums[0] += torch.where(counts, surplus + total.log(), 0).sum()
         if listed is not None:
-            listed.add(exps, share, predicted[part], own_class[0], counts)
+            listed.add(exps, share, predicted[part], label[part], kept)
         if 'brier' in wanted:
-            own = exps.gather(0, own_class)[0] * share
-            squares = exps.square_().sum(dim=0) * share * share
-            brier = (squares - 2 * own + 1).clamp_(min=0).double()
-            sums[1] += torch.where(counts, brier, 0).sum()
+            of_all = exps.square_().sum(dim=0).mul_(share).mul_(share)
+            squares += of_all.index_select(0, kept).double().sum()
     correct = predicted == label
+    wrong = places_of(valid & ~correct)
+    conf_of_wrong = conf.index_select(0, wrong)
+    label_of_valid = label
     if not valid.all():
-        # Taking by index is several times faster than by mask.
-        kept = valid.nonzero().squeeze(1)
-        conf, correct, predicted, label = (
-            plane.index_select(0, kept) for plane in (conf, correct, predicted, label)
+        kept = places_of(valid)
+        conf, correct, label_of_valid = (
+            plane.index_select(0, kept) for plane in (conf, correct, label)
         )
-    nll, brier = sums.cpu().unbind()
+    # Where the prediction is right, the true class has the highest logit. In float64, since at 3e38
+    # the difference of two is beyond float32.
+    surplus = logits[predicted[wrong], wrong].double() - logits[label[wrong], wrong].double()
+    nll = brier = None
+    if 'nll' in wanted:
+        nll = (surplus.sum() - conf.log().double().sum()).cpu()
+    if 'brier' in wanted:
+        own = conf.double().sum() - (conf_of_wrong * (1 - (-surplus).exp())).sum()
+        brier = (squares - 2 * own + len(conf)).clamp(min=0).cpu()
     prediction = Prediction(
         conf.cpu(),
         correct.cpu(),
         num_classes,
-        predicted.cpu() if 'predicted' in wanted else None,
-        nll if 'nll' in wanted else None,
-        brier if 'brier' in wanted else None,
-        None if listed is None else listed.result(label),
+        predicted[valid].cpu() if 'predicted' in wanted else None,
+        nll,
+        brier,
+        None if listed is None else listed.result(label_of_valid),
     )
-    return prediction, int(unexplained)
+    finite = checksum.isfinite() or logits.isfinite().all()
+    return SoftmaxReading(prediction, bool(finite), int(unexplained))
 
 
 class _Listed:
@@ -237,20 +261,22 @@ class _Listed:
         self._parts: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(
-        self, exps: Tensor, share: Tensor, predicted: Tensor, label: Tensor, valid: Tensor
+        self, exps: Tensor, share: Tensor, predicted: Tensor, label: Tensor, kept: Tensor
     ) -> None:
-        """Add the ``(K, P)`` probabilities ``exps * share`` of the valid predictions."""
-        self._sums += exps @ torch.where(valid, share, 0)
+        """Add the probabilities ``exps * share``, ``(K, P)``, of the predictions at some places."""
+        weights = torch.zeros_like(share).index_copy_(0, kept, share.index_select(0, kept))
+        self._sums += exps @ weights
         # Where one class has nearly all, no other reaches the floor.
-        sure = share > 1 - self.floor
-        top = (sure & valid).nonzero().squeeze(1)
-        klass, label_of_top = predicted.index_select(0, top), label.index_select(0, top)
-        self._parts.append((klass, share.index_select(0, top), klass == label_of_top))
-        rest = (~sure & valid).nonzero().squeeze(1)
+        sure = share.index_select(0, kept) > 1 - self.floor
+        top, rest = (kept.index_select(0, places_of(mask)) for mask in (sure, ~sure))
+        klass = predicted.index_select(0, top)
+        self._parts.append((klass, share.index_select(0, top), klass == label.index_select(0, top)))
         probs = exps.index_select(1, rest) * share.index_select(0, rest)
-        klass, column = (probs >= self.floor).nonzero().unbind(1)
+        index = places_of(probs.view(-1) >= self.floor)
+        klass = index.div(max(len(rest), 1), rounding_mode='floor')
+        column = index - klass * len(rest)
         own = label.index_select(0, rest).index_select(0, column) == klass
-        self._parts.append((klass, probs[klass, column], own))
+        self._parts.append((klass, probs.view(-1).index_select(0, index), own))
 
     def result(self, label: Tensor) -> ClassProbabilities:
         """Return what was gathered, of predictions whose ``(M,)`` true classes are these."""

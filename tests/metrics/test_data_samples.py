@@ -8,6 +8,7 @@ from mmcalib.metrics.data_samples import read_prediction
 
 
 def read(sample, **options):
+    options['wanted'] = set(options.get('wanted', ()))
     return read_prediction(sample, **dict(ignore_index=255, name='image.jpg') | options)
 
 
