@@ -90,18 +90,20 @@ def in_words(experiment: Experiment) -> tuple[str, str]:
 def with_results(page: str, experiments: Sequence[Experiment], measured: Mapping) -> str:
     """Return a README with its first table as it is to be: a row for each config.
 
+    A README without one is all written by hand, and stays.
+
     Args:
         page: Markdown.
         experiments: The configs of its folder, by name.
         measured: Of :func:`~mmcalib.reports.quotations.read_measured`.
 
     Raises:
-        ValueError: If the page has no table, or a config's name is not known.
+        ValueError: If a config's name is not known.
     """
     lines = page.split('\n')
     start = next((i for i, line in enumerate(lines) if line.startswith('|')), None)
     if start is None:
-        raise ValueError('the README has no table to put the results in')
+        return page
     end = next(i for i in range(start, len(lines)) if not lines[i].startswith('|'))
     figures = ['top-1 or mIoU (%)', *(metric_heading(key) for key in (ECE, AECE))]
     headings = [
