@@ -20,7 +20,7 @@ def read_wnids(root: str) -> list[str]:
     wnids = [line.strip() for line in _lines(root, 'wnids.txt') if line.strip()]
     problem = wnids_problem(root, wnids)
     if problem:
-        raise ValueError(f'{problem}. `tools/prepare_data.py tinyimagenet` looks for what else is')
+        raise ValueError(f'{problem}. `tools/prepare_data.py tinyimagenet` checks the rest')
     return wnids
 
 

@@ -53,7 +53,7 @@ def check_run_data(runner: Runner, splits: Iterable[str], *, training: bool) -> 
             continue
         try:
             dataset = getattr(runner, f'{split}_dataloader').dataset
-        except (OSError, AssertionError, KeyError, TypeError, ValueError) as error:
+        except (OSError, AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
             runner.logger.info('', exc_info=True, extra={'screen': False})
             # Which is what mmengine's datasets say of an empty list.
             if 'need at least one array to concatenate' in str(error):

@@ -85,7 +85,9 @@ def test_every_nth_label_of_many(monkeypatch):
     check(3, test=Labels(labels))
 
 
-def test_an_empty_test_and_one_that_cannot_be_listed():
+def test_an_empty_test_and_one_that_cannot_be_listed(tmp_path):
+    with pytest.raises(DataError, match='test data or their metrics: Found 0 files'):
+        check(3, train=Labels([0]), test=lambda: folders(tmp_path))
     for empty in (lambda: Labels([]), []):
         with pytest.raises(DataError, match='the test data have no samples'):
             check(3, train=Labels([0]), test=empty)
