@@ -119,7 +119,8 @@ class WholeFileBackend(LocalBackend):
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         path = Path(filepath)
-        for left in path.parent.glob(f'.{path.stem}.*{path.suffix}'):  # by a process killed here
+        kind = path.stem.split('_')[0]
+        for left in path.parent.glob(f'.{kind}_*{path.suffix}'):  # by a training killed here
             left.unlink(missing_ok=True)
         with whole_file(path) as temporary:
             temporary.write_bytes(obj)

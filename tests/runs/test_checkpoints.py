@@ -261,6 +261,7 @@ def test_no_more_checkpoints_are_kept_than_asked_for(tmp_path):
 
 def test_a_best_one_without_others_replaces_the_one_before(tmp_path):
     files = get_file_backend(backend_args=dict(backend=BACKEND))
+    (tmp_path / '.best_0.17.pth').touch()  # of a training that was killed
     files.put(b'1', tmp_path / 'best_a.pth')
     files.remove(tmp_path / 'best_a.pth')
     assert (tmp_path / 'best_a.pth').exists()
