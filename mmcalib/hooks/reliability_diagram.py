@@ -85,6 +85,7 @@ class ReliabilityDiagramHook(DrawingHook):
     def _keep_statistics(self, evaluator) -> None:
         for metric in calibration_metrics(evaluator, self):
             metric.keep_statistics = True
+            metric.reset()  # an evaluation before may have been broken off
 
     def _add_diagrams(self, runner: Runner, evaluator, loop: str) -> None:
         # matplotlib takes a while to import, and a training may never need it.

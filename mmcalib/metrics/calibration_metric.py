@@ -17,11 +17,11 @@ from torch import Tensor
 from mmcalib.inputs import check_integer
 from mmcalib.metrics.calibration_state import CalibrationState
 from mmcalib.metrics.calibration_statistics import CalibrationStatistics, check_suffix
-from mmcalib.metrics.data_samples import read_prediction
 from mmcalib.metrics.definitions import DEFINITIONS, OfBins, OfMean
 from mmcalib.metrics.predictions import Prediction
 from mmcalib.metrics.sampler_padding import SamplerPadding
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.metrics.shared_reader import SharedReader
 from mmcalib.several_processes import warn_if_models_differ
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
@@ -126,8 +126,13 @@ class CalibrationMetric(BaseMetric):
             )
         if out_file is not None:
             check_suffix(out_file)
-        region = PROTOCOLS[protocol].region
-        self._region = region and partial(region, width=boundary_width)
+        self._reader = SharedReader(
+            ignore_index=ignore_index,
+            protocol=protocol,
+            boundary_width=boundary_width,
+            wanted=self._state.wanted,
+            floor=self._state.floor,
+        )
 
     def reset(self) -> None:
         """Forget what was evaluated, as after an evaluation that was broken off."""
@@ -138,6 +143,8 @@ class CalibrationMetric(BaseMetric):
         """Count the predictions of a batch of data samples."""
         if not self._padding.num_samples:
             self._state = self._new_state()  # hooks may have set `keep_statistics`
+        self._reader = self._reader.joined(data_samples)
+        self._reader.begin(data_samples, self)
         try:
             for sample in data_samples:
                 self._count(self._padding.let_in(self._read(sample)))
@@ -165,14 +172,7 @@ class CalibrationMetric(BaseMetric):
                 f'protocol {self.protocol!r} is for segmentation, and {name} is '
                 "a classifier's: leave it out"
             )
-        return read_prediction(
-            sample,
-            ignore_index=self.ignore_index,
-            name=name,
-            wanted=self._state.wanted,
-            floor=self._state.floor,
-            region=self._region,
-        )
+        return self._reader.read(sample, name)
 
     def bins_of_last(self, count: int) -> Tensor:
         """Return the ``(count, 3, B)`` bins of equal width of the images that came last."""

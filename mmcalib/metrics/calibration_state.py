@@ -254,7 +254,8 @@ class CalibrationState:
         wanted = any(isinstance(DEFINITIONS[name], OfCells) for name in self._large)
         wanted |= self.options['keep_cells'] and group is None
         cells = ConfidenceCells(**limits) if wanted else None
-        return GroupStatistics(self.num_bins, self._convention, cells=cells)
+        classwise = any(isinstance(DEFINITIONS[name], OfClasses) for name in self._large)
+        return GroupStatistics(self.num_bins, self._convention, cells=cells, classwise=classwise)
 
     def _binned(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the confidences that are binned, and whether they came true."""
@@ -325,21 +326,28 @@ class GroupStatistics:
         num_bins: B.
         convention: Of the bins.
         cells: Empty, to be filled; None if no metric is of cells.
+        classwise: Whether to count the probabilities of all classes.
     """
 
     def __init__(
-        self, num_bins: int, convention: Convention, *, cells: ConfidenceCells | None
+        self,
+        num_bins: int,
+        convention: Convention,
+        *,
+        cells: ConfidenceCells | None,
+        classwise: bool,
     ) -> None:
         self.cells = cells
         self._num_bins = num_bins
         self._convention = convention
+        self._classwise = classwise
         self._classes: Tensor | None = None
 
     def add(self, conf: Tensor, correct: Tensor, prediction: Prediction) -> GroupStatistics:
         """Count the predictions of an image, and return self."""
         if self.cells is not None:
             self.cells.add(conf, correct)
-        if prediction.classes is not None:
+        if self._classwise:
             if self._classes is None:
                 size = self._convention.num_columns(self._num_bins)
                 shape = 3, len(prediction.classes.labels), size

@@ -68,6 +68,13 @@ def read_prediction(
     )
 
 
+def scores_of(sample: Mapping) -> Tensor | None:
+    """Return the tensor that a sample's confidence is computed from, None if it has none."""
+    if 'seg_logits' in sample:
+        return sample['seg_logits']['data']
+    return sample.get('pred_score')
+
+
 def read_labels(sample: Mapping, *, ignore_index: int, name: str) -> tuple[Tensor, Tensor]:
     """Return the predicted and the true labels of an mmseg sample's valid pixels, both ``(M,)``.
 

@@ -47,22 +47,22 @@ class ForegroundIoU(BaseMetric):
         self.ignore_index = ignore_index
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Add the counts of each image, ``(3, 256)``: both, predicted, labelled."""
+        """Add the counts of each image, ``(3, K)``, in which both, predicted or labelled are k."""
         for sample in data_samples:
             name = str(sample.get('img_path', f'sample {len(self.results)} of this process'))
             predicted, label = read_labels(sample, ignore_index=self.ignore_index, name=name)
-            self.results.append(
-                torch.stack(
-                    [
-                        torch.bincount(values, minlength=256)
-                        for values in (label[predicted == label], predicted, label)
-                    ]
-                )
-            )
+            counted = (label[predicted == label], predicted, label)
+            last = max((int(values.max()) for values in counted if values.numel()), default=0)
+            counts = [torch.bincount(values, minlength=last + 1) for values in counted]
+            self.results.append(torch.stack(counts))
 
     def compute_metrics(self, results: list) -> dict:
         """Return the mIoU of the images of all ranks, in percent."""
-        both, predicted, label = torch.stack([torch.zeros(3, 256), *results]).double().sum(dim=0)
+        size = max((counts.shape[1] for counts in results), default=1)
+        total = torch.zeros(3, size, dtype=torch.float64)
+        for counts in results:
+            total[:, : counts.shape[1]] += counts
+        both, predicted, label = total
         union = predicted + label - both
         classes = union > 0
         classes[BACKGROUND] = False

@@ -156,7 +156,7 @@ def of_probabilities(
 
 
 def places_of(mask: Tensor) -> Tensor:
-    """Return where a ``(n,)`` mask is true: taking by index is several times faster than by mask."""
+    """Return where a ``(n,)`` mask is true; taking by index is several times as fast as by mask."""
     if mask.device.type == 'cpu':  # 0.2 ms of 375 x 500 pixels, where torch takes 1.0
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     return mask.nonzero().squeeze(1)

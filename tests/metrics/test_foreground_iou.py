@@ -57,6 +57,17 @@ def test_nothing_but_background_is_nan():
     assert math.isnan(evaluate([], ForegroundIoU())['mIoU'])
 
 
+def test_more_than_256_classes():
+    samples = segmented(3)
+    for number, sample in enumerate(samples):
+        for key in ('pred_sem_seg', 'gt_sem_seg'):
+            labels = sample[key]['data']
+            labels[labels == 4] = 1000 if number else 4  # images end in different classes
+    ious = by_loops(samples, [1, 2, 3, 4, 1000])
+    value = evaluate(samples, ForegroundIoU())['mIoU']
+    assert value == pytest.approx(100 * sum(ious) / 5)
+
+
 @pytest.mark.parametrize('key', ['pred_sem_seg', 'gt_sem_seg'])
 def test_samples_without_labels_are_refused_by_name(key):
     sample = segmented(1)[0]
