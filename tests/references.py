@@ -345,3 +345,40 @@ def brier_parts(conf, correct, num_bins=15):
     reliability = sum(share * (acc - mean) ** 2 for share, acc, mean in bins)
     resolution = sum(share * (acc - accuracy) ** 2 for share, acc, _ in bins)
     return reliability, resolution, accuracy * (1 - accuracy)
+
+
+def errors_among_the_first(conf, correct):
+    """Errors expected among the i most confident, i = 1 … N, over the orders of those tied."""
+    errors, before = [], 0.0
+    for value in sorted(set(conf), reverse=True):
+        group = [c for p, c in zip(conf, correct, strict=True) if p == value]
+        wrong = sum(not c for c in group)
+        errors += [before + j * wrong / len(group) for j in range(1, len(group) + 1)]
+        before += wrong
+    return errors
+
+
+def failure_auroc_of_pairs(conf, correct):
+    """Share of the pairs of a right and a wrong prediction that confidence tells apart; percent."""
+    conf, correct = np.asarray(conf), np.asarray(correct, bool)
+    right, wrong = conf[correct], conf[~correct]
+    if not len(right) or not len(wrong):
+        return math.nan
+    pairs = sum((right > p).sum() + (right == p).sum() / 2 for p in wrong)
+    return 100 * pairs / (len(right) * len(wrong))
+
+
+def failure_fpr_of_groups(conf, correct, recall=0.95):
+    """Share of the wrong predictions expected before the right one that completes the recall."""
+    num_right = sum(map(bool, correct))
+    num_wrong, passed, found = len(correct) - num_right, 0.0, 0
+    if not num_right or not num_wrong:
+        return math.nan
+    for value in sorted(set(conf), reverse=True):
+        group = [bool(c) for p, c in zip(conf, correct, strict=True) if p == value]
+        right, wrong = sum(group), len(group) - sum(group)
+        for j in range(1, right + 1):
+            if found + j >= recall * num_right - 1e-9:
+                return 100 * (passed + j * wrong / (right + 1)) / num_wrong
+        found, passed = found + right, passed + wrong
+    raise AssertionError('unreachable')

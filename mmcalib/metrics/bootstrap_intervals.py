@@ -11,9 +11,11 @@ from torch import Tensor
 # Draws at a time, so that few large matrices of weights exist together.
 CHUNK = 50
 # Of a search for the end of an interval.
-HALVINGS = 20
-# Steps away from the estimate, in standard deviations of its gaps.
-STEPS = [0.0, *(2.0**power for power in range(-2, 12))]
+HALVINGS = 30
+# Steps away from the estimate, in standard deviations of its gaps; what is outside of the interval
+# there stays outside, where what is near may be too low for it.
+STEPS = (0.0, *(2.0**power for power in range(-2, 12)))
+FAR = 4.0
 
 Bounds = dict[str, tuple[float, float]]
 
@@ -72,21 +74,20 @@ def gap_intervals(
     r"""Return intervals of errors that add up the sizes of bins' gaps, such as ECE.
 
     Such an error is biased upwards by the noise of the gaps, the more the smaller the gaps are, so
-    no quantiles of drawn errors hold the true one. Here a value is in the interval if the gaps that
-    make it would, with the noise of the draws, give errors both above and below the estimate:
+    no quantiles of drawn errors hold the true one. Here a value :math:`\theta(\mu)` is in the
+    interval if its gaps and the noise of the draws give errors on either side of the estimate:
 
     .. math:: P\big(\theta(\mu + k z) \geq \hat\theta\big) > \alpha / 2, \qquad
-        P\big(\theta(\mu + k z) \leq \hat\theta\big) >
-        \alpha / 2 \; P\big(\theta(k z) \leq \hat\theta\big)
+        P\big(\theta(\mu + k z) \leq \max(\hat\theta, m)\big) > \alpha / 2
 
-    for gaps :math:`\mu`, noise z of the drawn gaps, and :func:`widening` factors k. Of all
-    :math:`\mu` it tries those that shrink or widen the estimated gaps by the same number of their
-    standard deviations, and those that move them along the largest principal component of the
-    noise, which is where the gaps of images differ together. The last factor keeps an estimate that
-    is small by chance from an interval of width zero. NaN for one unit.
+    for gaps :math:`\mu`, noise z of the drawn gaps, and :func:`widening` factors k. An estimate
+    below m, the median of :math:`\theta(k z)`, is small by chance, and must not end the interval at
+    0. Of all :math:`\mu` it tries those that shrink or widen the estimated gaps by the same number
+    of their standard deviations, and those that move them along the largest principal component of
+    the noise, since the gaps of images differ together. NaN for one unit.
 
-    Source: the inversion of a test by a bootstrap, Davison and Hinkley, 1997, Section 5.4; the last
-    factor is Read's CLs, Journal of Physics G 28, 2002.
+    Source: the inversion of a test by a bootstrap, Davison and Hinkley, 1997, Section 5.4; the
+    median, a power-constrained limit, Cowan, Cranmer, Gross and Vitells, arXiv:1105.3166.
 
     Args:
         errors: By name, functions of ``(…, 3, B)`` tables, 0 where no bin has a gap.
@@ -160,21 +161,28 @@ class _Search:
         return self.value(self.widened(step)).item()
 
     def high(self) -> float:
-        ends = []
-        for path, start in (
+        paths = (
             (self.widened, -self.vanished),
             (lambda step: self.gaps + step * self.together, 0.0),
             (lambda step: self.gaps - step * self.together, 0.0),
-        ):
-            steps = [start, *STEPS]
-            inside = [step for step in steps if self.below(path(step)) > self.tail]
-            if inside:
-                last = inside[-1]
-                if last != STEPS[-1]:
-                    following = steps[steps.index(last) + 1]
-                    last = _halve(lambda s, p=path: self.below(p(s)) > self.tail, last, following)
-                ends.append(self.value(path(last)).item())
-        return max(ends)
+        )
+        return max(end for path, start in paths for end in self.last_on(path, start))
+
+    def last_on(self, path: Callable[[float], Tensor], start: float) -> list[float]:
+        """Return the last value in the interval of a path of gaps, nothing if there is none."""
+        last = following = None
+        for step in (start, *STEPS):
+            if self.below(path(step)) > self.tail:
+                last, following = step, None
+            elif following is None:
+                following = step
+            if following is not None and step >= FAR:
+                break
+        if last is None:
+            return []
+        if following is not None:
+            last = _halve(lambda step: self.below(path(step)) > self.tail, last, following)
+        return [self.value(path(last)).item()]
 
 
 def _halve(holds: Callable[[float], bool], inside: float, outside: float) -> float:
