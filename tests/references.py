@@ -237,3 +237,148 @@ def published_adaptive_calibration_error(conf, correct, num_bins=15):
         if inside.any():
             total += inside.mean() * abs(correct[inside].mean() - conf[inside].mean())
     return 100 * total
+
+
+def orders_of(conf, correct):
+    """Correctness from the most confident on, once for each order of predictions that are tied."""
+    groups = [
+        [c for p, c in zip(conf, correct, strict=True) if p == value]
+        for value in sorted(set(conf), reverse=True)
+    ]
+    for orders in itertools.product(*(list(itertools.permutations(group)) for group in groups)):
+        yield [c for group in orders for c in group]
+
+
+def risks(ordered):
+    """Error rate among the i first, for i = 1 … N, as shares."""
+    return [sum(not c for c in ordered[:i]) / i for i in range(1, len(ordered) + 1)]
+
+
+def area_under_risk_coverage(ordered):
+    """Mean of the risks, in percent."""
+    return 100 * sum(risks(ordered)) / len(ordered)
+
+
+def area_under_generalized_risk_coverage(ordered):
+    """Mean over i of the errors among the i first, as shares of all, in percent."""
+    n = len(ordered)
+    return 100 * sum(sum(not c for c in ordered[:i]) / n for i in range(1, n + 1)) / n
+
+
+def failure_auroc(ordered):
+    """Share of the pairs of a right and a wrong prediction with the right one first, in percent."""
+    pairs = [
+        i < j
+        for i, right in enumerate(ordered)
+        for j, wrong in enumerate(ordered)
+        if right and not wrong
+    ]
+    return 100 * sum(pairs) / len(pairs)
+
+
+def failure_fpr(ordered, recall=0.95):
+    """Share of the wrong predictions before the right one that completes the recall, in percent."""
+    wanted, found, passed = recall * sum(ordered), 0, 0
+    for c in ordered:
+        if c:
+            found += 1
+            if found >= wanted - 1e-9:
+                return 100 * passed / (len(ordered) - sum(ordered))
+        else:
+            passed += 1
+    raise AssertionError('none is right')
+
+
+def risk_at_coverage(ordered, coverage):
+    """Error rate of the smallest number of first ones that makes up the coverage, in percent."""
+    i = next(i for i in range(1, len(ordered) + 1) if i >= coverage * len(ordered) - 1e-9)
+    return 100 * risks(ordered)[i - 1]
+
+
+def coverage_at_risk(curve, risk):
+    """Largest share of the first ones whose risk, by a curve of N shares, is low, in percent."""
+    fitting = [i for i, value in enumerate(curve, 1) if value <= risk + 1e-12]
+    return 100 * max(fitting, default=0) / len(curve)
+
+
+def smooth_calibration_error(conf, correct, steps=2000):
+    """Smooth ECE by its definition: an integral over t, and a search for its own width; percent."""
+    ts = [(i + 0.5) / steps for i in range(steps)]
+
+    def error(sigma):
+        total = 0.0
+        for t in ts:
+            value = 0.0
+            for p, c in zip(conf, correct, strict=True):
+                for mirrored in (p, -p, 2 - p, 2 + p, -2 + p, 4 - p, -2 - p):
+                    value += (c - p) * math.exp(-(((t - mirrored) / sigma) ** 2) / 2)
+            total += abs(value) / (sigma * math.sqrt(2 * math.pi) * len(conf)) / steps
+        return total
+
+    low, high = 0.0, 1.0
+    for _ in range(14):
+        middle = (low + high) / 2
+        low, high = (middle, high) if error(middle) > middle else (low, middle)
+    return 100 * (low + high) / 2
+
+
+def debiased_calibration_error(conf, correct, num_bins=15):
+    """Kumar et al.'s estimate over bins of equal width, in percent."""
+    total = 0.0
+    for share, acc, mean in bins_of_equal_width(conf, correct, num_bins):
+        count = round(share * len(conf))
+        if count > 1:
+            total += share * ((acc - mean) ** 2 - acc * (1 - acc) / (count - 1))
+    return 100 * math.sqrt(max(total, 0))
+
+
+def average_calibration_error(conf, correct, num_bins=15):
+    """Mean gap of the bins that are not empty, in percent."""
+    bins = bins_of_equal_width(conf, correct, num_bins)
+    return 100 * sum(abs(acc - mean) for _, acc, mean in bins) / len(bins)
+
+
+def brier_parts(conf, correct, num_bins=15):
+    """Reliability, resolution and uncertainty of bins."""
+    bins = bins_of_equal_width(conf, correct, num_bins)
+    accuracy = sum(map(bool, correct)) / len(correct)
+    reliability = sum(share * (acc - mean) ** 2 for share, acc, mean in bins)
+    resolution = sum(share * (acc - accuracy) ** 2 for share, acc, _ in bins)
+    return reliability, resolution, accuracy * (1 - accuracy)
+
+
+def errors_among_the_first(conf, correct):
+    """Errors expected among the i most confident, i = 1 … N, over the orders of those tied."""
+    errors, before = [], 0.0
+    for value in sorted(set(conf), reverse=True):
+        group = [c for p, c in zip(conf, correct, strict=True) if p == value]
+        wrong = sum(not c for c in group)
+        errors += [before + j * wrong / len(group) for j in range(1, len(group) + 1)]
+        before += wrong
+    return errors
+
+
+def failure_auroc_of_pairs(conf, correct):
+    """Share of the pairs of a right and a wrong prediction that confidence tells apart; percent."""
+    conf, correct = np.asarray(conf), np.asarray(correct, bool)
+    right, wrong = conf[correct], conf[~correct]
+    if not len(right) or not len(wrong):
+        return math.nan
+    pairs = sum((right > p).sum() + (right == p).sum() / 2 for p in wrong)
+    return 100 * pairs / (len(right) * len(wrong))
+
+
+def failure_fpr_of_groups(conf, correct, recall=0.95):
+    """Share of the wrong predictions expected before the right one that completes the recall."""
+    num_right = sum(map(bool, correct))
+    num_wrong, passed, found = len(correct) - num_right, 0.0, 0
+    if not num_right or not num_wrong:
+        return math.nan
+    for value in sorted(set(conf), reverse=True):
+        group = [bool(c) for p, c in zip(conf, correct, strict=True) if p == value]
+        right, wrong = sum(group), len(group) - sum(group)
+        for j in range(1, right + 1):
+            if found + j >= recall * num_right - 1e-9:
+                return 100 * (passed + j * wrong / (right + 1)) / num_wrong
+        found, passed = found + right, passed + wrong
+    raise AssertionError('unreachable')

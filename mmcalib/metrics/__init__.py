@@ -1,6 +1,13 @@
 """Calibration metrics: registered in mmengine, computed in pure torch."""
 
 from mmcalib.metrics.bin_conventions import CONVENTIONS
+from mmcalib.metrics.bin_estimates import (
+    average_calibration_error,
+    brier_reliability,
+    brier_resolution,
+    brier_uncertainty,
+    debiased_calibration_error,
+)
 from mmcalib.metrics.bin_tables import classwise_bins, equal_mass_bins, equal_width_bins
 from mmcalib.metrics.calibration_errors import (
     binned_accuracy,
@@ -33,6 +40,16 @@ from mmcalib.metrics.functional import (
 )
 from mmcalib.metrics.predictions import Prediction
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.metrics.selective_prediction import (
+    area_under_generalized_risk_coverage,
+    area_under_risk_coverage,
+    coverage_at_risk,
+    failure_auroc,
+    failure_fpr,
+    risk_at_coverage,
+    risk_coverage_curve,
+)
+from mmcalib.metrics.smooth_calibration import smooth_calibration_error
 
 __all__ = [
     'AECE',
@@ -49,6 +66,9 @@ __all__ = [
     'Prediction',
     'accuracy',
     'adaptive_calibration_error',
+    'area_under_generalized_risk_coverage',
+    'area_under_risk_coverage',
+    'average_calibration_error',
     'binned_accuracy',
     'binned_calibration_error',
     'binned_classwise_error',
@@ -56,17 +76,27 @@ __all__ = [
     'binned_maximum_error',
     'binned_overconfidence_error',
     'binned_root_mean_square_error',
+    'brier_reliability',
+    'brier_resolution',
     'brier_score',
+    'brier_uncertainty',
     'classwise_bins',
     'classwise_calibration_error',
+    'coverage_at_risk',
+    'debiased_calibration_error',
     'equal_mass_bins',
     'equal_mass_error',
     'equal_mass_error_bound',
     'equal_width_bins',
     'expected_calibration_error',
+    'failure_auroc',
+    'failure_fpr',
     'maximum_calibration_error',
     'mean_confidence',
     'negative_log_likelihood',
     'overconfidence_error',
+    'risk_at_coverage',
+    'risk_coverage_curve',
     'root_mean_square_calibration_error',
+    'smooth_calibration_error',
 ]

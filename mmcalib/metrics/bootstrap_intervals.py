@@ -1,14 +1,23 @@
-"""How sure a number is: bootstrap intervals over images."""
+"""How sure a number is: intervals out of images drawn anew."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
 # Draws at a time, so that few large matrices of weights exist together.
 CHUNK = 50
+# Of a search for the end of an interval.
+HALVINGS = 30
+# Steps away from the estimate, in standard deviations of its gaps; what is outside of the interval
+# there stays outside, where what is near may be too low for it.
+STEPS = (0.0, *(2.0**power for power in range(-2, 12)))
+FAR = 4.0
+
+Bounds = dict[str, tuple[float, float]]
 
 
 def intervals(
@@ -19,37 +28,190 @@ def intervals(
     num_bootstrap: int,
     seed: int,
     highest: Mapping[str, float],
-) -> dict[str, tuple[float, float]]:
-    r"""Return bootstrap intervals of estimates that weigh units, such as images.
+) -> Bounds:
+    r"""Return intervals of means, and of what is nearly one, over units such as images.
 
-    .. math:: [2\hat\theta - \theta^*_{hi},\; 2\hat\theta - \theta^*_{lo}]
+    .. math:: \hat\theta + k \, (\theta^* - \hat\theta)
 
-    from the estimate and the quantiles of the draws: the basic bootstrap. A binned calibration
-    error is biased upwards, and that of a draw twice as much, so that the quantiles themselves
-    would seldom hold the true error of a calibrated network.
+    lies in them with the probability `coverage`, for draws :math:`\theta^*` of as many units and
+    :func:`widening` factors k. They are NaN for one unit, which says nothing about another.
 
-    Source: Davison and Hinkley, Bootstrap Methods and Their Application, 1997, Section 5.2.
+    Source: the percentile bootstrap; Davison and Hinkley, Bootstrap Methods and Their Application,
+    1997, Section 5.3.
 
     Args:
         estimate: Given ``(R, U)`` float64 weights of the units, the ``(R,)`` values of each metric.
-        num_units: U, at least 1.
+        num_units: U, those that hold predictions.
         coverage: Of the interval, such as 0.95.
         num_bootstrap: How many times the units are drawn again.
         seed: Of these draws.
         highest: The largest value that a metric can have, if not 100; the least is 0.
     """
+    found = estimate(torch.ones(1, num_units, dtype=torch.float64))
+    if num_units < 2:
+        return dict.fromkeys(found, (float('nan'),) * 2)
     draws: dict[str, list[Tensor]] = {}
     for weights in drawn_weights(num_units, num_bootstrap=num_bootstrap, seed=seed):
         for name, values in estimate(weights).items():
             draws.setdefault(name, []).append(values)
-    tails = tails_of(coverage)
-    found = estimate(torch.ones(1, num_units, dtype=torch.float64))
-    bounds = {}
+    factors, bounds = widening(num_units, num_bootstrap, seed), {}
     for name, values in draws.items():
-        low, high = 2 * found[name] - torch.cat(values).nanquantile(tails).flip(0)
-        limits = dict(min=0, max=highest.get(name, 100))
-        bounds[name] = low.clamp(**limits).item(), high.clamp(**limits).item()
+        around = found[name] + factors * (torch.cat(values) - found[name])
+        low, high = around.nanquantile(tails_of(coverage)).tolist()
+        bounds[name] = _limited(low, high, highest.get(name, 100))
     return bounds
+
+
+def gap_intervals(
+    errors: Mapping[str, Callable[[Tensor], Tensor]],
+    bins: Tensor,
+    *,
+    coverage: float,
+    num_bootstrap: int,
+    seed: int,
+    highest: Mapping[str, float],
+) -> Bounds:
+    r"""Return intervals of errors that add up the sizes of bins' gaps, such as ECE.
+
+    Such an error is biased upwards by the noise of the gaps, the more the smaller the gaps are, so
+    no quantiles of drawn errors hold the true one. Here a value :math:`\theta(\mu)` is in the
+    interval if its gaps and the noise of the draws give errors on either side of the estimate:
+
+    .. math:: P\big(\theta(\mu + k z) \geq \hat\theta\big) > \alpha / 2, \qquad
+        P\big(\theta(\mu + k z) \leq \max(\hat\theta, m)\big) > \alpha / 2
+
+    for gaps :math:`\mu`, noise z of the drawn gaps, and :func:`widening` factors k. An estimate
+    below m, the median of :math:`\theta(k z)`, is small by chance, and must not end the interval at
+    0. Of all :math:`\mu` it tries those that shrink or widen the estimated gaps by the same number
+    of their standard deviations, and those that move them along the largest principal component of
+    the noise, since the gaps of images differ together. NaN for one unit.
+
+    Source: the inversion of a test by a bootstrap, Davison and Hinkley, 1997, Section 5.4; the
+    median, a power-constrained limit, Cowan, Cranmer, Gross and Vitells, arXiv:1105.3166.
+
+    Args:
+        errors: By name, functions of ``(…, 3, B)`` tables, 0 where no bin has a gap.
+        bins: ``(U, 3, B)`` tables of units that hold predictions: count, correct, sum of
+            confidences.
+        coverage, num_bootstrap, seed, highest: As of :func:`intervals`.
+    """
+    if len(bins) < 2:
+        return dict.fromkeys(errors, (float('nan'),) * 2)
+    pooled = bins.sum(dim=0)
+    total, gaps = pooled[0].sum(), pooled[1] - pooled[2]
+    flat = torch.stack([bins[:, 0], bins[:, 1] - bins[:, 2]], dim=1).flatten(1)
+    noise = []
+    for weights in drawn_weights(len(bins), num_bootstrap=num_bootstrap, seed=seed):
+        count, drawn = (weights @ flat).view(len(weights), 2, -1).unbind(dim=1)
+        noise.append(drawn * (total / count.sum(dim=1, keepdim=True)) - gaps)
+    noise = torch.cat(noise)
+    spread = noise.square().mean(dim=0).sqrt()
+    variance, directions = torch.linalg.eigh(noise.T @ noise / len(noise))
+    together = directions[:, -1] * variance[-1].sqrt()
+    noise = noise * widening(len(bins), num_bootstrap, seed)[:, None]
+
+    def table(moved: Tensor) -> Tensor:
+        return torch.stack(torch.broadcast_tensors(pooled[0], pooled[2] + moved, pooled[2]), -2)
+
+    bounds = {}
+    for name, error in errors.items():
+        search = _Search(
+            value=lambda gaps, error=error: error(table(gaps)),
+            gaps=gaps, noise=noise, spread=spread, together=together, tail=(1 - coverage) / 2,
+        )  # fmt: skip
+        bounds[name] = _limited(search.low(), search.high(), highest.get(name, 100))
+    return bounds
+
+
+class _Search:
+    """The ends of the interval of one error; see :func:`gap_intervals`."""
+
+    def __init__(
+        self,
+        value: Callable[[Tensor], Tensor],
+        gaps: Tensor,
+        noise: Tensor,
+        spread: Tensor,
+        together: Tensor,
+        tail: float,
+    ) -> None:
+        self.value, self.gaps, self.noise, self.tail = value, gaps, noise, tail
+        self.spread, self.together = spread, together
+        self.found = value(gaps)
+        self.upper = torch.maximum(self.found, value(noise).median())
+        steps = gaps.abs() / spread
+        self.vanished = steps[spread > 0].max().item() if (spread > 0).any() else 0.0
+
+    def widened(self, step: float) -> Tensor:
+        """Return the gaps, each larger by so many of its standard deviations, or smaller."""
+        return self.gaps.sign() * (self.gaps.abs() + step * self.spread).clamp(min=0)
+
+    def above(self, gaps: Tensor) -> float:
+        """Return how often gaps and noise make an error of at least the estimate."""
+        return (self.value(gaps + self.noise) >= self.found).double().mean().item()
+
+    def below(self, gaps: Tensor) -> float:
+        """Return how often they make one of at most the estimate, or of the noise's median."""
+        return (self.value(gaps + self.noise) <= self.upper).double().mean().item()
+
+    def low(self) -> float:
+        if self.above(self.widened(-self.vanished)) > self.tail:
+            return self.value(self.widened(-self.vanished)).item()
+        step = _halve(lambda s: self.above(self.widened(s)) > self.tail, 0.0, -self.vanished)
+        return self.value(self.widened(step)).item()
+
+    def high(self) -> float:
+        paths = (
+            (self.widened, -self.vanished),
+            (lambda step: self.gaps + step * self.together, 0.0),
+            (lambda step: self.gaps - step * self.together, 0.0),
+        )
+        return max(end for path, start in paths for end in self.last_on(path, start))
+
+    def last_on(self, path: Callable[[float], Tensor], start: float) -> list[float]:
+        """Return the last value in the interval of a path of gaps, nothing if there is none."""
+        last = following = None
+        for step in (start, *STEPS):
+            if self.below(path(step)) > self.tail:
+                last, following = step, None
+            elif following is None:
+                following = step
+            if following is not None and step >= FAR:
+                break
+        if last is None:
+            return []
+        if following is not None:
+            last = _halve(lambda step: self.below(path(step)) > self.tail, last, following)
+        return [self.value(path(last)).item()]
+
+
+def _halve(holds: Callable[[float], bool], inside: float, outside: float) -> float:
+    """Return the last number from `inside` to `outside` that something holds for."""
+    for _ in range(HALVINGS):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if holds(middle) else (inside, middle)
+    return inside
+
+
+def _limited(low: float, high: float, highest: float) -> tuple[float, float]:
+    return min(max(low, 0.0), highest), min(max(high, 0.0), highest)
+
+
+def widening(num_units: int, num_bootstrap: int, seed: int) -> Tensor:
+    r"""Return factors of the draws' distances from the estimate, ``(num_bootstrap,)`` float64.
+
+    .. math:: k = \sqrt{\frac{U}{U - 1} \; \frac{U - 1}{\chi^2_{U - 1}}}
+
+    Drawn units vary less than new ones, by the first fraction; and how much units vary is itself
+    known from U of them only, which makes a Student's t of a normal distribution.
+
+    Args:
+        num_units: U, at least 2.
+        num_bootstrap: How many.
+        seed: Of these draws.
+    """
+    chi_squared = np.random.default_rng(seed).chisquare(num_units - 1, num_bootstrap)
+    return torch.from_numpy(np.sqrt(num_units / chi_squared))
 
 
 def drawn_weights(num_units: int, *, num_bootstrap: int, seed: int) -> Iterator[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 from mmcalib.inputs import check_integer
 from mmcalib.metrics.calibration_state import CalibrationState
 from mmcalib.metrics.calibration_statistics import CalibrationStatistics, check_suffix
-from mmcalib.metrics.definitions import DEFINITIONS, OfBins, OfMean
+from mmcalib.metrics.definitions import OfBins, OfMean, definition_of
 from mmcalib.metrics.predictions import Prediction
 from mmcalib.metrics.sampler_padding import SamplerPadding
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
@@ -44,13 +45,19 @@ class CalibrationMetric(BaseMetric):
       ``'paper'``, 16,384 of each batch); above, from fine cells, with ``AECE_bound`` beside it:
       the most by which the value can be off.
     - ``ClasswiseECE``: mean over classes of the ECE of the probability of that class.
-    - ``MCE``, ``RMSCE``, ``OE``: largest and root mean square gap of the bins of ECE, and the
-      over-confidence error.
+    - ``MCE``, ``RMSCE``, ``OE``, ``ACE``: largest, root mean square and unweighted mean gap of the
+      bins of ECE, and the over-confidence error; ``debiasedECE``, the root mean square gap less
+      what noise adds to it; ``smECE``, smooth ECE, which has no bins.
     - ``accuracy`` and ``confidence``: their means over all predictions.
-    - ``NLL``, in nats, and ``Brier``, a sum over classes, so between 0 and 2.
+    - ``NLL``, in nats, and ``Brier``, a sum over classes, so between 0 and 2; ``reliability``,
+      ``resolution`` and ``uncertainty``, the parts of the confidence's own Brier score, from bins.
+    - ``AURC``, ``AUGRC``, ``AUROC``, ``FPR95``, ``risk@coverage_0.8`` and ``coverage@risk_0.05``
+      with any levels: whether confidence tells right from wrong; see
+      :mod:`mmcalib.metrics.selective_prediction`. Of more than a million predictions each has a
+      bound beside it, as AECE does.
 
-    Keys are ``calibration/ECE`` and so on, in percent but for ``NLL`` and ``Brier``; NaN, with a
-    warning, if no prediction is valid. Source: Eq. 8 of the paper for ECE.
+    Keys are ``calibration/ECE`` and so on, in percent but for ``NLL``, ``Brier`` and its parts;
+    NaN, with a warning, if no prediction is valid. Source: Eq. 8 of the paper for ECE.
 
     Args:
         metrics: Any of the above.
@@ -64,9 +71,10 @@ class CalibrationMetric(BaseMetric):
         convention: ``'mmcalib'``, or what ``'published'``, ``'torchmetrics'`` or ``'netcal'`` code
             would print of the same predictions; see :mod:`mmcalib.metrics.bin_conventions`.
         confidence_interval: Coverage, such as 0.95, of intervals ``ECE_low`` to ``ECE_high`` and so
-            on, by the basic bootstrap over images, which allows for the bias of binned errors; not
-            for ``AECE`` and ``ClasswiseECE``, whose statistics are not kept by image. None for no
-            intervals.
+            on, by a bootstrap over images, which allows for the bias of binned errors; NaN where
+            all predictions are of one image. Not for metrics whose statistics are not kept by
+            image: ``AECE``, ``ClasswiseECE``, ``smECE`` and those of selective prediction. None for
+            no intervals.
         num_bootstrap: How many times the images are drawn again.
         seed: Of these draws.
         out_file: A ``.json`` or ``.npz`` file, written at each evaluation, for the
@@ -211,13 +219,21 @@ class CalibrationMetric(BaseMetric):
             bounds = state.intervals(
                 coverage=self.confidence_interval, num_bootstrap=self.num_bootstrap, seed=self.seed
             )
+            if any(math.isnan(low) for low, _ in bounds.values()):
+                batch = 'batch of images' if self.protocol == 'paper' else 'image'
+                print_log(
+                    f'{type(self).__name__}: intervals are NaN, since all predictions are of one '
+                    f'{batch}, which does not say how much another would differ',
+                    logger='current',
+                    level=logging.WARNING,
+                )
             for name, (low, high) in bounds.items():
                 values |= {f'{name}_low': low, f'{name}_high': high}
         return values
 
     @property
     def _with_interval(self) -> bool:
-        return any(isinstance(DEFINITIONS[name], (OfBins, OfMean)) for name in self.metrics)
+        return any(isinstance(definition_of(name), (OfBins, OfMean)) for name in self.metrics)
 
     def _log(self, count: int, num_images: int) -> None:
         """Say what was measured, and whether it is enough."""

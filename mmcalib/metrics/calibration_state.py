@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import torch
@@ -12,10 +12,18 @@ from torch import Tensor
 from mmcalib.inputs import check_choice, check_integer
 from mmcalib.metrics.bin_conventions import CONVENTIONS, Convention
 from mmcalib.metrics.bin_tables import add_classes, equal_width_bins, floor_of
-from mmcalib.metrics.bootstrap_intervals import intervals
+from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
 from mmcalib.metrics.calibration_statistics import CalibrationStatistics
 from mmcalib.metrics.confidence_cells import ConfidenceCells, condense
-from mmcalib.metrics.definitions import DEFINITIONS, SUMS, OfBins, OfCells, OfClasses, OfMean
+from mmcalib.metrics.definitions import (
+    NAMES,
+    SUMS,
+    OfBins,
+    OfCells,
+    OfClasses,
+    OfMean,
+    definition_of,
+)
 from mmcalib.metrics.growing_array import GrowingArray
 from mmcalib.metrics.predictions import Prediction
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
@@ -64,9 +72,9 @@ class CalibrationState:
         exact_limit: int | None = None,
     ) -> None:
         metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        unknown = [name for name in metrics if name not in DEFINITIONS]
-        if unknown or not metrics:
-            raise ValueError(f'metrics must be some of {tuple(DEFINITIONS)}, got {metrics}')
+        if not metrics:
+            raise ValueError(f'metrics must be some of {NAMES}, got none')
+        self._definitions = {name: definition_of(name) for name in metrics}
         check_integer('num_bins', num_bins)
         check_choice('convention', convention, CONVENTIONS)
         check_choice('protocol', protocol, PROTOCOLS)
@@ -85,7 +93,11 @@ class CalibrationState:
         self.num_bins = num_bins
         self._convention = CONVENTIONS[convention]
         self._protocol = PROTOCOLS[protocol]
-        self._large = [n for n in metrics if isinstance(DEFINITIONS[n], (OfCells, OfClasses))]
+        self._large = {
+            name: definition
+            for name, definition in self._definitions.items()
+            if isinstance(definition, (OfCells, OfClasses))
+        }
         # A row is the place in the data set, bins, sums, and, where errors are those of single
         # images, the value and bound of each metric that cannot be computed from bins and sums.
         own = 2 * len(self._large) if self._protocol.group == 1 else 0
@@ -103,7 +115,7 @@ class CalibrationState:
     @property
     def wanted(self) -> frozenset[str]:
         """What predictions must have beside confidence and correctness."""
-        definitions = [DEFINITIONS[name] for name in self.metrics]
+        definitions = self._definitions.values()
         found = {d.sum for d in definitions if isinstance(d, OfMean)} & {'nll', 'brier'}
         if any(isinstance(d, OfClasses) for d in definitions):
             found.add('classes')
@@ -144,7 +156,7 @@ class CalibrationState:
         if self._protocol.group is None:
             self._groups[0].add(conf, correct, prediction)
         elif self._large and self._protocol.group == 1:
-            own = self._new_group().add(conf, correct, prediction).values(self._large)
+            own = self._new_group().add(conf, correct, prediction).values(self._large.values())
             row.append(own.flatten())
         elif self._large:
             key = index // self._protocol.group
@@ -176,7 +188,7 @@ class CalibrationState:
     def compute(self) -> dict[str, float]:
         """Return the value of each metric, and ``…_bound`` for those that may be off by as much.
 
-        All are in percent but for ``NLL`` and ``Brier``, and NaN without predictions.
+        All are in percent but for ``NLL``, ``Brier`` and its parts, and NaN without predictions.
         """
         bins, sums, large = self._units()
         once = torch.ones(1, len(bins), dtype=torch.float64)
@@ -187,6 +199,7 @@ class CalibrationState:
             exact = bound.isnan().all()
             if self._protocol.group is not None:
                 count = bins[:, 0].sum(dim=-1)
+                bound = torch.where(value.isnan(), torch.nan, bound.nan_to_num(0))
                 value, bound = (self._mean(v, count, once) for v in (value, bound))
             values[name] = value.item()
             if not exact:
@@ -198,19 +211,24 @@ class CalibrationState:
     ) -> dict[str, tuple[float, float]]:
         """Return bootstrap intervals over images, of the metrics that rows suffice for.
 
+        NaN where all predictions are of one image, or of one batch of the protocol ``'paper'``.
         Arguments are those of :func:`~mmcalib.metrics.bootstrap_intervals.intervals`.
         """
         bins, sums, _ = self._units()
-        return intervals(
-            partial(self._estimate, bins, sums),
-            len(bins),
+        filled = bins[:, 0].sum(dim=1) > 0
+        bins, sums = bins[filled], sums[filled]
+        own = {name: d for name, d in self._definitions.items() if name not in self._large}
+        options = dict(
             coverage=coverage,
             num_bootstrap=num_bootstrap,
             seed=seed,
-            highest={
-                name: DEFINITIONS[name].highest for name in self.metrics if name not in self._large
-            },
+            highest={name: definition.highest for name, definition in own.items()},
         )
+        bounds = intervals(partial(self._estimate, bins, sums), len(bins), **options)
+        if self._protocol.group is None:
+            gaps = {n: d.value for n, d in own.items() if isinstance(d, OfBins) and d.of_gaps}
+            bounds |= gap_intervals(gaps, bins, **options)
+        return {name: bounds[name] for name in own}
 
     def statistics(self, values: dict[str, float]) -> CalibrationStatistics:
         """Return what later tools draw, beside the numbers that were printed.
@@ -251,7 +269,7 @@ class CalibrationState:
         limits = dict(exact_limit=self.options['exact_limit'])
         if group and group > 1:
             limits = dict(exact_limit=GROUP_LIMIT, bits=GROUP_BITS)
-        wanted = any(isinstance(DEFINITIONS[name], OfCells) for name in self._large)
+        wanted = any(isinstance(definition, OfCells) for definition in self._large.values())
         wanted |= self.options['keep_cells'] and group is None
         cells = ConfidenceCells(**limits) if wanted else None
         classwise = any(isinstance(DEFINITIONS[name], OfClasses) for name in self._large)
@@ -280,7 +298,7 @@ class CalibrationState:
         """
         place, bins, sums, own = self._sorted_rows()
         if self._protocol.group is None:
-            return bins, sums, self._groups[0].values(self._large)[None]
+            return bins, sums, self._groups[0].values(self._large.values())[None]
         if self._protocol.group == 1:
             return bins, sums, own.unflatten(1, (len(self._large), 2))
         keys, unit = (place // self._protocol.group).unique(return_inverse=True)
@@ -289,7 +307,7 @@ class CalibrationState:
         large = torch.zeros(len(keys), len(self._large), 2, dtype=torch.float64)
         if self._large:
             for number, key in enumerate(keys.tolist()):
-                large[number] = self._groups[key].values(self._large)
+                large[number] = self._groups[key].values(self._large.values())
         return bins, sums, large
 
     def _estimate(self, bins: Tensor, sums: Tensor, weights: Tensor) -> dict[str, Tensor]:
@@ -300,8 +318,7 @@ class CalibrationState:
             sums = weights @ sums
         count = bins[:, 0].sum(dim=-1)
         values = {}
-        for name in self.metrics:
-            definition = DEFINITIONS[name]
+        for name, definition in self._definitions.items():
             if isinstance(definition, OfBins):
                 values[name] = definition.value(bins)
             elif isinstance(definition, OfMean):
@@ -314,9 +331,13 @@ class CalibrationState:
         return values
 
     def _mean(self, values: Tensor, count: Tensor, weights: Tensor) -> Tensor:
-        """Average ``(U,)`` values for ``(R, U)`` weights of units; empty ones drop out."""
-        share = count if self._protocol.by_pixels else (count > 0).double()
-        return weights @ (share * values).nan_to_num(0) / (weights @ share)
+        """Average ``(U,)`` values for ``(R, U)`` weights of units; what is NaN drops out.
+
+        That is every value of an empty unit, and the AUROC of one without errors.
+        """
+        share = count if self._protocol.by_pixels else torch.ones_like(count)
+        share = torch.where(values.isnan(), 0, share)
+        return weights @ (share * values.nan_to_num(0)) / (weights @ share)
 
 
 class GroupStatistics:
@@ -366,10 +387,10 @@ class GroupStatistics:
             self._classes = classes + other._classes
         return self
 
-    def values(self, names: Sequence[str]) -> Tensor:
+    def values(self, definitions: Iterable[OfCells | OfClasses]) -> Tensor:
         """Return the ``(L, 2)`` values of metrics and what they may be off by, NaN if exact."""
         found = []
-        for definition in (DEFINITIONS[name] for name in names):
+        for definition in definitions:
             if isinstance(definition, OfClasses):
                 value, bound = definition.value(self._classes, self._convention), torch.nan
             else:

@@ -1,0 +1,185 @@
+"""Does confidence tell right from wrong? Figures of predictions in the order of their confidence.
+
+All are of a ``(3, C)`` table of cells, ascending in confidence: count, correct, sum of confidences.
+A cell is a group of predictions that are tied, whose order is averaged over: no order of samples
+changes a number. Where cells are coarser than the data, :func:`order_bound` says what the order
+within them could change.
+
+All are in percent, float64 scalars, and NaN without predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+# What rounding may add to a product of a level and a number of predictions.
+ROUNDING = 1e-9
+
+
+def area_under_risk_coverage(table: Tensor) -> Tensor:
+    r"""Return AURC, in percent: the mean risk over all coverages.
+
+    .. math:: \frac1N \sum_{i=1}^N \frac{E_i}{i}
+
+    for :math:`E_i` errors among the i most confident predictions. 0 if all are right, 100 if all
+    are wrong; the error rate where confidence says nothing.
+
+    Source: Geifman, Uziel and El-Yaniv, Bias-Reduced Uncertainty Estimation for Deep Neural
+    Classifiers, ICLR 2019.
+    """
+    count, wrong, before, errors = _descending(table)
+    # The sum over the cell of (errors + j wrong / count) / (before + j), j from 1 to count.
+    reciprocals = torch.digamma(before + count + 1) - torch.digamma(before + 1)
+    sums = wrong + (errors - before * wrong / count) * reciprocals
+    return 100 * sums.sum() / count.sum()
+
+
+def area_under_generalized_risk_coverage(table: Tensor) -> Tensor:
+    r"""Return AUGRC, in percent: the mean over coverages of the errors, as a share of all.
+
+    .. math:: \frac1N \sum_{i=1}^N \frac{E_i}{N}
+
+    for :math:`E_i` errors among the i most confident predictions: the risk that a prediction is
+    wrong and accepted. At most :math:`50 (1 + 1/N)`, if all are wrong.
+
+    Source: Traub et al., Overcoming Common Flaws in the Evaluation of Selective Classification
+    Systems, NeurIPS 2024.
+    """
+    count, wrong, _, errors = _descending(table)
+    return 100 * (count * errors + wrong * (count + 1) / 2).sum() / count.sum().square()
+
+
+def failure_auroc(table: Tensor) -> Tensor:
+    r"""Return the AUROC of failure detection, in percent.
+
+    .. math:: P(\mathrm{conf}_r > \mathrm{conf}_w) + \tfrac12 P(\mathrm{conf}_r = \mathrm{conf}_w)
+
+    for a right prediction r and a wrong one w. 50 where confidence says nothing; NaN if all are
+    right, or all wrong.
+
+    Source: Hendrycks and Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution
+    Examples, ICLR 2017.
+    """
+    count, wrong, before, errors = _descending(table)
+    right, rights_above = count - wrong, before - errors
+    pairs = (wrong * (rights_above + right / 2)).sum()
+    return 100 * pairs / (right.sum() * wrong.sum())
+
+
+def failure_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
+    r"""Return how many wrong predictions are accepted with a share of the right ones, in percent.
+
+    .. math:: \frac{1}{W} \; \#\{w : \mathrm{conf}_w > \mathrm{conf}_{(m)}\},
+        \qquad m = \lceil \mathrm{recall} \cdot R \rceil
+
+    of W wrong and R right predictions, for the m-th most confident right one; FPR95 by default. Of
+    r right and w wrong ones that are tied, :math:`j w / (r + 1)` wrong ones are expected before the
+    j-th right one. NaN if all are right, or all wrong.
+
+    Args:
+        table: Of cells.
+        recall: Share of the right predictions that are to be accepted, in (0, 1).
+    """
+    count, wrong, before, errors = _descending(table)
+    right = count - wrong
+    if not right.sum() * wrong.sum():
+        return _nan()
+    wanted = torch.ceil(recall * right.sum() - ROUNDING)
+    cell = torch.searchsorted(right.cumsum(0), wanted)
+    within = wanted - (before - errors)[cell]
+    accepted = errors[cell] + within * wrong[cell] / (right[cell] + 1)
+    return 100 * accepted / wrong.sum()
+
+
+def risk_at_coverage(table: Tensor, coverage: float) -> Tensor:
+    r"""Return the error rate among the most confident predictions, in percent.
+
+    .. math:: \frac{E_i}{i}, \qquad i = \lceil \mathrm{coverage} \cdot N \rceil
+
+    for :math:`E_i` errors among the i most confident predictions.
+
+    Args:
+        table: Of cells.
+        coverage: Share of the predictions that are accepted, in (0, 1).
+    """
+    count, wrong, before, errors = _descending(table)
+    if not len(count):
+        return _nan()
+    accepted = torch.ceil(coverage * count.sum() - ROUNDING)
+    cell = torch.searchsorted(count.cumsum(0), accepted)
+    found = errors[cell] + (accepted - before[cell]) * wrong[cell] / count[cell]
+    return 100 * found / accepted
+
+
+def coverage_at_risk(table: Tensor, risk: float) -> Tensor:
+    r"""Return how many predictions can be accepted at an error rate, in percent.
+
+    .. math:: \frac1N \max \{ i : E_i / i \leq \mathrm{risk} \}
+
+    for :math:`E_i` errors among the i most confident predictions, among tied ones as many as are
+    expected. 0 if the risk is above that at every coverage.
+
+    Args:
+        table: Of cells.
+        risk: The error rate that is allowed, in (0, 1).
+    """
+    count, wrong, before, errors = _descending(table)
+    if not len(count):
+        return _nan()
+    whole = errors + wrong <= risk * (before + count) + ROUNDING
+    # Within a cell whose errors are more frequent than allowed: until they use up what was left.
+    surplus = wrong / count - risk
+    steps = ((risk * before - errors + ROUNDING) / surplus).floor()
+    part = (surplus > 0) & (steps >= 1)
+    accepted = torch.where(whole, before + count, torch.where(part, before + steps, 0))
+    return 100 * accepted.max() / count.sum()
+
+
+def risk_coverage_curve(table: Tensor) -> Tensor:
+    """Return coverage and risk after each cell, ``(2, C)``, from the most confident on, in percent.
+
+    Empty cells are left out.
+    """
+    count, wrong, before, errors = _descending(table)
+    accepted = before + count
+    return 100 * torch.stack([accepted / count.sum(), (errors + wrong) / accepted])
+
+
+def order_bound(figure: Callable[[Tensor], Tensor], table: Tensor, spread: Tensor) -> Tensor:
+    r"""Return the most that the order within cells could change a figure, in percentage points.
+
+    Every figure here is the lowest if in each cell all right predictions are the more confident
+    ones, and the highest if all wrong ones are, or the other way round. So the bound is attained.
+    That of AUGRC is :math:`\frac{1}{2 N^2} \sum_c \mathrm{wrong}_c \mathrm{right}_c`.
+
+    Args:
+        figure: Of a table, such as :func:`area_under_risk_coverage`.
+        table: Of cells.
+        spread: ``(C,)`` largest less smallest confidence in each cell; 0 where all are tied.
+    """
+    right = table * torch.tensor([[0.0], [1], [0]], dtype=torch.float64)
+    right[0] = table[1]
+    wrong = table - right
+    wrong[1] = 0
+    mixed = spread > 0
+    found = figure(table)
+    ends = []
+    for lower, upper in ((wrong, right), (right, wrong)):
+        # Cells of which all predictions are tied stay whole.
+        halves = torch.stack([torch.where(mixed, lower, table), torch.where(mixed, upper, 0)], -1)
+        ends.append((figure(halves.flatten(1)) - found).abs())
+    return torch.stack(ends).amax()
+
+
+def _descending(table: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return count and errors of each non-empty cell, and those of all that are more confident."""
+    table = table[:, table[0] > 0].double().flip(1)
+    count, wrong = table[0], table[0] - table[1]
+    return count, wrong, count.cumsum(0) - count, wrong.cumsum(0) - wrong
+
+
+def _nan() -> Tensor:
+    return torch.tensor(torch.nan, dtype=torch.float64)

@@ -1,0 +1,103 @@
+"""Intervals: how often they hold the truth, and what they say of few or equal images."""
+
+import math
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from mmcalib.metrics import binned_calibration_error, binned_maximum_error
+from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
+
+BENCHMARK = Path(__file__).resolve().parents[2] / 'tools' / 'benchmarks' / 'intervals.py'
+SIMULATION = runpy.run_path(str(BENCHMARK))
+OPTIONS = dict(coverage=0.95, num_bootstrap=200, seed=0, highest={})
+ECE = {'ECE': binned_calibration_error}
+
+
+@pytest.mark.parametrize(('error', 'effects'), [(3, 'differ'), (0, 'differ in each bin')])
+def test_fifty_images_hold_the_true_error(error, effects):
+    found = SIMULATION['held'](
+        lambda rng: SIMULATION['clustered'](rng, error, 50, SIMULATION['EFFECTS'][effects]),
+        error,
+        sets=40,
+        draws=200,
+        methods=['ours', 'basic bootstrap'],
+    )
+    assert found['ours'][0] >= 0.9 > found['basic bootstrap'][0]
+    assert found['ours'][1] < 2 * found['basic bootstrap'][1]  # and not by being wide
+
+
+@pytest.mark.parametrize('error', [0, 3, 10])
+def test_independent_predictions_hold_the_true_error(error):
+    found = SIMULATION['held'](
+        lambda rng: SIMULATION['independent'](rng, error, 300),
+        error,
+        sets=40,
+        draws=200,
+        methods=['ours'],
+    )
+    assert found['ours'][0] >= 0.9
+
+
+def test_the_simulation_has_the_error_that_it_says():
+    rng = np.random.default_rng(0)
+    for error in (0, 3, 10):
+        bins = SIMULATION['independent'](rng, error, 400_000)
+        assert binned_calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
+        bins = SIMULATION['clustered'](rng, error, 20_000, (0.6, 0.3))
+        assert binned_calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
+
+
+@pytest.mark.parametrize('num_units', [3, 10, 100])
+def test_a_mean_has_the_interval_of_student(num_units):
+    values = torch.randn(num_units, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    values += 50
+    options = OPTIONS | dict(num_bootstrap=20_000)
+    (low, high) = intervals(
+        lambda weights: {'mean': weights @ values / weights.sum(dim=1)}, num_units, **options
+    )['mean']
+    error = values.std().item() / math.sqrt(num_units)
+    expected = 2 * stats.t.ppf(0.975, num_units - 1) * error
+    # Of three values, the draws are far from normal.
+    assert high - low == pytest.approx(expected, rel=0.3 if num_units == 3 else 0.05)
+    assert low < values.mean() < high
+
+
+def test_one_unit_says_nothing_of_another():
+    bins = torch.tensor([[[10.0], [5], [8]]], dtype=torch.float64)
+    assert all(map(math.isnan, gap_intervals(ECE, bins, **OPTIONS)['ECE']))
+    found = intervals(lambda weights: {'mean': weights[:, 0]}, 1, **OPTIONS)
+    assert all(map(math.isnan, found['mean']))
+
+
+def test_equal_units_do_not_vary():
+    bins = torch.tensor([[[10.0, 10], [5, 8], [8, 8]]], dtype=torch.float64).expand(7, -1, -1)
+    assert gap_intervals(ECE, bins, **OPTIONS)['ECE'] == pytest.approx((15, 15))
+
+
+def test_an_estimate_that_is_small_by_chance_has_no_interval_of_width_zero():
+    # Every bin of the sum is right as often as it is sure, and no image is.
+    conf = torch.full((2, 4), 5.0)
+    correct = torch.tensor([[8.0, 2, 9, 1], [2, 8, 1, 9]])
+    bins = torch.stack([torch.full((2, 4), 10.0), correct, conf], dim=1).double().repeat(10, 1, 1)
+    assert binned_calibration_error(bins.sum(dim=0)) == 0
+    low, high = gap_intervals(ECE, bins, **OPTIONS)['ECE']
+    assert low == 0 and high > 2
+
+
+def test_they_are_nested_and_limited():
+    rng = np.random.default_rng(0)
+    bins = SIMULATION['clustered'](rng, 10, 5, (0.6, 0.3))
+    errors = ECE | {'MCE': binned_maximum_error}
+    wide, narrow = (
+        gap_intervals(errors, bins, **OPTIONS | dict(coverage=coverage, highest={'MCE': 30.0}))
+        for coverage in (0.99, 0.5)
+    )
+    for name in errors:
+        (low, high), (inner_low, inner_high) = wide[name], narrow[name]
+        assert 0 <= low <= inner_low <= inner_high <= high
+    assert wide['MCE'][1] == 30

@@ -1,0 +1,126 @@
+"""How often intervals of ECE hold the true one, over independent predictions and over images.
+
+    python tools/benchmarks/intervals.py
+
+Beside the intervals of `CalibrationMetric(confidence_interval=0.95)` are those of the basic
+bootstrap, [2θ - q97.5, 2θ - q2.5], and those of its quantiles, [q2.5, q97.5]; in brackets is their
+mean width in points. Confidences are 60 values in 15 bins, most of them near 1, so the true ECE is
+known. An image has its own share of each confidence, drawn around the common one, and its own
+accuracy: a probit with an effect of the image and one of each of its bins, of which the mean over
+images is the accuracy of the population.
+"""
+
+import argparse
+
+import numpy as np
+import torch
+
+from mmcalib.metrics import binned_calibration_error
+from mmcalib.metrics.bootstrap_intervals import drawn_weights, gap_intervals, tails_of
+
+BINS, PER_BIN = 15, 4
+CONF = (np.arange(BINS * PER_BIN) + 0.5) / (BINS * PER_BIN)
+SHARE = CONF**3 * (1 - CONF) ** -0.4
+SHARE /= SHARE.sum()
+# Standard deviations of the effects of an image, and of each of its bins.
+EFFECTS = {'differ': (0.6, 0.3), 'differ in each bin': (0.2, 1.0)}
+PIXELS, CONCENTRATION = 5000, 20
+COVERAGE = 0.95
+
+
+def accuracies(error):
+    """Return the accuracy of each confidence of an over-confident network with this ECE, in %."""
+    gap = CONF * (1.3 - CONF)
+    return torch.from_numpy(CONF - gap * error / 100 / (SHARE * gap).sum())
+
+
+def independent(rng, error, count):
+    """Return ``(n, 3, B)`` bins of single predictions."""
+    cell = rng.choice(len(CONF), count, p=SHARE)
+    right = rng.uniform(size=count) < accuracies(error).numpy()[cell]
+    bins = np.zeros((count, 3, BINS))
+    rows = np.arange(count), slice(None), cell // PER_BIN
+    bins[rows] = np.stack([np.ones(count), right, CONF[cell]], axis=1)
+    return torch.from_numpy(bins)
+
+
+def clustered(rng, error, count, effects):
+    """Return ``(n, 3, B)`` bins of images."""
+    of_image, of_bin = effects
+    pixels = rng.multinomial(PIXELS, rng.dirichlet(CONCENTRATION * SHARE, count))
+    effect = of_image * rng.standard_normal((count, 1))
+    effect = effect + of_bin * rng.standard_normal((count, BINS)).repeat(PER_BIN, axis=1)
+    scale = (1 + of_image**2 + of_bin**2) ** 0.5
+    chance = torch.special.ndtr(scale * torch.special.ndtri(accuracies(error)) + effect)
+    cells = np.stack([pixels, rng.binomial(pixels, chance.numpy()), pixels * CONF], axis=1)
+    return torch.from_numpy(cells.reshape(count, 3, BINS, PER_BIN).sum(axis=-1))
+
+
+def ours(bins, draws):
+    options = dict(coverage=COVERAGE, num_bootstrap=draws, seed=0, highest={})
+    return gap_intervals({'ECE': binned_calibration_error}, bins, **options)['ECE']
+
+
+def of_quantiles(bins, draws):
+    errors = [
+        binned_calibration_error((weights @ bins.flatten(1)).unflatten(1, (3, BINS)))
+        for weights in drawn_weights(len(bins), num_bootstrap=draws, seed=0)
+    ]
+    return torch.cat(errors).quantile(tails_of(COVERAGE)).tolist()
+
+
+def basic(bins, draws):
+    low, high = of_quantiles(bins, draws)
+    found = 2 * binned_calibration_error(bins.sum(dim=0)).item()
+    return max(found - high, 0), max(found - low, 0)
+
+
+METHODS = {'ours': ours, 'basic bootstrap': basic, 'its quantiles': of_quantiles}
+
+
+def held(draw, error, *, sets, draws, methods=METHODS, seed=0):
+    """Return, of each method, how often it held the true ECE, and its mean width."""
+    rng = np.random.default_rng(seed)
+    ends = {name: [] for name in methods}
+    for _ in range(sets):
+        bins = draw(rng)
+        for name in methods:
+            ends[name].append(METHODS[name](bins, draws))
+    found = {}
+    for name, pairs in ends.items():
+        low, high = np.array(pairs).T
+        found[name] = np.mean((low <= error + 1e-9) & (high >= error)), np.mean(high - low)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--sets', type=int, default=100, help='of predictions in each row')
+    parser.add_argument('--draws', type=int, default=500, help='of the bootstrap')
+    parser.add_argument('--predictions', type=int, nargs='*', default=[300, 1000, 5000])
+    parser.add_argument('--images', type=int, nargs='*', default=[10, 50, 200])
+    parser.add_argument('--errors', type=float, nargs='+', default=[0, 3, 10], help='true ECEs')
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f'| units | true ECE | {" | ".join(METHODS)} |\n|---|--:|{"--:|" * len(METHODS)}')
+
+    def row(units, error, draw):
+        found = held(draw, error, sets=args.sets, draws=args.draws)
+        cells = [f'{100 * share:.0f} % ({width:.1f})' for share, width in found.values()]
+        print(f'| {units} | {error:g} | {" | ".join(cells)} |', flush=True)
+
+    for error in args.errors:
+        for count in args.predictions:
+            name = f'{count:,} predictions'
+            row(name, error, lambda rng, e=error, n=count: independent(rng, e, n))
+    for kind, effects in EFFECTS.items():
+        for error in args.errors:
+            for count in args.images:
+                name = f'{count} images that {kind}'
+                row(name, error, lambda rng, e=error, n=count, f=effects: clustered(rng, e, n, f))
+
+
+if __name__ == '__main__':
+    main()
