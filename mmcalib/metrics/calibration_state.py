@@ -272,7 +272,7 @@ class CalibrationState:
         wanted = any(isinstance(definition, OfCells) for definition in self._large.values())
         wanted |= self.options['keep_cells'] and group is None
         cells = ConfidenceCells(**limits) if wanted else None
-        classwise = any(isinstance(DEFINITIONS[name], OfClasses) for name in self._large)
+        classwise = any(isinstance(d, OfClasses) for d in self._large.values())
         return GroupStatistics(self.num_bins, self._convention, cells=cells, classwise=classwise)
 
     def _binned(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
