@@ -16,7 +16,9 @@ PREFIX = 'calibration/'  # goes without saying; another one tells two metrics ap
 # Of mmseg's metrics, and of ours.
 PERCENT = (
     *('mIoU', 'mAcc', 'aAcc', 'mDice', 'mFscore', 'mPrecision', 'mRecall'),
-    *('ECE', 'AECE', 'AECE bound', 'ClasswiseECE', 'MCE', 'RMSCE', 'OE', 'accuracy', 'confidence'),
+    *('ECE', 'AECE', 'ClasswiseECE', 'smECE', 'debiasedECE', 'ACE', 'MCE', 'RMSCE', 'OE'),
+    *('AURC', 'AUGRC', 'AUROC', 'FPR95', 'risk@coverage', 'coverage@risk'),
+    *('accuracy', 'confidence'),
 )
 NATS = ('NLL',)
 # Ends of an interval: they belong to the metric before them.
@@ -35,12 +37,15 @@ def metric_heading(key: str) -> str:
     name = metric_name(key)
     if is_percentage(key):
         return f'{name} (%)'
-    return f'{name} (nats)' if name.split('/')[-1] in NATS else name
+    return f'{name} (nats)' if key.split('/')[-1] in NATS else name
 
 
 def is_percentage(key: str) -> bool:
     """Return whether a metric is known to be in percent."""
-    return key.startswith(ACCURACIES) or metric_name(key).split('/')[-1] in PERCENT
+    if key.startswith(ACCURACIES):
+        return True
+    # Before a level, as of risk@coverage_0.8, or a bound.
+    return key.split('/')[-1].split('_')[0] in PERCENT
 
 
 def columns_of(keys: Iterable[str]) -> list[str]:

@@ -1,0 +1,40 @@
+"""What metrics are called, and in which unit they are."""
+
+import pytest
+
+from mmcalib import metric_keys as keys
+from mmcalib.metrics.definitions import NAMES, WITH_LEVEL
+
+# Of Brier's score and its parts, and in nats; docs/metrics.md has the units.
+NOT_IN_PERCENT = ('NLL', 'Brier', 'reliability', 'resolution', 'uncertainty')
+
+
+@pytest.mark.parametrize('name', [*NAMES, *(f'{kind}_0.8' for kind in WITH_LEVEL)])
+def test_every_metric_of_ours_has_its_unit(name):
+    for prefix in ('calibration', 'ece25'):
+        assert keys.is_percentage(f'{prefix}/{name}') == (name not in NOT_IN_PERCENT)
+    assert keys.is_percentage(f'calibration/{name}_bound') == (name not in NOT_IN_PERCENT)
+
+
+@pytest.mark.parametrize(
+    ('key', 'heading'),
+    [
+        ('accuracy/top1', 'top-1 (%)'),
+        ('accuracy/top5', 'top-5 (%)'),
+        ('mIoU', 'mIoU (%)'),
+        ('calibration/ECE', 'ECE (%)'),
+        ('calibration/AECE_bound', 'AECE bound (%)'),
+        ('calibration/risk@coverage_0.8', 'risk@coverage_0.8 (%)'),
+        ('ece25/ECE', 'ece25/ECE (%)'),
+        ('calibration/NLL', 'NLL (nats)'),
+        ('calibration/Brier', 'Brier'),
+        ("another's/figure", "another's/figure"),
+    ],
+)
+def test_headings(key, heading):
+    assert keys.metric_heading(key) == heading
+
+
+def test_headline_metrics_come_first_and_ends_of_intervals_have_no_column():
+    found = ['aAcc', 'calibration/AECE', 'calibration/ECE', 'calibration/ECE_low', 'mIoU', 'aAcc']
+    assert keys.columns_of(found) == ['mIoU', 'calibration/ECE', 'calibration/AECE', 'aAcc']
