@@ -48,7 +48,7 @@ def _misfit(model: nn.Module, state: Mapping, *, with_auxiliary: bool = False) -
         missing = set(model.load_state_dict(state, strict=False).missing_keys)
     except (RuntimeError, ValueError) as error:  # torch's own, and those of modules of ours
         sizes = [line.strip() for line in str(error).splitlines() if 'size mismatch' in line]
-        return sizes[0] if sizes else str(error)
+        return sizes[0].rstrip('.') if sizes else str(error)
     for kind, named in (('parameters', model.named_parameters), ('buffers', model.named_buffers)):
         needed = [name for name, _ in named() if with_auxiliary or 'auxiliary' not in name]
         lacking = [name for name in needed if name in missing]
