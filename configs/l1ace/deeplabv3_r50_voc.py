@@ -8,6 +8,6 @@ model = dict(
             _delete_=True,
             type='CombinedLoss',
             losses=[
-                dict(type='CrossEntropyLoss', avg_non_ignore=True),
                 dict(type='L1ACELoss', num_bins=20),
+                dict(type='CrossEntropyLoss', avg_non_ignore=True),
             ])))

@@ -8,6 +8,6 @@ model = dict(
             _delete_=True,
             type='CombinedLoss',
             losses=[
-                dict(type='SoftmaxFocalLoss', gamma=3.0),
                 dict(type='MDCALoss', loss_weight=1.0),
+                dict(type='SoftmaxFocalLoss', gamma=3.0),
             ])))

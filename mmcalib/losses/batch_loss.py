@@ -34,6 +34,9 @@ class BatchLoss(CalibrationLoss):
         ValueError: If ``reduction`` is not ``'mean'``.
     """
 
+    # The weight of a term beside another loss is its parameter.
+    ranges = dict(loss_weight=(0.0, float('inf')))
+
     def __init__(self, *, share_statistics: bool = False, **common) -> None:
         super().__init__(**common)
         if not isinstance(share_statistics, bool):

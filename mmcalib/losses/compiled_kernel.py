@@ -12,6 +12,9 @@ from torch import Tensor
 
 from mmcalib.inputs import at_least_single
 
+# How many sets of numbers are compiled in.
+CONSTANTS = 2
+
 
 def total_of(formula, logits, target, weight, options) -> Tensor:
     """Return the weighted sum by the formula, in plain operations."""
@@ -34,28 +37,15 @@ def kernel_of(formula: Callable[..., Tensor]) -> CompiledKernel:
 class CompiledKernel:
     """A formula's weighted sum and its gradient by the logits, compiled.
 
-    It is compiled anew for few things, so that torch's limit of 8 is out of reach whatever a
-    schedule does and however many heads share a loss: a first shape and any other, hard and soft
-    targets, and the numbers of the first call and any others. The first are compiled in, which for
-    MbLS at 4×21×256×256 takes 0.72 of cross-entropy's time where tensors take 0.89.
+    The first two sets of numbers that a formula is called with have versions of their own, in which
+    they are constants: MbLS at 4×21×256×256 takes 0.78 of cross-entropy's time so, 1.10 with
+    tensors. Any others, as of a schedule, share a third version. Each is compiled anew for a few
+    shapes and for hard and soft targets, which torch's limit of 8 allows.
     """
 
     def __init__(self, formula: Callable[..., Tensor]) -> None:
-        def value_and_grad(logits, target, weight, options):
-            grad, value = torch.func.grad_and_value(total_of, argnums=1)(
-                formula, at_least_single(logits), target, weight, options
-            )
-            return value, grad.to(kept_dtype(logits))
-
-        # torch counts what it compiled by code object, which all formulas would share.
-        name = f'value_and_grad_of_{formula.__name__}'
-        code = value_and_grad.__code__.replace(co_name=name)
-        self._function = types.FunctionType(
-            code, value_and_grad.__globals__, name, closure=value_and_grad.__closure__
-        )
         self._formula = formula
-        self._compiled = None
-        self._first_numbers = None
+        self._versions = []  # pairs of numbers, None for any, and the compiled function
         self._works = True
 
     def __call__(
@@ -65,13 +55,8 @@ class CompiledKernel:
         if not self._works:
             return None
         try:
-            if self._compiled is None:
-                # Left to itself the compiler computes focal's factor anew for each class of a
-                # pixel: 1.00 of cross-entropy's time at 4×21×256×256, where this takes 0.59.
-                self._compiled = torch.compile(
-                    self._function, options={'realize_opcount_threshold': 25}
-                )
-            return self._compiled(logits, target, weight, self._steady(options))
+            version, options = self._version(options)
+            return version(logits, target, weight, options)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # what a missing compiler raises differs from release to release
@@ -85,11 +70,39 @@ class CompiledKernel:
             )
             return None
 
-    def _steady(self, options: Mapping) -> dict:
-        """Return the options with other numbers than the first as tensors."""
+    def _version(self, options: Mapping) -> tuple[Callable, dict]:
+        """Return a compiled function, and the options with their numbers as it wants them."""
         numbers = {key: value for key, value in options.items() if isinstance(value, (int, float))}
-        if self._first_numbers is None:
-            self._first_numbers = numbers
-        if numbers == self._first_numbers:
-            return dict(options)
-        return {key: torch.tensor(float(v)) if key in numbers else v for key, v in options.items()}
+        for known, version in self._versions:
+            if known == numbers:
+                return version, dict(options)
+        constants = len(self._versions) < CONSTANTS
+        if constants or len(self._versions) == CONSTANTS:
+            self._versions.append((numbers if constants else None, self._compile()))
+        _, version = self._versions[-1]
+        if not constants:
+            options = {
+                key: torch.tensor(float(x)) if key in numbers else x for key, x in options.items()
+            }
+        return version, dict(options)
+
+    def _compile(self) -> Callable[..., tuple[Tensor, Tensor]]:
+        formula = self._formula
+
+        def value_and_grad(logits, target, weight, options):
+            grad, value = torch.func.grad_and_value(total_of, argnums=1)(
+                formula, at_least_single(logits), target, weight, options
+            )
+            return value, grad.to(kept_dtype(logits))
+
+        # torch counts what it compiled by code object, which all versions would share.
+        name = f'value_and_grad_of_{formula.__name__}_{len(self._versions)}'
+        function = types.FunctionType(
+            value_and_grad.__code__.replace(co_name=name),
+            value_and_grad.__globals__,
+            name,
+            closure=value_and_grad.__closure__,
+        )
+        # Left to itself the compiler computes focal's factor anew for each class of a pixel: 1.00
+        # of cross-entropy's time at 4×21×256×256, where this takes 0.59.
+        return torch.compile(function, options={'realize_opcount_threshold': 25})

@@ -29,6 +29,7 @@ def test_in_a_head_of_mmpretrain():
     value.backward()
     assert head.fc.weight.grad.abs().sum() > 0
     assert len(find_losses(head, 'gamma')) == 1
+    assert find_losses(head, 'loss_weight') == [head.loss_module.losses[1]]
 
 
 def test_in_a_head_of_mmseg():

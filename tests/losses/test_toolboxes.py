@@ -18,6 +18,19 @@ def test_names_are_of_no_toolbox():
     assert MODELS.build(LOSS).alpha == 0.1
 
 
+ROWS = [
+    dict(type='BrierLoss'),
+    dict(type='DualFocalLoss'),
+    dict(type='InverseFocalLoss'),
+    dict(type='BSCELoss'),
+]
+BATCHES = [
+    dict(type='MDCALoss', loss_name='loss_x'),
+    dict(type='L1ACELoss', loss_name='loss_x', binning='soft'),
+]
+MAPS = [dict(type='SVLSLoss'), dict(type='NACLLoss')]
+
+
 class TestMmpretrain:
     @pytest.fixture
     def head(self):
@@ -43,6 +56,17 @@ class TestMmpretrain:
         expected = MarginLabelSmoothingLoss(margin=2.0)(
             head.fc(features), target if soft else target[:, 0]
         )
+        torch.testing.assert_close(value, expected)
+        value.backward()
+        assert head.fc.weight.grad.abs().sum() > 0
+
+    @pytest.mark.parametrize('loss', ROWS + BATCHES, ids=lambda loss: loss['type'])
+    def test_every_loss_in_a_head(self, loss):
+        heads = pytest.importorskip('mmpretrain.models.heads')
+        head = heads.LinearClsHead(num_classes=5, in_channels=8, loss=loss)
+        features, samples = torch.randn(6, 8), self.samples(6)
+        value = head.loss((features,), samples)['loss']
+        expected = MODELS.build(loss)(head.fc(features), torch.arange(6) % 5)
         torch.testing.assert_close(value, expected)
         value.backward()
         assert head.fc.weight.grad.abs().sum() > 0
@@ -101,6 +125,17 @@ class TestMmseg:
         expected = MarginLabelSmoothingLoss(margin=2.0, ignore_index=255)(logits, target)
         torch.testing.assert_close(losses['loss_mbls'], expected)
         losses['loss_mbls'].backward()
+        assert head.conv_seg.weight.grad.abs().sum() > 0
+
+    @pytest.mark.parametrize('loss', ROWS + BATCHES + MAPS, ids=lambda loss: loss['type'])
+    def test_every_loss_in_a_head(self, loss):
+        loss = loss | dict(loss_name='loss_x')
+        head, samples, features = self.head(loss), self.samples(2), torch.randn(2, 8, 16, 16)
+        losses = head.loss_by_feat(head([features]), samples)
+        target = torch.cat([sample.gt_sem_seg.data for sample in samples])
+        expected = MODELS.build(loss | dict(ignore_index=255))(head([features]), target)
+        torch.testing.assert_close(losses['loss_x'], expected)
+        losses['loss_x'].backward()
         assert head.conv_seg.weight.grad.abs().sum() > 0
 
     def test_two_losses_add_up(self):

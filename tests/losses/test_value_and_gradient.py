@@ -119,14 +119,14 @@ def graphs(fresh_compiler):
     return compiled
 
 
-def test_a_schedule_is_compiled_twice(graphs):
+def test_a_schedule_is_compiled_three_times(graphs):
     loss = build('mbls', compile=True)
     logits, target = draw((6, 5))
     values = []
     for margin in (10.0, 6.0, 4.0, 2.0, 1.0):
         loss.set_parameters(margin=margin)
         values.append(loss(logits, target).item())
-    assert [len(runs) for runs in graphs] == [1, 4]
+    assert [len(runs) for runs in graphs] == [1, 1, 3]
     assert values == sorted(set(values))
 
 
@@ -144,7 +144,7 @@ def test_two_heads_with_a_schedule_stay_below_the_limit_of_recompilations(graphs
                 shape = (samples, 5, 4 + epoch, 4)
                 head(*draw(shape, torch.float32, ignore=step > 0), ignore_index=IGNORED)
     mbls = graphs[4:]
-    assert len(mbls) < 8
+    assert len(mbls) < 3 * 8
     assert sum(map(len, mbls)) == 4 * 2 * 2, 'some steps ran eagerly'
 
 

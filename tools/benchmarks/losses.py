@@ -16,7 +16,11 @@ import torch
 import torch.nn.functional as F
 
 from mmcalib.losses import (
+    BrierLoss,
+    BSCELoss,
     ConfidencePenaltyLoss,
+    DualFocalLoss,
+    InverseFocalLoss,
     LabelSmoothingLoss,
     MarginLabelSmoothingLoss,
     SampleDependentFocalLoss,
@@ -72,6 +76,10 @@ LOSSES = {
     'FL': (SoftmaxFocalLoss, published_fl),
     'FLSD': (SampleDependentFocalLoss, None),
     'ECP': (ConfidencePenaltyLoss, published_ecp),
+    'Brier': (BrierLoss, None),
+    'DFL': (DualFocalLoss, None),
+    'IFL': (InverseFocalLoss, None),
+    'BSCE': (BSCELoss, None),
 }
 
 
