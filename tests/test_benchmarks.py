@@ -31,9 +31,15 @@ def test_losses_prints_a_table(capsys, monkeypatch):
     assert all(float(row[5]) > 0 for row in rows)
 
 
-def test_metrics_prints_ratios(capsys, monkeypatch):
-    monkeypatch.setattr(sys, 'argv', ['metrics.py', '--rounds', '1', '--images', '0'])
-    runpy.run_path(str(BENCHMARKS / 'metrics.py'), run_name='__main__')
-    rows = [line.split(' | ') for line in capsys.readouterr().out.splitlines() if 'mmcalib' in line]
-    assert len(rows) == 3
+def test_metrics_prints_ratios_and_memory(capsys, monkeypatch):
+    options = '--rounds 1 --sizes 3x20x30 --images --classifier 20 30'
+    monkeypatch.setattr(sys, 'argv', ['metrics.py', *options.split()])
+    module = runpy.run_path(str(BENCHMARKS / 'metrics.py'))
+    monkeypatch.setitem(module['main'].__globals__, 'alone', lambda f, *args: f(*args))
+    module['main']()
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split(' | ') for line in lines if 'mmcalib' in line]
+    assert len(rows) == 4
     assert all(float(row[1]) > 0 for row in rows)
+    assert any(line.startswith('| 30 samples of 20 classes |') for line in lines)
+    assert len(module['growth_of_images'](['ECE'], 'paper', '3x20x30', (1, 9))) == 2

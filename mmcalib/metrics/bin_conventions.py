@@ -10,22 +10,17 @@ import torch
 from torch import Tensor
 
 
-def exact_edges(num_bins: int, dtype: torch.dtype) -> Tensor:
+def exact_edges(num_bins: int) -> Tensor:
     """Return b/B, rounded once, for b = 0, …, B."""
     return torch.arange(num_bins + 1, dtype=torch.float64) / num_bins
 
 
-def single_edges(num_bins: int, dtype: torch.dtype) -> Tensor:
+def single_edges(num_bins: int) -> Tensor:
     """Return torch's linspace in float32."""
     return torch.linspace(0, 1, num_bins + 1)
 
 
-def own_edges(num_bins: int, dtype: torch.dtype) -> Tensor:
-    """Return torch's linspace in the confidences' own type."""
-    return torch.linspace(0, 1, num_bins + 1, dtype=dtype)
-
-
-def numpy_edges(num_bins: int, dtype: torch.dtype) -> Tensor:
+def numpy_edges(num_bins: int) -> Tensor:
     """Return numpy's linspace, which is a step of 1/B, rounded, times b: 3/10 is not 0.3."""
     return torch.from_numpy(np.linspace(0, 1, num_bins + 1))
 
@@ -37,7 +32,8 @@ class Convention:
     Attributes:
         name: What ``CalibrationMetric(convention=…)`` calls it.
         positions: How many predictions lie below each edge of bins of equal mass.
-        edges: The B + 1 edges of equal width, for confidences of a type.
+        edges: The B + 1 edges of equal width.
+        rounds_to_single: Confidences are rounded to float32 before they are binned.
         upper_closed: Bins are (lo, hi] rather than [lo, hi).
         own_bin_for_one: A confidence of exactly 1 has a bin of its own.
         only_seen_classes: Class-wise ECE averages over classes up to the largest label seen.
@@ -49,7 +45,8 @@ class Convention:
 
     name: str
     positions: Callable[[Tensor, Tensor, int], Tensor]
-    edges: Callable[[int, torch.dtype], Tensor] = exact_edges
+    edges: Callable[[int], Tensor] = exact_edges
+    rounds_to_single: bool = False
     upper_closed: bool = True
     own_bin_for_one: bool = False
     only_seen_classes: bool = False
@@ -66,7 +63,8 @@ class Convention:
         if self.edges is exact_edges and self.upper_closed and conf.dtype == torch.float32:
             # In float64 the product is exact, so this is what a search among the edges would find.
             return (conf.double() * num_bins).ceil_().sub_(1).clamp_(min=0).long()
-        edges = self.edges(num_bins, conf.dtype)
+        edges = self.edges(num_bins)
+        conf = conf.float() if self.rounds_to_single else conf
         inner = edges[1:] if self.own_bin_for_one else edges[1:-1]
         dtype = torch.promote_types(edges.dtype, conf.dtype)
         return torch.bucketize(
@@ -137,7 +135,8 @@ CONVENTIONS = {
         Convention(
             'torchmetrics',
             proportional_positions,  # of nothing: it has no bins of equal mass
-            edges=own_edges,
+            edges=single_edges,
+            rounds_to_single=True,
             upper_closed=False,
             own_bin_for_one=True,
             missing=('AECE', 'ClasswiseECE', 'OE'),

@@ -350,7 +350,14 @@ def test_many_cells_are_condensed(monkeypatch):
     small = cells_module.condense(table)
     assert small.shape[1] <= 6146 < (table[0] > 0).sum()
     torch.testing.assert_close(small.sum(1), table.sum(1))
-    assert ((small[2] / small[0]).diff() > 0).all()
+    mean = small[2] / small[0]
+    assert (mean.diff() > 0).all()
+    # A wide cell holds 1/256 of an octave of 1 - confidence; all wide cells that the narrow ones
+    # lie in are there, and no other.
+    wide = cells_module.cell_of(table[2][table[0] > 0] / table[0][table[0] > 0], 8).unique()
+    assert cells_module.cell_of(mean, 8).tolist() == wide.tolist()
+    few = ConfidenceCells().add(conf[:500], correct[:500]).table()
+    assert torch.equal(cells_module.condense(few), few)
 
 
 def test_forty_million_in_one_bin():
@@ -373,6 +380,10 @@ def test_the_log_says_what_was_measured(monkeypatch):
     assert "protocol 'boundary': valid pixels at most 2 pixels from another label" in out
     assert "15 bins by the convention 'mmcalib' over 149 predictions in 149 samples" in out
     assert '149 predictions are few for 15 bins' in out
+    assert 'confidence_interval=0.95 says' in out
+    lines.clear()
+    evaluate(classified(149), AECE())  # which has no interval to recommend
+    assert 'take fewer bins' in lines[-1] and 'confidence_interval' not in lines[-1]
 
 
 LIMITS = {'exact': 1_000_000, 'fine': 300}

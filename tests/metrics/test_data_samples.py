@@ -135,6 +135,77 @@ def test_extreme_logits_are_confidence_one():
     assert prediction.classes.prob.tolist() == [1, 0, 0] * 4 or prediction.classes.klass.numel()
 
 
+@pytest.mark.parametrize('offset', [1e5, -1e5, 1e7, 1e30])
+def test_a_constant_added_to_all_logits_changes_nothing(offset):
+    # Steps of 1 and of 2**4, which 1e7 leaves as they are.
+    logits = torch.tensor([1.0, 0.0, 0.0])[:, None, None].expand(3, 2, 2)
+    label = torch.tensor([[0, 1], [2, 0]])
+    wanted = ['nll', 'brier', 'classes']
+    plain = read(as_segmented(logits, logits.argmax(0), label), wanted=wanted)
+    moved = logits + offset
+    if offset == 1e30:  # all the same
+        assert (
+            read(as_segmented(moved, moved.argmax(0), label)).conf.tolist()
+            == [pytest.approx(1 / 3)] * 4
+        )
+        return
+    moved = read(as_segmented(moved, logits.argmax(0), label), wanted=wanted)
+    assert plain.conf.tolist() == pytest.approx([math.e / (math.e + 2)] * 4)
+    torch.testing.assert_close(moved.conf, plain.conf)
+    for name in ('nll', 'brier'):
+        assert getattr(moved, name).item() == pytest.approx(getattr(plain, name).item(), rel=1e-6)
+    torch.testing.assert_close(moved.classes.prob, plain.classes.prob)
+
+
+def test_the_largest_logits_there_are():
+    logits = torch.tensor([3e38, -3e38, 0.0])[:, None, None].expand(3, 1, 2)
+    label = torch.tensor([[0, 1]])
+    prediction = read(
+        as_segmented(logits, logits.argmax(0), label), wanted=['nll', 'brier', 'classes']
+    )
+    assert prediction.brier == 2 and prediction.nll.item() == pytest.approx(6e38)
+    assert prediction.conf.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize('logit', [20.0, -20.0, 90.0, -90.0])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
+def test_a_saturated_binary_head_counts_what_its_type_can_tell(logit, dtype):
+    probability = torch.tensor([[logit]]).sigmoid().to(dtype)
+    label = torch.tensor([[int(logit < 0)]])  # wrong
+    found = read(
+        as_segmented(probability[None], probability > 0.5, label), wanted=['nll']
+    ).nll.item()
+    least = {torch.float32: (25, 126), torch.float16: (12, 25)}[dtype]  # near 1, near 0
+    assert found == pytest.approx(min(abs(logit), math.log(2) * least[logit < 0]), rel=1e-3)
+
+
+def test_a_class_probability_that_half_precision_rounds_to_nothing():
+    scores = torch.tensor([1.0, 0.0]).half()
+    sample = {'pred_score': scores, 'gt_label': torch.tensor([1])}
+    assert read(sample, wanted=['nll']).nll.item() == pytest.approx(25 * math.log(2))
+
+
+@pytest.mark.parametrize('piece_bytes', [1, 1 << 12, 1 << 30])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64, torch.float16])
+def test_pieces_of_any_size_give_the_same(piece_bytes, dtype, monkeypatch):
+    sample = segmented(3, num_classes=6, size=(40, 50))[2]
+    sample['seg_logits']['data'] = sample['seg_logits']['data'].to(dtype)
+    sample['pred_sem_seg']['data'] = sample['seg_logits']['data'].argmax(0, keepdim=True)
+    options = dict(wanted=['nll', 'brier', 'classes', 'predicted'], floor=0.06)
+    whole = read(sample, **options)
+    monkeypatch.setattr('mmcalib.metrics.predictions.PIECE_BYTES', piece_bytes)
+    pieces = read(sample, **options)
+    assert torch.equal(whole.conf, pieces.conf) and torch.equal(whole.correct, pieces.correct)
+    assert torch.equal(whole.predicted, pieces.predicted)
+    assert whole.nll.item() == pytest.approx(pieces.nll.item(), rel=1e-9)
+    assert whole.brier.item() == pytest.approx(pieces.brier.item(), rel=1e-6)
+    torch.testing.assert_close(whole.classes.below, pieces.classes.below, rtol=1e-5, atol=1e-5)
+    for one, other in ((whole, pieces), (pieces, whole)):
+        keys = one.classes.klass.double() + one.classes.prob.double() / 2
+        others = other.classes.klass.double() + other.classes.prob.double() / 2
+        assert torch.equal(keys.sort().values, others.sort().values)
+
+
 def test_an_image_without_valid_pixels():
     sample = segmented(1)[0]
     sample['gt_sem_seg']['data'].fill_(255)

@@ -1,11 +1,11 @@
 """Time and memory of the calibration metrics, beside torchmetrics and mmseg, in one run.
 
-    python tools/benchmarks/metrics.py
+    python tools/benchmarks/metrics.py --threads 1
 
-Times are of one image of 21 classes and 375×500 pixels, as ratios to one `max` and one `logsumexp`
-over its logits; contenders take turns, and each time is the best of its rounds. Memory is what a
-process grows by after the first 8 images, on Linux. Run it on a quiet machine; torchmetrics and
-mmseg are optional.
+Times are of one image, as ratios to one `max` and one `logsumexp` over its logits; contenders take
+turns, and each time is the best of its rounds, of CPU time where there is one thread. Memory is
+what a process of its own holds more than before its first image, on Linux. torchmetrics and mmseg
+are optional.
 """
 
 import argparse
@@ -18,13 +18,26 @@ from pathlib import Path
 
 import torch
 
-from mmcalib.metrics import CalibrationMetric
+from mmcalib.metrics import AECE, ECE, CalibrationMetric
 
-IMAGES, CLASSES, SIZE = 1449, 21, (375, 500)
+SIZES = ('21x375x500', '150x512x683')
+# After so many images memory is read.
+IMAGES = (1, 100, 1200, 5000)
+EVERY = ('ECE', 'AECE', 'NLL', 'Brier', 'ClasswiseECE')
+# Metrics, protocol and size of images.
+MEMORY = {
+    'ECE, AECE, NLL': (('ECE', 'AECE', 'NLL'), 'pooled', '21x375x500'),
+    'with Brier, ClasswiseECE': (EVERY, 'pooled', '21x375x500'),
+    'of small images': (EVERY, 'pooled', '21x200x200'),
+    "protocol 'boundary'": (EVERY, 'boundary', '21x200x200'),
+    "protocol 'image'": (EVERY, 'image', '21x200x200'),
+    "protocol 'paper'": (EVERY, 'paper', '21x200x200'),
+}
 
 
-def draw(seed, num_classes=CLASSES, size=SIZE):
+def draw(seed, size):
     """Return a sample of mmseg's: patches of labels, and logits of which most are very sure."""
+    num_classes, *size = map(int, size.split('x'))
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.randint(num_classes, (size[0] // 25 + 1, size[1] // 25 + 1), generator=generator)
     label = coarse.repeat_interleave(25, 0).repeat_interleave(25, 1)[: size[0], : size[1]]
@@ -45,18 +58,24 @@ def floor(sample):
     return logits.max(dim=0), logits.logsumexp(dim=0)
 
 
-def ours(*names):
-    metric = CalibrationMetric(names)
+def ours(*names, **options):
+    metric = CalibrationMetric(names, **options)
     return lambda sample: metric.process(None, [sample])
 
 
-def ours_all():
-    return ours('ECE', 'AECE', 'NLL')
+def ours_one_by_one():
+    metrics = [ECE(), AECE(), CalibrationMetric('NLL')]
+
+    def process(sample):
+        for metric in metrics:
+            metric.process(None, [sample])
+
+    return process
 
 
-def torchmetrics_ece():
+def torchmetrics_ece(num_classes):
     module = importlib.import_module('torchmetrics.classification')
-    metric = module.MulticlassCalibrationError(CLASSES, n_bins=15, ignore_index=255)
+    metric = module.MulticlassCalibrationError(num_classes, n_bins=15, ignore_index=255)
 
     def update(sample):
         metric.update(sample['seg_logits']['data'][None], sample['gt_sem_seg']['data'])
@@ -65,77 +84,76 @@ def torchmetrics_ece():
     return update
 
 
-def mmseg_miou():
+def mmseg_miou(num_classes):
     metric = importlib.import_module('mmseg.evaluation').IoUMetric()
-    metric.dataset_meta = {'classes': [str(k) for k in range(CLASSES)]}
+    metric.dataset_meta = {'classes': [str(k) for k in range(num_classes)]}
     return lambda sample: metric.process(None, [sample])
 
 
-CONTENDERS = {
-    'max and logsumexp': lambda: floor,
-    'mmcalib: ECE': lambda: ours('ECE'),
-    'mmcalib: ECE, AECE, NLL': ours_all,
-    'mmcalib: ECE, AECE, NLL, Brier, ClasswiseECE': lambda: ours(
-        'ECE', 'AECE', 'NLL', 'Brier', 'ClasswiseECE'
-    ),
-    'torchmetrics: ECE': torchmetrics_ece,
-    'mmseg: IoUMetric': mmseg_miou,
-}
-
-
-def times(rounds):
-    """Return the best seconds of each contender that is installed."""
-    contenders = {}
-    for name, build in CONTENDERS.items():
+def contenders(num_classes):
+    """Return what is timed and installed, by name."""
+    found = {}
+    for name, build in {
+        'max and logsumexp': lambda: floor,
+        'mmcalib: ECE': lambda: ours('ECE'),
+        'mmcalib: ECE, AECE, NLL': lambda: ours('ECE', 'AECE', 'NLL'),
+        'mmcalib: the same as three metrics': ours_one_by_one,
+        'mmcalib: ECE, AECE, NLL, Brier, ClasswiseECE': lambda: ours(*EVERY),
+        'torchmetrics: ECE': lambda: torchmetrics_ece(num_classes),
+        'mmseg: IoUMetric': lambda: mmseg_miou(num_classes),
+    }.items():
         try:
-            contenders[name] = build()
+            found[name] = build()
         except ImportError as error:
             print(f'{name} is left out: {error}')
-    sample = draw(0)
-    best = dict.fromkeys(contenders, float('inf'))
+    return found
+
+
+def times(size, rounds, clock):
+    """Return the best seconds of each contender on images of a size."""
+    samples = [draw(seed, size) for seed in range(2)]
+    runs = contenders(int(size.split('x')[0]))
+    best = dict.fromkeys(runs, float('inf'))
     for number in range(rounds + 8):  # the first ones warm up, and fill the exact cells of AECE
-        for name, run in contenders.items():
-            start = time.perf_counter()
-            run(sample)
+        for name, run in runs.items():
+            start = clock()
+            run(samples[number % 2])
             if number >= 8:
-                best[name] = min(best[name], time.perf_counter() - start)
+                best[name] = min(best[name], clock() - start)
             if hasattr(run, 'metric'):
                 run.metric.reset()  # it keeps every pixel
     return best
 
 
-def growth(run, repeats):
-    """Return the MiB by which a contender's calls make the process grow."""
-
-    def resident():
-        pages = int(Path('/proc/self/statm').read_text().split()[1])
-        return pages * resource.getpagesize() / 2**20
-
-    for number in range(8):
-        run(number)
-    before = resident()
-    for number in range(8, repeats):
-        run(number)
-    return resident() - before
+def resident():
+    """Return the MiB that this process holds."""
+    pages = int(Path('/proc/self/statm').read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
 
 
-def growth_of_images(build, images):
-    samples, run = [draw(seed) for seed in range(4)], build()
-    return growth(lambda number: run(samples[number % 4]), images)
+def growth_of_images(names, protocol, size, counts):
+    """Return what a metric's process grows by after so many images."""
+    samples, run = [draw(seed, size) for seed in range(4)], ours(*names, protocol=protocol)
+    floor(samples[0])
+    before, grown = resident(), []
+    for number in range(1, max(counts) + 1):
+        run(samples[number % 4])
+        if number in counts:
+            grown.append(resident() - before)
+    return grown
 
 
-def growth_of_classes():
-    metric = CalibrationMetric(['ECE', 'AECE', 'ClasswiseECE'])
+def growth_of_classifier(num_classes, count):
+    """Return the MiB, and the seconds of CPU, of a classifier's samples and their evaluation."""
+    metric = CalibrationMetric(EVERY)
     generator = torch.Generator().manual_seed(0)
-    scores = torch.softmax(4 * torch.randn(64, 1000, generator=generator), dim=1)
-
-    def run(number):
-        label = torch.tensor([number % 1000])
+    scores = torch.softmax(4 * torch.randn(64, num_classes, generator=generator), dim=1)
+    before, start = resident(), time.process_time()
+    for number in range(count):
+        label = torch.tensor([number % num_classes])
         metric.process(None, [{'pred_score': scores[number % 64], 'gt_label': label}])
-        if number == 49_999:
-            metric.evaluate(50_000)
-
-    return growth(run, 50_000)
+    metric.evaluate(count)
+    return resident() - before, time.process_time() - start
 
 
 def alone(function, *args):
@@ -145,35 +163,38 @@ def alone(function, *args):
         return pool.submit(function, *args).result()
 
 
-def memory(images):
-    """Yield what was measured, and its growth in MiB."""
-    name = 'ECE, AECE, NLL'
-    yield f'mmcalib: {name} of {images:,} images', alone(growth_of_images, ours_all, images)
-    yield 'mmcalib: ECE, AECE, ClasswiseECE of 50,000 × 1,000 classes', alone(growth_of_classes)
-    try:
-        part = alone(growth_of_images, torchmetrics_ece, 108)
-    except ImportError:
-        return
-    yield f'torchmetrics: ECE of {images:,} images, extrapolated from 100', part * images / 100
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('--rounds', type=int, default=30)
-    parser.add_argument('--images', type=int, default=IMAGES, help='for the memory; 0 for none')
+    parser.add_argument('--rounds', type=int, default=12)
+    parser.add_argument('--threads', type=int, default=torch.get_num_threads())
+    parser.add_argument('--sizes', nargs='*', default=SIZES, help='of images, for the times')
+    parser.add_argument('--images', type=int, nargs='*', default=IMAGES, help='for the memory')
+    parser.add_argument('--classifier', type=int, nargs=2, default=(10_000, 50_000),
+                        metavar=('CLASSES', 'SAMPLES'), help='0 0 for none')  # fmt: skip
     args = parser.parse_args()
-    print(f'torch {torch.__version__}, {torch.get_num_threads()} threads\n')
-    best = times(args.rounds)
-    base = best['max and logsumexp']
-    print(f'| one image of {CLASSES}×{SIZE[0]}×{SIZE[1]} | ms | ratio |\n|---|--:|--:|')
-    for name, seconds in best.items():
-        print(f'| {name} | {1e3 * seconds:.1f} | {seconds / base:.2f} |')
+    torch.set_num_threads(args.threads)
+    print(f'torch {torch.__version__}, {args.threads} threads')
+    for size in args.sizes:
+        clock = time.process_time if args.threads == 1 else time.perf_counter
+        best = times(size, args.rounds, clock)
+        base = best['max and logsumexp']
+        print(f'\n| one image of {size.replace("x", "×")} | ms | ratio |\n|---|--:|--:|')
+        for name, seconds in best.items():
+            print(f'| {name} | {1e3 * seconds:.1f} | {seconds / base:.2f} |', flush=True)
     if args.images:
-        print('\n| memory | MiB |\n|---|--:|')
-        for name, size in memory(args.images):
-            print(f'| {name} | {size:.0f} |', flush=True)
+        print('\n| MiB after so many images |', ' | '.join(f'{n:,}' for n in args.images), '|')
+        print('|---|' + '--:|' * len(args.images))
+        for name, (names, protocol, size) in MEMORY.items():
+            grown = alone(growth_of_images, names, protocol, size, tuple(args.images))
+            cells = ' | '.join(f'{size:.0f}' for size in grown)
+            print(f'| {name}, {size.replace("x", "×")} | {cells} |', flush=True)
+    if all(args.classifier):
+        size, seconds = alone(growth_of_classifier, *args.classifier)
+        print('\n| classifier | MiB | seconds of CPU |\n|---|--:|--:|')
+        classes, samples = args.classifier
+        print(f'| {samples:,} samples of {classes:,} classes | {size:.0f} | {seconds:.0f} |')
 
 
 if __name__ == '__main__':
