@@ -3,8 +3,8 @@ import torch
 from commands import ROOT, call_here
 from mmengine.registry import MODELS, init_default_scope
 
-from mmcalib import launch
 from mmcalib.models import efficientnet_lite as lite
+from mmcalib.runs.config import load_config
 
 FOREIGN = {
     '_stem.weight': torch.randn(4, 3, 3, 3),
@@ -101,7 +101,7 @@ def converted(network, tmp_path, monkeypatch, capsys):
 
 
 def test_the_file_is_the_whole_classifier(network, converted):
-    cfg = launch.load_config(str(ROOT / 'configs/ce/efflite0_cifar10_finetune.py'))
+    cfg = load_config(str(ROOT / 'configs/ce/efflite0_cifar10_finetune.py'))
     init_default_scope('mmpretrain')
     cfg.model.head.num_classes = 1000
     model = MODELS.build(cfg.model).eval()
@@ -116,7 +116,7 @@ def test_the_file_is_the_whole_classifier(network, converted):
     'name', ['ce/efflite0_cifar10_finetune', 'ce/deeplabv3plus_efflite0_people_animals']
 )
 def test_a_backbone_starts_from_the_file(network, converted, name):
-    cfg = launch.load_config(str(ROOT / f'configs/{name}.py'))
+    cfg = load_config(str(ROOT / f'configs/{name}.py'))
     init_default_scope(cfg.default_scope)
     cfg.model.backbone.init_cfg.checkpoint = str(converted)
     model = MODELS.build(cfg.model)
