@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from mmcalib.inputs import check_choice, check_integer
-from mmcalib.metrics.bin_conventions import CONVENTIONS, Convention
-from mmcalib.metrics.bin_tables import add_classes, equal_width_bins, floor_of
+from mmcalib.metrics.bin_conventions import CONVENTIONS
+from mmcalib.metrics.bin_tables import equal_width_bins, floor_of
 from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
 from mmcalib.metrics.calibration_statistics import CalibrationStatistics
 from mmcalib.metrics.confidence_cells import ConfidenceCells, condense
@@ -24,6 +24,7 @@ from mmcalib.metrics.definitions import (
     OfMean,
     definition_of,
 )
+from mmcalib.metrics.group_statistics import GroupStatistics
 from mmcalib.metrics.growing_array import GrowingArray
 from mmcalib.metrics.predictions import Prediction
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
@@ -105,6 +106,8 @@ class CalibrationState:
         self._widths = [1, math.prod(self._shape), len(SUMS), own]
         self._rows = GrowingArray(sum(self._widths))
         self._groups: dict[int, GroupStatistics] = {}
+        # Of the batches that have all of their images: nothing but the values and bounds.
+        self._closed: dict[int, Tensor] = {}
         # Where all images are one group, its cells serve for diagrams too.
         self._all_cells: ConfidenceCells | None = None
         if self._protocol.group is None:
@@ -160,9 +163,8 @@ class CalibrationState:
             row.append(own.flatten())
         elif self._large:
             key = index // self._protocol.group
-            if key not in self._groups:
-                self._groups[key] = self._new_group()
-            self._groups[key].add(conf, correct, prediction)
+            self._group(key).add(conf, correct, prediction)
+            self._close(key)
         self._rows.append(torch.cat(row)[None])
         if self._all_cells is not None:
             self._all_cells.add(conf, correct)
@@ -178,9 +180,12 @@ class CalibrationState:
             raise ValueError(f'states differ: {self.options} and {other.options}')
         self._rows.append(other._rows.rows)
         for key, group in other._groups.items():
-            if key not in self._groups:
-                self._groups[key] = self._new_group()
-            self._groups[key].merge(group)
+            self._group(key).merge(group)
+            self._close(key)
+        for key, values in other._closed.items():
+            if key in self._closed or key in self._groups:
+                self._refuse(key)
+            self._closed[key] = values
         if self._all_cells is not None:
             self._all_cells.merge(other._all_cells)
         return self
@@ -263,6 +268,29 @@ class CalibrationState:
         """Return the ``(n, 3, B)`` bins of each image, in the order of the data set."""
         return self._sorted_rows()[1]
 
+    def _group(self, key: int) -> GroupStatistics:
+        """Return the group of a number, to be added to."""
+        if key in self._closed:
+            self._refuse(key)
+        if key not in self._groups:
+            self._groups[key] = self._new_group()
+        return self._groups[key]
+
+    def _close(self, key: int) -> None:
+        """Keep no more than the values of a batch that has all of its images."""
+        size, group = self._protocol.group, self._groups[key]
+        if size and group.num_images > size:
+            self._refuse(key)
+        if size and group.num_images == size:
+            self._closed[key] = self._groups.pop(key).values(self._large.values())
+
+    def _refuse(self, key: int) -> None:
+        size = self._protocol.group
+        raise ValueError(
+            f'more than {size} images have a place from {key * size} to {key * size + size - 1}: '
+            'give update() the place of each in the data set'
+        )
+
     def _new_group(self) -> GroupStatistics:
         # Of batches there are many, so few values are kept as they are, in coarser cells.
         group = self._protocol.group
@@ -307,7 +335,10 @@ class CalibrationState:
         large = torch.zeros(len(keys), len(self._large), 2, dtype=torch.float64)
         if self._large:
             for number, key in enumerate(keys.tolist()):
-                large[number] = self._groups[key].values(self._large.values())
+                values = self._closed.get(key)
+                large[number] = (
+                    self._groups[key].values(self._large.values()) if values is None else values
+                )
         return bins, sums, large
 
     def _estimate(self, bins: Tensor, sums: Tensor, weights: Tensor) -> dict[str, Tensor]:
@@ -338,63 +369,3 @@ class CalibrationState:
         share = count if self._protocol.by_pixels else torch.ones_like(count)
         share = torch.where(values.isnan(), 0, share)
         return weights @ (share * values.nan_to_num(0)) / (weights @ share)
-
-
-class GroupStatistics:
-    """Of some images together, what is too large to keep for each of them.
-
-    Args:
-        num_bins: B.
-        convention: Of the bins.
-        cells: Empty, to be filled; None if no metric is of cells.
-        classwise: Whether to count the probabilities of all classes.
-    """
-
-    def __init__(
-        self,
-        num_bins: int,
-        convention: Convention,
-        *,
-        cells: ConfidenceCells | None,
-        classwise: bool,
-    ) -> None:
-        self.cells = cells
-        self._num_bins = num_bins
-        self._convention = convention
-        self._classwise = classwise
-        self._classes: Tensor | None = None
-
-    def add(self, conf: Tensor, correct: Tensor, prediction: Prediction) -> GroupStatistics:
-        """Count the predictions of an image, and return self."""
-        if self.cells is not None:
-            self.cells.add(conf, correct)
-        if self._classwise:
-            if self._classes is None:
-                size = self._convention.num_columns(self._num_bins)
-                shape = 3, len(prediction.classes.labels), size
-                self._classes = torch.zeros(shape, dtype=torch.float64)
-            add_classes(
-                self._classes, prediction.classes, self._num_bins, convention=self._convention
-            )
-        return self
-
-    def merge(self, other: GroupStatistics) -> GroupStatistics:
-        """Add everything that `other` holds, and return self."""
-        if self.cells is not None:
-            self.cells.merge(other.cells)
-        if other._classes is not None:
-            classes = 0 if self._classes is None else self._classes
-            self._classes = classes + other._classes
-        return self
-
-    def values(self, definitions: Iterable[OfCells | OfClasses]) -> Tensor:
-        """Return the ``(L, 2)`` values of metrics and what they may be off by, NaN if exact."""
-        found = []
-        for definition in definitions:
-            if isinstance(definition, OfClasses):
-                value, bound = definition.value(self._classes, self._convention), torch.nan
-            else:
-                value, bound = definition.value(self.cells, self._num_bins, self._convention)
-                bound = torch.nan if self.cells.exact else bound
-            found.append((value, bound))
-        return torch.tensor(found, dtype=torch.float64).view(-1, 2)

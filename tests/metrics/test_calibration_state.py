@@ -78,3 +78,16 @@ def test_states_of_other_options_are_refused():
         CalibrationState(['ECE']).merge(CalibrationState(['ECE'], num_bins=20))
     with pytest.raises(ValueError, match='keep_cells=True'):
         CalibrationState(['ECE']).statistics({})
+
+
+def test_a_batch_of_the_paper_has_no_image_twice():
+    state = CalibrationState(['AECE'], protocol='paper')
+    (prediction,) = read(segmented(1), state)
+    for _ in range(16):
+        state.update(prediction)
+    assert not state._groups and state.compute()['AECE'] > 0
+    with pytest.raises(ValueError, match='more than 8 images have a place from 8 to 15'):
+        state.update(prediction, index=9)
+    again = whole([prediction] * 8, ['AECE'], protocol='paper')
+    with pytest.raises(ValueError, match='place from 0 to 7: give update'):
+        state.merge(again)

@@ -1,0 +1,77 @@
+"""Statistics that are too large for each image, of some images together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from mmcalib.metrics.bin_conventions import Convention
+from mmcalib.metrics.bin_tables import add_classes
+from mmcalib.metrics.confidence_cells import ConfidenceCells
+from mmcalib.metrics.definitions import OfCells, OfClasses
+from mmcalib.metrics.predictions import Prediction
+
+
+class GroupStatistics:
+    """Of some images together, what is too large to keep for each of them.
+
+    Args:
+        num_bins: B.
+        convention: Of the bins.
+        cells: Empty, to be filled; None if no metric is of cells.
+        classwise: Whether to count the probabilities of all classes.
+    """
+
+    def __init__(
+        self,
+        num_bins: int,
+        convention: Convention,
+        *,
+        cells: ConfidenceCells | None,
+        classwise: bool,
+    ) -> None:
+        self.cells = cells
+        self._num_bins = num_bins
+        self._convention = convention
+        self.num_images = 0
+        self._classwise = classwise
+        self._classes: Tensor | None = None
+
+    def add(self, conf: Tensor, correct: Tensor, prediction: Prediction) -> GroupStatistics:
+        """Count the predictions of an image, and return self."""
+        self.num_images += 1
+        if self.cells is not None:
+            self.cells.add(conf, correct)
+        if self._classwise:
+            if self._classes is None:
+                size = self._convention.num_columns(self._num_bins)
+                shape = 3, len(prediction.classes.labels), size
+                self._classes = torch.zeros(shape, dtype=torch.float64)
+            add_classes(
+                self._classes, prediction.classes, self._num_bins, convention=self._convention
+            )
+        return self
+
+    def merge(self, other: GroupStatistics) -> GroupStatistics:
+        """Add everything that `other` holds, and return self."""
+        self.num_images += other.num_images
+        if self.cells is not None:
+            self.cells.merge(other.cells)
+        if other._classes is not None:
+            classes = 0 if self._classes is None else self._classes
+            self._classes = classes + other._classes
+        return self
+
+    def values(self, definitions: Iterable[OfCells | OfClasses]) -> Tensor:
+        """Return the ``(L, 2)`` values of metrics and what they may be off by, NaN if exact."""
+        found = []
+        for definition in definitions:
+            if isinstance(definition, OfClasses):
+                value, bound = definition.value(self._classes, self._convention), torch.nan
+            else:
+                value, bound = definition.value(self.cells, self._num_bins, self._convention)
+                bound = torch.nan if self.cells.exact else bound
+            found.append((value, bound))
+        return torch.tensor(found, dtype=torch.float64).view(-1, 2)
