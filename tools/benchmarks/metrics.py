@@ -53,6 +53,11 @@ def draw(seed, size):
     }
 
 
+def own(sample):
+    """Return the same sample in other tensors, whose reading nobody can share."""
+    return sample | {'seg_logits': {'data': sample['seg_logits']['data'][:]}}
+
+
 def floor(sample):
     logits = sample['seg_logits']['data']
     return logits.max(dim=0), logits.logsumexp(dim=0)
@@ -116,8 +121,9 @@ def times(size, rounds, clock):
     best = dict.fromkeys(runs, float('inf'))
     for number in range(rounds + 8):  # the first ones warm up, and fill the exact cells of AECE
         for name, run in runs.items():
+            sample = own(samples[number % 2])
             start = clock()
-            run(samples[number % 2])
+            run(sample)
             if number >= 8:
                 best[name] = min(best[name], clock() - start)
             if hasattr(run, 'metric'):
