@@ -104,6 +104,10 @@ def read_results(path: Path) -> ReportedRun:
     for name, options in (content.get('evaluation') or {}).get('other_metrics', {}).items():
         if not isinstance(options, dict):
             raise ValueError(f'its options of {name} are {options!r}')
+    try:
+        loss_label(content.get('loss') or {'type': ''})
+    except (AttributeError, KeyError, TypeError) as error:  # the terms of a sum can be anything
+        raise ValueError(f'its loss is {content["loss"]!r}') from error
     known = {key: content[key] for key in ReportedRun.__dataclass_fields__ if key in content}
     return ReportedRun(**{**known, 'path': str(path.parent), 'metrics': _numbers(content)})
 

@@ -110,6 +110,8 @@ def test_a_value_of_another_type_ends_no_report(path, tmp_path):
         ('[' * 100_000, 'nested'),
         (changed(('experiment',), remove=True), 'it has no experiment'),
         (changed(('metrics', 'calibration/ECE'), '2.0'), "its metric calibration/ECE is '2.0'"),
+        (changed(('loss',), dict(type='CombinedLoss', losses=3)), "its loss is {'type': 'Combi"),
+        (changed(('loss',), dict(type='CombinedLoss', losses=[{}])), "its loss is {'type': 'Combi"),
         (changed(('seed',), '0'), "its seed is '0'"),
         (changed(('evaluation', 'num_bins'), True), r'its evaluation\.num_bins is True'),
     ],
