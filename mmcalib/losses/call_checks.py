@@ -56,7 +56,7 @@ def split_ignored(target: Tensor, num_classes: int, ignore_index: int) -> tuple[
             where a look at the labels would break the graph, that is a RuntimeError of the device.
     """
     valid = target != ignore_index
-    labels = target.long().masked_fill(~valid, 0)
+    labels = torch.where(valid, target, 0).long()
     if torch.compiler.is_compiling():
         inside = ((labels >= 0) & (labels < num_classes)).all()
         torch._assert_async(
@@ -100,18 +100,16 @@ def row_weights(
     """
     dtype = computed_dtype(pred)
     factor = pred.new_ones((), dtype=dtype) if valid is None else valid.to(dtype)
-    if mean:
-        if avg_factor is None:
-            rows = pred.numel() // pred.shape[1]
-            divisor = torch.full_like(factor, rows) if valid is None else factor.sum()
-        elif torch.is_tensor(avg_factor):
-            divisor = avg_factor.to(pred.device, dtype).clamp(min=0)
-        else:
-            # A mean of no rows may well be divided by their number.
-            if check_number('avg_factor', avg_factor) == 0 and factor.any():
-                raise ValueError('avg_factor must be above 0 where a row is valid, got 0')
-            divisor = pred.new_full((), avg_factor, dtype=dtype)
-        factor = factor / divisor
+    if mean and torch.is_tensor(avg_factor):
+        factor = factor / avg_factor.to(pred.device, dtype).clamp(min=0)
         if valid is not None:
             factor = factor.masked_fill(~valid, 0)
+    elif mean and avg_factor is not None:
+        # A mean of no rows may well be divided by their number.
+        if check_number('avg_factor', avg_factor) == 0 and factor.any():
+            raise ValueError('avg_factor must be above 0 where a row is valid, got 0')
+        factor = factor / (avg_factor or 1)
+    elif mean:
+        rows = pred.numel() // pred.shape[1] if valid is None else factor.sum().clamp(min=1)
+        factor = factor / rows
     return factor if weight is None else factor * weight.to(dtype)
