@@ -16,7 +16,17 @@ PREFIX = 'calibration/'  # goes without saying; another one tells two metrics ap
 # Of mmseg's metrics, and of ours.
 PERCENT = (
     *('mIoU', 'mAcc', 'aAcc', 'mDice', 'mFscore', 'mPrecision', 'mRecall'),
-    *('ECE', 'AECE', 'AECE bound', 'ClasswiseECE', 'MCE', 'RMSCE', 'OE', 'accuracy', 'confidence'),
+    *('ECE', 'AECE', 'ClasswiseECE', 'smECE', 'debiasedECE', 'ACE', 'MCE', 'RMSCE', 'OE'),
+    *(
+        'accuracy',
+        'confidence',
+        'AURC',
+        'AUGRC',
+        'AUROC',
+        'FPR95',
+        'risk@coverage',
+        'coverage@risk',
+    ),
 )
 NATS = ('NLL',)
 # Ends of an interval: they belong to the metric before them.
@@ -40,7 +50,9 @@ def metric_heading(key: str) -> str:
 
 def is_percentage(key: str) -> bool:
     """Return whether a metric is known to be in percent."""
-    return key.startswith(ACCURACIES) or metric_name(key).split('/')[-1] in PERCENT
+    name = metric_name(key).split('/')[-1].removesuffix(' bound')
+    # A metric with a level has it in its name, as in risk@coverage_0.8.
+    return key.startswith(ACCURACIES) or name in PERCENT or name.split('_')[0] in PERCENT
 
 
 def columns_of(keys: Iterable[str]) -> list[str]:
