@@ -1,6 +1,7 @@
 """Draw figures of tested runs, as PNG, PDF or SVG, from what their tests left.
 
 tools/visualize.py reliability work_dirs/ce/digits work_dirs/mbls/digits --out diagram.pdf
+tools/visualize.py risk work_dirs/ce/digits work_dirs/mbls/digits --overlay --out risk.png
 tools/visualize.py maps work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out maps.png
 tools/visualize.py worst work_dirs/mbls/digit_scenes --out worst.png
 """
@@ -17,9 +18,9 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     )
     parser.add_argument(
         'kind',
-        choices=['reliability', 'maps', 'worst'],
-        help='reliability diagrams; the images that all runs have drawn, below one another; or '
-        "each run's worst-calibrated images",
+        choices=['reliability', 'risk', 'maps', 'worst'],
+        help='reliability diagrams; risk–coverage curves; the images that all runs have drawn, '
+        "below one another; or each run's worst-calibrated images",
     )
     parser.add_argument('runs', nargs='+', help='work dirs, or the .npz or .json files in them')
     parser.add_argument('--out', required=True, help='file to write')
@@ -47,6 +48,8 @@ def main() -> None:
                 overlay=args.overlay,
                 zoom=args.zoom,
             )
+        elif args.kind == 'risk':
+            figure = run_figures.risk_coverage_figure(args.runs, names, overlay=args.overlay)
         else:
             figure = run_figures.confidence_map_figure(args.runs, names, worst=args.kind == 'worst')
         Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)

@@ -34,6 +34,7 @@ class ReliabilityDiagramHook(DrawingHook):
         num_bins: B of the diagram; the metric's own number if None. The paper draws 25.
         equal_mass: Bins of equal count in place of equal width.
         zoom: The part of both axes, in percent, to enlarge in an inset.
+        risk_coverage: Draw the risk–coverage curve too, as ``risk_coverage_test`` and so on.
         splits: After which evaluations: ``'val'``, ``'test'`` or both; none turns the hook off.
         name: Heads the figure; the name of the experiment, such as ``mbls/digits``, if None.
 
@@ -49,6 +50,7 @@ class ReliabilityDiagramHook(DrawingHook):
         num_bins: int | None = None,
         equal_mass: bool = False,
         zoom: tuple[float, float] | None = None,
+        risk_coverage: bool = False,
         splits: tuple[str, ...] = tuple(SPLIT_NAMES),
         name: str | None = None,
     ) -> None:
@@ -63,6 +65,7 @@ class ReliabilityDiagramHook(DrawingHook):
         self.num_bins = num_bins
         self.equal_mass = equal_mass
         self.zoom = zoom
+        self.risk_coverage = risk_coverage
         self.splits = splits
         self.name = name
 
@@ -89,7 +92,13 @@ class ReliabilityDiagramHook(DrawingHook):
 
     def _add_diagrams(self, runner: Runner, evaluator, loop: str) -> None:
         # matplotlib takes a while to import, and a training may never need it.
-        from mmcalib.visualization import draw_reliability, reliability_of, to_rgb
+        from mmcalib.visualization import (
+            draw_reliability,
+            draw_risk_coverage,
+            reliability_of,
+            risk_coverage_of,
+            to_rgb,
+        )
 
         split = 'val' if loop == 'val' else tested_split(runner)
         heading = f'{self.name or _experiment(runner)}, {SPLIT_NAMES[split]}'
@@ -106,11 +115,14 @@ class ReliabilityDiagramHook(DrawingHook):
                 statistics, heading, num_bins=self.num_bins, equal_mass=self.equal_mass
             )
             suffix = '' if first else f'_{name}'
-            runner.visualizer.add_image(
-                f'reliability_diagram_{split}{suffix}',
-                to_rgb(draw_reliability([diagram], zoom=self.zoom)),
-                self.evaluated_step(runner, loop),
-            )
+            figures = {'reliability_diagram': draw_reliability([diagram], zoom=self.zoom)}
+            if self.risk_coverage:
+                curve = risk_coverage_of(statistics, heading)
+                figures['risk_coverage'] = draw_risk_coverage([curve])
+            for kind, figure in figures.items():
+                runner.visualizer.add_image(
+                    f'{kind}_{split}{suffix}', to_rgb(figure), self.evaluated_step(runner, loop)
+                )
             first = False
 
 

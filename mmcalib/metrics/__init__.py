@@ -2,11 +2,11 @@
 
 from mmcalib.metrics.bin_conventions import CONVENTIONS
 from mmcalib.metrics.bin_estimates import (
-    average_calibration_error,
-    brier_reliability,
-    brier_resolution,
-    brier_uncertainty,
-    debiased_calibration_error,
+    binned_average_error,
+    binned_debiased_error,
+    binned_reliability,
+    binned_resolution,
+    binned_uncertainty,
 )
 from mmcalib.metrics.bin_tables import classwise_bins, equal_mass_bins, equal_width_bins
 from mmcalib.metrics.calibration_errors import (
@@ -29,27 +29,38 @@ from mmcalib.metrics.foreground_iou import ForegroundIoU
 from mmcalib.metrics.functional import (
     accuracy,
     adaptive_calibration_error,
+    average_calibration_error,
     brier_score,
     classwise_calibration_error,
+    debiased_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
     mean_confidence,
     negative_log_likelihood,
     overconfidence_error,
     root_mean_square_calibration_error,
+    smooth_calibration_error,
 )
-from mmcalib.metrics.predictions import Prediction
-from mmcalib.metrics.segmentation_protocols import PROTOCOLS
-from mmcalib.metrics.selective_prediction import (
+from mmcalib.metrics.functional_selective import (
     area_under_generalized_risk_coverage,
     area_under_risk_coverage,
     coverage_at_risk,
     failure_auroc,
-    failure_fpr,
+    failure_fpr95,
     risk_at_coverage,
+)
+from mmcalib.metrics.predictions import Prediction
+from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.metrics.selective_prediction import (
+    cells_augrc,
+    cells_aurc,
+    cells_auroc,
+    cells_coverage,
+    cells_fpr,
+    cells_risk,
     risk_coverage_curve,
 )
-from mmcalib.metrics.smooth_calibration import smooth_calibration_error
+from mmcalib.metrics.smooth_calibration import cells_smooth_error
 
 __all__ = [
     'AECE',
@@ -70,16 +81,25 @@ __all__ = [
     'area_under_risk_coverage',
     'average_calibration_error',
     'binned_accuracy',
+    'binned_average_error',
     'binned_calibration_error',
     'binned_classwise_error',
     'binned_confidence',
+    'binned_debiased_error',
     'binned_maximum_error',
     'binned_overconfidence_error',
+    'binned_reliability',
+    'binned_resolution',
     'binned_root_mean_square_error',
-    'brier_reliability',
-    'brier_resolution',
+    'binned_uncertainty',
     'brier_score',
-    'brier_uncertainty',
+    'cells_augrc',
+    'cells_aurc',
+    'cells_auroc',
+    'cells_coverage',
+    'cells_fpr',
+    'cells_risk',
+    'cells_smooth_error',
     'classwise_bins',
     'classwise_calibration_error',
     'coverage_at_risk',
@@ -90,7 +110,7 @@ __all__ = [
     'equal_width_bins',
     'expected_calibration_error',
     'failure_auroc',
-    'failure_fpr',
+    'failure_fpr95',
     'maximum_calibration_error',
     'mean_confidence',
     'negative_log_likelihood',

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-def debiased_calibration_error(table: Tensor) -> Tensor:
+def binned_debiased_error(table: Tensor) -> Tensor:
     r"""Return the debiased root mean square calibration error, in percent.
 
     .. math:: \sqrt{\max\Big(0, \sum_b \frac{n_b}{n} \Big[ (\mathrm{acc}_b - \mathrm{conf}_b)^2
@@ -32,7 +32,7 @@ def debiased_calibration_error(table: Tensor) -> Tensor:
     return 100 * mean.clamp(min=0).sqrt()
 
 
-def average_calibration_error(table: Tensor) -> Tensor:
+def binned_average_error(table: Tensor) -> Tensor:
     r"""Return the mean gap of the bins that are not empty, each alike, in percent.
 
     .. math:: \frac{1}{\#\{b : n_b > 0\}} \sum_{b : n_b > 0}
@@ -52,7 +52,7 @@ def average_calibration_error(table: Tensor) -> Tensor:
     return 100 * gaps.sum(-1) / (count > 0).sum(-1)
 
 
-def brier_reliability(table: Tensor) -> Tensor:
+def binned_reliability(table: Tensor) -> Tensor:
     r"""Return the reliability of confidence, from bins; 0 is the best, 1 the worst.
 
     .. math:: \sum_b \frac{n_b}{n} (\mathrm{acc}_b - \mathrm{conf}_b)^2
@@ -70,12 +70,12 @@ def brier_reliability(table: Tensor) -> Tensor:
     return ((correct - conf).square() / count.clamp(min=1)).sum(-1) / count.sum(-1)
 
 
-def brier_resolution(table: Tensor) -> Tensor:
+def binned_resolution(table: Tensor) -> Tensor:
     r"""Return how far the accuracies of bins lie from their mean; 0.25 is the most, and the best.
 
     .. math:: \sum_b \frac{n_b}{n} (\mathrm{acc}_b - \mathrm{acc})^2
 
-    Arguments and source are those of :func:`brier_reliability`.
+    Arguments and source are those of :func:`binned_reliability`.
     """
     count, correct, _ = table.double().unbind(-2)
     mean = correct.sum(-1, keepdim=True) / count.sum(-1, keepdim=True)
@@ -83,10 +83,10 @@ def brier_resolution(table: Tensor) -> Tensor:
     return (gaps.square() / count.clamp(min=1)).sum(-1) / count.sum(-1)
 
 
-def brier_uncertainty(table: Tensor) -> Tensor:
+def binned_uncertainty(table: Tensor) -> Tensor:
     r"""Return :math:`\mathrm{acc} (1 - \mathrm{acc})`, which no confidence can change.
 
-    Arguments and source are those of :func:`brier_reliability`.
+    Arguments and source are those of :func:`binned_reliability`.
     """
     count, correct, _ = table.double().unbind(-2)
     mean = correct.sum(-1) / count.sum(-1)

@@ -89,7 +89,7 @@ def smooth_error(
     table, bound = cells.table(), math.nan
     if not cells.exact:
         bound = smooth_calibration.smooth_error_bound(table, cells.spread()).item()
-    return smooth_calibration.smooth_calibration_error(table).item(), bound
+    return smooth_calibration.cells_smooth_error(table).item(), bound
 
 
 def classwise_error(table: Tensor | None, convention: Convention) -> float:
@@ -106,28 +106,28 @@ DEFINITIONS: dict[str, OfBins | OfMean | OfCells | OfClasses] = {
     'AECE': OfCells(adaptive_error),
     'ClasswiseECE': OfClasses(classwise_error),
     'smECE': OfCells(smooth_error),
-    'debiasedECE': OfBins(bin_estimates.debiased_calibration_error),
-    'ACE': OfBins(bin_estimates.average_calibration_error),
+    'debiasedECE': OfBins(bin_estimates.binned_debiased_error),
+    'ACE': OfBins(bin_estimates.binned_average_error),
     'MCE': OfBins(errors.binned_maximum_error),
     'RMSCE': OfBins(errors.binned_root_mean_square_error),
     'OE': OfBins(errors.binned_overconfidence_error),
     'NLL': OfMean('nll', highest=math.inf),
     'Brier': OfMean('brier', highest=2.0),
-    'reliability': OfBins(bin_estimates.brier_reliability, highest=1.0),
-    'resolution': OfBins(bin_estimates.brier_resolution, highest=0.25, of_gaps=False),
-    'uncertainty': OfBins(bin_estimates.brier_uncertainty, highest=0.25, of_gaps=False),
-    'AURC': of_order(selective_prediction.area_under_risk_coverage),
-    'AUGRC': of_order(selective_prediction.area_under_generalized_risk_coverage),
-    'AUROC': of_order(selective_prediction.failure_auroc),
-    'FPR95': of_order(selective_prediction.failure_fpr),
+    'reliability': OfBins(bin_estimates.binned_reliability, highest=1.0),
+    'resolution': OfBins(bin_estimates.binned_resolution, highest=0.25, of_gaps=False),
+    'uncertainty': OfBins(bin_estimates.binned_uncertainty, highest=0.25, of_gaps=False),
+    'AURC': of_order(selective_prediction.cells_aurc),
+    'AUGRC': of_order(selective_prediction.cells_augrc),
+    'AUROC': of_order(selective_prediction.cells_auroc),
+    'FPR95': of_order(selective_prediction.cells_fpr),
     'accuracy': OfMean('correct', factor=100.0),
     'confidence': OfMean('conf', factor=100.0),
 }
 NAMES = tuple(DEFINITIONS)
 # Metrics that go with a level, as in ``risk@coverage_0.8``.
 WITH_LEVEL = {
-    'risk@coverage': (selective_prediction.risk_at_coverage, 'coverage'),
-    'coverage@risk': (selective_prediction.coverage_at_risk, 'risk'),
+    'risk@coverage': (selective_prediction.cells_risk, 'coverage'),
+    'coverage@risk': (selective_prediction.cells_coverage, 'risk'),
 }
 
 

@@ -62,7 +62,7 @@ def expected_calibration_error(
         ValueError: For values outside [0, 1], rows that do not sum to one, labels out of range, or
             arrays that do not fit each other.
     """
-    return _measure('ECE', probs, labels, conf, correct, num_bins=num_bins)
+    return measure('ECE', probs, labels, conf, correct, num_bins=num_bins)
 
 
 def adaptive_calibration_error(
@@ -84,7 +84,7 @@ def adaptive_calibration_error(
 
     Arguments and errors are those of :func:`expected_calibration_error`.
     """
-    return _measure('AECE', probs, labels, conf, correct, num_bins=num_bins)
+    return measure('AECE', probs, labels, conf, correct, num_bins=num_bins)
 
 
 def maximum_calibration_error(
@@ -103,7 +103,7 @@ def maximum_calibration_error(
 
     Arguments and errors are those of :func:`expected_calibration_error`.
     """
-    return _measure('MCE', probs, labels, conf, correct, num_bins=num_bins)
+    return measure('MCE', probs, labels, conf, correct, num_bins=num_bins)
 
 
 def root_mean_square_calibration_error(
@@ -124,7 +124,7 @@ def root_mean_square_calibration_error(
 
     Arguments and errors are those of :func:`expected_calibration_error`.
     """
-    return _measure('RMSCE', probs, labels, conf, correct, num_bins=num_bins)
+    return measure('RMSCE', probs, labels, conf, correct, num_bins=num_bins)
 
 
 def overconfidence_error(
@@ -147,7 +147,82 @@ def overconfidence_error(
 
     Arguments and errors are those of :func:`expected_calibration_error`.
     """
-    return _measure('OE', probs, labels, conf, correct, num_bins=num_bins)
+    return measure('OE', probs, labels, conf, correct, num_bins=num_bins)
+
+
+def smooth_calibration_error(
+    probs: Array | None = None,
+    labels: Array | None = None,
+    *,
+    conf: Array | None = None,
+    correct: Array | None = None,
+) -> float:
+    r"""Return the smooth calibration error, smECE, in percent: it has no bins.
+
+    .. math:: \sigma = \int_0^1 \Big| \frac1N \sum_i (y_i - p_i) K_\sigma(t, p_i) \Big| \, dt
+
+    for correctness :math:`y_i` and confidence :math:`p_i`, and the one width :math:`\sigma` of a
+    Gaussian kernel, reflected at 0 and 1, that this holds for.
+
+    >>> conf, correct = np.array([0.75, 0.75, 0.25, 0.25]), np.array([True, True, False, False])
+    >>> round(smooth_calibration_error(conf=conf, correct=correct), 1)
+    19.8
+
+    Source: Błasiok and Nakkiran, Smooth ECE, ICLR 2024.
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('smECE', probs, labels, conf, correct)
+
+
+def debiased_calibration_error(
+    probs: Array | None = None,
+    labels: Array | None = None,
+    *,
+    conf: Array | None = None,
+    correct: Array | None = None,
+    num_bins: int = 15,
+) -> float:
+    r"""Return the root mean square gap of the bins less their noise, in percent.
+
+    .. math:: \sqrt{\max\Big(0, \sum_b \frac{n_b}{n} \Big[ (\mathrm{acc}_b - \mathrm{conf}_b)^2
+        - \frac{\mathrm{acc}_b (1 - \mathrm{acc}_b)}{n_b - 1} \Big]\Big)}
+
+    >>> conf, correct = np.array([0.9, 0.9, 0.6, 0.6]), np.array([False, False, True, True])
+    >>> round(debiased_calibration_error(conf=conf, correct=correct, num_bins=5), 6)
+    69.641941
+
+    Source: Kumar, Liang and Ma, Verified Uncertainty Calibration, NeurIPS 2019.
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('debiasedECE', probs, labels, conf, correct, num_bins=num_bins)
+
+
+def average_calibration_error(
+    probs: Array | None = None,
+    labels: Array | None = None,
+    *,
+    conf: Array | None = None,
+    correct: Array | None = None,
+    num_bins: int = 15,
+) -> float:
+    r"""Return the mean gap of the bins that are not empty, each alike, in percent.
+
+    .. math:: \frac{1}{\#\{b : n_b > 0\}} \sum_{b : n_b > 0}
+        \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
+
+    netcal and MONAI call it ACE; it is not the adaptive error, :func:`adaptive_calibration_error`.
+
+    >>> conf, correct = np.array([0.9, 0.9, 0.6]), np.array([True, False, True])
+    >>> round(average_calibration_error(conf=conf, correct=correct, num_bins=5), 6)
+    40.0
+
+    Source: Neumann, Zisserman and Vedaldi, Relaxed Softmax, 2018.
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('ACE', probs, labels, conf, correct, num_bins=num_bins)
 
 
 def classwise_calibration_error(probs: Array, labels: Array, *, num_bins: int = 15) -> float:
@@ -161,7 +236,7 @@ def classwise_calibration_error(probs: Array, labels: Array, *, num_bins: int = 
 
     Arguments and errors are those of :func:`expected_calibration_error`.
     """
-    return _measure('ClasswiseECE', probs, labels, num_bins=num_bins)
+    return measure('ClasswiseECE', probs, labels, num_bins=num_bins)
 
 
 def negative_log_likelihood(probs: Array, labels: Array) -> float:
@@ -176,7 +251,7 @@ def negative_log_likelihood(probs: Array, labels: Array) -> float:
 
     Arguments and errors are those of :func:`expected_calibration_error`.
     """
-    return _measure('NLL', probs, labels)
+    return measure('NLL', probs, labels)
 
 
 def brier_score(probs: Array, labels: Array) -> float:
@@ -187,7 +262,7 @@ def brier_score(probs: Array, labels: Array) -> float:
 
     Arguments and errors are those of :func:`expected_calibration_error`.
     """
-    return _measure('Brier', probs, labels)
+    return measure('Brier', probs, labels)
 
 
 def accuracy(probs: Array, labels: Array) -> float:
@@ -198,7 +273,7 @@ def accuracy(probs: Array, labels: Array) -> float:
 
     Arguments and errors are those of :func:`expected_calibration_error`.
     """
-    return _measure('accuracy', probs, labels)
+    return measure('accuracy', probs, labels)
 
 
 def mean_confidence(probs: Array) -> float:
@@ -209,10 +284,10 @@ def mean_confidence(probs: Array) -> float:
 
     Arguments and errors are those of :func:`expected_calibration_error`.
     """
-    return _measure('confidence', probs, np.zeros(len(probs), dtype=int))
+    return measure('confidence', probs, np.zeros(len(probs), dtype=int))
 
 
-def _measure(
+def measure(
     name: str,
     probs: Array | None = None,
     labels: Array | None = None,
@@ -221,6 +296,7 @@ def _measure(
     *,
     num_bins: int = 15,
 ) -> float:
+    """Return one of ``CalibrationMetric``'s metrics of arrays; see the functions that call it."""
     given = [x is not None for x in (probs, labels, conf, correct)]
     if given not in ([True, True, False, False], [False, False, True, True]):
         raise TypeError('give probs and labels, or conf=… and correct=…')

@@ -19,7 +19,7 @@ from torch import Tensor
 ROUNDING = 1e-9
 
 
-def area_under_risk_coverage(table: Tensor) -> Tensor:
+def cells_aurc(table: Tensor) -> Tensor:
     r"""Return AURC, in percent: the mean risk over all coverages.
 
     .. math:: \frac1N \sum_{i=1}^N \frac{E_i}{i}
@@ -37,7 +37,7 @@ def area_under_risk_coverage(table: Tensor) -> Tensor:
     return 100 * sums.sum() / count.sum()
 
 
-def area_under_generalized_risk_coverage(table: Tensor) -> Tensor:
+def cells_augrc(table: Tensor) -> Tensor:
     r"""Return AUGRC, in percent: the mean over coverages of the errors, as a share of all.
 
     .. math:: \frac1N \sum_{i=1}^N \frac{E_i}{N}
@@ -52,7 +52,7 @@ def area_under_generalized_risk_coverage(table: Tensor) -> Tensor:
     return 100 * (count * errors + wrong * (count + 1) / 2).sum() / count.sum().square()
 
 
-def failure_auroc(table: Tensor) -> Tensor:
+def cells_auroc(table: Tensor) -> Tensor:
     r"""Return the AUROC of failure detection, in percent.
 
     .. math:: P(\mathrm{conf}_r > \mathrm{conf}_w) + \tfrac12 P(\mathrm{conf}_r = \mathrm{conf}_w)
@@ -69,7 +69,7 @@ def failure_auroc(table: Tensor) -> Tensor:
     return 100 * pairs / (right.sum() * wrong.sum())
 
 
-def failure_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
+def cells_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
     r"""Return how many wrong predictions are accepted with a share of the right ones, in percent.
 
     .. math:: \frac{1}{W} \; \#\{w : \mathrm{conf}_w > \mathrm{conf}_{(m)}\},
@@ -94,7 +94,7 @@ def failure_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
     return 100 * accepted / wrong.sum()
 
 
-def risk_at_coverage(table: Tensor, coverage: float) -> Tensor:
+def cells_risk(table: Tensor, coverage: float) -> Tensor:
     r"""Return the error rate among the most confident predictions, in percent.
 
     .. math:: \frac{E_i}{i}, \qquad i = \lceil \mathrm{coverage} \cdot N \rceil
@@ -114,7 +114,7 @@ def risk_at_coverage(table: Tensor, coverage: float) -> Tensor:
     return 100 * found / accepted
 
 
-def coverage_at_risk(table: Tensor, risk: float) -> Tensor:
+def cells_coverage(table: Tensor, risk: float) -> Tensor:
     r"""Return how many predictions can be accepted at an error rate, in percent.
 
     .. math:: \frac1N \max \{ i : E_i / i \leq \mathrm{risk} \}
@@ -156,7 +156,7 @@ def order_bound(figure: Callable[[Tensor], Tensor], table: Tensor, spread: Tenso
     That of AUGRC is :math:`\frac{1}{2 N^2} \sum_c \mathrm{wrong}_c \mathrm{right}_c`.
 
     Args:
-        figure: Of a table, such as :func:`area_under_risk_coverage`.
+        figure: Of a table, such as :func:`cells_aurc`.
         table: Of cells.
         spread: ``(C,)`` largest less smallest confidence in each cell; 0 where all are tied.
     """

@@ -13,7 +13,7 @@ GRID = (1 << 14) + 1
 HALVINGS = 40
 
 
-def smooth_calibration_error(table: Tensor) -> Tensor:
+def cells_smooth_error(table: Tensor) -> Tensor:
     r"""Return the smooth ECE, in percent: the :math:`\sigma` that equals the error it leaves.
 
     .. math:: \mathrm{smECE} = \sigma^* = \mathrm{smECE}_{\sigma^*}, \qquad
@@ -58,7 +58,7 @@ def smooth_error_bound(table: Tensor, spread: Tensor) -> Tensor:
     highest, lowest = (mean + spread).clamp(max=1), (mean - spread).clamp(min=0)
     residuals = correct * (1 - lowest) + (count - correct) * highest
     moved = (residuals * spread).sum() / count.sum()
-    sigma = smooth_calibration_error(table) / 100
+    sigma = cells_smooth_error(table) / 100
     bound = 100 * moved * math.sqrt(2 / math.pi) / sigma
     return torch.where(moved > 0, bound.clamp(max=100), moved)
 

@@ -15,7 +15,9 @@ from mmcalib.visualization import (
     ConfidenceView,
     draw_confidence_maps,
     draw_reliability,
+    draw_risk_coverage,
     reliability_of,
+    risk_coverage_of,
 )
 from mmcalib.visualization.kept_confidence_maps import BROKEN_FILE
 
@@ -108,6 +110,16 @@ def reliability_figure(
         for run, name in zip(runs, names, strict=True)
     ]
     return draw_reliability(diagrams, overlay=overlay, zoom=zoom)
+
+
+def risk_coverage_figure(
+    runs: Sequence[str | Path], names: Sequence[str], *, overlay: bool = False
+) -> Figure:
+    """Draw the risk–coverage curves of tested runs, side by side or in one panel."""
+    evaluations = [
+        risk_coverage_of(read_statistics(run), name) for run, name in zip(runs, names, strict=True)
+    ]
+    return draw_risk_coverage(evaluations, overlay=overlay)
 
 
 def confidence_map_figure(

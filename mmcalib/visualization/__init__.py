@@ -6,15 +6,23 @@ from mmcalib.visualization.kept_confidence_maps import ConfidenceMaps, Confidenc
 from mmcalib.visualization.reliability_diagram import draw_reliability
 from mmcalib.visualization.reliability_panels import Reliability
 from mmcalib.visualization.reliability_statistics import reliability_of
+from mmcalib.visualization.risk_coverage import (
+    RiskCoverage,
+    draw_risk_coverage,
+    risk_coverage_of,
+)
 from mmcalib.visualization.sweep_figure import draw_sweeps
 
 __all__ = [
     'ConfidenceMaps',
     'ConfidenceView',
     'Reliability',
+    'RiskCoverage',
     'draw_confidence_maps',
     'draw_reliability',
+    'draw_risk_coverage',
     'draw_sweeps',
     'reliability_of',
+    'risk_coverage_of',
     'to_rgb',
 ]

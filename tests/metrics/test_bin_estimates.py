@@ -27,13 +27,11 @@ def test_plain_loops(n, num_bins):
     table = bins(conf, correct, num_bins)
     parts = references.brier_parts(conf, correct, num_bins)
     expected = {
-        'debiased_calibration_error': references.debiased_calibration_error(
-            conf, correct, num_bins
-        ),
-        'average_calibration_error': references.average_calibration_error(conf, correct, num_bins),
-        'brier_reliability': parts[0],
-        'brier_resolution': parts[1],
-        'brier_uncertainty': parts[2],
+        'binned_debiased_error': references.debiased_calibration_error(conf, correct, num_bins),
+        'binned_average_error': references.average_calibration_error(conf, correct, num_bins),
+        'binned_reliability': parts[0],
+        'binned_resolution': parts[1],
+        'binned_uncertainty': parts[2],
     }
     for name, value in expected.items():
         function = getattr(module, name)
@@ -56,7 +54,7 @@ def test_uncertainty_calibration_prints_the_same(n, share, printed):
         correct = rng.uniform(size=count) < conf * part
         if (count, part) == (n, share):
             break
-    assert module.debiased_calibration_error(bins(conf, correct)).item() == pytest.approx(printed)
+    assert module.binned_debiased_error(bins(conf, correct)).item() == pytest.approx(printed)
 
 
 @pytest.mark.parametrize('num_bins', [5, 15])
@@ -66,9 +64,7 @@ def test_average_calibration_error_is_netcals(num_bins):
     label = torch.multinomial(probs.sqrt(), 1, generator=generator)[:, 0]
     conf, predicted = probs.max(dim=1)
     expected = 100 * ACE(num_bins).measure(probs.numpy(), label.numpy())
-    found = module.average_calibration_error(
-        equal_width_bins(conf, predicted == label, num_bins)
-    ).item()
+    found = module.binned_average_error(equal_width_bins(conf, predicted == label, num_bins)).item()
     assert found == pytest.approx(expected, abs=1e-4)
 
 
@@ -76,8 +72,8 @@ def test_the_debiased_error_of_a_calibrated_network_is_small():
     values = []
     for seed in range(200):
         table = bins(*draw(500, share=1, seed=seed))
-        assert module.debiased_calibration_error(table) <= binned_root_mean_square_error(table)
-        values.append([module.debiased_calibration_error(table).item() ** 2,
+        assert module.binned_debiased_error(table) <= binned_root_mean_square_error(table)
+        values.append([module.binned_debiased_error(table).item() ** 2,
                        binned_root_mean_square_error(table).item() ** 2])  # fmt: skip
     debiased, plain = np.mean(values, axis=0)
     assert debiased < 0.25 * plain  # it is cut at 0, so not 0 in the mean
@@ -87,7 +83,7 @@ def test_the_parts_make_up_the_brier_score():
     conf, correct = draw(300)
     table = bins(conf, correct)
     mean = (table[2] / table[0])[np.ceil(conf * 15).astype(int) - 1].numpy()
-    parts = module.brier_reliability, module.brier_resolution, module.brier_uncertainty
+    parts = module.binned_reliability, module.binned_resolution, module.binned_uncertainty
     reliability, resolution, uncertainty = (part(table).item() for part in parts)
     assert reliability - resolution + uncertainty == pytest.approx(np.square(mean - correct).mean())
 
@@ -97,16 +93,15 @@ def test_all_right_or_all_wrong(correct):
     conf = np.full(10, 0.9)
     table = bins(conf, np.full(10, correct))
     gap = 0.1 if correct else 0.9
-    assert module.average_calibration_error(table).item() == pytest.approx(100 * gap)
-    assert module.debiased_calibration_error(table).item() == pytest.approx(100 * gap)
-    assert module.brier_reliability(table).item() == pytest.approx(gap**2)
-    assert module.brier_resolution(table).item() == module.brier_uncertainty(table).item() == 0
+    assert module.binned_average_error(table).item() == pytest.approx(100 * gap)
+    assert module.binned_debiased_error(table).item() == pytest.approx(100 * gap)
+    assert module.binned_reliability(table).item() == pytest.approx(gap**2)
+    assert module.binned_resolution(table).item() == module.binned_uncertainty(table).item() == 0
 
 
 def test_one_prediction_and_none():
     one = bins(np.array([0.9]), np.array([True]))
-    assert module.debiased_calibration_error(one).item() == 0  # no bin has two
-    assert module.average_calibration_error(one).item() == pytest.approx(10)
-    for name in ('debiased_calibration_error', 'average_calibration_error', 'brier_reliability',
-                 'brier_resolution', 'brier_uncertainty'):  # fmt: skip
-        assert getattr(module, name)(torch.zeros(2, 3, 15)).isnan().all(), name
+    assert module.binned_debiased_error(one).item() == 0  # no bin has two
+    assert module.binned_average_error(one).item() == pytest.approx(10)
+    for name in ('debiased_error', 'average_error', 'reliability', 'resolution', 'uncertainty'):
+        assert getattr(module, f'binned_{name}')(torch.zeros(2, 3, 15)).isnan().all(), name

@@ -9,7 +9,7 @@ import references
 import torch
 
 from mmcalib import metrics
-from mmcalib.metrics import functional
+from mmcalib.metrics import functional, functional_selective
 
 OF_BOTH = {
     'expected_calibration_error': references.expected_calibration_error,
@@ -17,9 +17,25 @@ OF_BOTH = {
     'maximum_calibration_error': references.maximum_calibration_error,
     'root_mean_square_calibration_error': references.root_mean_square_calibration_error,
     'overconfidence_error': references.overconfidence_error,
+    'debiased_calibration_error': references.debiased_calibration_error,
+    'average_calibration_error': references.average_calibration_error,
 }
-FUNCTIONS = [*OF_BOTH, 'classwise_calibration_error', 'negative_log_likelihood', 'brier_score']
+FUNCTIONS = [
+    *OF_BOTH,
+    'smooth_calibration_error',
+    'classwise_calibration_error',
+    'negative_log_likelihood',
+    'brier_score',
+]
 FUNCTIONS += ['accuracy', 'mean_confidence']
+SELECTIVE = {
+    'area_under_risk_coverage': {},
+    'area_under_generalized_risk_coverage': {},
+    'failure_auroc': {},
+    'failure_fpr95': {},
+    'risk_at_coverage': {'coverage': 0.7},
+    'coverage_at_risk': {'risk': 0.3},
+}
 
 
 def draw(n=300, num_classes=5, seed=0):
@@ -30,9 +46,10 @@ def draw(n=300, num_classes=5, seed=0):
     return probs, labels
 
 
-@pytest.mark.parametrize('name', FUNCTIONS)
+@pytest.mark.parametrize('name', [*FUNCTIONS, *SELECTIVE])
 def test_examples(name):
-    (test,) = doctest.DocTestFinder().find(getattr(functional, name), globs=vars(functional).copy())
+    module = functional_selective if name in SELECTIVE else functional
+    (test,) = doctest.DocTestFinder().find(getattr(module, name), globs=vars(module).copy())
     assert test.examples and doctest.DocTestRunner().run(test).failed == 0
 
 
@@ -45,6 +62,27 @@ def test_errors_equal_plain_loops(name, num_bins):
     function = getattr(metrics, name)
     assert function(probs, labels, num_bins=num_bins) == expected
     assert function(conf=conf, correct=correct, num_bins=num_bins) == expected
+
+
+@pytest.mark.parametrize('name', SELECTIVE)
+def test_the_order_of_arrays_does_not_matter(name):
+    probs, labels = draw()
+    probs = probs.round(1)
+    probs /= probs.sum(axis=1, keepdims=True)
+    function, options = getattr(metrics, name), SELECTIVE[name]
+    expected = function(probs, labels, **options)
+    order = np.random.default_rng(0).permutation(len(labels))
+    assert function(probs[order], labels[order], **options) == pytest.approx(expected, abs=1e-9)
+    conf, correct = probs.max(1)[order], (probs.argmax(1) == labels)[order]
+    assert function(conf=conf, correct=correct, **options) == pytest.approx(expected, abs=1e-9)
+    assert math.isnan(function(conf=conf[:0], correct=correct[:0], **options))
+
+
+def test_a_level_outside_of_0_to_1_is_refused():
+    conf, correct = np.array([0.5]), np.array([True])
+    for level in (0, 1, -0.1, 5, math.nan):
+        with pytest.raises(ValueError, match='needs a level between 0 and 1'):
+            metrics.risk_at_coverage(conf=conf, correct=correct, coverage=level)
 
 
 def test_what_needs_all_classes(monkeypatch):

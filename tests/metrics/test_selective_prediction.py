@@ -14,11 +14,11 @@ from mmcalib.metrics import selective_prediction as module
 from mmcalib.metrics.confidence_cells import condense
 
 FIGURES = {
-    'area_under_risk_coverage': module.area_under_risk_coverage,
-    'area_under_generalized_risk_coverage': module.area_under_generalized_risk_coverage,
-    'failure_auroc': module.failure_auroc,
-    'failure_fpr': module.failure_fpr,
-    'risk_at_coverage': lambda table: module.risk_at_coverage(table, 0.7),
+    'area_under_risk_coverage': module.cells_aurc,
+    'area_under_generalized_risk_coverage': module.cells_augrc,
+    'failure_auroc': module.cells_auroc,
+    'failure_fpr': module.cells_fpr,
+    'risk_at_coverage': lambda table: module.cells_risk(table, 0.7),
 }
 
 
@@ -61,15 +61,15 @@ def test_coverage_at_a_risk_is_of_the_mean_curve(seed, level):
     conf, correct = draw(np.random.default_rng(seed), 7, [0.1, 0.5, 0.9, 1.0][: 1 + seed % 4])
     curve = np.mean([references.risks(o) for o in references.orders_of(conf, correct)], axis=0)
     expected = references.coverage_at_risk(list(curve), level)
-    assert module.coverage_at_risk(cells(conf, correct), level).item() == pytest.approx(expected)
+    assert module.cells_coverage(cells(conf, correct), level).item() == pytest.approx(expected)
 
 
 def test_levels_on_a_prediction_take_it_in():
     table = cells(np.linspace(0.1, 1, 100), np.arange(100) >= 5)  # the 5 least confident are wrong
-    assert module.risk_at_coverage(table, 0.95).item() == 0
-    assert module.risk_at_coverage(table, 0.951).item() == pytest.approx(100 / 96)
-    assert module.coverage_at_risk(table, 1 / 96).item() == 96
-    assert module.failure_fpr(table).item() == 0
+    assert module.cells_risk(table, 0.95).item() == 0
+    assert module.cells_risk(table, 0.951).item() == pytest.approx(100 / 96)
+    assert module.cells_coverage(table, 1 / 96).item() == 96
+    assert module.cells_fpr(table).item() == 0
 
 
 @pytest.mark.parametrize('kind', ['distinct', 'tied', 'one value'])
@@ -79,7 +79,7 @@ def test_auroc_is_that_of_scikit_learn(kind):
             'one value': np.full(500, 0.5)}[kind]  # fmt: skip
     correct = rng.uniform(size=500) < conf
     expected = 100 * roc_auc_score(correct, conf)
-    assert module.failure_auroc(cells(conf, correct)).item() == pytest.approx(expected)
+    assert module.cells_auroc(cells(conf, correct)).item() == pytest.approx(expected)
 
 
 def test_auroc_is_that_of_torchmetrics():
@@ -87,7 +87,7 @@ def test_auroc_is_that_of_torchmetrics():
     conf = rng.integers(0, 50, 500) / 50
     correct = rng.uniform(size=500) < conf
     expected = binary_auroc(torch.from_numpy(conf), torch.from_numpy(correct).int())
-    value = module.failure_auroc(cells(conf, correct)).item()
+    value = module.cells_auroc(cells(conf, correct)).item()
     assert value == pytest.approx(100 * expected.item(), abs=1e-4)
 
 
@@ -96,19 +96,19 @@ def test_auroc_is_that_of_torchmetrics():
 )
 def test_all_right_or_all_wrong(correct, aurc, augrc):
     table = cells(np.linspace(0.2, 0.8, len(correct)), np.array(correct))
-    assert module.area_under_risk_coverage(table).item() == pytest.approx(aurc)
-    assert module.area_under_generalized_risk_coverage(table).item() == pytest.approx(augrc)
-    assert math.isnan(module.failure_auroc(table))
-    assert math.isnan(module.failure_fpr(table))
-    assert module.risk_at_coverage(table, 0.5).item() == pytest.approx(aurc)
-    assert module.coverage_at_risk(table, 0.5).item() == (100 if correct[0] else 0)
+    assert module.cells_aurc(table).item() == pytest.approx(aurc)
+    assert module.cells_augrc(table).item() == pytest.approx(augrc)
+    assert math.isnan(module.cells_auroc(table))
+    assert math.isnan(module.cells_fpr(table))
+    assert module.cells_risk(table, 0.5).item() == pytest.approx(aurc)
+    assert module.cells_coverage(table, 0.5).item() == (100 if correct[0] else 0)
 
 
 def test_of_nothing_is_nan():
     table = ConfidenceCells().table()
     for figure in FIGURES.values():
         assert math.isnan(figure(table))
-    assert math.isnan(module.coverage_at_risk(table, 0.5))
+    assert math.isnan(module.cells_coverage(table, 0.5))
 
 
 def adversarial(rng):
@@ -133,7 +133,7 @@ def adversarial(rng):
 @pytest.mark.parametrize('name', [*FIGURES, 'coverage_at_risk'])
 def test_bounds_hold_for_a_thousand_distributions_and_are_attained(name):
     rng = np.random.default_rng(3)
-    figure = FIGURES.get(name, lambda table: module.coverage_at_risk(table, 0.3))
+    figure = FIGURES.get(name, lambda table: module.cells_coverage(table, 0.3))
     closest = 0.0
     for _ in range(1000):
         table, spread, conf, correct = adversarial(rng)
@@ -150,7 +150,7 @@ def test_the_bound_of_augrc_has_a_formula():
     table, spread, *_ = adversarial(np.random.default_rng(4))
     count, right, _ = table
     expected = 50 * ((count - right) * right)[spread > 0].sum() / count.sum() ** 2
-    figure = module.area_under_generalized_risk_coverage
+    figure = module.cells_augrc
     assert module.order_bound(figure, table, spread).item() == pytest.approx(expected.item())
 
 

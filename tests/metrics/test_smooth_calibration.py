@@ -16,7 +16,7 @@ def cells(conf, correct):
 
 
 def smooth_error(conf, correct):
-    return module.smooth_calibration_error(cells(conf, correct).table()).item()
+    return module.cells_smooth_error(cells(conf, correct).table()).item()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_relplot_prints_the_same(n, share, printed):
 
 
 def test_edge_values():
-    assert math.isnan(module.smooth_calibration_error(ConfidenceCells().table()))
+    assert math.isnan(module.cells_smooth_error(ConfidenceCells().table()))
     for value, correct in ((1.0, True), (0.0, False)):
         assert smooth_error(np.full(5, value), np.full(5, correct)) == pytest.approx(0, abs=1e-9)
     # All residuals are alike and in one place, whose integral is 1 at any width.
@@ -69,7 +69,7 @@ def test_fine_cells_lie_within_their_bound(monkeypatch):
         fine = ConfidenceCells(bits=bits).add(conf, correct)
         exact = ConfidenceCells(exact_limit=20_000).add(conf, correct)
         assert not fine.exact and exact.exact
-        value, reference = (module.smooth_calibration_error(c.table()) for c in (fine, exact))
+        value, reference = (module.cells_smooth_error(c.table()) for c in (fine, exact))
         bound = module.smooth_error_bound(fine.table(), fine.spread())
         assert 0 < abs(value - reference) <= bound
         assert module.smooth_error_bound(exact.table(), exact.spread()) == 0

@@ -121,6 +121,7 @@ def test_only_shared_images_are_put_side_by_side(runs):
     [
         ('reliability', ['--overlay', '--zoom', '80', '100', '--num-bins', '25'], 'a/b.pdf'),
         ('reliability', ['--equal-mass', '--names', 'one', 'two'], 'c.png'),
+        ('risk', ['--overlay'], 'r.pdf'),
         ('maps', [], 'd.png'),
         ('worst', [], 'e.svg'),
     ],

@@ -26,6 +26,7 @@ SHARE /= SHARE.sum()
 EFFECTS = {'differ': (0.6, 0.3), 'differ in each bin': (0.2, 1.0)}
 PIXELS, CONCENTRATION = 5000, 20
 COVERAGE = 0.95
+KINDS = ('ours', 'basic bootstrap', 'its quantiles')
 
 
 def accuracies(error):
@@ -56,36 +57,27 @@ def clustered(rng, error, count, effects):
     return torch.from_numpy(cells.reshape(count, 3, BINS, PER_BIN).sum(axis=-1))
 
 
-def ours(bins, draws):
-    options = dict(coverage=COVERAGE, num_bootstrap=draws, seed=0, highest={})
-    return gap_intervals({'ECE': binned_calibration_error}, bins, **options)['ECE']
-
-
-def of_quantiles(bins, draws):
+def intervals_of(bins, draws):
+    """Return the ends of each kind of interval."""
+    options = dict(coverage=COVERAGE, num_bootstrap=draws, seed=0)
+    ours = gap_intervals({'ECE': binned_calibration_error}, bins, **options, highest={})['ECE']
     errors = [
         binned_calibration_error((weights @ bins.flatten(1)).unflatten(1, (3, BINS)))
         for weights in drawn_weights(len(bins), num_bootstrap=draws, seed=0)
     ]
-    return torch.cat(errors).quantile(tails_of(COVERAGE)).tolist()
+    low, high = torch.cat(errors).quantile(tails_of(COVERAGE)).tolist()
+    twice = 2 * binned_calibration_error(bins.sum(dim=0)).item()
+    basic = max(twice - high, 0), max(twice - low, 0)
+    return dict(zip(KINDS, (ours, basic, (low, high)), strict=True))
 
 
-def basic(bins, draws):
-    low, high = of_quantiles(bins, draws)
-    found = 2 * binned_calibration_error(bins.sum(dim=0)).item()
-    return max(found - high, 0), max(found - low, 0)
-
-
-METHODS = {'ours': ours, 'basic bootstrap': basic, 'its quantiles': of_quantiles}
-
-
-def held(draw, error, *, sets, draws, methods=METHODS, seed=0):
-    """Return, of each method, how often it held the true ECE, and its mean width."""
+def held(draw, error, *, sets, draws, seed=0):
+    """Return, of each kind of interval, how often it held the true ECE, and its mean width."""
     rng = np.random.default_rng(seed)
-    ends = {name: [] for name in methods}
+    ends = {name: [] for name in KINDS}
     for _ in range(sets):
-        bins = draw(rng)
-        for name in methods:
-            ends[name].append(METHODS[name](bins, draws))
+        for name, pair in intervals_of(draw(rng), draws).items():
+            ends[name].append(pair)
     found = {}
     for name, pairs in ends.items():
         low, high = np.array(pairs).T
@@ -98,13 +90,13 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('--sets', type=int, default=100, help='of predictions in each row')
-    parser.add_argument('--draws', type=int, default=500, help='of the bootstrap')
+    parser.add_argument('--draws', type=int, default=200, help='of the bootstrap')
     parser.add_argument('--predictions', type=int, nargs='*', default=[300, 1000, 5000])
     parser.add_argument('--images', type=int, nargs='*', default=[10, 50, 200])
     parser.add_argument('--errors', type=float, nargs='+', default=[0, 3, 10], help='true ECEs')
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(f'| units | true ECE | {" | ".join(METHODS)} |\n|---|--:|{"--:|" * len(METHODS)}')
+    print(f'| units | true ECE | {" | ".join(KINDS)} |\n|---|--:|{"--:|" * len(KINDS)}')
 
     def row(units, error, draw):
         found = held(draw, error, sets=args.sets, draws=args.draws)
