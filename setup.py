@@ -52,7 +52,7 @@ setup(
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     packages=find_packages(include=['mmcalib', 'mmcalib.*']),
-    package_data={'mmcalib.reports': ['published.json']},
+    package_data={'mmcalib.reports': ['paper_numbers.json']},
     python_requires='>=3.10',
     install_requires=[
         'torch>=2.1',
@@ -87,6 +87,7 @@ setup(
         'vis': ['tensorboard', 'wandb'],
         'test': [
             'pytest',
+            'pytest-xdist',
             'ruff',
             'netcal',
             'onnx',

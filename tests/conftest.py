@@ -3,6 +3,9 @@ import socket
 
 import pytest
 
+# Before torch is imported: the tests' own processes share the cores.
+os.environ.setdefault('OMP_NUM_THREADS', '1')
+
 # A machine of the README's has no GPU; whatever else is skipped there, a broken installation hides.
 EXPECTED_SKIPS = ('needs a GPU',)
 _unexpected = pytest.StashKey[list]()

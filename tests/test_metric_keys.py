@@ -3,7 +3,7 @@
 import pytest
 
 from mmcalib import metric_keys as keys
-from mmcalib.metrics.definitions import NAMES, WITH_LEVEL
+from mmcalib.metrics.metric_definitions import NAMES, WITH_LEVEL
 
 # Of Brier's score and its parts, and in nats; docs/metrics.md has the units.
 NOT_IN_PERCENT = ('NLL', 'Brier', 'reliability', 'resolution', 'uncertainty')

@@ -26,7 +26,7 @@ def test_what_contributing_names_is_there():
 @pytest.mark.parametrize(
     ('file', 'name'),
     [
-        ('mmcalib/metrics/definitions.py', 'DEFINITIONS'),
+        ('mmcalib/metrics/metric_definitions.py', 'DEFINITIONS'),
         ('tests/losses/test_all_losses.py', 'LOSSES'),
         ('mmcalib/losses/label_smoothing.py', 'formula'),
         ('mmcalib/losses/label_smoothing.py', 'by_hand'),

@@ -6,18 +6,18 @@ The new checkpoint is one of the same model, for every tool that reads the old o
 import argparse
 import inspect
 
-from mmcalib.hooks.broken_samples import SampleError
+from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.temperature_scaler import CRITERIA
-from mmcalib.reports.calibration_summary import print_calibration
-from mmcalib.runs.calibration_refusals import check_out, check_splits
+from mmcalib.reports.calibration_closing_table import print_calibration
+from mmcalib.runs.calibration_preconditions import check_out, check_splits
 from mmcalib.runs.checkpoint_calibration import SPLITS, CalibrationOptions, calibrate_checkpoint
-from mmcalib.runs.checkpoints import check_checkpoint
+from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import add_runner_arguments
-from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
-from mmcalib.runs.drawn_predictions import NUM_SAMPLES
+from mmcalib.runs.load_config import load_config, set_loader_defaults, set_work_dir
 from mmcalib.runs.preflight import check_config
 from mmcalib.runs.runner import build_runner
+from mmcalib.runs.sampled_predictions import NUM_SAMPLES
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:

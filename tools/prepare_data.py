@@ -27,7 +27,7 @@ def without_torch() -> None:
 
 without_torch()
 
-from mmcalib.datasets.folder_check import CHECKS, Report, check, source  # noqa: E402
+from mmcalib.datasets.unpacked_data_check import CHECKS, Report, check, source  # noqa: E402
 
 
 def parse_args() -> argparse.Namespace:

@@ -7,8 +7,8 @@ tools/quote_results.py
 import argparse
 from pathlib import Path
 
-from mmcalib.reports.quotations import read_measured, with_measured
-from mmcalib.run_files import whole_file
+from mmcalib.reports.quoted_numbers import read_measured, with_measured
+from mmcalib.work_dir_files import whole_file
 
 ROOT = Path(__file__).resolve().parents[1]
 

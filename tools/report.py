@@ -11,10 +11,10 @@ from pathlib import Path
 from rich.console import Console
 
 from mmcalib.metrics import PROTOCOLS
-from mmcalib.reports import formats
-from mmcalib.reports.collect import collect_runs
-from mmcalib.reports.tables import tables_of
-from mmcalib.run_files import whole_file
+from mmcalib.reports import output_formats
+from mmcalib.reports.collect_runs import collect_runs
+from mmcalib.reports.group_runs import tables_of
+from mmcalib.work_dir_files import whole_file
 
 FORMATS = ('text', 'markdown', 'csv', 'json', 'html')
 SUFFIXES = {'.txt': 'text', '.md': 'markdown', '.csv': 'csv', '.json': 'json', '.html': 'html'}
@@ -54,17 +54,21 @@ def main() -> None:
         parser.error(str(error))
     tables = tables_of(runs, args.protocol)
     if kind in ('csv', 'json'):
-        content = formats.comma_separated(tables) if kind == 'csv' else formats.measured(tables)
-        print('\n'.join(formats.notes(tables, others)), file=sys.stderr)
+        content = (
+            output_formats.comma_separated(tables)
+            if kind == 'csv'
+            else output_formats.measured(tables)
+        )
+        print('\n'.join(output_formats.notes(tables, others)), file=sys.stderr)
     elif kind == 'html':
         from mmcalib.reports import html  # takes matplotlib along
 
         content = html.build_page(tables, others, args.folders)
     elif kind == 'markdown':
-        content = formats.markdown(tables, others)
+        content = output_formats.markdown(tables, others)
     else:
-        width = Console().width if sys.stdout.isatty() and not args.out else formats.WIDTH
-        content = formats.text(tables, others, width)
+        width = Console().width if sys.stdout.isatty() and not args.out else output_formats.WIDTH
+        content = output_formats.text(tables, others, width)
     if args.out:
         with whole_file(args.out) as path:
             path.write_text(content + '\n', encoding='utf-8')

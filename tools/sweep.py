@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep_figure
+from mmcalib.runs.execute_sweep import run_sweep
 from mmcalib.runs.sweep_plan import SweepPlan, default_work_dir, parse_parameter
-from mmcalib.runs.sweep_run import run_sweep
 
 STOPPED = 130  # what a shell reports after Ctrl-C
 

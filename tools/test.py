@@ -9,17 +9,17 @@ import mmengine
 from mmengine.dist import is_main_process
 from mmengine.evaluator import DumpResults
 
-from mmcalib.hooks.broken_samples import SampleError
-from mmcalib.hooks.complete_weights import CheckpointError
-from mmcalib.run_files import check_writable, whole_file
-from mmcalib.runs.checkpoints import check_checkpoint
+from mmcalib.hooks.name_broken_samples_hook import SampleError
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import (
     add_limit_argument,
     add_runner_arguments,
     add_split_argument,
     end_with,
 )
-from mmcalib.runs.config import (
+from mmcalib.runs.data_preflight import DataError, check_run_data
+from mmcalib.runs.load_config import (
     add_calibration,
     enable_drawing,
     enable_tta,
@@ -30,11 +30,11 @@ from mmcalib.runs.config import (
     test_on_validation,
     use_evaluation,
 )
-from mmcalib.runs.data_check import DataError, check_run_data
 from mmcalib.runs.preflight import check_amp, check_config
-from mmcalib.runs.results import keep_other_results
+from mmcalib.runs.results_writer import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
-from mmcalib.runs.screen import ConfigError, log_start
+from mmcalib.runs.terminal_output import ConfigError, log_start
+from mmcalib.work_dir_files import check_writable, whole_file
 
 METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
 

@@ -4,17 +4,17 @@ import argparse
 import os
 import sys
 
-from mmcalib.hooks.broken_samples import SampleError
-from mmcalib.hooks.complete_weights import CheckpointError
-from mmcalib.run_files import WorkDirInUse
-from mmcalib.runs.checkpoints import check_checkpoint, resume_latest
+from mmcalib.hooks.name_broken_samples_hook import SampleError
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.runs.checkpoint_choice import check_checkpoint, resume_latest
 from mmcalib.runs.command_line import (
     add_limit_argument,
     add_runner_arguments,
     add_split_argument,
     end_with,
 )
-from mmcalib.runs.config import (
+from mmcalib.runs.data_preflight import DataError
+from mmcalib.runs.load_config import (
     DATALOADERS,
     limit_samples,
     load_config,
@@ -22,10 +22,10 @@ from mmcalib.runs.config import (
     set_work_dir,
     test_on_validation,
 )
-from mmcalib.runs.data_check import DataError
 from mmcalib.runs.preflight import check_amp, check_config
 from mmcalib.runs.runner import train_and_test
-from mmcalib.runs.screen import ConfigError
+from mmcalib.runs.terminal_output import ConfigError
+from mmcalib.work_dir_files import WorkDirInUse
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:

@@ -9,7 +9,7 @@ tools/visualize.py worst work_dirs/mbls/digit_scenes --out worst.png
 import argparse
 from pathlib import Path
 
-from mmcalib.reports import run_figures
+from mmcalib.reports import run_plots
 
 
 def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -38,9 +38,9 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
 def main() -> None:
     parser, args = parse_args()
     try:
-        names = run_figures.names_of(args.runs, args.names)
+        names = run_plots.names_of(args.runs, args.names)
         if args.kind == 'reliability':
-            figure = run_figures.reliability_figure(
+            figure = run_plots.reliability_figure(
                 args.runs,
                 names,
                 num_bins=args.num_bins,
@@ -49,9 +49,9 @@ def main() -> None:
                 zoom=args.zoom,
             )
         elif args.kind == 'risk':
-            figure = run_figures.risk_coverage_figure(args.runs, names, overlay=args.overlay)
+            figure = run_plots.risk_coverage_figure(args.runs, names, overlay=args.overlay)
         else:
-            figure = run_figures.confidence_map_figure(args.runs, names, worst=args.kind == 'worst')
+            figure = run_plots.confidence_map_figure(args.runs, names, worst=args.kind == 'worst')
         Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(args.out, dpi=args.dpi)
     except (FileNotFoundError, ValueError) as error:

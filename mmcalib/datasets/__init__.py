@@ -1,7 +1,7 @@
 """Datasets that neither toolbox has."""
 
 from mmcalib.datasets.digits import Digits, DigitScenes
-from mmcalib.datasets.even_subset import EvenSubset
+from mmcalib.datasets.evenly_spaced_subset import EvenSubset
 from mmcalib.datasets.newsgroups import Newsgroups20
 from mmcalib.datasets.seeded_split import seeded_split
 from mmcalib.datasets.tiny_imagenet import TinyImageNet

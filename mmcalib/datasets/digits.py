@@ -4,7 +4,7 @@ import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from mmcalib.inputs import check_choice, check_number
+from mmcalib.argument_checks import check_choice, check_number
 
 CLASSES = tuple(str(digit) for digit in range(10))
 SPLITS = {'train': slice(0, 800), 'val': slice(800, 1000), 'test': slice(1000, 1797)}

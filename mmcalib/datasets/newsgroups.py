@@ -10,8 +10,8 @@ import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from mmcalib.datasets.data_sources import SOURCES
-from mmcalib.inputs import check_choice, check_integer
+from mmcalib.argument_checks import check_choice, check_integer
+from mmcalib.datasets.download_sources import SOURCES
 
 GROUPS = (
     'alt.atheism', 'comp.graphics', 'comp.os.ms-windows.misc', 'comp.sys.ibm.pc.hardware',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mmcalib.datasets.data_sources import SOURCES
+from mmcalib.datasets.download_sources import SOURCES
 
 ANNOTATIONS = 'val/val_annotations.txt'
 

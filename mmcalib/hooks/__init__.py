@@ -1,15 +1,15 @@
 """What happens when, in a run."""
 
-from mmcalib.hooks.accuracy_floor import AccuracyFloorCheckpointHook
-from mmcalib.hooks.checkpoint_meta import CheckpointMeta
-from mmcalib.hooks.complete_weights import CompleteWeights
-from mmcalib.hooks.confidence_map import ConfidenceMapHook
-from mmcalib.hooks.logit_distance import LogitDistanceHook
-from mmcalib.hooks.loss_schedule import LossScheduleHook
-from mmcalib.hooks.reliability_diagram import ReliabilityDiagramHook
-from mmcalib.hooks.same_buffers import SameBuffersHook
-from mmcalib.hooks.same_classes import SameClasses
-from mmcalib.hooks.vocabulary import VocabularyHook, fit_vocabulary
+from mmcalib.hooks.accuracy_floor_hook import AccuracyFloorCheckpointHook
+from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
+from mmcalib.hooks.confidence_map_hook import ConfidenceMapHook
+from mmcalib.hooks.logit_distance_hook import LogitDistanceHook
+from mmcalib.hooks.loss_schedule_hook import LossScheduleHook
+from mmcalib.hooks.reliability_diagram_hook import ReliabilityDiagramHook
+from mmcalib.hooks.require_complete_weights_hook import CompleteWeights
+from mmcalib.hooks.require_same_classes_hook import SameClasses
+from mmcalib.hooks.same_buffers_hook import SameBuffersHook
+from mmcalib.hooks.vocabulary_hook import VocabularyHook, fit_vocabulary
 
 __all__ = [
     'AccuracyFloorCheckpointHook',

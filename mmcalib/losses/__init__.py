@@ -3,13 +3,13 @@
 from mmcalib.losses.batch_loss import BatchLoss
 from mmcalib.losses.brier import BrierLoss, brier
 from mmcalib.losses.bsce import BSCELoss, bsce
-from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.combined_loss import CombinedLoss
 from mmcalib.losses.confidence_penalty import ConfidencePenaltyLoss, confidence_penalty
 from mmcalib.losses.dual_focal import DualFocalLoss, dual_focal
 from mmcalib.losses.inverse_focal import InverseFocalLoss, inverse_focal
 from mmcalib.losses.l1_ace import L1ACELoss
 from mmcalib.losses.label_smoothing import LabelSmoothingLoss, label_smoothing
+from mmcalib.losses.loss_contract import CalibrationLoss
 from mmcalib.losses.margin_label_smoothing import (
     MarginLabelSmoothingLoss,
     margin_label_smoothing,

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from mmcalib.inputs import at_least_single
-from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.call_checks import row_weights
+from mmcalib.argument_checks import at_least_single
+from mmcalib.losses.contract_checks import row_weights
+from mmcalib.losses.loss_contract import CalibrationLoss
 
 
 class BatchLoss(CalibrationLoss):

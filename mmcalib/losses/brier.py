@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import per_class, shares_of
+from mmcalib.losses.loss_contract import CalibrationLoss
 
 
 def brier(logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None) -> Tensor:

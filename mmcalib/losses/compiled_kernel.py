@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from mmcalib.inputs import at_least_single
+from mmcalib.argument_checks import at_least_single
 
 # How many sets of numbers are compiled in.
 CONSTANTS = 2

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.inputs import check_choice, check_integer
+from mmcalib.argument_checks import check_choice, check_integer
 from mmcalib.losses.batch_loss import BatchLoss, divide
 from mmcalib.losses.cross_entropy import shares_of
 

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.calibration_loss import CalibrationLoss
 from mmcalib.losses.cross_entropy import nll, nll_and_gradient
+from mmcalib.losses.loss_contract import CalibrationLoss
 
 
 def label_smoothing(

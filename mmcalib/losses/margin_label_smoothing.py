@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.inputs import check_choice
-from mmcalib.losses.calibration_loss import CLASS_REDUCTIONS, CalibrationLoss
+from mmcalib.argument_checks import check_choice
 from mmcalib.losses.cross_entropy import cross_entropy, nll_and_gradient
+from mmcalib.losses.loss_contract import CLASS_REDUCTIONS, CalibrationLoss
 
 
 def margin_penalty(logits: Tensor, margin: float, class_reduction: str = 'mean') -> Tensor:

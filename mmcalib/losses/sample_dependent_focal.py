@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from mmengine.registry import MODELS
 
-from mmcalib.inputs import check_number
-from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.argument_checks import check_number
+from mmcalib.losses.loss_contract import CalibrationLoss
 from mmcalib.losses.softmax_focal import softmax_focal
 
 FLSD_SCHEDULE = ((0.2, 5.0), (1.0, 3.0))

@@ -4,10 +4,10 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.inputs import check_number
-from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.argument_checks import check_number
 from mmcalib.losses.cross_entropy import cross_entropy
 from mmcalib.losses.label_neighbourhood import gaussian_kernel, neighbourhood_shares
+from mmcalib.losses.loss_contract import CalibrationLoss
 
 
 @MODELS.register_module()

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.loss_contract import CalibrationLoss
 
 
 def factor_of(weight: Tensor, *, gamma: float, detach_weight: bool) -> Tensor:

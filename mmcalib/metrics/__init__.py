@@ -1,32 +1,6 @@
 """Calibration metrics: registered in mmengine, computed in pure torch."""
 
-from mmcalib.metrics.bin_conventions import CONVENTIONS
-from mmcalib.metrics.bin_estimates import (
-    binned_average_error,
-    binned_debiased_error,
-    binned_reliability,
-    binned_resolution,
-    binned_uncertainty,
-)
-from mmcalib.metrics.bin_tables import classwise_bins, equal_mass_bins, equal_width_bins
-from mmcalib.metrics.calibration_errors import (
-    binned_accuracy,
-    binned_calibration_error,
-    binned_classwise_error,
-    binned_confidence,
-    binned_maximum_error,
-    binned_overconfidence_error,
-    binned_root_mean_square_error,
-    equal_mass_error,
-    equal_mass_error_bound,
-)
-from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
-from mmcalib.metrics.calibration_state import CalibrationState
-from mmcalib.metrics.calibration_statistics import CalibrationStatistics
-from mmcalib.metrics.confidence_cells import ConfidenceCells
-from mmcalib.metrics.definitions import NAMES
-from mmcalib.metrics.foreground_iou import ForegroundIoU
-from mmcalib.metrics.functional import (
+from mmcalib.metrics.array_functions import (
     accuracy,
     adaptive_calibration_error,
     average_calibration_error,
@@ -41,7 +15,35 @@ from mmcalib.metrics.functional import (
     root_mean_square_calibration_error,
     smooth_calibration_error,
 )
-from mmcalib.metrics.functional_selective import (
+from mmcalib.metrics.bin_conventions import CONVENTIONS
+from mmcalib.metrics.bin_estimates import (
+    binned_average_error,
+    binned_debiased_error,
+    binned_reliability,
+    binned_resolution,
+    binned_uncertainty,
+)
+from mmcalib.metrics.bin_tables import classwise_bins, equal_mass_bins, equal_width_bins
+from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
+from mmcalib.metrics.confidence_cells import ConfidenceCells
+from mmcalib.metrics.errors_of_bins import (
+    binned_accuracy,
+    binned_calibration_error,
+    binned_classwise_error,
+    binned_confidence,
+    binned_maximum_error,
+    binned_overconfidence_error,
+    binned_root_mean_square_error,
+    equal_mass_error,
+    equal_mass_error_bound,
+)
+from mmcalib.metrics.foreground_iou import ForegroundIoU
+from mmcalib.metrics.mergeable_state import CalibrationState
+from mmcalib.metrics.metric_definitions import NAMES
+from mmcalib.metrics.predictions import Prediction
+from mmcalib.metrics.saved_statistics import CalibrationStatistics
+from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.metrics.selective_array_functions import (
     area_under_generalized_risk_coverage,
     area_under_risk_coverage,
     coverage_at_risk,
@@ -49,8 +51,6 @@ from mmcalib.metrics.functional_selective import (
     failure_fpr95,
     risk_at_coverage,
 )
-from mmcalib.metrics.predictions import Prediction
-from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.metrics.selective_prediction import (
     cells_augrc,
     cells_aurc,

@@ -15,15 +15,15 @@ from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import Tensor
 
-from mmcalib.inputs import check_integer
-from mmcalib.metrics.calibration_state import CalibrationState
-from mmcalib.metrics.calibration_statistics import CalibrationStatistics, check_suffix
-from mmcalib.metrics.definitions import OfBins, OfMean, definition_of
+from mmcalib.argument_checks import check_integer
+from mmcalib.distributed import warn_if_models_differ
+from mmcalib.metrics.mergeable_state import CalibrationState
+from mmcalib.metrics.metric_definitions import OfBins, OfMean, definition_of
 from mmcalib.metrics.predictions import Prediction
 from mmcalib.metrics.sampler_padding import SamplerPadding
+from mmcalib.metrics.saved_statistics import CalibrationStatistics, check_suffix
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.metrics.shared_reader import SharedReader
-from mmcalib.several_processes import warn_if_models_differ
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
@@ -78,7 +78,7 @@ class CalibrationMetric(BaseMetric):
         num_bootstrap: How many times the images are drawn again.
         seed: Of these draws.
         out_file: A ``.json`` or ``.npz`` file, written at each evaluation, for the
-            :class:`~mmcalib.metrics.calibration_statistics.CalibrationStatistics`.
+            :class:`~mmcalib.metrics.saved_statistics.CalibrationStatistics`.
         collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
         prefix: Replaces ``calibration`` in the keys, so that two metrics fit in one evaluator.
         collect_dir: See mmengine's ``BaseMetric``.

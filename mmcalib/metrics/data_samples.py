@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmcalib.inputs import at_least_single, check_labels
+from mmcalib.argument_checks import at_least_single, check_labels
 from mmcalib.metrics.predictions import (
     SUM_TOLERANCE,
     Prediction,

@@ -10,7 +10,7 @@ from torch import Tensor
 from mmcalib.metrics.bin_conventions import Convention
 from mmcalib.metrics.bin_tables import add_classes
 from mmcalib.metrics.confidence_cells import ConfidenceCells
-from mmcalib.metrics.definitions import OfCells, OfClasses
+from mmcalib.metrics.metric_definitions import OfCells, OfClasses
 from mmcalib.metrics.predictions import Prediction
 
 

@@ -1,7 +1,7 @@
 """Models that neither toolbox has."""
 
 from mmcalib.models.efficientnet_lite import EfficientNetLiteInit
-from mmcalib.models.gpool_cnn import GlobalPoolingCNN
+from mmcalib.models.global_pooling_cnn import GlobalPoolingCNN
 from mmcalib.models.grid_pooling import GridAveragePooling
 from mmcalib.models.text_data_preprocessor import TextDataPreprocessor
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.datasets.data_sources import missing_file_message
+from mmcalib.datasets.download_sources import missing_file_message
 
 
 def vector_size(vectors: str | Sequence[str]) -> int:

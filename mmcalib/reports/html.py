@@ -13,14 +13,14 @@ from string import Template
 from matplotlib.figure import Figure
 from rich.progress import track
 
-from mmcalib.reports import run_figures
-from mmcalib.reports.cell_texts import cells, header
-from mmcalib.reports.formats import others_left_out
-from mmcalib.reports.results_file import ReportedRun
+from mmcalib.reports import run_plots
+from mmcalib.reports.group_runs import Table
+from mmcalib.reports.output_formats import others_left_out
+from mmcalib.reports.results_reader import ReportedRun
 from mmcalib.reports.sweep_summary import read_sweep
-from mmcalib.reports.tables import Table
-from mmcalib.run_files import SWEEP
+from mmcalib.reports.table_cell_texts import cells, header
 from mmcalib.visualization import draw_sweeps
+from mmcalib.work_dir_files import SWEEP
 
 SUFFIX = '.html'
 DPI = 110
@@ -66,8 +66,8 @@ def build_page(
     missing, broken or not yet far enough, is left out of it and named.
 
     Args:
-        tables: Of :func:`mmcalib.reports.tables.tables_of`.
-        others: What is in none of them, of :func:`mmcalib.reports.collect.collect_runs`.
+        tables: Of :func:`mmcalib.reports.group_runs.tables_of`.
+        others: What is in none of them, of :func:`mmcalib.reports.collect_runs.collect_runs`.
         folders: Where to look for sweeps.
         title: Of the page.
     """
@@ -92,23 +92,23 @@ def build_page(
 
 def _figures(table: Table) -> tuple[list[str], list[str]]:
     """Return the figures of a table, and notes of what cannot be drawn."""
-    statistics, notes = _first_of_each(table, run_figures.read_statistics, 'reliability diagram')
-    maps, broken = _first_of_each(table, run_figures.read_maps, None)
+    statistics, notes = _first_of_each(table, run_plots.read_statistics, 'reliability diagram')
+    maps, broken = _first_of_each(table, run_plots.read_maps, None)
     notes += broken
     wanted = []
     paths, names = [run.path for run in statistics.values()], list(statistics)
     if paths:
-        draw = partial(run_figures.reliability_figure, paths, names)
+        draw = partial(run_plots.reliability_figure, paths, names)
         wanted.append(('Reliability diagrams, one run each', draw))
     if len(paths) > 1:
         wanted.append(('The same in one panel', partial(draw, overlay=True)))
     paths, names = [run.path for run in maps.values()], list(maps)
     if paths:
-        draw = partial(run_figures.confidence_map_figure, paths, names)
+        draw = partial(run_plots.confidence_map_figure, paths, names)
         wanted.append(('Confidence maps, one run of each loss', draw))
     for path, name in zip(paths, names, strict=True):
-        if run_figures.read_maps(path).worst:
-            draw = partial(run_figures.confidence_map_figure, [path], [name], worst=True)
+        if run_plots.read_maps(path).worst:
+            draw = partial(run_plots.confidence_map_figure, [path], [name], worst=True)
             wanted.append((f'Worst-calibrated test images, {name}', draw))
     drawn = []
     for caption, draw in wanted:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mmcalib.metric_keys import ECE, columns_of, metric_heading
-from mmcalib.reports.cell_texts import mean_and_deviation
-from mmcalib.run_files import SWEEP, whole_file
+from mmcalib.reports.table_cell_texts import mean_and_deviation
 from mmcalib.visualization.sweep_figure import draw_sweeps
+from mmcalib.work_dir_files import SWEEP, whole_file
 
 TABLE = 'sweep.md'
 NOT_FOR_SELECTION = 'not used for selection'

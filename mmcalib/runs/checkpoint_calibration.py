@@ -12,29 +12,29 @@ from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
 from mmcalib import __version__
-from mmcalib.hooks.broken_samples import name_samples
-from mmcalib.inputs import check_choice, check_integer
+from mmcalib.argument_checks import check_choice, check_integer
+from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
-from mmcalib.run_files import whole_file
-from mmcalib.runs.before_and_after import (
+from mmcalib.runs.before_and_after_calibration import (
     COMPARED_METRICS,
     BeforeAndAfter,
     measure_before_and_after,
 )
-from mmcalib.runs.calibration_refusals import check_not_calibrated, check_splits
-from mmcalib.runs.data_check import check_run_data
-from mmcalib.runs.drawn_predictions import NUM_SAMPLES, DrawnPredictions, draw_predictions
-from mmcalib.runs.model_logits import reader_of_all
-from mmcalib.runs.predicting_layer import (
+from mmcalib.runs.calibration_preconditions import check_not_calibrated, check_splits
+from mmcalib.runs.data_preflight import check_run_data
+from mmcalib.runs.foldable_layer import (
     TOLERANCE,
     check_bias,
     find_predicting_layers,
     fold_layers,
     keys_in_checkpoint,
 )
-from mmcalib.runs.results import CALIBRATION, describe_dataset
-from mmcalib.runs.screen import log_start
+from mmcalib.runs.model_logits import reader_of_all
+from mmcalib.runs.results_writer import CALIBRATION, describe_dataset
+from mmcalib.runs.sampled_predictions import NUM_SAMPLES, DrawnPredictions, draw_predictions
+from mmcalib.runs.terminal_output import log_start
+from mmcalib.work_dir_files import whole_file
 
 SPLITS = ('val', 'test')
 
@@ -89,7 +89,8 @@ def calibrate_checkpoint(
 
     Raises:
         ValueError: If no linear layer makes the model's logits, as found by running it; for what
-            :mod:`~mmcalib.runs.calibration_refusals` refuses; for data that determine no scaling.
+            :mod:`~mmcalib.runs.calibration_preconditions` refuses; for data that determine no
+            scaling.
     """
     forced = check_splits(runner.cfg, split=options.split, test=options.test, force=options.force)
     content = read_checkpoint(checkpoint)

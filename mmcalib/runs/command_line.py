@@ -8,8 +8,8 @@ from typing import NoReturn
 
 from mmengine.config import DictAction
 
-from mmcalib.runs.config import SPLITS
-from mmcalib.several_processes import is_first_process
+from mmcalib.distributed import is_first_process
+from mmcalib.runs.load_config import SPLITS
 
 
 class ConfigOptions(DictAction):

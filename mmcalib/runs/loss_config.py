@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from mmengine.registry import MODELS
 
-from mmcalib.runs.constructors import constructor_parameters, find_kind
+from mmcalib.runs.constructor_arguments import constructor_parameters, find_kind
 
 # Said of every loss that has them, also where the config leaves them at their defaults.
 NAMED_PARAMETERS = ('margin', 'alpha', 'gamma', 'avg_non_ignore')

@@ -46,7 +46,8 @@ def run_jobs(
         jobs: The commands.
         at_once: How many run at a time.
         gpus: GPUs of each, where there are any.
-        lock: A file descriptor to keep open in all of them, of :func:`~mmcalib.run_files.locked`.
+        lock: A file descriptor to keep open in all of them, of
+            :func:`~mmcalib.work_dir_files.locked`.
         done: Called with every job that has ended and its status, from one thread at a time.
 
     Returns:

@@ -11,11 +11,11 @@ from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
-from mmcalib.datasets.data_sources import missing_data_message, missing_vectors_message
+from mmcalib.datasets.download_sources import missing_data_message, missing_vectors_message
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
-from mmcalib.run_files import RESULTS, check_writable
-from mmcalib.runs.constructors import quiet_imports
-from mmcalib.runs.option_names import check_constructors, did_you_mean, nearest
+from mmcalib.runs.constructor_arguments import quiet_imports
+from mmcalib.runs.misspelt_options import check_constructors, did_you_mean, nearest
+from mmcalib.work_dir_files import RESULTS, check_writable
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 # Of the metrics in `CalibrationMetric`, those of which more is better, or that are no error.

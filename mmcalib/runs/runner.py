@@ -15,14 +15,22 @@ from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 
-from mmcalib.hooks.broken_samples import BrokenSamples
-from mmcalib.hooks.checkpoint_meta import CheckpointMeta
-from mmcalib.hooks.complete_weights import CompleteWeights
+from mmcalib.distributed import is_first_process
+from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.drawing_hook import kept_statistics
-from mmcalib.hooks.same_classes import SameClasses
+from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
+from mmcalib.hooks.require_complete_weights_hook import CompleteWeights
+from mmcalib.hooks.require_same_classes_hook import SameClasses
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.reports.summary import find_diagram, summary
-from mmcalib.run_files import (
+from mmcalib.reports.closing_table import find_diagram, summary
+from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, best_checkpoint
+from mmcalib.runs.checkpoint_io import use_safe_files
+from mmcalib.runs.data_preflight import check_run_data
+from mmcalib.runs.loss_config import type_name
+from mmcalib.runs.results_writer import results_of
+from mmcalib.runs.terminal_output import QuietRunner, log_start
+from mmcalib.runs.training_fingerprint import trained_config
+from mmcalib.work_dir_files import (
     RESULTS,
     VALIDATION_RESULTS,
     experiment_name,
@@ -30,14 +38,6 @@ from mmcalib.run_files import (
     of_split,
     whole_file,
 )
-from mmcalib.runs.checkpoint_files import use_safe_files
-from mmcalib.runs.checkpoints import LAST_WEIGHTS, best_checkpoint
-from mmcalib.runs.data_check import check_run_data
-from mmcalib.runs.loss_config import type_name
-from mmcalib.runs.results import results_of
-from mmcalib.runs.screen import QuietRunner, log_start
-from mmcalib.runs.trained import trained_config
-from mmcalib.several_processes import is_first_process
 
 
 def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
@@ -141,7 +141,7 @@ def run_test(
     """Test, and leave what later tools read in the work dir.
 
     That is ``results.json`` with the metrics and what
-    :func:`~mmcalib.runs.results.results_of` says, and ``calibration.npz`` with what the
+    :func:`~mmcalib.runs.results_writer.results_of` says, and ``calibration.npz`` with what the
     ``CalibrationMetric`` has counted; see :func:`~mmcalib.hooks.drawing_hook.kept_statistics` for
     more than one. Of the split ``'val'`` their names end in ``_val``.
     """

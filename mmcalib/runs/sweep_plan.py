@@ -14,9 +14,9 @@ from mmengine.registry import MODELS
 
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.sweep_summary import Value, value_text
-from mmcalib.run_files import RESULTS, VALIDATION_RESULTS, experiment_name
 from mmcalib.runs.loss_config import loss_configs, loss_parameters, main_loss
 from mmcalib.runs.preflight import calibration_configs
+from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
 
 
 @dataclass

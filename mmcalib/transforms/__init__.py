@@ -1,6 +1,6 @@
 """Transforms that neither toolbox has."""
 
-from mmcalib.transforms.at_input_size import AtInputSize
+from mmcalib.transforms.evaluate_at_input_size import AtInputSize
 from mmcalib.transforms.pack_text import PackText
 
 __all__ = ['AtInputSize', 'PackText']

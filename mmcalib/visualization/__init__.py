@@ -2,15 +2,15 @@
 
 from mmcalib.visualization.confidence_map import draw_confidence_maps
 from mmcalib.visualization.figure_style import to_rgb
-from mmcalib.visualization.kept_confidence_maps import ConfidenceMaps, ConfidenceView
+from mmcalib.visualization.reliability_bands import reliability_of
 from mmcalib.visualization.reliability_diagram import draw_reliability
 from mmcalib.visualization.reliability_panels import Reliability
-from mmcalib.visualization.reliability_statistics import reliability_of
 from mmcalib.visualization.risk_coverage import (
     RiskCoverage,
     draw_risk_coverage,
     risk_coverage_of,
 )
+from mmcalib.visualization.saved_confidence_maps import ConfidenceMaps, ConfidenceView
 from mmcalib.visualization.sweep_figure import draw_sweeps
 
 __all__ = [

@@ -14,8 +14,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox, TransformedBbox
 
 from mmcalib.visualization.figure_style import GREY, percent
-from mmcalib.visualization.kept_confidence_maps import ConfidenceView
 from mmcalib.visualization.reliability_panels import draw_small
+from mmcalib.visualization.saved_confidence_maps import ConfidenceView
 
 PANELS = ('image', 'ground truth', 'prediction', 'confidence', 'errors')
 # Dark where sure, as in the paper, so that doubt lights up.

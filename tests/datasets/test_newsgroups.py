@@ -9,7 +9,7 @@ from sklearn.datasets import load_files
 from sklearn.utils import Bunch
 
 from mmcalib.datasets import Newsgroups20
-from mmcalib.datasets.data_sources import missing_data_message
+from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.datasets.newsgroups import GROUPS, SPLITS, Post, find_posts, read_text, split_posts
 
 

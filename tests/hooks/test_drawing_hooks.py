@@ -10,8 +10,8 @@ from commands import ROOT, call
 from mmcalib.hooks import ConfidenceMapHook, ReliabilityDiagramHook
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.data_samples import read_map, read_prediction
-from mmcalib.runs.config import load_config, set_loader_defaults
-from mmcalib.runs.config import test_on_validation as validate_in_test
+from mmcalib.runs.load_config import load_config, set_loader_defaults
+from mmcalib.runs.load_config import test_on_validation as validate_in_test
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
 from mmcalib.visualization import ConfidenceMaps
 
@@ -254,7 +254,7 @@ def test_bad_options_are_refused(hook, options, message):
 
 
 def test_images_come_from_their_files_where_they_fit(tmp_path):
-    from mmcalib.hooks.confidence_map import _image
+    from mmcalib.hooks.confidence_map_hook import _image
 
     bgr = np.zeros((6, 8, 3), np.uint8)
     bgr[..., 0] = 200

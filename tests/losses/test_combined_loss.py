@@ -4,7 +4,7 @@ import pytest
 import torch
 from mmengine.registry import MODELS
 
-from mmcalib.hooks.loss_schedule import find_losses
+from mmcalib.hooks.loss_schedule_hook import find_losses
 from mmcalib.losses import CombinedLoss, MDCALoss, SoftmaxFocalLoss
 
 TERMS = [dict(type='SoftmaxFocalLoss', gamma=3.0), dict(type='MDCALoss', loss_weight=5.0)]

@@ -25,8 +25,8 @@ from mmcalib.metrics import (
     Prediction,
 )
 from mmcalib.metrics import calibration_metric as module
-from mmcalib.metrics import calibration_state as state_module
 from mmcalib.metrics import confidence_cells as cells_module
+from mmcalib.metrics import mergeable_state as state_module
 
 
 def evaluate(samples, *metrics, batch=4, size=None):

@@ -5,11 +5,11 @@ import re
 
 import pytest
 from commands import call_here
-from test_run_figures import statistics, view
+from test_run_plots import statistics, view
 
-from mmcalib.reports import formats, html
-from mmcalib.reports.collect import collect_runs
-from mmcalib.reports.tables import tables_of
+from mmcalib.reports import html, output_formats
+from mmcalib.reports.collect_runs import collect_runs
+from mmcalib.reports.group_runs import tables_of
 from mmcalib.visualization import ConfidenceMaps
 
 WHOLE = {
@@ -83,10 +83,10 @@ def report(folder):
     runs, others = collect_runs([folder])
     tables = tables_of(runs)
     return [
-        formats.text(tables, others),
-        formats.markdown(tables, others),
-        formats.comma_separated(tables),
-        formats.measured(tables),
+        output_formats.text(tables, others),
+        output_formats.markdown(tables, others),
+        output_formats.comma_separated(tables),
+        output_formats.measured(tables),
         html.build_page(tables, others, [folder]),
     ]
 

@@ -15,11 +15,11 @@ from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from mmengine.runner import BaseLoop
 
 from mmcalib.posthoc import TemperatureScaler
-from mmcalib.runs.calibration_refusals import same_data
-from mmcalib.runs.config import load_config, set_loader_defaults
-from mmcalib.runs.drawn_predictions import draw_predictions
-from mmcalib.runs.results import describe_calibration
+from mmcalib.runs.calibration_preconditions import same_data
+from mmcalib.runs.load_config import load_config, set_loader_defaults
+from mmcalib.runs.results_writer import describe_calibration
 from mmcalib.runs.runner import build_runner
+from mmcalib.runs.sampled_predictions import draw_predictions
 
 DIGITS = ROOT / 'configs/ce/digits.py'
 SCENES = ROOT / 'configs/ce/digit_scenes.py'

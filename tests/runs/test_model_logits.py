@@ -4,8 +4,8 @@ import pytest
 import torch
 from tiny_models import classifier, fcn_head, images, scenes, segmentor
 
-from mmcalib.runs.drawn_predictions import draw_predictions
 from mmcalib.runs.model_logits import predictor, reader_of_all
+from mmcalib.runs.sampled_predictions import draw_predictions
 
 LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=8)
 BINARY = fcn_head(2, out_channels=1, threshold=0.3)

@@ -10,9 +10,9 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 from torch import nn
 
-from mmcalib.hooks.complete_weights import CheckpointError, _misfit
-from mmcalib.runs.checkpoints import check_checkpoint
-from mmcalib.runs.config import enable_tta, load_config, set_loader_defaults
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError, _misfit
+from mmcalib.runs.checkpoint_choice import check_checkpoint
+from mmcalib.runs.load_config import enable_tta, load_config, set_loader_defaults
 from mmcalib.runs.preflight import check_metrics
 from mmcalib.runs.runner import build_runner, run_test
 

@@ -8,12 +8,12 @@ from commands import ROOT
 from mmengine.config import Config, ConfigDict
 from mmengine.config.utils import MODULE2PACKAGE
 
-from mmcalib.datasets.data_sources import missing_data_message
-from mmcalib.run_files import experiment_name
-from mmcalib.runs.checkpoints import resume_latest
-from mmcalib.runs.config import enable_tta, load_config, set_loader_defaults, set_work_dir
-from mmcalib.runs.results import keep_other_results
+from mmcalib.datasets.download_sources import missing_data_message
+from mmcalib.runs.checkpoint_choice import resume_latest
+from mmcalib.runs.load_config import enable_tta, load_config, set_loader_defaults, set_work_dir
+from mmcalib.runs.results_writer import keep_other_results
 from mmcalib.runs.runner import build_runner
+from mmcalib.work_dir_files import experiment_name
 
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 

@@ -6,8 +6,8 @@ import pytest
 from commands import ROOT, call_here
 from mmengine.config import Config
 
-from mmcalib.reports.collect import collect_runs
-from mmcalib.runs.config import add_calibration, limit_samples, load_config, set_work_dir
+from mmcalib.reports.collect_runs import collect_runs
+from mmcalib.runs.load_config import add_calibration, limit_samples, load_config, set_work_dir
 
 
 def iterations(limit, batch_size):

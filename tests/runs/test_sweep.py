@@ -12,12 +12,12 @@ import pytest
 from commands import ROOT, call, call_here
 
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table
-from mmcalib.run_files import locked
-from mmcalib.runs.config import load_config
+from mmcalib.runs.execute_sweep import _train, run_sweep
+from mmcalib.runs.load_config import load_config
 from mmcalib.runs.parallel_commands import Job, environment, run_jobs
 from mmcalib.runs.sweep_plan import SweepPlan, SweepTraining, option_keys, parse_parameter
 from mmcalib.runs.sweep_progress import duration_text, progress_of
-from mmcalib.runs.sweep_run import _train, run_sweep
+from mmcalib.work_dir_files import locked
 
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 # Does what train.py and test.py leave, with an ECE that is least at margin=6 on validation data

@@ -1,0 +1,212 @@
+"""Confidence maps of a segmentor's test images, and a gallery of the worst."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+import torch
+from mmengine import fileio
+from mmengine.dist import collect_results, get_dist_info, is_main_process
+from mmengine.logging import print_log
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor
+
+from mmcalib.argument_checks import check_integer
+from mmcalib.hooks.drawing_hook import SPLIT_NAMES, DrawingHook, calibration_metrics, tested_split
+from mmcalib.metrics.data_samples import map_size, read_map
+from mmcalib.metrics.errors_of_bins import binned_calibration_error
+from mmcalib.work_dir_files import MAPS, of_split
+
+if TYPE_CHECKING:
+    from mmcalib.visualization import ConfidenceView
+
+
+@HOOKS.register_module()
+class ConfidenceMapHook(DrawingHook):
+    """Draw test images of an mmseg run as the paper does, and those that are calibrated worst.
+
+    Each figure has the image, its ground truth, prediction, confidence and errors, and a small
+    reliability diagram with the calibration error of this image alone; one more figure has the
+    images of the largest calibration error of the set. They go to all backends of the run's
+    visualizer, as ``confidence_map_<index>`` and ``confidence_map_worst``, at the end of the test,
+    from the main process. What they were drawn from stays as ``confidence_maps.npz`` in the work
+    dir (``confidence_maps_val.npz`` of a test on the validation split), for
+    ``tools/visualize.py``, which also puts several runs side by side.
+
+    The calibration error of each image is that of the run's first ``CalibrationMetric``. Beside it
+    little is computed, and only for the images that are kept, of which there are never more than
+    ``max_images + worst`` on a process. With ``interval=0`` and ``worst=0`` the hook is off.
+
+    Args:
+        interval: Every n-th image of the test set; 0 for none.
+        indices: The images with these places in the test set, in place of every n-th.
+        worst: Size of the gallery; 0 for none.
+        max_images: Draw no more than this many, the first.
+        max_size: Larger images are drawn at about this many pixels a side, by leaving out lines
+            and columns.
+
+    Raises:
+        TypeError: If an option is no integer.
+        ValueError: If one is outside its range; before a test, if its evaluator has no
+            ``CalibrationMetric``; while testing, for samples that are no segmentor's.
+    """
+
+    def __init__(
+        self,
+        *,
+        interval: int = 100,
+        indices: Sequence[int] | None = None,
+        worst: int = 4,
+        max_images: int = 16,
+        max_size: int = 512,
+    ) -> None:
+        super().__init__()
+        self.interval = check_integer('interval', interval, least=0)
+        self.indices = None if indices is None else frozenset(indices)
+        self.worst = check_integer('worst', worst, least=0)
+        self.max_images = check_integer('max_images', max_images, least=0)
+        self.max_size = check_integer('max_size', max_size)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any image is to be drawn."""
+        return bool(self.worst or (self.max_images and (self.interval or self.indices)))
+
+    def before_test(self, runner: Runner) -> None:
+        if not self.enabled:
+            return
+        self._data = SPLIT_NAMES[tested_split(runner)]
+        self._metric = calibration_metrics(runner.test_evaluator, self)[0]
+        self._seen = 0
+        self._size = len(runner.test_dataloader.dataset)
+        self._views: list[ConfidenceView] = []
+        self._worst: list[ConfidenceView] = []
+
+    def after_test_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: dict | None = None,
+        outputs: Sequence | None = None,
+    ) -> None:
+        if not self.enabled:
+            return
+        rank, world_size = get_dist_info()
+        # The metric has just read these.
+        of_images = self._metric.bins_of_last(len(outputs))
+        for number, (sample, bins) in enumerate(zip(outputs, of_images, strict=True)):
+            # mmengine's samplers interleave the ranks, and repeat images at the end.
+            index = self._seen * world_size + rank
+            self._seen += 1
+            if index >= self._size:
+                continue
+            due, bad = self._is_due(index), self._is_bad(bins)
+            if due or bad:
+                view = self._view(sample, data_batch['inputs'][number], bins, index)
+                if due:
+                    self._views.append(view)
+                if bad:
+                    self._worst = _worst([*self._worst, view], self.worst)
+
+    def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        if not self.enabled:
+            return
+        parts = collect_results([(self._views, self._worst)], get_dist_info()[1], device='cpu')
+        self._views, self._worst = [], []
+        if is_main_process():
+            views = [view for chosen, _ in parts for view in chosen]
+            views = sorted(views, key=lambda view: view.index)[: self.max_images]
+            worst = _worst([view for _, bad in parts for view in bad], self.worst)
+            self._add_figures(runner, views, worst)
+
+    def _is_due(self, index: int) -> bool:
+        if len(self._views) >= self.max_images:
+            return False
+        if self.indices is not None:
+            return index in self.indices
+        return self.interval > 0 and index % self.interval == 0
+
+    def _is_bad(self, bins: Tensor) -> bool:
+        """Return whether an image is among the worst until now."""
+        if not self.worst or bins[0].sum() == 0:
+            return False
+        return len(self._worst) < self.worst or (
+            binned_calibration_error(bins) > self._worst[-1].error
+        )
+
+    def _view(self, sample, inputs: Tensor, bins: Tensor, index: int) -> ConfidenceView:
+        from mmcalib.visualization import ConfidenceView
+
+        sample = sample.to_dict()
+        size = map_size(sample)
+        if size is None:
+            raise ValueError(
+                "ConfidenceMapHook is for mmseg's samples, which have seg_logits; this one has "
+                f'{sorted(sample)}'
+            )
+        pixels = read_map(sample, step=-(-max(size) // self.max_size))
+        path = sample.get('img_path')
+        return ConfidenceView(
+            index=index,
+            name=Path(path).name if path else f'{self._data} image {index}',
+            image=_image(path, inputs, size, tuple(pixels.label.shape)),
+            label=pixels.label.numpy().astype(np.int16),
+            predicted=pixels.predicted.numpy().astype(np.int16),
+            conf=pixels.conf.numpy().astype(np.float16),
+            valid=(pixels.label != self._metric.ignore_index).numpy(),
+            table=bins.numpy().copy(),
+        )
+
+    def _add_figures(self, runner: Runner, views: list, worst: list) -> None:
+        from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps, to_rgb
+
+        meta: Mapping = runner.test_dataloader.dataset.metainfo
+        style = dict(classes=list(meta['classes']), palette=meta.get('palette'))
+        file = of_split(MAPS, tested_split(runner))
+        ConfidenceMaps(views, worst, **style).save(Path(runner.work_dir, file))
+        if views or worst:
+            count = len(views) + bool(worst)
+            print_log(f'Drawing {count} figures of confidence maps.', logger='current')
+        figures = [(f'confidence_map_{view.index}', [view], '') for view in views]
+        if worst:
+            title = f'The {len(worst)} worst-calibrated of {self._size:,} {self._data} images'
+            figures.append(('confidence_map_worst', worst, title))
+        for name, rows, title in figures:
+            figure = draw_confidence_maps(rows, **style, title=title, diagrams=not title)
+            step = self.evaluated_step(runner, 'test')
+            runner.visualizer.add_image(name, to_rgb(figure), step)
+
+
+def _worst(views: list[ConfidenceView], count: int) -> list[ConfidenceView]:
+    return sorted(views, key=lambda view: (-view.error, view.index))[:count]
+
+
+def _image(
+    path: str | None, inputs: Tensor, size: tuple[int, int], drawn: tuple[int, int]
+) -> np.ndarray:
+    """Return the RGB pixels of an image: of its file, or of what the model was given."""
+    image = None
+    if path and fileio.exists(path):
+        image = cv2.imdecode(np.frombuffer(fileio.get(path), np.uint8), cv2.IMREAD_COLOR)
+    # Evaluated at another size, as under padding, the file would not lie under its labels.
+    if image is None or image.shape[:2] != size:
+        image = _pixels(inputs)
+    image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+    return cv2.resize(image, drawn[::-1], interpolation=cv2.INTER_AREA)
+
+
+def _pixels(inputs: Tensor) -> np.ndarray:
+    """Return ``(C, H, W)`` inputs as BGR, stretched to 0 to 255 if they are no bytes."""
+    if inputs.dtype != torch.uint8:
+        inputs = inputs.float()
+        low, high = inputs.min(), inputs.max()
+        inputs = (inputs - low) * (255 / (high - low).clamp(min=1e-12))
+    image = inputs.cpu().numpy().astype(np.uint8).transpose(1, 2, 0)
+    if image.shape[2] < 3:
+        return np.repeat(image[..., :1], 3, axis=2)
+    return np.ascontiguousarray(image[..., :3])

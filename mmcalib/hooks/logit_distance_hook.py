@@ -1,0 +1,153 @@
+"""The paper's constraint, watched while training: how far logits lie from the largest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+from mmcalib.argument_checks import check_integer, check_number
+from mmcalib.losses.loss_contract import CalibrationLoss
+
+# Where the heads of mmpretrain and mmseg keep their losses, whatever these are.
+HEADS_LOSSES = ('loss_module', 'loss_decode')
+
+
+@HOOKS.register_module()
+class LogitDistanceHook(Hook):
+    r"""Log the logit distances that margin-based label smoothing holds below its margin.
+
+    Of the distances :math:`d_k = \max_j l_j - l_k` of a batch, over all valid rows and all K
+    classes (so 1/K of them are 0, of the largest itself), it logs as scalars beside the loss
+
+    - ``train/logit_distance_mean`` and ``train/logit_distance_max``, in logits;
+    - ``train/logit_distance_above_margin``, in percent: the share of :math:`d_k > m`, which the
+      paper's constraint wants to be 0. Only where there is a margin.
+
+    They are of the first training iteration, and then of every `interval`-th. In between the hook
+    does nothing: it attaches itself to the loss only for the iteration that it measures. Under
+    several processes the figures are of the main process's batch.
+
+    Source: the constraint :math:`d(l) \le m` of Eq. 6.
+
+    Args:
+        interval: n. The logger shows what was measured last, so take its own interval, or a
+            divisor.
+        margin: m, in logits; that of the loss, as it is at the time, if None.
+        module: Dotted name of the loss to watch within the model, such as
+            ``'auxiliary_head.loss_decode'``; if None, the first loss of the main head.
+
+    Raises:
+        TypeError: If the margin is no number, or the interval no integer.
+        ValueError: If an option is outside its range; before training, if the model has no such
+            loss.
+    """
+
+    def __init__(
+        self, *, interval: int = 50, margin: float | None = None, module: str | None = None
+    ) -> None:
+        self.interval = check_integer('interval', interval)
+        self.margin = None if margin is None else check_number('margin', margin)
+        self.module = module
+        self._handle = None
+
+    def before_train(self, runner: Runner) -> None:
+        self._loss = find_loss(runner.model, self.module)
+        self._first = True
+
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
+        if self._first or (runner.iter + 1) % self.interval == 0:
+            self._first = False
+            self._measured = None
+            self._handle = self._loss.register_forward_hook(self._measure, with_kwargs=True)
+
+    def after_train_iter(
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs: dict | None = None
+    ) -> None:
+        if self._handle is None:
+            return
+        self._handle.remove()
+        self._handle = None
+        if self._measured is not None:
+            for name, value in self._measured.items():
+                runner.message_hub.update_scalar(f'train/logit_distance_{name}', value.item())
+
+    def _measure(self, loss: nn.Module, args: Sequence, kwargs: dict, output) -> None:
+        logits, target = [*args, *kwargs.values()][:2]
+        ignore_index = kwargs.get('ignore_index', getattr(loss, 'ignore_index', None))
+        margin = self.margin if self.margin is not None else getattr(loss, 'margin', None)
+        self._measured = logit_distances(logits, target, margin=margin, ignore_index=ignore_index)
+
+
+@torch.no_grad()
+def logit_distances(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    margin: float | None = None,
+    ignore_index: int | None = None,
+) -> dict[str, Tensor]:
+    r"""Return figures of the distances :math:`\max_j l_j - l_k` of a batch, as scalar tensors.
+
+    Args:
+        logits: ``(N, K, *)``.
+        target: ``(N, *)`` integer labels, or probabilities in the shape of `logits`.
+        margin: m, in logits.
+        ignore_index: Rows with this label take no part.
+
+    Returns:
+        ``mean`` and ``max``, in logits, and with a margin ``above_margin``, in percent. NaN, and a
+        largest of 0, of no valid row.
+    """
+    logits = logits.detach().float()
+    highest = logits.amax(dim=1, keepdim=True)
+    rows = torch.ones_like(highest[:, 0])
+    if ignore_index is not None and not target.is_floating_point():
+        rows = (target != ignore_index).reshape(rows.shape).to(logits.dtype)
+    count = rows.sum()
+    values = {
+        'mean': ((highest[:, 0] - logits.mean(dim=1)) * rows).sum() / count,
+        'max': ((highest[:, 0] - logits.amin(dim=1)) * rows).max(),
+    }
+    if margin is not None:
+        share = (logits < highest - margin).float().mean(dim=1)
+        values['above_margin'] = 100 * (share * rows).sum() / count
+    return values
+
+
+def find_loss(model: nn.Module, name: str | None = None) -> nn.Module:
+    """Return the loss of a model of either toolbox whose logits are to be watched.
+
+    Args:
+        model: Possibly wrapped.
+        name: Dotted; if None, the first loss that belongs to no auxiliary head.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    model = model.module if is_model_wrapper(model) else model
+    modules = dict(model.named_modules())
+    if name is not None:
+        if name not in modules:
+            raise ValueError(f'LogitDistanceHook: the model has no module {name!r}')
+        found = [name]
+    else:
+        found = [
+            key
+            for key, module in modules.items()
+            if isinstance(module, CalibrationLoss) or key.split('.')[-1] in HEADS_LOSSES
+        ]
+        found = [key for key in found if 'auxiliary' not in key] or found
+    if not found:
+        raise ValueError(
+            'LogitDistanceHook found no loss: give its dotted name as `module`, such as '
+            "'head.loss_module'"
+        )
+    loss = modules[found[0]]
+    # Several losses of one head get the same logits.
+    return loss[0] if isinstance(loss, nn.ModuleList) else loss

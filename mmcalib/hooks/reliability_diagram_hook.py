@@ -1,0 +1,133 @@
+"""A reliability diagram of every evaluation."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from mmengine.dist import is_main_process
+from mmengine.logging import print_log
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from mmcalib.argument_checks import check_integer
+from mmcalib.hooks.drawing_hook import (
+    SPLIT_NAMES,
+    DrawingHook,
+    calibration_metrics,
+    kept_statistics,
+    tested_split,
+)
+from mmcalib.work_dir_files import experiment_name
+
+
+@HOOKS.register_module()
+class ReliabilityDiagramHook(DrawingHook):
+    """Draw a reliability diagram after each evaluation.
+
+    The figure goes to all backends of the run's visualizer, as ``reliability_diagram_test`` or
+    ``reliability_diagram_val`` after the data it shows, and with the epoch of the network it shows:
+    with mmengine's ``LocalVisBackend`` it is a PNG under the work dir. Metrics of equal options
+    share one; others have theirs under the name of their file. Only the main process draws.
+
+    Args:
+        num_bins: B of the diagram; the metric's own number if None. The paper draws 25.
+        equal_mass: Bins of equal count in place of equal width.
+        zoom: The part of both axes, in percent, to enlarge in an inset.
+        risk_coverage: Draw the risk–coverage curve too, as ``risk_coverage_test`` and so on.
+        splits: After which evaluations: ``'val'``, ``'test'`` or both; none turns the hook off.
+        name: Heads the figure; the name of the experiment, such as ``mbls/digits``, if None.
+
+    Raises:
+        TypeError: If `num_bins` is no integer.
+        ValueError: If an option is outside its range; before an evaluation, if its evaluator has
+            no ``CalibrationMetric``.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_bins: int | None = None,
+        equal_mass: bool = False,
+        zoom: tuple[float, float] | None = None,
+        risk_coverage: bool = False,
+        splits: tuple[str, ...] = tuple(SPLIT_NAMES),
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        splits = (splits,) if isinstance(splits, str) else tuple(splits)
+        if not set(splits) <= set(SPLIT_NAMES):
+            raise ValueError(f'splits must be some of {tuple(SPLIT_NAMES)}, got {splits}')
+        if num_bins is not None:
+            check_integer('num_bins', num_bins)
+        if zoom is not None and not (len(zoom) == 2 and 0 <= zoom[0] < zoom[1] <= 100):
+            raise ValueError(f'zoom must be an interval in percent, such as (80, 100); got {zoom}')
+        self.num_bins = num_bins
+        self.equal_mass = equal_mass
+        self.zoom = zoom
+        self.risk_coverage = risk_coverage
+        self.splits = splits
+        self.name = name
+
+    def before_val(self, runner: Runner) -> None:
+        if 'val' in self.splits:
+            self._keep_statistics(runner.val_evaluator)
+
+    def before_test(self, runner: Runner) -> None:
+        if 'test' in self.splits:
+            self._keep_statistics(runner.test_evaluator)
+
+    def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        if 'val' in self.splits and is_main_process():
+            self._add_diagrams(runner, runner.val_evaluator, 'val')
+
+    def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        if 'test' in self.splits and is_main_process():
+            self._add_diagrams(runner, runner.test_evaluator, 'test')
+
+    def _keep_statistics(self, evaluator) -> None:
+        for metric in calibration_metrics(evaluator, self):
+            metric.keep_statistics = True
+            metric.reset()  # an evaluation before may have been broken off
+
+    def _add_diagrams(self, runner: Runner, evaluator, loop: str) -> None:
+        # matplotlib takes a while to import, and a training may never need it.
+        from mmcalib.visualization import (
+            draw_reliability,
+            draw_risk_coverage,
+            reliability_of,
+            risk_coverage_of,
+            to_rgb,
+        )
+
+        split = 'val' if loop == 'val' else tested_split(runner)
+        heading = f'{self.name or _experiment(runner)}, {SPLIT_NAMES[split]}'
+        first = True
+        for name, statistics in kept_statistics(calibration_metrics(evaluator, self)).items():
+            if not statistics.num_predictions:
+                print_log(
+                    f'{type(self).__name__}: nothing was evaluated, so there is no diagram',
+                    logger='current',
+                    level=logging.WARNING,
+                )
+                continue
+            diagram = reliability_of(
+                statistics, heading, num_bins=self.num_bins, equal_mass=self.equal_mass
+            )
+            suffix = '' if first else f'_{name}'
+            figures = {'reliability_diagram': draw_reliability([diagram], zoom=self.zoom)}
+            if self.risk_coverage:
+                curve = risk_coverage_of(statistics, heading)
+                figures['risk_coverage'] = draw_risk_coverage([curve])
+            for kind, figure in figures.items():
+                runner.visualizer.add_image(
+                    f'{kind}_{split}{suffix}', to_rgb(figure), self.evaluated_step(runner, loop)
+                )
+            first = False
+
+
+def _experiment(runner: Runner) -> str:
+    """Return the name of the experiment, that of the work dir if the config is of no file."""
+    if runner.cfg.filename:
+        return experiment_name(runner.cfg.filename)
+    return Path(runner.work_dir).resolve().name

@@ -1,0 +1,153 @@
+"""What each name in ``CalibrationMetric(metrics=[…])`` is computed from, and by which formula.
+
+To add a metric, add a line to ``DEFINITIONS``; a function of other statistics than these four kinds
+needs a place for them in ``mergeable_state.py`` too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from mmcalib.metrics import bin_estimates, selective_prediction, smooth_calibration
+from mmcalib.metrics import errors_of_bins as errors
+from mmcalib.metrics.bin_conventions import Convention
+from mmcalib.metrics.confidence_cells import ConfidenceCells
+
+# What a row of an image has beside its bins: sums over its predictions.
+SUMS = ('correct', 'conf', 'nll', 'brier')
+
+
+@dataclass(frozen=True)
+class OfBins:
+    """A metric of bins of equal width: ``(…, 3, B)`` tables to ``(…,)`` values.
+
+    One of gaps is 0 where no bin has any, and grows with each.
+    """
+
+    value: Callable[[Tensor], Tensor]
+    highest: float = 100.0
+    of_gaps: bool = True
+
+
+@dataclass(frozen=True)
+class OfMean:
+    """A metric that is the mean over predictions of one of ``SUMS``, times a factor."""
+
+    sum: str
+    factor: float = 1.0
+    highest: float = 100.0
+
+
+@dataclass(frozen=True)
+class OfCells:
+    """A metric of the distribution of confidence: its value and the most it can be off by.
+
+    What it can be off by is not looked at where cells are the confidences themselves.
+    """
+
+    value: Callable[[ConfidenceCells, int, Convention], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class OfClasses:
+    """A metric of the ``(3, K, B)`` bins of all classes, None before any prediction."""
+
+    value: Callable[[Tensor | None, Convention], float]
+
+
+def adaptive_error(
+    cells: ConfidenceCells, num_bins: int, convention: Convention
+) -> tuple[float, float]:
+    return errors.equal_mass_error(cells.table(), cells.spread(), num_bins, convention=convention)
+
+
+def of_order(figure: Callable[[Tensor], Tensor]) -> OfCells:
+    """Return the metric of a figure of predictions in the order of their confidence."""
+    return OfCells(partial(order_figure, figure))  # which can be pickled, as a closure cannot
+
+
+def order_figure(
+    figure: Callable[[Tensor], Tensor],
+    cells: ConfidenceCells,
+    num_bins: int,
+    convention: Convention,
+) -> tuple[float, float]:
+    table, bound = cells.table(), math.nan
+    if not cells.exact:
+        bound = selective_prediction.order_bound(figure, table, cells.spread()).item()
+    return figure(table).item(), bound
+
+
+def smooth_error(
+    cells: ConfidenceCells, num_bins: int, convention: Convention
+) -> tuple[float, float]:
+    table, bound = cells.table(), math.nan
+    if not cells.exact:
+        bound = smooth_calibration.smooth_error_bound(table, cells.spread()).item()
+    return smooth_calibration.cells_smooth_error(table).item(), bound
+
+
+def classwise_error(table: Tensor | None, convention: Convention) -> float:
+    if table is None:
+        return math.nan
+    if convention.only_seen_classes:
+        seen = table[1].sum(dim=1).nonzero()
+        table = table[:, : int(seen.max()) + 1 if len(seen) else 0]
+    return errors.binned_classwise_error(table).item() if table.numel() else math.nan
+
+
+DEFINITIONS: dict[str, OfBins | OfMean | OfCells | OfClasses] = {
+    'ECE': OfBins(errors.binned_calibration_error),
+    'AECE': OfCells(adaptive_error),
+    'ClasswiseECE': OfClasses(classwise_error),
+    'smECE': OfCells(smooth_error),
+    'debiasedECE': OfBins(bin_estimates.binned_debiased_error),
+    'ACE': OfBins(bin_estimates.binned_average_error),
+    'MCE': OfBins(errors.binned_maximum_error),
+    'RMSCE': OfBins(errors.binned_root_mean_square_error),
+    'OE': OfBins(errors.binned_overconfidence_error),
+    'NLL': OfMean('nll', highest=math.inf),
+    'Brier': OfMean('brier', highest=2.0),
+    'reliability': OfBins(bin_estimates.binned_reliability, highest=1.0),
+    'resolution': OfBins(bin_estimates.binned_resolution, highest=0.25, of_gaps=False),
+    'uncertainty': OfBins(bin_estimates.binned_uncertainty, highest=0.25, of_gaps=False),
+    'AURC': of_order(selective_prediction.cells_aurc),
+    'AUGRC': of_order(selective_prediction.cells_augrc),
+    'AUROC': of_order(selective_prediction.cells_auroc),
+    'FPR95': of_order(selective_prediction.cells_fpr),
+    'accuracy': OfMean('correct', factor=100.0),
+    'confidence': OfMean('conf', factor=100.0),
+}
+NAMES = tuple(DEFINITIONS)
+# Metrics that go with a level, as in ``risk@coverage_0.8``.
+WITH_LEVEL = {
+    'risk@coverage': (selective_prediction.cells_risk, 'coverage'),
+    'coverage@risk': (selective_prediction.cells_coverage, 'risk'),
+}
+
+
+def definition_of(name: str) -> OfBins | OfMean | OfCells | OfClasses:
+    """Return what a metric is computed from, and how.
+
+    Raises:
+        ValueError: If there is none of this name, or its level is not between 0 and 1.
+    """
+    if name in DEFINITIONS:
+        return DEFINITIONS[name]
+    kind, _, level = str(name).partition('_')
+    if kind not in WITH_LEVEL:
+        known = (*NAMES, *(f'{kind}_LEVEL' for kind in WITH_LEVEL))
+        raise ValueError(f'metrics must be some of {known}, got {name!r}')
+    try:
+        value = float(level)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise ValueError(f'{kind} needs a level between 0 and 1, as in {kind}_0.8; got {name!r}')
+    figure, option = WITH_LEVEL[kind]
+    return of_order(partial(figure, **{option: value}))

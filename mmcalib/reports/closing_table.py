@@ -1,0 +1,109 @@
+"""The end of a run for people: its figures, what they mean, and where its files are."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from mmcalib.metric_keys import INTERVAL, PREFIX, TOP1, is_percentage, metric_name
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.reports.loss_labels import loss_label
+from mmcalib.reports.table_cell_texts import number_text
+
+FOLDER_OF_FIGURES = 'vis_data/vis_image'  # of mmengine's LocalVisBackend, in the log's folder
+
+
+def confidence_gap(confidence: float, accuracy: float) -> str:
+    """Return in words how far confidence and accuracy, both in percent, are apart."""
+    gap = confidence - accuracy
+    if abs(gap) < 0.05:
+        return 'neither over- nor under-confident on average'
+    return f'{"over" if gap > 0 else "under"}-confident by {abs(gap):.1f} points'
+
+
+def confidence_and_accuracy(statistics: CalibrationStatistics) -> tuple[float, float] | None:
+    """Return mean confidence and accuracy in percent, None of no predictions."""
+    count, correct, confidence = statistics.cells.sum(dim=1).tolist()
+    return (100 * confidence / count, 100 * correct / count) if count else None
+
+
+def find_diagram(log_dir: str | Path, split: str) -> Path | None:
+    """Return the newest reliability diagram that a run has drawn of a split, None without one."""
+    paths = Path(log_dir, FOLDER_OF_FIGURES).glob(f'reliability_diagram_{split}*.png')
+    return max(paths, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def summary(
+    results: Mapping,
+    statistics: CalibrationStatistics | None = None,
+    files: Mapping[str, str | Path | None] | None = None,
+    *,
+    width: int | None = None,
+) -> str:
+    """Return the figures of a test as a small table, with where its files are below.
+
+    Args:
+        results: What ``results.json`` says.
+        statistics: Of the test's calibration metric; None if it had none.
+        files: Paths by what they are; None where there is no such file.
+        width: In characters; that of the terminal if None.
+    """
+    width = width or shutil.get_terminal_size().columns
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(justify='right', no_wrap=True)
+    table.add_column()
+    both = statistics and confidence_and_accuracy(statistics)
+    metrics = results['metrics']
+    ours = [key for key in metrics if key.startswith(PREFIX)]
+    for key in [key for key in metrics if key not in ours]:
+        table.add_row(key, number(key, metrics[key]))
+    if both:
+        if not any(key.startswith(TOP1) for key in metrics):
+            table.add_row('accuracy', f'{both[1]:.2f} %', f'of {statistics.num_predictions:,}')
+        table.add_row('mean confidence', f'{both[0]:.2f} %', confidence_gap(*both))
+    ends = {f'{key}{end}' for key in ours for end in INTERVAL}
+    for key in [key for key in ours if key not in ends]:
+        interval = ''
+        if f'{key}{INTERVAL[0]}' in metrics:
+            low, high = (number(key, metrics[f'{key}{end}']) for end in INTERVAL)
+            interval = f'interval {low.removesuffix(" %")} to {high}'
+        table.add_row(metric_name(key), number(key, metrics[key]), interval)
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    console.print(heading(results), markup=False, soft_wrap=True)
+    console.print(table)
+    if statistics is None:
+        console.print(
+            'Calibration was not measured: tools/test.py CONFIG CHECKPOINT --calibration does.',
+            soft_wrap=True,
+        )
+    for name, path in (files or {}).items():
+        if path:
+            console.print(f'{name:<12}{path}', markup=False, soft_wrap=True)
+    return '\n'.join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def heading(results: Mapping) -> str:
+    """Return what was tested, in a line."""
+    parts = [str(results.get('experiment'))]
+    if results.get('loss'):
+        parts.append(loss_label(results['loss']))
+    samples = ((results.get('evaluation') or {}).get('dataset') or {}).get('samples')
+    parts.append(
+        f'{results.get("split", "test")} split' + (f', {samples:,} samples' if samples else '')
+    )
+    if results.get('limit'):
+        parts.append(f'SMOKE RUN with --limit {results["limit"]}')
+    return '; '.join(parts)
+
+
+def number(key: str, value: object) -> str:
+    """Return a metric's value with its unit."""
+    if not isinstance(value, (int, float)):
+        return str(value)
+    return number_text(value, key) + (' %' if is_percentage(key) else '')

@@ -1,0 +1,47 @@
+"""The tested runs below some folders, read from the ``results.json`` that every test leaves."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from mmcalib.reports.results_reader import ReportedRun, read_results
+from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS
+
+LOG_FOLDER = re.compile(r'\d{8}_\d{6}')  # mmengine names it by the time of the start
+
+
+def collect_runs(folders: Sequence[str]) -> tuple[list[ReportedRun], dict[str, list[str]]]:
+    """Return the tested runs below some folders, and the paths of the others by what they lack.
+
+    Raises:
+        FileNotFoundError: If there is no tested run.
+    """
+    runs, others = [], defaultdict(list)
+    for folder in dict.fromkeys(
+        path for root in folders for path in sorted([Path(root), *Path(root).rglob('*/')])
+    ):
+        if (folder / RESULTS).is_file():
+            try:
+                run = read_results(folder / RESULTS)
+                if run.limit:
+                    others['smoke runs with --limit'].append(str(folder))
+                else:
+                    runs.append(run)
+            except (OSError, ValueError) as error:
+                others[f'unreadable {RESULTS}'].append(f'{folder} ({error})')
+        elif (folder / VALIDATION_RESULTS).is_file():
+            others['not tested, only validated'].append(str(folder))
+        elif (folder / 'last_checkpoint').is_file() or _has_log(folder):
+            others[f'unfinished or not tested, no {RESULTS}'].append(str(folder))
+    if not runs:
+        found = ''.join(f'; {reason}: {", ".join(paths)}' for reason, paths in others.items())
+        raise FileNotFoundError(f'no {RESULTS} below {", ".join(map(str, folders))}{found}')
+    return runs, dict(others)
+
+
+def _has_log(folder: Path) -> bool:
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return any(LOG_FOLDER.fullmatch(path.name) for path in paths)

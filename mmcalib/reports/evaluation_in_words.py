@@ -1,0 +1,41 @@
+"""How a run was evaluated, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mmcalib.reports.differences_in_words import in_words
+
+# What :func:`evaluation_text` leaves out, since it is the same in all runs of a table.
+DETAILS = ('data_options', 'pipeline', 'inference', 'ignore_index')
+
+
+def evaluation_text(evaluation: Mapping | None) -> str:
+    """Return the test set and the options of the calibration metric."""
+    if evaluation is None:
+        return 'unknown protocol'
+    data = evaluation.get('dataset', {})
+    names = [str(value) for key, value in data.items() if key != 'samples']
+    parts = [f'{data.get("samples", 0):,} samples of {" ".join(names)}']
+    if 'protocol' in evaluation:
+        options = [f'protocol {evaluation["protocol"]}', f'{evaluation.get("num_bins")} bins']
+        if evaluation.get('convention'):
+            options.append(evaluation['convention'])
+        parts += options
+        for name, others in evaluation.get('other_metrics', {}).items():
+            unlike = [f'{k} {v}' for k, v in others.items() if evaluation.get(k) != v]
+            parts.append(f'but {name} with {", ".join(unlike)}'.replace('_', ' '))
+    else:
+        parts.append('no calibration metric')
+    return ', '.join([*parts, *(['test-time augmentation'] if evaluation.get('tta') else [])])
+
+
+def other_evaluation_text(evaluation: Mapping | None, reference: Mapping | None) -> str:
+    """Return how a run was evaluated, with the details in which it differs from a reference."""
+    text = evaluation_text(evaluation)
+    if evaluation is None or reference is None:
+        return text
+    if 'data_options' in reference and 'data_options' not in evaluation:
+        return f'{text}, options of the data not recorded'
+    both = [{key: each[key] for key in DETAILS if key in each} for each in (evaluation, reference)]
+    return ', '.join([text, *in_words(both)[0][0]])

@@ -1,0 +1,232 @@
+"""Tested runs as the paper's tables: which run stands in which table and row."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mmcalib.metric_keys import columns_of
+from mmcalib.reports import paper_numbers
+from mmcalib.reports.differences_in_words import in_words
+from mmcalib.reports.evaluation_in_words import evaluation_text, other_evaluation_text
+from mmcalib.reports.loss_labels import SHORT_NAMES, SYMBOLS
+from mmcalib.reports.results_reader import ReportedRun
+
+# Of a test set: with them a part of it is tested, which is another evaluation of the same data.
+PART_OF_DATA = ('indices',)
+
+
+@dataclass
+class Row:
+    """Runs that differ only in their seed, and the paper's figures for them."""
+
+    label: str
+    runs: list[ReportedRun]
+    paper: dict
+
+    def values(self, column: str) -> list[float]:
+        return [run.metrics[column] for run in self.runs if column in run.metrics]
+
+
+@dataclass
+class Table:
+    """One data set and network: the losses as rows, and what is not in them as notes."""
+
+    name: str
+    columns: list[str]
+    rows: list[Row]
+    notes: list[str]
+
+
+def tables_of(runs: Sequence[ReportedRun], protocol: str | None = None) -> list[Table]:
+    """Return a table for each test set and network, by name.
+
+    All runs of a table were evaluated alike: as most of them were, or by `protocol`. The others,
+    the unfinished, and second runs of a seed are named in the notes.
+
+    Args:
+        runs: Of :func:`~mmcalib.reports.collect_runs.collect_runs`.
+        protocol: Of the calibration metric, ``'pooled'`` or ``'paper'``; None for the commonest.
+    """
+    groups = _by_data_and_network(runs)
+    titles = _titles(groups)
+    tables = [_table(title, group, protocol) for title, group in zip(titles, groups, strict=True)]
+    return sorted(tables, key=lambda table: table.name)
+
+
+def _by_data_and_network(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
+    """Group runs by what they say of their data and network; older ones go by their name."""
+    groups, of_name = defaultdict(list), defaultdict(set)
+    for run in runs:
+        if run.config is not None:
+            key = json.dumps([_test_data(run), run.config.get('network')], sort_keys=True)
+            groups[key].append(run)
+            of_name[_name(run)].add(key)
+    for run in runs:
+        if run.config is None:
+            known = of_name[_name(run)]
+            groups[next(iter(known)) if len(known) == 1 else _name(run)].append(run)
+    return list(groups.values())
+
+
+def _test_data(run: ReportedRun) -> dict:
+    """Return what identifies the test set of a run, whatever part of it was tested."""
+    evaluation = run.evaluation or {}
+    options = {**evaluation.get('dataset', {}), **evaluation.get('data_options', {})}
+    return {k: v for k, v in options.items() if k not in ('samples', *PART_OF_DATA)}
+
+
+def _name(run: ReportedRun) -> str:
+    """Return data and network as our config files name them under every loss."""
+    return run.experiment.split('/')[-1].removesuffix('_m0')
+
+
+def _titles(groups: Sequence[Sequence[ReportedRun]]) -> list[str]:
+    """Return the commonest name of each group, with what tells apart those of equal name."""
+    names = [Counter(map(_name, group)).most_common(1)[0][0] for group in groups]
+    known = [name for name in names if names.count(name) > 1]
+    titles = list(names)
+    for name in dict.fromkeys(known):
+        places = [place for place, each in enumerate(names) if each == name]
+        firsts = [groups[place][0] for place in places]
+        words, _ = in_words(
+            [
+                {'data': _test_data(run), 'network': (run.config or {}).get('network', {})}
+                for run in firsts
+            ]
+        )
+        for place, run, each in zip(places, firsts, words, strict=True):
+            more = each if run.config else ['training not recorded']
+            titles[place] = ', '.join([name, *more])
+    return titles
+
+
+def _table(title: str, runs: list[ReportedRun], protocol: str | None) -> Table:
+    kept, notes = _kept(runs, protocol)
+    evaluation = kept[0].evaluation if kept else None
+    names = Counter(map(_name, runs))
+    entry = next(filter(None, map(paper_numbers.published_experiment, names)), None)
+    networks = [run.config['network'] for run in kept if run.config and 'network' in run.config]
+    network = networks[0] if networks else None
+    reason = entry and kept and paper_numbers.why_not_comparable(entry, evaluation, network)
+    rows, of_most = _rows(kept, entry if not reason else None)
+    before = [f'Evaluation: {evaluation_text(evaluation)}.'] if kept else ['No run is left.']
+    if of_most:
+        before.append(f'Unless a row says otherwise: {", ".join(of_most)}.')
+    if len(names) > 1:
+        before.append(f'The same data and network under several names: {", ".join(sorted(names))}.')
+    if reason:
+        before.append(f'No published value stands beside these: {reason}.')
+    if any(row.paper for row in rows):
+        before += _unlike_the_paper(entry, rows, evaluation)
+    unknown = sorted(r.path for r in kept if r.training.get('finished', True) is None)
+    if unknown:
+        before.append(f'Not known whether their training was finished: {", ".join(unknown)}.')
+    columns = columns_of(key for row in rows for run in row.runs for key in run.metrics)
+    title = f'{title} ({entry["title"]})' if entry else title
+    return Table(title, columns, rows, before + notes)
+
+
+def _kept(runs: Sequence[ReportedRun], protocol: str | None) -> tuple[list[ReportedRun], list[str]]:
+    """Return the runs that may stand in one table, and notes that name the others."""
+    left_out = defaultdict(list)
+    finished = []
+    for run in runs:
+        if run.training.get('finished') is False:
+            left_out['training unfinished'].append(run.path)
+        else:
+            finished.append(run)
+    wanted = [run for run in finished if protocol in (None, (run.evaluation or {}).get('protocol'))]
+    commonest = Counter(_key(run.evaluation) for run in wanted).most_common(1)
+    reference = next((r for r in wanted if _key(r.evaluation) == commonest[0][0]), None)
+    kept = {}
+    for run in sorted(finished, key=lambda run: run.date, reverse=True):
+        key = _row_key(run), run.path if run.seed is None else run.seed
+        if reference is None or _key(run.evaluation) != commonest[0][0]:
+            how = other_evaluation_text(run.evaluation, reference and reference.evaluation)
+            left_out[f'evaluated otherwise ({how})'].append(run.path)
+        elif key in kept:
+            reason = f'{run.label}, seed {run.seed} again, older than {kept[key].path}'
+            left_out[reason].append(run.path)
+        else:
+            kept[key] = run
+    notes = [f'Left out, {why}: {", ".join(sorted(paths))}.' for why, paths in left_out.items()]
+    return list(kept.values()), notes
+
+
+def _key(part: object) -> str:
+    return json.dumps(part, sort_keys=True)
+
+
+def _row_key(run: ReportedRun) -> str:
+    """Return what must be equal in all runs that are averaged."""
+    if run.trained is not None:
+        return _key([run.loss, run.calibration, run.trained['digest']])
+    if run.loss is not None:
+        return _key([run.loss, run.calibration, run.length])
+    return run.experiment
+
+
+def _rows(runs: Sequence[ReportedRun], entry: Mapping | None) -> tuple[list[Row], list[str]]:
+    """Return the rows of a table, and what most of them have in common where not all do."""
+    groups = defaultdict(list)
+    for run in runs:
+        groups[_row_key(run)].append(run)
+    firsts = [group[0] for group in groups.values()]
+    words, of_most = _what_differs(firsts)
+    labels = [', '.join([run.label, *each]) for run, each in zip(firsts, words, strict=True)]
+    rows = []
+    for label, group in zip(labels, groups.values(), strict=True):
+        first = group[0]
+        if labels.count(label) > 1:  # as where transforms change places
+            label += f', config {first.trained["digest"][:6] if first.trained else "unknown"}'
+        known = entry and not first.calibration
+        paper = paper_numbers.published_values(entry, first.loss) if known else None
+        rows.append(Row(label, group, paper[1] if paper else {}))
+    return sorted(rows, key=_order), of_most
+
+
+def _what_differs(runs: Sequence[ReportedRun]) -> tuple[list[list[str]], list[str]]:
+    """Return in what the training of each run differs from most, and what most have."""
+    known = [run for run in runs if run.config is not None]
+    words, of_most = in_words([_compared(run) for run in known])
+    lengths = {run.length for run in runs if run.config is None}
+    said = iter(words)
+    more = (['training not recorded'] if known else []), len(lengths) > 1
+    return [
+        next(said) if run.config is not None else more[0] + ([run.length] if more[1] else [])
+        for run in runs
+    ], of_most
+
+
+def _compared(run: ReportedRun) -> dict:
+    """Return what was trained, as far as the rows of a table can differ in it."""
+    others = {
+        key: 'as the main loss' if loss == run.loss else loss
+        for key, loss in run.config.get('other_losses', {}).items()
+    }
+    return {**run.config, 'network': {}, 'other_losses': others}
+
+
+def _order(row: Row) -> tuple:
+    loss = row.runs[0].loss or {}
+    place = list(SHORT_NAMES).index(loss['type']) if loss.get('type') in SHORT_NAMES else 99
+    return place, [_number(loss.get(key)) for key in SYMBOLS], row.label
+
+
+def _number(value: object) -> float:
+    return value if isinstance(value, (int, float)) else 0.0
+
+
+def _unlike_the_paper(entry: Mapping, rows: Sequence[Row], evaluation: Mapping) -> list[str]:
+    """Say where runs that stand beside published figures are not quite the paper's."""
+    notes = []
+    lengths = sorted({row.runs[0].length for row in rows if row.paper})
+    if entry['epochs'] and lengths != [f'{entry["epochs"]} epochs']:
+        notes.append(f'Trained for {" or ".join(lengths)}; the paper for {entry["epochs"]} epochs.')
+    samples = evaluation['dataset']['samples']
+    if samples != entry['samples'][0]:
+        notes.append(f'Tested on {samples:,} samples; the paper on {entry["samples"][0]:,}.')
+    return notes

@@ -1,0 +1,119 @@
+"""Tables of runs as text, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from mmcalib.metric_keys import INTERVAL
+from mmcalib.reports.group_runs import Table
+from mmcalib.reports.table_cell_texts import cells, header
+
+WIDTH = 200  # of text that is not for a terminal
+
+
+def text(tables: Sequence[Table], others: Mapping[str, Sequence[str]], width: int = WIDTH) -> str:
+    """Return tables as a terminal shows them."""
+    console = Console(file=io.StringIO(), width=width)
+    for table in tables:
+        # As Text, since names of runs and losses are no markup.
+        grid = RichTable(title=Text(table.name), title_justify='left', box=box.SIMPLE_HEAD)
+        for index, name in enumerate(header(table)):
+            grid.add_column(Text(name), justify='left' if index == 0 else 'right')
+        for row in table.rows:
+            grid.add_row(*map(Text, cells(table, row)))
+        console.print(grid)
+        for note in table.notes:
+            console.print(note, markup=False, highlight=False, soft_wrap=True)
+        console.print()
+    for line in others_left_out(others):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return console.file.getvalue().rstrip()
+
+
+def markdown(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> str:
+    """Return tables in Markdown."""
+    lines = []
+    for table in tables:
+        names = header(table)
+        lines += [f'### {table.name}', '', _markdown_row(names)]
+        lines += ['|---|' + '--:|' * (len(names) - 1)]
+        lines += [_markdown_row(cells(table, row)) for row in table.rows]
+        lines += ['', *(f'- {note}' for note in table.notes), '']
+    lines += [f'- {line}' for line in others_left_out(others)]
+    return '\n'.join(lines).rstrip()
+
+
+def _markdown_row(texts: Sequence[str]) -> str:
+    return f'| {" | ".join(text.replace("|", "&#124;") for text in texts)} |'
+
+
+def comma_separated(tables: Sequence[Table]) -> str:
+    """Return one CSV of all tables: mean, standard deviation and published value of each column.
+
+    It has no place for the notes of the tables.
+    """
+    keys = list(dict.fromkeys(key for table in tables for key in _all_keys(table)))
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator='\n')
+    parts = ('mean', 'std', 'paper')
+    writer.writerow(['table', 'loss', 'runs', *(f'{key} {part}' for key in keys for part in parts)])
+    for table in tables:
+        for row in table.rows:
+            line = [table.name, row.label, len(row.runs)]
+            for key in keys:
+                values = row.values(key)
+                line.append(statistics.mean(values) if values else '')
+                line.append(statistics.stdev(values) if len(values) > 1 else '')
+                line.append(row.paper.get(key, ''))
+            writer.writerow(line)
+    return file.getvalue().rstrip()
+
+
+def measured(tables: Sequence[Table]) -> str:
+    """Return the metrics of each run as JSON, without paths: a file for pages to quote from."""
+    content = [
+        {
+            'name': table.name,
+            'notes': [note for note in table.notes if note.startswith('Evaluation')],
+            'rows': [
+                {
+                    'label': row.label,
+                    'runs': [
+                        {'seed': run.seed, 'date': run.date, 'metrics': run.metrics}
+                        for run in sorted(row.runs, key=lambda run: (str(run.seed), run.date))
+                    ],
+                }
+                for row in table.rows
+            ],
+        }
+        for table in tables
+    ]
+    return json.dumps(content, indent=1, ensure_ascii=False)
+
+
+def _all_keys(table: Table) -> list[str]:
+    """Return the columns of a table with the ends of their intervals behind them."""
+    found = {key for row in table.rows for run in row.runs for key in run.metrics}
+    ends = ('', *INTERVAL)
+    return [key + end for key in table.columns for end in ends if not end or key + end in found]
+
+
+def notes(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return what a CSV or a JSON file leaves out."""
+    return [f'{table.name}: {note}' for table in tables for note in table.notes] + others_left_out(
+        others
+    )
+
+
+def others_left_out(others: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a line for each reason why folders are in no table."""
+    return [f'In no table, {reason}: {", ".join(paths)}.' for reason, paths in others.items()]

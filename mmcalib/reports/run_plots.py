@@ -1,0 +1,165 @@
+"""Figures of tested runs, out of the files that their tests left."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.reports.results_reader import read_results
+from mmcalib.visualization import (
+    ConfidenceMaps,
+    ConfidenceView,
+    draw_confidence_maps,
+    draw_reliability,
+    draw_risk_coverage,
+    reliability_of,
+    risk_coverage_of,
+)
+from mmcalib.visualization.saved_confidence_maps import BROKEN_FILE
+from mmcalib.work_dir_files import MAPS, RESULTS, STATISTICS
+
+
+def read_statistics(path: str | Path) -> CalibrationStatistics:
+    """Return the statistics in a file, or in a work dir.
+
+    Raises:
+        FileNotFoundError: If there are none, saying how to get them.
+        ValueError: If the file is cut off, or another one.
+    """
+    hint = (
+        'tools/test.py leaves them in the work dir, and so does '
+        "CalibrationMetric(out_file='….npz') where it is told to"
+    )
+    file = _find(path, STATISTICS, 'statistics', hint)
+    try:
+        statistics = CalibrationStatistics.load(file)
+    except BROKEN_FILE as error:
+        raise ValueError(f'{file} cannot be read ({error}): test that run again') from error
+    if statistics.cells.ndim != 2 or len(statistics.cells) != 3:
+        raise ValueError(f'{file} holds no table of confidences: test that run again')
+    return statistics
+
+
+def read_maps(path: str | Path) -> ConfidenceMaps:
+    """Return the confidence maps in a file, or in a work dir.
+
+    Raises:
+        FileNotFoundError: If there are none, saying how to get them.
+        ValueError: If the file is cut off, or another one.
+    """
+    hint = (
+        'they are of segmentation, where a test with a ConfidenceMapHook in default_hooks leaves '
+        'them in the work dir'
+    )
+    return ConfidenceMaps.load(_find(path, MAPS, 'confidence maps', hint))
+
+
+def _find(path: str | Path, name: str, what: str, hint: str) -> Path:
+    """Return the file that a path names, or the one of that name in the work dir that it names."""
+    file = Path(path, name) if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f'there are no {what} {str(file)!r}: {hint}')
+    return file
+
+
+def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[str]:
+    """Return what to call runs: the given names, else their losses where these differ.
+
+    Raises:
+        ValueError: If there are not as many names as runs.
+    """
+    if names is not None:
+        if len(names) != len(runs):
+            raise ValueError(f'{len(runs)} runs need as many names, got {len(names)}')
+        return list(names)
+    losses = [_loss(Path(run)) for run in runs]
+    return losses if len(set(losses)) == len(losses) else [str(run) for run in runs]
+
+
+def _loss(run: Path) -> str:
+    try:
+        return read_results((run if run.is_dir() else run.parent) / RESULTS).label
+    except (OSError, ValueError):  # the file of a figure can be whole without it
+        return str(run)
+
+
+def reliability_figure(
+    runs: Sequence[str | Path],
+    names: Sequence[str],
+    *,
+    num_bins: int | None = None,
+    equal_mass: bool = False,
+    overlay: bool = False,
+    zoom: Sequence[float] | None = None,
+) -> Figure:
+    """Draw the reliability diagrams of tested runs, side by side or in one panel.
+
+    Options are those of :func:`~mmcalib.visualization.reliability_bands.reliability_of` and
+    :func:`~mmcalib.visualization.reliability_diagram.draw_reliability`.
+    """
+    diagrams = [
+        reliability_of(
+            read_statistics(run),
+            name,
+            num_bins=num_bins,
+            equal_mass=equal_mass,
+        )
+        for run, name in zip(runs, names, strict=True)
+    ]
+    return draw_reliability(diagrams, overlay=overlay, zoom=zoom)
+
+
+def risk_coverage_figure(
+    runs: Sequence[str | Path], names: Sequence[str], *, overlay: bool = False
+) -> Figure:
+    """Draw the risk–coverage curves of tested runs, side by side or in one panel."""
+    evaluations = [
+        risk_coverage_of(read_statistics(run), name) for run, name in zip(runs, names, strict=True)
+    ]
+    return draw_risk_coverage(evaluations, overlay=overlay)
+
+
+def confidence_map_figure(
+    runs: Sequence[str | Path], names: Sequence[str], *, worst: bool = False
+) -> Figure:
+    """Draw the images that all runs have, below one another, or the worst of each run."""
+    maps = [read_maps(run) for run in runs]
+    for name, others in zip(names[1:], maps[1:], strict=True):
+        if others.classes != maps[0].classes:
+            raise ValueError(f'{name} has other classes than {names[0]}: compare runs of one set')
+    if worst:
+        views = [
+            view.renamed(f'{name}, {view.name}' if len(runs) > 1 else view.name)
+            for name, each in zip(names, maps, strict=True)
+            for view in each.worst
+        ]
+    elif len(runs) > 1:
+        views = side_by_side([each.views for each in maps], names)
+    else:
+        views = maps[0].views
+    return draw_confidence_maps(views, classes=maps[0].classes, palette=maps[0].palette)
+
+
+def side_by_side(
+    runs: Sequence[Sequence[ConfidenceView]], names: Sequence[str]
+) -> list[ConfidenceView]:
+    """Return the images that all runs have, each once for every run, for one figure.
+
+    Raises:
+        ValueError: If they have none in common.
+    """
+    by_index = [{view.index: view for view in views} for views in runs]
+    common = sorted(set.intersection(*(set(views) for views in by_index)))
+    if not common:
+        raise ValueError(
+            f'the runs {", ".join(names)} have no image in common: give their ConfidenceMapHook '
+            'the same indices or interval'
+        )
+    return [
+        view.renamed(f'{name}, {view.name}')
+        for index in common
+        for name, view in zip(names, (views[index] for views in by_index), strict=True)
+    ]

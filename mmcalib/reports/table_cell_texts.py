@@ -1,0 +1,61 @@
+"""Measured numbers as the cells of tables show them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from mmcalib.metric_keys import INTERVAL, is_percentage, metric_heading
+from mmcalib.reports.group_runs import Row, Table
+
+NOTHING = '–'
+
+
+def number_text(value: float, key: str) -> str:
+    """Return a metric with two digits behind the point if it is in percent, else with four."""
+    return f'{value:.2f}' if is_percentage(key) else f'{value:.4f}'
+
+
+def mean_and_deviation(values: Sequence[float], key: str) -> str:
+    """Return ``mean ± standard deviation``, the mean of a single value, a dash of none.
+
+    Args:
+        values: Of a metric, in several runs.
+        key: Of the metric.
+    """
+    if not values:
+        return NOTHING
+    mean = number_text(statistics.mean(values), key)
+    if len(values) == 1:
+        return mean
+    return f'{mean} ± {number_text(statistics.stdev(values), key)}'
+
+
+def header(table: Table) -> list[str]:
+    """Return the headings of a table's columns."""
+    names = ['loss', 'runs']
+    for key in table.columns:
+        names += [metric_heading(key), *(['paper'] if _has_published(table, key) else [])]
+    return names
+
+
+def cells(table: Table, row: Row) -> list[str]:
+    """Return a row's texts, one for each heading."""
+    texts = [row.label, str(len(row.runs))]
+    for key in table.columns:
+        texts.append(mean_and_deviation(row.values(key), key) + _interval(row, key))
+        if _has_published(table, key):
+            texts.append(number_text(row.paper[key], key) if key in row.paper else NOTHING)
+    return texts
+
+
+def _has_published(table: Table, key: str) -> bool:
+    return any(key in row.paper for row in table.rows)
+
+
+def _interval(row: Row, key: str) -> str:
+    """Return the interval of a single run's metric; that of several is said by their deviation."""
+    ends = [row.values(f'{key}{end}') for end in INTERVAL]
+    if len(row.runs) > 1 or not all(ends):
+        return ''
+    return ' [{}, {}]'.format(*(number_text(values[0], key) for values in ends))

@@ -1,0 +1,148 @@
+"""How checkpoints are loaded, without trusting them unasked, and written, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+from mmengine.fileio import LocalBackend, register_backend
+from mmengine.hooks import CheckpointHook
+from mmengine.logging import HistoryBuffer, print_log
+from mmengine.runner import CheckpointLoader, Runner
+
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.work_dir_files import whole_file
+
+BACKEND = 'whole_files'
+ONLY_WEIGHTS = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'  # PyTorch's own variable
+STATISTICS = ('current', 'max', 'mean', 'min')
+
+
+def load_from_local(filename: str, map_location: Any = None) -> Mapping:
+    """Load a checkpoint for a Runner, as data where that suffices.
+
+    mmengine's checkpoints hold logged values besides tensors, which are allowed. One that needs
+    more runs code of its own: this is said before it does, or refused if
+    ``TORCH_FORCE_WEIGHTS_ONLY_LOAD`` is set.
+
+    Raises:
+        CheckpointError: If it cannot be read, or holds something else.
+        FileNotFoundError: If it is not there.
+    """
+    filename = os.path.expanduser(filename)
+    if not os.path.isfile(filename):
+        raise FileNotFoundError(f'there is no checkpoint {filename!r} in {os.getcwd()}')
+    try:
+        content = _load(filename, map_location)
+    except Exception as error:  # of whatever its bytes, or its code, led to
+        raise CheckpointError(f'{filename!r} cannot be read: {error}') from error
+    _check_content(content, filename)
+    if content.get('meta'):
+        content['meta'].pop('config', None)  # of old versions; mmengine would execute it
+    return content
+
+
+def _load(filename: str, map_location: Any) -> Any:
+    try:
+        with _safe_globals():
+            return torch.load(filename, map_location=map_location, weights_only=True)
+    except UnpicklingError as error:
+        named = re.search(r'GLOBAL (\S+)', str(error))  # the rest is PyTorch's advice, to trust it
+        reason = f'more than data, {named[1]}' if named else 'more than data'
+        if not hasattr(torch.serialization, 'safe_globals'):
+            reason += ' (as all of mmengine do, which PyTorch before 2.5 cannot tell from code)'
+        if os.environ.get(ONLY_WEIGHTS, '0').lower() not in ('0', '', 'false', 'n', 'no'):
+            raise ValueError(f'it holds {reason}, and {ONLY_WEIGHTS} is set') from error
+        print_log(
+            f'Beware: {filename} holds {reason}, so loading it runs whatever code it brings. It is '
+            f'trusted because you named it; {ONLY_WEIGHTS}=1 refuses it.',
+            'current',
+        )
+        return torch.load(filename, map_location=map_location, weights_only=False)
+
+
+def _safe_globals() -> AbstractContextManager:
+    """Allow what mmengine's checkpoints hold besides tensors: numpy's arrays and logged values."""
+    if not hasattr(torch.serialization, 'safe_globals'):
+        return nullcontext()
+    core = getattr(np, '_core', None) or np.core
+    dtypes = {type(np.dtype(kind)) for kind in '?bBhHiIlLqQefdg'}
+    numpy = [core.multiarray._reconstruct, core.multiarray.scalar, np.ndarray, np.dtype, *dtypes]
+    return torch.serialization.safe_globals([*numpy, HistoryBuffer, slice, _statistic])
+
+
+def _statistic(owner: object, name: str) -> Any:
+    """Stand in for `getattr`, by which logged values name their statistics.
+
+    The real one would lead from any allowed class to all that Python can do.
+    """
+    if owner is not HistoryBuffer or name not in STATISTICS:
+        raise UnpicklingError(f'it asks for {name!r} of {owner!r}')
+    return getattr(owner, name)
+
+
+_statistic.__module__, _statistic.__qualname__ = 'builtins', 'getattr'
+
+
+def _check_content(content: object, filename: str) -> None:
+    parts = {'': content}
+    if isinstance(content, Mapping):
+        parts = {
+            ', as its state_dict,': content.get('state_dict', content),
+            ', as its meta,': content.get('meta') or {},
+        }
+    for where, part in parts.items():
+        if not isinstance(part, Mapping):
+            raise CheckpointError(
+                f'{filename!r} is no checkpoint of a model: it holds{where} a '
+                f'{type(part).__name__} in place of values by name'
+            )
+
+
+@register_backend(BACKEND)
+class WholeFileBackend(LocalBackend):
+    """mmengine's local files, but whole or not at all, and none gone before its successor is there.
+
+    ``CheckpointHook`` removes a checkpoint and then writes the next. Here it is removed after that:
+    after the next one that a training can be resumed from, since the last of those still names the
+    best checkpoint before.
+    """
+
+    _outlived: set[Path] = set()
+
+    def put(self, obj: bytes, filepath: str | Path) -> None:
+        path = Path(filepath)
+        kind = path.stem.split('_')[0]
+        for left in path.parent.glob(f'.{kind}_*{path.suffix}'):  # by a training killed here
+            left.unlink(missing_ok=True)
+        with whole_file(path) as temporary:
+            temporary.write_bytes(obj)
+        self._outlived.discard(path)
+        is_best = path.name.startswith('best_')
+        if not is_best or not path.with_name('last_checkpoint').is_file():
+            for outlived in self._outlived:
+                outlived.unlink(missing_ok=True)
+            self._outlived.clear()
+
+    def remove(self, filepath: str | Path) -> None:
+        self._outlived.add(Path(filepath))
+
+
+def use_safe_files(runner: Runner) -> None:
+    """Have a Runner load and write its checkpoints by what is above."""
+    CheckpointLoader.register_scheme('', load_from_local, force=True)
+    for hook in runner.hooks:
+        if (
+            isinstance(hook, CheckpointHook)
+            and hook.backend_args is None
+            and hook.file_client_args is None
+            and '://' not in str(hook.out_dir or runner.work_dir)
+        ):
+            hook.backend_args = dict(backend=BACKEND)

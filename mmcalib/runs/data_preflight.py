@@ -1,0 +1,155 @@
+"""What the data of a run contradict, found when they are listed and before they are used."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.runner import Runner
+from torch import nn
+
+from mmcalib.argument_checks import check_labels
+from mmcalib.hooks.name_broken_samples_hook import (
+    SampleError,
+    file_problem,
+    name_samples,
+    sample_files,
+    wrapped,
+)
+
+# Of large data sets, every n-th sample is looked at, so that it takes seconds.
+MOST_LABELS = 100_000
+MOST_FILES = 10_000
+IGNORED = 255  # by mmseg's heads and ours, unless told otherwise
+
+
+class DataError(ValueError):
+    """The data of a run do not fit its model, or cannot be read."""
+
+
+def check_run_data(runner: Runner, splits: Iterable[str], *, training: bool) -> None:
+    """List the data of a run, and raise an error for what would end it, or train nonsense, later.
+
+    mmengine builds the test's data and metrics only after the training. Here they are built, and
+    used when the time comes.
+
+    Args:
+        runner: Before it trains or tests.
+        splits: Of ``'train'``, ``'val'`` and ``'test'``; those that the config lacks are skipped.
+        training: Whether the data must have as many classes as the model. A trained model may be
+            tested on fewer.
+
+    Raises:
+        DataError: If a split is empty, cannot be listed or measured, or has other classes, labels
+            out of range, missing or empty files, or a first sample that cannot be loaded.
+    """
+    classes = num_classes(runner.model)
+    for split in splits:
+        if runner.cfg.get(f'{split}_dataloader') is None:
+            continue
+        try:
+            dataset = getattr(runner, f'{split}_dataloader').dataset
+        except (OSError, AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            runner.logger.info('', exc_info=True, extra={'screen': False})
+            # Which is what mmengine's datasets say of an empty list.
+            if 'need at least one array to concatenate' in str(error):
+                raise DataError(f'the {split} data have no samples') from error
+            raise DataError(f'the {split} data or their metrics: {error}') from error
+        if len(dataset) == 0:
+            raise DataError(f'the {split} data have no samples')
+        if classes is not None:
+            _check_classes(split, dataset, classes, training)
+        _check_samples(split, dataset, classes)
+        if split != 'train':  # its transforms are random, and may be a GPU's
+            _check_first(split, dataset, classes)
+
+
+def num_classes(model: nn.Module) -> int | None:
+    """Return the classes of a model's head, None if it has no such thing."""
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    head = getattr(model, 'head', None) or getattr(model, 'decode_head', None)
+    if isinstance(head, nn.ModuleList):  # a cascade, whose last one predicts
+        head = head[-1]
+    found = getattr(head, 'num_classes', None)
+    return found if isinstance(found, int) else None
+
+
+def _check_classes(split: str, dataset: object, classes: int, training: bool) -> None:
+    names = (getattr(dataset, 'metainfo', None) or {}).get('classes')
+    if names is None or len(names) == classes or (len(names) < classes and not training):
+        return
+    raise DataError(
+        f'the {split} data have {len(names)} classes, and the head of the model {classes}. Is the '
+        f'data set complete? If it is, set num_classes of the head to {len(names)}'
+    )
+
+
+def _check_samples(split: str, dataset: object, classes: int | None) -> None:
+    """Look at the labels and the files that a dataset lists."""
+    if not hasattr(dataset, 'get_data_info'):
+        return
+    size = len(dataset)
+    step = -(-size // MOST_LABELS)
+    every_file = -(-size // MOST_FILES)
+    read = {'img_path', 'seg_map_path'} if _reads_masks(dataset) else {'img_path'}
+    out_of_range, broken, looked_at = [], [], 0
+    for index in range(0, size, step):
+        info = dataset.get_data_info(index)
+        label = info.get('gt_label')
+        is_class = classes is not None and isinstance(label, (int, np.integer))
+        if is_class and not 0 <= label < classes:
+            out_of_range.append((index, label))
+        if index % every_file < step:
+            looked_at += 1
+            files = [path for key, path in sample_files(info).items() if key in read]
+            broken += [problem for problem in map(file_problem, files) if problem]
+    if out_of_range:
+        index, label = out_of_range[0]
+        raise DataError(
+            f'the {split} data have {len(out_of_range):,} labels outside [0, {classes}), the '
+            f'classes of the model: sample {index} has {label}'
+        )
+    if broken:
+        more = f', and {len(broken) - 1:,} more of {looked_at:,} samples' if broken[1:] else ''
+        raise DataError(f'the {split} data: {broken[0]}{more}')
+
+
+def _reads_masks(dataset: object) -> bool:
+    steps = [
+        getattr(getattr(part, 'pipeline', None), 'transforms', ()) for part in wrapped(dataset)
+    ]
+    return any('LoadAnnotations' in type(step).__name__ for each in steps for step in each)
+
+
+def _check_first(split: str, dataset: object, classes: int | None) -> None:
+    """Load the first sample, and look at the labels of its mask."""
+    name_samples(dataset)
+    with unchanged_randomness():
+        try:
+            sample = dataset[0]
+        except SampleError as error:
+            raise DataError(f'the {split} data: {error.reason}') from error
+    labelled = getattr(sample.get('data_samples'), 'gt_sem_seg', None)
+    if classes is not None and labelled is not None:
+        labels = labelled.data[labelled.data != IGNORED]
+        try:
+            check_labels(labels, classes, name=f'the mask of the first of the {split} data')
+        except ValueError as error:
+            raise DataError(f'{error}; the model has {classes} classes') from error
+
+
+@contextmanager
+def unchanged_randomness() -> Iterator[None]:
+    """Put the states of the random number generators back, so that a run stays the same."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

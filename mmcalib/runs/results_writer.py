@@ -1,0 +1,203 @@
+"""What ``results.json`` says of a run: enough to tell which runs may share a row of a table."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+import mmengine
+from mmengine.config import Config
+from mmengine.logging import print_log
+from mmengine.runner import Runner
+
+from mmcalib import __version__
+from mmcalib.hooks.checkpoint_meta_hook import TRAINED, CheckpointMeta
+from mmcalib.metrics import CalibrationMetric
+from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS
+from mmcalib.runs.loss_config import main_loss
+from mmcalib.runs.parse_config_text import parse_config
+from mmcalib.runs.training_fingerprint import (
+    comparable,
+    dataset_options,
+    digest,
+    pipelines,
+    trained_config,
+)
+from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS
+
+# Where `meta` of a checkpoint says that it was calibrated.
+CALIBRATION = 'calibration'
+DATASET_KEYS = ('type', 'split', 'part', 'ann_file', 'protocol')
+
+
+def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None) -> dict:
+    """Return what identifies the evaluation that a Runner has just made.
+
+    A checkpoint knows its own seed and config: those count, since it may be tested under a config
+    of another loss, or without the options it was trained with.
+
+    Args:
+        runner: After its test.
+        checkpoint: What was tested.
+        finished: Whether the training came to its end; None to find out from the files beside the
+            checkpoint.
+
+    Returns:
+        For JSON; None where a value is unknown, and older files lack some keys:
+
+        - ``seed``, ``date``, ``version``;
+        - ``loss``: type and parameters of the main loss;
+        - ``trained``: what was trained beside it, as ``{'digest': …, 'config': {…}}`` with the
+          parts of :func:`~mmcalib.runs.training_fingerprint.trained_config`, whose digest is
+          equal where all parts are;
+        - ``limit``: to how many samples a smoke run was limited, in training or in the test;
+        - ``calibration``: see :func:`describe_calibration`;
+        - ``training``: its length, whether it ``finished``, the ``epoch`` of the checkpoint;
+        - ``evaluation``: see :func:`evaluation`.
+    """
+    hook = next((hook for hook in runner.hooks if isinstance(hook, CheckpointMeta)), None)
+    meta = hook.meta if hook else {}
+    if hook and checkpoint == LAST_WEIGHTS:  # and not those it may have been resumed from
+        meta = {TRAINED: hook.trained, 'epoch': runner.epoch}
+    cfg = _config_in(meta) or runner.cfg
+    schedule = length(cfg)
+    if finished is None:
+        finished = training_finished(checkpoint, schedule)
+    trained = meta.get(TRAINED)
+    trained = comparable(trained) if isinstance(trained, Mapping) else trained_config(cfg)
+    return {
+        'seed': meta.get('seed', runner.seed),
+        'loss': main_loss(cfg),
+        'trained': {'digest': digest(trained), 'config': trained},
+        'calibration': describe_calibration(meta),
+        'limit': runner.cfg.get('limit') or cfg.get('limit'),
+        'training': {**schedule, 'finished': finished, 'epoch': meta.get('epoch')},
+        'evaluation': evaluation(runner),
+        'date': datetime.now().astimezone().isoformat(timespec='seconds'),
+        'version': __version__,
+    }
+
+
+def describe_calibration(meta: Mapping) -> dict | None:
+    """Return by what a checkpoint was calibrated after its training, None if it was not.
+
+    See :mod:`mmcalib.runs.checkpoint_calibration` for what a calibration leaves in `meta`.
+    """
+    found = meta.get(CALIBRATION)
+    if not isinstance(found, Mapping) or 'method' not in found:  # another tool's word
+        return None
+    methods, earlier = [found['method']], found.get('earlier')
+    while earlier:
+        methods.insert(0, earlier['method'])
+        earlier = earlier.get('earlier')
+    return {
+        'methods': methods,
+        'options': found['options'],
+        'split': found['split'],
+        'forced': found['forced'],
+    }
+
+
+def evaluation(runner: Runner) -> dict:
+    """Return how a Runner tests: the data, and the options of its calibration metric.
+
+    Returns:
+        ``dataset`` (type, split and number of samples), ``data_options`` (its other options, such
+        as noise), ``pipeline`` (its transforms), ``inference`` (``test_cfg`` of the model, left
+        out where the whole image is predicted at once), ``tta``, and what the metric was told;
+        ``other_metrics`` has what was measured with other options than the first.
+    """
+    dataset = runner.cfg.test_dataloader.dataset
+    options = dataset_options(dataset)
+    model = runner.cfg.model.get('module', runner.cfg.model)
+    inference = comparable(model.get('test_cfg') or {})
+    result = {
+        'dataset': {**describe_dataset(dataset), 'samples': len(runner.test_dataloader.dataset)},
+        'data_options': {key: value for key, value in options.items() if key not in DATASET_KEYS},
+        'pipeline': pipelines(dataset),
+        'tta': 'module' in runner.cfg.model,
+        **({'inference': inference} if inference not in ({}, {'mode': 'whole'}) else {}),
+    }
+    ours = [
+        (metric.metrics, _metric_options(metric))
+        for metric in runner.test_evaluator.metrics
+        if isinstance(metric, CalibrationMetric) and metric.prefix == 'calibration'
+    ]
+    for _, options in ours[:1]:
+        result |= options
+    others = {name: options for names, options in ours if options != ours[0][1] for name in names}
+    return {**result, **({'other_metrics': others} if others else {})}
+
+
+def _metric_options(metric: CalibrationMetric) -> dict:
+    names = ['protocol', 'convention', 'num_bins', 'ignore_index']
+    names += ['boundary_width'] if metric.protocol == 'boundary' else []
+    return {name: getattr(metric, name) for name in names}
+
+
+def describe_dataset(dataset: Mapping) -> dict:
+    """Return what identifies the data of a dataset's config, looking through its wrappers."""
+    result = {}
+    while isinstance(dataset, Mapping):  # the innermost has the type, wrappers may add to it
+        result.update({key: dataset[key] for key in DATASET_KEYS if key in dataset})
+        dataset = dataset.get('dataset')
+    return result
+
+
+def length(cfg: Mapping) -> dict:
+    """Return ``{'epochs': n}`` or ``{'iterations': n}`` of a config's training, ``{}`` of none."""
+    train = cfg.get('train_cfg') or {}
+    if train.get('max_epochs'):
+        return {'epochs': train['max_epochs']}
+    return {'iterations': train['max_iters']} if train.get('max_iters') else {}
+
+
+def training_finished(checkpoint: str, schedule: Mapping) -> bool | None:
+    """Return whether the training that left a checkpoint is over, None if its folder cannot say."""
+    folder = Path(checkpoint).parent
+    for name in (RESULTS, VALIDATION_RESULTS):  # early stopping ends it before its last epoch
+        try:
+            if json.loads((folder / name).read_text())['training']['finished']:
+                return True
+        except (OSError, KeyError, TypeError, ValueError):  # none, or cut off by an older version
+            continue
+    last = folder / 'last_checkpoint'
+    number = re.search(r'_(\d+)\.pth$', last.read_text().strip()) if last.is_file() else None
+    return int(number[1]) >= min(schedule.values()) if number and schedule else None
+
+
+def _config_in(meta: Mapping) -> dict | None:
+    """Return the config that a checkpoint was trained with, None if it carries none to read."""
+    text = meta.get('cfg')
+    if not isinstance(text, str):
+        return None
+    try:
+        cfg = parse_config(text)
+    except ValueError as error:
+        print_log(f"The checkpoint's own config cannot be read ({error}): using yours.", 'current')
+        return None
+    return cfg if 'model' in cfg else None
+
+
+def keep_other_results(cfg: Config, checkpoint: str, split: str) -> None:
+    """Move the work dir of a test to a folder below, if it has the results of another checkpoint.
+
+    So the uncalibrated result outlives that of the calibrated checkpoint, for example.
+    """
+    name = VALIDATION_RESULTS if split == 'val' else RESULTS
+    try:
+        earlier = mmengine.load(Path(cfg.work_dir, name))['checkpoint']
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        return
+    # A run that was moved still has its own results.
+    moved = not os.path.exists(earlier) and Path(earlier).name == Path(checkpoint).name
+    if os.path.realpath(earlier) == os.path.realpath(checkpoint) or moved:
+        return
+    folder = str(Path(cfg.work_dir, Path(checkpoint).stem))
+    print(f'{cfg.work_dir} has the results of {earlier}: the new ones go to {folder}')
+    cfg.work_dir = folder
+    keep_other_results(cfg, checkpoint, split)  # of another run, it may have the same name

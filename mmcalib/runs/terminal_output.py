@@ -1,0 +1,147 @@
+"""What a run shows on the screen; its log file has all of it, and pages more."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+from mmengine.config import Config
+from mmengine.logging import MMLogger
+from mmengine.runner import Runner
+
+from mmcalib.reports.loss_labels import loss_label
+from mmcalib.runs.loss_config import main_loss, type_name
+from mmcalib.runs.preflight import PROPER, calibration_error_keys, kept_checkpoints
+from mmcalib.work_dir_files import experiment_name
+
+# Lines that come with every run, or every epoch, and tell a reader nothing.
+NOISE = (
+    'Exp name: ',
+    'Distributed training is not used',
+    '"FileClient" will be deprecated',
+    '"HardDiskBackend" is the alias',
+)
+# What mmengine warns of in every run on several processes, from each of them.
+WARNINGS = (r'Setting \w+_NUM_THREADS', '`broadcast_buffers` is deprecated')
+
+
+class ConfigError(ValueError):
+    """A Runner cannot be built of a config."""
+
+
+class QuietRunner(Runner):
+    """mmengine's Runner, whose pages of environment, config and hooks go to the log file alone.
+
+    So do the tracebacks of what cannot be built, which say no more than their last line.
+
+    Raises:
+        ConfigError: If a part of the config cannot be built.
+    """
+
+    def __init__(self, *args, **kwargs) -> None:
+        self._starting = True
+        try:
+            with warnings.catch_warnings():
+                for text in WARNINGS:
+                    warnings.filterwarnings('ignore', message=text)
+                super().__init__(*args, **kwargs)
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            where = ''
+            if hasattr(self, 'logger'):
+                self.logger.info('', exc_info=True, extra={'screen': False})
+                where = f' (the traceback is in {log_file(self)})'
+            reason = (error.args[0] if error.args else None) or repr(error)
+            raise ConfigError(f'the config cannot be built: {reason}{where}') from error
+        self._starting = False
+
+    def build_logger(self, *args, **kwargs) -> MMLogger:
+        logger = super().build_logger(*args, **kwargs)
+        for handler in logger.handlers:
+            if not isinstance(handler, logging.FileHandler):
+                handler.addFilter(self._belongs_on_the_screen)
+        return logger
+
+    def _belongs_on_the_screen(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        page = self._starting and record.levelno < logging.WARNING and '\n' in message
+        return not page and getattr(record, 'screen', True) and not message.startswith(NOISE)
+
+
+def log_file(runner: Runner) -> str:
+    """Return the path of a run's log."""
+    return f'{runner.log_dir}/{runner.timestamp}.log'
+
+
+def log_start(runner: Runner, splits: tuple[str, ...]) -> None:
+    """Log in a few lines what a run is about to do, and what is to be said about it.
+
+    Args:
+        runner: With its data listed.
+        splits: Which data it uses.
+    """
+    cfg, log = runner.cfg, runner.logger
+    model = getattr(runner.model, 'module', runner.model)
+    backbone = (cfg.model.get('module') or cfg.model).get('backbone') or cfg.model
+    size = sum(parameter.numel() for parameter in model.parameters())
+    loss = main_loss({**cfg, 'model': cfg.model.get('module', cfg.model)})
+    log.info(
+        f'{experiment_name(cfg.filename or "run")}: {type_name(backbone["type"])}, {size:,} '
+        f'parameters{f", {loss_label(loss)}" if loss else ""}; {processes(runner)}'
+    )
+    doing = {'train': 'train on', 'val': 'validate on', 'test': 'test on'}
+    counts = [
+        f'{doing[split]} {len(getattr(runner, f"{split}_dataloader").dataset):,}'
+        for split in splits
+        if cfg.get(f'{split}_dataloader') is not None
+    ]
+    smoke = f'; SMOKE RUN with --limit {cfg.limit}' if cfg.get('limit') else ''
+    log.info(f'Samples: {", ".join(counts)}{smoke}')
+    if 'train' in splits:
+        by_epoch = cfg.train_cfg.get('max_epochs')
+        number, unit = (by_epoch, 'epoch') if by_epoch else (runner.max_iters, 'iteration')
+        kept = ' and '.join(key for key, _ in kept_checkpoints(cfg))
+        log.info(
+            f'{number:,} {unit}{"s" * (number != 1)} in batches of {batch_size(runner)}'
+            + (f'; the checkpoint of the best {kept} is kept' if kept else '')
+        )
+        for note in notes(cfg, batch_size(runner)):
+            log.warning(note)
+    log.info(f'Environment, config and hooks are in {log_file(runner)}')
+
+
+def processes(runner: Runner) -> str:
+    """Return on what a run computes."""
+    kind = next(runner.model.parameters()).device.type.upper()
+    return kind if runner.world_size == 1 else f'{runner.world_size} processes with a {kind} each'
+
+
+def batch_size(runner: Runner) -> int:
+    """Return the samples of a training step, over all processes."""
+    return runner.world_size * (runner.cfg.train_dataloader.get('batch_size') or 1)
+
+
+def notes(cfg: Config, batch_size: int) -> list[str]:
+    """Return what a training should be told although it may well be meant.
+
+    Args:
+        cfg: Of the run.
+        batch_size: Over all processes.
+    """
+    found = []
+    scaling = cfg.get('auto_scale_lr') or {}
+    base = scaling.get('base_batch_size')
+    if base and base != batch_size and not scaling.get('enable'):
+        found.append(
+            f'A step has {batch_size} samples, and the learning rate is for {base}: add '
+            '--auto-scale-lr, or change the number of processes or the batch_size'
+        )
+    by_hook = cfg.get('default_hooks', {}).get('checkpoint', {}).get('type', 'CheckpointHook')
+    for key, _ in kept_checkpoints(cfg):
+        name = key.rpartition('/')[2]
+        if by_hook == 'CheckpointHook' and key in calibration_error_keys(cfg, without=PROPER):
+            found.append(
+                f'save_best={key!r}: networks that have learnt little often have the least {name}. '
+                "Choose by 'calibration/NLL', or set "
+                "default_hooks.checkpoint.type='AccuracyFloorCheckpointHook'"
+            )
+    return found

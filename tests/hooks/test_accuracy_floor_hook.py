@@ -1,0 +1,92 @@
+"""The best checkpoint above a floor of accuracy, against a search over all validations."""
+
+import logging
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from mmengine.logging import MessageHub
+from mmengine.registry import HOOKS
+
+from mmcalib.runs.checkpoint_choice import best_checkpoint
+
+
+class Run(SimpleNamespace):
+    """A training that saves empty files."""
+
+    def __init__(self, folder, hub=None):
+        self.hook = HOOKS.build(
+            dict(type='AccuracyFloorCheckpointHook', save_best='calibration/ECE', rule='less',
+                 min_accuracy=0.9)
+        )  # fmt: skip
+        super().__init__(
+            work_dir=str(folder), epoch=0, iter=0, logger=logging.getLogger('test'),
+            message_hub=hub or MessageHub(f'floor{random.random()}'), hooks=[self.hook],
+        )  # fmt: skip
+        self.hook.before_train(self)
+
+    def save_checkpoint(self, folder, filename, **kwargs):
+        Path(folder, filename).touch()
+
+    def validate(self, accuracy, error):
+        self.epoch += 1
+        metrics = {'accuracy/top1': accuracy, 'calibration/ECE': error}
+        self.hook.after_val_epoch(self, metrics)
+
+    @property
+    def files(self):
+        return sorted(int(path.stem.split('_')[-1]) for path in Path(self.work_dir).glob('best_*'))
+
+
+def least_error(validations):
+    """Return the least error above the floor."""
+    floor = 0.9 * max(accuracy for accuracy, _ in validations)
+    return min(error for accuracy, error in validations if accuracy >= floor)
+
+
+@pytest.mark.parametrize('seed', range(30))
+def test_it_is_the_best_of_all_above_the_floor(seed, tmp_path):
+    rng = random.Random(seed)
+    # Few values, so that some are equal.
+    validations = [(rng.randint(30, 80), rng.randint(0, 20)) for _ in range(rng.randint(1, 12))]
+    run, stop = Run(tmp_path), rng.randint(0, 12)
+    for number, validation in enumerate(validations, 1):
+        if number == stop:  # and goes on
+            epoch, run = run.epoch, Run(tmp_path, run.message_hub)
+            run.epoch = epoch
+        run.validate(*validation)
+        chosen = int(Path(best_checkpoint(run)).stem.split('_')[-1])
+        assert chosen in run.files
+        assert validations[chosen - 1][1] == least_error(validations[:number])
+        floor = 0.9 * max(accuracy for accuracy, _ in validations[:number])
+        assert validations[chosen - 1][0] >= floor
+    run.hook.after_train(run)
+    assert run.files == [chosen]
+
+
+def test_barely_trained_networks_are_not_chosen(tmp_path):
+    run = Run(tmp_path)
+    for validation in ((35.0, 1.0), (41.0, 9.0), (41.8, 6.0), (41.5, 7.0)):
+        run.validate(*validation)
+    assert best_checkpoint(run).endswith('best_calibration_ECE_epoch_3.pth')
+
+
+def test_nan_is_never_the_best(tmp_path):
+    run = Run(tmp_path)
+    run.validate(float('nan'), 1.0)
+    run.validate(40.0, float('nan'))
+    assert best_checkpoint(run) is None and run.files == []
+    run.validate(40.0, 5.0)
+    assert run.files == [3]
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    hook = dict(type='AccuracyFloorCheckpointHook', rule='less')
+    for kept in (None, 'auto', ['calibration/ECE', 'accuracy/top1']):
+        with pytest.raises(ValueError, match='needs one key as save_best'):
+            HOOKS.build({**hook, 'save_best': kept})
+    with pytest.raises(ValueError, match=r'min_accuracy must be in \[0, 1\], got 98'):
+        HOOKS.build({**hook, 'save_best': 'calibration/ECE', 'min_accuracy': 98})
+    with pytest.raises(ValueError, match=r"not measured 'accuracy/top1', only calibration/ECE"):
+        Run(tmp_path).hook.after_val_epoch(Run(tmp_path), {'calibration/ECE': 1.0})

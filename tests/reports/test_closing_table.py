@@ -1,0 +1,91 @@
+"""What a run ends with."""
+
+import os
+
+import pytest
+import torch
+
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.reports.closing_table import confidence_gap, find_diagram, summary
+
+RESULTS = {
+    'experiment': 'mbls/digits',
+    'split': 'test',
+    'loss': {'type': 'MarginLabelSmoothingLoss', 'margin': 8.0, 'alpha': 0.1},
+    'evaluation': {'dataset': {'samples': 1797}},
+    'metrics': {
+        'accuracy/top1': 75.0,
+        'calibration/ECE': 4.123,
+        'calibration/NLL': 0.61234,
+        'calibration/ECE_low': 3.0,
+        'calibration/ECE_high': 5.55,
+    },
+}
+# 40 predictions with a confidence of 0.9, 30 of them correct, and 10 with 0.5, none of them.
+CELLS = torch.tensor([[40.0, 10.0], [30.0, 0.0], [36.0, 5.0]], dtype=torch.float64)
+
+
+def statistics(cells=CELLS):
+    return CalibrationStatistics({}, 'pooled', 'mmcalib', 15, cells)
+
+
+def words(text):
+    return [line.split() for line in text.splitlines()]
+
+
+def test_the_figures_and_what_they_mean():
+    assert words(summary(RESULTS, statistics(), {'results': 'a/b.json', 'diagram': None})) == [
+        ['mbls/digits;', 'MbLS', 'm=8', 'α=0.1;', 'test', 'split,', '1,797', 'samples'],
+        ['accuracy/top1', '75.00', '%'],
+        ['mean', 'confidence', '82.00', '%', 'over-confident', 'by', '22.0', 'points'],
+        ['ECE', '4.12', '%', 'interval', '3.00', 'to', '5.55', '%'],
+        ['NLL', '0.6123'],
+        ['results', 'a/b.json'],
+    ]
+
+
+def test_a_segmentation_has_its_pixels_accuracy_beside_the_miou():
+    lines = words(summary({**RESULTS, 'metrics': {'mIoU': 40.0}}, statistics()))
+    assert lines[1:3] == [['mIoU', '40.00', '%'], ['accuracy', '60.00', '%', 'of', '50']]
+
+
+def test_what_was_not_measured_is_said():
+    text = summary({**RESULTS, 'metrics': {'accuracy/top1': 75.0}})
+    assert 'Calibration was not measured: tools/test.py CONFIG CHECKPOINT --calibration' in text
+    empty = {**RESULTS, 'metrics': {'calibration/ECE': float('nan')}}
+    assert words(summary(empty, statistics(torch.zeros(3, 0))))[1:] == [['ECE', 'nan', '%']]
+
+
+def test_a_smoke_run_says_so():
+    assert 'SMOKE RUN with --limit 8' in summary({**RESULTS, 'limit': 8}, statistics())
+
+
+@pytest.mark.parametrize('width', [50, 80, 200])
+def test_paths_are_never_broken(width):
+    path = '/data/' + 'x' * 150
+    lines = summary(RESULTS, statistics(), {'checkpoint': path}, width=width).splitlines()
+    assert lines[-1] == f'checkpoint  {path}'
+    assert all(len(line) <= width for line in lines[1:-1])
+
+
+@pytest.mark.parametrize(
+    ('confidence', 'accuracy', 'said'),
+    [
+        (79.1, 75.0, 'over-confident by 4.1 points'),
+        (70.0, 75.0, 'under-confident by 5.0 points'),
+        (75.0, 75.04, 'neither over- nor under-confident on average'),
+    ],
+)
+def test_the_gap_in_words(confidence, accuracy, said):
+    assert confidence_gap(confidence, accuracy) == said
+
+
+def test_the_newest_diagram_is_found(tmp_path):
+    folder = tmp_path / 'vis_data/vis_image'
+    folder.mkdir(parents=True)
+    assert find_diagram(tmp_path, 'test') is None
+    for number, name in enumerate(('test_30', 'test_2', 'val_7')):
+        path = folder / f'reliability_diagram_{name}.png'
+        path.touch()
+        os.utime(path, (number, number))
+    assert find_diagram(tmp_path, 'test').name == 'reliability_diagram_test_2.png'

@@ -1,0 +1,370 @@
+"""Tables of runs: which are averaged, which are named, and where the paper's figures stand."""
+
+import csv
+import hashlib
+import io
+import json
+
+import pytest
+from commands import ROOT, call_here
+
+from mmcalib.metric_keys import HEADLINE
+from mmcalib.reports import output_formats, paper_numbers
+from mmcalib.reports.collect_runs import collect_runs
+from mmcalib.reports.group_runs import tables_of
+from mmcalib.runs.load_config import load_config
+
+CIFAR10 = dict(type='CIFAR10', split='test', samples=10000)
+VOC = dict(type='PascalVOCDataset', ann_file='ImageSets/Segmentation/val.txt', samples=1449)
+MBLS = dict(type='MarginLabelSmoothingLoss', margin=6.0, alpha=0.1)
+CE = dict(type='CrossEntropyLoss')
+
+
+def write(folder, experiment, *, ece=4.0, quality='accuracy/top1', old=False, **content):
+    """Leave a results.json as a test does; `old` as tests did before they said how."""
+    folder.mkdir(parents=True)
+    evaluation = dict(dataset=CIFAR10, tta=False, protocol='pooled', num_bins=15, ignore_index=255)
+    run = dict(
+        experiment=experiment,
+        metrics={quality: 90.0, 'calibration/ECE': ece, 'calibration/AECE': ece},
+    )
+    if not old:
+        run |= dict(
+            seed=0,
+            loss=MBLS,
+            training=dict(epochs=350, finished=True),
+            evaluation=evaluation | content.pop('evaluation', {}),
+            date='2026-01-01',
+        )
+    (folder / 'results.json').write_text(json.dumps(run | content))
+
+
+def trained(**parts):
+    """What a training leaves of itself beside its loss."""
+    config = dict(
+        network=dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=50)),
+        data=dict(type='CIFAR10', split='train'),
+        augmentation=[[dict(type='RandomCrop', padding=4), dict(type='PackInputs')]],
+        batch_size=128,
+        optimizer=dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1)),
+        length=dict(by_epoch=True, max_epochs=350),
+        loss_schedules=[],
+        other_losses={},
+        initial_weights=None,
+    )
+    config |= parts
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+    return dict(digest=digest, config=config)
+
+
+def only_table(*folders, **options):
+    runs, _ = collect_runs(folders)
+    (table,) = tables_of(runs, **options)
+    return table
+
+
+def test_seeds_are_averaged_beside_the_published_value(tmp_path):
+    for seed, ece in enumerate([4.0, 6.0]):
+        write(tmp_path / f'm/seed{seed}', 'mbls/resnet50_cifar10', seed=seed, ece=ece)
+    write(tmp_path / 'ce', 'ce/resnet50_cifar10', loss=CE)
+    table = only_table(tmp_path)
+    assert [row.label for row in table.rows] == ['CE', 'MbLS m=6 α=0.1']
+    assert '| MbLS m=6 α=0.1 | 2 | 90.00 ± 0.00 | 95.25 | 5.00 ± 1.41 | 1.16 |' in (
+        output_formats.markdown([table], {})
+    )
+    assert '5.00 ± 1.41' in output_formats.text([table], {})
+    first, second = csv.DictReader(io.StringIO(output_formats.comma_separated([table])))
+    assert float(second['calibration/ECE mean']) == 5.0
+    assert (first['calibration/ECE std'], first['calibration/ECE paper']) == ('', '5.85')
+
+
+def test_other_parameters_are_a_row_without_a_published_value(tmp_path):
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10')
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10', loss=MBLS | dict(margin=8.0))
+    write(tmp_path / 'c', 'mbls/resnet50_cifar10_m0', loss=MBLS | dict(margin=0.0, alpha=0.05))
+    rows = only_table(tmp_path).rows
+    assert [(row.label, row.paper.get('calibration/ECE')) for row in rows] == [
+        ('MbLS m=0 α=0.05', 3.72),
+        ('MbLS m=6 α=0.1', 1.16),
+        ('MbLS m=8 α=0.1', None),
+    ]
+
+
+def test_another_length_is_a_row_and_said(tmp_path):
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', training=dict(epochs=30, finished=True))
+    table = only_table(tmp_path)
+    assert 'Trained for 30 epochs; the paper for 350 epochs.' in table.notes
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10')
+    labels = [row.label for row in only_table(tmp_path).rows]
+    assert labels == ['MbLS m=6 α=0.1, 30 epochs', 'MbLS m=6 α=0.1, 350 epochs']
+
+
+@pytest.mark.parametrize(
+    ('evaluation', 'reason'),
+    [
+        (dict(protocol='paper'), 'protocol paper'),
+        (dict(num_bins=25), '25 bins'),
+        (dict(dataset=CIFAR10 | dict(samples=100)), '100 samples'),
+        (dict(tta=True), 'test-time augmentation'),
+    ],
+)
+def test_another_protocol_is_named_and_not_averaged(evaluation, reason, tmp_path):
+    for seed in range(2):
+        write(tmp_path / f's{seed}', 'mbls/resnet50_cifar10', seed=seed)
+    write(tmp_path / 'other', 'mbls/resnet50_cifar10', seed=2, ece=50.0, evaluation=evaluation)
+    table = only_table(tmp_path)
+    assert [len(row.runs) for row in table.rows] == [2]
+    (note,) = [note for note in table.notes if 'evaluated otherwise' in note]
+    assert reason in note and str(tmp_path / 'other') in note
+
+
+def test_old_results_are_read_and_named(tmp_path):
+    for seed, ece in enumerate([4.0, 6.0]):
+        write(tmp_path / f'old{seed}', 'mbls/resnet50_cifar10', ece=ece, old=True)
+    table = only_table(tmp_path)
+    assert [(row.label, len(row.runs)) for row in table.rows] == [('mbls/resnet50_cifar10', 2)]
+    assert any('unknown' in note and 'No published value' in note for note in table.notes)
+    for seed in range(3):
+        write(tmp_path / f'new{seed}', 'mbls/resnet50_cifar10', seed=seed)
+    table = only_table(tmp_path)
+    assert [len(row.runs) for row in table.rows] == [3]
+    assert any('unknown protocol' in note and 'old0' in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ('parts', 'words'),
+    [
+        (dict(data=dict(type='CIFAR10', split='train', noise=0)), 'noise 0'),
+        (dict(batch_size=64), 'batch size 64'),
+        (dict(optimizer=dict(type='AmpOptimWrapper')), 'optimizer AmpOptimWrapper'),
+        (dict(length=dict(by_epoch=True, max_epochs=30)), '30 epochs'),
+        (dict(initial_weights='a.pth'), 'initial weights a.pth'),
+        (dict(other_losses={'model.aux.loss': CE}), 'model.aux.loss CrossEntropyLoss'),
+        (dict(loss_schedules=[dict(parameter='margin', factor=-1)]), 'margin schedule'),
+        (dict(augmentation=[[dict(type='PackInputs')]]), 'no RandomCrop'),
+        (
+            dict(augmentation=[[dict(type='RandomCrop', padding=2), dict(type='PackInputs')]]),
+            'RandomCrop padding 2',
+        ),
+        (
+            dict(augmentation=[[dict(type='PackInputs'), dict(type='RandomCrop', padding=4)]]),
+            'config ',
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else '',
+)
+def test_another_training_is_a_row_and_said(parts, words, tmp_path):
+    name = 'mbls/resnet50_cifar10'
+    write(tmp_path / 'a', name, trained=trained())
+    write(tmp_path / 'b', name, trained=trained(**parts))
+    first, second = only_table(tmp_path).rows
+    assert len(first.runs) == len(second.runs) == 1 and first.label != second.label
+    (other,) = [row for row in (first, second) if row.runs[0].path == str(tmp_path / 'b')]
+    assert other.label.startswith(f'MbLS m=6 α=0.1, {words}')
+    for seed in (1, 2):  # most trainings need no words, but have them in a note
+        write(tmp_path / f'a{seed}', name, seed=seed, loss=CE, trained=trained())
+    table = only_table(tmp_path)
+    labels = [row.label for row in table.rows]
+    assert labels[0] == 'CE' and sum(words in label for label in labels) == (
+        2 if words == 'config ' else 1
+    )
+
+
+def test_tables_are_of_data_and_network_not_of_names(tmp_path):
+    small = dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=18))
+    write(tmp_path / 'a', 'ce/cifar', loss=CE, trained=trained())
+    write(tmp_path / 'b', 'other/name', seed=1, loss=CE, trained=trained())
+    write(tmp_path / 'c', 'ce/cifar', loss=CE, trained=trained(network=small))
+    clean = dict(data_options=dict(noise=0))
+    write(tmp_path / 'd', 'ce/cifar', loss=CE, trained=trained(), evaluation=clean)
+    tables = tables_of(collect_runs([tmp_path])[0])
+    assert [(table.name, len(table.rows[0].runs)) for table in tables] == [
+        ('cifar', 2),
+        ('cifar, backbone depth 18', 1),
+        ('cifar, noise 0', 1),
+    ]
+    assert any('under several names: cifar, name' in note for note in tables[0].notes)
+
+
+def test_older_results_stand_in_the_table_of_their_name_and_in_rows_of_their_own(tmp_path):
+    for seed in range(2):
+        write(tmp_path / f'new{seed}', 'mbls/resnet50_cifar10', seed=seed, trained=trained())
+    write(tmp_path / 'old', 'mbls/resnet50_cifar10')
+    rows = only_table(tmp_path).rows
+    assert [(row.label, len(row.runs)) for row in rows] == [
+        ('MbLS m=6 α=0.1', 2),
+        ('MbLS m=6 α=0.1, training not recorded', 1),
+    ]
+
+
+def test_every_metric_is_a_column(tmp_path):
+    metrics = {
+        'calibration/NLL': 0.25, 'accuracy/top5': 99.0, 'calibration/ECE': 3.0,
+        'calibration/ECE_low': 2.0, 'calibration/ECE_high': 4.5, 'accuracy/top1': 90.0,
+        'ece25/ECE': 3.5, 'confusion_matrix/result': [[1, 2], [3, 4]],
+    }  # fmt: skip
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', metrics=metrics)
+    text = output_formats.markdown([only_table(tmp_path)], {})
+    assert (
+        '| loss | runs | top-1 (%) | paper | ECE (%) | paper | NLL (nats) | top-5 (%) |'
+        ' ece25/ECE (%) |' in text
+    )
+    assert '| 90.00 | 95.25 | 3.00 [2.00, 4.50] | 1.16 | 0.2500 | 99.00 | 3.50 |' in text
+    (line,) = csv.DictReader(io.StringIO(output_formats.comma_separated([only_table(tmp_path)])))
+    assert line['calibration/ECE_low mean'] == '2.0'
+    (table,) = json.loads(output_formats.measured([only_table(tmp_path)]))
+    assert table['rows'][0]['runs'][0]['metrics'] == {
+        key: value for key, value in metrics.items() if 'confusion' not in key
+    }
+
+
+def test_names_are_no_markup(tmp_path):
+    loss = dict(type='My[/bold]Loss', option='a|b')
+    write(tmp_path / '[red]', 'x/[blink]data', loss=loss)
+    (tmp_path / '[i]').mkdir()
+    (tmp_path / '[i]/results_val.json').write_text('{}')
+    runs, others = collect_runs([tmp_path])
+    text = output_formats.text(tables_of(runs), others)
+    for part in ('My[/bold]Loss option=a|b', '[blink]data', '[i]'):
+        assert part in text
+    assert 'My[/bold]Loss option=a&#124;b |' in output_formats.markdown(tables_of(runs), others)
+
+
+def test_a_second_run_of_a_seed_is_named(tmp_path):
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', ece=9.0)
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10', ece=3.0, date='2026-02-02')
+    table = only_table(tmp_path)
+    assert table.rows[0].values('calibration/ECE') == [3.0]
+    assert any('seed 0 again' in note and str(tmp_path / 'a') in note for note in table.notes)
+
+
+def test_unfinished_runs_are_named(tmp_path):
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10')
+    write(
+        tmp_path / 'b', 'mbls/resnet50_cifar10', seed=1, training=dict(epochs=350, finished=False)
+    )
+    (tmp_path / 'c').mkdir()
+    (tmp_path / 'c/last_checkpoint').write_text('epoch_3.pth')
+    (tmp_path / 'd/20260101_000000').mkdir(parents=True)
+    (tmp_path / 'e').mkdir()
+    (tmp_path / 'e/results_val.json').write_text('{}')
+    (tmp_path / 'f').mkdir()
+    (tmp_path / 'f/results.json').write_text('{"experiment": ')
+    (tmp_path / 'g').mkdir()
+    (tmp_path / 'g/results.json').write_text('[1, 2]')
+    runs, others = collect_runs([tmp_path, tmp_path / 'a'])
+    assert len(runs) == 2  # a folder given twice counts once
+    (table,) = tables_of(runs)
+    assert len(table.rows[0].runs) == 1
+    assert any(
+        'training unfinished' in note and str(tmp_path / 'b') in note for note in table.notes
+    )
+    assert others == {
+        'unfinished or not tested, no results.json': [str(tmp_path / 'c'), str(tmp_path / 'd')],
+        'not tested, only validated': [str(tmp_path / 'e')],
+        'unreadable results.json': [
+            f'{tmp_path / "f"} (Expecting value: line 1 column 16 (char 15))',
+            f'{tmp_path / "g"} (it holds no metrics of a test)',
+        ],
+    }
+
+
+def test_metrics_of_other_options_are_said(tmp_path):
+    options = dict(other_metrics={'AECE': dict(protocol='pooled', num_bins=25)})
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', evaluation=options)
+    first, second = only_table(tmp_path).notes
+    assert '15 bins, but AECE with num bins 25.' in first
+    assert 'No published value stands beside these: AECE was measured with other' in second
+
+
+def test_smoke_runs_are_named(tmp_path):
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10')
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10', seed=1, limit=8)
+    runs, others = collect_runs([tmp_path])
+    assert [run.path for run in runs] == [str(tmp_path / 'a')]
+    assert others == {'smoke runs with --limit': [str(tmp_path / 'b')]}
+
+
+def test_a_calibrated_checkpoint_is_a_row_without_a_published_value(tmp_path):
+    done = dict(methods=['temperature'], options={}, split='val', forced=[])
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10')
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10', ece=1.0, calibration=done)
+    forced = dict(done, methods=['vector', 'temperature'], forced=['fitted on the test split'])
+    write(tmp_path / 'c', 'mbls/resnet50_cifar10', ece=0.5, calibration=forced)
+    rows = only_table(tmp_path).rows
+    assert [row.label for row in rows] == [
+        'MbLS m=6 α=0.1',
+        'MbLS m=6 α=0.1 + temperature',
+        'MbLS m=6 α=0.1 + vector + temperature, fitted on the test split',
+    ]
+    assert [bool(row.paper) for row in rows] == [True, False, False]
+
+
+def test_runs_that_may_be_unfinished_are_named(tmp_path):
+    training = dict(epochs=350, finished=None)
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', training=training)
+    notes = only_table(tmp_path).notes
+    assert f'Not known whether their training was finished: {tmp_path / "a"}.' in notes
+
+
+def test_voc_has_published_values_by_the_papers_protocol_only(tmp_path):
+    loss = MBLS | dict(margin=10.0)
+    for protocol in ('pooled', 'paper'):
+        write(
+            tmp_path / protocol, 'mbls/deeplabv3_r50_voc', loss=loss, quality='mIoU',
+            training=dict(epochs=100, finished=True),
+            evaluation=dict(dataset=VOC, protocol=protocol),
+        )  # fmt: skip
+    pooled = only_table(tmp_path, protocol='pooled')
+    assert pooled.rows[0].paper == {}
+    assert any("are of protocol 'paper'" in note for note in pooled.notes)
+    paper = only_table(tmp_path, protocol='paper')
+    assert paper.rows[0].paper == {'mIoU': 71.2, 'calibration/ECE': 7.94, 'calibration/AECE': 7.99}
+
+
+def test_another_test_set_has_no_published_value(tmp_path):
+    data = CIFAR10 | dict(type='CustomDataset')
+    write(tmp_path / 'jpeg', 'mbls/resnet50_cifar10', evaluation=dict(dataset=data))
+    write(tmp_path / 'held', 'mbls/resnet101_cub_heldout')
+    first, second = tables_of(collect_runs([tmp_path])[0])
+    assert not first.rows[0].paper and not second.rows[0].paper
+    assert any('another test set (type CIFAR10' in note for note in second.notes)
+
+
+def test_another_network_has_no_published_value(tmp_path):
+    write(tmp_path / 'a', 'mbls/resnet50_cifar10', trained=trained())
+    table = only_table(tmp_path)
+    assert not table.rows[0].paper
+    assert any('another network (ResNet_CIFAR 50)' in note for note in table.notes)
+    network = dict(type='ImageClassifier', backbone=dict(type='ResNet_CIFAR', depth=50))
+    write(tmp_path / 'b', 'mbls/resnet50_cifar10', trained=trained(network=network))
+    assert [bool(t.rows[0].paper) for t in tables_of(collect_runs([tmp_path])[0])] == [False, True]
+
+
+def test_the_published_figures_are_of_our_configs():
+    root = ROOT / 'configs'
+    tables = paper_numbers.published()['experiments']
+    assert len(tables) == 10
+    for name, entry in tables.items():
+        cfg = load_config(str(root / 'ce' / f'{name}.py'))
+        assert dict(cfg.model.backbone, **entry['backbone']) == cfg.model.backbone
+        assert 'MbLS' in entry['values']
+        for figures in entry['values'].values():
+            assert set(figures) <= set(HEADLINE)
+            assert all(0 < value < 100 for value in figures.values())
+
+
+def test_the_command_writes_all_formats(tmp_path, monkeypatch, capsys):
+    for seed in range(2):
+        write(tmp_path / f'seed{seed}', 'mbls/digits', old=True)
+    out = tmp_path / 'table.md'
+    call_here('report.py', tmp_path, '--out', out, monkeypatch=monkeypatch)
+    assert out.read_text().startswith('### digits')
+    call_here('report.py', tmp_path, monkeypatch=monkeypatch)
+    assert 'mbls/digits' in capsys.readouterr().out
+    call_here('report.py', tmp_path, '--format', 'csv', monkeypatch=monkeypatch)
+    output = capsys.readouterr()
+    assert 'digits,mbls/digits,2,90.0,0.0,' in output.out and 'unknown protocol' in output.err
+    with pytest.raises(SystemExit):
+        call_here('report.py', tmp_path / 'seed9', monkeypatch=monkeypatch)
+    assert 'no results.json' in capsys.readouterr().err

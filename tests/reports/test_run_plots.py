@@ -1,0 +1,170 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from commands import call_here
+
+from mmcalib.metrics import CalibrationStatistics, equal_width_bins
+from mmcalib.reports import html, run_plots
+from mmcalib.reports.collect_runs import collect_runs
+from mmcalib.reports.group_runs import tables_of
+from mmcalib.visualization import ConfidenceMaps, ConfidenceView, reliability_of
+from mmcalib.visualization.reliability_bands import accuracy_band
+
+LOSSES = {'CrossEntropyLoss': 'CE', 'LabelSmoothingLoss': 'LS'}
+
+
+def statistics(images=20, pixels=30, bins=5, seed=0, **options):
+    generator = torch.Generator().manual_seed(seed)
+    conf = torch.rand(images, pixels, generator=generator)
+    correct = torch.rand(conf.shape, generator=generator) < conf
+    rows = [equal_width_bins(c, k, bins) for c, k in zip(conf, correct, strict=True)]
+    values, index = conf.flatten().double().unique(return_inverse=True)
+    ones = torch.stack([torch.ones(len(index)), correct.flatten(), conf.flatten()]).double()
+    cells = torch.zeros(3, len(values), dtype=torch.float64).index_add_(1, index, ones)
+    defaults = dict(
+        metrics={'ECE': 3.0, 'AECE': 2.0}, protocol='pooled', convention='mmcalib', num_bins=bins
+    )
+    return CalibrationStatistics(
+        **{**defaults, **options}, cells=cells, image_bins=torch.stack(rows)
+    )
+
+
+def view(index):
+    pixels = np.full((4, 6), index % 2, np.int16)
+    return ConfidenceView(
+        index, f'image {index}', np.zeros((4, 6, 3), np.uint8), pixels, pixels,
+        np.ones((4, 6), np.float16), pixels >= 0, statistics(images=1).image_bins[0].numpy(),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Two tested runs of a data set, with all that their tests leave."""
+    paths = []
+    for seed, (loss, folder) in enumerate(LOSSES.items()):
+        path = tmp_path / folder
+        path.mkdir()
+        statistics(seed=seed).save(path / 'calibration.npz')
+        images = [view(index) for index in ((0, 1) if seed else (1, 2))]
+        ConfidenceMaps(images, images[:1], ['sky', 'road']).save(path / 'confidence_maps.npz')
+        result = dict(
+            experiment=f'{folder.lower()}/demo', loss={'type': loss}, seed=0,
+            metrics={'mIoU': 50.0, 'calibration/ECE': 3.0},
+        )  # fmt: skip
+        (path / 'results.json').write_text(json.dumps(result))
+        paths.append(path)
+    return paths
+
+
+def test_the_diagram_of_statistics():
+    saved = statistics()
+    diagram = reliability_of(saved, 'CE')
+    torch.testing.assert_close(diagram.table, saved.image_bins.sum(dim=0))
+    assert diagram.errors == {'ECE': 3.0, 'AECE': 2.0} and diagram.note == '5 bins'
+    low, high = diagram.band
+    accuracy = diagram.table[1] / diagram.table[0]
+    assert (low < accuracy).all() and (accuracy < high).all()
+    # Binomial errors, since the images' pixels are independent here.
+    error = (accuracy * (1 - accuracy) / diagram.table[0]).sqrt()
+    torch.testing.assert_close(high - low, 2 * 1.96 * error, rtol=0.4, atol=0.01)
+
+    finer = reliability_of(saved, 'CE', num_bins=25)
+    assert finer.table.shape == (3, 25) and finer.band is None
+    assert finer.note == 'errors of 5 bins'
+    equal = reliability_of(saved, 'CE', equal_mass=True)
+    torch.testing.assert_close(equal.table[0], torch.full((5,), 120.0, dtype=torch.float64))
+    assert reliability_of(statistics(protocol='paper'), 'CE').note == '5 bins, protocol paper'
+
+
+def test_bins_of_few_images_have_no_interval():
+    bins = statistics().image_bins
+    bins[4:, :, 0] = 0
+    band = accuracy_band(bins)
+    assert band[:, 0].isnan().all() and not band[:, 1:].isnan().any()
+
+
+def test_nothing_to_draw_is_said():
+    with pytest.raises(ValueError, match='num_bins must be an integer of at least 1, got 0'):
+        reliability_of(statistics(), 'CE', num_bins=0)
+    empty = statistics()
+    empty.cells = empty.cells[:, :0]
+    with pytest.raises(ValueError, match="'CE' has no predictions"):
+        reliability_of(empty, 'CE')
+
+
+def test_runs_are_called_by_their_loss(runs, tmp_path):
+    assert run_plots.names_of(runs) == ['CE', 'LS']
+    assert run_plots.names_of([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
+    assert run_plots.names_of([runs[0], runs[0]]) == [str(runs[0])] * 2
+    assert run_plots.names_of(runs, ['a', 'b']) == ['a', 'b']
+    with pytest.raises(ValueError, match='2 runs need as many names, got 1'):
+        run_plots.names_of(runs, ['a'])
+    with pytest.raises(FileNotFoundError, match=r'no statistics .*tools/test\.py leaves them'):
+        run_plots.read_statistics(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r'no confidence maps .*ConfidenceMapHook'):
+        run_plots.read_maps(tmp_path)
+
+
+def test_only_shared_images_are_put_side_by_side(runs):
+    maps = [run_plots.read_maps(run).views for run in runs]
+    views = run_plots.side_by_side(maps, ['CE', 'LS'])
+    assert [view.name for view in views] == ['CE, image 1', 'LS, image 1']
+    with pytest.raises(ValueError, match='no image in common'):
+        run_plots.side_by_side([maps[0][1:], maps[1][:1]], ['CE', 'LS'])
+
+
+@pytest.mark.parametrize(
+    ('kind', 'options', 'out'),
+    [
+        ('reliability', ['--overlay', '--zoom', '80', '100', '--num-bins', '25'], 'a/b.pdf'),
+        ('reliability', ['--equal-mass', '--names', 'one', 'two'], 'c.png'),
+        ('risk', ['--overlay'], 'r.pdf'),
+        ('maps', [], 'd.png'),
+        ('worst', [], 'e.svg'),
+    ],
+)
+def test_the_tool_writes_files(kind, options, out, runs, tmp_path, monkeypatch):
+    out = tmp_path / out
+    call_here('visualize.py', kind, *runs, '--out', out, *options, monkeypatch=monkeypatch)
+    assert out.stat().st_size > 1000
+
+
+def test_the_tool_says_what_is_missing(tmp_path, monkeypatch, capsys):
+    for arguments, message in (
+        (['reliability', tmp_path, '--out', 'x.png'], 'there are no statistics'),
+        (['maps', tmp_path, '--out', 'x.png'], 'there are no confidence maps'),
+    ):
+        with pytest.raises(SystemExit):
+            call_here('visualize.py', *arguments, monkeypatch=monkeypatch)
+        assert message in capsys.readouterr().err
+
+
+def test_a_page_needs_nothing_else(runs, tmp_path, monkeypatch):
+    rows = [
+        dict(value=v, val=[{'mIoU': 50.0, 'calibration/ECE': v}], test=[], chosen=v == 1.0)
+        for v in (1.0, 2.0)
+    ]
+    (tmp_path / 'sweep').mkdir()
+    (tmp_path / 'sweep/sweep.json').write_text(
+        json.dumps(dict(experiment='ls/demo', loss='LS', parameter='alpha', rows=rows))
+    )
+    out = tmp_path / 'page.html'
+    call_here('report.py', tmp_path, '--html', out, monkeypatch=monkeypatch)
+    html = out.read_text()
+    for part in ('<h2>demo</h2>', '<td>LS</td>', '3.00', 'Worst-calibrated', '<h2>Sweeps</h2>'):
+        assert part in html
+    assert html.count('<img') == html.count('src="data:image/png;base64,') == 6
+    assert 'http' not in html
+
+
+def test_a_page_names_the_runs_that_lack_files(runs, tmp_path):
+    (runs[1] / 'calibration.npz').unlink()
+    (runs[1] / 'confidence_maps.npz').unlink()
+    shutil.copytree(runs[0], tmp_path / 'more' / '<b>')
+    found, others = collect_runs([tmp_path])
+    text = html.build_page(tables_of(found), others, [tmp_path], title='a < b')
+    assert 'No reliability diagram, since a file is missing or broken: LS.' in text
+    assert '<title>a &lt; b</title>' in text and '<b>' not in text

@@ -1,0 +1,285 @@
+"""Checkpoints that a run must not use, and what is left of them when it is stopped."""
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import ROOT
+from mmengine.fileio import get_file_backend
+
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.runs import checkpoint_io
+from mmcalib.runs.checkpoint_choice import check_checkpoint, last_checkpoint, resume_latest
+from mmcalib.runs.checkpoint_io import BACKEND, ONLY_WEIGHTS, load_from_local
+from mmcalib.runs.load_config import load_config, set_loader_defaults
+from mmcalib.runs.runner import build_runner, run_test, train_and_test
+from mmcalib.work_dir_files import WorkDirInUse, locked
+
+
+def config(folder, name='mbls/digits', **options):
+    """A training of one epoch on few images; dots in options are written as two underscores."""
+    short = {
+        'train_cfg.max_epochs': 1,
+        'train_cfg.val_interval': 1,
+        'train_dataloader.dataset.indices': 16,
+        'val_dataloader.dataset.indices': 20,
+        'test_dataloader.dataset.indices': 20,
+    }
+    options = {key.replace('__', '.'): value for key, value in options.items()}
+    cfg = load_config(str(ROOT / f'configs/{name}.py'), {**short, **options})
+    cfg.work_dir, cfg.launcher = str(folder), 'none'
+    set_loader_defaults(cfg)
+    return cfg
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory):
+    """The checkpoint of a training, with all that a resume needs."""
+    folder = tmp_path_factory.mktemp('trained')
+    train_and_test(config(folder), test=False)
+    return folder / 'epoch_1.pth'
+
+
+def changed(path, folder, change):
+    """Save a checkpoint again after `change` was made to it."""
+    content = torch.load(path, weights_only=False)
+    change(content)
+    torch.save(content, folder / 'changed.pth')
+    return str(folder / 'changed.pth')
+
+
+def resume(folder, checkpoint, **options):
+    options = {'train_cfg.max_epochs': 2, **options}
+    build_runner(config(folder, resume=True, load_from=str(checkpoint), **options)).train()
+
+
+def evaluate(folder, checkpoint, **options):
+    cfg = config(folder, load_from=str(checkpoint), **options)
+    return run_test(build_runner(cfg, complete_weights=True), str(checkpoint))
+
+
+BOTH = pytest.mark.parametrize('run', [resume, evaluate], ids=['resume', 'test'])
+
+
+@BOTH
+def test_another_architecture_is_refused(run, trained, tmp_path):
+    with pytest.raises(CheckpointError, match=r'size mismatch.*Take the config that it was'):
+        run(tmp_path, trained, model__backbone__base_channels=16, model__head__in_channels=64)
+    assert not list(tmp_path.glob('*.json')) and not list(tmp_path.glob('*.pth'))
+
+
+@BOTH
+def test_missing_statistics_of_batch_normalisation_are_refused(run, trained, tmp_path):
+    def change(content):
+        for key in [key for key in content['state_dict'] if key.endswith('running_var')]:
+            del content['state_dict'][key]
+
+    with pytest.raises(CheckpointError, match=r'lacks \d+ of \d+ buffers, .*running_var'):
+        run(tmp_path, changed(trained, tmp_path, change))
+
+
+@BOTH
+def test_counters_of_batches_may_lack(run, trained, tmp_path):
+    def change(content):
+        for key in [key for key in content['state_dict'] if key.endswith('num_batches_tracked')]:
+            del content['state_dict'][key]
+
+    run(tmp_path, changed(trained, tmp_path, change))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ('classes', 'message'),
+    [
+        ('0123567894', "class 4 is '4', not '5'"),
+        ('012356789', "it has 10 classes, not 9; it adds '4'; class 4 is '4', not '5'"),
+        ('0123456789ab', None),
+    ],
+)
+def test_data_of_other_classes_are_refused(run, classes, message, trained, tmp_path):
+    def change(content):
+        content['meta']['dataset_meta']['classes'] = tuple(classes)
+
+    path = changed(trained, tmp_path, change)
+    if message is None:
+        if run is evaluate:  # it has the first ten of twelve classes
+            assert evaluate(tmp_path, path)
+        return
+    with pytest.raises(CheckpointError, match=rf'{message}.*metainfo\.classes'):
+        run(tmp_path, path)
+
+
+@pytest.mark.parametrize('split', ['val', 'test'])
+def test_a_training_is_not_validated_or_tested_on_other_classes(split, tmp_path):
+    options = {f'{split}_dataloader__dataset__metainfo': dict(classes=list('abcdefghij'))}
+    with pytest.raises(CheckpointError, match=rf"the {split} set: it lacks '0'.*it adds 'a'"):
+        train_and_test(config(tmp_path, **options))
+    assert not (tmp_path / 'results.json').exists()
+
+
+def test_overwritten_bytes_are_found(trained, tmp_path):
+    content = bytearray(trained.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 300] = b'x' * 300
+    (tmp_path / 'epoch_3.pth').write_bytes(content)
+    with pytest.raises(ValueError, match=r'damaged, as the checksum of .*data/'):
+        check_checkpoint(str(tmp_path / 'epoch_3.pth'))
+    assert last_checkpoint(tmp_path) is None
+    (tmp_path / 'epoch_2.pth').write_bytes(trained.read_bytes())
+    assert last_checkpoint(tmp_path) == tmp_path / 'epoch_2.pth'
+
+
+def test_checksums_may_be_turned_off(tmp_path):
+    crc = pytest.importorskip('torch.serialization').set_crc32_options
+    crc(False)
+    try:
+        torch.save({'a': torch.ones(3)}, tmp_path / 'epoch_1.pth')
+    finally:
+        crc(True)
+    check_checkpoint(str(tmp_path / 'epoch_1.pth'))
+
+
+def test_a_damaged_last_checkpoint_is_said_with_the_best_one(tmp_path):
+    cfg = config(tmp_path)
+    for name in ('epoch_1.pth', 'best_top1_epoch_1.pth'):
+        (tmp_path / name).write_bytes(b'PK cut off')
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_1.pth'))
+    with pytest.raises(FileNotFoundError, match=r'gone or damaged.*best_top1_epoch_1'):
+        resume_latest(cfg)
+
+
+class Command:
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+class Globals:
+    def __reduce__(self):
+        from mmengine.logging import HistoryBuffer
+
+        return getattr, (HistoryBuffer.mean, '__globals__')
+
+
+def test_what_mmengine_saves_is_loaded_as_data(trained, tmp_path, monkeypatch):
+    monkeypatch.setenv(ONLY_WEIGHTS, '1')
+    for path in (trained, *trained.parent.glob('best_*.pth')):
+        content = load_from_local(str(path))
+        assert content['message_hub']['log_scalars']['train/loss'].mean() > 0
+    torch.save({'state_dict': {}, 'meta': {'a': np.float32(1), 'b': np.eye(2)}}, tmp_path / 'a.pth')
+    assert load_from_local(str(tmp_path / 'a.pth'))['meta']['b'][1, 1] == 1
+
+
+@pytest.mark.parametrize('what', [Command, Globals])
+def test_code_in_a_checkpoint_is_said_or_refused(what, tmp_path, monkeypatch):
+    (tmp_path / 'made').mkdir()
+    value = Command(tmp_path / 'made/it') if what is Command else Globals()
+    torch.save({'state_dict': {}, 'meta': {'a': value}}, tmp_path / 'a.pth')
+    monkeypatch.setenv(ONLY_WEIGHTS, '1')
+    with pytest.raises(CheckpointError, match=f'more than data.*{ONLY_WEIGHTS} is set'):
+        load_from_local(str(tmp_path / 'a.pth'))
+    assert not (tmp_path / 'made/it').exists()
+    monkeypatch.delenv(ONLY_WEIGHTS)
+    said = []
+    monkeypatch.setattr(checkpoint_io, 'print_log', lambda text, logger: said.append(text))
+    load_from_local(str(tmp_path / 'a.pth'))
+    assert len(said) == 1 and f'{ONLY_WEIGHTS}=1 refuses it' in said[0]
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        ([1, 2], 'it holds a list'),
+        ({'state_dict': [1]}, 'it holds, as its state_dict, a list'),
+        ({'state_dict': {}, 'meta': 'x'}, 'it holds, as its meta, a str'),
+    ],
+)
+def test_other_contents_are_named(content, message, tmp_path):
+    torch.save(content, tmp_path / 'a.pth')
+    with pytest.raises(CheckpointError, match=message):
+        evaluate(tmp_path, tmp_path / 'a.pth')
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    (tmp_path / 'a.pth').write_bytes(pickle.dumps({'a': 1})[:-3])
+    with pytest.raises(CheckpointError, match=r"a\.pth' cannot be read"):
+        load_from_local(str(tmp_path / 'a.pth'))
+
+
+def test_importing_changes_no_environment():
+    for path in (ROOT / 'mmcalib').rglob('*.py'):
+        assert 'FORCE_NO_WEIGHTS_ONLY' not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ('stopped', 'time'), [('epoch_2', 1), ('best_calibration_ECE_epoch_2', 1), ('epoch_2', 2)]
+)
+def test_a_stop_while_a_checkpoint_is_written_leaves_the_older(
+    stopped, time, tmp_path, monkeypatch
+):
+    """With a single one kept, which mmengine removes before it writes the next."""
+    options = {
+        'train_cfg__max_epochs': 2,
+        'default_hooks__checkpoint__max_keep_ckpts': 1,
+        'default_hooks__checkpoint__save_best': 'calibration/ECE',
+        'default_hooks__checkpoint__rule': 'less',
+    }
+    values = iter([9.0, 8.0])  # each epoch is the best so far
+    monkeypatch.setattr(
+        'mmcalib.metrics.CalibrationMetric.compute_metrics', lambda *_: {'ECE': next(values)}
+    )
+    written, write = [], Path.write_bytes
+
+    def write_or_stop(path, content):
+        written.append(path.name.split('.')[1])
+        if written[-1] == stopped and written.count(stopped) == time:
+            write(path, content[:999])
+            raise KeyboardInterrupt
+        return write(path, content)
+
+    monkeypatch.setattr(Path, 'write_bytes', write_or_stop)
+    with pytest.raises(KeyboardInterrupt):
+        train_and_test(config(tmp_path, **options))
+    last = last_checkpoint(tmp_path)
+    assert last is not None
+    # What it goes on from names a best one that is there.
+    check_checkpoint(load_from_local(str(last))['message_hub']['runtime_info']['best_ckpt'])
+
+
+def test_no_more_checkpoints_are_kept_than_asked_for(tmp_path):
+    options = {'train_cfg__max_epochs': 3, 'default_hooks__checkpoint__max_keep_ckpts': 1}
+    train_and_test(config(tmp_path, **options), test=False)
+    kept = sorted(path.name.rstrip('0123456789.pth') for path in tmp_path.glob('*.pth'))
+    assert kept == ['best_accuracy_top1_epoch_', 'epoch_']
+    assert (tmp_path / 'epoch_3.pth').exists()
+
+
+def test_a_best_one_without_others_replaces_the_one_before(tmp_path):
+    files = get_file_backend(backend_args=dict(backend=BACKEND))
+    (tmp_path / '.best_0.17.pth').touch()  # of a training that was killed
+    files.put(b'1', tmp_path / 'best_a.pth')
+    files.remove(tmp_path / 'best_a.pth')
+    assert (tmp_path / 'best_a.pth').exists()
+    files.put(b'2', tmp_path / 'best_b.pth')
+    assert [path.name for path in tmp_path.iterdir()] == ['best_b.pth']
+
+
+def test_a_second_training_in_a_work_dir_is_refused(tmp_path):
+    with locked(tmp_path), pytest.raises(WorkDirInUse, match='in use: a training or a sweep'):
+        train_and_test(config(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ['.lock']
+
+
+def test_a_resumed_training_started_from_what_it_first_did(trained, tmp_path):
+    cfg = config(tmp_path, load_from=str(trained))
+    train_and_test(cfg, test=False)
+    cfg = config(tmp_path, resume=True, load_from=str(tmp_path / 'epoch_1.pth'))
+    cfg.train_cfg.max_epochs = 2
+    train_and_test(cfg, test=False)
+    content = load_from_local(str(tmp_path / 'epoch_2.pth'))
+    assert content['meta']['trained']['initial_weights'] == 'epoch_1.pth'

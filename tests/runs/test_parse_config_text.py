@@ -1,0 +1,58 @@
+"""A checkpoint's config, read and not run."""
+
+import pytest
+from commands import ROOT
+from mmengine.config import Config
+
+from mmcalib.runs.load_config import load_config
+from mmcalib.runs.parse_config_text import parse_config
+
+
+@pytest.mark.parametrize('name', ['mbls/digits', 'flsd/digit_scenes', 'ce/deeplabv3_r50_voc'])
+def test_what_mmengine_writes_is_read(name):
+    text = load_config(str(ROOT / f'configs/{name}.py')).pretty_text
+    assert parse_config(text) == Config.fromstring(text, '.py').to_dict()
+
+
+def test_all_that_a_config_may_hold_is_read():
+    cfg = Config(
+        dict(
+            a=dict({'x.y': -1.5, 'z': float('inf')}, type=Config),
+            b=[(1, 'two'), {'n': None, 2: True}, [], int],
+        )
+    )
+    a = {'x.y': -1.5, 'z': float('inf'), 'type': 'mmengine.config.config.Config'}
+    b = [(1, 'two'), {'n': None, '2': True}, [], 'int']
+    assert parse_config(cfg.pretty_text.replace('2: True', "'2': True")) == dict(a=a, b=b)
+    assert parse_config("x = dict(**{'a b': 1}, c={2})") == {'x': {'a b': 1, 'c': {2}}}
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        'import os',
+        "open('{path}', 'w')",
+        "x = open('{path}', 'w')",
+        "x = dict(a=[open('{path}', 'w')])",
+        "x = {{**open('{path}', 'w')}}",
+        "x = dict(**open('{path}', 'w'))",
+        "x = dict(open('{path}', 'w'))",
+        "x = [open('{path}', 'w') for _ in 'a']",
+        "x = (lambda: open('{path}', 'w'))()",
+        "x = f'{{open({path!r}, 1)}}'",
+        "dict = open\nx = dict('{path}', 'w')",
+        "x = -open('{path}', 'w')",
+        "x = '{path}'.upper",
+        "for x in [open('{path}', 'w')]: pass",
+        'x: int = 1',
+        'x = y = 1',
+        'x = 1 +',
+        'x = ' + '(' * 10_000,
+        "x = {{open('{path}', 'w'): 1}}",
+    ],
+)
+def test_nothing_of_it_is_executed(text, tmp_path):
+    path = tmp_path / 'written'
+    with pytest.raises(ValueError, match=r'is code|no config'):
+        parse_config(text.format(path=path))
+    assert not path.exists()

@@ -1,0 +1,61 @@
+"""What a run is told at its start, and how one ends that cannot be built."""
+
+from pathlib import Path
+
+import pytest
+from commands import ROOT, call_here
+from mmengine.config import Config
+
+from mmcalib.runs.terminal_output import notes
+
+DIGITS = ROOT / 'configs/ce/digits.py'
+
+
+def config(hook, **options):
+    return Config(
+        dict(
+            val_evaluator=[dict(type='CalibrationMetric', metrics=['ECE', 'NLL', 'accuracy'])],
+            default_hooks=dict(checkpoint=dict(type=hook, **options)),
+            auto_scale_lr=dict(base_batch_size=8, enable=False),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ('hook', 'kept', 'warned'),
+    [
+        ('CheckpointHook', 'calibration/ECE', True),
+        ('CheckpointHook', ['accuracy/top1', 'calibration/ECE'], True),
+        ('CheckpointHook', 'calibration/NLL', False),
+        ('CheckpointHook', 'calibration/accuracy', False),
+        ('AccuracyFloorCheckpointHook', 'calibration/ECE', False),
+    ],
+)
+def test_a_checkpoint_chosen_by_its_calibration_alone(hook, kept, warned):
+    said = notes(config(hook, save_best=kept, rule='less'), 8)
+    assert [("save_best='calibration/ECE'" in note, 'NLL' in note) for note in said] == (
+        [(True, True)] if warned else []
+    )
+
+
+def test_a_batch_that_is_not_the_learning_rates():
+    cfg = config('CheckpointHook')
+    assert notes(cfg, 8) == []
+    (note,) = notes(cfg, 2)
+    assert note.startswith('A step has 2 samples, and the learning rate is for 8: add --auto-scale')
+    cfg.auto_scale_lr.enable = True
+    assert notes(cfg, 2) == []
+
+
+def test_what_cannot_be_built_is_one_line_and_its_traceback_in_the_log(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    arguments = [DIGITS, '--cfg-options', 'model.backbone.depth=19']
+    with pytest.raises(SystemExit):
+        call_here('train.py', *arguments, monkeypatch=monkeypatch)
+    said = capsys.readouterr().err
+    assert 'the config cannot be built: ' in said and 'depth 19' in said
+    assert 'Traceback' not in said
+    (log,) = Path('work_dirs/ce/digits').glob('*/*.log')
+    assert 'Traceback' in log.read_text() and str(log) in said
