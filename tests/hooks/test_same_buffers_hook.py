@@ -78,7 +78,7 @@ def test_another_tools_training_is_warned_of_once(config, world, training, warns
     distributed._warn_if_models_differ.cache_clear()
     said = []
     monkeypatch.setattr(
-        several_processes, 'print_log', lambda text, logger, level: said.append((text, level))
+        distributed, 'print_log', lambda text, logger, level: said.append((text, level))
     )
     for _ in range(2):
         distributed.warn_if_models_differ()
