@@ -6,7 +6,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_choice
-from mmcalib.losses.cross_entropy import finite, nll, nll_and_gradient
+from mmcalib.losses.cross_entropy import cross_entropy_and_entropy, nll, nll_and_gradient
 from mmcalib.losses.loss_contract import CLASS_REDUCTIONS, CalibrationLoss
 
 
@@ -40,11 +40,8 @@ def confidence_penalty(
         >>> confidence_penalty(torch.tensor([[0., 0.]]), torch.tensor([0]), alpha=1.0)
         tensor([0.3466])
     """
-    log_probs = F.log_softmax(logits, dim=1)
-    negative_entropy = (log_probs.exp() * finite(log_probs)).sum(dim=1)
-    if class_reduction == 'mean':
-        alpha = alpha / logits.shape[1]
-    return nll(log_probs, target, class_weight) + alpha * negative_entropy
+    rows, entropy = cross_entropy_and_entropy(logits, target, class_weight)
+    return rows - (alpha / logits.shape[1] if class_reduction == 'mean' else alpha) * entropy
 
 
 def confidence_penalty_and_gradient(
