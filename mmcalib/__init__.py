@@ -5,7 +5,7 @@ root registries, which is all that ``custom_imports=dict(imports=['mmcalib'])`` 
 Neither mmpretrain nor mmseg is imported.
 """
 
-__version__ = '0.1.0'
+__version__ = '0.2.0'
 
 try:
     import mmengine  # noqa: F401
