@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mmcalib.metrics.bin_conventions import MMCALIB
 from mmcalib.metrics.bin_tables import add_to, bins_between
-from mmcalib.metrics.errors_of_bins import binned_calibration_error
 from mmcalib.metrics.confidence_cells import cell_of, num_cells
+from mmcalib.metrics.errors_of_bins import binned_calibration_error
 from mmcalib.metrics.predictions import ClassProbabilities
 
 # Columns of all classes together, of which each class has as many as are left to it.
