@@ -16,7 +16,8 @@ PREFIX = 'calibration/'  # goes without saying; another one tells two metrics ap
 # Of mmseg's metrics, and of ours.
 PERCENT = (
     *('mIoU', 'mAcc', 'aAcc', 'mDice', 'mFscore', 'mPrecision', 'mRecall'),
-    *('ECE', 'AECE', 'ClasswiseECE', 'smECE', 'debiasedECE', 'ACE', 'MCE', 'RMSCE', 'OE'),
+    *('ECE', 'AECE', 'ClasswiseECE', 'ClasswiseAECE', 'TACE', 'smECE', 'debiasedECE', 'ACE'),
+    *('MCE', 'RMSCE', 'OE'),
     *('AURC', 'AUGRC', 'AUROC', 'FPR95', 'risk@coverage', 'coverage@risk'),
     *('accuracy', 'confidence'),
 )

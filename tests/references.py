@@ -382,3 +382,17 @@ def failure_fpr_of_groups(conf, correct, recall=0.95):
                 return 100 * (passed + j * wrong / (right + 1)) / num_wrong
         found, passed = found + right, passed + wrong
     raise AssertionError('unreachable')
+
+
+def classwise_adaptive_error(probs, labels, num_bins=15, threshold=None):
+    """Mean over classes of the AECE of their probability; of that above a threshold (TACE)."""
+    errors = []
+    for k in range(len(probs[0])):
+        kept = [
+            (p[k], y == k)
+            for p, y in zip(probs, labels, strict=True)
+            if threshold is None or p[k] > threshold
+        ]
+        if kept:
+            errors.append(adaptive_calibration_error(*zip(*kept, strict=True), num_bins))
+    return sum(errors) / len(errors)

@@ -43,3 +43,14 @@ def test_metrics_prints_ratios_and_memory(capsys, monkeypatch):
     assert all(float(row[1]) > 0 for row in rows)
     assert any(line.startswith('| 30 samples of 20 classes |') for line in lines)
     assert len(module['growth_of_images'](['ECE'], 'paper', '3x20x30', (1, 9))) == 2
+
+
+def test_intervals_prints_how_often_they_hold(capsys, monkeypatch):
+    options = '--sets 2 --draws 20 --predictions 50 --images 3 --errors 3'
+    monkeypatch.setattr(sys, 'argv', ['intervals.py', *options.split()])
+    threads = torch.get_num_threads()
+    runpy.run_path(str(BENCHMARKS / 'intervals.py'), run_name='__main__')
+    torch.set_num_threads(threads)
+    rows = [line for line in capsys.readouterr().out.splitlines() if '%' in line]
+    assert len(rows) == 3
+    assert all('| 3 | 100 % (' in row or '| 3 | 50 % (' in row for row in rows)

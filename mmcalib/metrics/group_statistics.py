@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from mmcalib.metrics.bin_conventions import Convention
 from mmcalib.metrics.bin_tables import add_classes
+from mmcalib.metrics.classwise_cells import LEAST_BITS, ClasswiseCells
 from mmcalib.metrics.confidence_cells import ConfidenceCells
-from mmcalib.metrics.metric_definitions import OfCells, OfClasses
+from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, OfClasses
 from mmcalib.metrics.predictions import Prediction
 
 
@@ -21,7 +23,9 @@ class GroupStatistics:
         num_bins: B.
         convention: Of the bins.
         cells: Empty, to be filled; None if no metric is of cells.
-        classwise: Whether to count the probabilities of all classes.
+        classwise: Whether to count the probabilities of all classes in bins.
+        floors: Of the cells to count them in too.
+        few_cells: Of which there are to be few.
     """
 
     def __init__(
@@ -31,6 +35,8 @@ class GroupStatistics:
         *,
         cells: ConfidenceCells | None,
         classwise: bool,
+        floors: Sequence[float] = (),
+        few_cells: bool = False,
     ) -> None:
         self.cells = cells
         self._num_bins = num_bins
@@ -38,6 +44,9 @@ class GroupStatistics:
         self.num_images = 0
         self._classwise = classwise
         self._classes: Tensor | None = None
+        self._floors = floors
+        self._few_cells = few_cells
+        self._class_cells: dict[float, ClasswiseCells] = {}
 
     def add(self, conf: Tensor, correct: Tensor, prediction: Prediction) -> GroupStatistics:
         """Count the predictions of an image, and return self."""
@@ -52,6 +61,12 @@ class GroupStatistics:
             add_classes(
                 self._classes, prediction.classes, self._num_bins, convention=self._convention
             )
+        for floor in self._floors:
+            if floor not in self._class_cells:
+                bits = LEAST_BITS if self._few_cells else None
+                num_classes = len(prediction.classes.labels)
+                self._class_cells[floor] = ClasswiseCells(num_classes, floor, bits=bits)
+            self._class_cells[floor].add(prediction.classes)
         return self
 
     def merge(self, other: GroupStatistics) -> GroupStatistics:
@@ -62,14 +77,22 @@ class GroupStatistics:
         if other._classes is not None:
             classes = 0 if self._classes is None else self._classes
             self._classes = classes + other._classes
+        for floor, cells in other._class_cells.items():
+            own = self._class_cells.get(floor)
+            self._class_cells[floor] = copy.deepcopy(cells) if own is None else own.merge(cells)
         return self
 
-    def values(self, definitions: Iterable[OfCells | OfClasses]) -> Tensor:
+    def values(self, definitions: Iterable[OfCells | OfClasses | OfClassCells]) -> Tensor:
         """Return the ``(L, 2)`` values of metrics and what they may be off by, NaN if exact."""
         found = []
         for definition in definitions:
             if isinstance(definition, OfClasses):
                 value, bound = definition.value(self._classes, self._convention), torch.nan
+            elif isinstance(definition, OfClassCells):
+                cells = self._class_cells.get(definition.floor)
+                value = bound = torch.nan
+                if cells is not None:
+                    value, bound = definition.value(cells, self._num_bins)
             else:
                 value, bound = definition.value(self.cells, self._num_bins, self._convention)
                 bound = torch.nan if self.cells.exact else bound

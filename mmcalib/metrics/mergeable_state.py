@@ -21,6 +21,7 @@ from mmcalib.metrics.metric_definitions import (
     SUMS,
     OfBins,
     OfCells,
+    OfClassCells,
     OfClasses,
     OfMean,
     definition_of,
@@ -97,7 +98,7 @@ class CalibrationState:
         self._large = {
             name: definition
             for name, definition in self._definitions.items()
-            if isinstance(definition, (OfCells, OfClasses))
+            if isinstance(definition, (OfCells, OfClasses, OfClassCells))
         }
         # A row is the place in the data set, bins, sums, and, where errors are those of single
         # images, the value and bound of each metric that cannot be computed from bins and sums.
@@ -120,7 +121,7 @@ class CalibrationState:
         """What predictions must have beside confidence and correctness."""
         definitions = self._definitions.values()
         found = {d.sum for d in definitions if isinstance(d, OfMean)} & {'nll', 'brier'}
-        if any(isinstance(d, OfClasses) for d in definitions):
+        if any(isinstance(d, (OfClasses, OfClassCells)) for d in definitions):
             found.add('classes')
         if self._convention.positive_of_two:
             found.add('predicted')
@@ -129,7 +130,8 @@ class CalibrationState:
     @property
     def floor(self) -> float:
         """Down to which the probabilities of all classes must be listed."""
-        return floor_of(self.num_bins)
+        floors = [d.floor for d in self._large.values() if isinstance(d, OfClassCells)]
+        return min([floor_of(self.num_bins), *floors])
 
     @property
     def num_images(self) -> int:
@@ -301,7 +303,15 @@ class CalibrationState:
         wanted |= self.options['keep_cells'] and group is None
         cells = ConfidenceCells(**limits) if wanted else None
         classwise = any(isinstance(d, OfClasses) for d in self._large.values())
-        return GroupStatistics(self.num_bins, self._convention, cells=cells, classwise=classwise)
+        floors = {d.floor for d in self._large.values() if isinstance(d, OfClassCells)}
+        return GroupStatistics(
+            self.num_bins,
+            self._convention,
+            cells=cells,
+            classwise=classwise,
+            floors=sorted(floors),
+            few_cells=group is not None,
+        )
 
     def _binned(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the confidences that are binned, and whether they came true."""

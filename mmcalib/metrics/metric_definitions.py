@@ -16,6 +16,7 @@ from torch import Tensor
 from mmcalib.metrics import bin_estimates, selective_prediction, smooth_calibration
 from mmcalib.metrics import errors_of_bins as errors
 from mmcalib.metrics.bin_conventions import Convention
+from mmcalib.metrics.classwise_cells import ClasswiseCells
 from mmcalib.metrics.confidence_cells import ConfidenceCells
 
 # What a row of an image has beside its bins: sums over its predictions.
@@ -60,6 +61,17 @@ class OfClasses:
     value: Callable[[Tensor | None, Convention], float]
 
 
+@dataclass(frozen=True)
+class OfClassCells:
+    """A metric of the distributions of all classes' probabilities: its value and its bound.
+
+    Probabilities of at most the floor are one cell.
+    """
+
+    value: Callable[[ClasswiseCells, int], tuple[float, float]]
+    floor: float
+
+
 def adaptive_error(
     cells: ConfidenceCells, num_bins: int, convention: Convention
 ) -> tuple[float, float]:
@@ -101,10 +113,15 @@ def classwise_error(table: Tensor | None, convention: Convention) -> float:
     return errors.binned_classwise_error(table).item() if table.numel() else math.nan
 
 
-DEFINITIONS: dict[str, OfBins | OfMean | OfCells | OfClasses] = {
+Definition = OfBins | OfMean | OfCells | OfClasses | OfClassCells
+
+DEFINITIONS: dict[str, Definition] = {
     'ECE': OfBins(errors.binned_calibration_error),
     'AECE': OfCells(adaptive_error),
     'ClasswiseECE': OfClasses(classwise_error),
+    'ClasswiseAECE': OfClassCells(ClasswiseCells.error, floor=1e-4),
+    # Nixon et al. leave out what is not above 1 %.
+    'TACE': OfClassCells(partial(ClasswiseCells.error, above_floor=True), floor=0.01),
     'smECE': OfCells(smooth_error),
     'debiasedECE': OfBins(bin_estimates.binned_debiased_error),
     'ACE': OfBins(bin_estimates.binned_average_error),
@@ -131,7 +148,7 @@ WITH_LEVEL = {
 }
 
 
-def definition_of(name: str) -> OfBins | OfMean | OfCells | OfClasses:
+def definition_of(name: str) -> Definition:
     """Return what a metric is computed from, and how.
 
     Raises:

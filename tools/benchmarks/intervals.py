@@ -52,8 +52,10 @@ def clustered(rng, error, count, effects):
     effect = of_image * rng.standard_normal((count, 1))
     effect = effect + of_bin * rng.standard_normal((count, BINS)).repeat(PER_BIN, axis=1)
     scale = (1 + of_image**2 + of_bin**2) ** 0.5
-    chance = torch.special.ndtr(scale * torch.special.ndtri(accuracies(error)) + effect)
-    cells = np.stack([pixels, rng.binomial(pixels, chance.numpy()), pixels * CONF], axis=1)
+    probit = scale * torch.special.ndtri(accuracies(error)) + torch.from_numpy(effect)
+    cells = np.stack(
+        [pixels, rng.binomial(pixels, torch.special.ndtr(probit).numpy()), pixels * CONF], axis=1
+    )
     return torch.from_numpy(cells.reshape(count, 3, BINS, PER_BIN).sum(axis=-1))
 
 
