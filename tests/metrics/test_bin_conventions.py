@@ -159,11 +159,9 @@ def test_netcal_positions(num_bins):
         assert found == expected
 
 
-@pytest.mark.parametrize('name', CONVENTIONS)
+@pytest.mark.parametrize('name', ['mmcalib', 'published', 'netcal'])
 @pytest.mark.parametrize('seed', range(4))
 def test_fine_cells_lie_within_their_bound_by_any_convention(name, seed, monkeypatch):
-    if 'AECE' in CONVENTIONS[name].missing:
-        pytest.skip('has no AECE')
     rng = np.random.default_rng(seed)
     conf = torch.from_numpy(np.float32(1 - rng.exponential(10.0**-seed, 6000).clip(0, 0.9)))
     correct = torch.from_numpy(rng.uniform(size=6000)) < 0.8
