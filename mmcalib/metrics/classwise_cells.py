@@ -16,7 +16,7 @@ from mmcalib.metrics.predictions import ClassProbabilities
 
 # Columns of all classes together, of which each class has as many as are left to it.
 COLUMNS = 1 << 18
-MOST_BITS, LEAST_BITS = 8, 3
+MOST_BITS, LEAST_BITS = 6, 3
 
 
 class ClasswiseCells:

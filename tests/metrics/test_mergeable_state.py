@@ -49,6 +49,8 @@ def test_any_split_in_any_order_is_the_whole(protocol, limit, num_parts, monkeyp
     assert merged.image_bins().equal(expected.image_bins())
     ours, theirs = (state.statistics({}).cells for state in (merged, expected))
     assert ours == pytest.approx(theirs, abs=1e-9)
+    if num_parts != 2:
+        return  # intervals are of the same rows, and take long
     drawn = dict(coverage=0.9, num_bootstrap=20)
     for name, bounds in merged.intervals(**drawn).items():
         assert bounds == pytest.approx(expected.intervals(**drawn)[name], abs=1e-9)
