@@ -1,7 +1,7 @@
 """Calibration errors, in percent, out of the tables that ``bin_tables.py`` counts.
 
 Tables may have leading dimensions, ``(…, 3, B)``, and give as many errors, ``(…)``, in float64. All
-are NaN for a table without predictions. Of arrays of probabilities, see ``functional.py``.
+are NaN for a table without predictions. Of arrays of probabilities, see ``array_functions.py``.
 """
 
 from __future__ import annotations
