@@ -55,9 +55,9 @@ setup(
     package_data={'mmcalib.reports': ['paper_numbers.json']},
     python_requires='>=3.10',
     install_requires=[
-        'torch>=2.1',
+        'torch>=2.3',
         # Imported by mmpretrain and mmcv, which do not declare it; pip pairs it with torch.
-        'torchvision>=0.16',
+        'torchvision>=0.18',
         'matplotlib',
         'numpy',
         'opencv-python',

@@ -57,7 +57,7 @@ class CompiledKernel:
         try:
             version, options = self._version(options)
             return version(logits, target, weight, options)
-        except torch.OutOfMemoryError:
+        except torch.cuda.OutOfMemoryError:  # the name that PyTorch before 2.5 has too
             raise
         except Exception as error:  # what a missing compiler raises differs from release to release
             # An error of the formula or of the device is no compiler's: it is raised here again.
