@@ -11,6 +11,17 @@ EXPECTED_SKIPS = ('needs a GPU',)
 _unexpected = pytest.StashKey[list]()
 
 
+@pytest.fixture(autouse=True, scope='module')
+def scope_of_before():
+    """A file of tests leaves no default scope of mmengine to the next one, whichever that is."""
+    from mmengine.registry import DefaultScope
+
+    before = DefaultScope._instance_dict.copy()
+    yield
+    DefaultScope._instance_dict.clear()
+    DefaultScope._instance_dict.update(before)
+
+
 @pytest.fixture
 def free_port():
     """A TCP port that no process listens on, as a string."""
