@@ -9,7 +9,7 @@ import inspect
 from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.temperature_scaler import CRITERIA
-from mmcalib.reports.calibration_closing_table import print_calibration
+from mmcalib.reports.before_after_table import print_calibration
 from mmcalib.runs.calibration_preconditions import check_out, check_splits
 from mmcalib.runs.checkpoint_calibration import SPLITS, CalibrationOptions, calibrate_checkpoint
 from mmcalib.runs.checkpoint_choice import check_checkpoint

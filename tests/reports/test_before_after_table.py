@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from mmcalib.reports.calibration_closing_table import (
+from mmcalib.reports.before_after_table import (
     calibration_sentences,
     no_gain,
     print_calibration,
