@@ -1,6 +1,7 @@
-# Photographs of people and animals: those images of PASCAL VOC 2012 whose lists are train.txt,
-# val.txt and test.txt, of which `val` chooses the checkpoint and `test` only tests. Seven of the
-# classes train; mmseg ignores the pixels of the others.
+# Photographs of people and animals of PASCAL VOC 2012: `train` and `val`, which chooses the
+# checkpoint, out of the augmented training set, `test` out of the official validation set. The lists
+# are in voc_people_animals/ beside this file; copy them to ImageSets/people_animals/ of your VOC2012.
+# Seven of the classes train; mmseg ignores the pixels of the others.
 dataset_type = 'PascalVOCDataset'
 data_root = 'data/VOCdevkit/VOC2012'
 metainfo = dict(
@@ -36,17 +37,17 @@ train_dataloader = dict(
     num_workers=0,
     sampler=dict(type='DefaultSampler', shuffle=True),
     dataset=dict(
-        **dataset, ann_file='ImageSets/Segmentation/train.txt', pipeline=train_pipeline))
+        **dataset, ann_file='ImageSets/people_animals/train.txt', pipeline=train_pipeline))
 val_dataloader = dict(
     batch_size=1,
     num_workers=0,
     sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(**dataset, ann_file='ImageSets/Segmentation/val.txt', pipeline=test_pipeline))
+    dataset=dict(**dataset, ann_file='ImageSets/people_animals/val.txt', pipeline=test_pipeline))
 test_dataloader = dict(
     batch_size=1,
     num_workers=0,
     sampler=dict(type='DefaultSampler', shuffle=False),
-    dataset=dict(**dataset, ann_file='ImageSets/Segmentation/test.txt', pipeline=test_pipeline))
+    dataset=dict(**dataset, ann_file='ImageSets/people_animals/test.txt', pipeline=test_pipeline))
 
 # `--evaluation paper`: mIoU without the background, ECE and AECE of the foreground in batches of 8
 # images, at the size of the network's input, as in voc2012.py. Images and classes are not the
