@@ -13,6 +13,6 @@ test_evaluator = [
     dict(type='IoUMetric', iou_metrics=['mIoU']),
     dict(
         type='CalibrationMetric',
-        metrics=['ECE', 'AECE', 'ClasswiseECE', 'NLL', 'Brier', 'accuracy', 'confidence'],
+        metrics=['ECE', 'AECE', 'ClasswiseECE', 'NLL', 'Brier', 'AUGRC', 'accuracy', 'confidence'],
         confidence_interval=0.95),
 ]
