@@ -105,6 +105,34 @@ def bsce_row(logits, target, gamma, norm, weights=None):
     return distance**gamma * _weighted_nll(log_probs, target, weights)
 
 
+def cals_row(logits, target, multipliers, rho, margin, weights=None):
+    """Cross-entropy of one row plus the penalty of its logit distances; one multiplier or K."""
+    if isinstance(multipliers, float):
+        multipliers = [multipliers] * len(logits)
+    penalty = 0.0
+    for multiplier, logit in zip(multipliers, logits, strict=True):
+        excess = (max(logits) - logit) / margin - 1
+        if logit == -math.inf:
+            continue
+        if multiplier + rho * excess >= 0:
+            penalty += multiplier * excess + rho * excess**2 / 2
+        else:
+            penalty -= multiplier**2 / (2 * rho)
+    return _weighted_nll(_log_softmax(logits), target, weights) + penalty
+
+
+def cals_update(rows, multipliers, rho, margin):
+    """The next multipliers of rows of logits, and the mean penalty of the present ones."""
+    means, penalty = [0.0] * len(multipliers), 0.0
+    for logits in rows:
+        for k, logit in enumerate(logits):
+            slope = max(0.0, multipliers[k] + rho * ((max(logits) - logit) / margin - 1))
+            means[k] += min(max(slope, 1e-6), 1e6) / len(rows)
+        of_none = cals_row(logits, [0.0] * len(logits), multipliers, rho, margin)
+        penalty += of_none / len(rows)
+    return means, penalty
+
+
 def mdca(rows, targets, row_weights):
     """Multi-class difference in confidence and accuracy of rows of logits."""
     total, error = sum(row_weights), 0.0

@@ -1,6 +1,7 @@
 """What happens when, in a run."""
 
 from mmcalib.hooks.accuracy_floor_hook import AccuracyFloorCheckpointHook
+from mmcalib.hooks.cals_hook import CALSHook
 from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.confidence_map_hook import ConfidenceMapHook
 from mmcalib.hooks.logit_distance_hook import LogitDistanceHook
@@ -13,6 +14,7 @@ from mmcalib.hooks.vocabulary_hook import VocabularyHook, fit_vocabulary
 
 __all__ = [
     'AccuracyFloorCheckpointHook',
+    'CALSHook',
     'CheckpointMeta',
     'CompleteWeights',
     'ConfidenceMapHook',

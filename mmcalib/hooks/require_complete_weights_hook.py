@@ -9,6 +9,8 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import Runner
 from torch import nn
 
+from mmcalib.losses import CalibrationLoss
+
 
 class CheckpointError(ValueError):
     """A checkpoint does not fit the model or the data of a run; the text is for the user."""
@@ -19,9 +21,9 @@ class CompleteWeights(Hook):
 
     mmengine warns in the middle of its log, and the numbers of random weights look like others.
     Parameters and buffers must be there, such as the statistics of batch normalisation; only its
-    ``num_batches_tracked`` may lack, as in old checkpoints, where PyTorch starts to count anew. For
-    a test auxiliary heads may lack theirs, since they predict nothing; a training that is resumed
-    needs them too.
+    ``num_batches_tracked`` may lack, as in old checkpoints, where PyTorch starts to count anew.
+    Auxiliary heads may lack theirs, since they predict nothing, and losses what they have learnt
+    from validations; a training that is resumed needs both too.
 
     Raises:
         CheckpointError: If something is missing, or has another shape.
@@ -32,7 +34,7 @@ class CompleteWeights(Hook):
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
         state = checkpoint.get('state_dict', checkpoint)
-        problem = _misfit(model, state, with_auxiliary=runner._resume)
+        problem = _misfit(model, state, resumed=runner._resume)
         if problem:
             other = ', or start anew from its weights by load_from' if runner._resume else ''
             raise CheckpointError(
@@ -41,7 +43,7 @@ class CompleteWeights(Hook):
             )
 
 
-def _misfit(model: nn.Module, state: Mapping, *, with_auxiliary: bool = False) -> str | None:
+def _misfit(model: nn.Module, state: Mapping, *, resumed: bool = False) -> str | None:
     """Load weights as mmengine will, and return how they do not fit."""
     state = {key.removeprefix('module.'): value for key, value in state.items()}
     try:
@@ -49,8 +51,11 @@ def _misfit(model: nn.Module, state: Mapping, *, with_auxiliary: bool = False) -
     except (RuntimeError, ValueError) as error:  # torch's own, and those of modules of ours
         sizes = [line.strip() for line in str(error).splitlines() if 'size mismatch' in line]
         return sizes[0].rstrip('.') if sizes else str(error)
+    losses = [name for name, m in model.named_modules() if isinstance(m, CalibrationLoss)]
+    optional = () if resumed else tuple(f'{name}.' for name in losses)
     for kind, named in (('parameters', model.named_parameters), ('buffers', model.named_buffers)):
-        needed = [name for name, _ in named() if with_auxiliary or 'auxiliary' not in name]
+        needed = [name for name, _ in named() if resumed or 'auxiliary' not in name]
+        needed = [name for name in needed if not name.startswith(optional)]
         lacking = [name for name in needed if name in missing]
         if lacking:
             return f'it lacks {len(lacking)} of {len(needed)} {kind}, such as {lacking[0]}'

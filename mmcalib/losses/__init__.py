@@ -3,6 +3,7 @@
 from mmcalib.losses.batch_loss import BatchLoss
 from mmcalib.losses.brier import BrierLoss, brier
 from mmcalib.losses.bsce import BSCELoss, bsce
+from mmcalib.losses.cals import CALSLoss, cals
 from mmcalib.losses.combined_loss import CombinedLoss
 from mmcalib.losses.confidence_penalty import ConfidencePenaltyLoss, confidence_penalty
 from mmcalib.losses.dual_focal import DualFocalLoss, dual_focal
@@ -25,6 +26,7 @@ __all__ = [
     'BSCELoss',
     'BatchLoss',
     'BrierLoss',
+    'CALSLoss',
     'CalibrationLoss',
     'CombinedLoss',
     'ConfidencePenaltyLoss',
@@ -40,6 +42,7 @@ __all__ = [
     'SoftmaxFocalLoss',
     'brier',
     'bsce',
+    'cals',
     'confidence_penalty',
     'dual_focal',
     'inverse_focal',

@@ -75,6 +75,21 @@ def scores_of(sample: Mapping) -> Tensor | None:
     return sample.get('pred_score')
 
 
+def logits_of(sample: Mapping) -> Tensor:
+    """Return the logits of an evaluated data sample, up to a constant of each prediction.
+
+    Those of a classifier are the logarithms of its probabilities, so that none is further below
+    the largest than the least probability of its type can tell: 87 nats in float32.
+
+    Returns:
+        ``(K,)`` or ``(K, H, W)``, in float32 or float64.
+    """
+    if 'seg_logits' in sample:
+        return at_least_single(sample['seg_logits']['data'].detach())
+    scores = sample['pred_score'].detach()
+    return at_least_single(scores).clamp(min=smallest_probability(scores.dtype)).log()
+
+
 def read_labels(sample: Mapping, *, ignore_index: int, name: str) -> tuple[Tensor, Tensor]:
     """Return the predicted and the true labels of an mmseg sample's valid pixels, both ``(M,)``.
 

@@ -12,7 +12,7 @@ from mmcalib.runs.constructor_arguments import constructor_parameters, find_kind
 # Said of every loss that has them, also where the config leaves them at their defaults.
 NAMED_PARAMETERS = ('margin', 'alpha', 'gamma', 'avg_non_ignore')
 # They change no figure.
-UNIMPORTANT = ('loss_name', 'compile')
+UNIMPORTANT = ('loss_name', 'compile', 'num_classes')
 
 
 def loss_configs(node: object, key: str = 'model') -> Iterator[tuple[str, Mapping]]:

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from mmcalib.hooks.require_complete_weights_hook import _misfit
+from mmcalib.losses import CALSLoss
 
 
 def model():
@@ -16,7 +17,16 @@ def test_only_a_resumed_training_needs_auxiliary_heads(key):
     state = model().state_dict()
     del state[f'auxiliary_head.{key}']
     assert _misfit(model(), state) is None
-    assert _misfit(model(), state, with_auxiliary=True).endswith(f'such as auxiliary_head.{key}')
+    assert _misfit(model(), state, resumed=True).endswith(f'such as auxiliary_head.{key}')
+
+
+def test_only_a_resumed_training_needs_what_a_loss_has_learnt():
+    def model():
+        return nn.ModuleDict({'fc': nn.Linear(2, 4), 'loss_module': CALSLoss(4)})
+
+    state = nn.ModuleDict({'fc': nn.Linear(2, 4)}).state_dict()
+    assert _misfit(model(), state) is None
+    assert _misfit(model(), state, resumed=True).endswith('such as loss_module.multipliers')
 
 
 def test_what_a_module_itself_refuses_is_said():

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from mmcalib.losses import (
     BrierLoss,
     BSCELoss,
+    CALSLoss,
     ConfidencePenaltyLoss,
     DualFocalLoss,
     InverseFocalLoss,
@@ -21,6 +22,21 @@ from mmcalib.losses import (
 )
 
 IGNORED = 255
+
+
+class AnyCALSLoss(CALSLoss):
+    """Has learnt one multiplier, of as many classes as there are logits."""
+
+    def __init__(self, multiplier, **options):
+        super().__init__(num_classes=2, **options)
+        self.multiplier = multiplier
+
+    def read_call(self, pred, *call):
+        self.num_classes = pred.shape[1]
+        self.multipliers = torch.full((self.num_classes,), self.multiplier)
+        return super().read_call(pred, *call)
+
+
 # Name: the loss, its options, the loop over one row, and the options of that.
 LOSSES = {
     'mbls': (
@@ -86,6 +102,12 @@ LOSSES = {
         dict(gamma=2.0, norm=1, detach_weight=False),
         references.bsce_row,
         dict(gamma=2.0, norm=1),
+    ),
+    'cals': (
+        AnyCALSLoss,
+        dict(multiplier=0.5, rho=2.0, margin=3.0),
+        references.cals_row,
+        dict(multipliers=0.5, rho=2.0, margin=3.0),
     ),
 }
 every_loss = pytest.mark.parametrize('name', LOSSES)
@@ -409,6 +431,12 @@ class TestSection4:
         (ConfidencePenaltyLoss, dict(class_reduction='max'), "got 'max'"),
         (BSCELoss, dict(norm=3), 'norm must be 1 or 2, got 3'),
         (DualFocalLoss, dict(gamma=-1), 'gamma must be'),
+        (CALSLoss, dict(num_classes=1), 'num_classes must be an integer of at least 2, got 1'),
+        (CALSLoss, dict(num_classes=4, margin=0.0), 'margin must be .*, got 0.0'),
+        (CALSLoss, dict(num_classes=4, rho=0.0), 'rho must be .*, got 0.0'),
+        (CALSLoss, dict(num_classes=4, rho=2.0, rho_max=1.0), 'rho_max must be .*, got 1.0'),
+        (CALSLoss, dict(num_classes=4, rho_growth=0.5), 'rho_growth must be .*, got 0.5'),
+        (CALSLoss, dict(num_classes=4, rho_interval=0), 'rho_interval must be .*, got 0'),
     ],
 )
 def test_bad_options_are_refused(loss, options, message):

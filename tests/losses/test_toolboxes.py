@@ -23,6 +23,7 @@ ROWS = [
     dict(type='DualFocalLoss'),
     dict(type='InverseFocalLoss'),
     dict(type='BSCELoss'),
+    dict(type='CALSLoss', num_classes=5),
 ]
 BATCHES = [
     dict(type='MDCALoss', loss_name='loss_x'),
@@ -130,6 +131,8 @@ class TestMmseg:
     @pytest.mark.parametrize('loss', ROWS + BATCHES + MAPS, ids=lambda loss: loss['type'])
     def test_every_loss_in_a_head(self, loss):
         loss = loss | dict(loss_name='loss_x')
+        if 'num_classes' in loss:
+            loss['num_classes'] = 4
         head, samples, features = self.head(loss), self.samples(2), torch.randn(2, 8, 16, 16)
         losses = head.loss_by_feat(head([features]), samples)
         target = torch.cat([sample.gt_sem_seg.data for sample in samples])

@@ -1,0 +1,58 @@
+"""Multipliers of class-adaptive label smoothing, learnt from each validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from mmengine.registry import HOOKS
+from torch import Tensor
+
+from mmcalib.hooks.loss_update_hook import LossUpdateHook
+from mmcalib.losses import CALSLoss
+from mmcalib.metrics.data_samples import logits_of, read_logits
+
+
+@HOOKS.register_module()
+class CALSHook(LossUpdateHook):
+    """Update the multipliers of every ``CALSLoss`` after each validation of a training.
+
+    Logged are ``train/multiplier_mean``, ``train/multiplier_max`` and ``train/rho``, of the last
+    such loss. What :class:`LossUpdateHook` says of samples, processes and resuming holds.
+
+    Args:
+        ignore_index: Label of the pixels to leave out. It says nothing about a classifier's labels.
+
+    Raises:
+        ValueError: Before training, if the model has no ``CALSLoss``, or the run no validation;
+            at a validation, if its predictions are of another number of classes.
+    """
+
+    loss_type = CALSLoss
+
+    def new_statistics(self, loss: CALSLoss) -> Tensor:
+        return torch.zeros(loss.num_classes + 2, dtype=torch.float64)
+
+    def measure(self, loss: CALSLoss, sample: Mapping, name: str) -> Tensor:
+        logits = logits_of(sample)
+        if len(logits) != loss.num_classes:
+            raise ValueError(
+                f'the validation predicts {len(logits)} classes of {name}, and the CALSLoss has '
+                f'multipliers of num_classes={loss.num_classes}'
+            )
+        logits, _, _ = read_logits(sample, logits, ignore_index=self.ignore_index, name=name)
+        return loss.statistics(logits)
+
+    def add(self, statistics: Tensor, measured: Tensor) -> None:
+        statistics += measured
+
+    def merge(self, statistics: Tensor, other: Tensor) -> None:
+        statistics += other
+
+    def update(self, loss: CALSLoss, statistics: Tensor) -> dict[str, float]:
+        loss.update(statistics)
+        return {
+            'multiplier_mean': loss.multipliers.mean().item(),
+            'multiplier_max': loss.multipliers.max().item(),
+            'rho': loss.rho.item(),
+        }

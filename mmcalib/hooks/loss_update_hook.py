@@ -1,0 +1,143 @@
+"""What hooks have in common by which a loss learns from the validations of its training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mmengine.dist import all_gather_object
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import EpochBasedTrainLoop, Runner
+
+from mmcalib.argument_checks import check_integer
+from mmcalib.losses import CalibrationLoss
+from mmcalib.metrics.sampler_padding import SamplerPadding
+
+
+class LossUpdateHook(Hook):
+    """Update losses of a model after each validation of its training, from what it predicts there.
+
+    Each sample of the validation data counts once, whatever the sampler repeats, and its ignored
+    pixels do not. All processes update from the statistics of all of them, in one order, so that
+    they stay alike to the last bit. A loss of an auxiliary head, whose predictions a validation
+    does not have, learns from those of the main head.
+
+    mmengine saves the checkpoint of an epoch before it validates the epoch. So a training that is
+    resumed from one validates first, and goes on as if it had not been broken off.
+
+    A subclass says what to gather, by :meth:`new_statistics`, :meth:`measure`, :meth:`add` and
+    :meth:`merge`, and what a loss does with it, by :meth:`update`.
+
+    Args:
+        ignore_index: Label of the pixels to leave out. It says nothing about a classifier's labels.
+
+    Attributes:
+        loss_type: Of the losses to update.
+
+    Raises:
+        TypeError: If `ignore_index` is no integer.
+        ValueError: Before training, if the model has no such loss, or the run no validation.
+    """
+
+    # After EMAHook has put the trained weights back, before CheckpointHook saves the best.
+    priority = 'LOW'
+    loss_type: type[CalibrationLoss]
+
+    def __init__(self, *, ignore_index: int = 255) -> None:
+        self.ignore_index = check_integer('ignore_index', ignore_index, least=-(1 << 62))
+        self._losses: list = []
+
+    def new_statistics(self, loss: CalibrationLoss) -> Any:
+        """Return statistics of no sample."""
+        raise NotImplementedError
+
+    def measure(self, loss: CalibrationLoss, sample: Mapping, name: str) -> Any:
+        """Return what counts of an evaluated data sample, which errors call `name`."""
+        raise NotImplementedError
+
+    def add(self, statistics: Any, measured: Any) -> None:
+        """Count what was measured of a sample."""
+        raise NotImplementedError
+
+    def merge(self, statistics: Any, other: Any) -> None:
+        """Add the statistics of another process."""
+        raise NotImplementedError
+
+    def update(self, loss: CalibrationLoss, statistics: Any) -> dict[str, float]:
+        """Update a loss, and return figures to log."""
+        raise NotImplementedError
+
+    def before_train(self, runner: Runner) -> None:
+        name = type(self).__name__
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        self._losses = [loss for loss in model.modules() if isinstance(loss, self.loss_type)]
+        if not self._losses:
+            raise ValueError(f'{name}: the model has no {self.loss_type.__name__} to update')
+        if runner.val_loop is None:
+            raise ValueError(
+                f'{name}: a {self.loss_type.__name__} learns from validations, and this run has '
+                'none: set val_cfg, val_dataloader and val_evaluator'
+            )
+
+    def before_train_epoch(self, runner: Runner) -> None:
+        """Validate, if the checkpoint that was resumed is of before the validation of its step."""
+        loop, step = runner.train_loop, _step(runner)
+        loop._decide_current_val_interval()
+        due = step >= loop.val_begin and step % loop.val_interval == 0
+        if step > 0 and due and runner.message_hub.get_info(self._info) != step:
+            runner.logger.info(
+                f'{type(self).__name__}: the checkpoint was saved before the validation that '
+                f'its {self.loss_type.__name__} learns from, which is made now'
+            )
+            runner.val_loop.run()
+
+    def after_train(self, runner: Runner) -> None:
+        self._losses = []
+
+    def before_val_epoch(self, runner: Runner) -> None:
+        self._padding = SamplerPadding()
+        self._statistics = [self.new_statistics(loss) for loss in self._losses]
+
+    def after_val_iter(
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: Any = None,
+        outputs: Sequence | None = None,
+    ) -> None:
+        if not self._losses:  # a validation that is no training's
+            return
+        for output in outputs:
+            sample = output if isinstance(output, Mapping) else output.to_dict()
+            name = str(sample.get('img_path') or f'sample {self._padding.place}')
+            measured = [self.measure(loss, sample, name) for loss in self._losses]
+            self._count(self._padding.let_in(measured))
+
+    def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
+        if not self._losses:
+            return
+        self._count(self._padding.close(len(runner.val_loop.dataloader.dataset)))
+        first, *others = all_gather_object(self._statistics)
+        for number, loss in enumerate(self._losses):
+            for other in others:
+                self.merge(first[number], other[number])
+            for key, value in self.update(loss, first[number]).items():
+                runner.message_hub.update_scalar(f'train/{key}', value)
+        runner.message_hub.update_info(self._info, _step(runner))
+
+    def _count(self, samples: list[tuple[int, list]]) -> None:
+        for _, measured in samples:
+            for statistics, own in zip(self._statistics, measured, strict=True):
+                self.add(statistics, own)
+
+    @property
+    def _info(self) -> str:
+        """Where the message hub, which checkpoints hold, has the step of the last update."""
+        return f'{type(self).__name__}_updated_at'
+
+
+def _step(runner: Runner) -> int:
+    """Return how many epochs have been trained, or iterations where a training has no epochs."""
+    loop = runner.train_loop
+    return loop.epoch if isinstance(loop, EpochBasedTrainLoop) else loop.iter

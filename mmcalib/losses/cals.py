@@ -1,0 +1,180 @@
+"""Class-adaptive label smoothing by an augmented Lagrangian (CALS-ALM)."""
+
+from __future__ import annotations
+
+import torch
+from mmengine.registry import MODELS
+from torch import Tensor
+
+from mmcalib.argument_checks import check_integer, check_number
+from mmcalib.losses.cross_entropy import cross_entropy, per_class
+from mmcalib.losses.loss_contract import CalibrationLoss
+
+# Between which a multiplier stays, as in the published code.
+MULTIPLIERS = (1e-6, 1e6)
+# Logits worked on together in a validation, whose images may have many classes.
+PIECE = 1 << 22
+
+
+def cals(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    multipliers: Tensor,
+    rho: Tensor | float,
+    margin: float = 10.0,
+    class_weight: Tensor | None = None,
+) -> Tensor:
+    r"""Cross-entropy plus a penalty of each class with a multiplier of its own, per row.
+
+    .. math:: -\log p_y + \sum_k P(h_k; \lambda_k, \rho), \qquad
+        h_k = \frac{\max_j l_j - l_k}{m} - 1, \qquad
+        P(h; \lambda, \rho) = \frac{\max(0, \lambda + \rho h)^2 - \lambda^2}{2 \rho}
+
+    Source: Liu et al., "Class Adaptive Network Calibration", CVPR 2023, and its published code
+    (MIT), whose penalty is this one of Powell, Hestenes and Rockafellar by default.
+
+    Args:
+        logits: ``(N, K, *)``. A class masked with -inf has no part in the sum.
+        target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
+        multipliers: :math:`\lambda`, ``(K,)``, at least 0.
+        rho: :math:`\rho`, above 0.
+        margin: m, in logits, above 0.
+        class_weight: ``(K,)`` weights of the cross-entropy term alone.
+
+    Returns:
+        ``(N, *)``, in nats (the penalty has no unit).
+
+    Example:
+        >>> logits = torch.tensor([[20., 0.]])
+        >>> cals(logits, torch.tensor([0]), multipliers=torch.zeros(2), rho=1.0, margin=10.0)
+        tensor([0.5000])
+    """
+    penalty, _ = lagrangian(logits, multipliers, rho, margin)
+    return cross_entropy(logits, target, class_weight) + penalty.sum(dim=1)
+
+
+def lagrangian(
+    logits: Tensor, multipliers: Tensor, rho: Tensor | float, margin: float
+) -> tuple[Tensor, Tensor]:
+    """Return P of each logit, and its derivative by h, both ``(N, K, *)``."""
+    known = logits > float('-inf')
+    excess = torch.where(known, (logits.amax(dim=1, keepdim=True) - logits) / margin - 1, 0)
+    own = per_class(multipliers.to(logits.dtype), logits)
+    slope = torch.where(known, torch.relu(own + rho * excess), 0)
+    return torch.where(known, (slope.square() - own.square()) / (2 * rho), 0), slope
+
+
+@MODELS.register_module()
+class CALSLoss(CalibrationLoss):
+    r"""Class-adaptive label smoothing for mmpretrain and mmseg heads; see :func:`cals`.
+
+    The multipliers start at 1e-6 and learn only with ``custom_hooks=[dict(type='CALSHook')]``,
+    which calls :meth:`update` after each validation of a training:
+
+    .. math:: \lambda_k \leftarrow \frac{1}{M} \sum_i \max(0, \lambda_k + \rho h_{ik}),
+        \qquad \rho \leftarrow \min(\text{rho\_max}, \text{rho\_growth} \cdot \rho)
+
+    over the M valid rows of the validation data, each derivative and their mean within
+    [1e-6, 1e6]; :math:`\rho` only with every `rho_interval`-th update, and only if the mean
+    penalty of a row was positive and is above `tau` times that of the validation before. Both are
+    buffers: a checkpoint holds them.
+
+    Source: the published code, which averages over batches and ranks however many rows they have,
+    counts a sampler's repeated samples and the ignored pixels too, and does not save what it has
+    learnt. Here the mean is that of the valid rows, each once.
+
+    Args:
+        num_classes: K.
+        margin: m, in logits; the published commands take 10.
+        rho: :math:`\rho` at the beginning.
+        rho_max: Its largest value.
+        rho_growth: The factor by which it grows.
+        rho_interval: How many updates there are from one that may change it to the next; the
+            published code validates once in an epoch and takes 10.
+        tau: What share of the last mean penalty counts as no improvement.
+        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
+            ``ignore_index``, ``reduction`` and ``loss_weight``.
+
+    Raises:
+        TypeError: If an option is of another type.
+        ValueError: If an option is out of range; for logits of another number of classes.
+    """
+
+    formula = staticmethod(cals)
+    ranges = dict(margin=(1e-2, float('inf')))
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        margin: float = 10.0,
+        rho: float = 1.0,
+        rho_max: float = 10.0,
+        rho_growth: float = 1.2,
+        rho_interval: int = 10,
+        tau: float = 0.9,
+        loss_name: str = 'loss_cals',
+        **common,
+    ) -> None:
+        super().__init__(loss_name=loss_name, **common)
+        self.num_classes = check_integer('num_classes', num_classes, least=2)
+        self.set_parameters(margin=margin)
+        check_number('rho', rho, least=1e-6)
+        self.rho_max = check_number('rho_max', rho_max, least=rho)
+        self.rho_growth = check_number('rho_growth', rho_growth, least=1.0)
+        self.rho_interval = check_integer('rho_interval', rho_interval)
+        self.tau = check_number('tau', tau)
+        self.register_buffer('multipliers', torch.full((num_classes,), MULTIPLIERS[0]))
+        self.register_buffer('rho', torch.tensor(float(rho)))
+        self.register_buffer('last_penalty', torch.tensor(0.0))
+        self.register_buffer('num_updates', torch.tensor(0))
+
+    def options(self) -> dict:
+        return dict(multipliers=self.multipliers, rho=self.rho, margin=self.margin)
+
+    def extra_repr(self) -> str:
+        return f'num_classes={self.num_classes}, margin={self.margin!r}, rho={self.rho.item():g}'
+
+    def read_call(self, pred: Tensor, *call) -> tuple[Tensor, Tensor | None, dict]:
+        if pred.ndim > 1 and pred.shape[1] != self.num_classes:
+            raise ValueError(
+                f'CALSLoss has multipliers of num_classes={self.num_classes} classes, and pred '
+                f'{tuple(pred.shape)} has {pred.shape[1]}'
+            )
+        return super().read_call(pred, *call)
+
+    @torch.no_grad()
+    def statistics(self, logits: Tensor) -> Tensor:
+        """Return what :meth:`update` takes of some rows; those of more add up.
+
+        Args:
+            logits: ``(M, K)``, of valid rows; a constant added to a row changes nothing.
+
+        Returns:
+            ``(K + 2,)`` float64: sums of the derivatives, of the penalties, and M.
+        """
+        sums = torch.zeros(self.num_classes + 2, dtype=torch.float64, device=logits.device)
+        multipliers, rho = self.multipliers.to(logits.device), self.rho.to(logits.device)
+        for rows in logits.split(max(PIECE // self.num_classes, 1)):
+            penalty, slope = lagrangian(rows, multipliers, rho, self.margin)
+            sums[:-2] += slope.clamp(*MULTIPLIERS).sum(dim=0, dtype=torch.float64)
+            sums[-2] += penalty.sum(dtype=torch.float64)
+        sums[-1] = len(logits)
+        return sums.cpu()
+
+    @torch.no_grad()
+    def update(self, statistics: Tensor) -> None:
+        """Learn the multipliers and rho from the :meth:`statistics` of a validation.
+
+        Without a row nothing changes.
+        """
+        if statistics[-1] == 0:
+            return
+        *slopes, penalty = (statistics[:-1] / statistics[-1]).tolist()
+        self.num_updates += 1
+        due = self.num_updates.item() % self.rho_interval == 0
+        if due and penalty > self.tau * self.last_penalty.item() > 0:
+            self.rho.fill_(min(self.rho_max, self.rho.item() * self.rho_growth))
+        self.last_penalty.fill_(penalty)
+        self.multipliers.copy_(torch.tensor(slopes, dtype=torch.float64).clamp(*MULTIPLIERS))

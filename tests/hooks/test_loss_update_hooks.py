@@ -1,0 +1,237 @@
+"""Losses that learn from the validations of their training: what counts, ranks, resuming."""
+
+import types
+
+import pytest
+import references
+import tiny_models
+import torch
+from mmengine.evaluator import BaseMetric
+from mmengine.model import BaseModel
+from mmengine.registry import DefaultScope
+from mmengine.runner import Runner
+from torch import distributed as dist
+from torch import multiprocessing
+from torch.utils.data import DataLoader
+
+from mmcalib.hooks import CALSHook
+from mmcalib.losses import CALSLoss, CombinedLoss
+from mmcalib.metrics.data_samples import logits_of
+
+K = 5
+KINDS = {'cals': (CALSHook, lambda: CALSLoss(K, margin=2.0, rho_interval=2))}
+every_kind = pytest.mark.parametrize('kind', KINDS)
+
+
+class Killed(Exception):
+    pass
+
+
+class Count(BaseMetric):
+    """A metric, of which a run must have one; raises in the validation that is to be killed."""
+
+    def __init__(self, kill_at=None):
+        super().__init__()
+        self.kill_at, self.passed = kill_at, 0
+
+    def process(self, data_batch, data_samples):
+        self.results += [1] * len(data_samples)
+
+    def compute_metrics(self, results):
+        self.passed += 1
+        if self.passed == self.kill_at:
+            raise Killed
+        return {'count': len(results)}
+
+
+class Model(BaseModel):
+    """A linear classifier, whose loss is one of two that are added up."""
+
+    def __init__(self, loss):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(3, K)
+        self.loss = CombinedLoss([loss, torch.nn.CrossEntropyLoss()])
+        self.validated = []
+
+    def forward(self, inputs, labels, mode):
+        logits = 4 * self.layer(inputs)
+        if mode == 'loss':
+            return dict(loss=self.loss(logits, labels))
+        self.validated += logits.tolist()
+        rows = zip(logits.softmax(1), labels[:, None], strict=True)
+        return [dict(pred_score=score, gt_label=label) for score, label in rows]
+
+
+def data(seed, size=7):
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(size, 3, generator=generator)
+    return DataLoader(list(zip(inputs, (torch.arange(size) % K), strict=True)), batch_size=3)
+
+
+def train(work_dir, kind, *, epochs=3, by_epoch=True, kill_at=None, resume=False, hooks=(), **cfg):
+    hook, loss = KINDS[kind]
+    runner = Runner(
+        Model(loss()),
+        str(work_dir),
+        train_dataloader=data(0),
+        val_dataloader=data(1),
+        val_evaluator=[Count(kill_at)],
+        val_cfg={},
+        train_cfg=dict(by_epoch=True, max_epochs=epochs, **cfg)
+        if by_epoch
+        else dict(by_epoch=False, max_iters=3 * epochs, val_interval=3),
+        optim_wrapper=dict(optimizer=dict(type='SGD', lr=1e-3)),
+        custom_hooks=[hook(), *hooks],
+        resume=resume,
+        experiment_name=f'{work_dir.name}_{kill_at}_{resume}_{torch.rand(()).item()}',
+        default_hooks=dict(
+            checkpoint=dict(
+                type='CheckpointHook', interval=1 if by_epoch else 3, by_epoch=by_epoch
+            )
+        ),
+    )
+    runner.train()
+    return runner
+
+
+def learnt(runner):
+    return {key: value.clone() for key, value in runner.model.loss.losses[0].state_dict().items()}
+
+
+def test_a_training_equals_a_plain_loop(tmp_path):
+    runner = train(tmp_path, 'cals', epochs=4, val_interval=2)
+    rows, multipliers = runner.model.validated, [1e-6] * K
+    assert len(rows) == 14
+    for part in (rows[:7], rows[7:]):
+        multipliers, penalty = references.cals_update(part, multipliers, 1.0, 2.0)
+    state = learnt(runner)
+    assert state['multipliers'].tolist() == pytest.approx(multipliers, rel=1e-4)
+    assert state['last_penalty'].item() == pytest.approx(penalty, rel=1e-4)
+    assert state['num_updates'] == 2
+    logged = runner.message_hub.get_scalar('train/multiplier_max').current()
+    assert logged == pytest.approx(max(multipliers), rel=1e-4)
+    runner.val()  # no training's
+    assert learnt(runner)['num_updates'] == 2
+
+
+@pytest.mark.parametrize(('kind', 'by_epoch'), [('cals', True), ('cals', False)])
+def test_killed_and_resumed_it_learns_the_same(kind, by_epoch, tmp_path):
+    expected = learnt(train(tmp_path / 'whole', kind, by_epoch=by_epoch))
+    # The checkpoint of a step is saved before its validation, which is killed here.
+    with pytest.raises(Killed):
+        train(tmp_path / 'killed', kind, by_epoch=by_epoch, kill_at=2)
+    runner = train(tmp_path / 'killed', kind, by_epoch=by_epoch, resume=True)
+    assert expected['num_updates'] == 3
+    for key, value in learnt(runner).items():
+        torch.testing.assert_close(value, expected[key], rtol=0, atol=0)
+
+
+def test_the_average_of_the_weights_is_validated_and_the_trained_loss_learns(tmp_path):
+    ema = dict(type='EMAHook', update_buffers=True)
+    runner = train(tmp_path, 'cals', hooks=[ema], epochs=2)
+    assert learnt(runner)['num_updates'] == 2
+
+
+@every_kind
+def test_what_cannot_work_is_said_before_training(kind, tmp_path):
+    hook, loss = KINDS[kind]
+    name = type(loss()).__name__
+    runner = types.SimpleNamespace(model=torch.nn.Linear(1, 1), val_loop=None)
+    with pytest.raises(ValueError, match=f'the model has no {name} to update'):
+        hook().before_train(runner)
+    runner.model = torch.nn.Sequential(loss())
+    with pytest.raises(ValueError, match=f'a {name} learns from validations, and this run has'):
+        hook().before_train(runner)
+    with pytest.raises(TypeError, match="ignore_index must be an integer .*, got '255'"):
+        hook(ignore_index='255')
+
+
+def validate(hook, losses, samples, size):
+    """Let a hook see a validation without a Runner."""
+    hook._losses = losses
+    hook.before_val_epoch(None)
+    for start in range(0, len(samples), 2):
+        hook.after_val_iter(None, 0, outputs=samples[start : start + 2])
+    loop = types.SimpleNamespace(
+        dataloader=types.SimpleNamespace(dataset=range(size)), epoch=1, iter=1
+    )
+    hub = types.SimpleNamespace(update_scalar=lambda *a: None, update_info=lambda *a: None)
+    runner = types.SimpleNamespace(val_loop=loop, train_loop=loop, message_hub=hub)
+    hook.after_val_epoch(runner)
+
+
+def predictions(size=7):
+    generator = torch.Generator().manual_seed(0)
+    scores = (4 * torch.randn(size, K, generator=generator)).softmax(1)
+    return [
+        dict(pred_score=score, gt_label=torch.tensor([i % K])) for i, score in enumerate(scores)
+    ]
+
+
+def test_a_validation_of_a_classifier():
+    head = dict(type='mmpretrain.LinearClsHead', in_channels=8, num_classes=K)
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        model = tiny_models.classifier(head)
+    samples, rows = [], []
+    for batch in tiny_models.images(num_classes=K):
+        batch = model.data_preprocessor(batch)
+        samples += model(**batch, mode='predict')
+        rows += model(batch['inputs'], mode='tensor').tolist()
+    loss = CALSLoss(K, margin=2.0)
+    validate(CALSHook(), [loss], samples, len(samples))
+    expected, _ = references.cals_update(rows, [1e-6] * K, 1.0, 2.0)
+    assert loss.multipliers.tolist() == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ValueError, match=r'predicts 5 classes of .*, and the CALSLoss has .*=6'):
+        validate(CALSHook(), [CALSLoss(6)], samples, len(samples))
+
+
+def test_a_validation_of_a_segmentor():
+    with DefaultScope.overwrite_default_scope('mmseg'):
+        model = tiny_models.segmentor(tiny_models.fcn_head(num_classes=K))
+    samples = [
+        sample for batch in tiny_models.scenes(num_classes=K) for sample in model.test_step(batch)
+    ]
+    rows = [
+        row
+        for sample in samples
+        for row, label in zip(
+            sample.seg_logits.data.flatten(1).T.tolist(),
+            sample.gt_sem_seg.data.flatten().tolist(),
+            strict=True,
+        )
+        if label != 255
+    ]
+    loss, follower = CALSLoss(K, margin=1.0), CALSLoss(K, margin=2.0)
+    validate(CALSHook(), [loss, follower], samples, len(samples))
+    for each in (loss, follower):
+        expected, _ = references.cals_update(rows, [1e-6] * K, 1.0, each.margin)
+        assert each.multipliers.tolist() == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_probability_of_zero_counts_as_the_least_there_is():
+    logits = logits_of(dict(pred_score=torch.tensor([1.0, 0.0])))
+    assert logits.isfinite().all() and -88 < logits[1] < -87
+
+
+def _on_a_rank(rank, port, folder):
+    dist.init_process_group('gloo', f'tcp://localhost:{port}', rank=rank, world_size=2)
+    samples = predictions()
+    dealt = (samples + samples[:1])[rank::2]  # the last is padding
+    for kind, (hook, loss) in KINDS.items():
+        mine = loss()
+        validate(hook(), [mine], dealt, len(samples))
+        torch.save(mine.state_dict(), f'{folder}/{kind}{rank}.pth')
+    dist.destroy_process_group()
+
+
+def test_two_ranks_learn_what_one_does(tmp_path, free_port):
+    multiprocessing.spawn(_on_a_rank, (free_port, str(tmp_path)), nprocs=2)
+    for kind, (hook, loss) in KINDS.items():
+        alone, fresh = loss(), loss().state_dict()
+        validate(hook(), [alone], predictions(), 7)
+        first, second = (torch.load(tmp_path / f'{kind}{rank}.pth') for rank in range(2))
+        for key, value in alone.state_dict().items():
+            assert torch.equal(first[key], second[key])
+            torch.testing.assert_close(first[key], value)
+        assert any(not torch.equal(fresh[key], first[key]) for key in fresh)
