@@ -105,6 +105,45 @@ def bsce_row(logits, target, gamma, norm, weights=None):
     return distance**gamma * _weighted_nll(log_probs, target, weights)
 
 
+def acls_row(logits, target, margin, alpha, alpha_others, weights=None):
+    """Cross-entropy of one row plus the squares of ACLS."""
+    highest = max(logits)
+    loss = _weighted_nll(_log_softmax(logits), target, weights)
+    loss += alpha * max(0.0, highest - margin) ** 2
+    for k, logit in enumerate(logits):
+        if k != logits.index(highest) and logit > -math.inf:
+            excess = max(0.0, highest - logit - margin)
+            loss += alpha_others * excess**2 / (len(logits) - 1)
+    return loss
+
+
+def ada_focal_row(logits, target, gammas, edges, weights=None):
+    """Focal or inverse focal loss of one row with a label."""
+    log_prob = _log_softmax(logits)[target]
+    gamma = gammas[sum(math.exp(log_prob) >= edge for edge in edges)]
+    base = 1 - math.exp(log_prob) if gamma > 0 else 1 + math.exp(log_prob)
+    return -(base ** abs(gamma)) * log_prob * (weights[target] if weights else 1)
+
+
+def ada_focal_update(conf, correct, gammas, rate, lowest, highest, switch):
+    """Edges and gammas after a validation of distinct confidences, a multiple of the bins."""
+    order = sorted(range(len(conf)), key=lambda i: conf[i])
+    size = len(conf) // len(gammas)
+    edges, result = [], []
+    for b, gamma in enumerate(gammas):
+        inside = order[b * size : (b + 1) * size]
+        gap = sum(conf[i] - bool(correct[i]) for i in inside) / size
+        if gamma > 0:
+            gamma *= math.exp(rate * gap)
+        else:
+            gamma *= math.exp(-rate * gap)
+        if abs(gamma) < switch:
+            gamma = -switch if gamma > 0 else switch
+        result.append(min(max(gamma, lowest), highest))
+        edges.append(conf[inside[0]])
+    return edges[1:], result
+
+
 def cals_row(logits, target, multipliers, rho, margin, weights=None):
     """Cross-entropy of one row plus the penalty of its logit distances; one multiplier or K."""
     if isinstance(multipliers, float):

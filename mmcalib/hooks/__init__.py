@@ -1,6 +1,7 @@
 """What happens when, in a run."""
 
 from mmcalib.hooks.accuracy_floor_hook import AccuracyFloorCheckpointHook
+from mmcalib.hooks.ada_focal_hook import AdaFocalHook
 from mmcalib.hooks.cals_hook import CALSHook
 from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.confidence_map_hook import ConfidenceMapHook
@@ -14,6 +15,7 @@ from mmcalib.hooks.vocabulary_hook import VocabularyHook, fit_vocabulary
 
 __all__ = [
     'AccuracyFloorCheckpointHook',
+    'AdaFocalHook',
     'CALSHook',
     'CheckpointMeta',
     'CompleteWeights',

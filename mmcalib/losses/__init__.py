@@ -1,5 +1,7 @@
 """Losses that calibrate while they train, for mmpretrain heads and mmseg decode heads alike."""
 
+from mmcalib.losses.acls import ACLSLoss, acls
+from mmcalib.losses.ada_focal import AdaFocalLoss, ada_focal
 from mmcalib.losses.batch_loss import BatchLoss
 from mmcalib.losses.brier import BrierLoss, brier
 from mmcalib.losses.bsce import BSCELoss, bsce
@@ -23,6 +25,8 @@ from mmcalib.losses.softmax_focal import SoftmaxFocalLoss, softmax_focal
 from mmcalib.losses.svls import SVLSLoss
 
 __all__ = [
+    'ACLSLoss',
+    'AdaFocalLoss',
     'BSCELoss',
     'BatchLoss',
     'BrierLoss',
@@ -40,6 +44,8 @@ __all__ = [
     'SVLSLoss',
     'SampleDependentFocalLoss',
     'SoftmaxFocalLoss',
+    'acls',
+    'ada_focal',
     'brier',
     'bsce',
     'cals',

@@ -20,7 +20,9 @@ SHORT_NAMES = {
     'SVLSLoss': 'SVLS',
     'NACLLoss': 'NACL',
     'L1ACELoss': 'mL1-ACE',
+    'ACLSLoss': 'ACLS',
     'CALSLoss': 'CALS',
+    'AdaFocalLoss': 'AdaFocal',
 }
 SYMBOLS = {'margin': 'm', 'alpha': 'α', 'gamma': 'γ'}
 # mmseg's default counts ignored pixels as well, which neither our losses nor the paper's code do.

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from mmcalib.losses import (
+    ACLSLoss,
+    AdaFocalLoss,
     BrierLoss,
     BSCELoss,
     CALSLoss,
@@ -35,6 +37,15 @@ class AnyCALSLoss(CALSLoss):
         self.num_classes = pred.shape[1]
         self.multipliers = torch.full((self.num_classes,), self.multiplier)
         return super().read_call(pred, *call)
+
+
+class LearntAdaFocalLoss(AdaFocalLoss):
+    """Has learnt gammas of both signs."""
+
+    def __init__(self, gammas, edges, **options):
+        super().__init__(num_bins=len(gammas), **options)
+        self.gammas.copy_(torch.tensor(gammas))
+        self.edges.copy_(torch.tensor(edges))
 
 
 # Name: the loss, its options, the loop over one row, and the options of that.
@@ -109,15 +120,27 @@ LOSSES = {
         references.cals_row,
         dict(multipliers=0.5, rho=2.0, margin=3.0),
     ),
+    'acls': (
+        ACLSLoss,
+        dict(margin=2.0, alpha=0.3, alpha_others=0.4),
+        references.acls_row,
+        dict(margin=2.0, alpha=0.3, alpha_others=0.4),
+    ),
+    'ada focal': (
+        LearntAdaFocalLoss,
+        dict(gammas=[-2.0, 1.5, 0.5], edges=[0.1, 0.7]),
+        references.ada_focal_row,
+        dict(gammas=[-2.0, 1.5, 0.5], edges=[0.1, 0.7]),
+    ),
 }
 every_loss = pytest.mark.parametrize('name', LOSSES)
 
 
-def pairwise(first, second):
+def pairwise(first, second, names=LOSSES):
     """Return a few pairs for each loss, of which all losses together try every combination."""
     return [
         pytest.param(name, a, second[(i + j) % len(second)], id=f'{name}-{a}-{i + j}')
-        for i, name in enumerate(LOSSES)
+        for i, name in enumerate(names)
         for j, a in enumerate(first)
     ]
 
@@ -201,7 +224,13 @@ def test_soft_targets_and_class_weights(name):
 SOFT_OR_HARD = [False, True]
 
 
-@pytest.mark.parametrize(('name', 'shape', 'soft'), pairwise([(6, 5), (2, 4, 3, 2)], SOFT_OR_HARD))
+# Of ACLS a part is a constant to the gradient, so that differences do not show it.
+DIFFERENTIABLE = [name for name in LOSSES if name != 'acls']
+
+
+@pytest.mark.parametrize(
+    ('name', 'shape', 'soft'), pairwise([(6, 5), (2, 4, 3, 2)], SOFT_OR_HARD, DIFFERENTIABLE)
+)
 def test_gradient_and_its_gradient(name, shape, soft):
     logits, target = draw(shape, scale=2.0)
     if soft and takes_soft(name):
@@ -329,7 +358,8 @@ def test_classes_permuted_and_logits_shifted(name):
     logits, target = draw((8, 5))
     loss, order = build(name), torch.tensor([3, 0, 4, 1, 2])
     expected = loss(logits, target)
-    torch.testing.assert_close(loss(logits + 50.0, target), expected)
+    if name != 'acls':  # of which the largest logit itself is smoothed
+        torch.testing.assert_close(loss(logits + 50.0, target), expected)
     torch.testing.assert_close(loss(logits[:, order], order.argsort()[target]), expected)
 
 
@@ -337,6 +367,8 @@ def test_classes_permuted_and_logits_shifted(name):
     'loss',
     [
         MarginLabelSmoothingLoss(alpha=0),
+        ACLSLoss(alpha=0, alpha_others=0),
+        AdaFocalLoss(gamma=0),
         LabelSmoothingLoss(alpha=0),
         SoftmaxFocalLoss(gamma=0),
         SampleDependentFocalLoss(schedule=[(1.0, 0.0)]),
@@ -362,6 +394,20 @@ def test_a_detached_weight_scales_the_gradient_of_cross_entropy(loss):
         value = loss(gamma=2.0, reduction='sum', detach_weight=detach_weight)(logits, target)
         (gradient,) = torch.autograd.grad(value, logits)
         assert torch.allclose(gradient, expected) == detach_weight
+
+
+def test_the_gradient_of_acls():
+    logits, target = draw((9, 5))
+    (gradient,) = torch.autograd.grad(build('acls', reduction='sum')(logits, target), logits)
+    for row, label, slopes in zip(logits.tolist(), target.tolist(), gradient.tolist(), strict=True):
+        probs = torch.tensor(row, dtype=torch.float64).softmax(0).tolist()
+        for k, (logit, slope) in enumerate(zip(row, slopes, strict=True)):
+            expected = probs[k] - (k == label)
+            if logit == max(row):
+                expected += 0.3 * 2 * max(0.0, logit - 2.0)
+            else:
+                expected -= 0.4 * 2 * max(0.0, max(row) - logit - 2.0) / 4
+            assert slope == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize('class_reduction', ['mean', 'sum'])
@@ -431,6 +477,11 @@ class TestSection4:
         (ConfidencePenaltyLoss, dict(class_reduction='max'), "got 'max'"),
         (BSCELoss, dict(norm=3), 'norm must be 1 or 2, got 3'),
         (DualFocalLoss, dict(gamma=-1), 'gamma must be'),
+        (ACLSLoss, dict(alpha_others=-1), 'alpha_others must be .* at least 0, got -1'),
+        (AdaFocalLoss, dict(num_bins=0), 'num_bins must be an integer of at least 1, got 0'),
+        (AdaFocalLoss, dict(gamma=-3.0), r'gamma must be in \[-2, 20\], got -3.0'),
+        (AdaFocalLoss, dict(gamma_min=0.0), r'gamma_min must be .*, got 0.0'),
+        (AdaFocalLoss, dict(gamma_max=0.1), r'gamma_max must be .*, got 0.1'),
         (CALSLoss, dict(num_classes=1), 'num_classes must be an integer of at least 2, got 1'),
         (CALSLoss, dict(num_classes=4, margin=0.0), 'margin must be .*, got 0.0'),
         (CALSLoss, dict(num_classes=4, rho=0.0), 'rho must be .*, got 0.0'),

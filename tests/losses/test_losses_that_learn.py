@@ -6,7 +6,7 @@ import pytest
 import references
 import torch
 
-from mmcalib.losses import CALSLoss
+from mmcalib.losses import AdaFocalLoss, CALSLoss, InverseFocalLoss, SoftmaxFocalLoss
 
 
 def draw(rows, num_classes, scale=6.0, seed=0):
@@ -67,3 +67,37 @@ class TestCALS:
         logits, target = draw(9, 4), torch.arange(9) % 4
         assert other(logits, target) == loss(logits, target) != CALSLoss(4)(logits, target)
         assert (other.rho, other.num_updates) == (loss.rho, 2)
+
+
+class TestAdaFocal:
+    def test_it_begins_as_focal_or_inverse_focal_loss(self):
+        logits, target = draw(9, 4).double(), torch.arange(9) % 4
+        pairs = [
+            (AdaFocalLoss(gamma=1.5), SoftmaxFocalLoss(gamma=1.5)),
+            (AdaFocalLoss(gamma=-1.5), InverseFocalLoss(gamma=1.5)),
+        ]
+        for loss, expected in pairs:
+            torch.testing.assert_close(loss(logits, target), expected(logits, target))
+
+    def test_a_probability_at_an_edge_is_in_the_upper_bin(self):
+        loss = AdaFocalLoss(num_bins=2, reduction='none')
+        loss.update([0.5], [1.0, -5.0])  # the gammas e and, after the switch, -0.2
+        expected = 1.5**0.2 * torch.tensor(2.0).log()
+        assert loss(torch.zeros(1, 2), torch.tensor([0])).item() == pytest.approx(expected.item())
+
+    @pytest.mark.parametrize(
+        ('gamma', 'gap', 'expected'),
+        [
+            (1.0, 0.3, 1.349859),
+            (1.0, -0.3, 0.740818),
+            (0.25, -0.3, -0.2),  # too close to 0: inverse
+            (-0.25, 0.3, 0.2),  # and back
+            (-1.0, 0.3, -0.740818),
+            (-1.9, -0.3, -2.0),
+            (19.0, 0.3, 20.0),
+        ],
+    )
+    def test_the_rule(self, gamma, gap, expected):
+        loss = AdaFocalLoss(num_bins=2, gamma=gamma)
+        loss.update([0.5], [gap, 0.0])
+        assert loss.gammas.tolist() == pytest.approx([expected, gamma])

@@ -24,6 +24,8 @@ ROWS = [
     dict(type='InverseFocalLoss'),
     dict(type='BSCELoss'),
     dict(type='CALSLoss', num_classes=5),
+    dict(type='ACLSLoss', margin=1.0),
+    dict(type='AdaFocalLoss'),
 ]
 BATCHES = [
     dict(type='MDCALoss', loss_name='loss_x'),

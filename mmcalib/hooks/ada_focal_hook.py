@@ -1,0 +1,66 @@
+"""Factors of adaptive focal loss, learnt from each validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from mmengine.registry import HOOKS
+
+from mmcalib.hooks.loss_update_hook import LossUpdateHook
+from mmcalib.losses import AdaFocalLoss
+from mmcalib.metrics import ConfidenceCells, equal_mass_bins
+from mmcalib.metrics.data_samples import read_prediction
+from mmcalib.metrics.predictions import Prediction
+
+
+@HOOKS.register_module()
+class AdaFocalHook(LossUpdateHook):
+    """Update the gammas of every ``AdaFocalLoss`` after each validation of a training.
+
+    Logged are ``train/gamma_min`` and ``train/gamma_max``, over the bins of the last such loss.
+    What :class:`LossUpdateHook` says of samples, processes and resuming holds.
+
+    Args:
+        ignore_index: Label of the pixels to leave out. It says nothing about a classifier's labels.
+
+    Raises:
+        ValueError: Before training, if the model has no ``AdaFocalLoss``, or the run no validation.
+    """
+
+    loss_type = AdaFocalLoss
+
+    def new_statistics(self, loss: AdaFocalLoss) -> ConfidenceCells:
+        return ConfidenceCells()
+
+    def measure(self, loss: AdaFocalLoss, sample: Mapping, name: str) -> Prediction:
+        return read_prediction(sample, ignore_index=self.ignore_index, name=name)
+
+    def add(self, statistics: ConfidenceCells, measured: Prediction) -> None:
+        statistics.add(measured.conf, measured.correct)
+
+    def merge(self, statistics: ConfidenceCells, other: ConfidenceCells) -> None:
+        statistics.merge(other)
+
+    def update(self, loss: AdaFocalLoss, statistics: ConfidenceCells) -> dict[str, float]:
+        if statistics.count:
+            loss.update(*edges_and_gaps(statistics, loss.num_bins))
+        return {'gamma_min': loss.gammas.min().item(), 'gamma_max': loss.gammas.max().item()}
+
+
+def edges_and_gaps(cells: ConfidenceCells, num_bins: int) -> tuple[list[float], list[float]]:
+    """Return the lowest confidence of all bins of equal count but the first, and all gaps.
+
+    Args:
+        cells: Of at least one confidence.
+        num_bins: B.
+
+    Returns:
+        B - 1 edges, ascending, and B differences of mean confidence and accuracy, as shares.
+    """
+    table = cells.table()
+    table = table[:, table[0] > 0]
+    count, correct, conf = equal_mass_bins(table, num_bins)
+    positions = cells.count * torch.arange(1, num_bins, dtype=torch.float64) / num_bins
+    first = torch.searchsorted(table[0].cumsum(0), positions, right=True)
+    return (table[2] / table[0])[first].tolist(), ((conf - correct) / count).tolist()

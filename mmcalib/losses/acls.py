@@ -1,0 +1,88 @@
+"""Adaptive and conditional label smoothing (ACLS)."""
+
+import torch
+from mmengine.registry import MODELS
+from torch import Tensor
+
+from mmcalib.losses.cross_entropy import cross_entropy
+from mmcalib.losses.loss_contract import CalibrationLoss
+
+
+def acls(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    margin: float = 10.0,
+    alpha: float = 1.0,
+    alpha_others: float = 0.1,
+    class_weight: Tensor | None = None,
+) -> Tensor:
+    r"""Cross-entropy plus squares of the predicted logit and of distances from it, per row.
+
+    .. math:: -\log p_y + \alpha \max(0, l_{\hat y} - m)^2 +
+        \frac{\alpha'}{K - 1} \sum_{k \ne \hat y} \max(0, l_{\hat y} - l_k - m)^2
+
+    where :math:`\hat y` is the class of the largest logit, which is a constant to the gradient in
+    the last term. So the largest logit is smoothed while it is above the margin itself, and the
+    others while they are further below it: a constant added to all logits changes the loss.
+
+    Source: Park et al., "ACLS: Adaptive and Conditional Label Smoothing for Network Calibration",
+    ICCV 2023, as its authors' published loss computes it, written anew from that formula. The
+    equations of the paper itself could not be read here, so where they differ is not known.
+
+    Args:
+        logits: ``(N, K, *)``. A class masked with -inf has no part in the sum.
+        target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
+        margin: m, in logits.
+        alpha: :math:`\alpha`, weight of the predicted class.
+        alpha_others: :math:`\alpha'`, weight of the others. With both 0 it is cross-entropy.
+        class_weight: ``(K,)`` weights of the cross-entropy term alone.
+
+    Returns:
+        ``(N, *)``, in nats (the penalties in squared logits).
+
+    Example:
+        >>> acls(torch.tensor([[12., 0., 0.]]), torch.tensor([0]), margin=10.0)
+        tensor([4.4000])
+    """
+    highest = logits.amax(dim=1)
+    predicted = torch.relu(highest - margin).square()
+    # The predicted class itself is at a distance of 0, which is within any margin.
+    distance = torch.where(logits > float('-inf'), highest.detach().unsqueeze(1) - logits, 0)
+    others = torch.relu(distance - margin).square().sum(dim=1) / (logits.shape[1] - 1)
+    rows = cross_entropy(logits, target, class_weight)
+    return rows + alpha * predicted + alpha_others * others
+
+
+@MODELS.register_module()
+class ACLSLoss(CalibrationLoss):
+    """Adaptive and conditional label smoothing for mmpretrain and mmseg heads; see :func:`acls`.
+
+    Args:
+        margin: m, in logits. The published loss takes 10, and 6 for some data sets.
+        alpha: Weight of the predicted class; the published loss takes 1.
+        alpha_others: Weight of the other classes; the published loss takes 0.1.
+        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
+            ``ignore_index``, ``reduction`` and ``loss_weight``.
+
+    Raises:
+        ValueError: If ``margin`` or a weight is below 0.
+    """
+
+    formula = staticmethod(acls)
+    ranges = dict.fromkeys(('margin', 'alpha', 'alpha_others'), (0.0, float('inf')))
+
+    def __init__(
+        self,
+        *,
+        margin: float = 10.0,
+        alpha: float = 1.0,
+        alpha_others: float = 0.1,
+        loss_name: str = 'loss_acls',
+        **common,
+    ) -> None:
+        super().__init__(loss_name=loss_name, **common)
+        self.set_parameters(margin=margin, alpha=alpha, alpha_others=alpha_others)
+
+    def options(self) -> dict:
+        return dict(margin=self.margin, alpha=self.alpha, alpha_others=self.alpha_others)

@@ -1,0 +1,147 @@
+"""Calibration-aware adaptive focal loss (AdaFocal)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from mmengine.registry import MODELS
+from torch import Tensor
+
+from mmcalib.argument_checks import check_integer, check_number
+from mmcalib.losses.cross_entropy import cross_entropy
+from mmcalib.losses.loss_contract import CalibrationLoss
+
+
+def ada_focal(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    gammas: Tensor,
+    edges: Tensor,
+    class_weight: Tensor | None = None,
+) -> Tensor:
+    r"""Focal loss, or inverse focal loss, by the bin of the true class's probability, per row.
+
+    .. math:: -(1 - p_y)^{\gamma_b} \log p_y \ \text{ for } \gamma_b \ge 0, \qquad
+        -(1 + p_y)^{|\gamma_b|} \log p_y \ \text{ below}
+
+    where b is the bin [lo, hi) of :math:`p_y`, a constant to the gradient.
+
+    Source: Ghosh et al., "AdaFocal: Calibration-aware Adaptive Focal Loss", NeurIPS 2022, and its
+    published code.
+
+    Args:
+        logits: ``(N, K, *)``.
+        target: ``(N, *)`` int64 labels.
+        gammas: :math:`\gamma`, ``(B,)``.
+        edges: ``(B - 1,)`` between the bins, ascending.
+        class_weight: ``(K,)`` weights of the classes.
+
+    Returns:
+        ``(N, *)``, in nats.
+
+    Example:
+        >>> ada_focal(
+        ...     torch.tensor([[0., 0.], [9., 0.]]),
+        ...     torch.tensor([0, 0]),
+        ...     gammas=torch.tensor([1.0, -1.0]),
+        ...     edges=torch.tensor([0.8]),
+        ... )
+        tensor([3.4657e-01, 2.4677e-04])
+    """
+    rows = cross_entropy(logits, target)
+    bins = torch.bucketize((-rows).exp().detach(), edges.to(rows.dtype), right=True)
+    gamma = gammas.to(rows.dtype)[bins]
+    base = torch.where(gamma >= 0, -torch.expm1(-rows), 1 + (-rows).exp())
+    # At p = 1 the power of 0 has an infinite slope for gamma < 1; the clamp makes it 0 there.
+    factor = base.clamp(min=torch.finfo(base.dtype).tiny ** 0.5) ** gamma.abs()
+    return factor * (rows if class_weight is None else rows * class_weight[target])
+
+
+@MODELS.register_module()
+class AdaFocalLoss(CalibrationLoss):
+    r"""AdaFocal for mmpretrain and mmseg heads; see :func:`ada_focal`.
+
+    Every bin starts from the same gamma, and learns its own only with
+    ``custom_hooks=[dict(type='AdaFocalHook')]``, which calls :meth:`update` after each validation
+    of a training with the gap :math:`e_b` of mean confidence and accuracy in bins of equal count:
+
+    .. math:: \gamma_b \leftarrow \gamma_b \exp(\pm \text{rate} \cdot e_b)
+
+    with the sign of :math:`\gamma_b`; where that comes closer to 0 than `switch`, the loss of the
+    bin changes between focal and inverse focal, with :math:`\mp\text{switch}`. Bins and gammas are
+    buffers: a checkpoint holds them.
+
+    Source: the published code, whose defaults these are. Its bins are those of the predicted
+    class's confidence in the validation, and are applied to the true class's probability in the
+    training, as here; its edges are interpolated between two confidences, here they are the lowest
+    confidence of the upper bin, or the mean of its cell; see
+    :class:`~mmcalib.metrics.confidence_cells.ConfidenceCells`. It leaves out the smallest
+    confidence, knows no ignored pixels, and does not save what it has learnt.
+
+    Args:
+        num_bins: B.
+        gamma: That of all bins at the beginning; below 0 for inverse focal loss.
+        rate: The paper's :math:`\lambda`.
+        gamma_min: The lowest value of a gamma.
+        gamma_max: The highest.
+        switch: The least absolute value.
+        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
+            ``ignore_index``, ``reduction`` and ``loss_weight``.
+
+    Raises:
+        TypeError: If an option is of another type.
+        ValueError: If an option is out of range; for soft targets.
+    """
+
+    formula = staticmethod(ada_focal)
+    no_soft_targets = "it weighs a row by the bin of its one true class's probability"
+    ranges = dict(rate=(0.0, float('inf')))
+
+    def __init__(
+        self,
+        *,
+        num_bins: int = 15,
+        gamma: float = 1.0,
+        rate: float = 1.0,
+        gamma_min: float = -2.0,
+        gamma_max: float = 20.0,
+        switch: float = 0.2,
+        loss_name: str = 'loss_ada_focal',
+        **common,
+    ) -> None:
+        super().__init__(loss_name=loss_name, **common)
+        self.num_bins = check_integer('num_bins', num_bins)
+        self.set_parameters(rate=rate)
+        self.switch = check_number('switch', switch)
+        self.gamma_min = check_number('gamma_min', gamma_min, least=float('-inf'), most=-switch)
+        self.gamma_max = check_number('gamma_max', gamma_max, least=switch)
+        self.gamma = check_number('gamma', gamma, least=gamma_min, most=gamma_max)
+        self.register_buffer('gammas', torch.full((num_bins,), float(gamma)))
+        self.register_buffer('edges', torch.arange(1, num_bins) / num_bins)
+
+    def options(self) -> dict:
+        return dict(gammas=self.gammas, edges=self.edges)
+
+    def extra_repr(self) -> str:
+        return f'num_bins={self.num_bins}, gamma={self.gamma!r}, rate={self.rate!r}'
+
+    @torch.no_grad()
+    def update(self, edges: Sequence[float], gaps: Sequence[float]) -> None:
+        """Learn the gamma of each bin from the gaps of a validation.
+
+        Args:
+            edges: B - 1 confidences between bins of equal count, ascending.
+            gaps: B differences of mean confidence and accuracy, as shares.
+        """
+        gammas = [self._next(*each) for each in zip(self.gammas.tolist(), gaps, strict=True)]
+        self.gammas.copy_(torch.tensor(gammas))
+        self.edges.copy_(torch.as_tensor(edges))
+
+    def _next(self, gamma: float, gap: float) -> float:
+        following = gamma * math.exp(self.rate * gap if gamma > 0 else -self.rate * gap)
+        if abs(following) < self.switch:
+            following = -self.switch if following > 0 else self.switch
+        return max(min(following, self.gamma_max), self.gamma_min)
