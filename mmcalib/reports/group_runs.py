@@ -229,4 +229,9 @@ def _unlike_the_paper(entry: Mapping, rows: Sequence[Row], evaluation: Mapping) 
     samples = evaluation['dataset']['samples']
     if samples != entry['samples'][0]:
         notes.append(f'Tested on {samples:,} samples; the paper on {entry["samples"][0]:,}.')
+    sources = paper_numbers.published()['sources']
+    names = {paper_numbers.published_values(entry, r.runs[0].loss)[0] for r in rows if r.paper}
+    notes += [
+        f'The published figures of {n} are of {sources[n]}.' for n in sorted(names & {*sources})
+    ]
     return notes

@@ -354,6 +354,23 @@ def test_the_published_figures_are_of_our_configs():
             assert all(0 < value < 100 for value in figures.values())
 
 
+def test_figures_of_another_paper_say_so(tmp_path):
+    acls = dict(type='ACLSLoss', margin=10.0, alpha=1.0)
+    tiny = dict(dataset=dict(type='TinyImageNet', split='val', samples=10000))
+    network = dict(type='ImageClassifier', backbone=dict(type='ResNet_CIFAR', depth=50))
+    write(
+        tmp_path / 'a',
+        'acls/resnet50_tinyimagenet',
+        loss=acls,
+        training=dict(epochs=100, finished=True),
+        evaluation=tiny,
+        trained=trained(network=network),
+    )
+    table = only_table(tmp_path)
+    assert table.rows[0].paper['calibration/ECE'] == 1.05
+    assert any('figures of ACLS are of Park et al. (ICCV 2023)' in note for note in table.notes)
+
+
 def test_the_command_writes_all_formats(tmp_path, monkeypatch, capsys):
     for seed in range(2):
         write(tmp_path / f'seed{seed}', 'mbls/digits', old=True)

@@ -1,0 +1,7 @@
+# Adaptive and conditional label smoothing (ACLS) on segmented digit scenes.
+# The weights are those of the published loss, untuned here.
+_base_ = '../ce/digit_scenes.py'
+
+model = dict(
+    decode_head=dict(
+        loss_decode=dict(_delete_=True, type='ACLSLoss', margin=10.0, alpha=1.0, alpha_others=0.1)))

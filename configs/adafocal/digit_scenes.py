@@ -1,0 +1,8 @@
+# Adaptive focal loss (AdaFocal) on segmented digit scenes.
+# The bins and gammas are those of the published code, untuned here.
+_base_ = '../ce/digit_scenes.py'
+
+model = dict(
+    decode_head=dict(
+        loss_decode=dict(_delete_=True, type='AdaFocalLoss', num_bins=15)))
+custom_hooks = [dict(type='AdaFocalHook')]
