@@ -22,7 +22,7 @@ from mmcalib.runs.load_config import (
     set_work_dir,
     test_on_validation,
 )
-from mmcalib.runs.preflight import check_amp, check_config
+from mmcalib.runs.preflight import check_amp, check_config, check_learning
 from mmcalib.runs.runner import train_and_test
 from mmcalib.runs.terminal_output import ConfigError
 from mmcalib.work_dir_files import WorkDirInUse
@@ -84,6 +84,7 @@ def prepare(args: argparse.Namespace):
         limit_samples(cfg, args.limit)
     set_loader_defaults(cfg, not args.no_pin_memory, not args.no_persistent_workers)
     check_config(cfg, DATALOADERS[: 2 if args.no_test else 3])
+    check_learning(cfg)
     return cfg
 
 

@@ -14,6 +14,7 @@ from mmengine.registry import METRICS
 from mmcalib.datasets.download_sources import missing_data_message, missing_vectors_message
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
 from mmcalib.runs.constructor_arguments import quiet_imports
+from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.misspelt_options import check_constructors, did_you_mean, nearest
 from mmcalib.work_dir_files import RESULTS, check_writable
 
@@ -28,6 +29,9 @@ SEGMENTATION_KEYS = {
     'mDice': ('mDice', 'mAcc'),
     'mFscore': ('mFscore', 'mPrecision', 'mRecall'),
 }
+
+# By what a loss learns from the validations of its training.
+LEARNS_BY = {'CALSLoss': 'CALSHook', 'AdaFocalLoss': 'AdaFocalHook'}
 
 
 def check_amp() -> None:
@@ -54,6 +58,30 @@ def check_config(cfg: Config, loaders: Iterable[str]) -> None:
     check_constructors(cfg)
     check_metrics(cfg)
     check_data(cfg, loaders)
+
+
+def check_learning(cfg: Config) -> None:
+    """Raise a ValueError for a training whose loss could not learn from its validations."""
+    hooks = set(_types(cfg.get('custom_hooks')))
+    for loss in LEARNS_BY.keys() & set(_types(cfg.get('model'))):
+        hook = LEARNS_BY[loss]
+        if hook not in hooks:
+            raise ValueError(
+                f'{loss} stays as it begins without the hook that lets it learn: add '
+                f"custom_hooks=[dict(type='{hook}')]"
+            )
+        if cfg.get('val_cfg') is None:
+            raise ValueError(f'{loss} learns from validations, and this training has none')
+
+
+def _types(node: object) -> Iterator[str]:
+    """Yield the types that a config names anywhere in it."""
+    if isinstance(node, Mapping):
+        yield from (type_name(value) for key, value in node.items() if key == 'type')
+        node = list(node.values())
+    if isinstance(node, (list, tuple)):
+        for item in node:
+            yield from _types(item)
 
 
 def check_data(cfg: Config, keys: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError, _misfit
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.load_config import enable_tta, load_config, set_loader_defaults
-from mmcalib.runs.preflight import check_metrics
+from mmcalib.runs.preflight import check_learning, check_metrics
 from mmcalib.runs.runner import build_runner, run_test
 
 
@@ -99,6 +99,19 @@ class SegMap(BaseMetric):
 def test_a_checkpoint_may_be_kept_by_anything_measured(metrics, key):
     METRICS.register_module('SegMap', module=SegMap, force=True)
     check_metrics(evaluated(*metrics, save_best=key, rule='less'))
+
+
+def test_a_loss_that_could_not_learn_is_not_trained_with():
+    loss = dict(type='CombinedLoss', losses=[dict(type='mmcalib.CALSLoss', num_classes=4)])
+    cfg = Config(dict(model=dict(head=dict(loss=loss)), val_cfg=dict()))
+    with pytest.raises(ValueError, match=r"CALSLoss stays .*custom_hooks=\[dict\(type='CALSHook'"):
+        check_learning(cfg)
+    cfg.custom_hooks = [dict(type='CALSHook')]
+    check_learning(cfg)
+    cfg.val_cfg = None
+    with pytest.raises(ValueError, match='CALSLoss learns from validations, and this training'):
+        check_learning(cfg)
+    check_learning(Config(dict()))
 
 
 def test_a_test_that_could_not_be_measured_is_not_trained_for():
