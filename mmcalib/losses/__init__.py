@@ -8,6 +8,7 @@ from mmcalib.losses.bsce import BSCELoss, bsce
 from mmcalib.losses.cals import CALSLoss, cals
 from mmcalib.losses.combined_loss import CombinedLoss
 from mmcalib.losses.confidence_penalty import ConfidencePenaltyLoss, confidence_penalty
+from mmcalib.losses.cpc import CPCLoss, cpc
 from mmcalib.losses.dual_focal import DualFocalLoss, dual_focal
 from mmcalib.losses.inverse_focal import InverseFocalLoss, inverse_focal
 from mmcalib.losses.l1_ace import L1ACELoss
@@ -31,6 +32,7 @@ __all__ = [
     'BatchLoss',
     'BrierLoss',
     'CALSLoss',
+    'CPCLoss',
     'CalibrationLoss',
     'CombinedLoss',
     'ConfidencePenaltyLoss',
@@ -50,6 +52,7 @@ __all__ = [
     'bsce',
     'cals',
     'confidence_penalty',
+    'cpc',
     'dual_focal',
     'inverse_focal',
     'label_smoothing',

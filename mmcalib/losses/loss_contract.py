@@ -179,8 +179,11 @@ class CalibrationLoss(nn.Module):
         if not target.is_floating_point():
             ignore_index = self.ignore_index if ignore_index is None else ignore_index
             target, valid = split_ignored(target, pred.shape[1], ignore_index)
-            target, more = self.look_around(target, valid, pred.shape[1], dtype)
-            return target, valid, options | more
+            if type(self).look_around is not CalibrationLoss.look_around:
+                known = torch.ones_like(target, dtype=torch.bool) if valid is None else valid
+                target, more = self.look_around(target, known, pred.shape[1], dtype)
+                options |= more
+            return target, valid, options
         if self.no_soft_targets:
             raise ValueError(
                 f'{type(self).__name__} takes integer labels, not probabilities: '
@@ -194,7 +197,7 @@ class CalibrationLoss(nn.Module):
         """Return the target of the formula, and options that depend on the map of labels.
 
         A loss that needs the neighbourhood of a pixel sees it here, before rows go their own ways:
-        it returns another target, or options in the shape of the logits.
+        it returns another target, or options in the shape of the logits. Others do not have it.
 
         Args:
             labels: ``(N, *)``; any label in [0, K) where a row is ignored.
@@ -202,4 +205,4 @@ class CalibrationLoss(nn.Module):
             num_classes: K.
             dtype: That the loss is computed in.
         """
-        return labels, {}
+        raise NotImplementedError

@@ -63,7 +63,11 @@ class _WeightedSum(torch.autograd.Function):
     def forward(ctx, logits, formula, target, weight, options, by_hand, compile):
         result = None
         if compile:
-            result = kernel_of(formula)(logits.detach(), target, weight, options)
+            each = weight
+            if weight.ndim == 0 and not target.is_floating_point():
+                # Batches without ignored rows and with some share one version of the kernel.
+                each = weight.expand(target.shape).contiguous()
+            result = kernel_of(formula)(logits.detach(), target, each, options)
         if result is None:
             result = _eager(formula, by_hand, logits.detach(), target, weight, options)
         value, grad = result

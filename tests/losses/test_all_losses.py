@@ -14,6 +14,7 @@ from mmcalib.losses import (
     BSCELoss,
     CALSLoss,
     ConfidencePenaltyLoss,
+    CPCLoss,
     DualFocalLoss,
     InverseFocalLoss,
     LabelSmoothingLoss,
@@ -125,6 +126,12 @@ LOSSES = {
         dict(margin=2.0, alpha=0.3, alpha_others=0.4),
         references.acls_row,
         dict(margin=2.0, alpha=0.3, alpha_others=0.4),
+    ),
+    'cpc': (
+        CPCLoss,
+        dict(alpha_true=0.3, alpha_others=2.0),
+        references.cpc_row,
+        dict(alpha_true=0.3, alpha_others=2.0),
     ),
     'ada focal': (
         LearntAdaFocalLoss,
@@ -368,6 +375,7 @@ def test_classes_permuted_and_logits_shifted(name):
     [
         MarginLabelSmoothingLoss(alpha=0),
         ACLSLoss(alpha=0, alpha_others=0),
+        CPCLoss(alpha_true=0, alpha_others=0),
         AdaFocalLoss(gamma=0),
         LabelSmoothingLoss(alpha=0),
         SoftmaxFocalLoss(gamma=0),
@@ -478,6 +486,8 @@ class TestSection4:
         (BSCELoss, dict(norm=3), 'norm must be 1 or 2, got 3'),
         (DualFocalLoss, dict(gamma=-1), 'gamma must be'),
         (ACLSLoss, dict(alpha_others=-1), 'alpha_others must be .* at least 0, got -1'),
+        (CPCLoss, dict(alpha_true=-1), 'alpha_true must be .* at least 0, got -1'),
+        (CPCLoss, dict(compile=True), 'no compile'),
         (AdaFocalLoss, dict(num_bins=0), 'num_bins must be an integer of at least 1, got 0'),
         (AdaFocalLoss, dict(gamma=-3.0), r'gamma must be in \[-2, 20\], got -3.0'),
         (AdaFocalLoss, dict(gamma_min=0.0), r'gamma_min must be .*, got 0.0'),

@@ -32,6 +32,38 @@ def test_in_a_head_of_mmpretrain():
     assert find_losses(head, 'loss_weight') == [head.loss_module.losses[1]]
 
 
+@pytest.mark.parametrize(
+    'loss',
+    [
+        dict(type='MarginLabelSmoothingLoss', margin=1.0),
+        dict(type='ConfidencePenaltyLoss'),
+        dict(type='NACLLoss'),
+        dict(type='ACLSLoss', margin=1.0),
+        dict(type='CALSLoss', num_classes=4, margin=1.0),
+        dict(type='CPCLoss'),
+    ],
+    ids=lambda loss: loss['type'],
+)
+def test_class_weights_of_0_leave_the_penalty_beside_any_base(loss):
+    logits, target = 4 * torch.randn(2, 4, 5, 6), torch.randint(4, (2, 5, 6))
+    logits.requires_grad_()
+    target[0, :2] = 255
+    options = dict(ignore_index=255)
+    base = dict(type='BrierLoss')
+    both = MODELS.build(
+        dict(type='CombinedLoss', losses=[base, loss | dict(class_weight=[0.0] * 4)])
+    )
+    penalty = MODELS.build(loss)(logits, target, **options) - torch.nn.functional.cross_entropy(
+        logits, target, **options
+    )
+    assert penalty.abs() > 1e-3
+    expected = MODELS.build(base)(logits, target, **options) + penalty
+    value = both(logits, target, **options)
+    torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
+    gradients = [torch.autograd.grad(x, logits)[0] for x in (value, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
+
+
 def test_in_a_head_of_mmseg():
     heads = pytest.importorskip('mmseg.models.decode_heads')
     data = pytest.importorskip('mmengine.structures')
