@@ -87,11 +87,34 @@ def margin_label_smoothing_and_gradient(
     rows.add_(excess.sum(dim=1), alpha=alpha)
     above = excess.sign_()
     gradient.sub_(above, alpha=alpha)
-    # Where several logits are the largest, they share the gradient of the maximum, as in amax.
-    share = above.sum(dim=1, keepdim=True)
-    top = torch.eq(logits, highest, out=above)
-    share /= top.sum(dim=1, keepdim=True)
-    return rows, gradient.addcmul_(top, share, value=alpha)
+    slope = above.sum(dim=1, keepdim=True)
+    return rows, add_to_largest(gradient, slope, logits, highest, memory=above, value=alpha)
+
+
+def add_to_largest(
+    gradient: Tensor,
+    slope: Tensor,
+    logits: Tensor,
+    highest: Tensor,
+    *,
+    memory: Tensor,
+    value: float = 1.0,
+) -> Tensor:
+    """Add the slope by the largest logit, times `value`, to a gradient in place, and return it.
+
+    Where several are the largest, they share it, as in the gradient of amax.
+
+    Args:
+        gradient: ``(N, K, *)``.
+        slope: ``(N, 1, *)``; it is overwritten.
+        logits: ``(N, K, *)``.
+        highest: ``(N, 1, *)``, the largest of them.
+        memory: ``(N, K, *)``, to be overwritten.
+        value: A factor.
+    """
+    top = torch.eq(logits, highest, out=memory)
+    slope /= top.sum(dim=1, keepdim=True)
+    return gradient.addcmul_(top, slope, value=value)
 
 
 @MODELS.register_module()

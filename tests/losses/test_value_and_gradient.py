@@ -8,6 +8,7 @@ from test_all_losses import IGNORED, LOSSES, build, draw, pairwise, takes_soft
 
 from mmcalib.losses import compiled_kernel, margin_label_smoothing
 from mmcalib.losses import value_and_gradient as module
+from mmcalib.losses.contract_checks import split_ignored
 
 
 def plain(name, logits, target, **options):
@@ -128,6 +129,28 @@ def test_a_schedule_is_compiled_three_times(graphs):
         values.append(loss(logits, target).item())
     assert [len(runs) for runs in graphs] == [1, 1, 3]
     assert values == sorted(set(values))
+
+
+def test_batches_with_and_without_ignored_rows_share_a_kernel(graphs):
+    loss = build('mbls', compile=True)
+    for ignore in (False, True, False):
+        logits, target = draw((2, 5, 4, 4), torch.float32, ignore=ignore)
+        value = loss(logits, target, ignore_index=IGNORED)
+        expected = build('mbls')(logits, target, ignore_index=IGNORED)
+        torch.testing.assert_close(value, expected)
+    assert [len(runs) for runs in graphs] == [3]
+
+
+@pytest.mark.parametrize('ignore_index', [-100, 0, IGNORED])
+def test_labels_that_are_all_valid_count_as_those_that_were_looked_at(ignore_index):
+    target = torch.tensor([[3, 1], [4, 1]], dtype=torch.int32)
+    labels, valid = split_ignored(target, 5, ignore_index)
+    assert valid is None and labels.dtype == torch.int64 and torch.equal(labels, target.long())
+    labels, valid = split_ignored(target, 5, 1)
+    assert valid.tolist() == [[True, False], [True, False]]
+    logits = torch.randn(2, 5, 2)
+    values = [build('mbls')(logits, target, weight=weight) for weight in (None, torch.ones(2, 2))]
+    assert values[0] == values[1]
 
 
 def test_two_heads_with_a_schedule_stay_below_the_limit_of_recompilations(graphs):

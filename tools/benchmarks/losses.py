@@ -1,10 +1,12 @@
 """Time and memory of every loss, forward and backward, as ratios to F.cross_entropy in one run.
 
     python tools/benchmarks/losses.py
+    OMP_NUM_THREADS=1 python tools/benchmarks/losses.py --cpu-seconds  # on a busy machine
     python tools/benchmarks/losses.py --device cuda --dtype bfloat16 --sizes 8x21x512x512
 
 Contenders take turns; each time is the best of its rounds. Memory is the peak that a step allocates
 beyond the logits and the target, so that of the gradient is in it. Run it on a quiet machine.
+Losses that need a map of labels are left out where there is none.
 """
 
 import argparse
@@ -16,15 +18,23 @@ import torch
 import torch.nn.functional as F
 
 from mmcalib.losses import (
+    ACLSLoss,
+    AdaFocalLoss,
     BrierLoss,
     BSCELoss,
+    CALSLoss,
     ConfidencePenaltyLoss,
+    CPCLoss,
     DualFocalLoss,
     InverseFocalLoss,
+    L1ACELoss,
     LabelSmoothingLoss,
     MarginLabelSmoothingLoss,
+    MDCALoss,
+    NACLLoss,
     SampleDependentFocalLoss,
     SoftmaxFocalLoss,
+    SVLSLoss,
 )
 
 
@@ -80,7 +90,17 @@ LOSSES = {
     'DFL': (DualFocalLoss, None),
     'IFL': (InverseFocalLoss, None),
     'BSCE': (BSCELoss, None),
+    'ACLS': (ACLSLoss, None),
+    'CALS': (CALSLoss, None),
+    'AdaFocal': (AdaFocalLoss, None),
+    'CPC': (CPCLoss, None),
+    'SVLS': (SVLSLoss, None),
+    'NACL': (NACLLoss, None),
+    'MDCA, alone': (MDCALoss, None),
+    'mL1-ACE, alone': (L1ACELoss, None),
 }
+NOT_COMPILED = ('CPC', 'MDCA, alone', 'mL1-ACE, alone')
+OF_LABEL_MAPS = ('SVLS', 'NACL')
 
 
 def step(loss, logits, target):
@@ -88,17 +108,17 @@ def step(loss, logits, target):
     loss(logits, target).backward()
 
 
-def best_times(contenders, logits, target, rounds):
+def best_times(contenders, logits, target, rounds, clock):
     """Return the best seconds of a step by name, the contenders taking turns."""
     synchronize = torch.cuda.synchronize if logits.is_cuda else lambda: None
     best = dict.fromkeys(contenders, float('inf'))
     for _ in range(rounds):
         for name, loss in contenders.items():
             synchronize()
-            start = time.perf_counter()
+            start = clock()
             step(loss, logits, target)
             synchronize()
-            best[name] = min(best[name], time.perf_counter() - start)
+            best[name] = min(best[name], clock() - start)
     return best
 
 
@@ -121,8 +141,9 @@ def peak_bytes(loss, logits, target):
     return peak
 
 
-def measure(size, loss, published, args):
+def measure(size, name, args):
     """Return the row of the table of one loss at one size."""
+    loss, published = LOSSES[name]
     torch.manual_seed(0)
     logits = (4 * torch.randn(size, device=args.device)).to(getattr(torch, args.dtype))
     logits.requires_grad_()
@@ -130,19 +151,26 @@ def measure(size, loss, published, args):
     contenders = {'cross-entropy': F.cross_entropy}
     if published is not None:
         contenders['published'] = published
-    contenders |= {'eager': loss(), 'compiled': loss(compile=True)}
+    options = dict(num_classes=size[1]) if loss is CALSLoss else {}
+    contenders['eager'] = loss(**options)
+    if name not in NOT_COMPILED:
+        contenders['compiled'] = loss(**options, compile=True)
+    for contender in contenders.values():
+        if isinstance(contender, torch.nn.Module):
+            contender.to(args.device)
     torch.compiler.reset()  # no shape profits from another's kernel, nor suffers from its limits
     for contender in contenders.values():
         for _ in range(3):
             step(contender, logits, target)
-    times = best_times(contenders, logits, target, args.rounds)
+    clock = time.process_time if args.cpu_seconds else time.perf_counter
+    times = best_times(contenders, logits, target, args.rounds, clock)
     memory = {name: peak_bytes(contender, logits, target) for name, contender in contenders.items()}
 
     base, base_memory = times['cross-entropy'], memory['cross-entropy']
     row = [f'{1e3 * base:.1f}']
     if args.bandwidth:
         moved = 2 * logits.numel() * logits.element_size() / (args.bandwidth * 1e9)
-        row.append(f'{times["compiled"] / moved:.2f}')
+        row.append(f'{times["compiled"] / moved:.2f}' if 'compiled' in times else '–')
     for name in ('published', 'eager', 'compiled'):
         row.append(f'{times[name] / base:.2f}' if name in times else '–')
     row.append(f'{base_memory / 2**20:.1f}')
@@ -166,6 +194,11 @@ def parse_args():
     parser.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16', 'float16'))
     parser.add_argument('--rounds', type=int, default=30)
     parser.add_argument(
+        '--cpu-seconds',
+        action='store_true',
+        help='measure the seconds of a CPU, on one thread, which other processes disturb less',
+    )
+    parser.add_argument(
         '--bandwidth',
         type=float,
         metavar='GB/s',
@@ -188,7 +221,9 @@ def main():
     for size in args.sizes:
         shape = tuple(map(int, size.split('x')))
         for name in args.losses:
-            row = measure(shape, *LOSSES[name], args)
+            if name in OF_LABEL_MAPS and len(shape) < 4:
+                continue
+            row = measure(shape, name, args)
             print('| ' + ' | '.join([size.replace('x', '×'), name, *row]) + ' |', flush=True)
 
 
