@@ -6,7 +6,15 @@ from torch.utils.data import DataLoader
 
 from mmcalib.hooks import LossScheduleHook
 from mmcalib.hooks.loss_schedule_hook import find_losses
-from mmcalib.losses import LabelSmoothingLoss, MarginLabelSmoothingLoss
+from mmcalib.losses import (
+    ACLSLoss,
+    AdaFocalLoss,
+    CALSLoss,
+    CombinedLoss,
+    CPCLoss,
+    LabelSmoothingLoss,
+    MarginLabelSmoothingLoss,
+)
 
 
 class Model(BaseModel):
@@ -85,6 +93,24 @@ def test_losses_of_either_toolbox_are_found():
     )
     assert len(find_losses(segmentor, 'margin')) == 2
     assert find_losses(segmentor, 'gamma') == []
+
+
+@pytest.mark.parametrize(
+    ('loss', 'parameter', 'least'),
+    [
+        (ACLSLoss(), 'alpha_others', 0.0),
+        (AdaFocalLoss(), 'rate', 0.0),
+        (CALSLoss(3), 'margin', 0.01),
+        (CPCLoss(), 'alpha_true', 0.0),
+    ],
+    ids=lambda x: x if isinstance(x, str) else None,
+)
+def test_parameters_of_the_later_losses(loss, parameter, least):
+    (found,) = find_losses(torch.nn.Sequential(CombinedLoss([loss])), parameter)
+    found.set_parameters(**{parameter: least})
+    assert found.options().get(parameter, getattr(found, parameter)) == least
+    with pytest.raises(ValueError, match=f'{parameter} must be .* at least {least:g}, got -1'):
+        found.check_parameter(parameter, -1)
 
 
 @pytest.mark.parametrize(
