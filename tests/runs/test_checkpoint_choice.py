@@ -173,6 +173,9 @@ def test_what_mmengine_saves_is_loaded_as_data(trained, tmp_path, monkeypatch):
         assert content['message_hub']['log_scalars']['train/loss'].mean() > 0
     torch.save({'state_dict': {}, 'meta': {'a': np.float32(1), 'b': np.eye(2)}}, tmp_path / 'a.pth')
     assert load_from_local(str(tmp_path / 'a.pth'))['meta']['b'][1, 1] == 1
+    # Some PyTorch allow a function by one of these names, some by the other.
+    for name in ('__module__', '__name__', '__qualname__'):
+        assert getattr(checkpoint_io._statistic, name) == getattr(getattr, name)
 
 
 @pytest.mark.parametrize('what', [Command, Globals])
