@@ -22,7 +22,7 @@ from mmcalib.runs.load_config import (
     set_work_dir,
     test_on_validation,
 )
-from mmcalib.runs.preflight import check_amp, check_config
+from mmcalib.runs.preflight import check_amp, check_auto_scale_lr, check_config
 from mmcalib.runs.runner import train_and_test
 from mmcalib.runs.terminal_output import ConfigError
 from mmcalib.work_dir_files import WorkDirInUse
@@ -75,8 +75,7 @@ def prepare(args: argparse.Namespace):
             check_checkpoint(args.resume)
             cfg.resume, cfg.load_from = True, args.resume
     if args.auto_scale_lr:
-        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
-            raise ValueError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
+        check_auto_scale_lr(cfg)
         cfg.auto_scale_lr.enable = True
     if args.split == 'val':
         test_on_validation(cfg)

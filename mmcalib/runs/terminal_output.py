@@ -9,9 +9,10 @@ from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
+from mmcalib.metric_keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better_rule
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.runs.loss_config import main_loss, type_name
-from mmcalib.runs.preflight import PROPER, calibration_error_keys, kept_checkpoints
+from mmcalib.runs.preflight import calibration_keys, kept_checkpoints
 from mmcalib.work_dir_files import experiment_name
 
 # Lines that come with every run, or every epoch, and tell a reader nothing.
@@ -137,11 +138,11 @@ def notes(cfg: Config, batch_size: int) -> list[str]:
         )
     by_hook = cfg.get('default_hooks', {}).get('checkpoint', {}).get('type', 'CheckpointHook')
     for key, _ in kept_checkpoints(cfg):
-        name = key.rpartition('/')[2]
-        if by_hook == 'CheckpointHook' and key in calibration_error_keys(cfg, without=PROPER):
+        error = key in calibration_keys(cfg) and better_rule(key) == 'less'
+        if by_hook == 'CheckpointHook' and error and base_name(key) not in ERRORS_WITH_ACCURACY:
             found.append(
-                f'save_best={key!r}: networks that have learnt little often have the least {name}. '
-                "Choose by 'calibration/NLL', or set "
+                f'save_best={key!r}: networks that have learnt little often have the least '
+                f'{key.rpartition("/")[2]}. Choose by {PREFIX + "NLL"!r}, or set '
                 "default_hooks.checkpoint.type='AccuracyFloorCheckpointHook'"
             )
     return found

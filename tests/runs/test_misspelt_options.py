@@ -62,6 +62,17 @@ def test_what_something_reads_is_taken(options):
     check_constructors(cfg)
 
 
+def test_a_term_of_a_sum_of_losses_has_its_own_options(tmp_path):
+    terms = "dict(type='MDCALoss'), dict(type='CombinedLoss', losses=[dict(type='BrierLoss')])"
+    loss = f"dict(_delete_=True, type='CombinedLoss', losses=[{terms}])"
+    (tmp_path / 'sum.py').write_text(f"_base_ = '{DIGITS}'\nmodel = dict(head=dict(loss={loss}))\n")
+    for place in ('0', '1.losses.0'):
+        key = f'model.head.loss.losses.{place}.'
+        check_constructors(load_config(str(tmp_path / 'sum.py'), {f'{key}loss_weight': 2.0}))
+        with pytest.raises(ValueError, match=r'los_weight: .*did you mean loss_weight\?'):
+            load_config(str(tmp_path / 'sum.py'), {f'{key}los_weight': 2.0})
+
+
 def test_lists_and_plain_values_are_named():
     with pytest.raises(ValueError, match=r'--cfg-options val_evaluator\.7\.num_bins: '):
         load_config(DIGITS, {'val_evaluator.7.num_bins': 10})
@@ -73,6 +84,9 @@ def test_lists_and_plain_values_are_named():
     [
         (dict(model=dict(head=dict(loss=dict(type='MarginLabelSmoothingLoss', margn=8)))),
          r'model\.head\.loss\.margn: MarginLabelSmoothingLoss .*did you mean margin\?'),
+        (dict(model=dict(head=dict(loss=dict(type='CombinedLoss', losses=[
+            dict(type='SoftmaxFocalLoss'), dict(type='MDCALoss', los_weight=2.0)])))),
+         r'head\.loss\.losses\.1\.los_weight: MDCALoss .*did you mean loss_weight\?'),
         (dict(test_evaluator=[dict(type='Accuracy'), dict(type='ECE', bins=15)]),
          r'test_evaluator\.1\.bins: ECE has no option bins; .*num_bins'),
         (dict(val_dataloader=dict(dataset=dict(type='RepeatDataset', times=2, dataset=dict(

@@ -52,12 +52,27 @@ def test_the_worst_checkpoint_is_not_kept():
         check_metrics(evaluated(*metrics, save_best=key, rule='less'))
     with pytest.raises(ValueError, match=r"set rule='less'; without a rule mmengine knows not"):
         check_metrics(evaluated(*metrics, save_best='calibration/ECE'))
-    check_metrics(evaluated(*metrics, save_best='calibration/accuracy', rule='greater'))
+    for rule in ('greater', None):
+        check_metrics(evaluated(*metrics, save_best='calibration/accuracy', rule=rule))
     check_metrics(
         evaluated(
             *metrics, save_best=['accuracy/top1', 'calibration/ECE'], rule=['greater', 'less']
         )
     )
+
+
+@pytest.mark.parametrize('name', ['AUROC', 'coverage@risk_0.1', 'resolution', 'accuracy'])
+def test_of_some_figures_more_is_better(name):
+    metric, key = dict(type='CalibrationMetric', metrics=[name]), f'calibration/{name}'
+    check_metrics(evaluated(metric, save_best=key, rule='greater'))
+    with pytest.raises(ValueError, match=f"'{key}': set rule='greater'; .*keep the worst"):
+        check_metrics(evaluated(metric, save_best=key, rule='less'))
+
+
+def test_a_checkpoint_may_be_kept_by_a_figure_without_a_better_side():
+    metric = dict(type='CalibrationMetric', metrics=['confidence'])
+    for rule in ('less', 'greater'):
+        check_metrics(evaluated(metric, save_best='calibration/confidence', rule=rule))
 
 
 @pytest.mark.parametrize(
@@ -90,6 +105,7 @@ class SegMap(BaseMetric):
     ('metrics', 'key'),
     [
         ([dict(type='CalibrationMetric', confidence_interval=0.9)], 'calibration/ECE_high'),
+        ([dict(type='CalibrationMetric', metrics=['TACE'])], 'calibration/TACE_bound'),
         ([dict(type='mmpretrain.Accuracy', topk=(1, 5))], 'accuracy/top5'),
         ([dict(type='IoUMetric', iou_metrics=['mFscore'])], 'mRecall'),
         ([dict(type='ECE'), dict(type='SegMap')], 'their/own'),
@@ -104,7 +120,7 @@ def test_a_checkpoint_may_be_kept_by_anything_measured(metrics, key):
 def test_a_test_that_could_not_be_measured_is_not_trained_for():
     cfg = evaluated(dict(type='ECE'))
     cfg.test_evaluator = [dict(type='IoUMetric'), dict(type='ECE', num_bins=0)]
-    with pytest.raises(ValueError, match=r'test_evaluator\.1: .*num_bins must be .* got 0'):
+    with pytest.raises(ValueError, match=r'test_evaluator\.1: num_bins must be .* got 0'):
         check_metrics(cfg)
     cfg.test_evaluator = dict(type='NoSuchMetric')
     with pytest.raises(ValueError, match=r'test_evaluator\.0: .*NoSuchMetric is not in'):
