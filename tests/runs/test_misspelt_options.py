@@ -1,11 +1,10 @@
 """Options that nothing reads are found, with the nearest name."""
 
-import sys
-
 import pytest
 from commands import ROOT, call_here
 from mmengine.config import Config
 
+from mmcalib.runs import command_line
 from mmcalib.runs.load_config import load_config
 from mmcalib.runs.misspelt_options import check_constructors
 
@@ -125,11 +124,14 @@ def test_what_is_no_option_is_an_error_of_the_command_line(options, monkeypatch,
     assert 'argument --cfg-options: ' in capsys.readouterr().err
 
 
-def test_only_the_first_process_says_what_is_wrong(monkeypatch, capsys):
-    for rank, said in (('0', True), ('1', False)):
+@pytest.mark.parametrize('arguments', [['nowhere.py'], [DIGITS, '--no-such-option']])
+def test_the_first_process_says_at_once_what_is_wrong(arguments, monkeypatch, capsys):
+    """The launcher then ends the others; one that it does not end says it, too."""
+    waited = []
+    monkeypatch.setattr(command_line.time, 'sleep', waited.append)
+    for rank, waits in (('0', []), ('1', [command_line.PATIENCE])):
         monkeypatch.setenv('RANK', rank)
         with pytest.raises(SystemExit) as end:
-            call_here('train.py', 'nowhere.py', monkeypatch=monkeypatch)
-        assert end.value.code == 2
-        assert ('there is no config' in capsys.readouterr().err) is said
-    assert sys.argv[1] == 'nowhere.py'
+            call_here('train.py', *arguments, monkeypatch=monkeypatch)
+        assert end.value.code == 2 and waited == waits
+        assert 'train.py: error: ' in capsys.readouterr().err
