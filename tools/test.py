@@ -18,7 +18,7 @@ from mmcalib.runs.command_line import (
     add_runner_arguments,
     add_split_argument,
 )
-from mmcalib.runs.data_preflight import DataError, check_run_data
+from mmcalib.runs.data_preflight import DataError, check_drawn_metrics, check_run_data
 from mmcalib.runs.load_config import (
     add_calibration,
     enable_drawing,
@@ -128,6 +128,7 @@ def main() -> None:
     try:
         runner = build_runner(cfg, complete_weights=True)
         check_run_data(runner, ('test',), training=False)
+        check_drawn_metrics(runner, ('test',))
         if args.out and args.out_item != 'metrics':
             runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
         log_start(runner, ('test',))

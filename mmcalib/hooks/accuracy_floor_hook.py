@@ -13,7 +13,7 @@ from mmcalib.argument_checks import check_number
 from mmcalib.metric_keys import AACC, ECE, QUALITIES
 
 CANDIDATES = 'accuracy_floor_candidates'  # in mmengine's message hub, which checkpoints hold
-ACCURACIES = (*QUALITIES, AACC)
+ACCURACY_KEYS = (*QUALITIES, AACC)
 
 
 @HOOKS.register_module()
@@ -105,7 +105,7 @@ class AccuracyFloorCheckpointHook(CheckpointHook):
             self.file_backend.remove(path)
 
     def _accuracy_key(self, metrics: dict) -> str:
-        known = [self.accuracy] if self.accuracy else ACCURACIES
+        known = [self.accuracy] if self.accuracy else ACCURACY_KEYS
         return next((key for key in known if key in metrics), known[0])
 
     def _read(self, metrics: dict, key: str) -> float:

@@ -15,6 +15,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from mmcalib.argument_checks import check_labels
+from mmcalib.hooks.drawing_hook import DrawingHook, calibration_metrics
 from mmcalib.hooks.name_broken_samples_hook import (
     SampleError,
     file_problem,
@@ -63,6 +64,19 @@ def check_run_data(runner: Runner, splits: Iterable[str], *, training: bool) -> 
             runner.logger.info('', exc_info=True, extra={'screen': False})
             raise _not_listed(split, error) from error
         _check_dataset(split, dataset, classes, training=training)
+
+
+def check_drawn_metrics(runner: Runner, splits: Iterable[str]) -> None:
+    """Raise a DataError if a hook is to draw an evaluation that measures no calibration."""
+    for split in splits:
+        if split == 'train' or runner.cfg.get(f'{split}_dataloader') is None:
+            continue
+        for hook in runner.hooks:
+            if isinstance(hook, DrawingHook) and hook.draws(split):
+                try:
+                    calibration_metrics(getattr(runner, f'{split}_evaluator'), hook)
+                except ValueError as error:
+                    raise DataError(str(error)) from error
 
 
 def check_config_data(cfg: Config, splits: Iterable[str]) -> None:

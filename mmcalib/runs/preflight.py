@@ -12,6 +12,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
 from mmcalib.datasets.download_sources import missing_data_message, missing_vectors_message
+from mmcalib.hooks.accuracy_floor_hook import ACCURACY_KEYS
 from mmcalib.metric_keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
 from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, definition_of
@@ -52,6 +53,7 @@ def check_config(cfg: Config, loaders: Iterable[str]) -> None:
     check_writable(Path(cfg.work_dir, RESULTS))
     check_constructors(cfg)
     check_metrics(cfg)
+    check_accuracy_floor(cfg)
     check_data(cfg, loaders)
 
 
@@ -110,6 +112,21 @@ def check_metrics(cfg: Config) -> None:
                 f'default_hooks.checkpoint.save_best={key!r}: set rule={better!r}; '
                 f'{what if rule else "without a rule mmengine knows not which way is better"}'
             )
+
+
+def check_accuracy_floor(cfg: Config) -> None:
+    """Raise a ValueError if the accuracy of an ``AccuracyFloorCheckpointHook`` is not measured."""
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    measured, all_known = measured_keys(cfg)
+    if hook.get('type') != 'AccuracyFloorCheckpointHook' or not all_known:
+        return
+    known = [hook['accuracy']] if hook.get('accuracy') else ACCURACY_KEYS
+    if not measured & set(known):
+        raise ValueError(
+            f'default_hooks.checkpoint: the floor is under {" or ".join(known)}, and val_evaluator '
+            f'measures only {", ".join(sorted(measured))}: add a metric of accuracy, or set '
+            'default_hooks.checkpoint.accuracy'
+        )
 
 
 def kept_checkpoints(cfg: Config) -> list[tuple[str, str | None]]:

@@ -1,6 +1,7 @@
 """What is found before a run starts, or before its numbers are."""
 
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError, _misfit
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.load_config import enable_tta, load_config, set_loader_defaults
-from mmcalib.runs.preflight import check_metrics
+from mmcalib.runs.preflight import check_accuracy_floor, check_metrics
 from mmcalib.runs.runner import build_runner, run_test
 
 
@@ -91,6 +92,27 @@ def test_a_checkpoint_is_not_kept_by_what_is_not_measured(metrics, key, meant):
     METRICS.register_module('SegMap', module=SegMap, force=True)
     with pytest.raises(ValueError, match=rf'{key}.*measures no such thing; .*{meant or "val/ECE"}'):
         check_metrics(evaluated(*metrics, save_best=key, rule='less'))
+
+
+@pytest.mark.parametrize(
+    ('accuracy', 'metrics', 'refused'),
+    [
+        (None, [dict(type='mmpretrain.Accuracy')], False),
+        (None, [dict(type='IoUMetric')], False),
+        (None, [], True),
+        ('accuracy/top5', [dict(type='mmpretrain.Accuracy')], True),
+        ('calibration/accuracy', [], False),
+        ('their/own', [dict(type='SegMap')], False),
+    ],
+)
+def test_the_accuracy_under_a_floor_must_be_measured(accuracy, metrics, refused):
+    METRICS.register_module('SegMap', module=SegMap, force=True)
+    metrics = [dict(type='CalibrationMetric', metrics=['ECE', 'accuracy']), *metrics]
+    cfg = evaluated(*metrics, save_best='calibration/ECE', rule='less', accuracy=accuracy)
+    check_accuracy_floor(cfg)
+    cfg.default_hooks.checkpoint.type = 'AccuracyFloorCheckpointHook'
+    with pytest.raises(ValueError, match='the floor is under') if refused else nullcontext():
+        check_accuracy_floor(cfg)
 
 
 class SegMap(BaseMetric):
