@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 TOP1 = 'accuracy/top1'
 MIOU = 'mIoU'
+AACC = 'aAcc'
 ECE = 'calibration/ECE'
 AECE = 'calibration/AECE'
 # One of them says how good a model is; the others how well it is calibrated.
@@ -13,15 +14,27 @@ QUALITIES = (TOP1, MIOU)
 HEADLINE = (*QUALITIES, ECE, AECE)
 ACCURACIES = 'accuracy/'  # of mmpretrain, all in percent
 PREFIX = 'calibration/'  # goes without saying; another one tells two metrics apart
+# What mmseg's IoUMetric measures, beside the accuracy of all pixels, by each of its `iou_metrics`.
+OF_IOU_METRICS = {
+    'mIoU': (MIOU, 'mAcc'),
+    'mDice': ('mDice', 'mAcc'),
+    'mFscore': ('mFscore', 'mPrecision', 'mRecall'),
+}
 # Of mmseg's metrics, and of ours.
 PERCENT = (
-    *('mIoU', 'mAcc', 'aAcc', 'mDice', 'mFscore', 'mPrecision', 'mRecall'),
+    *dict.fromkeys([AACC, *(key for keys in OF_IOU_METRICS.values() for key in keys)]),
     *('ECE', 'AECE', 'ClasswiseECE', 'ClasswiseAECE', 'TACE', 'smECE', 'debiasedECE', 'ACE'),
     *('MCE', 'RMSCE', 'OE'),
     *('AURC', 'AUGRC', 'AUROC', 'FPR95', 'risk@coverage', 'coverage@risk'),
     *('accuracy', 'confidence'),
 )
 NATS = ('NLL',)
+# Of ours, those of which more is better, and those of which neither more nor less is; the others
+# are errors.
+MORE_IS_BETTER = ('accuracy', 'AUROC', 'resolution', 'coverage@risk')
+NEITHER_IS_BETTER = ('confidence', 'uncertainty')
+# Errors that a network of low accuracy cannot have low.
+ERRORS_WITH_ACCURACY = ('NLL', 'Brier', 'AURC', 'AUGRC', 'risk@coverage')
 # Ends of an interval: they belong to the metric before them.
 INTERVAL = ('_low', '_high')
 
@@ -45,8 +58,19 @@ def is_percentage(key: str) -> bool:
     """Return whether a metric is known to be in percent."""
     if key.startswith(ACCURACIES):
         return True
-    # Before a level, as of risk@coverage_0.8, or a bound.
-    return key.split('/')[-1].split('_')[0] in PERCENT
+    return base_name(key) in PERCENT
+
+
+def base_name(key: str) -> str:
+    """Return ``risk@coverage`` for ``calibration/risk@coverage_0.8``, and so of any bound."""
+    return key.split('/')[-1].split('_')[0]
+
+
+def better_rule(key: str) -> str | None:
+    """Return mmengine's rule for one of our metrics: ``'less'``, ``'greater'``, or None."""
+    if base_name(key) in NEITHER_IS_BETTER:
+        return None
+    return 'greater' if base_name(key) in MORE_IS_BETTER else 'less'
 
 
 def columns_of(keys: Iterable[str]) -> list[str]:

@@ -35,6 +35,27 @@ def test_headings(key, heading):
     assert keys.metric_heading(key) == heading
 
 
+@pytest.mark.parametrize(
+    ('name', 'rule'),
+    [
+        ('ECE', 'less'),
+        ('AECE_bound', 'less'),
+        ('risk@coverage_0.8', 'less'),
+        ('coverage@risk_0.1', 'greater'),
+        ('AUROC', 'greater'),
+        ('accuracy', 'greater'),
+        ('uncertainty', None),
+    ],
+)
+def test_which_way_is_better(name, rule):
+    assert keys.better_rule(f'ece25/{name}') == rule
+
+
+def test_every_name_with_a_better_side_is_a_metrics():
+    for name in (*keys.MORE_IS_BETTER, *keys.NEITHER_IS_BETTER, *keys.ERRORS_WITH_ACCURACY):
+        assert name in NAMES or name in WITH_LEVEL
+
+
 def test_headline_metrics_come_first_and_ends_of_intervals_have_no_column():
     found = ['aAcc', 'calibration/AECE', 'calibration/ECE', 'calibration/ECE_low', 'mIoU', 'aAcc']
     assert keys.columns_of(found) == ['mIoU', 'calibration/ECE', 'calibration/AECE', 'aAcc']

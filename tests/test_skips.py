@@ -15,6 +15,7 @@ MISSING = "import pytest\npytest.importorskip('no_such_package')\n"
     ('source', 'ci', 'status'),
     [
         (SKIP.format('needs a GPU'), '1', pytest.ExitCode.OK),
+        (SKIP.format('needs PyTorch 2.9'), '1', pytest.ExitCode.OK),
         (SKIP.format('no netcal'), '1', pytest.ExitCode.TESTS_FAILED),
         (SKIP.format('no netcal'), '', pytest.ExitCode.OK),
         (MISSING, '1', pytest.ExitCode.TESTS_FAILED),

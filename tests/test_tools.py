@@ -3,6 +3,8 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -242,3 +244,29 @@ def test_what_cannot_run_is_said_before_it_starts(
     assert end.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / 'work_dirs').exists()
+
+
+@pytest.mark.parametrize(
+    ('end', 'status', 'reported'), [('sys.exit(2)', 2, False), ('raise KeyError', 1, True)]
+)
+def test_several_processes_add_nothing_to_what_a_tool_refuses(
+    end, status, reported, tmp_path, free_port
+):
+    """But all to what it did not foresee. The second process waits to be ended."""
+    (tmp_path / 'tool.py').write_text(
+        'import os, sys, time\n'
+        "if os.environ['RANK'] == '1':\n"
+        '    time.sleep(60)\n'
+        "print('tool.py: error: no such config', file=sys.stderr)\n"
+        f'{end}\n'
+    )
+    command = [sys.executable, str(ROOT / 'tools/torchrun.py'), '--nproc_per_node=2']
+    command += [f'--master_port={free_port}', 'tool.py']
+    result = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {'OMP_NUM_THREADS': '1'}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == status
+    assert result.stderr.startswith('tool.py: error: no such config\n')
+    assert ('ChildFailedError' in result.stderr) is reported
+    assert (len(result.stderr.splitlines()) > 1) is reported

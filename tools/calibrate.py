@@ -5,6 +5,7 @@ The new checkpoint is one of the same model, for every tool that reads the old o
 
 import argparse
 import inspect
+import sys
 
 from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.posthoc import SCALERS
@@ -126,6 +127,8 @@ def main() -> None:
         parser.error(error.reason)
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        sys.exit('Stopped: nothing was written.')
     print_calibration(result, args.out)
 
 

@@ -14,7 +14,7 @@ GPUS=$3
 TOOLS=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 PYTHONPATH="$TOOLS/..:${PYTHONPATH:-}" \
-python -m torch.distributed.run \
+python "$TOOLS/torchrun.py" \
     --nnodes="${NNODES:-1}" \
     --node_rank="${NODE_RANK:-0}" \
     --master_addr="${MASTER_ADDR:-127.0.0.1}" \

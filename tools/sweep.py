@@ -87,7 +87,7 @@ def main() -> None:
         plan = prepare(args)
         summary, failed = run_sweep(plan)
         write_sweep_figure([summary], [plan.work_dir / f'sweep.{kind}' for kind in ('png', 'pdf')])
-    except (FileNotFoundError, ImportError, RuntimeError, ValueError) as error:
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         print('Stopped: the same command goes on from here.', file=sys.stderr)

@@ -13,12 +13,12 @@ from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import (
+    ToolParser,
     add_limit_argument,
     add_runner_arguments,
     add_split_argument,
-    end_with,
 )
-from mmcalib.runs.data_preflight import DataError, check_run_data
+from mmcalib.runs.data_preflight import DataError, check_drawn_metrics, check_run_data
 from mmcalib.runs.load_config import (
     add_calibration,
     enable_drawing,
@@ -39,8 +39,8 @@ from mmcalib.work_dir_files import check_writable, whole_file
 METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
 
 
-def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    parser = argparse.ArgumentParser(description=__doc__)
+def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+    parser = ToolParser(description=__doc__)
     parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument(
@@ -124,18 +124,19 @@ def main() -> None:
     try:
         cfg = prepare(args)
     except (ImportError, OSError, ValueError) as error:
-        end_with(parser, error)
+        parser.error(str(error))
     try:
         runner = build_runner(cfg, complete_weights=True)
         check_run_data(runner, ('test',), training=False)
+        check_drawn_metrics(runner, ('test',))
         if args.out and args.out_item != 'metrics':
             runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
         log_start(runner, ('test',))
         metrics = run_test(runner, args.checkpoint, split=args.split)
     except (CheckpointError, ConfigError, DataError) as error:
-        end_with(parser, error)
+        parser.error(str(error))
     except SampleError as error:  # perhaps of one process alone
-        parser.error(error.reason)
+        parser.error_here(error.reason)
     except KeyboardInterrupt:
         sys.exit('Stopped.')
     if args.out_item == 'metrics' and is_main_process():

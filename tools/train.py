@@ -8,10 +8,10 @@ from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.runs.checkpoint_choice import check_checkpoint, resume_latest
 from mmcalib.runs.command_line import (
+    ToolParser,
     add_limit_argument,
     add_runner_arguments,
     add_split_argument,
-    end_with,
 )
 from mmcalib.runs.data_preflight import DataError
 from mmcalib.runs.load_config import (
@@ -22,14 +22,19 @@ from mmcalib.runs.load_config import (
     set_work_dir,
     test_on_validation,
 )
-from mmcalib.runs.preflight import check_amp, check_config, check_learning
+from mmcalib.runs.preflight import (
+    check_amp,
+    check_auto_scale_lr,
+    check_config,
+    check_learning,
+)
 from mmcalib.runs.runner import train_and_test
 from mmcalib.runs.terminal_output import ConfigError
 from mmcalib.work_dir_files import WorkDirInUse
 
 
-def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    parser = argparse.ArgumentParser(description=__doc__)
+def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+    parser = ToolParser(description=__doc__)
     parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
     parser.add_argument('--work-dir', help='where logs and checkpoints go')
     parser.add_argument(
@@ -75,8 +80,7 @@ def prepare(args: argparse.Namespace):
             check_checkpoint(args.resume)
             cfg.resume, cfg.load_from = True, args.resume
     if args.auto_scale_lr:
-        if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
-            raise ValueError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
+        check_auto_scale_lr(cfg)
         cfg.auto_scale_lr.enable = True
     if args.split == 'val':
         test_on_validation(cfg)
@@ -94,13 +98,13 @@ def main() -> None:
     try:
         cfg = prepare(args)
     except (ImportError, OSError, ValueError) as error:
-        end_with(parser, error)
+        parser.error(str(error))
     try:
         train_and_test(cfg, test=not args.no_test, split=args.split)
     except (CheckpointError, ConfigError, DataError, WorkDirInUse) as error:
-        end_with(parser, error)
+        parser.error(str(error))
     except SampleError as error:  # perhaps of one process alone
-        parser.error(error.reason)
+        parser.error_here(error.reason)
     except KeyboardInterrupt:
         sys.exit('Stopped: the same command with --resume goes on from the last checkpoint.')
 

@@ -10,9 +10,10 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from mmcalib.argument_checks import check_number
+from mmcalib.metric_keys import AACC, ECE, QUALITIES
 
 CANDIDATES = 'accuracy_floor_candidates'  # in mmengine's message hub, which checkpoints hold
-ACCURACIES = ('accuracy/top1', 'mIoU', 'aAcc')
+ACCURACY_KEYS = (*QUALITIES, AACC)
 
 
 @HOOKS.register_module()
@@ -45,8 +46,8 @@ class AccuracyFloorCheckpointHook(CheckpointHook):
         self.accuracy = accuracy
         if not self.save_best or len(self.save_best) != 1 or self.save_best == ['auto']:
             raise ValueError(
-                f'AccuracyFloorCheckpointHook needs one key as save_best, such as '
-                f"'calibration/ECE'; got {options.get('save_best')!r}"
+                f'AccuracyFloorCheckpointHook needs one key as save_best, such as {ECE!r}; '
+                f'got {options.get("save_best")!r}'
             )
 
     def _save_best_checkpoint(self, runner: Runner, metrics: dict) -> None:
@@ -104,7 +105,7 @@ class AccuracyFloorCheckpointHook(CheckpointHook):
             self.file_backend.remove(path)
 
     def _accuracy_key(self, metrics: dict) -> str:
-        known = [self.accuracy] if self.accuracy else ACCURACIES
+        known = [self.accuracy] if self.accuracy else ACCURACY_KEYS
         return next((key for key in known if key in metrics), known[0])
 
     def _read(self, metrics: dict, key: str) -> float:

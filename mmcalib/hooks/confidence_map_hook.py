@@ -77,6 +77,9 @@ class ConfidenceMapHook(DrawingHook):
         """Whether any image is to be drawn."""
         return bool(self.worst or (self.max_images and (self.interval or self.indices)))
 
+    def draws(self, loop: str) -> bool:
+        return loop == 'test' and self.enabled
+
     def before_test(self, runner: Runner) -> None:
         if not self.enabled:
             return

@@ -20,6 +20,10 @@ class DrawingHook(Hook):
     def __init__(self) -> None:
         self._loaded_step: int | None = None
 
+    def draws(self, loop: str) -> bool:
+        """Return whether there is anything to draw of ``'val'`` or ``'test'``."""
+        raise NotImplementedError
+
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
         self._loaded_step = _step_of(checkpoint.get('meta') or {}, runner.cfg)
 

@@ -69,20 +69,23 @@ class ReliabilityDiagramHook(DrawingHook):
         self.splits = splits
         self.name = name
 
+    def draws(self, loop: str) -> bool:
+        return loop in self.splits
+
     def before_val(self, runner: Runner) -> None:
-        if 'val' in self.splits:
+        if self.draws('val'):
             self._keep_statistics(runner.val_evaluator)
 
     def before_test(self, runner: Runner) -> None:
-        if 'test' in self.splits:
+        if self.draws('test'):
             self._keep_statistics(runner.test_evaluator)
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
-        if 'val' in self.splits and is_main_process():
+        if self.draws('val') and is_main_process():
             self._add_diagrams(runner, runner.val_evaluator, 'val')
 
     def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
-        if 'test' in self.splits and is_main_process():
+        if self.draws('test') and is_main_process():
             self._add_diagrams(runner, runner.test_evaluator, 'test')
 
     def _keep_statistics(self, evaluator) -> None:

@@ -17,7 +17,7 @@ def check_shapes(
     """Raise an error that names both shapes where the tensors of one call do not fit."""
     if not pred.is_floating_point():
         raise TypeError(f'pred must be floating-point logits, got {pred.dtype}')
-    if target.is_complex() or target.dtype == torch.bool:
+    if target.dtype.is_complex or target.dtype == torch.bool:
         raise TypeError(f'target must be integer labels or float probabilities, got {target.dtype}')
     shape = tuple(pred.shape)
     if pred.ndim < 2:

@@ -33,8 +33,14 @@ def confidence_and_accuracy(statistics: CalibrationStatistics) -> tuple[float, f
 
 
 def find_diagram(log_dir: str | Path, split: str) -> Path | None:
-    """Return the newest reliability diagram that a run has drawn of a split, None without one."""
-    paths = Path(log_dir, FOLDER_OF_FIGURES).glob(f'reliability_diagram_{split}*.png')
+    """Return the newest reliability diagram that a run has drawn of a split, None without one.
+
+    Of several metrics it is the first one's, whose figures :func:`summary` has; the names of the
+    others' say more than the step.
+    """
+    start = f'reliability_diagram_{split}_'
+    paths = Path(log_dir, FOLDER_OF_FIGURES).glob(f'{start}*.png')
+    paths = [path for path in paths if path.stem.removeprefix(start).isdigit()]
     return max(paths, key=lambda path: path.stat().st_mtime, default=None)
 
 

@@ -88,7 +88,9 @@ def _statistic(owner: object, name: str) -> Any:
     return getattr(owner, name)
 
 
-_statistic.__module__, _statistic.__qualname__ = 'builtins', 'getattr'
+# As checkpoints call it: PyTorch 2.6 goes by its name, newer ones by its qualified name.
+_statistic.__module__ = 'builtins'
+_statistic.__name__ = _statistic.__qualname__ = 'getattr'
 
 
 def _check_content(content: object, filename: str) -> None:

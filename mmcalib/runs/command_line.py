@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import time
 from argparse import ArgumentError, ArgumentParser
 from typing import NoReturn
 
@@ -10,6 +10,8 @@ from mmengine.config import DictAction
 
 from mmcalib.distributed import is_first_process
 from mmcalib.runs.load_config import SPLITS
+
+PATIENCE = 30.0  # seconds for the first process to say what is wrong
 
 
 class ConfigOptions(DictAction):
@@ -25,11 +27,21 @@ class ConfigOptions(DictAction):
             raise ArgumentError(self, str(error)) from error
 
 
-def end_with(parser: ArgumentParser, error: Exception) -> NoReturn:
-    """End a tool with an error for people, which of several processes only the first one says."""
-    if not is_first_process():
-        sys.exit(2)
-    parser.error(str(error))
+class ToolParser(ArgumentParser):
+    """Ends a tool with an error for people, which of several processes the first one says.
+
+    All come to the same, and the launcher ends the others as soon as one has failed. Those that it
+    leaves alone, as on another machine, say it themselves in the end.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        if not is_first_process():
+            time.sleep(PATIENCE)
+        super().error(message)
+
+    def error_here(self, message: str) -> NoReturn:
+        """Say at once what may be an error of this process alone."""
+        super().error(message)
 
 
 def add_runner_arguments(parser: ArgumentParser) -> None:

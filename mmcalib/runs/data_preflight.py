@@ -8,11 +8,14 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from mmengine.config import Config
 from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
 from torch import nn
 
 from mmcalib.argument_checks import check_labels
+from mmcalib.hooks.drawing_hook import DrawingHook, calibration_metrics
 from mmcalib.hooks.name_broken_samples_hook import (
     SampleError,
     file_problem,
@@ -20,11 +23,15 @@ from mmcalib.hooks.name_broken_samples_hook import (
     sample_files,
     wrapped,
 )
+from mmcalib.runs.constructor_arguments import quiet_imports
 
 # Of large data sets, every n-th sample is looked at, so that it takes seconds.
 MOST_LABELS = 100_000
 MOST_FILES = 10_000
 IGNORED = 255  # by mmseg's heads and ours, unless told otherwise
+# What datasets raise that cannot be listed, and parts of a config that cannot be built.
+NOT_BUILT = (AssertionError, KeyError, TypeError, ValueError)
+NOT_LISTED = (*NOT_BUILT, OSError, RuntimeError)
 
 
 class DataError(ValueError):
@@ -53,19 +60,69 @@ def check_run_data(runner: Runner, splits: Iterable[str], *, training: bool) -> 
             continue
         try:
             dataset = getattr(runner, f'{split}_dataloader').dataset
-        except (OSError, AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        except NOT_LISTED as error:
             runner.logger.info('', exc_info=True, extra={'screen': False})
-            # Which is what mmengine's datasets say of an empty list.
-            if 'need at least one array to concatenate' in str(error):
-                raise DataError(f'the {split} data have no samples') from error
-            raise DataError(f'the {split} data or their metrics: {error}') from error
-        if len(dataset) == 0:
-            raise DataError(f'the {split} data have no samples')
-        if classes is not None:
-            _check_classes(split, dataset, classes, training)
-        _check_samples(split, dataset, classes)
-        if split != 'train':  # its transforms are random, and may be a GPU's
-            _check_first(split, dataset, classes)
+            raise _not_listed(split, error) from error
+        _check_dataset(split, dataset, classes, training=training)
+
+
+def check_drawn_metrics(runner: Runner, splits: Iterable[str]) -> None:
+    """Raise a DataError if a hook is to draw an evaluation that measures no calibration."""
+    for split in splits:
+        if split == 'train' or runner.cfg.get(f'{split}_dataloader') is None:
+            continue
+        for hook in runner.hooks:
+            if isinstance(hook, DrawingHook) and hook.draws(split):
+                try:
+                    calibration_metrics(getattr(runner, f'{split}_evaluator'), hook)
+                except ValueError as error:
+                    raise DataError(str(error)) from error
+
+
+def check_config_data(cfg: Config, splits: Iterable[str]) -> None:
+    """Do the same without a Runner, for a tool that starts trainings as processes of their own.
+
+    It builds the model on the CPU.
+
+    Raises:
+        DataError: As :func:`check_run_data`.
+        ValueError: If the model cannot be built.
+    """
+    scope = cfg.get('default_scope')
+    with quiet_imports(), MODELS.switch_scope_and_registry(scope) as registry:
+        try:
+            classes = num_classes(registry.build(cfg.model))
+        except NOT_BUILT as error:
+            raise ValueError(f'the model cannot be built: {error}') from error
+    with DATASETS.switch_scope_and_registry(scope) as registry:
+        for split in splits:
+            loader = cfg.get(f'{split}_dataloader')
+            if loader is None:
+                continue
+            try:
+                dataset = registry.build(loader.dataset)
+                if hasattr(dataset, 'full_init'):
+                    dataset.full_init()
+            except NOT_LISTED as error:
+                raise _not_listed(split, error) from error
+            _check_dataset(split, dataset, classes, training=True)
+
+
+def _not_listed(split: str, error: Exception) -> DataError:
+    # Which is what mmengine's datasets say of an empty list.
+    if 'need at least one array to concatenate' in str(error):
+        return DataError(f'the {split} data have no samples')
+    return DataError(f'the {split} data or their metrics: {error}')
+
+
+def _check_dataset(split: str, dataset: object, classes: int | None, *, training: bool) -> None:
+    if len(dataset) == 0:
+        raise DataError(f'the {split} data have no samples')
+    if classes is not None:
+        _check_classes(split, dataset, classes, training)
+    _check_samples(split, dataset, classes)
+    if split != 'train':  # its transforms are random, and may be a GPU's
+        _check_first(split, dataset, classes)
 
 
 def num_classes(model: nn.Module) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 
 from mmengine.config import Config
@@ -12,9 +13,10 @@ from mmcalib.metric_keys import ECE, QUALITIES, metric_name
 from mmcalib.reports.sweep_summary import read_sweep, summarise, value_text, write_sweep
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, last_checkpoint
 from mmcalib.runs.command_line import parse_options
-from mmcalib.runs.load_config import DATALOADERS, load_config
+from mmcalib.runs.data_preflight import check_config_data
+from mmcalib.runs.load_config import DATALOADERS, load_config, set_work_dir
 from mmcalib.runs.parallel_commands import Job, run_jobs
-from mmcalib.runs.preflight import check_data, check_metrics
+from mmcalib.runs.preflight import check_amp, check_auto_scale_lr, check_config
 from mmcalib.runs.sweep_plan import (
     SweepPlan,
     SweepTraining,
@@ -39,17 +41,17 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
         The summary, as ``sweep.json`` has it, and the names of what failed.
 
     Raises:
-        FileNotFoundError: If the config, or its data, is not there.
-        ValueError: If the loss has no such parameter, no ECE is measured on validation data, or
-            the work dir holds a sweep of other settings, or a broken one.
+        OSError: If the config, or its data, is not there, or the work dir cannot be written to.
+        ValueError: If the loss has no such parameter, no ECE is measured on validation data, the
+            work dir holds a sweep of other settings, or a broken one; and for what a training
+            refuses before its first step.
         RuntimeError: If the work dir is in use, or no value could be trained and evaluated.
     """
     cfg = load_config(plan.config, parse_options(plan.options))
     keys = option_keys(cfg, plan.parameter)
     check_selection(cfg)
     check_values(cfg, keys, plan.values)
-    check_metrics(cfg)
-    check_data(cfg, DATALOADERS)
+    _check_trainings(plan, cfg)
     settings, trainings = _joined_with_earlier(plan, shared_settings(plan, cfg))
 
     def summary() -> dict:
@@ -77,6 +79,18 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
             ]
             failed += _run_all(plan, todo, lambda each: _test(plan, keys, each), 'test', lock)
         return summary(), failed
+
+
+def _check_trainings(plan: SweepPlan, cfg: Config) -> None:
+    """Raise what each training would end with before its first step."""
+    if '--amp' in plan.arguments:
+        check_amp()
+    if '--auto-scale-lr' in plan.train_arguments:
+        check_auto_scale_lr(cfg)
+    cfg = deepcopy(cfg)
+    set_work_dir(cfg, str(plan.work_dir))
+    check_config(cfg, DATALOADERS)
+    check_config_data(cfg, ('train', 'val', 'test'))
 
 
 def _joined_with_earlier(plan: SweepPlan, settings: dict) -> tuple[dict, list[SweepTraining]]:

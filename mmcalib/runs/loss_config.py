@@ -34,6 +34,13 @@ def loss_configs(node: object, key: str = 'model') -> Iterator[tuple[str, Mappin
             yield from loss_configs(item, f'{key}.{index}')
 
 
+def loss_and_term_configs(node: object, key: str = 'model') -> Iterator[tuple[str, Mapping]]:
+    """Yield what :func:`loss_configs` does, and after a ``CombinedLoss`` those that it adds up."""
+    for name, loss in loss_configs(node, key):
+        yield name, loss
+        yield from loss_and_term_configs(loss, name)
+
+
 def without_losses(node: object) -> object:
     """Return a model's config without the losses that :func:`loss_configs` finds in it."""
     if isinstance(node, Mapping):

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from mmcalib.datasets.download_sources import dataset_configs
 from mmcalib.runs.constructor_arguments import constructor_parameters, find_kind
-from mmcalib.runs.loss_config import loss_configs
+from mmcalib.runs.loss_config import loss_and_term_configs
 
 REGISTRIES = (
     MODELS, DATASETS, METRICS, HOOKS, OPTIMIZERS, OPTIM_WRAPPERS, PARAM_SCHEDULERS, VISUALIZERS,
@@ -136,7 +136,7 @@ def check_constructors(cfg: Config) -> None:
 
 def _constructed(cfg: Config) -> Iterator[tuple[str, Mapping, Registry]]:
     """Yield key, config and registry of the parts whose class gets all that their config says."""
-    for key, node in loss_configs(cfg.get('model')):
+    for key, node in loss_and_term_configs(cfg.get('model')):
         yield key, node, MODELS
     for split in ('train', 'val', 'test'):
         yield from _typed(f'{split}_evaluator', cfg.get(f'{split}_evaluator'), METRICS)

@@ -12,23 +12,17 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
 from mmcalib.datasets.download_sources import missing_data_message, missing_vectors_message
+from mmcalib.hooks.accuracy_floor_hook import ACCURACY_KEYS
+from mmcalib.metric_keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
+from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, definition_of
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.misspelt_options import check_constructors, did_you_mean, nearest
 from mmcalib.work_dir_files import RESULTS, check_writable
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
-# Of the metrics in `CalibrationMetric`, those of which more is better, or that are no error.
-NO_ERRORS = ('accuracy', 'confidence')
-# Those that a network of low accuracy cannot have low.
-PROPER = ('NLL', 'Brier')
-# What mmseg's IoUMetric measures by each of its `iou_metrics`.
-SEGMENTATION_KEYS = {
-    'mIoU': ('mIoU', 'mAcc'),
-    'mDice': ('mDice', 'mAcc'),
-    'mFscore': ('mFscore', 'mPrecision', 'mRecall'),
-}
+OF_CELLS = (OfCells, OfClassCells)  # which have a bound beside them
 
 # By what a loss learns from the validations of its training.
 LEARNS_BY = {'CALSLoss': 'CALSHook', 'AdaFocalLoss': 'AdaFocalHook'}
@@ -38,6 +32,12 @@ def check_amp() -> None:
     """Raise a ValueError where mixed precision cannot run."""
     if not torch.cuda.is_available():
         raise ValueError('--amp needs a CUDA device, and none is available: leave it out')
+
+
+def check_auto_scale_lr(cfg: Config) -> None:
+    """Raise a ValueError where the batch size that the learning rate is for is not known."""
+    if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
+        raise ValueError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
 
 
 def check_config(cfg: Config, loaders: Iterable[str]) -> None:
@@ -57,6 +57,7 @@ def check_config(cfg: Config, loaders: Iterable[str]) -> None:
     check_writable(Path(cfg.work_dir, RESULTS))
     check_constructors(cfg)
     check_metrics(cfg)
+    check_accuracy_floor(cfg)
     check_data(cfg, loaders)
 
 
@@ -119,7 +120,7 @@ def check_metrics(cfg: Config) -> None:
                 )
             seen |= keys
 
-    errors = calibration_error_keys(cfg)
+    ours = calibration_keys(cfg)
     measured, all_known = measured_keys(cfg)
     for key, rule in kept_checkpoints(cfg):
         like = nearest(key, measured)
@@ -128,12 +129,32 @@ def check_metrics(cfg: Config) -> None:
                 f'default_hooks.checkpoint.save_best={key!r}: val_evaluator measures no such thing'
                 f'{did_you_mean(key, measured)}'
             )
-        if key in errors and rule != 'less':
-            what = "rule='greater' would keep the worst checkpoint, and our own configs bring it"
+        better = better_rule(key) if key in ours else None
+        if rule is None and better == 'greater' and 'acc' in key:  # by which mmengine goes
+            continue
+        if better is not None and rule != better:
+            what = f'rule={rule!r} would keep the worst checkpoint'
+            if rule == 'greater':
+                what += ', and our own configs bring it'
             raise ValueError(
-                f"default_hooks.checkpoint.save_best={key!r}: set rule='less'; "
+                f'default_hooks.checkpoint.save_best={key!r}: set rule={better!r}; '
                 f'{what if rule else "without a rule mmengine knows not which way is better"}'
             )
+
+
+def check_accuracy_floor(cfg: Config) -> None:
+    """Raise a ValueError if the accuracy of an ``AccuracyFloorCheckpointHook`` is not measured."""
+    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    measured, all_known = measured_keys(cfg)
+    if hook.get('type') != 'AccuracyFloorCheckpointHook' or not all_known:
+        return
+    known = [hook['accuracy']] if hook.get('accuracy') else ACCURACY_KEYS
+    if not measured & set(known):
+        raise ValueError(
+            f'default_hooks.checkpoint: the floor is under {" or ".join(known)}, and val_evaluator '
+            f'measures only {", ".join(sorted(measured))}: add a metric of accuracy, or set '
+            'default_hooks.checkpoint.accuracy'
+        )
 
 
 def kept_checkpoints(cfg: Config) -> list[tuple[str, str | None]]:
@@ -145,13 +166,12 @@ def kept_checkpoints(cfg: Config) -> list[tuple[str, str | None]]:
     return list(zip(kept, rules))  # noqa: B905, mmengine says what is wrong with the lengths
 
 
-def calibration_error_keys(cfg: Config, *, without: Iterable[str] = ()) -> set[str]:
-    """Return the keys of the validation of which less is better, but for some names."""
+def calibration_keys(cfg: Config) -> set[str]:
+    """Return the keys of the validation that calibration metrics measure."""
     return {
         f'{_prefix(metric)}/{name}'
         for metric, names in calibration_configs(cfg.get('val_evaluator'))
         for name in names
-        if name not in (*NO_ERRORS, *without)
     }
 
 
@@ -170,18 +190,19 @@ def measured_keys(cfg: Config) -> tuple[set[str], bool]:
 def _names_of(metric: BaseMetric) -> tuple[str, ...] | None:
     """Return what a metric measures, None if it is none of those that are known here."""
     if isinstance(metric, CalibrationMetric):
-        names = tuple(metric.metrics) + ('AECE_bound',) * ('AECE' in metric.metrics)
+        of_cells = [n for n in metric.metrics if isinstance(definition_of(n), OF_CELLS)]
+        names = (*metric.metrics, *(f'{name}_bound' for name in of_cells))
         if metric.confidence_interval is None:
             return names
-        return names + tuple(f'{n}_{end}' for n in metric.metrics for end in ('low', 'high'))
+        return names + tuple(f'{name}{end}' for name in metric.metrics for end in INTERVAL)
     if isinstance(metric, ForegroundIoU):
-        return ('mIoU',)
+        return (MIOU,)
     kind = type(metric).__name__
     if kind == 'Accuracy' and len(getattr(metric, 'thrs', ())) == 1:
         return tuple(f'top{k}' for k in metric.topk)
     if kind == 'IoUMetric':
-        wanted = [name for name in metric.metrics if name in SEGMENTATION_KEYS]
-        return ('aAcc', *(key for name in wanted for key in SEGMENTATION_KEYS[name]))
+        wanted = [name for name in metric.metrics if name in OF_IOU_METRICS]
+        return (AACC, *(key for name in wanted for key in OF_IOU_METRICS[name]))
     return None
 
 
@@ -218,4 +239,5 @@ def _build(key: str, node: Mapping, scope: str | None) -> BaseMetric:
         try:
             return registry.build(dict(node))
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f'{key}: {error.args[0] if error.args else error!r}') from error
+            reason = error.args[0] if error.args else repr(error)
+            raise ValueError(f'{key}: {reason}') from error

@@ -25,7 +25,7 @@ from mmcalib.metrics import CalibrationMetric
 from mmcalib.reports.closing_table import find_diagram, summary
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, best_checkpoint
 from mmcalib.runs.checkpoint_io import use_safe_files
-from mmcalib.runs.data_preflight import check_run_data
+from mmcalib.runs.data_preflight import check_drawn_metrics, check_run_data
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.results_writer import results_of
 from mmcalib.runs.terminal_output import QuietRunner, log_start
@@ -117,6 +117,7 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
         runner = build_runner(cfg)
         splits = ('train', 'val', 'test') if test else ('train', 'val')
         check_run_data(runner, splits, training=True)
+        check_drawn_metrics(runner, splits)
         log_start(runner, splits)
         runner.train()
         if not test:

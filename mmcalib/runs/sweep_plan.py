@@ -12,10 +12,11 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
+from mmcalib.metric_keys import ECE
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.sweep_summary import Value, value_text
 from mmcalib.runs.loss_config import loss_configs, loss_parameters, main_loss
-from mmcalib.runs.preflight import calibration_configs
+from mmcalib.runs.preflight import calibration_keys
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
 
 
@@ -126,9 +127,8 @@ def option_keys(cfg: Config, parameter: str) -> list[str]:
 
 def check_selection(cfg: Config) -> None:
     """Raise a ValueError if a value cannot be chosen by the ECE of the validation data."""
-    for metric, names in calibration_configs(cfg.get('val_evaluator')):
-        if 'ECE' in names and not metric.get('prefix'):
-            return
+    if ECE in calibration_keys(cfg):
+        return
     raise ValueError(
         "a sweep chooses by the validation ECE: add dict(type='ECE') to val_evaluator, without a "
         'prefix'

@@ -9,9 +9,11 @@ from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.metric_keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better_rule
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.runs.loss_config import main_loss, type_name
-from mmcalib.runs.preflight import PROPER, calibration_error_keys, kept_checkpoints
+from mmcalib.runs.preflight import calibration_keys, kept_checkpoints
 from mmcalib.work_dir_files import experiment_name
 
 # Lines that come with every run, or every epoch, and tell a reader nothing.
@@ -21,21 +23,24 @@ NOISE = (
     '"FileClient" will be deprecated',
     '"HardDiskBackend" is the alias',
 )
+# Where hooks look at what they are to work on.
+BEFORE = ('before_run', 'before_train', 'before_val', 'before_test')
 # What mmengine warns of in every run on several processes, from each of them.
 WARNINGS = (r'Setting \w+_NUM_THREADS', '`broadcast_buffers` is deprecated')
 
 
 class ConfigError(ValueError):
-    """A Runner cannot be built of a config."""
+    """A Runner cannot be built of a config, or what was built cannot start."""
 
 
 class QuietRunner(Runner):
     """mmengine's Runner, whose pages of environment, config and hooks go to the log file alone.
 
-    So do the tracebacks of what cannot be built, which say no more than their last line.
+    So do the tracebacks of what cannot be built, or what a hook refuses before a loop starts, which
+    say no more than their last line.
 
     Raises:
-        ConfigError: If a part of the config cannot be built.
+        ConfigError: If a part of the config cannot be built; for what a hook refuses.
     """
 
     def __init__(self, *args, **kwargs) -> None:
@@ -46,13 +51,26 @@ class QuietRunner(Runner):
                     warnings.filterwarnings('ignore', message=text)
                 super().__init__(*args, **kwargs)
         except (AssertionError, KeyError, TypeError, ValueError) as error:
-            where = ''
-            if hasattr(self, 'logger'):
-                self.logger.info('', exc_info=True, extra={'screen': False})
-                where = f' (the traceback is in {log_file(self)})'
-            reason = (error.args[0] if error.args else None) or repr(error)
-            raise ConfigError(f'the config cannot be built: {reason}{where}') from error
+            raise self._config_error('the config cannot be built: ', error) from error
         self._starting = False
+
+    def call_hook(self, fn_name: str, **kwargs) -> None:
+        try:
+            super().call_hook(fn_name, **kwargs)
+        except CheckpointError:
+            raise
+        except (TypeError, ValueError) as error:
+            if fn_name not in BEFORE:
+                raise
+            raise self._config_error('', error) from error
+
+    def _config_error(self, start: str, error: Exception) -> ConfigError:
+        where = ''
+        if hasattr(self, 'logger'):
+            self.logger.info('', exc_info=True, extra={'screen': False})
+            where = f' (the traceback is in {log_file(self)})'
+        reason = (error.args[0] if error.args else None) or repr(error)
+        return ConfigError(f'{start}{reason}{where}')
 
     def build_logger(self, *args, **kwargs) -> MMLogger:
         logger = super().build_logger(*args, **kwargs)
@@ -137,11 +155,11 @@ def notes(cfg: Config, batch_size: int) -> list[str]:
         )
     by_hook = cfg.get('default_hooks', {}).get('checkpoint', {}).get('type', 'CheckpointHook')
     for key, _ in kept_checkpoints(cfg):
-        name = key.rpartition('/')[2]
-        if by_hook == 'CheckpointHook' and key in calibration_error_keys(cfg, without=PROPER):
+        error = key in calibration_keys(cfg) and better_rule(key) == 'less'
+        if by_hook == 'CheckpointHook' and error and base_name(key) not in ERRORS_WITH_ACCURACY:
             found.append(
-                f'save_best={key!r}: networks that have learnt little often have the least {name}. '
-                "Choose by 'calibration/NLL', or set "
+                f'save_best={key!r}: networks that have learnt little often have the least '
+                f'{key.rpartition("/")[2]}. Choose by {PREFIX + "NLL"!r}, or set '
                 "default_hooks.checkpoint.type='AccuracyFloorCheckpointHook'"
             )
     return found

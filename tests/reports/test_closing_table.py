@@ -80,12 +80,13 @@ def test_the_gap_in_words(confidence, accuracy, said):
     assert confidence_gap(confidence, accuracy) == said
 
 
-def test_the_newest_diagram_is_found(tmp_path):
+def test_the_newest_diagram_of_the_first_metric_is_found(tmp_path):
+    assert find_diagram(tmp_path, 'test') is None
     folder = tmp_path / 'vis_data/vis_image'
     folder.mkdir(parents=True)
-    assert find_diagram(tmp_path, 'test') is None
-    for number, name in enumerate(('test_30', 'test_2', 'val_7')):
+    for age, name in enumerate(['test_9', 'val_2', 'test_10', 'test_calibration_15_bins_10']):
         path = folder / f'reliability_diagram_{name}.png'
         path.touch()
-        os.utime(path, (number, number))
-    assert find_diagram(tmp_path, 'test').name == 'reliability_diagram_test_2.png'
+        os.utime(path, (age, age))
+    assert find_diagram(tmp_path, 'test').name == 'reliability_diagram_test_10.png'
+    assert find_diagram(tmp_path, 'val').name == 'reliability_diagram_val_2.png'

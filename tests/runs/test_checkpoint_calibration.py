@@ -387,6 +387,9 @@ def test_hooks_run_as_in_a_test(test, digits, run, tmp_path):
         (['--seed', '-1'], 'seed must be'),
         (['--cfg-options', 'val_dataloader.dataset.indices=0'], 'the val data have no samples'),
         (['--cfg-options', 'model.head.num_classes=7'], 'the head of the model 7'),
+        (['--cfg-options', 'val_evaluator.1.num_bin=9'], 'did you mean num_bins?'),
+        (['--cfg-options', 'test_evaluator.1.num_bins=0'], 'test_evaluator.1: num_bins'),
+        (['--cfg-options', 'model.backbone.depth=19'], 'the config cannot be built: '),
     ],
 )
 def test_what_cannot_be_done_is_said(arguments, message, digits, run, tmp_path):

@@ -52,7 +52,7 @@ def check(setting):
 @pytest.mark.parametrize('name', SETTINGS)
 def test_it_is_set_and_set_back(name):
     if 'newer' in name and not NEWER:
-        pytest.skip('this PyTorch has the older switches alone')
+        pytest.skip('needs PyTorch 2.9, which has the newer switches')
     # In a process of its own, since what is set by the newer ones stays forbidden to the older.
     process = multiprocessing.get_context('fork').Process(target=check, args=(SETTINGS[name],))
     process.start()

@@ -1,11 +1,10 @@
 """Options that nothing reads are found, with the nearest name."""
 
-import sys
-
 import pytest
 from commands import ROOT, call_here
 from mmengine.config import Config
 
+from mmcalib.runs import command_line
 from mmcalib.runs.load_config import load_config
 from mmcalib.runs.misspelt_options import check_constructors
 
@@ -62,6 +61,17 @@ def test_what_something_reads_is_taken(options):
     check_constructors(cfg)
 
 
+def test_a_term_of_a_sum_of_losses_has_its_own_options(tmp_path):
+    terms = "dict(type='MDCALoss'), dict(type='CombinedLoss', losses=[dict(type='BrierLoss')])"
+    loss = f"dict(_delete_=True, type='CombinedLoss', losses=[{terms}])"
+    (tmp_path / 'sum.py').write_text(f"_base_ = '{DIGITS}'\nmodel = dict(head=dict(loss={loss}))\n")
+    for place in ('0', '1.losses.0'):
+        key = f'model.head.loss.losses.{place}.'
+        check_constructors(load_config(str(tmp_path / 'sum.py'), {f'{key}loss_weight': 2.0}))
+        with pytest.raises(ValueError, match=r'los_weight: .*did you mean loss_weight\?'):
+            load_config(str(tmp_path / 'sum.py'), {f'{key}los_weight': 2.0})
+
+
 def test_lists_and_plain_values_are_named():
     with pytest.raises(ValueError, match=r'--cfg-options val_evaluator\.7\.num_bins: '):
         load_config(DIGITS, {'val_evaluator.7.num_bins': 10})
@@ -73,6 +83,9 @@ def test_lists_and_plain_values_are_named():
     [
         (dict(model=dict(head=dict(loss=dict(type='MarginLabelSmoothingLoss', margn=8)))),
          r'model\.head\.loss\.margn: MarginLabelSmoothingLoss .*did you mean margin\?'),
+        (dict(model=dict(head=dict(loss=dict(type='CombinedLoss', losses=[
+            dict(type='SoftmaxFocalLoss'), dict(type='MDCALoss', los_weight=2.0)])))),
+         r'head\.loss\.losses\.1\.los_weight: MDCALoss .*did you mean loss_weight\?'),
         (dict(test_evaluator=[dict(type='Accuracy'), dict(type='ECE', bins=15)]),
          r'test_evaluator\.1\.bins: ECE has no option bins; .*num_bins'),
         (dict(val_dataloader=dict(dataset=dict(type='RepeatDataset', times=2, dataset=dict(
@@ -111,11 +124,14 @@ def test_what_is_no_option_is_an_error_of_the_command_line(options, monkeypatch,
     assert 'argument --cfg-options: ' in capsys.readouterr().err
 
 
-def test_only_the_first_process_says_what_is_wrong(monkeypatch, capsys):
-    for rank, said in (('0', True), ('1', False)):
+@pytest.mark.parametrize('arguments', [['nowhere.py'], [DIGITS, '--no-such-option']])
+def test_the_first_process_says_at_once_what_is_wrong(arguments, monkeypatch, capsys):
+    """The launcher then ends the others; one that it does not end says it, too."""
+    waited = []
+    monkeypatch.setattr(command_line.time, 'sleep', waited.append)
+    for rank, waits in (('0', []), ('1', [command_line.PATIENCE])):
         monkeypatch.setenv('RANK', rank)
         with pytest.raises(SystemExit) as end:
-            call_here('train.py', 'nowhere.py', monkeypatch=monkeypatch)
-        assert end.value.code == 2
-        assert ('there is no config' in capsys.readouterr().err) is said
-    assert sys.argv[1] == 'nowhere.py'
+            call_here('train.py', *arguments, monkeypatch=monkeypatch)
+        assert end.value.code == 2 and waited == waits
+        assert 'train.py: error: ' in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """What is found before a run starts, or before its numbers are."""
 
 import re
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import nn
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError, _misfit
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.load_config import enable_tta, load_config, set_loader_defaults
-from mmcalib.runs.preflight import check_learning, check_metrics
+from mmcalib.runs.preflight import check_accuracy_floor, check_learning, check_metrics
 from mmcalib.runs.runner import build_runner, run_test
 
 
@@ -52,12 +53,27 @@ def test_the_worst_checkpoint_is_not_kept():
         check_metrics(evaluated(*metrics, save_best=key, rule='less'))
     with pytest.raises(ValueError, match=r"set rule='less'; without a rule mmengine knows not"):
         check_metrics(evaluated(*metrics, save_best='calibration/ECE'))
-    check_metrics(evaluated(*metrics, save_best='calibration/accuracy', rule='greater'))
+    for rule in ('greater', None):
+        check_metrics(evaluated(*metrics, save_best='calibration/accuracy', rule=rule))
     check_metrics(
         evaluated(
             *metrics, save_best=['accuracy/top1', 'calibration/ECE'], rule=['greater', 'less']
         )
     )
+
+
+@pytest.mark.parametrize('name', ['AUROC', 'coverage@risk_0.1', 'resolution', 'accuracy'])
+def test_of_some_figures_more_is_better(name):
+    metric, key = dict(type='CalibrationMetric', metrics=[name]), f'calibration/{name}'
+    check_metrics(evaluated(metric, save_best=key, rule='greater'))
+    with pytest.raises(ValueError, match=f"'{key}': set rule='greater'; .*keep the worst"):
+        check_metrics(evaluated(metric, save_best=key, rule='less'))
+
+
+def test_a_checkpoint_may_be_kept_by_a_figure_without_a_better_side():
+    metric = dict(type='CalibrationMetric', metrics=['confidence'])
+    for rule in ('less', 'greater'):
+        check_metrics(evaluated(metric, save_best='calibration/confidence', rule=rule))
 
 
 @pytest.mark.parametrize(
@@ -78,6 +94,27 @@ def test_a_checkpoint_is_not_kept_by_what_is_not_measured(metrics, key, meant):
         check_metrics(evaluated(*metrics, save_best=key, rule='less'))
 
 
+@pytest.mark.parametrize(
+    ('accuracy', 'metrics', 'refused'),
+    [
+        (None, [dict(type='mmpretrain.Accuracy')], False),
+        (None, [dict(type='IoUMetric')], False),
+        (None, [], True),
+        ('accuracy/top5', [dict(type='mmpretrain.Accuracy')], True),
+        ('calibration/accuracy', [], False),
+        ('their/own', [dict(type='SegMap')], False),
+    ],
+)
+def test_the_accuracy_under_a_floor_must_be_measured(accuracy, metrics, refused):
+    METRICS.register_module('SegMap', module=SegMap, force=True)
+    metrics = [dict(type='CalibrationMetric', metrics=['ECE', 'accuracy']), *metrics]
+    cfg = evaluated(*metrics, save_best='calibration/ECE', rule='less', accuracy=accuracy)
+    check_accuracy_floor(cfg)
+    cfg.default_hooks.checkpoint.type = 'AccuracyFloorCheckpointHook'
+    with pytest.raises(ValueError, match='the floor is under') if refused else nullcontext():
+        check_accuracy_floor(cfg)
+
+
 class SegMap(BaseMetric):
     def process(self, data_batch, data_samples):
         pass
@@ -90,6 +127,7 @@ class SegMap(BaseMetric):
     ('metrics', 'key'),
     [
         ([dict(type='CalibrationMetric', confidence_interval=0.9)], 'calibration/ECE_high'),
+        ([dict(type='CalibrationMetric', metrics=['TACE'])], 'calibration/TACE_bound'),
         ([dict(type='mmpretrain.Accuracy', topk=(1, 5))], 'accuracy/top5'),
         ([dict(type='IoUMetric', iou_metrics=['mFscore'])], 'mRecall'),
         ([dict(type='ECE'), dict(type='SegMap')], 'their/own'),
@@ -117,7 +155,7 @@ def test_a_loss_that_could_not_learn_is_not_trained_with():
 def test_a_test_that_could_not_be_measured_is_not_trained_for():
     cfg = evaluated(dict(type='ECE'))
     cfg.test_evaluator = [dict(type='IoUMetric'), dict(type='ECE', num_bins=0)]
-    with pytest.raises(ValueError, match=r'test_evaluator\.1: .*num_bins must be .* got 0'):
+    with pytest.raises(ValueError, match=r'test_evaluator\.1: num_bins must be .* got 0'):
         check_metrics(cfg)
     cfg.test_evaluator = dict(type='NoSuchMetric')
     with pytest.raises(ValueError, match=r'test_evaluator\.0: .*NoSuchMetric is not in'):

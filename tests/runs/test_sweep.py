@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from commands import ROOT, call, call_here
 
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table
@@ -174,6 +175,54 @@ def test_a_config_without_an_ece_on_validation_data_is_refused(make):
     with pytest.raises(ValueError, match=r"add dict\(type='ECE'\) to val_evaluator"):
         run_sweep(made)
     assert not made.work_dir.exists()
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (['test_evaluator.1.metrics=[EEC]'], r"test_evaluator\.1: metrics must be .* 'EEC'"),
+        (['test_dataloader.dataset.indices=0'], 'the test data have no samples'),
+        (['model.head.num_classes=7'], 'train data have 10 classes, and the head of the model 7'),
+        (['model.backbone.depth=19'], 'the model cannot be built: .*19'),
+        (['--amp'], '--amp needs a CUDA device'),
+        (['--auto-scale-lr', 'auto_scale_lr=None'], 'needs auto_scale_lr.base_batch_size'),
+    ],
+)
+def test_what_each_training_would_refuse_is_said_before_the_first(
+    options, message, make, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    arguments = dict(
+        arguments=['--amp'] * ('--amp' in options),
+        train_arguments=['--auto-scale-lr'] * ('--auto-scale-lr' in options),
+        options=[each for each in options if '=' in each],
+    )
+    made = make(values=(6.0,), **arguments)
+    with pytest.raises(ValueError, match=message):
+        run_sweep(made)
+    assert not made.work_dir.exists()
+
+
+def test_an_option_that_a_config_file_misspells_is_said_before_the_first_training(make, tmp_path):
+    made = make(values=(6.0,))
+    made.config = str(tmp_path / 'mine.py')
+    text = "custom_hooks = [dict(type='LossScheduleHook', parametre='margin')]"
+    Path(made.config).write_text(f"_base_ = '{CONFIG}'\n{text}\n")
+    with pytest.raises(ValueError, match=r'parametre: .* did you mean parameter\?'):
+        run_sweep(made)
+    assert not made.work_dir.exists()
+
+
+@pytest.mark.parametrize('folder', ['file', 'file/below'])
+def test_a_work_dir_that_cannot_be_written_to_is_said(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'file').touch()
+    with pytest.raises(SystemExit):
+        call_here(
+            'sweep.py', CONFIG, '--param', 'margin=1', '--work-dir', folder, monkeypatch=monkeypatch
+        )
+    said = {'file': "the work dir 'file' is a file", 'file/below': 'below/results.json cannot be'}
+    assert said[folder] in capsys.readouterr().err
 
 
 def test_what_was_measured_is_in_the_table(make):

@@ -1,0 +1,32 @@
+"""torchrun as dist_train.sh and dist_test.sh use it: without its report on what a tool has said.
+
+A tool of ours that refuses its command line, config or data says so and exits with status 2.
+torchrun would add forty lines. What fails in any other way is reported in full.
+"""
+
+import logging
+import sys
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.run import main as torchrun
+
+REFUSED = 2
+# Of torchrun's, which say of each process that it ended, and of the others that they are ended.
+LINES = (f'failed (exitcode: {REFUSED})', 'closing signal')
+
+
+def main() -> None:
+    logging.getLogger('torch.distributed.elastic.multiprocessing.api').addFilter(
+        lambda record: not any(line in record.getMessage() for line in LINES)
+    )
+    try:
+        torchrun()
+    except ChildFailedError as error:
+        _, first = error.get_first_failure()
+        if first.exitcode != REFUSED:
+            raise
+        sys.exit(REFUSED)
+
+
+if __name__ == '__main__':
+    main()
