@@ -47,6 +47,8 @@ class Prediction(NamedTuple):
         nll: The sum of the negative log-likelihoods of the true classes, in nats; float64.
         brier: The sum over predictions and classes of (probability - [is the true class])².
         classes: The probabilities of all classes.
+        distance: ``(M,)`` int64, of pixels: in which range of distance from another label, see
+            :func:`~mmcalib.metrics.boundary_distance.distance_ranges`.
     """
 
     conf: Tensor
@@ -56,10 +58,11 @@ class Prediction(NamedTuple):
     nll: Tensor | None = None
     brier: Tensor | None = None
     classes: ClassProbabilities | None = None
+    distance: Tensor | None = None
 
 
 # What else than confidence and correctness can be asked for.
-WANTED = ('predicted', 'nll', 'brier', 'classes')
+WANTED = ('predicted', 'nll', 'brier', 'classes', 'distance')
 # Pixels whose logits are worked on together: about what the cache of a core holds.
 PIECE_BYTES = 1 << 20
 GPU_PIECE_BYTES = 1 << 26
