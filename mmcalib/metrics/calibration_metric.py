@@ -207,6 +207,8 @@ class CalibrationMetric(BaseMetric):
             ValueError: If more were evaluated than a sampler repeats.
         """
         warn_if_models_differ()
+        if not self._padding.num_samples:
+            self._state = self._new_state()  # as on the ranks that have samples
         try:
             self._count(self._padding.close(size))
             # One item of each rank, so nothing is cut off; mmengine gathers them.

@@ -16,6 +16,8 @@ from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.stratified_bins import stratum_figures
 from mmcalib.visualization.figure_style import COLOURS, GREY, MARKERS
 
+ROOM = 120  # letters of a legend that are as wide as the figure
+
 
 @dataclass(frozen=True)
 class BoundaryCurve:
@@ -91,6 +93,7 @@ def draw_boundary_curves(curves: Sequence[BoundaryCurve]) -> Figure:
     upper[0].set_ylim(bottom=0)
     for axes in (*upper, *lower):
         axes.grid(True, axis='y', linewidth=0.4, alpha=0.5)
+        axes.set_axisbelow(True)
         axes.spines[['top', 'right']].set_visible(False)
         axes.tick_params(labelsize=8)
     handles = [
@@ -101,8 +104,9 @@ def draw_boundary_curves(curves: Sequence[BoundaryCurve]) -> Figure:
         Line2D([], [], color=GREY, label='accuracy'),
         Line2D([], [], color=GREY, linestyle='--', label='mean confidence'),
     ]
+    widest = max(len(handle.get_label()) for handle in handles)
     figure.legend(
-        handles=handles, loc='outside lower center', ncols=1 if len(curves) == 1 else 3,
+        handles=handles, loc='outside lower center', ncols=max(1, min(3, ROOM // (widest + 10))),
         frameon=False, fontsize=8, handlelength=2.8,
     )  # fmt: skip
     return figure
