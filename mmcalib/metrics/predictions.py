@@ -171,7 +171,8 @@ class SoftmaxReading(NamedTuple):
     Attributes:
         prediction: Of the valid ones.
         finite: Whether all logits are.
-        unexplained: How many predicted classes have not the highest logit.
+        unexplained: How many predicted classes have not the highest logit; unless it is 0 of finite
+            ones, the prediction says nothing.
     """
 
     prediction: Prediction
@@ -207,16 +208,15 @@ def of_logits(
     memory = logits.new_empty(num_classes * min(step, count))
     conf = logits.new_empty(count)
     squares = torch.zeros((), dtype=torch.float64, device=logits.device)
-    unexplained = torch.zeros((), dtype=torch.int64, device=logits.device)
-    checksum = logits.new_zeros(())
+    ends = [logits.new_zeros(())]
     listed = _Listed(num_classes, floor, logits) if 'classes' in wanted else None
     for start in range(0, count, step):
         part = slice(start, start + step)
         piece, kept = logits[:, part], places_of(valid[part])
         exps = memory[: piece.numel()].view(piece.shape)
-        torch.sub(piece, piece.amax(dim=0), out=exps)
-        checksum += exps.sum()  # several times cheaper than a test per value
-        unexplained += exps.gather(0, predicted[None, part]).count_nonzero()
+        torch.sub(piece, piece.gather(0, predicted[None, part]), out=exps)
+        # Cheaper than the highest logits, and NaN if any is.
+        ends += [exps.amax(), exps.amin()]
         total = exps.exp_().sum(dim=0)
         share = torch.reciprocal(total, out=conf[part])  # the highest logit has exp(0)
         if listed is not None:
@@ -230,9 +230,9 @@ def of_logits(
     label_of_valid = label
     if not valid.all():
         kept = places_of(valid)
-        conf, correct, label_of_valid = (
-            plane.index_select(0, kept) for plane in (conf, correct, label)
-        )
+        conf, correct = (plane.index_select(0, kept) for plane in (conf, correct))
+        if listed is not None:
+            label_of_valid = label.index_select(0, kept)
     # Where the prediction is right, the true class has the highest logit. In float64, since at 3e38
     # the difference of two is beyond float32.
     surplus = logits[predicted[wrong], wrong].double() - logits[label[wrong], wrong].double()
@@ -251,7 +251,10 @@ def of_logits(
         brier,
         None if listed is None else listed.result(label_of_valid),
     )
-    finite = checksum.isfinite() or logits.isfinite().all()
+    ends, unexplained = torch.stack(ends), 0
+    finite = ends.isfinite().all() or logits.isfinite().all()
+    if finite and ends.max() > 0:
+        unexplained = logits.gather(0, predicted[None])[0].less(logits.amax(dim=0)).sum()
     return SoftmaxReading(prediction, bool(finite), int(unexplained))
 
 

@@ -18,20 +18,19 @@ from pathlib import Path
 
 import torch
 
-from mmcalib.metrics import AECE, ECE, CalibrationMetric
+from mmcalib.metrics import AECE, ECE, NAMES, CalibrationMetric
 
 SIZES = ('21x375x500', '150x512x683')
 # After so many images memory is read.
-IMAGES = (1, 100, 1200, 5000)
+IMAGES = (1, 100, 1200)
+PROTOCOLS = ('pooled', 'boundary', 'image', 'paper')
 EVERY = ('ECE', 'AECE', 'NLL', 'Brier', 'ClasswiseECE')
-# Metrics, protocol and size of images.
+# Metrics, and other options, of the measurements of memory.
 MEMORY = {
-    'ECE, AECE, NLL': (('ECE', 'AECE', 'NLL'), 'pooled', '21x375x500'),
-    'with Brier, ClasswiseECE': (EVERY, 'pooled', '21x375x500'),
-    'of small images': (EVERY, 'pooled', '21x200x200'),
-    "protocol 'boundary'": (EVERY, 'boundary', '21x200x200'),
-    "protocol 'image'": (EVERY, 'image', '21x200x200'),
-    "protocol 'paper'": (EVERY, 'paper', '21x200x200'),
+    'ECE, AECE, NLL': (EVERY[:3], {}),
+    'with Brier, ClasswiseECE': (EVERY, {}),
+    'every metric, by class and distance': (NAMES, dict(per_class=True, per_distance=True)),
+    **{f"every metric, protocol '{name}'": (NAMES, dict(protocol=name)) for name in PROTOCOLS[1:]},
 }
 
 
@@ -137,9 +136,9 @@ def resident():
     return pages * resource.getpagesize() / 2**20
 
 
-def growth_of_images(names, protocol, size, counts):
+def growth_of_images(names, options, size, counts):
     """Return what a metric's process grows by after so many images."""
-    samples, run = [draw(seed, size) for seed in range(4)], ours(*names, protocol=protocol)
+    samples, run = [draw(seed, size) for seed in range(4)], ours(*names, **options)
     floor(samples[0])
     before, grown = resident(), []
     for number in range(1, max(counts) + 1):
@@ -175,7 +174,9 @@ def main():
     )
     parser.add_argument('--rounds', type=int, default=12)
     parser.add_argument('--threads', type=int, default=torch.get_num_threads())
-    parser.add_argument('--sizes', nargs='*', default=SIZES, help='of images, for the times')
+    parser.add_argument(
+        '--sizes', nargs='*', default=SIZES, help='of images, the first for the memory too'
+    )
     parser.add_argument('--images', type=int, nargs='*', default=IMAGES, help='for the memory')
     parser.add_argument('--classifier', type=int, nargs=2, default=(10_000, 50_000),
                         metavar=('CLASSES', 'SAMPLES'), help='0 0 for none')  # fmt: skip
@@ -190,12 +191,15 @@ def main():
         for name, seconds in best.items():
             print(f'| {name} | {1e3 * seconds:.1f} | {seconds / base:.2f} |', flush=True)
     if args.images:
-        print('\n| MiB after so many images |', ' | '.join(f'{n:,}' for n in args.images), '|')
+        print(
+            f'\n| MiB after so many of {args.sizes[0].replace("x", "×")} |',
+            ' | '.join(f'{n:,}' for n in args.images),
+            '|',
+        )
         print('|---|' + '--:|' * len(args.images))
-        for name, (names, protocol, size) in MEMORY.items():
-            grown = alone(growth_of_images, names, protocol, size, tuple(args.images))
-            cells = ' | '.join(f'{size:.0f}' for size in grown)
-            print(f'| {name}, {size.replace("x", "×")} | {cells} |', flush=True)
+        for name, (names, options) in MEMORY.items():
+            grown = alone(growth_of_images, names, options, args.sizes[0], tuple(args.images))
+            print(f'| {name} | {" | ".join(f"{size:.0f}" for size in grown)} |', flush=True)
     if all(args.classifier):
         size, seconds = alone(growth_of_classifier, *args.classifier)
         print('\n| classifier | MiB | seconds of CPU |\n|---|--:|--:|')
