@@ -6,19 +6,28 @@ Times are of one image, as ratios to one `max` and one `logsumexp` over its logi
 turns, and each time is the best of its rounds, of CPU time where there is one thread. Memory is
 what a process of its own holds more than before its first image, on Linux. torchmetrics and mmseg
 are optional.
+
+    python tools/benchmarks/metrics.py --threads 1 --sizes --images --classifier 0 0 \\
+        --runs configs/mbls/digit_scenes.py
+
+tests configs with random weights instead, and prints the share of the calibration metrics.
 """
 
 import argparse
 import importlib
 import multiprocessing
 import resource
+import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
+from mmengine.config import DictAction
 
 from mmcalib.metrics import AECE, ECE, NAMES, CalibrationMetric
+from mmcalib.runs.load_config import limit_samples, load_config, set_loader_defaults
+from mmcalib.runs.runner import build_runner
 
 SIZES = ('21x375x500', '150x512x683')
 # After so many images memory is read.
@@ -161,6 +170,40 @@ def growth_of_classifier(num_classes, count):
     return resident() - before, time.process_time() - start
 
 
+def share_of_run(config, limit, options):
+    """Return the seconds of CPU of a test with random weights, and those of its metrics of ours."""
+    cfg = load_config(config, options)
+    limit_samples(cfg, limit)
+    cfg.launcher = 'none'
+    cfg.test_dataloader.update(num_workers=0, persistent_workers=False)
+    if cfg.model.get('backbone', {}).get('init_cfg'):
+        cfg.model.backbone.init_cfg = None
+    set_loader_defaults(cfg)
+    with tempfile.TemporaryDirectory() as folder:
+        cfg.work_dir = folder
+        runner, spent = build_runner(cfg), [0.0]
+        for metric in runner.test_evaluator.metrics:
+            if isinstance(metric, CalibrationMetric):
+                for name in ('process', 'evaluate'):
+                    setattr(metric, name, timed(getattr(metric, name), spent))
+        start = time.process_time()
+        runner.test()
+        return time.process_time() - start, spent[0]
+
+
+def timed(function, spent):
+    """Return the function, which adds the seconds of CPU that it takes to `spent`."""
+
+    def run(*args, **kwargs):
+        start = time.process_time()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            spent[0] += time.process_time() - start
+
+    return run
+
+
 def alone(function, *args):
     """Run a measurement in a new process, which has no free memory of others to use."""
     context = multiprocessing.get_context('spawn')
@@ -180,6 +223,9 @@ def main():
     parser.add_argument('--images', type=int, nargs='*', default=IMAGES, help='for the memory')
     parser.add_argument('--classifier', type=int, nargs=2, default=(10_000, 50_000),
                         metavar=('CLASSES', 'SAMPLES'), help='0 0 for none')  # fmt: skip
+    parser.add_argument('--runs', nargs='*', default=(), metavar='CONFIG', help='to test instead')
+    parser.add_argument('--limit', type=int, default=40, help='samples of each of them')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='of all of them')
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(f'torch {torch.__version__}, {args.threads} threads')
@@ -192,14 +238,21 @@ def main():
             print(f'| {name} | {1e3 * seconds:.1f} | {seconds / base:.2f} |', flush=True)
     if args.images:
         print(
-            f'\n| MiB after so many of {args.sizes[0].replace("x", "×")} |',
+            f'\n| MiB after so many of {SIZES[0].replace("x", "×")} |',
             ' | '.join(f'{n:,}' for n in args.images),
             '|',
         )
         print('|---|' + '--:|' * len(args.images))
         for name, (names, options) in MEMORY.items():
-            grown = alone(growth_of_images, names, options, args.sizes[0], tuple(args.images))
+            grown = alone(growth_of_images, names, options, SIZES[0], tuple(args.images))
             print(f'| {name} | {" | ".join(f"{size:.0f}" for size in grown)} |', flush=True)
+    if args.runs:
+        print('\n| a whole test | seconds of CPU | of the calibration metrics | share |')
+        print('|---|--:|--:|--:|')
+    for config in args.runs:
+        total, own = alone(share_of_run, config, args.limit, args.cfg_options)
+        share = f'{100 * own / total:.1f} %'
+        print(f'| {config}, {args.limit} samples | {total:.1f} | {own:.2f} | {share} |', flush=True)
     if all(args.classifier):
         size, seconds = alone(growth_of_classifier, *args.classifier)
         print('\n| classifier | MiB | seconds of CPU |\n|---|--:|--:|')
