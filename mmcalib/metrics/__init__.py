@@ -21,7 +21,7 @@ from mmcalib.metrics.bin_estimates import (
     binned_resolution,
     binned_uncertainty,
 )
-from mmcalib.metrics.bin_tables import classwise_bins, equal_mass_bins, equal_width_bins
+from mmcalib.metrics.bin_tables import equal_mass_bins, equal_width_bins
 from mmcalib.metrics.brier_array_functions import (
     brier_score,
     confidence_reliability,
@@ -35,6 +35,7 @@ from mmcalib.metrics.classwise_array_functions import (
     predicted_class_calibration,
     thresholded_adaptive_calibration_error,
 )
+from mmcalib.metrics.classwise_bins import classwise_bins
 from mmcalib.metrics.confidence_cells import ConfidenceCells
 from mmcalib.metrics.errors_of_bins import (
     binned_accuracy,

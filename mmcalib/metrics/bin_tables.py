@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bin_conventions import MMCALIB, Convention, proportional_positions
-from mmcalib.metrics.predictions import ClassProbabilities, of_probabilities, places_of
+from mmcalib.metrics.predictions import places_of
 
 # Predictions for which it pays to look at those of the last bin first.
 MANY = 1 << 12
@@ -44,57 +44,9 @@ def equal_width_bins(
     return table
 
 
-def classwise_bins(
-    probs: Tensor, label: Tensor, num_bins: int, *, convention: Convention = MMCALIB
-) -> Tensor:
-    """Count, for every class, the probabilities that it was given in bins of equal width.
-
-    Args:
-        probs: ``(K, M)`` probabilities.
-        label: ``(M,)`` true classes.
-        num_bins: B.
-        convention: As for :func:`equal_width_bins`.
-
-    Returns:
-        ``(3, K, B)`` float64 table: count, how many are of that class, sum of probabilities.
-    """
-    prediction = of_probabilities(probs, label, wanted={'classes'}, floor=floor_of(num_bins))
-    size = convention.num_columns(num_bins)
-    table = torch.zeros(3, len(probs), size, dtype=torch.float64)
-    return add_classes(table, prediction.classes, num_bins, convention=convention)
-
-
 def floor_of(num_bins: int) -> float:
     """Return what a probability that is not in the first bin is above, under any convention."""
     return (1 - 1e-5) / num_bins
-
-
-def add_classes(
-    table: Tensor,
-    classes: ClassProbabilities,
-    num_bins: int,
-    *,
-    convention: Convention = MMCALIB,
-) -> Tensor:
-    """Count the probabilities of all classes in a ``(3, K, B)`` table, in place, and return it.
-
-    Args:
-        table: As :func:`classwise_bins` returns it.
-        classes: With a floor of at most :func:`floor_of` the bins.
-        num_bins: B.
-        convention: As for :func:`equal_width_bins`.
-    """
-    _, num_classes, size = table.shape
-    index = classes.klass * size + convention.bin_of(classes.prob, num_bins)
-    listed = table_of(index, classes.prob, classes.is_label, num_classes * size)
-    listed = listed.view(table.shape)
-    table += listed
-    # What is not listed is in the first bin.
-    count, labels, _ = listed.sum(dim=2)
-    table[0, :, 0] += classes.count - count
-    table[1, :, 0] += classes.labels - labels
-    table[2, :, 0] += classes.below
-    return table
 
 
 def equal_mass_bins(table: Tensor, num_bins: int) -> Tensor:

@@ -75,8 +75,11 @@ SUM_TOLERANCE = 1e-2
 
 def check_range(values: Tensor, name: str) -> None:
     """Raise a ValueError for values that are not from 0 to 1."""
-    outside = ~((values >= 0) & (values <= 1 + TOLERANCE))  # NaN too
-    if outside.any():
+    if not values.numel():
+        return
+    lowest, highest = values.aminmax()
+    if not (lowest >= 0 and highest <= 1 + TOLERANCE):  # NaN too
+        outside = ~((values >= 0) & (values <= 1 + TOLERANCE))
         raise ValueError(
             f'{name} has {int(outside.sum())} of {values.numel()} values outside [0, 1], such as '
             f'{values[outside][0].item():.7g}: of logits, take the softmax first'
@@ -137,7 +140,9 @@ def of_probabilities(
         brier = squares.clamp(min=0).sum(dtype=torch.float64)
     if 'classes' in wanted:
         listed = probs >= floor
-        klass, column = listed.nonzero().unbind(1)
+        index = places_of(listed.flatten())
+        klass = index.div(max(probs.shape[1], 1), rounding_mode='floor')
+        column = index - klass * probs.shape[1]
         classes = ClassProbabilities(
             floor,
             probs.shape[1],

@@ -86,6 +86,7 @@ def draw_boundary_curves(curves: Sequence[BoundaryCurve]) -> Figure:
     for axes in lower:
         axes.bar(range(len(filled)), 100 * counts / counts.sum(), color=GREY, width=0.7)
         axes.set_xticks(range(len(filled)), [RANGE_NAMES[i] for i in filled])
+        axes.tick_params(axis='x', labelsize=7)
         axes.set_xlabel('distance from the nearest boundary (pixels)')
     lower[0].set_ylabel('pixels (%)')
     upper[0].set_ylabel('ECE (%)')
@@ -95,7 +96,7 @@ def draw_boundary_curves(curves: Sequence[BoundaryCurve]) -> Figure:
         axes.grid(True, axis='y', linewidth=0.4, alpha=0.5)
         axes.set_axisbelow(True)
         axes.spines[['top', 'right']].set_visible(False)
-        axes.tick_params(labelsize=8)
+        axes.tick_params(axis='y', labelsize=8)
     handles = [
         Line2D([], [], color=_colour(index), marker=_marker(index), label=_label(curve))
         for index, curve in enumerate(curves)
