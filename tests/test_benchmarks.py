@@ -41,7 +41,7 @@ def test_metrics_prints_ratios_and_memory(capsys, monkeypatch):
     assert len(rows) == 4
     assert all(float(row[1]) > 0 for row in rows)
     assert any(line.startswith('| 30 samples of 20 classes |') for line in lines)
-    assert len(module['growth_of_images'](['ECE'], 'paper', '3x20x30', (1, 9))) == 2
+    assert len(module['growth_of_images'](['ECE'], {}, '3x20x30', (1, 9))) == 2
 
 
 def test_intervals_prints_how_often_they_hold(capsys, monkeypatch):

@@ -2,6 +2,7 @@
 
 tools/visualize.py reliability work_dirs/ce/digits work_dirs/mbls/digits --out diagram.pdf
 tools/visualize.py risk work_dirs/ce/digits work_dirs/mbls/digits --overlay --out risk.png
+tools/visualize.py boundary work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out curve.png
 tools/visualize.py maps work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out maps.png
 tools/visualize.py worst work_dirs/mbls/digit_scenes --out worst.png
 """
@@ -18,8 +19,9 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     )
     parser.add_argument(
         'kind',
-        choices=['reliability', 'risk', 'maps', 'worst'],
-        help='reliability diagrams; risk–coverage curves; the images that all runs have drawn, '
+        choices=['reliability', 'risk', 'boundary', 'maps', 'worst'],
+        help='reliability diagrams; risk–coverage curves; ECE against the distance from the '
+        'nearest boundary, of tests with per_distance=True; the images that all runs have drawn, '
         "below one another; or each run's worst-calibrated images",
     )
     parser.add_argument('runs', nargs='+', help='work dirs, or the .npz or .json files in them')
@@ -50,6 +52,8 @@ def main() -> None:
             )
         elif args.kind == 'risk':
             figure = run_plots.risk_coverage_figure(args.runs, names, overlay=args.overlay)
+        elif args.kind == 'boundary':
+            figure = run_plots.boundary_curve_figure(args.runs, names)
         else:
             figure = run_plots.confidence_map_figure(args.runs, names, worst=args.kind == 'worst')
         Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)

@@ -94,7 +94,7 @@ def kept_statistics(metrics: list[CalibrationMetric]) -> dict[str, CalibrationSt
             *(metric.ignore_index, metric.boundary_width),
         )
         if options in by_options:
-            by_options[options].metrics |= metric.statistics.metrics
+            by_options[options].complete(metric.statistics)
             continue
         protocol = f'_{metric.protocol}' if metric.protocol != 'pooled' else ''
         first = f'{metric.prefix}{protocol}'.replace('/', '_')

@@ -35,13 +35,15 @@ class ReliabilityDiagramHook(DrawingHook):
         equal_mass: Bins of equal count in place of equal width.
         zoom: The part of both axes, in percent, to enlarge in an inset.
         risk_coverage: Draw the risk–coverage curve too, as ``risk_coverage_test`` and so on.
+        boundary_curve: Draw ECE against the distance from the nearest boundary too, as
+            ``boundary_curve_test`` and so on, of metrics with ``per_distance=True``.
         splits: After which evaluations: ``'val'``, ``'test'`` or both; none turns the hook off.
         name: Heads the figure; the name of the experiment, such as ``mbls/digits``, if None.
 
     Raises:
         TypeError: If `num_bins` is no integer.
         ValueError: If an option is outside its range; before an evaluation, if its evaluator has
-            no ``CalibrationMetric``.
+            no ``CalibrationMetric``, or `boundary_curve` none with ``per_distance=True``.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class ReliabilityDiagramHook(DrawingHook):
         equal_mass: bool = False,
         zoom: tuple[float, float] | None = None,
         risk_coverage: bool = False,
+        boundary_curve: bool = False,
         splits: tuple[str, ...] = tuple(SPLIT_NAMES),
         name: str | None = None,
     ) -> None:
@@ -66,6 +69,7 @@ class ReliabilityDiagramHook(DrawingHook):
         self.equal_mass = equal_mass
         self.zoom = zoom
         self.risk_coverage = risk_coverage
+        self.boundary_curve = boundary_curve
         self.splits = splits
         self.name = name
 
@@ -89,13 +93,21 @@ class ReliabilityDiagramHook(DrawingHook):
             self._add_diagrams(runner, runner.test_evaluator, 'test')
 
     def _keep_statistics(self, evaluator) -> None:
-        for metric in calibration_metrics(evaluator, self):
+        metrics = calibration_metrics(evaluator, self)
+        if self.boundary_curve and not any(metric.per_distance for metric in metrics):
+            raise ValueError(
+                f'{type(self).__name__}(boundary_curve=True) draws what a CalibrationMetric with '
+                'per_distance=True has measured, and the evaluator has none: give it that option'
+            )
+        for metric in metrics:
             metric.keep_statistics = True
             metric.reset()  # an evaluation before may have been broken off
 
     def _add_diagrams(self, runner: Runner, evaluator, loop: str) -> None:
         # matplotlib takes a while to import, and a training may never need it.
         from mmcalib.visualization import (
+            boundary_curve_of,
+            draw_boundary_curves,
             draw_reliability,
             draw_risk_coverage,
             reliability_of,
@@ -122,6 +134,9 @@ class ReliabilityDiagramHook(DrawingHook):
             if self.risk_coverage:
                 curve = risk_coverage_of(statistics, heading)
                 figures['risk_coverage'] = draw_risk_coverage([curve])
+            if self.boundary_curve and statistics.distance_bins is not None:
+                curve = boundary_curve_of(statistics, heading)
+                figures['boundary_curve'] = draw_boundary_curves([curve])
             for kind, figure in figures.items():
                 runner.visualizer.add_image(
                     f'{kind}_{split}{suffix}', to_rgb(figure), self.evaluated_step(runner, loop)

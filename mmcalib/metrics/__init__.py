@@ -4,8 +4,6 @@ from mmcalib.metrics.array_functions import (
     accuracy,
     adaptive_calibration_error,
     average_calibration_error,
-    brier_score,
-    classwise_calibration_error,
     debiased_calibration_error,
     expected_calibration_error,
     maximum_calibration_error,
@@ -23,8 +21,21 @@ from mmcalib.metrics.bin_estimates import (
     binned_resolution,
     binned_uncertainty,
 )
-from mmcalib.metrics.bin_tables import classwise_bins, equal_mass_bins, equal_width_bins
+from mmcalib.metrics.bin_tables import equal_mass_bins, equal_width_bins
+from mmcalib.metrics.brier_array_functions import (
+    brier_score,
+    confidence_reliability,
+    confidence_resolution,
+    confidence_uncertainty,
+)
 from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
+from mmcalib.metrics.classwise_array_functions import (
+    classwise_adaptive_calibration_error,
+    classwise_calibration_error,
+    predicted_class_calibration,
+    thresholded_adaptive_calibration_error,
+)
+from mmcalib.metrics.classwise_bins import classwise_bins
 from mmcalib.metrics.confidence_cells import ConfidenceCells
 from mmcalib.metrics.errors_of_bins import (
     binned_accuracy,
@@ -100,8 +111,12 @@ __all__ = [
     'cells_fpr',
     'cells_risk',
     'cells_smooth_error',
+    'classwise_adaptive_calibration_error',
     'classwise_bins',
     'classwise_calibration_error',
+    'confidence_reliability',
+    'confidence_resolution',
+    'confidence_uncertainty',
     'coverage_at_risk',
     'debiased_calibration_error',
     'equal_mass_bins',
@@ -115,8 +130,10 @@ __all__ = [
     'mean_confidence',
     'negative_log_likelihood',
     'overconfidence_error',
+    'predicted_class_calibration',
     'risk_at_coverage',
     'risk_coverage_curve',
     'root_mean_square_calibration_error',
     'smooth_calibration_error',
+    'thresholded_adaptive_calibration_error',
 ]

@@ -2,7 +2,8 @@
 
 Each function takes probabilities ``(N, K)`` of N predictions and K classes with their true labels
 ``(N,)``, or, where that suffices, confidences ``conf=`` and whether they came true ``correct=``.
-None takes logits: take their softmax first.
+None takes logits: take their softmax first. Others are in ``classwise_array_functions.py``,
+``brier_array_functions.py`` and ``selective_array_functions.py``.
 """
 
 from __future__ import annotations
@@ -225,20 +226,6 @@ def average_calibration_error(
     return measure('ACE', probs, labels, conf, correct, num_bins=num_bins)
 
 
-def classwise_calibration_error(probs: Array, labels: Array, *, num_bins: int = 15) -> float:
-    r"""Return the class-wise ECE, in percent: the mean over classes of their probability's ECE.
-
-    .. math:: \frac1K \sum_k \sum_b \frac{n_{bk}}{n} \left| \mathrm{freq}_{bk} - p_{bk} \right|
-
-    >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
-    >>> round(classwise_calibration_error(probs, np.array([0, 1, 1, 0]), num_bins=2), 6)
-    25.0
-
-    Arguments and errors are those of :func:`expected_calibration_error`.
-    """
-    return measure('ClasswiseECE', probs, labels, num_bins=num_bins)
-
-
 def negative_log_likelihood(probs: Array, labels: Array) -> float:
     r"""Return the mean of :math:`-\log p_y` of the true classes y, in nats.
 
@@ -252,17 +239,6 @@ def negative_log_likelihood(probs: Array, labels: Array) -> float:
     Arguments and errors are those of :func:`expected_calibration_error`.
     """
     return measure('NLL', probs, labels)
-
-
-def brier_score(probs: Array, labels: Array) -> float:
-    r"""Return the mean of :math:`\sum_k (p_k - [k = y])^2`, which lies between 0 and 2.
-
-    >>> brier_score(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([0, 0]))
-    1.25
-
-    Arguments and errors are those of :func:`expected_calibration_error`.
-    """
-    return measure('Brier', probs, labels)
 
 
 def accuracy(probs: Array, labels: Array) -> float:
@@ -305,7 +281,7 @@ def measure(
     if probs is None:
         state.update(_read_confidences(conf, correct))
     else:
-        probs, labels, smallest = _read_probabilities(probs, labels)
+        probs, labels, smallest = read_probabilities(probs, labels)
         options = dict(wanted=state.wanted, floor=state.floor, smallest=smallest)
         # Of no predictions too there is one piece.
         step = max(PIECE // probs.shape[1], 1)
@@ -315,7 +291,7 @@ def measure(
     return state.compute()[name]
 
 
-def _read_probabilities(probs: Array, labels: Array) -> tuple[Tensor, Tensor, float]:
+def read_probabilities(probs: Array, labels: Array) -> tuple[Tensor, Tensor, float]:
     """Return checked probabilities and labels, and what a probability of 0 counts as."""
     probs, labels = _numbers('probs', probs), _tensor('labels', labels)
     if probs.ndim != 2 or labels.shape != probs.shape[:1] or not probs.shape[1]:

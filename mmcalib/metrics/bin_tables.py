@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bin_conventions import MMCALIB, Convention, proportional_positions
-from mmcalib.metrics.predictions import ClassProbabilities, of_probabilities
+from mmcalib.metrics.predictions import places_of
+
+# Predictions for which it pays to look at those of the last bin first.
+MANY = 1 << 12
 
 
 def equal_width_bins(
@@ -28,60 +31,22 @@ def equal_width_bins(
         ``(3, B)`` float64 table: count, correct, sum of confidences.
     """
     size = convention.num_columns(num_bins)
-    return table_of(convention.bin_of(conf, num_bins), conf, correct, size)
-
-
-def classwise_bins(
-    probs: Tensor, label: Tensor, num_bins: int, *, convention: Convention = MMCALIB
-) -> Tensor:
-    """Count, for every class, the probabilities that it was given in bins of equal width.
-
-    Args:
-        probs: ``(K, M)`` probabilities.
-        label: ``(M,)`` true classes.
-        num_bins: B.
-        convention: As for :func:`equal_width_bins`.
-
-    Returns:
-        ``(3, K, B)`` float64 table: count, how many are of that class, sum of probabilities.
-    """
-    prediction = of_probabilities(probs, label, wanted={'classes'}, floor=floor_of(num_bins))
-    size = convention.num_columns(num_bins)
-    table = torch.zeros(3, len(probs), size, dtype=torch.float64)
-    return add_classes(table, prediction.classes, num_bins, convention=convention)
+    if len(conf) < MANY or convention != MMCALIB:
+        return table_of(convention.bin_of(conf, num_bins), conf, correct, size)
+    # A trained network is mostly sure: what lies in the last bin need not be sorted into it, which
+    # takes 0.6 ms in place of 2.0 of 375 x 500 pixels.
+    rest = places_of(conf <= 1 - floor_of(num_bins))
+    few, right = conf.index_select(0, rest), correct.index_select(0, rest)
+    table = table_of(convention.bin_of(few, num_bins), few, right, size)
+    table[0, -1] += len(conf) - len(few)
+    table[1, -1] += correct.count_nonzero() - right.count_nonzero()
+    table[2, -1] += conf.sum(dtype=torch.float64) - few.sum(dtype=torch.float64)
+    return table
 
 
 def floor_of(num_bins: int) -> float:
     """Return what a probability that is not in the first bin is above, under any convention."""
     return (1 - 1e-5) / num_bins
-
-
-def add_classes(
-    table: Tensor,
-    classes: ClassProbabilities,
-    num_bins: int,
-    *,
-    convention: Convention = MMCALIB,
-) -> Tensor:
-    """Count the probabilities of all classes in a ``(3, K, B)`` table, in place, and return it.
-
-    Args:
-        table: As :func:`classwise_bins` returns it.
-        classes: With a floor of at most :func:`floor_of` the bins.
-        num_bins: B.
-        convention: As for :func:`equal_width_bins`.
-    """
-    _, num_classes, size = table.shape
-    index = classes.klass * size + convention.bin_of(classes.prob, num_bins)
-    listed = table_of(index, classes.prob, classes.is_label, num_classes * size)
-    listed = listed.view(table.shape)
-    table += listed
-    # What is not listed is in the first bin.
-    count, labels, _ = listed.sum(dim=2)
-    table[0, :, 0] += classes.count - count
-    table[1, :, 0] += classes.labels - labels
-    table[2, :, 0] += classes.below
-    return table
 
 
 def equal_mass_bins(table: Tensor, num_bins: int) -> Tensor:
@@ -119,18 +84,11 @@ def bins_between(table: Tensor, positions: Tensor) -> Tensor:
 
 def add_to(table: Tensor, index: Tensor, conf: Tensor, correct: Tensor) -> Tensor:
     """Count predictions in the columns of a ``(3, C)`` table, in place, and return it."""
-    conf, size = conf.double(), table.shape[1]
-    if len(index) < size:  # make nothing as large as the table
-        table[0].scatter_add_(0, index, torch.ones_like(conf))
-        table[1].scatter_add_(0, index, correct.double())
-        table[2].scatter_add_(0, index, conf)
-        return table
-    # One count for right and wrong. Adding a boolean to integers would take three times as long.
-    both = index.mul(2).add_(correct.long())
-    wrong, right = torch.bincount(both, minlength=2 * size).view(-1, 2).unbind(1)
-    table[0] += wrong + right
-    table[1] += right
-    table[2] += torch.bincount(index, weights=conf, minlength=size)
+    # Into the table itself: torch.bincount would make others as large.
+    conf = conf.double()
+    table[0].scatter_add_(0, index, torch.ones_like(conf))
+    table[1].scatter_add_(0, index, correct.double())
+    table[2].scatter_add_(0, index, conf)
     return table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mmcalib.argument_checks import check_integer
 from mmcalib.distributed import warn_if_models_differ
+from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.mergeable_state import CalibrationState
 from mmcalib.metrics.metric_definitions import OfBins, OfMean, definition_of
 from mmcalib.metrics.predictions import Prediction
@@ -24,6 +25,7 @@ from mmcalib.metrics.sampler_padding import SamplerPadding
 from mmcalib.metrics.saved_statistics import CalibrationStatistics, check_suffix
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.metrics.shared_reader import SharedReader
+from mmcalib.metrics.stratified_bins import stratum_text
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
@@ -77,6 +79,11 @@ class CalibrationMetric(BaseMetric):
             no intervals.
         num_bootstrap: How many times the images are drawn again.
         seed: Of these draws.
+        per_class: Also print a table of ECE, accuracy, mean confidence and count of the predictions
+            of each class, over all that the protocol has together; NaN for classes that are never
+            predicted. It is kept in ``statistics``.
+        per_distance: Likewise for the pixels 1, 2, 3–4, 5–8, … from the nearest boundary, which is
+            that of the protocol ``'boundary'``. For segmentation.
         out_file: A ``.json`` or ``.npz`` file, written at each evaluation, for the
             :class:`~mmcalib.metrics.saved_statistics.CalibrationStatistics`.
         collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
@@ -106,6 +113,8 @@ class CalibrationMetric(BaseMetric):
         confidence_interval: float | None = None,
         num_bootstrap: int = 1000,
         seed: int = 0,
+        per_class: bool = False,
+        per_distance: bool = False,
         out_file: str | None = None,
         collect_device: str = 'cpu',
         prefix: str | None = None,
@@ -121,6 +130,8 @@ class CalibrationMetric(BaseMetric):
         self.confidence_interval = confidence_interval
         self.num_bootstrap = check_integer('num_bootstrap', num_bootstrap)
         self.seed = seed
+        self.per_class = per_class
+        self.per_distance = per_distance
         self.out_file = out_file
         self.keep_statistics = out_file is not None
         self.statistics: CalibrationStatistics | None = None
@@ -167,6 +178,8 @@ class CalibrationMetric(BaseMetric):
             convention=self.convention,
             protocol=self.protocol,
             keep_cells=self.keep_statistics,
+            per_class=self.per_class,
+            per_distance=self.per_distance,
         )
 
     def _count(self, samples: list[tuple[int, Prediction]]) -> None:
@@ -175,10 +188,10 @@ class CalibrationMetric(BaseMetric):
 
     def _read(self, sample: dict) -> Prediction:
         name = self._name(sample)
-        if self.protocol != 'pooled' and 'pred_score' in sample:
+        if 'pred_score' in sample and (self.protocol != 'pooled' or self.per_distance):
+            option = 'per_distance' if self.per_distance else f'protocol {self.protocol!r}'
             raise ValueError(
-                f'protocol {self.protocol!r} is for segmentation, and {name} is '
-                "a classifier's: leave it out"
+                f"{option} is for segmentation, and {name} is a classifier's: leave it out"
             )
         return self._reader.read(sample, name)
 
@@ -194,6 +207,8 @@ class CalibrationMetric(BaseMetric):
             ValueError: If more were evaluated than a sampler repeats.
         """
         warn_if_models_differ()
+        if not self._padding.num_samples:
+            self._state = self._new_state()  # as on the ranks that have samples
         try:
             self._count(self._padding.close(size))
             # One item of each rank, so nothing is cut off; mmengine gathers them.
@@ -211,8 +226,10 @@ class CalibrationMetric(BaseMetric):
         count = state.num_predictions
         self._log(count, state.num_images)
         values = state.compute()
+        classes = self._log_strata(state)
         if self.keep_statistics:
             self.statistics = state.statistics(dict(values))
+            self.statistics.classes = classes
             if self.out_file is not None:
                 self.statistics.save(self.out_file)
         if self.confidence_interval is not None and count > 0:
@@ -259,10 +276,27 @@ class CalibrationMetric(BaseMetric):
                 level=logging.WARNING,
             )
 
+    def _log_strata(self, state: CalibrationState) -> list[str] | None:
+        """Print the tables of classes and distances, and return the names of the classes."""
+        bins, distances, classes = state.class_bins(), state.distance_bins(), None
+        if bins is not None:
+            classes = class_names(self.dataset_meta, bins.shape[1])
+            print_log(f'\n{stratum_text(bins, classes, "predicted class")}', logger='current')
+        if distances is not None:
+            text = stratum_text(distances, RANGE_NAMES, 'pixels from a boundary')
+            print_log(f'\n{text}', logger='current')
+        return classes
+
     def _name(self, sample: dict) -> str:
         if sample.get('img_path'):
             return str(sample['img_path'])
         return f'sample {sample.get("sample_idx", self._padding.place)}'
+
+
+def class_names(dataset_meta: Mapping | None, count: int) -> list[str]:
+    """Return the names of so many classes, their numbers where a data set names others."""
+    names = (dataset_meta or {}).get('classes') or ()
+    return [str(name) for name in (names if len(names) == count else range(count))]
 
 
 @METRICS.register_module()

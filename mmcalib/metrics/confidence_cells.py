@@ -145,4 +145,4 @@ def cell_of(conf: Tensor, bits: int) -> Tensor:
     code = (1 - conf).float().view(torch.int32) >> (23 - bits)
     # Of cells that ascend in 1 - confidence, the first is confidence 1.
     lowest = ((127 - OCTAVES) << bits) - 1
-    return size - 1 - (code - lowest).clamp_(0, size - 1).long()
+    return code.sub_(lowest).clamp_(0, size - 1).neg_().add_(size - 1).long()

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from mmcalib.argument_checks import at_least_single, check_labels
+from mmcalib.metrics.boundary_distance import distance_ranges
 from mmcalib.metrics.predictions import (
     SUM_TOLERANCE,
     Prediction,
     check_probabilities,
     of_logits,
     of_probabilities,
+    places_of,
     smallest_probability,
 )
 
@@ -50,16 +52,16 @@ def read_prediction(
     Raises:
         ValueError: For NaN or infinite predictions, scores that are not probabilities, labels out
             of range, sizes that differ, logits that the prediction did not come from (test-time
-            augmentation), a region of a sample that has no pixels, or a sample that lacks one of
-            the keys above. Each names the sample.
+            augmentation), a region or distance of a sample that has no pixels, or a sample that
+            lacks one of the keys above. Each names the sample.
     """
     if 'seg_logits' in sample:
         return _read_segmentation(sample, ignore_index, name, wanted, floor, region)
     if 'pred_score' in sample:
-        if region is not None:
+        if region is not None or 'distance' in wanted:
             raise ValueError(
-                f"{name} is a classifier's, which has one prediction and no pixels: only the "
-                "protocol 'pooled' makes sense"
+                f"{name} is a classifier's, which has one prediction and no pixels: neither a "
+                "protocol other than 'pooled' nor a distance from the boundary makes sense"
             )
         return _read_classification(sample, name, wanted, floor)
     raise ValueError(
@@ -231,12 +233,17 @@ def _read_segmentation(
     valid = label != ignore_index
     if region is not None:
         valid &= region(label)
+    distance = None
+    if 'distance' in wanted:
+        distance = distance_ranges(label).flatten().index_select(0, places_of(valid.flatten()))
+        distance = distance.cpu()
     label = torch.where(valid, label, 0).long().flatten()
     check_labels(label, max(len(logits), 2), name=name, hint=LABELS_HINT)
     logits, predicted, valid = logits.flatten(1), predicted.long().flatten(), valid.flatten()
     if len(logits) == 1:
         _check_finite(logits, name, 'seg_logits')
-        return _of_binary_head(logits[0], predicted, label, valid, name, raw.dtype, wanted, floor)
+        found = _of_binary_head(logits[0], predicted, label, valid, name, raw.dtype, wanted, floor)
+        return found._replace(distance=distance)
     reading = of_logits(logits, predicted, label, valid, wanted=wanted, floor=floor)
     if not reading.finite:
         _check_finite(logits, name, 'seg_logits')
@@ -246,7 +253,7 @@ def _read_segmentation(
             'pixels. Under test-time augmentation mmseg keeps the logits of the last augmentation '
             'only, whose calibration error would say nothing about the prediction: test without it'
         )
-    return reading.prediction
+    return reading.prediction._replace(distance=distance)
 
 
 def _of_binary_head(

@@ -87,7 +87,7 @@ def binned_classwise_error(table: Tensor) -> Tensor:
     The published code leaves out classes above the largest label seen.
 
     Args:
-        table: ``(3, K, B)`` of :func:`~mmcalib.metrics.bin_tables.classwise_bins`.
+        table: ``(3, K, B)`` of :func:`~mmcalib.metrics.classwise_bins.classwise_bins`.
     """
     return binned_calibration_error(table.movedim(0, 1)).mean()
 

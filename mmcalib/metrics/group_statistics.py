@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bin_conventions import Convention
-from mmcalib.metrics.bin_tables import add_classes
+from mmcalib.metrics.classwise_bins import ClasswiseBins
 from mmcalib.metrics.classwise_cells import LEAST_BITS, ClasswiseCells
 from mmcalib.metrics.confidence_cells import ConfidenceCells
 from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, OfClasses
@@ -43,7 +43,7 @@ class GroupStatistics:
         self._convention = convention
         self.num_images = 0
         self._classwise = classwise
-        self._classes: Tensor | None = None
+        self._class_bins: ClasswiseBins | None = None
         self._floors = floors
         self._few_cells = few_cells
         self._class_cells: dict[float, ClasswiseCells] = {}
@@ -54,13 +54,11 @@ class GroupStatistics:
         if self.cells is not None:
             self.cells.add(conf, correct)
         if self._classwise:
-            if self._classes is None:
-                size = self._convention.num_columns(self._num_bins)
-                shape = 3, len(prediction.classes.labels), size
-                self._classes = torch.zeros(shape, dtype=torch.float64)
-            add_classes(
-                self._classes, prediction.classes, self._num_bins, convention=self._convention
-            )
+            if self._class_bins is None:
+                self._class_bins = ClasswiseBins(
+                    len(prediction.classes.labels), self._num_bins, convention=self._convention
+                )
+            self._class_bins.add(prediction.classes)
         for floor in self._floors:
             if floor not in self._class_cells:
                 bits = LEAST_BITS if self._few_cells else None
@@ -74,9 +72,11 @@ class GroupStatistics:
         self.num_images += other.num_images
         if self.cells is not None:
             self.cells.merge(other.cells)
-        if other._classes is not None:
-            classes = 0 if self._classes is None else self._classes
-            self._classes = classes + other._classes
+        if other._class_bins is not None:
+            if self._class_bins is None:
+                self._class_bins = copy.deepcopy(other._class_bins)
+            else:
+                self._class_bins.merge(other._class_bins)
         for floor, cells in other._class_cells.items():
             own = self._class_cells.get(floor)
             self._class_cells[floor] = copy.deepcopy(cells) if own is None else own.merge(cells)
@@ -87,7 +87,8 @@ class GroupStatistics:
         found = []
         for definition in definitions:
             if isinstance(definition, OfClasses):
-                value, bound = definition.value(self._classes, self._convention), torch.nan
+                table = self._class_bins and self._class_bins.table()
+                value, bound = definition.value(table, self._convention), torch.nan
             elif isinstance(definition, OfClassCells):
                 cells = self._class_cells.get(definition.floor)
                 value = bound = torch.nan

@@ -13,6 +13,7 @@ from mmcalib.argument_checks import check_choice, check_integer
 from mmcalib.metrics.bin_conventions import CONVENTIONS
 from mmcalib.metrics.bin_tables import equal_width_bins, floor_of
 from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
+from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.confidence_cells import ConfidenceCells, condense
 from mmcalib.metrics.group_statistics import GroupStatistics
 from mmcalib.metrics.growing_array import GrowingArray
@@ -29,6 +30,7 @@ from mmcalib.metrics.metric_definitions import (
 from mmcalib.metrics.predictions import Prediction
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.metrics.stratified_bins import StratifiedBins
 
 # There may be cells for each batch of images: few confidences are kept as they are, and many in
 # cells of 1 % of their distance from 1.
@@ -56,6 +58,8 @@ class CalibrationState:
         protocol: Name of the segmentation protocol, which says what errors are averaged over; its
             region is up to the predictions.
         keep_cells: Keep the cells that diagrams of any number of bins are drawn from.
+        per_class: Count the predictions of each class apart, all that the protocol has together.
+        per_distance: Likewise those in each range of distance from a boundary.
         exact_limit: Up to how many confidences AECE is exact; a million if None.
 
     Raises:
@@ -71,6 +75,8 @@ class CalibrationState:
         convention: str = 'mmcalib',
         protocol: str = 'pooled',
         keep_cells: bool = False,
+        per_class: bool = False,
+        per_distance: bool = False,
         exact_limit: int | None = None,
     ) -> None:
         metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
@@ -89,6 +95,8 @@ class CalibrationState:
             convention=convention,
             protocol=protocol,
             keep_cells=keep_cells,
+            per_class=per_class,
+            per_distance=per_distance,
             exact_limit=exact_limit,
         )
         self.metrics = metrics
@@ -115,6 +123,11 @@ class CalibrationState:
             self._groups[0] = self._new_group()
         elif keep_cells:
             self._all_cells = ConfidenceCells(exact_limit=exact_limit)
+        # By what each prediction has of them.
+        strata = {'predicted': per_class, 'distance': per_distance}
+        self._strata = {
+            name: StratifiedBins(num_bins, self._convention) for name in strata if strata[name]
+        }
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -125,7 +138,7 @@ class CalibrationState:
             found.add('classes')
         if self._convention.positive_of_two:
             found.add('predicted')
-        return frozenset(found)
+        return frozenset(found.union(self._strata))
 
     @property
     def floor(self) -> float:
@@ -170,6 +183,11 @@ class CalibrationState:
         self._rows.append(torch.cat(row)[None])
         if self._all_cells is not None:
             self._all_cells.add(conf, correct)
+        for name, bins in self._strata.items():
+            if getattr(prediction, name) is None:
+                raise ValueError(f'predictions lack `{name}`: read them with all that is `wanted`')
+            number = prediction.num_classes if name == 'predicted' else len(RANGE_NAMES)
+            bins.add(getattr(prediction, name), number, prediction.conf, prediction.correct)
         return self
 
     def merge(self, other: CalibrationState) -> CalibrationState:
@@ -190,6 +208,8 @@ class CalibrationState:
             self._closed[key] = values
         if self._all_cells is not None:
             self._all_cells.merge(other._all_cells)
+        for name, bins in self._strata.items():
+            bins.merge(other._strata[name])
         return self
 
     def compute(self) -> dict[str, float]:
@@ -254,7 +274,19 @@ class CalibrationState:
             num_bins=self.num_bins,
             cells=condense(cells.table()),
             image_bins=bins if len(bins) else None,
+            class_bins=self.class_bins(),
+            distance_bins=self.distance_bins(),
         )
+
+    def class_bins(self) -> Tensor | None:
+        """Return the ``(3, K, B)`` bins of the predictions of each class, None if not counted."""
+        bins = self._strata.get('predicted')
+        return bins and bins.table
+
+    def distance_bins(self) -> Tensor | None:
+        """Return the ``(3, D, B)`` bins of each range of distance, None if not counted."""
+        bins = self._strata.get('distance')
+        return bins and bins.table
 
     def bins_of(self, prediction: Prediction) -> Tensor:
         """Return the ``(3, B)`` bins of equal width of an image, which is not counted."""

@@ -47,6 +47,8 @@ class Prediction(NamedTuple):
         nll: The sum of the negative log-likelihoods of the true classes, in nats; float64.
         brier: The sum over predictions and classes of (probability - [is the true class])².
         classes: The probabilities of all classes.
+        distance: ``(M,)`` int64, of pixels: in which range of distance from another label, see
+            :func:`~mmcalib.metrics.boundary_distance.distance_ranges`.
     """
 
     conf: Tensor
@@ -56,10 +58,11 @@ class Prediction(NamedTuple):
     nll: Tensor | None = None
     brier: Tensor | None = None
     classes: ClassProbabilities | None = None
+    distance: Tensor | None = None
 
 
 # What else than confidence and correctness can be asked for.
-WANTED = ('predicted', 'nll', 'brier', 'classes')
+WANTED = ('predicted', 'nll', 'brier', 'classes', 'distance')
 # Pixels whose logits are worked on together: about what the cache of a core holds.
 PIECE_BYTES = 1 << 20
 GPU_PIECE_BYTES = 1 << 26
@@ -72,8 +75,11 @@ SUM_TOLERANCE = 1e-2
 
 def check_range(values: Tensor, name: str) -> None:
     """Raise a ValueError for values that are not from 0 to 1."""
-    outside = ~((values >= 0) & (values <= 1 + TOLERANCE))  # NaN too
-    if outside.any():
+    if not values.numel():
+        return
+    lowest, highest = values.aminmax()
+    if not (lowest >= 0 and highest <= 1 + TOLERANCE):  # NaN too
+        outside = ~((values >= 0) & (values <= 1 + TOLERANCE))
         raise ValueError(
             f'{name} has {int(outside.sum())} of {values.numel()} values outside [0, 1], such as '
             f'{values[outside][0].item():.7g}: of logits, take the softmax first'
@@ -134,7 +140,9 @@ def of_probabilities(
         brier = squares.clamp(min=0).sum(dtype=torch.float64)
     if 'classes' in wanted:
         listed = probs >= floor
-        klass, column = listed.nonzero().unbind(1)
+        index = places_of(listed.flatten())
+        klass = index.div(max(probs.shape[1], 1), rounding_mode='floor')
+        column = index - klass * probs.shape[1]
         classes = ClassProbabilities(
             floor,
             probs.shape[1],
@@ -168,7 +176,8 @@ class SoftmaxReading(NamedTuple):
     Attributes:
         prediction: Of the valid ones.
         finite: Whether all logits are.
-        unexplained: How many predicted classes have not the highest logit.
+        unexplained: How many predicted classes have not the highest logit; unless it is 0 of finite
+            ones, the prediction says nothing.
     """
 
     prediction: Prediction
@@ -204,16 +213,15 @@ def of_logits(
     memory = logits.new_empty(num_classes * min(step, count))
     conf = logits.new_empty(count)
     squares = torch.zeros((), dtype=torch.float64, device=logits.device)
-    unexplained = torch.zeros((), dtype=torch.int64, device=logits.device)
-    checksum = logits.new_zeros(())
+    ends = [logits.new_zeros(())]
     listed = _Listed(num_classes, floor, logits) if 'classes' in wanted else None
     for start in range(0, count, step):
         part = slice(start, start + step)
         piece, kept = logits[:, part], places_of(valid[part])
         exps = memory[: piece.numel()].view(piece.shape)
-        torch.sub(piece, piece.amax(dim=0), out=exps)
-        checksum += exps.sum()  # several times cheaper than a test per value
-        unexplained += exps.gather(0, predicted[None, part]).count_nonzero()
+        torch.sub(piece, piece.gather(0, predicted[None, part]), out=exps)
+        # Cheaper than the highest logits, and NaN if any is.
+        ends += [exps.amax(), exps.amin()]
         total = exps.exp_().sum(dim=0)
         share = torch.reciprocal(total, out=conf[part])  # the highest logit has exp(0)
         if listed is not None:
@@ -227,9 +235,9 @@ def of_logits(
     label_of_valid = label
     if not valid.all():
         kept = places_of(valid)
-        conf, correct, label_of_valid = (
-            plane.index_select(0, kept) for plane in (conf, correct, label)
-        )
+        conf, correct = (plane.index_select(0, kept) for plane in (conf, correct))
+        if listed is not None:
+            label_of_valid = label.index_select(0, kept)
     # Where the prediction is right, the true class has the highest logit. In float64, since at 3e38
     # the difference of two is beyond float32.
     surplus = logits[predicted[wrong], wrong].double() - logits[label[wrong], wrong].double()
@@ -248,7 +256,10 @@ def of_logits(
         brier,
         None if listed is None else listed.result(label_of_valid),
     )
-    finite = checksum.isfinite() or logits.isfinite().all()
+    ends, unexplained = torch.stack(ends), 0
+    finite = ends.isfinite().all() or logits.isfinite().all()
+    if finite and ends.max() > 0:
+        unexplained = logits.gather(0, predicted[None])[0].less(logits.amax(dim=0)).sum()
     return SoftmaxReading(prediction, bool(finite), int(unexplained))
 
 

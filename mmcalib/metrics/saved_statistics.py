@@ -13,6 +13,8 @@ from torch import Tensor
 from mmcalib.metrics.bin_conventions import MMCALIB
 from mmcalib.metrics.bin_tables import equal_mass_bins
 
+TABLES = ('cells', 'image_bins', 'class_bins', 'distance_bins')
+
 
 @dataclass
 class CalibrationStatistics:
@@ -27,6 +29,11 @@ class CalibrationStatistics:
             together: count, correct, sum of confidences. At most some 6,000, none empty.
         image_bins: ``(n, 3, B)`` float64, the bins of equal width of each image, in the order of
             the dataset; None if read from ``.json``, which does not hold them.
+        class_bins: ``(3, K, B)`` float64, those of the predictions of each class; None if they were
+            not counted.
+        classes: Names of the K classes.
+        distance_bins: ``(3, D, B)`` float64, those of the pixels in each range of distance from a
+            boundary, as :mod:`~mmcalib.metrics.boundary_distance` has them; None likewise.
     """
 
     metrics: dict[str, float]
@@ -35,11 +42,21 @@ class CalibrationStatistics:
     num_bins: int
     cells: Tensor
     image_bins: Tensor | None = None
+    class_bins: Tensor | None = None
+    classes: list[str] | None = None
+    distance_bins: Tensor | None = None
 
     @property
     def num_predictions(self) -> int:
         """How many predictions the cells hold."""
         return int(self.cells[0].sum())
+
+    def complete(self, other: CalibrationStatistics) -> None:
+        """Take over what another metric of the same options has measured of the same data."""
+        self.metrics |= other.metrics
+        for name in ('class_bins', 'classes', 'distance_bins'):
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(other, name))
 
     def bins(self, num_bins: int, *, equal_mass: bool = False) -> Tensor:
         """Return a ``(3, B)`` table for a diagram of any number of bins.
@@ -62,17 +79,15 @@ class CalibrationStatistics:
         suffix = check_suffix(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {name: value for name, value in values.items() if value is not None}
+        tables = {name: values.pop(name) for name in TABLES if name in values}
         if suffix == '.json':
-            del values['image_bins']
-            values['cells'] = self.cells.tolist()
-            path.write_text(json.dumps(values))
+            tables.pop('image_bins', None)
+            lists = {name: table.tolist() for name, table in tables.items()}
+            path.write_text(json.dumps(values | lists))
             return
-        tables = {'cells': self.cells.numpy()}
-        if self.image_bins is not None:
-            tables['image_bins'] = self.image_bins.numpy()
-        scalars = {key: value for key, value in values.items() if not torch.is_tensor(value)}
-        scalars.pop('image_bins', None)
-        np.savez_compressed(path, info=json.dumps(scalars), **tables)
+        arrays = {name: table.numpy() for name, table in tables.items()}
+        np.savez_compressed(path, info=json.dumps(values), **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> CalibrationStatistics:
@@ -85,7 +100,9 @@ class CalibrationStatistics:
         try:
             if check_suffix(path) == '.json':
                 values = json.loads(path.read_text())
-                values['cells'] = torch.tensor(values['cells'], dtype=torch.float64).view(3, -1)
+                for name in values.keys() & set(TABLES):
+                    values[name] = torch.tensor(values[name], dtype=torch.float64)
+                values['cells'] = values['cells'].view(3, -1)
                 return cls(**values)
             with np.load(path) as file:
                 values = json.loads(str(file['info']))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from mmcalib.metrics.boundary_distance import boundary
 
 BACKGROUND = 0
 
@@ -34,23 +34,6 @@ class Protocol:
 def foreground(label: Tensor, width: int) -> Tensor:
     """Return where an ``(H, W)`` label map is not background, label 0."""
     return label != BACKGROUND
-
-
-def boundary(label: Tensor, width: int) -> Tensor:
-    """Return which pixels lie within `width` pixels of one with another label.
-
-    The distance counts diagonal steps as one. A change to or from the label that is ignored is a
-    boundary too, since data sets such as VOC draw their outlines with it; the image's edge is not.
-
-    Args:
-        label: ``(H, W)`` labels.
-        width: At least 1.
-    """
-    # Separable windows; of both signs, for the largest and the smallest label.
-    both = torch.stack([label, -label.long()]).float()[None]
-    both = F.max_pool2d(both, (2 * width + 1, 1), stride=1, padding=(width, 0))
-    highest, lowest = F.max_pool2d(both, (1, 2 * width + 1), stride=1, padding=(0, width))[0]
-    return highest != -lowest
 
 
 PROTOCOLS = {

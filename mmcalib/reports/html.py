@@ -13,6 +13,7 @@ from string import Template
 from matplotlib.figure import Figure
 from rich.progress import track
 
+from mmcalib.metrics.stratified_bins import stratum_rows
 from mmcalib.reports import run_plots
 from mmcalib.reports.group_runs import Table
 from mmcalib.reports.output_formats import others_left_out
@@ -41,6 +42,7 @@ figure { margin: 1.5rem 0; overflow-x: auto; }
 figcaption { color: #555; margin-bottom: .4rem; }
 img { max-width: 100%; }
 ul { color: #555; }
+summary { cursor: pointer; }
 </style>
 </head>
 <body>
@@ -60,7 +62,8 @@ def build_page(
 ) -> str:
     """Return a page that needs no other file and no network.
 
-    Each data set and network has its table, the reliability diagrams of one run of each loss, side
+    Each data set and network has its table, those of single classes where a test measured them, the
+    reliability diagrams of one run of each loss, side
     by side and overlaid, and for segmentors the images that those runs share and the worst of each.
     Sweeps below the folders have their curves. What a figure cannot be drawn from, because it is
     missing, broken or not yet far enough, is left out of it and named.
@@ -93,6 +96,7 @@ def build_page(
 def _figures(table: Table) -> tuple[list[str], list[str]]:
     """Return the figures of a table, and notes of what cannot be drawn."""
     statistics, notes = _first_of_each(table, run_plots.read_statistics, 'reliability diagram')
+    by_class = _class_tables(statistics)
     maps, broken = _first_of_each(table, run_plots.read_maps, None)
     notes += broken
     wanted = []
@@ -102,6 +106,14 @@ def _figures(table: Table) -> tuple[list[str], list[str]]:
         wanted.append(('Reliability diagrams, one run each', draw))
     if len(paths) > 1:
         wanted.append(('The same in one panel', partial(draw, overlay=True)))
+    curves = {
+        label: run.path
+        for label, run in statistics.items()
+        if run_plots.read_statistics(run.path).distance_bins is not None
+    }
+    if curves:
+        draw = partial(run_plots.boundary_curve_figure, list(curves.values()), list(curves))
+        wanted.append(('ECE against the distance from the nearest boundary, one run each', draw))
     paths, names = [run.path for run in maps.values()], list(maps)
     if paths:
         draw = partial(run_plots.confidence_map_figure, paths, names)
@@ -116,7 +128,20 @@ def _figures(table: Table) -> tuple[list[str], list[str]]:
             drawn.append(_image(draw(), caption))
         except ValueError as error:
             notes.append(f'Not drawn, {caption[0].lower()}{caption[1:]}: {error}.')
-    return drawn, notes
+    return by_class + drawn, notes
+
+
+def _class_tables(runs: Mapping[str, ReportedRun]) -> list[str]:
+    """Return, for each run that was tested so, the calibration of each predicted class."""
+    tables = []
+    for label, run in runs.items():
+        statistics = run_plots.read_statistics(run.path)
+        if statistics.class_bins is not None:
+            headings, *rows = stratum_rows(statistics.class_bins, statistics.classes)
+            title = escape(f'Each predicted class, one run of {label}')
+            text = _rows(['predicted class', *headings], rows)
+            tables.append(f'<details><summary>{title}</summary>\n{text}\n</details>')
+    return tables
 
 
 def _first_of_each(
@@ -149,11 +174,15 @@ def _first_of_each(
 
 
 def _table(table: Table) -> str:
+    return _rows(header(table), [cells(table, row) for row in table.rows])
+
+
+def _rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     def line(tag: str, texts: Sequence[str]) -> str:
         return f'<tr>{"".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts)}</tr>'
 
-    rows = [line('th', header(table)), *(line('td', cells(table, row)) for row in table.rows)]
-    return '<table>\n' + '\n'.join(rows) + '\n</table>'
+    lines = [line('th', headings), *(line('td', row) for row in rows)]
+    return '<table>\n' + '\n'.join(lines) + '\n</table>'
 
 
 def _list(items: Sequence[str]) -> str:

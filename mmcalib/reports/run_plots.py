@@ -8,10 +8,13 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from mmcalib.metrics import CalibrationStatistics
+from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.reports.results_reader import read_results
 from mmcalib.visualization import (
     ConfidenceMaps,
     ConfidenceView,
+    boundary_curve_of,
+    draw_boundary_curves,
     draw_confidence_maps,
     draw_reliability,
     draw_risk_coverage,
@@ -40,6 +43,12 @@ def read_statistics(path: str | Path) -> CalibrationStatistics:
         raise ValueError(f'{file} cannot be read ({error}): test that run again') from error
     if statistics.cells.ndim != 2 or len(statistics.cells) != 3:
         raise ValueError(f'{file} holds no table of confidences: test that run again')
+    for what, bins, names in (
+        ('classes', statistics.class_bins, statistics.classes),
+        ('distances', statistics.distance_bins, RANGE_NAMES),
+    ):
+        if bins is not None and (bins.ndim != 3 or bins.shape[:2] != (3, len(names or ()))):
+            raise ValueError(f'{file} holds no table of {what}: test that run again')
     return statistics
 
 
@@ -120,6 +129,14 @@ def risk_coverage_figure(
         risk_coverage_of(read_statistics(run), name) for run, name in zip(runs, names, strict=True)
     ]
     return draw_risk_coverage(evaluations, overlay=overlay)
+
+
+def boundary_curve_figure(runs: Sequence[str | Path], names: Sequence[str]) -> Figure:
+    """Draw ECE against the distance from the nearest boundary, all tested runs in one figure."""
+    curves = [
+        boundary_curve_of(read_statistics(run), name) for run, name in zip(runs, names, strict=True)
+    ]
+    return draw_boundary_curves(curves)
 
 
 def confidence_map_figure(

@@ -16,7 +16,10 @@ from mmengine.runner import Runner
 
 from mmcalib import __version__
 from mmcalib.hooks.checkpoint_meta_hook import TRAINED, CheckpointMeta
+from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.metrics import CalibrationMetric
+from mmcalib.metrics.boundary_distance import RANGE_NAMES
+from mmcalib.metrics.stratified_bins import stratum_figures
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS
 from mmcalib.runs.loss_config import main_loss
 from mmcalib.runs.parse_config_text import parse_config
@@ -57,7 +60,8 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
         - ``limit``: to how many samples a smoke run was limited, in training or in the test;
         - ``calibration``: see :func:`describe_calibration`;
         - ``training``: its length, whether it ``finished``, the ``epoch`` of the checkpoint;
-        - ``evaluation``: see :func:`evaluation`.
+        - ``evaluation``: see :func:`evaluation`;
+        - ``per_class`` and ``per_distance``, where they were measured: see :func:`strata`.
     """
     hook = next((hook for hook in runner.hooks if isinstance(hook, CheckpointMeta)), None)
     meta = hook.meta if hook else {}
@@ -79,6 +83,7 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
         'evaluation': evaluation(runner),
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),
         'version': __version__,
+        **strata(runner),
     }
 
 
@@ -131,6 +136,35 @@ def evaluation(runner: Runner) -> dict:
         result |= options
     others = {name: options for names, options in ours if options != ours[0][1] for name in names}
     return {**result, **({'other_metrics': others} if others else {})}
+
+
+def strata(runner: Runner) -> dict:
+    """Return the calibration of each class, and at each distance, that a test has measured.
+
+    Returns:
+        ``per_class`` and ``per_distance``, each with tables by the name of the file of statistics
+        that has their bins, mostly ``calibration``; nothing where none was asked for. A table has
+        the lists ``classes`` or ``pixels``, ``ECE``, ``accuracy``, ``confidence`` and ``count``.
+        None stands for what nothing was predicted of.
+    """
+    metrics = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
+    metrics = [m for m in metrics if m.statistics is not None]  # on other ranks there are none
+    found = {'per_class': {}, 'per_distance': {}}
+    for name, statistics in kept_statistics(metrics).items():
+        if statistics.class_bins is not None:
+            figures = _without_nan(stratum_figures(statistics.class_bins))
+            found['per_class'][name] = {'classes': statistics.classes, **figures}
+        if statistics.distance_bins is not None:
+            figures = _without_nan(stratum_figures(statistics.distance_bins))
+            found['per_distance'][name] = {'pixels': list(RANGE_NAMES), **figures}
+    return {key: tables for key, tables in found.items() if tables}
+
+
+def _without_nan(figures: Mapping[str, list[float]]) -> dict[str, list[float | None]]:
+    return {
+        name: [None if value != value else value for value in values]
+        for name, values in figures.items()
+    }
 
 
 def _metric_options(metric: CalibrationMetric) -> dict:

@@ -1,5 +1,10 @@
 """Figures out of tables and arrays: no runner, no hooks, no pyplot."""
 
+from mmcalib.visualization.boundary_curve import (
+    BoundaryCurve,
+    boundary_curve_of,
+    draw_boundary_curves,
+)
 from mmcalib.visualization.confidence_map import draw_confidence_maps
 from mmcalib.visualization.figure_style import to_rgb
 from mmcalib.visualization.reliability_bands import reliability_of
@@ -14,10 +19,13 @@ from mmcalib.visualization.saved_confidence_maps import ConfidenceMaps, Confiden
 from mmcalib.visualization.sweep_figure import draw_sweeps
 
 __all__ = [
+    'BoundaryCurve',
     'ConfidenceMaps',
     'ConfidenceView',
     'Reliability',
     'RiskCoverage',
+    'boundary_curve_of',
+    'draw_boundary_curves',
     'draw_confidence_maps',
     'draw_reliability',
     'draw_risk_coverage',

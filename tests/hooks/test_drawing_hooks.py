@@ -73,6 +73,49 @@ def test_a_test_of_a_segmentor_leaves_maps_of_the_chosen_and_the_worst(tmp_path)
     assert metrics['calibration/ECE'] >= 0
 
 
+def test_classes_and_distances_are_in_the_results_and_drawn_where_asked(tmp_path):
+    options = {
+        'test_evaluator.1.per_class': True,
+        'test_evaluator.1.per_distance': True,
+        'default_hooks.confidence_map.interval': 0,
+        'default_hooks.confidence_map.worst': 0,
+        'default_hooks.reliability_diagram.boundary_curve': True,
+    }
+    test('digit_scenes', tmp_path, **options)
+    assert drawn(tmp_path) == ['boundary_curve_test_0.png', 'reliability_diagram_test_0.png']
+    content = json.loads((tmp_path / 'results.json').read_text())
+    statistics = CalibrationStatistics.load(tmp_path / 'calibration.npz')
+    by_class = content['per_class']['calibration']
+    assert by_class['classes'] == statistics.classes == ['background', *map(str, range(10))]
+    count, correct, _ = statistics.class_bins.sum(dim=2)
+    assert by_class['count'] == count.tolist() and sum(count) == statistics.num_predictions
+    assert None in by_class['ECE']  # an untrained network predicts few classes
+    for name, expected in zip(by_class['accuracy'], 100 * correct / count, strict=True):
+        assert expected.isnan() if name is None else name == pytest.approx(expected.item())
+    at = content['per_distance']['calibration']
+    assert at['pixels'][:3] == ['1', '2', '3–4'] and sum(at['count']) == sum(count)
+    (log,) = tmp_path.rglob('*.log')
+    assert '| background ' in log.read_text() and '| over 64 ' in log.read_text()
+
+
+def test_classes_of_a_classifier_are_in_the_results(tmp_path):
+    cfg = config('digits', tmp_path)
+    # The second has the options of the first, so they share a file.
+    cfg.test_evaluator = [dict(type='ECE'), dict(type='AECE', per_class=True)]
+    run_test(build_runner(cfg), CHECKPOINT)
+    content = json.loads((tmp_path / 'results.json').read_text())
+    by_class = content['per_class']['calibration']
+    assert len(by_class['classes']) == 10 and sum(by_class['count']) == 11
+    assert 'per_distance' not in content
+    assert CalibrationStatistics.load(tmp_path / 'calibration.npz').classes == by_class['classes']
+
+
+def test_a_curve_of_what_is_not_measured_is_refused(tmp_path):
+    options = {'default_hooks.reliability_diagram.boundary_curve': True}
+    with pytest.raises(ValueError, match=r'boundary_curve=True.*per_distance=True.* has none'):
+        build_runner(config('digit_scenes', tmp_path, **options)).test()
+
+
 def test_chosen_images_and_no_gallery(tmp_path):
     hook = {'indices': [3, 7, 99], 'worst': 0, 'max_images': 5, 'max_size': 16}
     options = {f'default_hooks.confidence_map.{key}': value for key, value in hook.items()}

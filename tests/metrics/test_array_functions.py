@@ -9,7 +9,7 @@ import references
 import torch
 
 from mmcalib import metrics
-from mmcalib.metrics import array_functions, selective_array_functions
+from mmcalib.metrics import array_functions
 
 OF_BOTH = {
     'expected_calibration_error': references.expected_calibration_error,
@@ -19,11 +19,16 @@ OF_BOTH = {
     'overconfidence_error': references.overconfidence_error,
     'debiased_calibration_error': references.debiased_calibration_error,
     'average_calibration_error': references.average_calibration_error,
+    'confidence_reliability': lambda *args: references.brier_parts(*args)[0],
+    'confidence_resolution': lambda *args: references.brier_parts(*args)[1],
 }
 FUNCTIONS = [
     *OF_BOTH,
     'smooth_calibration_error',
+    'confidence_uncertainty',
     'classwise_calibration_error',
+    'classwise_adaptive_calibration_error',
+    'thresholded_adaptive_calibration_error',
     'negative_log_likelihood',
     'brier_score',
 ]
@@ -46,10 +51,10 @@ def draw(n=300, num_classes=5, seed=0):
     return probs, labels
 
 
-@pytest.mark.parametrize('name', [*FUNCTIONS, *SELECTIVE])
+@pytest.mark.parametrize('name', [*FUNCTIONS, *SELECTIVE, 'predicted_class_calibration'])
 def test_examples(name):
-    module = selective_array_functions if name in SELECTIVE else array_functions
-    (test,) = doctest.DocTestFinder().find(getattr(module, name), globs=vars(module).copy())
+    function = getattr(metrics, name)
+    (test,) = doctest.DocTestFinder().find(function, globs=dict(function.__globals__))
     assert test.examples and doctest.DocTestRunner().run(test).failed == 0
 
 
@@ -87,18 +92,59 @@ def test_a_level_outside_of_0_to_1_is_refused():
 
 def test_what_needs_all_classes(monkeypatch):
     probs, labels = draw()
-    rows = range(len(labels))
+    rows, correct = range(len(labels)), probs.argmax(1) == labels
     expected = {
         'classwise_calibration_error': references.classwise_calibration_error(probs, labels),
+        'classwise_adaptive_calibration_error': references.classwise_adaptive_error(probs, labels),
+        'thresholded_adaptive_calibration_error': references.classwise_adaptive_error(
+            probs, labels, threshold=0.01
+        ),
+        'confidence_uncertainty': references.brier_parts(probs.max(1), probs.argmax(1) == labels)[
+            2
+        ],
         'negative_log_likelihood': -np.log(probs[rows, labels]).mean(),
         'brier_score': np.square(probs - np.eye(5)[labels]).sum(1).mean(),
-        'accuracy': 100 * (probs.argmax(1) == labels).mean(),
+        'accuracy': 100 * correct.mean(),
     }
     for piece in (array_functions.PIECE, 50):  # all together, or 10 at a time
         monkeypatch.setattr(array_functions, 'PIECE', piece)
         for name, value in expected.items():
             assert getattr(metrics, name)(probs, labels) == pytest.approx(value, abs=1e-9), name
         assert metrics.mean_confidence(probs) == pytest.approx(100 * probs.max(1).mean())
+
+
+def test_thresholds_and_ties_of_classes():
+    probs = np.array([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])
+    labels = np.array([0, 1, 0, 1])
+    for threshold in (0.0, 0.25, 0.5):
+        value = metrics.thresholded_adaptive_calibration_error(probs, labels, threshold=threshold)
+        expected = references.classwise_adaptive_error(probs, labels, threshold=threshold)
+        assert value == pytest.approx(expected)
+    assert math.isnan(metrics.thresholded_adaptive_calibration_error(probs, labels, threshold=1.0))
+    with pytest.raises(ValueError, match=r'threshold must be in \[0, 1\], got 5'):
+        metrics.thresholded_adaptive_calibration_error(probs, labels, threshold=5)
+    reordered = [2, 0, 3, 1]
+    assert metrics.classwise_adaptive_calibration_error(probs, labels) == pytest.approx(
+        metrics.classwise_adaptive_calibration_error(probs[reordered], labels[reordered])
+    )
+
+
+def test_predicted_classes_of_arrays_are_those_of_the_metric():
+    probs, labels = draw(60)
+    probs[:, 3] = 0  # which is never predicted
+    probs /= probs.sum(axis=1, keepdims=True)
+    found = metrics.predicted_class_calibration(probs, labels, num_bins=10)
+    predicted, conf = probs.argmax(1), probs.max(1)
+    for k in range(5):
+        own = predicted == k
+        assert found['count'][k] == own.sum()
+        assert found['accuracy'][k] == pytest.approx(
+            100 * (labels == k)[own].mean() if own.any() else math.nan, nan_ok=True
+        )
+        if own.any():
+            expected = references.expected_calibration_error(conf[own], (labels == k)[own], 10)
+            assert found['ECE'][k] == pytest.approx(expected)
+    assert math.isnan(found['ECE'][3]) and math.isnan(found['confidence'][3])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mmcalib.metrics import ConfidenceCells, equal_mass_bins, equal_width_bins
+from mmcalib.metrics import bin_tables as module
 from mmcalib.metrics import confidence_cells as cells_module
 
 
@@ -65,3 +66,25 @@ def test_memory_is_constant_above_the_limit():
     assert not cells.exact and cells.count == 1_200_000
     assert cells.table().shape == (3, cells_module.num_cells(cells_module.CELL_BITS))
     assert cells.table()[0].sum() == 1_200_000
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64])
+@pytest.mark.parametrize('num_bins', [1, 2, 15, 400, 10_000])
+def test_many_predictions_are_binned_like_few(num_bins, dtype, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.arange(num_bins + 1, dtype=torch.float64) / num_bins
+    edges = edges[-100:].to(dtype)
+    conf = torch.cat([
+        edges, torch.nextafter(edges, edges + 1), torch.nextafter(edges, edges - 1),
+        torch.rand(5000, generator=generator, dtype=dtype), torch.ones(50, dtype=dtype),
+    ]).clamp(0, 1)  # fmt: skip
+    correct = torch.rand(len(conf), generator=generator) < 0.7
+    for sure in (conf, conf[conf < 1 - 1.0 / num_bins]):  # the second without any in the last bin
+        right = correct[: len(sure)]
+        monkeypatch.setattr(module, 'MANY', 0)
+        found = equal_width_bins(sure, right, num_bins)
+        monkeypatch.setattr(module, 'MANY', len(conf) + 1)
+        expected = equal_width_bins(sure, right, num_bins)
+        assert found[:2].equal(expected[:2])
+        torch.testing.assert_close(found[2], expected[2], rtol=0, atol=1e-9)
+        assert (found[2][found[0] == 0] == 0).all()

@@ -420,12 +420,22 @@ def _rank(rank, world_size, samples, folder):
         cells_module.EXACT_LIMIT = LIMITS[limit]
         share = _shares(samples, world_size, kind)[rank]
         metric = CalibrationMetric(
-            NAMES, protocol=protocol, collect_dir=f'{folder}/{kind}_{limit}_{protocol}'
+            NAMES,
+            protocol=protocol,
+            per_class=True,
+            per_distance=True,
+            collect_dir=f'{folder}/{kind}_{limit}_{protocol}',
         )
-        values[kind, limit, protocol] = evaluate(share, metric, batch=2, size=len(samples))
+        metric.keep_statistics = True
+        found = evaluate(share, metric, batch=2, size=len(samples))
+        values[kind, limit, protocol] = found, strata(metric) if rank == 0 else None
     torch.save(values, f'{folder}/{rank}.pt')
     # No destroy_process_group: in torch 2.6 it can hang once another rank has left.
     torch.distributed.barrier()
+
+
+def strata(metric):
+    return torch.cat([metric.statistics.class_bins, metric.statistics.distance_bins], dim=1)
 
 
 KINDS = ['padded', 'uneven', 'empty']
@@ -437,9 +447,13 @@ def test_any_split_over_ranks(world_size, tmp_path, monkeypatch):
     mp.spawn(_rank, (world_size, samples, str(tmp_path)), nprocs=world_size)
     for rank in range(world_size):
         found = torch.load(tmp_path / f'{rank}.pt', weights_only=False)
-        for (kind, limit, protocol), values in found.items():
+        for (kind, limit, protocol), (values, bins) in found.items():
             if kind == 'empty' and protocol == 'paper':
                 continue  # which images are consecutive depends on the interleaved order
             monkeypatch.setattr(cells_module, 'EXACT_LIMIT', LIMITS[limit])
-            expected = evaluate(samples, CalibrationMetric(NAMES, protocol=protocol))
+            metric = CalibrationMetric(NAMES, protocol=protocol, per_class=True, per_distance=True)
+            metric.keep_statistics = True
+            expected = evaluate(samples, metric)
             assert values == pytest.approx(expected, abs=1e-9), (kind, limit, protocol)
+            if rank == 0:
+                torch.testing.assert_close(bins, strata(metric), rtol=0, atol=1e-9)

@@ -89,8 +89,9 @@ def test_a_region_keeps_its_pixels():
         strict=True,
     ):
         torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other))
-    with pytest.raises(ValueError, match="only the protocol 'pooled'"):
-        read(classified(1)[0], region=lambda label: label > 1)
+    for options in (dict(region=lambda label: label > 1), dict(wanted=['distance'])):
+        with pytest.raises(ValueError, match='which has one prediction and no pixels'):
+            read(classified(1)[0], **options)
 
 
 def test_label_255_of_a_classifier_is_a_class():

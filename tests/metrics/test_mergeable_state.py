@@ -31,7 +31,8 @@ def whole(predictions, *options, **more):
 def test_any_split_in_any_order_is_the_whole(protocol, limit, num_parts, monkeypatch):
     monkeypatch.setattr(cells_module, 'EXACT_LIMIT', limit)
     monkeypatch.setattr(module, 'GROUP_LIMIT', limit)
-    options = dict(protocol=protocol, num_bins=10, keep_cells=True)
+    strata = dict(per_class=True, per_distance=True)
+    options = dict(protocol=protocol, num_bins=10, keep_cells=True, **strata)
     predictions = read(in_patches(11), CalibrationState(NAMES, **options))
     expected = whole(predictions, NAMES, **options)
     rng = random.Random(num_parts)
@@ -49,11 +50,15 @@ def test_any_split_in_any_order_is_the_whole(protocol, limit, num_parts, monkeyp
     assert merged.image_bins().equal(expected.image_bins())
     ours, theirs = (state.statistics({}).cells for state in (merged, expected))
     assert ours == pytest.approx(theirs, abs=1e-9)
+    for name in ('class_bins', 'distance_bins'):
+        ours, theirs = (getattr(state, name)() for state in (merged, expected))
+        assert ours.sum() > 0 and ours == pytest.approx(theirs, abs=1e-9)
     if num_parts != 2:
         return  # intervals are of the same rows, and take long
     drawn = dict(coverage=0.9, num_bootstrap=20)
+    intervals = expected.intervals(**drawn)
     for name, bounds in merged.intervals(**drawn).items():
-        assert bounds == pytest.approx(expected.intervals(**drawn)[name], abs=1e-9)
+        assert bounds == pytest.approx(intervals[name], abs=1e-9)
 
 
 def test_it_is_what_the_registered_metric_computes():

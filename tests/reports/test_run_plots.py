@@ -32,6 +32,15 @@ def statistics(images=20, pixels=30, bins=5, seed=0, **options):
     )
 
 
+def with_strata(saved):
+    """The same, as if its images were of two classes, and its pixels at distances in turn."""
+    parts = saved.image_bins.unflatten(0, (2, -1)).sum(dim=1)
+    saved.class_bins = torch.stack([*parts, torch.zeros_like(parts[0])], dim=1)
+    saved.classes = ['sky', '<road>', 'never']
+    saved.distance_bins = torch.stack([parts[n % 2] * (n != 5) for n in range(8)], dim=1)
+    return saved
+
+
 def view(index):
     pixels = np.full((4, 6), index % 2, np.int16)
     return ConfidenceView(
@@ -47,7 +56,7 @@ def runs(tmp_path):
     for seed, (loss, folder) in enumerate(LOSSES.items()):
         path = tmp_path / folder
         path.mkdir()
-        statistics(seed=seed).save(path / 'calibration.npz')
+        with_strata(statistics(seed=seed)).save(path / 'calibration.npz')
         images = [view(index) for index in ((0, 1) if seed else (1, 2))]
         ConfidenceMaps(images, images[:1], ['sky', 'road']).save(path / 'confidence_maps.npz')
         result = dict(
@@ -122,6 +131,7 @@ def test_only_shared_images_are_put_side_by_side(runs):
         ('reliability', ['--overlay', '--zoom', '80', '100', '--num-bins', '25'], 'a/b.pdf'),
         ('reliability', ['--equal-mass', '--names', 'one', 'two'], 'c.png'),
         ('risk', ['--overlay'], 'r.pdf'),
+        ('boundary', ['--names', 'one', 'two'], 'n.png'),
         ('maps', [], 'd.png'),
         ('worst', [], 'e.svg'),
     ],
@@ -142,6 +152,18 @@ def test_the_tool_says_what_is_missing(tmp_path, monkeypatch, capsys):
         assert message in capsys.readouterr().err
 
 
+def test_strata_of_another_shape_are_refused(runs, tmp_path, monkeypatch, capsys):
+    saved = with_strata(statistics())
+    saved.classes = saved.classes[:2]
+    saved.save(tmp_path / 'calibration.npz')
+    with pytest.raises(ValueError, match='no table of classes: test that run again'):
+        run_plots.read_statistics(tmp_path)
+    statistics().save(tmp_path / 'calibration.npz')
+    with pytest.raises(SystemExit):
+        call_here('visualize.py', 'boundary', tmp_path, '--out', 'x.png', monkeypatch=monkeypatch)
+    assert 'CalibrationMetric(per_distance=True)' in capsys.readouterr().err
+
+
 def test_a_page_needs_nothing_else(runs, tmp_path, monkeypatch):
     rows = [
         dict(value=v, val=[{'mIoU': 50.0, 'calibration/ECE': v}], test=[], chosen=v == 1.0)
@@ -156,7 +178,10 @@ def test_a_page_needs_nothing_else(runs, tmp_path, monkeypatch):
     html = out.read_text()
     for part in ('<h2>demo</h2>', '<td>LS</td>', '3.00', 'Worst-calibrated', '<h2>Sweeps</h2>'):
         assert part in html
-    assert html.count('<img') == html.count('src="data:image/png;base64,') == 6
+    assert html.count('<img') == html.count('src="data:image/png;base64,') == 7
+    assert html.count('<details><summary>Each predicted class, one run of ') == 2
+    assert '<td>&lt;road&gt;</td>' in html and '<td>never</td><td>nan</td>' in html
+    assert 'ECE against the distance from the nearest boundary' in html
     assert 'http' not in html
 
 

@@ -6,32 +6,40 @@ Times are of one image, as ratios to one `max` and one `logsumexp` over its logi
 turns, and each time is the best of its rounds, of CPU time where there is one thread. Memory is
 what a process of its own holds more than before its first image, on Linux. torchmetrics and mmseg
 are optional.
+
+    python tools/benchmarks/metrics.py --threads 1 --sizes --images --classifier 0 0 \\
+        --runs configs/mbls/digit_scenes.py
+
+tests configs with random weights instead, and prints the share of the calibration metrics.
 """
 
 import argparse
 import importlib
 import multiprocessing
 import resource
+import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
+from mmengine.config import DictAction
 
-from mmcalib.metrics import AECE, ECE, CalibrationMetric
+from mmcalib.metrics import AECE, ECE, NAMES, CalibrationMetric
+from mmcalib.runs.load_config import limit_samples, load_config, set_loader_defaults
+from mmcalib.runs.runner import build_runner
 
 SIZES = ('21x375x500', '150x512x683')
 # After so many images memory is read.
-IMAGES = (1, 100, 1200, 5000)
+IMAGES = (1, 100, 1200)
+PROTOCOLS = ('pooled', 'boundary', 'image', 'paper')
 EVERY = ('ECE', 'AECE', 'NLL', 'Brier', 'ClasswiseECE')
-# Metrics, protocol and size of images.
+# Metrics, and other options, of the measurements of memory.
 MEMORY = {
-    'ECE, AECE, NLL': (('ECE', 'AECE', 'NLL'), 'pooled', '21x375x500'),
-    'with Brier, ClasswiseECE': (EVERY, 'pooled', '21x375x500'),
-    'of small images': (EVERY, 'pooled', '21x200x200'),
-    "protocol 'boundary'": (EVERY, 'boundary', '21x200x200'),
-    "protocol 'image'": (EVERY, 'image', '21x200x200'),
-    "protocol 'paper'": (EVERY, 'paper', '21x200x200'),
+    'ECE, AECE, NLL': (EVERY[:3], {}),
+    'with Brier, ClasswiseECE': (EVERY, {}),
+    'every metric, by class and distance': (NAMES, dict(per_class=True, per_distance=True)),
+    **{f"every metric, protocol '{name}'": (NAMES, dict(protocol=name)) for name in PROTOCOLS[1:]},
 }
 
 
@@ -137,9 +145,9 @@ def resident():
     return pages * resource.getpagesize() / 2**20
 
 
-def growth_of_images(names, protocol, size, counts):
+def growth_of_images(names, options, size, counts):
     """Return what a metric's process grows by after so many images."""
-    samples, run = [draw(seed, size) for seed in range(4)], ours(*names, protocol=protocol)
+    samples, run = [draw(seed, size) for seed in range(4)], ours(*names, **options)
     floor(samples[0])
     before, grown = resident(), []
     for number in range(1, max(counts) + 1):
@@ -162,6 +170,40 @@ def growth_of_classifier(num_classes, count):
     return resident() - before, time.process_time() - start
 
 
+def share_of_run(config, limit, options):
+    """Return the seconds of CPU of a test with random weights, and those of its metrics of ours."""
+    cfg = load_config(config, options)
+    limit_samples(cfg, limit)
+    cfg.launcher = 'none'
+    cfg.test_dataloader.update(num_workers=0, persistent_workers=False)
+    if cfg.model.get('backbone', {}).get('init_cfg'):
+        cfg.model.backbone.init_cfg = None
+    set_loader_defaults(cfg)
+    with tempfile.TemporaryDirectory() as folder:
+        cfg.work_dir = folder
+        runner, spent = build_runner(cfg), [0.0]
+        for metric in runner.test_evaluator.metrics:
+            if isinstance(metric, CalibrationMetric):
+                for name in ('process', 'evaluate'):
+                    setattr(metric, name, timed(getattr(metric, name), spent))
+        start = time.process_time()
+        runner.test()
+        return time.process_time() - start, spent[0]
+
+
+def timed(function, spent):
+    """Return the function, which adds the seconds of CPU that it takes to `spent`."""
+
+    def run(*args, **kwargs):
+        start = time.process_time()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            spent[0] += time.process_time() - start
+
+    return run
+
+
 def alone(function, *args):
     """Run a measurement in a new process, which has no free memory of others to use."""
     context = multiprocessing.get_context('spawn')
@@ -175,10 +217,15 @@ def main():
     )
     parser.add_argument('--rounds', type=int, default=12)
     parser.add_argument('--threads', type=int, default=torch.get_num_threads())
-    parser.add_argument('--sizes', nargs='*', default=SIZES, help='of images, for the times')
+    parser.add_argument(
+        '--sizes', nargs='*', default=SIZES, help='of images, the first for the memory too'
+    )
     parser.add_argument('--images', type=int, nargs='*', default=IMAGES, help='for the memory')
     parser.add_argument('--classifier', type=int, nargs=2, default=(10_000, 50_000),
                         metavar=('CLASSES', 'SAMPLES'), help='0 0 for none')  # fmt: skip
+    parser.add_argument('--runs', nargs='*', default=(), metavar='CONFIG', help='to test instead')
+    parser.add_argument('--limit', type=int, default=40, help='samples of each of them')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='of all of them')
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(f'torch {torch.__version__}, {args.threads} threads')
@@ -190,12 +237,22 @@ def main():
         for name, seconds in best.items():
             print(f'| {name} | {1e3 * seconds:.1f} | {seconds / base:.2f} |', flush=True)
     if args.images:
-        print('\n| MiB after so many images |', ' | '.join(f'{n:,}' for n in args.images), '|')
+        print(
+            f'\n| MiB after so many of {SIZES[0].replace("x", "×")} |',
+            ' | '.join(f'{n:,}' for n in args.images),
+            '|',
+        )
         print('|---|' + '--:|' * len(args.images))
-        for name, (names, protocol, size) in MEMORY.items():
-            grown = alone(growth_of_images, names, protocol, size, tuple(args.images))
-            cells = ' | '.join(f'{size:.0f}' for size in grown)
-            print(f'| {name}, {size.replace("x", "×")} | {cells} |', flush=True)
+        for name, (names, options) in MEMORY.items():
+            grown = alone(growth_of_images, names, options, SIZES[0], tuple(args.images))
+            print(f'| {name} | {" | ".join(f"{size:.0f}" for size in grown)} |', flush=True)
+    if args.runs:
+        print('\n| a whole test | seconds of CPU | of the calibration metrics | share |')
+        print('|---|--:|--:|--:|')
+    for config in args.runs:
+        total, own = alone(share_of_run, config, args.limit, args.cfg_options)
+        share = f'{100 * own / total:.1f} %'
+        print(f'| {config}, {args.limit} samples | {total:.1f} | {own:.2f} | {share} |', flush=True)
     if all(args.classifier):
         size, seconds = alone(growth_of_classifier, *args.classifier)
         print('\n| classifier | MiB | seconds of CPU |\n|---|--:|--:|')

@@ -1,0 +1,63 @@
+import pytest
+import torch
+from drawings import table, words
+
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.visualization import (
+    BoundaryCurve,
+    boundary_curve_of,
+    draw_boundary_curves,
+    to_rgb,
+)
+
+
+def distances(seed=0, empty=(6,)):
+    tables = [table(15, n=50 + 100 * i, seed=seed + i) * (i not in empty) for i in range(8)]
+    return torch.stack(tables, dim=1)
+
+
+def statistics(bins, protocol='pooled'):
+    cells = torch.ones(3, 1, dtype=torch.float64)
+    return CalibrationStatistics({}, protocol, 'mmcalib', 15, cells, distance_bins=bins)
+
+
+def test_lines_are_the_figures_of_each_range_that_has_pixels():
+    bins = distances()
+    left, right, *shares = draw_boundary_curves([BoundaryCurve('run', bins)]).axes
+    kept = [i for i in range(8) if i != 6]
+    for place, i in enumerate(kept):
+        count, correct, conf = bins[:, i].sum(dim=-1).tolist()
+        gaps = (bins[1, i] - bins[2, i]).abs().sum().item()
+        assert left.lines[0].get_ydata()[place] == pytest.approx(100 * gaps / count)
+        assert right.lines[0].get_ydata()[place] == pytest.approx(100 * correct / count)
+        assert right.lines[1].get_ydata()[place] == pytest.approx(100 * conf / count)
+        share = 100 * count / bins[0].sum().item()
+        assert shares[0].patches[place].get_height() == pytest.approx(share)
+    names = [tick.get_text() for tick in shares[0].get_xticklabels()]
+    assert names == ['1', '2', '3–4', '5–8', '9–16', '17–32', 'over 64']
+
+
+@pytest.mark.parametrize('names', [['run'], ['a', 'b'], [f'{i}, {"long " * 9}' for i in range(8)]])
+def test_nothing_of_it_is_cut(names):
+    runs = [boundary_curve_of(statistics(distances(i), 'paper'), n) for i, n in enumerate(names)]
+    figure = draw_boundary_curves(runs)
+    assert to_rgb(figure).std() > 10
+    for text in figure.legends[0].get_texts():
+        box = text.get_window_extent()
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, text
+    assert f'{names[0]}, protocol paper' in words(figure)
+
+
+def test_one_pixel_is_drawn():
+    bins = torch.zeros(3, 8, 15, dtype=torch.float64)
+    bins[:, 0, -1] = 1
+    assert to_rgb(draw_boundary_curves([BoundaryCurve('one', bins)])).std() > 1
+
+
+def test_what_cannot_be_drawn_is_said():
+    with pytest.raises(ValueError, match='no evaluation'):
+        draw_boundary_curves([])
+    with pytest.raises(ValueError, match=r"'run' has no distances .*per_distance=True"):
+        boundary_curve_of(statistics(None), 'run')
+    with pytest.raises(ValueError, match="'run' has no predictions"):
+        boundary_curve_of(statistics(torch.zeros(3, 8, 15)), 'run')
