@@ -16,7 +16,12 @@ from mmcalib.runs.command_line import parse_options
 from mmcalib.runs.data_preflight import check_config_data
 from mmcalib.runs.load_config import DATALOADERS, load_config, set_work_dir
 from mmcalib.runs.parallel_commands import Job, run_jobs
-from mmcalib.runs.preflight import check_amp, check_auto_scale_lr, check_config
+from mmcalib.runs.preflight import (
+    check_amp,
+    check_auto_scale_lr,
+    check_config,
+    check_learning,
+)
 from mmcalib.runs.sweep_plan import (
     SweepPlan,
     SweepTraining,
@@ -87,6 +92,7 @@ def _check_trainings(plan: SweepPlan, cfg: Config) -> None:
         check_amp()
     if '--auto-scale-lr' in plan.train_arguments:
         check_auto_scale_lr(cfg)
+    check_learning(cfg)
     cfg = deepcopy(cfg)
     set_work_dir(cfg, str(plan.work_dir))
     check_config(cfg, DATALOADERS)

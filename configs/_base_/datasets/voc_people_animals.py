@@ -1,6 +1,6 @@
 # Photographs of people and animals of PASCAL VOC 2012: `train` and `val`, which chooses the
-# checkpoint, out of the augmented training set, `test` out of the official validation set. The lists
-# are in voc_people_animals/ beside this file; copy them to ImageSets/people_animals/ of your VOC2012.
+# checkpoint, out of the augmented training set, `test` out of the official validation set. The
+# lists are in voc_people_animals/ here; copy them to ImageSets/people_animals/ of your VOC2012.
 # Seven of the classes train; mmseg ignores the pixels of the others.
 dataset_type = 'PascalVOCDataset'
 data_root = 'data/VOCdevkit/VOC2012'
