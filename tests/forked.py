@@ -35,7 +35,10 @@ def _rank(rank, function, world_size, folder, arguments):
 
 
 def call_forked(tool, *arguments, cwd, ranks=1, port=None):
-    """Run a tool as `commands.call` does, on ranks as torch's launcher starts them."""
+    """Run a tool as `commands.call` does; with ranks as its ``dist_*.sh`` does.
+
+    What a tool imports itself, only `commands.call` shows.
+    """
     arguments = [tool, *map(str, arguments)]
     environment = {}
     if ranks > 1:
@@ -61,7 +64,7 @@ def _tool(rank, arguments, cwd, environment, log):
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     os.chdir(cwd)
     tool = ROOT / 'tools' / arguments[0]
-    sys.path[0] = str(tool.parent)
+    sys.path.insert(0, str(tool.parent))
     gc.freeze()  # see conftest.py
     sys.argv = [str(tool), *arguments[1:]]
     runpy.run_path(str(tool), run_name='__main__')
