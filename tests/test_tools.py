@@ -181,9 +181,10 @@ MMSEG = """
 _base_ = 'mmseg::fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py'
 custom_imports = dict(imports=['mmcalib'])
 loss = dict(type='MarginLabelSmoothingLoss', margin=10.0, _delete_=True)
-model = dict(pretrained=None, data_preprocessor=dict(size=(32, 32)),
-             decode_head=dict(num_classes=11, loss_decode=loss),
-             auxiliary_head=dict(num_classes=11, loss_decode=loss))
+small = dict(num_classes=11, channels=16, loss_decode=loss)
+model = dict(pretrained=None, data_preprocessor=dict(size=(32, 32)), backbone=dict(depth=18),
+             decode_head=dict(in_channels=512, **small),
+             auxiliary_head=dict(in_channels=256, **small))
 val_evaluator = [dict(type='IoUMetric', iou_metrics=['mIoU']), dict(type='CalibrationMetric')]
 test_evaluator = val_evaluator
 data = dict(type='DigitScenes', split='val', _delete_=True, indices=3, pipeline=[
