@@ -120,9 +120,21 @@ def build(cfg):
     return revert_sync_batchnorm(MODELS.build(settings))
 
 
+BUILT = {}
+
+
+def dataset(cfg, key):
+    """Return the data set of a split, which is built once for the configs of all losses."""
+    settings = cfg[key].dataset
+    name = cfg.get('default_scope'), repr(settings)
+    if name not in BUILT:
+        BUILT[name] = DATASETS.build(settings)
+    return BUILT[name]
+
+
 def batch(cfg, key):
     """Return two samples of a split, and its metainfo."""
-    data = DATASETS.build(cfg[key].dataset)
+    data = dataset(cfg, key)
     samples = [data[0], data[1]]
     return {key: [sample[key] for sample in samples] for key in samples[0]}, data.metainfo
 
@@ -136,7 +148,7 @@ def test_it_builds(path, monkeypatch):
     model = build(cfg)
     head = model.decode_head if cfg.default_scope == 'mmseg' else model.head
     for key in DATALOADERS:
-        data = DATASETS.build(cfg[key].dataset)
+        data = dataset(cfg, key)
         assert len(data) > 0 and len(data.metainfo['classes']) == head.num_classes
     check_constructors(cfg)
     check_metrics(cfg)
@@ -151,7 +163,7 @@ def test_a_training_and_an_evaluation_step(path):
     torch.manual_seed(0)
     model = build(cfg)
     if any(hook.type == 'VocabularyHook' for hook in cfg.get('custom_hooks', [])):
-        fit_vocabulary(model, DATASETS.build(cfg.train_dataloader.dataset))
+        fit_vocabulary(model, dataset(cfg, 'train_dataloader'))
     optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import ROOT, call, call_here
+from forked import call_forked
 
 from mmcalib.metrics import CalibrationStatistics
 
@@ -76,7 +77,7 @@ def test_the_screen_starts_with_ten_lines_and_ends_with_an_answer(trained):
 
 def test_resuming_goes_on_where_it_stopped(trained, tmp_path):
     folder, _ = trained
-    log = call(
+    log = call_forked(
         'train.py', CONFIG, '--work-dir', folder, '--no-test', '--resume', *SHORT,
         'train_cfg.max_epochs=3', cwd=tmp_path,
     )  # fmt: skip
@@ -87,7 +88,7 @@ def test_resuming_goes_on_where_it_stopped(trained, tmp_path):
 
 def test_one_and_two_processes_test_alike(trained, tmp_path, free_port):
     checkpoint = trained[0].parents[2] / 'best.pth'
-    call('test.py', CONFIG, checkpoint, '--work-dir', tmp_path / 'one', cwd=tmp_path)
+    call_forked('test.py', CONFIG, checkpoint, '--work-dir', tmp_path / 'one', cwd=tmp_path)
     call(
         'dist_test.sh', CONFIG, checkpoint, 2, '--work-dir', tmp_path / 'two',
         cwd=tmp_path, PORT=free_port,
@@ -114,22 +115,33 @@ test_dataloader = dict(dataset=dict(split='val', indices=11))
 """
 
 
+def dist_train(*arguments, cwd, port):
+    """Train on two processes by the script."""
+    config, *others = arguments
+    return call('dist_train.sh', config, 2, *others, cwd=cwd, PORT=port)
+
+
+def forked_train(*arguments, cwd, port):
+    """Train on two processes as the script does, in half of its time."""
+    return call_forked('train.py', *arguments, cwd=cwd, ranks=2, port=port)
+
+
 @pytest.mark.parametrize(
-    ('config', 'last', 'batch_size'), [(BY_EPOCH, 'epoch_2', 128), (BY_ITERATION, 'iter_4', 8)]
+    ('train', 'config', 'last', 'batch_size'),
+    [(dist_train, BY_EPOCH, 'epoch_2', 128), (forked_train, BY_ITERATION, 'iter_4', 8)],
 )
 def test_two_processes_validate_the_model_that_is_saved(
-    config, last, batch_size, tmp_path, free_port
+    train, config, last, batch_size, tmp_path, free_port
 ):
     (tmp_path / 'mine.py').write_text(config)
-    log = call(
-        'dist_train.sh', 'mine.py', 2, '--auto-scale-lr', '--no-test', cwd=tmp_path, PORT=free_port
-    )
+    log = train('mine.py', '--auto-scale-lr', '--no-test', cwd=tmp_path, port=free_port)
     assert 'Scaling the original LR by 2.0' in log
     assert 'each process validates its own statistics' not in log
     folder = tmp_path / 'work_dirs/mine'
     (scalars,) = folder.glob('*/vis_data/scalars.json')
     validated = json.loads(scalars.read_text().splitlines()[-1])
-    call('dist_test.sh', 'mine.py', folder / f'{last}.pth', 2, cwd=tmp_path, PORT=free_port)
+    checkpoint = folder / f'{last}.pth'
+    call_forked('test.py', 'mine.py', checkpoint, cwd=tmp_path, ranks=2, port=free_port)
     metrics = results(folder)['metrics']
     assert {key: validated[key] for key in metrics} == metrics
     assert {'calibration/ECE', 'calibration/AECE'} <= metrics.keys()
@@ -145,7 +157,7 @@ def test_a_config_outside_that_inherits_ours_and_selects_by_ece(name, tmp_path):
         'train_dataloader = dict(dataset=dict(indices=16))\n'
         'test_dataloader = dict(dataset=dict(indices=11))\n'
     )
-    log = call('train.py', 'mine.py', cwd=tmp_path)
+    log = call_forked('train.py', 'mine.py', cwd=tmp_path)
     # A segmentor's confidence maps are drawn after that.
     assert 'calibration/ECE' in last_test_line(log)
     assert list((tmp_path / 'work_dirs/mine').glob('best_calibration_ECE_epoch_*.pth'))
@@ -169,9 +181,10 @@ MMSEG = """
 _base_ = 'mmseg::fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py'
 custom_imports = dict(imports=['mmcalib'])
 loss = dict(type='MarginLabelSmoothingLoss', margin=10.0, _delete_=True)
-model = dict(pretrained=None, data_preprocessor=dict(size=(32, 32)),
-             decode_head=dict(num_classes=11, loss_decode=loss),
-             auxiliary_head=dict(num_classes=11, loss_decode=loss))
+small = dict(num_classes=11, channels=16, loss_decode=loss)
+model = dict(pretrained=None, data_preprocessor=dict(size=(32, 32)), backbone=dict(depth=18),
+             decode_head=dict(in_channels=512, **small),
+             auxiliary_head=dict(in_channels=256, **small))
 val_evaluator = [dict(type='IoUMetric', iou_metrics=['mIoU']), dict(type='CalibrationMetric')]
 test_evaluator = val_evaluator
 data = dict(type='DigitScenes', split='val', _delete_=True, indices=3, pipeline=[
@@ -203,7 +216,7 @@ def test_a_config_outside_that_inherits_mmpretrain(tmp_path):
                 tmp_path / 'data' / str(label) / f'{number}.png'
             )
     (tmp_path / 'mine.py').write_text(MMPRETRAIN)
-    log = call('train.py', 'mine.py', cwd=tmp_path)
+    log = call_forked('train.py', 'mine.py', cwd=tmp_path)
     assert 'calibration/ECE' in last_test_line(log)
     assert 'testing the last weights' in log.lower()
 

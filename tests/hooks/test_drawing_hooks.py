@@ -5,7 +5,8 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, call
+from commands import ROOT
+from forked import call_forked
 
 from mmcalib.hooks import ConfidenceMapHook, ReliabilityDiagramHook
 from mmcalib.metrics import CalibrationStatistics
@@ -131,11 +132,11 @@ def test_two_processes_draw_each_figure_once(tmp_path, free_port):
     runner = build_runner(config('digit_scenes', tmp_path / 'one', **options))
     torch.save({'state_dict': runner.model.state_dict(), 'meta': {}}, tmp_path / CHECKPOINT)
     run_test(runner, CHECKPOINT)
-    call(
-        'dist_test.sh', ROOT / 'configs/mbls/digit_scenes.py', CHECKPOINT, 2,
+    call_forked(
+        'test.py', ROOT / 'configs/mbls/digit_scenes.py', CHECKPOINT,
         '--work-dir', tmp_path / 'two',
         '--cfg-options', *(f'{key}={value}' for key, value in options.items()),
-        cwd=tmp_path, PORT=free_port,
+        cwd=tmp_path, ranks=2, port=free_port,
     )  # fmt: skip
     assert drawn(tmp_path / 'one') == drawn(tmp_path / 'two')
     one, two = (ConfidenceMaps.load(tmp_path / name / 'confidence_maps.npz') for name in FOLDERS)

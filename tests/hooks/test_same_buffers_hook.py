@@ -4,7 +4,7 @@ import logging
 
 import pytest
 import torch
-import torch.multiprocessing as mp
+from forked import on_ranks
 from mmengine.logging import MessageHub
 from torch import nn
 
@@ -28,11 +28,7 @@ def tensors(rank):
     ]
 
 
-def _rank(rank, folder):
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        'gloo', init_method=f'file://{folder}/store', rank=rank, world_size=WORLD
-    )
+def _share(rank, folder):
     pairs = tensors(rank)
     share_buffers([have for have, _ in pairs])
     assert all(torch.equal(have, want) and have.dtype == want.dtype for have, want in pairs)
@@ -41,11 +37,10 @@ def _rank(rank, folder):
     share_buffers(buffers_of_each_process(text))
     assert text.words == ['ünder', 'zz', 'the']
     torch.save(pairs, f'{folder}/{rank}.pt')
-    torch.distributed.barrier()
 
 
 def test_floats_become_the_mean_and_others_the_first(tmp_path):
-    mp.spawn(_rank, (str(tmp_path),), nprocs=WORLD)
+    on_ranks(_share, WORLD, str(tmp_path))
     assert len(list(tmp_path.glob('*.pt'))) == WORLD
 
 

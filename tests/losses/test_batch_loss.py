@@ -3,8 +3,7 @@
 import pytest
 import references
 import torch
-from torch import distributed as dist
-from torch import multiprocessing
+from forked import on_ranks
 
 from mmcalib.losses import L1ACELoss, MDCALoss
 
@@ -185,8 +184,7 @@ SHARED = {
 }
 
 
-def _on_a_rank(rank, port, folder):
-    dist.init_process_group('gloo', f'tcp://localhost:{port}', rank=rank, world_size=2)
+def _share(rank, folder):
     logits, target = draw((5, 4, 3, 2))
     part = slice(0, 3) if rank == 0 else slice(3, 5)
     for name, (loss, options) in SHARED.items():
@@ -195,11 +193,10 @@ def _on_a_rank(rank, port, folder):
         value.backward()
         alone = loss(ignore_index=IGNORED, **options)(mine, target[part])
         torch.save((value, mine.grad, alone), f'{folder}/{name}{rank}.pth')
-    dist.destroy_process_group()
 
 
-def test_two_ranks_share_their_statistics(tmp_path, free_port):
-    multiprocessing.spawn(_on_a_rank, (free_port, str(tmp_path)), nprocs=2)
+def test_two_ranks_share_their_statistics(tmp_path):
+    on_ranks(_share, 2, str(tmp_path))
     logits, target = draw((5, 4, 3, 2))
     for name, (loss, options) in SHARED.items():
         expected = loss(ignore_index=IGNORED, **options)(logits, target)

@@ -72,22 +72,40 @@ def test_finite_logits_of_a_cpu_need_no_autograd(monkeypatch):
         assert build(name)(logits, target).isfinite()
 
 
-@pytest.mark.parametrize('name', [name for name in LOSSES if name != 'cpc'])  # which refuses it
-@pytest.mark.parametrize('soft', [False, True])
-def test_compiled(name, soft, fresh_compiler):
+def equals_plain_autograd(loss, name, shape, soft):
+    logits, target = draw(shape, ignore=True)
+    if soft and takes_soft(name):
+        target = torch.softmax(torch.randn(shape, dtype=torch.float64), dim=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        value = loss(logits, target, ignore_index=IGNORED)
+    (grad,) = torch.autograd.grad(value, logits)
+    expected, expected_grad = plain(name, logits, target, class_weight=CLASS_WEIGHT)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(grad, expected_grad)
+
+
+CLASS_WEIGHT = [1.0, 2.0, 0.5, 3.0]
+ROWS, PIXELS = (6, 4), (2, 4, 3, 3)
+COMPILED = {name: loss for name, (loss, *_) in LOSSES.items() if name != 'cpc'}  # which refuses it
+
+
+@pytest.mark.parametrize(
+    ('name', 'shape', 'soft'),
+    [case for case in pairwise([ROWS, PIXELS], [False, True]) if case.values[0] in COMPILED],
+)
+def test_compiled(name, shape, soft, fresh_compiler):
     compile_with('aot_eager', fresh_compiler)
-    loss = build(name, compile=True, class_weight=[1.0, 2.0, 0.5, 3.0])
-    for shape in ((6, 4), (2, 4, 3, 3)):
-        logits, target = draw(shape, ignore=True)
-        if soft and takes_soft(name):
-            target = torch.softmax(torch.randn(shape, dtype=torch.float64), dim=1)
-        with warnings.catch_warnings():
-            warnings.simplefilter('error')
-            value = loss(logits, target, ignore_index=IGNORED)
-        (grad,) = torch.autograd.grad(value, logits)
-        expected, expected_grad = plain(name, logits, target, class_weight=[1.0, 2.0, 0.5, 3.0])
-        torch.testing.assert_close(value, expected)
-        torch.testing.assert_close(grad, expected_grad)
+    loss = build(name, compile=True, class_weight=CLASS_WEIGHT)
+    equals_plain_autograd(loss, name, shape, soft)
+
+
+@pytest.mark.parametrize('name', {loss: name for name, loss in COMPILED.items()}.values())
+def test_compiled_for_more_than_one_shape(name, fresh_compiler):
+    compile_with('eager', fresh_compiler)  # tracing only, since dynamic shapes take long
+    loss = build(name, compile=True, class_weight=CLASS_WEIGHT)
+    for shape in (ROWS, PIXELS):
+        equals_plain_autograd(loss, name, shape, soft=False)
 
 
 @pytest.mark.parametrize('name', ['mbls', 'flsd'])

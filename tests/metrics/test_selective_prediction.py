@@ -131,11 +131,11 @@ def adversarial(rng):
 
 
 @pytest.mark.parametrize('name', [*FIGURES, 'coverage_at_risk'])
-def test_bounds_hold_for_a_thousand_distributions_and_are_attained(name):
+def test_bounds_hold_for_many_distributions_and_are_attained(name):
     rng = np.random.default_rng(3)
     figure = FIGURES.get(name, lambda table: module.cells_coverage(table, 0.3))
     closest = 0.0
-    for _ in range(1000):
+    for _ in range(300):
         table, spread, conf, correct = adversarial(rng)
         expected, found = figure(cells(conf, correct)).item(), figure(table).item()
         assert math.isnan(expected) == math.isnan(found)

@@ -1,7 +1,6 @@
 """Choosing a parameter of the loss: with a stand-in for the training, and once for real."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT, call, call_here
+from commands import ROOT, call_here
 
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table
 from mmcalib.runs.execute_sweep import _train, run_sweep
@@ -344,25 +343,26 @@ def test_jobs_run_at_once(tmp_path):
     assert sorted(ended) == [('a', 0), ('b', 0)]
 
 
-def test_the_command_trains_chooses_tests_and_draws(tmp_path):
-    output = call(
-        'sweep.py', CONFIG, '--param', 'margin=4,8', '--jobs', '2', '--work-dir', 'work',
+def test_the_command_trains_chooses_tests_and_draws(tmp_path, monkeypatch, capsys):
+    """With the real tools; the stand-in above has more than one value to choose from."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv('PYTHONPATH', str(ROOT))
+    call_here(
+        'sweep.py', CONFIG, '--param', 'margin=8', '--jobs', '2', '--work-dir', 'work',
         '--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1',
-        'train_dataloader.dataset.indices=64', cwd=tmp_path, PYTHONPATH=os.fspath(ROOT),
+        'train_dataloader.dataset.indices=64', monkeypatch=monkeypatch,
     )  # fmt: skip
-    assert output.count('**chosen**') == 1 and 'Testing margin=' in output
-    summary = read_sweep(tmp_path / 'work')
-    for row in summary['rows']:
-        folder = tmp_path / f'work/margin={row["value"]:g}'
-        validated = json.loads((folder / 'results_val.json').read_text())
-        assert validated['split'] == 'val' and validated['loss']['margin'] == row['value']
-        assert validated['evaluation']['dataset']['split'] == 'val'
-        assert row['val'] == [validated['metrics']]
-        assert (folder / 'results.json').is_file() is row['chosen']
-        if row['chosen']:
-            tested = json.loads((folder / 'results.json').read_text())
-            assert Path(tested['checkpoint']).name == Path(validated['checkpoint']).name
-            assert tested['training'] == {'epochs': 1, 'finished': True, 'epoch': 1}
+    output = capsys.readouterr().out
+    assert output.count('**chosen**') == 1 and 'Testing margin=8' in output
+    (row,) = read_sweep(tmp_path / 'work')['rows']
+    folder = tmp_path / 'work/margin=8'
+    validated = json.loads((folder / 'results_val.json').read_text())
+    assert validated['split'] == 'val' and validated['loss']['margin'] == row['value'] == 8
+    assert validated['evaluation']['dataset']['split'] == 'val'
+    assert row['val'] == [validated['metrics']]
+    tested = json.loads((folder / 'results.json').read_text())
+    assert Path(tested['checkpoint']).name == Path(validated['checkpoint']).name
+    assert tested['training'] == {'epochs': 1, 'finished': True, 'epoch': 1}
     assert (tmp_path / 'work/sweep.png').stat().st_size > 1000
     assert (tmp_path / 'work/sweep.pdf').is_file()
 

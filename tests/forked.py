@@ -1,0 +1,70 @@
+"""Processes forked from one that has torch and the toolboxes, whose import takes 8 s each time."""
+
+import gc
+import multiprocessing
+import os
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+
+from commands import ROOT
+from torch import distributed
+from torch.multiprocessing.spawn import ProcessException, start_processes
+
+multiprocessing.get_context('forkserver').set_forkserver_preload([
+    'quick_toolboxes', 'mmpretrain.models', 'mmpretrain.datasets', 'mmseg.models',
+    'mmseg.datasets', 'mmcalib', 'matplotlib.pyplot', 'sklearn.datasets',
+])  # fmt: skip
+
+
+def on_ranks(function, world_size, *arguments):
+    """Run `function(rank, *arguments)` on the ranks of a gloo group."""
+    with tempfile.TemporaryDirectory() as folder:
+        start_processes(
+            _rank, (function, world_size, folder, arguments), world_size, start_method='forkserver'
+        )
+
+
+def _rank(rank, function, world_size, folder, arguments):
+    store = f'file://{folder}/store'
+    distributed.init_process_group('gloo', store, rank=rank, world_size=world_size)
+    function(rank, *arguments)
+    # No destroy_process_group: in torch 2.6 it can hang once another rank has left.
+    distributed.barrier()
+
+
+def call_forked(tool, *arguments, cwd, ranks=1, port=None):
+    """Run a tool as `commands.call` does; with ranks as its ``dist_*.sh`` does.
+
+    What a tool imports itself, only `commands.call` shows.
+    """
+    arguments = [tool, *map(str, arguments)]
+    environment = {}
+    if ranks > 1:
+        arguments += ['--launcher', 'pytorch']
+        environment = dict(MASTER_ADDR='127.0.0.1', MASTER_PORT=port, WORLD_SIZE=str(ranks))
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / 'log'
+        try:
+            start_processes(
+                _tool, (arguments, cwd, environment, log), ranks, start_method='forkserver'
+            )
+        except ProcessException as error:
+            raise AssertionError(log.read_text()[-3000:]) from error
+        return log.read_text()
+
+
+def _tool(rank, arguments, cwd, environment, log):
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.environ.update(environment)
+    if environment:
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    os.chdir(cwd)
+    tool = ROOT / 'tools' / arguments[0]
+    sys.path.insert(0, str(tool.parent))
+    gc.freeze()  # see conftest.py
+    sys.argv = [str(tool), *arguments[1:]]
+    runpy.run_path(str(tool), run_name='__main__')
