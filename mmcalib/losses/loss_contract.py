@@ -180,7 +180,7 @@ class CalibrationLoss(nn.Module):
             ignore_index = self.ignore_index if ignore_index is None else ignore_index
             target, valid = split_ignored(target, pred.shape[1], ignore_index)
             target, more = self.look_around(target, valid, pred.shape[1], dtype)
-            return target, valid, options | more
+            return target, valid, {**options, **more}  # PyTorch 2.6 compiles no `|` of dicts
         if self.no_soft_targets:
             raise ValueError(
                 f'{type(self).__name__} takes integer labels, not probabilities: '
