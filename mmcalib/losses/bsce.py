@@ -82,4 +82,4 @@ class BSCELoss(WeightedCrossEntropyLoss):
         self.norm = norm
 
     def options(self) -> dict:
-        return super().options() | dict(norm=self.norm)
+        return {**super().options(), 'norm': self.norm}

@@ -182,7 +182,7 @@ class CalibrationLoss(nn.Module):
             if type(self).look_around is not CalibrationLoss.look_around:
                 known = torch.ones_like(target, dtype=torch.bool) if valid is None else valid
                 target, more = self.look_around(target, known, pred.shape[1], dtype)
-                options |= more
+                options = {**options, **more}  # PyTorch 2.6 compiles no `|` of dicts
             return target, valid, options
         if self.no_soft_targets:
             raise ValueError(
