@@ -35,9 +35,10 @@ class ClasswiseBins:
 
     def add(self, classes: ClassProbabilities) -> ClasswiseBins:
         """Count predictions, with a floor of at most that of the bins, and return self."""
-        index = classes.klass * self._listed.shape[2]
-        index += self._convention.bin_of(classes.prob, self._num_bins)
-        add_to(self._listed.view(3, -1), index, classes.prob, classes.is_label)
+        for klass, prob, is_label in classes.pieces():
+            index = klass * self._listed.shape[2]
+            index += self._convention.bin_of(prob, self._num_bins)
+            add_to(self._listed.view(3, -1), index, prob, is_label)
         self._count += classes.count
         self._labels += classes.labels
         self._below += classes.below

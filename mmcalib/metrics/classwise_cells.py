@@ -12,7 +12,7 @@ from mmcalib.metrics.bin_conventions import MMCALIB
 from mmcalib.metrics.bin_tables import add_to, bins_between
 from mmcalib.metrics.confidence_cells import cell_of, num_cells
 from mmcalib.metrics.errors_of_bins import binned_calibration_error
-from mmcalib.metrics.predictions import ClassProbabilities
+from mmcalib.metrics.predictions import ClassProbabilities, places_of
 
 # Columns of all classes together, of which each class has as many as are left to it.
 COLUMNS = 1 << 18
@@ -42,24 +42,25 @@ class ClasswiseCells:
 
     def add(self, classes: ClassProbabilities) -> ClasswiseCells:
         """Count the predictions of an image, listed down to the floor at least; return self."""
+        # All in the first cell, until what is listed above the floor is taken out of it.
+        self._tables[0, :, 0] += classes.count
+        self._tables[1, :, 0] += classes.labels
+        self._tables[2, :, 0] += classes.below
+        for klass, prob, is_label in classes.pieces():
+            above, rest = places_of(prob > self.floor), places_of(prob <= self.floor)
+            self._tables[2, :, 0].index_add_(0, klass[rest], prob[rest].double())
+            self._add_above(klass[above], prob[above], is_label[above])
+        return self
+
+    def _add_above(self, klass: Tensor, prob: Tensor, is_label: Tensor) -> None:
         _, num_classes, size = self._tables.shape
-        above = classes.prob > self.floor
-        klass, prob, is_label = (
-            values[above] for values in (classes.klass, classes.prob, classes.is_label)
-        )
         index = klass * size + _cell_of(prob, self.floor, self.bits)
         add_to(self._tables.view(3, -1), index, prob, is_label)
         both = torch.stack([prob, -prob]).float()
         self._extremes.view(2, -1).scatter_reduce_(1, index.expand(2, -1), both, 'amin')
-        rest = ~above
-        listed = torch.zeros(num_classes, dtype=torch.float64)
-        listed.index_add_(0, classes.klass[rest], classes.prob[rest].double())
-        self._tables[0, :, 0] += classes.count - torch.bincount(klass, minlength=num_classes)
-        self._tables[1, :, 0] += classes.labels - torch.bincount(
-            klass[is_label], minlength=num_classes
-        )
-        self._tables[2, :, 0] += classes.below + listed
-        return self
+        self._tables[0, :, 0] -= torch.bincount(klass, minlength=num_classes)
+        own = klass[places_of(is_label)]
+        self._tables[1, :, 0] -= torch.bincount(own, minlength=num_classes)
 
     def merge(self, other: ClasswiseCells) -> ClasswiseCells:
         """Add everything that `other` holds, and return self."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterator, Set
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+
+# Listed probabilities that are counted together.
+LISTED_PIECE = 1 << 16
 
 
 class ClassProbabilities(NamedTuple):
@@ -32,6 +35,15 @@ class ClassProbabilities(NamedTuple):
     klass: Tensor
     prob: Tensor
     is_label: Tensor
+
+    def pieces(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield class, value and truth of some listed probabilities at a time.
+
+        What is made of all of them together would be several times the size of an image's logits.
+        """
+        for start in range(0, len(self.prob), LISTED_PIECE):
+            part = slice(start, start + LISTED_PIECE)
+            yield self.klass[part], self.prob[part], self.is_label[part]
 
 
 class Prediction(NamedTuple):

@@ -8,6 +8,8 @@ import pytest
 import references
 import torch
 
+from mmcalib.metrics import classwise_bins
+from mmcalib.metrics import predictions as predictions_module
 from mmcalib.metrics.classwise_cells import ClasswiseCells, _cell_of, _size
 from mmcalib.metrics.predictions import of_probabilities
 
@@ -79,3 +81,16 @@ def test_classes_without_anything_above_the_threshold_drop_out():
     found = cells(probs[:, :1], torch.tensor([0]), 0.01)
     assert found.error(15, above_floor=True)[0] == pytest.approx(0.4)
     assert math.isnan(ClasswiseCells(2, 0.01).error(15)[0])
+
+
+def test_lists_are_counted_in_pieces(monkeypatch):
+    probs, label = draw(300)
+    whole = cells(probs, label, 0.01)
+    monkeypatch.setattr(predictions_module, 'LISTED_PIECE', 7)
+    parts = cells(probs, label, 0.01)
+    torch.testing.assert_close(parts._tables, whole._tables, rtol=0, atol=1e-9)
+    assert parts._extremes.equal(whole._extremes)
+    torch.testing.assert_close(
+        classwise_bins(probs, label, 15).sum(dim=2)[1:],
+        torch.stack([torch.bincount(label).double(), probs.sum(dim=1)]),
+    )
