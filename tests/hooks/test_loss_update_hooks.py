@@ -6,12 +6,11 @@ import pytest
 import references
 import tiny_models
 import torch
+from forked import on_ranks
 from mmengine.evaluator import BaseMetric
 from mmengine.model import BaseModel
 from mmengine.registry import DefaultScope
 from mmengine.runner import Runner
-from torch import distributed as dist
-from torch import multiprocessing
 from torch.utils.data import DataLoader
 
 from mmcalib.hooks import AdaFocalHook, CALSHook
@@ -239,19 +238,17 @@ def test_a_probability_of_zero_counts_as_the_least_there_is():
     assert logits.isfinite().all() and -88 < logits[1] < -87
 
 
-def _on_a_rank(rank, port, folder):
-    dist.init_process_group('gloo', f'tcp://localhost:{port}', rank=rank, world_size=2)
+def _learn(rank, folder):
     samples = predictions()
     dealt = (samples + samples[:1])[rank::2]  # the last is padding
     for kind, (hook, loss) in KINDS.items():
         mine = loss()
         validate(hook(), [mine], dealt, len(samples))
         torch.save(mine.state_dict(), f'{folder}/{kind}{rank}.pth')
-    dist.destroy_process_group()
 
 
-def test_two_ranks_learn_what_one_does(tmp_path, free_port):
-    multiprocessing.spawn(_on_a_rank, (free_port, str(tmp_path)), nprocs=2)
+def test_two_ranks_learn_what_one_does(tmp_path):
+    on_ranks(_learn, 2, str(tmp_path))
     for kind, (hook, loss) in KINDS.items():
         alone, fresh = loss(), loss().state_dict()
         validate(hook(), [alone], predictions(), 7)
