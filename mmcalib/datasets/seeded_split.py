@@ -71,9 +71,21 @@ def seeded_split(
     else:
         chosen = draw_per_class(_labels(dataset), held_out_per_class, seed=seed)
     kept = chosen if part == 'held_out' else np.setdiff1d(np.arange(len(dataset)), chosen)
+    _forget_copies()
     subset = dataset.get_subset(kept.tolist())
     subset._metainfo['held_out'] = {'seed': seed, 'indices': chosen.tolist()}
     return subset
+
+
+def _forget_copies() -> None:
+    """Clear what mmengine 0.10.7 remembers of the datasets that it has copied.
+
+    It is by address, and never cleared: a transform at the place of a dataset that is gone would
+    be replaced by that dataset's copy.
+    """
+    (memo,) = BaseDataset._copy_without_annotation.__defaults__
+    if memo:
+        memo.clear()
 
 
 def draw(size: int, count: int, *, seed: int) -> np.ndarray:

@@ -110,3 +110,12 @@ def test_classes_that_are_no_numbers_are_refused():
 
     with pytest.raises(TypeError, match=r'gt_label of sample 0 is \[0, 1\]'):
         seeded_split(Several(), 'train', held_out_per_class=1)
+
+
+def test_nothing_is_left_of_copies_before():
+    """mmengine 0.10.7 remembers them by address; later ones do not."""
+    dataset = DATASETS.build(DIGITS)
+    (memo,) = BaseDataset._copy_without_annotation.__defaults__
+    if memo is not None:
+        memo[id(dataset.pipeline)] = 'at the place of one that is gone'
+    assert not isinstance(seeded_split(dataset, 'train', held_out=2).pipeline, str)
