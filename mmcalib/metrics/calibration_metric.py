@@ -24,7 +24,7 @@ from mmcalib.metrics.predictions import Prediction
 from mmcalib.metrics.sampler_padding import SamplerPadding
 from mmcalib.metrics.saved_statistics import CalibrationStatistics, check_suffix
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
-from mmcalib.metrics.shared_reader import SharedReader
+from mmcalib.metrics.shared_softmax import SharedReader
 from mmcalib.metrics.stratified_bins import stratum_text
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.

@@ -15,8 +15,8 @@ from mmcalib.metrics.bin_tables import equal_width_bins, floor_of
 from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
 from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.confidence_cells import ConfidenceCells, condense
-from mmcalib.metrics.group_statistics import GroupStatistics
 from mmcalib.metrics.growing_array import GrowingArray
+from mmcalib.metrics.image_group_statistics import GroupStatistics
 from mmcalib.metrics.metric_definitions import (
     NAMES,
     SUMS,

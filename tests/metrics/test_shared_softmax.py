@@ -7,7 +7,7 @@ from metrics.samples import classified, segmented
 from metrics.test_calibration_metric import evaluate
 
 from mmcalib.metrics import AECE, ECE, CalibrationMetric, ClasswiseECE
-from mmcalib.metrics import shared_reader as module
+from mmcalib.metrics import shared_softmax as module
 
 
 @pytest.fixture
