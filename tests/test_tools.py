@@ -230,7 +230,7 @@ def test_a_config_outside_that_inherits_mmpretrain(tmp_path):
 def test_a_config_outside_that_inherits_mmseg(tmp_path):
     (tmp_path / 'to_rgb.py').write_text(TO_RGB)
     (tmp_path / 'mine.py').write_text(MMSEG.replace("['mmcalib']", "['mmcalib', 'to_rgb']"))
-    call('train.py', 'mine.py', cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    call('train.py', 'mine.py', cwd=tmp_path, PYTHONPATH=f'{tmp_path}{os.pathsep}{ROOT}')
     written = results(tmp_path / 'work_dirs/mine')
     assert written['loss']['type'] == 'MarginLabelSmoothingLoss'
     assert {'mIoU', 'calibration/ECE'} <= written['metrics'].keys()
