@@ -27,6 +27,9 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument('runs', nargs='+', help='work dirs, or the .npz or .json files in them')
     parser.add_argument('--out', required=True, help='file to write')
     parser.add_argument('--names', nargs='+', help='of the runs; their loss unless given')
+    parser.add_argument(
+        '--images', nargs='+', metavar='NAME', help='of maps and worst: only these files'
+    )
     parser.add_argument('--overlay', action='store_true', help='all diagrams in one panel')
     parser.add_argument('--num-bins', type=int, help="of the diagrams; the metric's own if not set")
     parser.add_argument('--equal-mass', action='store_true', help='bins of equal count')
@@ -55,7 +58,9 @@ def main() -> None:
         elif args.kind == 'boundary':
             figure = run_plots.boundary_curve_figure(args.runs, names)
         else:
-            figure = run_plots.confidence_map_figure(args.runs, names, worst=args.kind == 'worst')
+            figure = run_plots.confidence_map_figure(
+                args.runs, names, worst=args.kind == 'worst', images=args.images
+            )
         Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(args.out, dpi=args.dpi)
     except (FileNotFoundError, ValueError) as error:

@@ -140,9 +140,23 @@ def boundary_curve_figure(runs: Sequence[str | Path], names: Sequence[str]) -> F
 
 
 def confidence_map_figure(
-    runs: Sequence[str | Path], names: Sequence[str], *, worst: bool = False
+    runs: Sequence[str | Path],
+    names: Sequence[str],
+    *,
+    worst: bool = False,
+    images: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw the images that all runs have, below one another, or the worst of each run."""
+    """Draw the images that all runs have, below one another, or the worst of each run.
+
+    Args:
+        runs: Work dirs of tests.
+        names: Of the runs.
+        worst: The worst-calibrated images of each run instead.
+        images: The file names of those to draw; all by default.
+
+    Raises:
+        ValueError: If the runs have other classes, no image in common, or none of such a name.
+    """
     maps = [read_maps(run) for run in runs]
     for name, others in zip(names[1:], maps[1:], strict=True):
         if others.classes != maps[0].classes:
@@ -157,7 +171,18 @@ def confidence_map_figure(
         views = side_by_side([each.views for each in maps], names)
     else:
         views = maps[0].views
+    if images:
+        views = _of_images(views, images)
     return draw_confidence_maps(views, classes=maps[0].classes, palette=maps[0].palette)
+
+
+def _of_images(views: Sequence[ConfidenceView], images: Sequence[str]) -> list[ConfidenceView]:
+    """Return the views of some images, whose names end a view's, in the order of the views."""
+    for image in images:
+        if not any(view.name.endswith(image) for view in views):
+            there = ', '.join(dict.fromkeys(view.name.split(', ')[-1] for view in views))
+            raise ValueError(f'no image {image!r} was drawn; there are {there}')
+    return [view for view in views if view.name.endswith(tuple(images))]
 
 
 def side_by_side(

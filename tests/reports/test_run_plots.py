@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from commands import call_here
+from matplotlib.text import Text
 
 from mmcalib.metrics import CalibrationStatistics, equal_width_bins
 from mmcalib.reports import html, run_plots
@@ -133,6 +134,7 @@ def test_only_shared_images_are_put_side_by_side(runs):
         ('risk', ['--overlay'], 'r.pdf'),
         ('boundary', ['--names', 'one', 'two'], 'n.png'),
         ('maps', [], 'd.png'),
+        ('maps', ['--images', 'image 1'], 'i.png'),
         ('worst', [], 'e.svg'),
     ],
 )
@@ -150,6 +152,14 @@ def test_the_tool_says_what_is_missing(tmp_path, monkeypatch, capsys):
         with pytest.raises(SystemExit):
             call_here('visualize.py', *arguments, monkeypatch=monkeypatch)
         assert message in capsys.readouterr().err
+
+
+def test_only_some_images(runs):
+    figure = run_plots.confidence_map_figure(runs[:1], ['CE'], images=['image 2'])
+    drawn = ' '.join(text.get_text() for text in figure.findobj(Text))
+    assert 'image 2' in drawn and 'image 1' not in drawn
+    with pytest.raises(ValueError, match="no image 'image 9' was drawn; there are image 1, image"):
+        run_plots.confidence_map_figure(runs[:1], ['CE'], images=['image 1', 'image 9'])
 
 
 def test_strata_of_another_shape_are_refused(runs, tmp_path, monkeypatch, capsys):
