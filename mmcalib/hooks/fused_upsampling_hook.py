@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import types
 from collections.abc import Sequence
 
 import torch
 from mmengine.hooks import Hook
-from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
@@ -41,7 +39,7 @@ class FusedUpsamplingHook(Hook):
     """
 
     def before_train(self, runner: Runner) -> None:
-        self._heads = []
+        self._heads, said = [], 'FusedUpsamplingHook: '
         heads = decode_heads(runner.model)
         if not heads:
             raise ValueError(
@@ -52,11 +50,9 @@ class FusedUpsamplingHook(Hook):
             if reason is None:
                 self._heads.append(head)
                 head.loss_by_feat = types.MethodType(fused_loss_by_feat, head)
-                message = f'{name} computes its losses without the upsampled logits'
+                runner.logger.info(f'{said}{name} computes its losses without the upsampled logits')
             else:
-                message = f'{name} is left as it is: {reason}'
-            level = logging.INFO if reason is None else logging.WARNING
-            print_log(f'FusedUpsamplingHook: {message}', logger='current', level=level)
+                runner.logger.warning(f'{said}{name} is left as it is: {reason}')
 
     def after_train(self, runner: Runner) -> None:
         for head in self._heads:

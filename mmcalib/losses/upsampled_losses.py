@@ -96,7 +96,9 @@ def _by_tiles(
             if gradient:
                 pairs = [term.value_and_gradient(large, tile) for term in part]
                 values[number] += sum(value for value, _ in pairs)
-                tiles.add_gradient(grads[number], functools.reduce(torch.add, [grad for _, grad in pairs]), tile)
+                tiles.add_gradient(
+                    grads[number], functools.reduce(torch.add, [grad for _, grad in pairs]), tile
+                )
             else:
                 values[number] += sum(term.value(large, tile) for term in part)
     return torch.stack(values), correct, grads

@@ -148,7 +148,9 @@ def main():
         keys = [(name, way) for name in names for way in ways(name)]
         peaks = {key: alone(memory, *key, *where) for key in keys}
         best = alone(times, names, *where, args.rounds)
-        print(f'\n{size.replace("x", "×")} from 1/{args.scale}: mmseg’s cross-entropy takes ', end='')
+        print(
+            f'\n{size.replace("x", "×")} from 1/{args.scale}: mmseg’s cross-entropy takes ', end=''
+        )
         print(f'{1e3 * best[BASE]:.0f} ms and {peaks[BASE]:.0f} MiB\n')
         print('| loss |' + ''.join(f' {way} |' for way in WAYS), end='')
         print(''.join(f' memory: {way} |' for way in WAYS))
