@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmcalib.losses.contract_checks import computed_dtype
+
 # Logits per tile: few enough for a CPU's cache, enough to keep a GPU busy.
 TILE = {'cpu': 1 << 19}
 GPU_TILE = 1 << 23
@@ -46,7 +48,8 @@ class UpsampledTiles:
     """The tiles of ``F.interpolate(logits, size, mode='bilinear')``.
 
     Bilinear interpolation is a product with a matrix on each side, and a tile needs the rows of
-    these matrices that belong to it: together the tiles are the whole map, to rounding.
+    these matrices that belong to it: together the tiles are the whole map, to rounding. On a GPU
+    that is TF32's, where a user allows it for products of matrices.
 
     Args:
         logits: ``(N, K, h, w)``.
@@ -63,11 +66,12 @@ class UpsampledTiles:
         align_corners: bool,
         all_images: bool = False,
     ) -> None:
-        like = (torch.float64 if logits.dtype == torch.float64 else torch.float32, logits.device)
+        like = computed_dtype(logits), logits.device
         height, width = logits.shape[2:]
         self.shape = (*logits.shape[:2], *size)
         self._down = _Interpolation(height, size[0], align_corners, *like)
         self._across = _Interpolation(width, size[1], align_corners, *like)
+        self._same_size = (height, width) == tuple(size)
         self._limit = TILE.get(logits.device.type, GPU_TILE)
         self._all_images = all_images
 
@@ -89,13 +93,17 @@ class UpsampledTiles:
 
     def upsample(self, logits: Tensor, tile: Tile) -> Tensor:
         """Return the upsampled logits ``(N, K, H, W)`` of a tile."""
+        if self._same_size:
+            return logits[self._source(tile)].contiguous()
         down, across = self._down.matrix(tile.rows), self._across.matrix(tile.columns)
         return torch.matmul(torch.matmul(down, logits[self._source(tile)]), across.T)
 
     def add_gradient(self, total: Tensor, gradient: Tensor, tile: Tile) -> None:
         """Add what the gradient by the upsampled logits of a tile is by the logits themselves."""
-        down, across = self._down.matrix(tile.rows), self._across.matrix(tile.columns)
-        total[self._source(tile)] += torch.matmul(down.T, torch.matmul(gradient, across))
+        if not self._same_size:
+            down, across = self._down.matrix(tile.rows), self._across.matrix(tile.columns)
+            gradient = torch.matmul(down.T, torch.matmul(gradient, across))
+        total[self._source(tile)] += gradient
 
     def _source(self, tile: Tile) -> tuple[slice, ...]:
         down, across = self._down.source(tile.rows), self._across.source(tile.columns)
