@@ -32,8 +32,8 @@ def test_losses_prints_a_table(capsys, monkeypatch):
 
 def test_upsampling_prints_a_table(capsys, monkeypatch):
     pytest.importorskip('mmseg.models')
-    options = '--rounds 1 --sizes 1x3x32x32 --threads 1 --losses'.split()
-    monkeypatch.setattr(sys, 'argv', ['upsampling.py', *options, 'FL + MDCA'])
+    options = ['--rounds', '1', '--sizes', '1x3x32x32', '--threads', '1', '--losses', 'FL + MDCA']
+    monkeypatch.setattr(sys, 'argv', ['upsampling.py', *options])
     module = runpy.run_path(str(BENCHMARKS / 'upsampling.py'))
     monkeypatch.setitem(module['main'].__globals__, 'alone', lambda f, *args: f(*args))
     module['main']()
