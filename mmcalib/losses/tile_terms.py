@@ -155,18 +155,20 @@ def term_of(
     dtype = computed_dtype(pred)
     if not isinstance(loss, CalibrationLoss):
         target, valid = split_ignored(labels, pred.shape[1], ignore_index)
-        weight = mmseg_pixel_weights(loss, target, valid, dtype)
+        weight = mmseg_pixel_weights(loss, target, _known(valid, target), dtype)
         return RowTerm(cross_entropy, target, weight, by_hand=cross_entropy_and_gradient)
     looks_around = _looks_around(loss)
     read = loss.read_rows if looks_around else loss.read_call
     target, valid, options = read(pred, labels, None, ignore_index)
     if isinstance(loss, BatchLoss):
-        weight = row_weights(valid, pred, weight=None, mean=False)
+        weight = row_weights(valid, pred, weight=None, mean=False).expand(target.shape)
         return BatchTerm(loss, target, weight, options, tiles=tiles, logits_of=logits_of)
+    known = _known(valid, target)
+    weight = row_weights(valid, pred, weight=None, mean=loss.reduction == 'mean')
 
     def look_around(tile: Tile) -> tuple[Tensor, Mapping]:
         grown, inner = tile.grown(loss.reach)
-        around = target[grown.pixels], valid[grown.pixels]
+        around = target[grown.pixels], known[grown.pixels]
         shares, more = loss.look_around(*around, pred.shape[1], dtype)
         cut = (inner[0], slice(None), *inner[1:])
         options = {key: x[cut] if _is_map(x) else x for key, x in more.items()}
@@ -175,12 +177,16 @@ def term_of(
     return RowTerm(
         loss.formula,
         target,
-        loss.loss_weight * row_weights(valid, pred, weight=None, mean=loss.reduction == 'mean'),
+        (loss.loss_weight * weight).expand(target.shape),
         options,
         by_hand=loss.by_hand,
         compile=loss.compile_kernel,
         look_around=look_around if looks_around else None,
     )
+
+
+def _known(valid: Tensor | None, labels: Tensor) -> Tensor:
+    return torch.ones_like(labels, dtype=torch.bool) if valid is None else valid
 
 
 def _is_map(option) -> bool:

@@ -84,6 +84,8 @@ def test_value_and_gradient_of_every_loss(loss):
     for number, size in enumerate(SIZES):
         logits, labels = draw(size)
         align_corners = bool(number % 2)
+        if number == 3:
+            labels.clamp_(max=K - 1)  # none is ignored
         (value,), _ = by_tiles([loss], logits, labels, align_corners)
         (grad,) = torch.autograd.grad(3 * value, logits)
         expected = whole(loss, logits, labels, align_corners)
