@@ -26,7 +26,9 @@ def mmseg_pixel_weights(
     .. math:: \frac{\text{loss\_weight} \cdot w_y}{D + \varepsilon}
 
     and 0 for ignored pixels. D is the number of all pixels, with ``avg_non_ignore`` that of the
-    valid ones, and with class weights w the sum of these over valid pixels; 1 for ``'sum'``.
+    valid ones, and with class weights w the sum of these over valid pixels; 1 for ``'sum'``. Where
+    mmseg raises an IndexError, which 1.2.2 does for class weights beside ignored pixels and later
+    ones do if ``avg_non_ignore`` is set too, it is the same.
 
     Args:
         loss: With the reduction ``'mean'`` or ``'sum'``.
