@@ -10,6 +10,7 @@ from mmcalib.argument_checks import at_least_single, check_choice, check_number
 from mmcalib.losses.contract_checks import (
     check_shapes,
     computed_dtype,
+    known_rows,
     row_weights,
     split_ignored,
 )
@@ -177,7 +178,7 @@ class CalibrationLoss(nn.Module):
         soft = target.is_floating_point()
         target, valid, options = self.read_rows(pred, target, weight, ignore_index)
         if not soft and type(self).look_around is not CalibrationLoss.look_around:
-            known = torch.ones_like(target, dtype=torch.bool) if valid is None else valid
+            known = known_rows(valid, target)
             target, more = self.look_around(target, known, pred.shape[1], computed_dtype(pred))
             options = {**options, **more}  # PyTorch 2.6 compiles no `|` of dicts
         return target, valid, options

@@ -11,7 +11,12 @@ from torch import Tensor, nn
 from mmcalib.losses.batch_loss import BatchLoss
 from mmcalib.losses.combined_loss import CombinedLoss
 from mmcalib.losses.compiled_kernel import total_of
-from mmcalib.losses.contract_checks import computed_dtype, row_weights, split_ignored
+from mmcalib.losses.contract_checks import (
+    computed_dtype,
+    known_rows,
+    row_weights,
+    split_ignored,
+)
 from mmcalib.losses.cross_entropy import cross_entropy
 from mmcalib.losses.loss_contract import CalibrationLoss
 from mmcalib.losses.mmseg_cross_entropy import (
@@ -155,7 +160,7 @@ def term_of(
     dtype = computed_dtype(pred)
     if not isinstance(loss, CalibrationLoss):
         target, valid = split_ignored(labels, pred.shape[1], ignore_index)
-        weight = mmseg_pixel_weights(loss, target, _known(valid, target), dtype)
+        weight = mmseg_pixel_weights(loss, target, known_rows(valid, target), dtype)
         return RowTerm(cross_entropy, target, weight, by_hand=cross_entropy_and_gradient)
     looks_around = _looks_around(loss)
     read = loss.read_rows if looks_around else loss.read_call
@@ -163,7 +168,7 @@ def term_of(
     if isinstance(loss, BatchLoss):
         weight = row_weights(valid, pred, weight=None, mean=False).expand(target.shape)
         return BatchTerm(loss, target, weight, options, tiles=tiles, logits_of=logits_of)
-    known = _known(valid, target)
+    known = known_rows(valid, target)
     weight = row_weights(valid, pred, weight=None, mean=loss.reduction == 'mean')
 
     def look_around(tile: Tile) -> tuple[Tensor, Mapping]:
@@ -183,10 +188,6 @@ def term_of(
         compile=loss.compile_kernel,
         look_around=look_around if looks_around else None,
     )
-
-
-def _known(valid: Tensor | None, labels: Tensor) -> Tensor:
-    return torch.ones_like(labels, dtype=torch.bool) if valid is None else valid
 
 
 def _is_map(option) -> bool:
