@@ -30,6 +30,19 @@ def test_losses_prints_a_table(capsys, monkeypatch):
     assert all(float(row[5]) > 0 for row in rows if row[1] != 'CPC')
 
 
+def test_upsampling_prints_a_table(capsys, monkeypatch):
+    pytest.importorskip('mmseg.models')
+    options = ['--rounds', '1', '--sizes', '1x3x32x32', '--threads', '1', '--losses', 'FL + MDCA']
+    monkeypatch.setattr(sys, 'argv', ['upsampling.py', *options])
+    module = runpy.run_path(str(BENCHMARKS / 'upsampling.py'))
+    monkeypatch.setitem(module['main'].__globals__, 'alone', lambda f, *args: f(*args))
+    module['main']()
+    rows = [line.split(' | ') for line in capsys.readouterr().out.splitlines() if ' | ' in line]
+    assert [row[0] for row in rows] == ['| loss', '| cross-entropy (mmseg)', '| FL + MDCA']
+    assert all(float(cell) > 0 for row in rows[1:] for cell in row[1:3])
+    assert rows[1][1] == '1.00'
+
+
 def test_metrics_prints_ratios_and_memory(capsys, monkeypatch):
     options = '--rounds 1 --sizes 3x20x30 --images --classifier 20 30'
     monkeypatch.setattr(sys, 'argv', ['metrics.py', *options.split()])

@@ -5,6 +5,7 @@ from mmcalib.hooks.ada_focal_hook import AdaFocalHook
 from mmcalib.hooks.cals_hook import CALSHook
 from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.confidence_map_hook import ConfidenceMapHook
+from mmcalib.hooks.fused_upsampling_hook import FusedUpsamplingHook
 from mmcalib.hooks.logit_distance_hook import LogitDistanceHook
 from mmcalib.hooks.loss_schedule_hook import LossScheduleHook
 from mmcalib.hooks.reliability_diagram_hook import ReliabilityDiagramHook
@@ -20,6 +21,7 @@ __all__ = [
     'CheckpointMeta',
     'CompleteWeights',
     'ConfidenceMapHook',
+    'FusedUpsamplingHook',
     'LogitDistanceHook',
     'LossScheduleHook',
     'ReliabilityDiagramHook',

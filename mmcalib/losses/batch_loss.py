@@ -81,6 +81,10 @@ class BatchLoss(CalibrationLoss):
         weights = row_weights(valid, pred, weight=weight, mean=False)
         weights = weights.expand(pred.shape[:1] + pred.shape[2:])
         sums = self.statistics(at_least_single(pred), target, weights, **options)
+        return self.of_statistics(sums, **options)
+
+    def of_statistics(self, sums: Tensor, **options) -> Tensor:
+        """Return the loss of a rank's batch, all of whose statistics are given."""
         if self.share_statistics and dist.is_initialized() and dist.get_world_size() > 1:
             sums = _sum_over_ranks(sums)
         return self.loss_weight * self.value(sums, **options)

@@ -84,6 +84,11 @@ def split_ignored(
     return labels, valid
 
 
+def known_rows(valid: Tensor | None, labels: Tensor) -> Tensor:
+    """Return which rows are valid, in the shape of the labels, where None means all of them."""
+    return torch.ones_like(labels, dtype=torch.bool) if valid is None else valid
+
+
 def row_weights(
     valid: Tensor | None,
     pred: Tensor,

@@ -10,6 +10,7 @@ from mmcalib.argument_checks import at_least_single, check_choice, check_number
 from mmcalib.losses.contract_checks import (
     check_shapes,
     computed_dtype,
+    known_rows,
     row_weights,
     split_ignored,
 )
@@ -52,6 +53,8 @@ class CalibrationLoss(nn.Module):
             row in plain, differentiable operations.
         by_hand: The same with the gradient, where a benchmark shows what that buys.
         no_soft_targets: Why targets must be labels; None where they may be probabilities.
+        reach: How many pixels beyond its own :meth:`look_around` sees on each side; None where it
+            does not say, so that only the whole map will do.
         ranges: The least and the largest value of each number that may change while training.
 
     Raises:
@@ -63,6 +66,7 @@ class CalibrationLoss(nn.Module):
     by_hand: Callable[..., tuple[Tensor, Tensor]] | None = None
     ranges: Mapping[str, tuple[float, float]] = {}
     no_soft_targets: str | None = None
+    reach: int | None = None
 
     def __init__(
         self,
@@ -170,7 +174,22 @@ class CalibrationLoss(nn.Module):
     def read_call(
         self, pred: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int | None
     ) -> tuple[Tensor, Tensor | None, dict]:
-        """Check a call; return labels within [0, K) or probabilities, valid rows, and options."""
+        """Check a call; return the target of the formula, valid rows, and options."""
+        soft = target.is_floating_point()
+        target, valid, options = self.read_rows(pred, target, weight, ignore_index)
+        if not soft and type(self).look_around is not CalibrationLoss.look_around:
+            known = known_rows(valid, target)
+            target, more = self.look_around(target, known, pred.shape[1], computed_dtype(pred))
+            options = {**options, **more}  # PyTorch 2.6 compiles no `|` of dicts
+        return target, valid, options
+
+    def read_rows(
+        self, pred: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int | None
+    ) -> tuple[Tensor, Tensor | None, dict]:
+        """Check a call; return labels within [0, K) or probabilities, valid rows, and options.
+
+        Of `pred` only the shape, the dtype and the device are read.
+        """
         check_shapes(pred, target, weight, self.class_weight)
         dtype = computed_dtype(pred)
         options = self.options()
@@ -178,12 +197,7 @@ class CalibrationLoss(nn.Module):
             options['class_weight'] = self.class_weight.to(pred.device, dtype)
         if not target.is_floating_point():
             ignore_index = self.ignore_index if ignore_index is None else ignore_index
-            target, valid = split_ignored(target, pred.shape[1], ignore_index)
-            if type(self).look_around is not CalibrationLoss.look_around:
-                known = torch.ones_like(target, dtype=torch.bool) if valid is None else valid
-                target, more = self.look_around(target, known, pred.shape[1], dtype)
-                options = {**options, **more}  # PyTorch 2.6 compiles no `|` of dicts
-            return target, valid, options
+            return *split_ignored(target, pred.shape[1], ignore_index), options
         if self.no_soft_targets:
             raise ValueError(
                 f'{type(self).__name__} takes integer labels, not probabilities: '

@@ -77,6 +77,7 @@ class NACLLoss(CalibrationLoss):
         if check_integer('kernel_size', kernel_size) % 2 == 0:
             raise ValueError(f'kernel_size must be odd, got {kernel_size!r}')
         self.kernel_size = kernel_size
+        self.reach = kernel_size // 2
 
     def options(self) -> dict:
         return dict(alpha=self.alpha)

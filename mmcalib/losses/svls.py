@@ -36,6 +36,7 @@ class SVLSLoss(CalibrationLoss):
 
     formula = staticmethod(cross_entropy)
     no_soft_targets = 'it smooths labels by those of their neighbours'
+    reach = 1
     ranges = dict(sigma=(1e-2, float('inf')))
 
     def __init__(self, *, sigma: float = 1.0, loss_name: str = 'loss_svls', **common) -> None:

@@ -61,16 +61,9 @@ def weighted_sum(
 class _WeightedSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, formula, target, weight, options, by_hand, compile):
-        result = None
-        if compile:
-            each = weight
-            if weight.ndim == 0 and not target.is_floating_point():
-                # Batches without ignored rows and with some share one version of the kernel.
-                each = weight.expand(target.shape).contiguous()
-            result = kernel_of(formula)(logits.detach(), target, each, options)
-        if result is None:
-            result = _eager(formula, by_hand, logits.detach(), target, weight, options)
-        value, grad = result
+        value, grad = value_and_gradient(
+            formula, logits.detach(), target, weight, options, by_hand=by_hand, compile=compile
+        )
         ctx.save_for_backward(grad, logits, target, weight)
         ctx.formula, ctx.options = formula, options
         return value
@@ -85,6 +78,28 @@ class _WeightedSum(torch.autograd.Function):
         elif grad_output.device.type != 'cpu' or grad_output != 1:
             grad = grad * grad_output
         return grad.to(logits.dtype), None, None, None, None, None, None
+
+
+def value_and_gradient(
+    formula: Callable[..., Tensor],
+    logits: Tensor,
+    target: Tensor,
+    weight: Tensor,
+    options: Mapping,
+    *,
+    by_hand: Callable[..., tuple[Tensor, Tensor]] | None = None,
+    compile: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return :func:`weighted_sum` of logits without a graph, and its gradient by them."""
+    if compile:
+        each = weight
+        if weight.ndim == 0 and not target.is_floating_point():
+            # Batches without ignored rows and with some share one version of the kernel.
+            each = weight.expand(target.shape).contiguous()
+        result = kernel_of(formula)(logits, target, each, options)
+        if result is not None:
+            return result
+    return _eager(formula, by_hand, logits, target, weight, options)
 
 
 def _eager(formula, by_hand, logits, target, weight, options) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ import torch
 from forked import on_ranks
 
 from mmcalib.losses import L1ACELoss, MDCALoss
+from mmcalib.losses.upsampled_losses import upsampled_losses
 
 IGNORED = 255
 
@@ -193,6 +194,15 @@ def _share(rank, folder):
         value.backward()
         alone = loss(ignore_index=IGNORED, **options)(mine, target[part])
         torch.save((value, mine.grad, alone), f'{folder}/{name}{rank}.pth')
+        by_tiles, _ = upsampled_losses(  # of the same size, that is as they are
+            mine,
+            target[part],
+            [loss(share_statistics=True, **options)],
+            ignore_index=IGNORED,
+            align_corners=False,
+        )
+        torch.testing.assert_close(by_tiles[0], value)
+        torch.testing.assert_close(torch.autograd.grad(by_tiles, mine)[0], mine.grad)
 
 
 def test_two_ranks_share_their_statistics(tmp_path):

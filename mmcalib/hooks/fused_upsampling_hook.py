@@ -1,0 +1,121 @@
+"""Losses of mmseg's decode heads without the upsampled logits in memory."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+
+import torch
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+from mmcalib.losses.tile_terms import why_only_whole
+from mmcalib.losses.upsampled_losses import upsampled_losses
+
+
+@HOOKS.register_module()
+class FusedUpsamplingHook(Hook):
+    """Let the decode heads of mmseg compute their losses tile by tile of the upsampled logits.
+
+    mmseg's heads upsample the logits to the size of the labels before the loss, so a training step
+    holds them, their log-softmax and their gradients. With this hook, for the time of a training,
+    a head makes a tile of them at a time, and keeps the gradient by its own, small logits. Losses,
+    gradients and ``acc_seg`` are the same, to rounding; logits in half precision are upsampled in
+    float32, which mmseg does in half. See :func:`upsampled_losses`.
+
+    It is for heads, auxiliary ones too, whose ``loss_by_feat`` is that of mmseg's
+    ``BaseDecodeHead`` and whose losses are mmcalib's, mmseg's softmax ``CrossEntropyLoss``, or sums
+    of these. Heads with another loss or a pixel sampler stay as they are. Which ones do what, and
+    why, is logged once. In a step in which a loss has forward hooks, as those that
+    ``LogitDistanceHook`` measures, and inside a compiled model, a head goes mmseg's way::
+
+        custom_hooks = [dict(type='FusedUpsamplingHook')]
+
+    Raises:
+        ValueError: Before training, if the model has no decode head of mmseg.
+    """
+
+    def before_train(self, runner: Runner) -> None:
+        self._heads, said = [], 'FusedUpsamplingHook: '
+        heads = decode_heads(runner.model)
+        if not heads:
+            raise ValueError(
+                'FusedUpsamplingHook is for decode heads of mmsegmentation, and the model has none'
+            )
+        for name, head in heads.items():
+            reason = why_not(head)
+            if reason is None:
+                self._heads.append(head)
+                head.loss_by_feat = types.MethodType(fused_loss_by_feat, head)
+                runner.logger.info(f'{said}{name} computes its losses without the upsampled logits')
+            else:
+                runner.logger.warning(f'{said}{name} is left as it is: {reason}')
+
+    def after_train(self, runner: Runner) -> None:
+        for head in self._heads:
+            del head.loss_by_feat
+
+
+def decode_heads(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the decode heads of mmseg in a model, possibly wrapped, by their names."""
+    try:
+        from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+    except ImportError:
+        return {}
+    model = model.module if is_model_wrapper(model) else model
+    modules = model.named_modules()
+    return {name: module for name, module in modules if isinstance(module, BaseDecodeHead)}
+
+
+def why_not(head: nn.Module) -> str | None:
+    """Return why a head cannot compute its losses by tiles; None if it can."""
+    from mmseg.models.decode_heads.decode_head import BaseDecodeHead
+
+    kind = type(head)
+    if kind.loss_by_feat is not BaseDecodeHead.loss_by_feat:
+        return f'{kind.__name__} has a loss_by_feat of its own'
+    if head.sampler is not None:
+        return f'its sampler, {type(head.sampler).__name__}, looks at all pixels'
+    if head.out_channels == 1:
+        return 'it has one channel, which a softmax does not take'
+    if head.ignore_index is None:
+        return 'it has no ignore_index'
+    return next(filter(None, map(why_only_whole, _losses(head))), None)
+
+
+def fused_loss_by_feat(
+    head: nn.Module, seg_logits: Tensor, batch_data_samples: Sequence
+) -> dict[str, Tensor]:
+    """Return what ``BaseDecodeHead.loss_by_feat`` returns, by :func:`upsampled_losses`."""
+    losses = _losses(head)
+    watched = any(
+        module._forward_hooks or module._forward_pre_hooks
+        for loss in losses
+        for module in loss.modules()
+    )
+    if watched or torch.compiler.is_compiling():
+        return type(head).loss_by_feat(head, seg_logits, batch_data_samples)
+    labels = head._stack_batch_gt(batch_data_samples).squeeze(1)
+    values, correct = upsampled_losses(
+        seg_logits,
+        labels,
+        losses,
+        ignore_index=head.ignore_index,
+        align_corners=head.align_corners,
+    )
+    result = {}
+    for loss, value in zip(losses, values.unbind(), strict=True):
+        result[loss.loss_name] = result.get(loss.loss_name, 0) + value
+    # As mmseg's accuracy: of no valid pixel it is 100.
+    eps = torch.finfo(torch.float32).eps
+    valid = (labels != head.ignore_index).sum()
+    result['acc_seg'] = ((correct + eps) * (100 / (valid + eps))).view(1)
+    return result
+
+
+def _losses(head: nn.Module) -> list[nn.Module]:
+    several = isinstance(head.loss_decode, nn.ModuleList)
+    return list(head.loss_decode) if several else [head.loss_decode]

@@ -1,0 +1,124 @@
+"""Real decode heads with FusedUpsamplingHook do what they do without, or stay as they are."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from mmengine.registry import HOOKS
+from tiny_models import fcn_head, other_head, scenes, segmentor
+from torch import nn
+
+from mmcalib.hooks import FusedUpsamplingHook
+from mmcalib.hooks.fused_upsampling_hook import decode_heads, why_not
+from mmcalib.losses import upsampled_tiles
+
+pytest.importorskip('mmseg.models')
+pytestmark = pytest.mark.filterwarnings('ignore:Default ``avg_non_ignore`` is False')
+
+CE = dict(type='mmseg.CrossEntropyLoss')
+MBLS = dict(type='MarginLabelSmoothingLoss', margin=2.0)
+HEADS = {
+    'fcn': fcn_head(loss_decode=CE, align_corners=True),
+    'a list with one name twice': fcn_head(
+        loss_decode=[MBLS, dict(MBLS, loss_weight=0.5), dict(type='MDCALoss'), CE]
+    ),
+    'psp': other_head('mmseg.PSPHead', pool_scales=(1, 2), loss_decode=dict(type='NACLLoss')),
+}
+LEFT_ALONE = {
+    'a loss_by_feat of its own': other_head(
+        'mmseg.EncHead', in_channels=[8], in_index=[0], num_codes=4
+    ),
+    'its sampler, OHEMPixelSampler': fcn_head(sampler=dict(type='mmseg.OHEMPixelSampler')),
+    'is a binary one': fcn_head(loss_decode=dict(CE, use_sigmoid=True)),
+    'DiceLoss is neither': fcn_head(loss_decode=[CE, dict(type='mmseg.DiceLoss')]),
+    'one channel': fcn_head(num_classes=2, out_channels=1, loss_decode=dict(CE, use_sigmoid=True)),
+    'no ignore_index': fcn_head(ignore_index=None),
+}
+
+
+class Loop:
+    """What the hook asks of a Runner."""
+
+    def __init__(self, model):
+        self.model = model
+        self.logger = logging.getLogger('fused')
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    monkeypatch.setitem(upsampled_tiles.TILE, 'cpu', 4 * 60)
+
+
+def one_step(model, batch):
+    """The losses of a step and the gradient of every parameter."""
+    data = model.data_preprocessor(copy.deepcopy(batch), training=True)
+    losses = model.loss(data['inputs'], data['data_samples'])
+    model.zero_grad()
+    model.parse_losses(losses)[0].backward()
+    return losses, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize('name', HEADS)
+def test_losses_and_gradients_of_a_model_are_the_same(name):
+    batch = scenes(3, batch_size=3)[0]
+    model = segmentor(HEADS[name], auxiliary_head=[fcn_head(loss_decode=MBLS), fcn_head()])
+    expected, grads = one_step(model, batch)
+    hook = HOOKS.build(dict(type='FusedUpsamplingHook'))
+    hook.before_train(Loop(model))
+    heads = decode_heads(model).values()
+    assert all('loss_by_feat' in vars(head) for head in heads)
+    losses, fused_grads = one_step(model, batch)
+    assert list(losses) == list(expected)
+    for key in losses:
+        assert losses[key].shape == expected[key].shape
+        torch.testing.assert_close(losses[key], expected[key])
+    assert fused_grads.keys() == grads.keys()
+    for key, grad in grads.items():
+        torch.testing.assert_close(fused_grads[key], grad, rtol=1e-4, atol=1e-6)
+    hook.after_train(Loop(model))
+    assert not any('loss_by_feat' in vars(head) for head in heads)
+
+
+@pytest.mark.parametrize('reason', LEFT_ALONE)
+def test_other_heads_are_left_alone_and_named_once(reason, caplog):
+    model = segmentor(LEFT_ALONE[reason], auxiliary_head=fcn_head())
+    assert reason in why_not(model.decode_head)
+    hook = FusedUpsamplingHook()
+    with caplog.at_level(logging.INFO):
+        hook.before_train(Loop(model))
+    said = [record.message for record in caplog.records]
+    assert len(said) == 2
+    assert 'decode_head is left as it is' in said[0]
+    assert reason in said[0]
+    assert 'auxiliary_head computes' in said[1]
+    assert 'loss_by_feat' not in vars(model.decode_head)
+    hook.after_train(Loop(model))
+
+
+def test_a_loss_that_is_watched_gets_all_logits():
+    model = segmentor(fcn_head(loss_decode=MBLS))
+    FusedUpsamplingHook().before_train(Loop(model))
+    batch, seen = scenes(2)[0], []
+    expected, _ = one_step(model, batch)
+    watch = model.decode_head.loss_decode.register_forward_hook(
+        lambda loss, args, output: seen.append(args[0].shape)
+    )
+    losses, _ = one_step(model, batch)
+    assert seen == [(2, 4, 16, 20)]
+    torch.testing.assert_close(losses['decode.loss_mbls'], expected['decode.loss_mbls'])
+    watch.remove()
+    one_step(model, batch)
+    assert len(seen) == 1
+
+
+def test_a_copied_model_computes_its_own_losses():
+    model = segmentor(fcn_head(loss_decode=MBLS))
+    FusedUpsamplingHook().before_train(Loop(model))
+    twin = copy.deepcopy(model)
+    assert twin.decode_head.loss_by_feat.__self__ is twin.decode_head
+
+
+def test_a_model_without_decode_heads_is_refused():
+    with pytest.raises(ValueError, match='FusedUpsamplingHook is for decode heads'):
+        FusedUpsamplingHook().before_train(Loop(nn.Linear(2, 2)))
