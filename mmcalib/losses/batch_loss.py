@@ -7,7 +7,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from mmcalib.argument_checks import at_least_single
-from mmcalib.losses.contract_checks import row_weights
+from mmcalib.losses.loss_call_checks import row_weights
 from mmcalib.losses.loss_contract import CalibrationLoss
 
 

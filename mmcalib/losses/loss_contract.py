@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mmcalib.argument_checks import at_least_single, check_choice, check_number
-from mmcalib.losses.contract_checks import (
+from mmcalib.losses.loss_call_checks import (
     check_shapes,
     computed_dtype,
     known_rows,

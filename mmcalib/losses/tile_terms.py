@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from mmcalib.losses.batch_loss import BatchLoss
 from mmcalib.losses.combined_loss import CombinedLoss
 from mmcalib.losses.compiled_kernel import total_of
-from mmcalib.losses.contract_checks import (
+from mmcalib.losses.cross_entropy import cross_entropy
+from mmcalib.losses.loss_call_checks import (
     computed_dtype,
     known_rows,
     row_weights,
     split_ignored,
 )
-from mmcalib.losses.cross_entropy import cross_entropy
 from mmcalib.losses.loss_contract import CalibrationLoss
 from mmcalib.losses.mmseg_cross_entropy import (
     cross_entropy_and_gradient,

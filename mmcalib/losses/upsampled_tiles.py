@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmcalib.losses.contract_checks import computed_dtype
+from mmcalib.losses.loss_call_checks import computed_dtype
 
 # Logits per tile: few enough for a CPU's cache, enough to keep a GPU busy.
 TILE = {'cpu': 1 << 19}

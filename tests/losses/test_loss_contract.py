@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmcalib.losses import MarginLabelSmoothingLoss, contract_checks
+from mmcalib.losses import MarginLabelSmoothingLoss, loss_call_checks
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def waits(monkeypatch):
         return tolist(tensor)
 
     monkeypatch.setattr(torch.Tensor, 'tolist', counted)
-    monkeypatch.setattr(contract_checks, 'LOOKS_ARE_FREE_ON', ())  # as for a GPU
+    monkeypatch.setattr(loss_call_checks, 'LOOKS_ARE_FREE_ON', ())  # as for a GPU
     return counter
 
 

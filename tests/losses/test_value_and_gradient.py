@@ -8,7 +8,7 @@ from test_all_losses import IGNORED, LOSSES, build, draw, pairwise, takes_soft
 
 from mmcalib.losses import compiled_kernel, margin_label_smoothing
 from mmcalib.losses import value_and_gradient as module
-from mmcalib.losses.contract_checks import split_ignored
+from mmcalib.losses.loss_call_checks import split_ignored
 
 
 def plain(name, logits, target, **options):
