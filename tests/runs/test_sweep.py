@@ -309,8 +309,10 @@ def test_jobs_share_the_machine(monkeypatch):
 
 
 INTERRUPTED = """
-import pathlib, sys
+import pathlib, signal, sys
 from mmcalib.runs.parallel_commands import Job, run_jobs
+# A shell that starts the tests in the background has them ignore SIGINT, which children inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 folder = pathlib.Path(sys.argv[1])
 script = f'sleep 60 & echo $! > {folder}/child; wait'
 jobs = [Job(str(n), ['bash', '-c', script], folder / 'log') for n in range(2)]
@@ -328,7 +330,7 @@ def test_an_interruption_ends_all_processes(number, tmp_path):
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(number)
-    assert b'KeyboardInterrupt' in process.communicate(timeout=30)[1]
+    assert b'KeyboardInterrupt' in process.communicate(timeout=120)[1]
     state = Path(f'/proc/{child.read_text().strip()}/stat')
     assert not state.exists() or state.read_text().split()[2] == 'Z'
 
