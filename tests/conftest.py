@@ -47,7 +47,7 @@ def free_port():
 # They start first, so that no process is left with one of them at the end.
 LONGEST = (
     'test_tools.py',
-    'test_checkpoint_calibration.py',
+    'test_calibrate_checkpoint.py',
     'test_value_and_gradient.py',
     'test_configs.py',
 )

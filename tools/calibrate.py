@@ -11,8 +11,8 @@ from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.temperature_scaler import CRITERIA
 from mmcalib.reports.before_after_table import print_calibration
+from mmcalib.runs.calibrate_checkpoint import SPLITS, CalibrationOptions, calibrate_checkpoint
 from mmcalib.runs.calibration_preconditions import check_out, check_splits
-from mmcalib.runs.checkpoint_calibration import SPLITS, CalibrationOptions, calibrate_checkpoint
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import add_runner_arguments
 from mmcalib.runs.load_config import load_config, set_loader_defaults, set_work_dir

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from mmengine.registry import HOOKS
 
-from mmcalib.hooks.loss_update_hook import LossUpdateHook
+from mmcalib.hooks.validation_learning_hook import ValidationLearningHook
 from mmcalib.losses import AdaFocalLoss
 from mmcalib.metrics import ConfidenceCells, equal_mass_bins
 from mmcalib.metrics.data_samples import read_prediction
@@ -15,11 +15,11 @@ from mmcalib.metrics.predictions import Prediction
 
 
 @HOOKS.register_module()
-class AdaFocalHook(LossUpdateHook):
+class AdaFocalHook(ValidationLearningHook):
     """Update the gammas of every ``AdaFocalLoss`` after each validation of a training.
 
     Logged are ``train/gamma_min`` and ``train/gamma_max``, over the bins of the last such loss.
-    What :class:`LossUpdateHook` says of samples, processes and resuming holds.
+    What :class:`ValidationLearningHook` says of samples, processes and resuming holds.
 
     Args:
         ignore_index: Label of the pixels to leave out. It says nothing about a classifier's labels.

@@ -8,17 +8,17 @@ import torch
 from mmengine.registry import HOOKS
 from torch import Tensor
 
-from mmcalib.hooks.loss_update_hook import LossUpdateHook
+from mmcalib.hooks.validation_learning_hook import ValidationLearningHook
 from mmcalib.losses import CALSLoss
 from mmcalib.metrics.data_samples import logits_of, read_logits
 
 
 @HOOKS.register_module()
-class CALSHook(LossUpdateHook):
+class CALSHook(ValidationLearningHook):
     """Update the multipliers of every ``CALSLoss`` after each validation of a training.
 
     Logged are ``train/multiplier_mean``, ``train/multiplier_max`` and ``train/rho``, of the last
-    such loss. What :class:`LossUpdateHook` says of samples, processes and resuming holds.
+    such loss. What :class:`ValidationLearningHook` says of samples, processes and resuming holds.
 
     Args:
         ignore_index: Label of the pixels to leave out. It says nothing about a classifier's labels.

@@ -13,7 +13,6 @@ from mmcalib.losses.dual_focal import DualFocalLoss, dual_focal
 from mmcalib.losses.inverse_focal import InverseFocalLoss, inverse_focal
 from mmcalib.losses.l1_ace import L1ACELoss
 from mmcalib.losses.label_smoothing import LabelSmoothingLoss, label_smoothing
-from mmcalib.losses.loss_contract import CalibrationLoss
 from mmcalib.losses.margin_label_smoothing import (
     MarginLabelSmoothingLoss,
     margin_label_smoothing,
@@ -24,6 +23,7 @@ from mmcalib.losses.nacl import NACLLoss, nacl
 from mmcalib.losses.sample_dependent_focal import SampleDependentFocalLoss
 from mmcalib.losses.softmax_focal import SoftmaxFocalLoss, softmax_focal
 from mmcalib.losses.svls import SVLSLoss
+from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 __all__ = [
     'ACLSLoss',

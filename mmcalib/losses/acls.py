@@ -6,8 +6,8 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.cross_entropy import cross_entropy, nll_and_gradient
-from mmcalib.losses.loss_contract import CalibrationLoss
 from mmcalib.losses.margin_label_smoothing import add_to_largest
+from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 
 def acls(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmcalib.argument_checks import check_integer, check_number
 from mmcalib.losses.cross_entropy import cross_entropy
-from mmcalib.losses.loss_contract import CalibrationLoss
+from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 
 def ada_focal(

@@ -8,7 +8,7 @@ from torch import distributed as dist
 
 from mmcalib.argument_checks import at_least_single
 from mmcalib.losses.loss_call_checks import row_weights
-from mmcalib.losses.loss_contract import CalibrationLoss
+from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 
 class BatchLoss(CalibrationLoss):

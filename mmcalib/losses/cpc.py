@@ -10,7 +10,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.cross_entropy import cross_entropy, per_class, pick
-from mmcalib.losses.loss_contract import CalibrationLoss
+from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 
 def cpc(

@@ -8,7 +8,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.cross_entropy import cross_entropy, finite, per_class
-from mmcalib.losses.loss_contract import CalibrationLoss
+from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 
 def softmax_focal(

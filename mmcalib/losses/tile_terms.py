@@ -18,12 +18,12 @@ from mmcalib.losses.loss_call_checks import (
     row_weights,
     split_ignored,
 )
-from mmcalib.losses.loss_contract import CalibrationLoss
 from mmcalib.losses.mmseg_cross_entropy import (
     cross_entropy_and_gradient,
     is_mmseg_cross_entropy,
     mmseg_pixel_weights,
 )
+from mmcalib.losses.toolbox_contract import CalibrationLoss
 from mmcalib.losses.upsampled_tiles import Tile, UpsampledTiles
 from mmcalib.losses.value_and_gradient import value_and_gradient
 

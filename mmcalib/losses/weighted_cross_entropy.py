@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mmcalib.losses.loss_contract import CalibrationLoss
+from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 
 def factor_of(weight: Tensor, *, gamma: float, detach_weight: bool) -> Tensor:

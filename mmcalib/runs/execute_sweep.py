@@ -15,7 +15,7 @@ from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, last_checkpoint
 from mmcalib.runs.command_line import parse_options
 from mmcalib.runs.data_preflight import check_config_data
 from mmcalib.runs.load_config import DATALOADERS, load_config, set_work_dir
-from mmcalib.runs.parallel_commands import Job, run_jobs
+from mmcalib.runs.parallel_trainings import Job, run_jobs
 from mmcalib.runs.preflight import (
     check_amp,
     check_auto_scale_lr,

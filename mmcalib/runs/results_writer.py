@@ -90,7 +90,7 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
 def describe_calibration(meta: Mapping) -> dict | None:
     """Return by what a checkpoint was calibrated after its training, None if it was not.
 
-    See :mod:`mmcalib.runs.checkpoint_calibration` for what a calibration leaves in `meta`.
+    See :mod:`mmcalib.runs.calibrate_checkpoint` for what a calibration leaves in `meta`.
     """
     found = meta.get(CALIBRATION)
     if not isinstance(found, Mapping) or 'method' not in found:  # another tool's word

@@ -14,7 +14,7 @@ from commands import ROOT, call_here
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table
 from mmcalib.runs.execute_sweep import _train, run_sweep
 from mmcalib.runs.load_config import load_config
-from mmcalib.runs.parallel_commands import Job, environment, run_jobs
+from mmcalib.runs.parallel_trainings import Job, environment, run_jobs
 from mmcalib.runs.sweep_plan import SweepPlan, SweepTraining, option_keys, parse_parameter
 from mmcalib.runs.sweep_progress import duration_text, progress_of
 from mmcalib.work_dir_files import locked
@@ -300,7 +300,7 @@ def test_a_folder_is_for_one_at_a_time(tmp_path):
 
 def test_jobs_share_the_machine(monkeypatch):
     monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
-    monkeypatch.setattr('mmcalib.runs.parallel_commands.cpu_count', lambda: 8)
+    monkeypatch.setattr('mmcalib.runs.parallel_trainings.cpu_count', lambda: 8)
     monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '4,5,6,7')
     places = [environment(slot, 2, 2) for slot in range(2)]
     assert [place['CUDA_VISIBLE_DEVICES'] for place in places] == ['4,5', '6,7']
@@ -310,7 +310,7 @@ def test_jobs_share_the_machine(monkeypatch):
 
 INTERRUPTED = """
 import pathlib, signal, sys
-from mmcalib.runs.parallel_commands import Job, run_jobs
+from mmcalib.runs.parallel_trainings import Job, run_jobs
 # A shell that starts the tests in the background has them ignore SIGINT, which children inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 folder = pathlib.Path(sys.argv[1])

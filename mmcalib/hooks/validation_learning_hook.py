@@ -15,7 +15,7 @@ from mmcalib.losses import CalibrationLoss
 from mmcalib.metrics.sampler_padding import SamplerPadding
 
 
-class LossUpdateHook(Hook):
+class ValidationLearningHook(Hook):
     """Update losses of a model after each validation of its training, from what it predicts there.
 
     Each sample of the validation data counts once, whatever the sampler repeats, and its ignored
