@@ -79,15 +79,16 @@ def write_cub(root, *, classes=3, train=4, test=2):
 
 
 def write_voc(root, *, train='abcd', val='efg', test='hi'):
-    """Write ``VOC2012/`` with an image and a mask per letter."""
+    """Write ``VOC2012/`` with an image and a mask per letter, listed under both names we have."""
     rng = np.random.default_rng(0)
-    for folder in ('SegmentationClass', 'ImageSets/Segmentation'):
-        (root / folder).mkdir(parents=True)
+    lists = [root / 'ImageSets' / folder for folder in ('Segmentation', 'people_animals')]
+    for folder in (root / 'SegmentationClass', *lists):
+        folder.mkdir(parents=True)
     for name in train + val + test:
         save(root / 'JPEGImages' / f'{name}.jpg', (80, 60), rng)
         mask = rng.choice([0, 1, 20, 255], (60, 80)).astype(np.uint8)
         Image.fromarray(mask).save(root / 'SegmentationClass' / f'{name}.png')
     for split, names in (('train', train), ('val', val), ('test', test)):
-        path = root / 'ImageSets/Segmentation' / f'{split}.txt'
-        path.write_text(''.join(f'{name}\n' for name in names))
+        for folder in lists:
+            (folder / f'{split}.txt').write_text(''.join(f'{name}\n' for name in names))
     return root

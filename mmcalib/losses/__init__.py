@@ -2,7 +2,7 @@
 
 from mmcalib.losses.acls import ACLSLoss, acls
 from mmcalib.losses.ada_focal import AdaFocalLoss, ada_focal
-from mmcalib.losses.batch_loss import BatchLoss
+from mmcalib.losses.batch_statistics_loss import BatchLoss
 from mmcalib.losses.brier import BrierLoss, brier
 from mmcalib.losses.bsce import BSCELoss, bsce
 from mmcalib.losses.cals import CALSLoss, cals

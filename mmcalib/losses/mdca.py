@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.batch_loss import BatchLoss, divide
+from mmcalib.losses.batch_statistics_loss import BatchLoss, divide
 from mmcalib.losses.cross_entropy import shares_of
 
 

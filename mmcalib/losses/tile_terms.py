@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from mmcalib.losses.batch_loss import BatchLoss
+from mmcalib.losses.batch_statistics_loss import BatchLoss
 from mmcalib.losses.combined_loss import CombinedLoss
 from mmcalib.losses.compiled_kernel import total_of
 from mmcalib.losses.cross_entropy import cross_entropy

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mmcalib.argument_checks import at_least_single
-from mmcalib.losses.batch_loss import BatchLoss
+from mmcalib.losses.batch_statistics_loss import BatchLoss
 from mmcalib.losses.tile_terms import single_losses, term_of
 from mmcalib.losses.upsampled_tiles import UpsampledTiles
 

@@ -94,7 +94,8 @@ def measured_text(row: Mapping, key: str) -> str | None:
 
 def _text(row: Mapping, heading: str) -> str:
     """Return what was measured of the metric that a heading names."""
-    for key in HEADLINE:
+    measured = (key for run in row['runs'] for key in run['metrics'])
+    for key in dict.fromkeys((*HEADLINE, *measured)):
         if re.search(rf'(?<![\w-]){re.escape(metric_name(key))}(?![\w-])', heading):
             text = measured_text(row, key)
             if text is not None:
