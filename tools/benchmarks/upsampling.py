@@ -157,7 +157,7 @@ def main():
         print('|---|' + '--:|' * 2 * len(WAYS))
         for name in names:
             cells = [
-                f'{of[name, way] / of[BASE]:.2f}' if (name, way) in of else '–'
+                f'{of[name, way] / of[BASE]:.2f}' if (name, way) in of and of[BASE] else '–'
                 for of in (best, peaks)
                 for way in WAYS
             ]
