@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import torch
 from mmengine.config import Config, ConfigDict
+from mmengine.config import config as config_of_mmengine
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import METRICS
 
@@ -48,7 +51,8 @@ def load_config(path: str, options: dict | None = None) -> Config:
         MODULE2PACKAGE['mmseg'] = 'mmseg'
     hint = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
     try:
-        cfg = Config.fromfile(path)
+        with _editable_packages():
+            cfg = Config.fromfile(path)
     except ImportError as error:
         raise ImportError(f'{path}: {error}. For the toolboxes: {hint}') from error
     except (SyntaxError, KeyError, TypeError, NameError, AttributeError) as error:
@@ -68,6 +72,28 @@ def load_config(path: str, options: dict | None = None) -> Config:
         _list_metrics(cfg)
     _drop_hooks_turned_off(cfg)
     return cfg
+
+
+@contextmanager
+def _editable_packages() -> Iterator[None]:
+    """Let ``_base_ = 'mmcalib::…'`` find packages of `pip install -e`.
+
+    mmengine 0.10 expects every package beside its metadata, which of these are in site-packages.
+    """
+    installed_path = config_of_mmengine.get_installed_path
+    modules = {package: module for module, package in MODULE2PACKAGE.items()}
+
+    def existing_path(package: str) -> str:
+        path = installed_path(package)
+        if Path(path).is_dir():
+            return path
+        return str(Path(find_spec(modules.get(package, package)).origin).parent)
+
+    config_of_mmengine.get_installed_path = existing_path
+    try:
+        yield
+    finally:
+        config_of_mmengine.get_installed_path = installed_path
 
 
 def _drop_hooks_turned_off(cfg: Config) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from commands import ROOT
 from mmengine.config import Config, ConfigDict
+from mmengine.config import config as config_module
 from mmengine.config.utils import MODULE2PACKAGE
 
 from mmcalib.datasets.download_sources import missing_data_message
@@ -31,6 +32,13 @@ def test_configs_may_inherit_by_package(tmp_path):
     assert cfg.train_cfg.max_epochs == 3
     assert cfg.model.head.loss.type == 'MarginLabelSmoothingLoss'
     assert '_scope_' not in cfg.pretty_text
+
+
+def test_a_package_that_is_not_beside_its_metadata_is_found(tmp_path, monkeypatch):
+    nowhere = tmp_path / 'site-packages/mmcalib'
+    monkeypatch.setattr(config_module, 'get_installed_path', lambda package: str(nowhere))
+    test_configs_may_inherit_by_package(tmp_path)
+    assert config_module.get_installed_path('mmcalib') == str(nowhere)
 
 
 @pytest.mark.parametrize(
