@@ -92,7 +92,12 @@ def check_data(cfg: Config, keys: Iterable[str]) -> None:
         cfg: Of the run.
         keys: Of the dataloaders that it needs.
     """
-    message = missing_data_message({key: cfg.get(key) for key in keys})
+    loaders = {key: cfg.get(key) for key in keys}
+    if cfg.get('limit'):  # which put a dataset around each; options are of what is inside
+        loaders = {
+            key: {**each, 'dataset': each.dataset.dataset} for key, each in loaders.items() if each
+        }
+    message = missing_data_message(loaders)
     if message:
         raise FileNotFoundError(message)
     message = missing_vectors_message(cfg.get('model', {}).get('backbone', {}))

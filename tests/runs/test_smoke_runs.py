@@ -8,6 +8,7 @@ from mmengine.config import Config
 
 from mmcalib.reports.collect_runs import collect_runs
 from mmcalib.runs.load_config import add_calibration, limit_samples, load_config, set_work_dir
+from mmcalib.runs.preflight import check_data
 
 
 def iterations(limit, batch_size):
@@ -90,3 +91,11 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
         assert tested['limit'] == 11 and tested['evaluation']['dataset']['samples'] == 797
         assert 'calibration/ECE_low' in tested['metrics']
         assert list((tmp_path / 'full').glob('*/vis_data/vis_image/reliability_diagram_test*'))
+
+
+def test_missing_data_are_named_by_the_keys_of_the_config(tmp_path):
+    cfg = load_config(str(ROOT / 'configs/ce/efflite0_image_folder.py'))
+    cfg.train_dataloader.dataset.data_root = str(tmp_path / 'nowhere')
+    limit_samples(cfg, 4)
+    with pytest.raises(FileNotFoundError, match=r'options train_dataloader\.dataset\.data_root='):
+        check_data(cfg, ['train_dataloader'])

@@ -134,8 +134,10 @@ def peak_bytes(loss, logits, target):
     with torch.profiler.profile(profile_memory=True) as profile:
         step(loss, logits, target)
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == '[memory]']
+    # PyTorch before 2.4 has microseconds.
+    start = 'start_ns' if hasattr(events[0], 'start_ns') else 'start_us'
     allocated = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
+    for event in sorted(events, key=lambda event: getattr(event, start)()):
         allocated += event.nbytes()
         peak = max(peak, allocated)
     return peak
