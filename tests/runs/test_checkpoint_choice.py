@@ -31,6 +31,8 @@ def config(folder, name='mbls/digits', **options):
     options = {key.replace('__', '.'): value for key, value in options.items()}
     cfg = load_config(str(ROOT / f'configs/{name}.py'), {**short, **options})
     cfg.work_dir, cfg.launcher = str(folder), 'none'
+    # Else mmengine gives two runs that start in one second the same message hub.
+    cfg.experiment_name = folder.name
     set_loader_defaults(cfg)
     return cfg
 

@@ -90,7 +90,7 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
         tested = json.loads((tmp_path / 'full/results.json').read_text())
         assert tested['limit'] == 11 and tested['evaluation']['dataset']['samples'] == 797
         assert 'calibration/ECE_low' in tested['metrics']
-        assert list((tmp_path / 'full').glob('*/vis_data/vis_image/reliability_diagram_test*'))
+        assert list(tmp_path.rglob('vis_image/reliability_diagram_test*'))
 
 
 def test_missing_data_are_named_by_the_keys_of_the_config(tmp_path):
