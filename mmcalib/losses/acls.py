@@ -29,8 +29,8 @@ def acls(
     others while they are further below it: a constant added to all logits changes the loss.
 
     Source: Park et al., "ACLS: Adaptive and Conditional Label Smoothing for Network Calibration",
-    ICCV 2023, as its authors' published loss computes it, written anew from that formula. The
-    equations of the paper itself could not be read here, so where they differ is not known.
+    ICCV 2023, as its authors' published loss computes it, written anew from that formula. It has
+    not been compared with the equations of the paper, which may differ.
 
     Args:
         logits: ``(N, K, *)``. A class masked with -inf has no part in the sum.
