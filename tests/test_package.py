@@ -13,12 +13,18 @@ import mmcalib
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# It fails at the import, not in find_spec(): PyTorch 2.3 looks for scikit-learn without importing it.
 BLOCK = """
 import sys
+from importlib.machinery import ModuleSpec
 class Block:
     def find_spec(self, name, path=None, target=None):
         if name.split('.')[0] in {blocked!r}:
-            raise ImportError(name)
+            return ModuleSpec(name, self)
+    def create_module(self, spec):
+        raise ImportError(spec.name)
+    def exec_module(self, module):
+        pass
 sys.meta_path.insert(0, Block())
 """
 
