@@ -13,7 +13,7 @@ import mmcalib
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# It fails at the import, not in find_spec(): PyTorch 2.3 looks for scikit-learn without importing it.
+# Only an import fails, since PyTorch 2.3 looks for scikit-learn without importing it.
 BLOCK = """
 import sys
 from importlib.machinery import ModuleSpec

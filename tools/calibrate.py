@@ -14,17 +14,15 @@ from mmcalib.reports.before_after_table import print_calibration
 from mmcalib.runs.calibrate_checkpoint import SPLITS, CalibrationOptions, calibrate_checkpoint
 from mmcalib.runs.calibration_preconditions import check_out, check_splits
 from mmcalib.runs.checkpoint_choice import check_checkpoint
-from mmcalib.runs.command_line import add_runner_arguments
+from mmcalib.runs.command_line import ToolParser, add_runner_arguments
 from mmcalib.runs.load_config import load_config, set_loader_defaults, set_work_dir
 from mmcalib.runs.preflight import check_config
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.sampled_predictions import NUM_SAMPLES
 
 
-def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument('--out', required=True, help='checkpoint to write')
@@ -124,9 +122,9 @@ def main() -> None:
         runner = build_runner(cfg, complete_weights=True)
         result = calibrate_checkpoint(runner, scaler, args.checkpoint, args.out, options)
     except SampleError as error:
-        parser.error(error.reason)
+        parser.refuse(error.reason)
     except (ImportError, OSError, ValueError) as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     except KeyboardInterrupt:
         sys.exit('Stopped: nothing was written.')
     print_calibration(result, args.out)

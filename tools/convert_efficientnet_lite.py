@@ -9,12 +9,11 @@ of mean 127 and standard deviation 128.
 import argparse
 
 from mmcalib.models import efficientnet_lite
+from mmcalib.runs.command_line import ToolParser
 
 
-def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         'out', nargs='?', help='the file to write (data/efficientnet_lite0.pth, as in the configs)'
     )
@@ -34,7 +33,7 @@ def main() -> None:
         weights = args.weights or efficientnet_lite.find_weights(args.variant)
         count = efficientnet_lite.convert_file(weights, out, args.variant)
     except (FileNotFoundError, ImportError, ValueError) as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     print(f'{out}: {count} tensors of EfficientNet-Lite{args.variant}')
 
 

@@ -8,15 +8,14 @@ import argparse
 from pathlib import Path
 
 from mmcalib.reports.quoted_numbers import read_measured, with_measured
+from mmcalib.runs.command_line import ToolParser
 from mmcalib.work_dir_files import whole_file
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('pages', nargs='*', type=Path, help='all of README and docs by default')
     parser.add_argument('--results', type=Path, default=ROOT / 'docs/results')
     args = parser.parse_args()
@@ -30,7 +29,7 @@ def main() -> None:
                     path.write_text(new, encoding='utf-8')
                 print(page)
     except (FileNotFoundError, ValueError) as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
 
 
 if __name__ == '__main__':

@@ -14,16 +14,15 @@ from mmcalib.metrics import PROTOCOLS
 from mmcalib.reports import output_formats
 from mmcalib.reports.collect_runs import collect_runs
 from mmcalib.reports.group_runs import tables_of
+from mmcalib.runs.command_line import ToolParser
 from mmcalib.work_dir_files import whole_file
 
 FORMATS = ('text', 'markdown', 'csv', 'json', 'html')
 SUFFIXES = {'.txt': 'text', '.md': 'markdown', '.csv': 'csv', '.json': 'json', '.html': 'html'}
 
 
-def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('folders', nargs='+', help='work dirs, or folders that hold some')
     parser.add_argument('--format', choices=FORMATS, help="text unless --out's suffix says more")
     parser.add_argument('--out', help='file to write to, in place of the terminal')
@@ -51,7 +50,7 @@ def main() -> None:
     try:
         runs, others = collect_runs(args.folders)
     except FileNotFoundError as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     tables = tables_of(runs, args.protocol)
     if kind in ('csv', 'json'):
         content = (
@@ -72,6 +71,7 @@ def main() -> None:
     if args.out:
         with whole_file(args.out) as path:
             path.write_text(content + '\n', encoding='utf-8')
+        print(f'Written to {args.out}', file=sys.stderr)
     else:
         print(content)
 

@@ -9,17 +9,17 @@ import argparse
 import sys
 from pathlib import Path
 
+from mmcalib.argument_checks import check_integer
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep_figure
+from mmcalib.runs.command_line import ToolParser, add_limit_argument
 from mmcalib.runs.execute_sweep import run_sweep
 from mmcalib.runs.sweep_plan import SweepPlan, default_work_dir, parse_parameter
 
 STOPPED = 130  # what a shell reports after Ctrl-C
 
 
-def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('config', nargs='?', help='config file, of mmcalib, mmpretrain or mmseg')
     parser.add_argument(
         '--param',
@@ -34,6 +34,7 @@ def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser.add_argument(
         '--test-all', action='store_true', help='test every value, for a figure; not for the choice'
     )
+    add_limit_argument(parser, 'N samples of each split, and one epoch of each value')
     parser.add_argument('--amp', action='store_true', help='mixed precision (GPU only)')
     parser.add_argument('--auto-scale-lr', action='store_true', help='as in tools/train.py')
     parser.add_argument('--no-pin-memory', action='store_true', help='do not pin loaded batches')
@@ -58,8 +59,10 @@ def prepare(args: argparse.Namespace) -> SweepPlan:
         if (getattr(args, name) or 1) < 1 or getattr(args, name) == 0:
             raise ValueError(f'--{name} must be at least 1, got {getattr(args, name)}')
     parameter, values = parse_parameter(args.param[0])
-    folder = args.work_dir or default_work_dir(args.config, parameter)
-    both = {'--amp': args.amp, '--no-pin-memory': args.no_pin_memory}
+    folder = args.work_dir or default_work_dir(args.config, parameter, limit=args.limit)
+    both = [*(['--amp'] if args.amp else []), *(['--no-pin-memory'] if args.no_pin_memory else [])]
+    if args.limit is not None:
+        both += ['--limit', str(check_integer('--limit', args.limit))]
     return SweepPlan(
         args.config,
         parameter,
@@ -68,7 +71,7 @@ def prepare(args: argparse.Namespace) -> SweepPlan:
         work_dir=Path(folder),
         seeds=args.seeds,
         options=args.cfg_options,
-        arguments=[name for name, given in both.items() if given],
+        arguments=both,
         train_arguments=['--auto-scale-lr'] if args.auto_scale_lr else [],
         gpus=args.gpus,
         jobs=args.jobs,
@@ -88,7 +91,7 @@ def main() -> None:
         summary, failed = run_sweep(plan)
         write_sweep_figure([summary], [plan.work_dir / f'sweep.{kind}' for kind in ('png', 'pdf')])
     except (ImportError, OSError, RuntimeError, ValueError) as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     except KeyboardInterrupt:
         print('Stopped: the same command goes on from here.', file=sys.stderr)
         sys.exit(STOPPED)

@@ -124,7 +124,7 @@ def main() -> None:
     try:
         cfg = prepare(args)
     except (ImportError, OSError, ValueError) as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     try:
         runner = build_runner(cfg, complete_weights=True)
         check_run_data(runner, ('test',), training=False)
@@ -134,9 +134,9 @@ def main() -> None:
         log_start(runner, ('test',))
         metrics = run_test(runner, args.checkpoint, split=args.split)
     except (CheckpointError, ConfigError, DataError) as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     except SampleError as error:  # perhaps of one process alone
-        parser.error_here(error.reason)
+        parser.refuse_here(error.reason)
     except KeyboardInterrupt:
         sys.exit('Stopped.')
     if args.out_item == 'metrics' and is_main_process():

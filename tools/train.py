@@ -28,6 +28,7 @@ from mmcalib.runs.preflight import (
     check_config,
     check_learning,
 )
+from mmcalib.runs.resumed_loss_check import check_resumed_loss
 from mmcalib.runs.runner import train_and_test
 from mmcalib.runs.terminal_output import ConfigError
 from mmcalib.work_dir_files import WorkDirInUse
@@ -79,6 +80,7 @@ def prepare(args: argparse.Namespace):
         else:
             check_checkpoint(args.resume)
             cfg.resume, cfg.load_from = True, args.resume
+        check_resumed_loss(cfg)
     if args.auto_scale_lr:
         check_auto_scale_lr(cfg)
         cfg.auto_scale_lr.enable = True
@@ -98,13 +100,13 @@ def main() -> None:
     try:
         cfg = prepare(args)
     except (ImportError, OSError, ValueError) as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     try:
         train_and_test(cfg, test=not args.no_test, split=args.split)
     except (CheckpointError, ConfigError, DataError, WorkDirInUse) as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     except SampleError as error:  # perhaps of one process alone
-        parser.error_here(error.reason)
+        parser.refuse_here(error.reason)
     except KeyboardInterrupt:
         sys.exit('Stopped: the same command with --resume goes on from the last checkpoint.')
 

@@ -11,12 +11,11 @@ import argparse
 from pathlib import Path
 
 from mmcalib.reports import run_plots
+from mmcalib.runs.command_line import ToolParser
 
 
-def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         'kind',
         choices=['reliability', 'risk', 'boundary', 'maps', 'worst'],
@@ -64,7 +63,7 @@ def main() -> None:
         Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(args.out, dpi=args.dpi)
     except (FileNotFoundError, ValueError) as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     print(args.out)
 
 

@@ -300,7 +300,7 @@ def read_probabilities(probs: Array, labels: Array) -> tuple[Tensor, Tensor, flo
             f'{tuple(labels.shape)}; where only confidences are known, give conf=… and correct=…'
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise TypeError(f'labels must be integers, got {labels.dtype}')
+        raise TypeError(f'labels must be integers, got {_name(labels)}')
     check_labels(labels, probs.shape[1], name='labels')
     check_probabilities(at_least_single(probs), 'probs')
     return probs, labels.long(), smallest_probability(probs.dtype)
@@ -322,8 +322,12 @@ def _read_confidences(conf: Array, correct: Array) -> Prediction:
 def _numbers(name: str, values: Array) -> Tensor:
     values = _tensor(name, values)
     if not values.is_floating_point():
-        raise TypeError(f'{name} must be floats, got {values.dtype}')
+        raise TypeError(f'{name} must be floats, got {_name(values)}')
     return values
+
+
+def _name(values: Tensor) -> str:
+    return str(values.dtype).removeprefix('torch.')  # as numpy calls it too
 
 
 def _tensor(name: str, values: Array) -> Tensor:

@@ -94,8 +94,15 @@ def check_range(values: Tensor, name: str) -> None:
         outside = ~((values >= 0) & (values <= 1 + TOLERANCE))
         raise ValueError(
             f'{name} has {int(outside.sum())} of {values.numel()} values outside [0, 1], such as '
-            f'{values[outside][0].item():.7g}: of logits, take the softmax first'
+            f'{values[outside][0].item():.7g}: {_remedy(lowest.item(), highest.item())}'
         )
+
+
+def _remedy(lowest: float, highest: float) -> str:
+    if lowest != lowest:
+        return 'leave out what has no prediction'
+    percent = 'divide percentages by 100; ' if 0 <= lowest <= highest <= 100 else ''
+    return f'{percent}of logits, take the softmax first'
 
 
 def check_probabilities(probs: Tensor, name: str) -> None:

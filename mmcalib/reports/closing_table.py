@@ -104,7 +104,9 @@ def heading(results: Mapping) -> str:
         f'{results.get("split", "test")} split' + (f', {samples:,} samples' if samples else '')
     )
     if results.get('limit'):
-        parts.append(f'SMOKE RUN with --limit {results["limit"]}')
+        all_tested = samples and samples > results['limit']
+        of_what = 'the checkpoint of a SMOKE RUN' if all_tested else 'SMOKE RUN'
+        parts.append(f'{of_what} with --limit {results["limit"]}')
     return '; '.join(parts)
 
 

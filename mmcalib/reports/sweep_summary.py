@@ -137,15 +137,21 @@ def sweep_table(summary: Mapping) -> str:
             mean_and_deviation([each[key] for each in row[split] if key in each], key)
             for split, key in columns
         ]
-        lines.append(f'| {" | ".join([value_text(row["value"]), *cells, _remark(row)])} |')
+        lines.append(f'| {" | ".join([value_text(row["value"]), *cells, _remark(row, rows)])} |')
     if summary.get('validates_on_test_data'):
         lines += ['', 'This config validates on its test data, so the choice has seen them.']
     return '\n'.join(lines)
 
 
-def _remark(row: Mapping) -> str:
+def _remark(row: Mapping, rows: Sequence[Mapping]) -> str:
     if row['chosen']:
-        return '**chosen**'
+        least = _mean(row['val'], ECE)
+        ties = [
+            value_text(each['value'])
+            for each in rows
+            if each is not row and not each.get('missing') and _mean(each['val'], ECE) == least
+        ]
+        return f'**chosen**, the first of a tie with {", ".join(ties)}' if ties else '**chosen**'
     if row.get('missing'):
         return f'unfinished: {", ".join(row["missing"])}'
     return f'test {NOT_FOR_SELECTION}' if row['test'] else ''

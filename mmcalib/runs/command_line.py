@@ -35,13 +35,23 @@ class ToolParser(ArgumentParser):
     """
 
     def error(self, message: str) -> NoReturn:
-        if not is_first_process():
-            time.sleep(PATIENCE)
+        """Say what is wrong with the arguments, below how they are given."""
+        _wait_for_the_first_process()
         super().error(message)
 
-    def error_here(self, message: str) -> NoReturn:
+    def refuse(self, message: str) -> NoReturn:
+        """Say what is wrong with the config, the data or a file."""
+        _wait_for_the_first_process()
+        self.refuse_here(message)
+
+    def refuse_here(self, message: str) -> NoReturn:
         """Say at once what may be an error of this process alone."""
-        super().error(message)
+        self.exit(2, f'{self.prog}: error: {message}\n')
+
+
+def _wait_for_the_first_process() -> None:
+    if not is_first_process():
+        time.sleep(PATIENCE)
 
 
 def add_runner_arguments(parser: ArgumentParser) -> None:

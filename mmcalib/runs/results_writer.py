@@ -67,7 +67,7 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
     meta = hook.meta if hook else {}
     if hook and checkpoint == LAST_WEIGHTS:  # and not those it may have been resumed from
         meta = {TRAINED: hook.trained, 'epoch': runner.epoch}
-    cfg = _config_in(meta) or runner.cfg
+    cfg = config_in(meta) or runner.cfg
     schedule = length(cfg)
     if finished is None:
         finished = training_finished(checkpoint, schedule)
@@ -204,7 +204,7 @@ def training_finished(checkpoint: str, schedule: Mapping) -> bool | None:
     return int(number[1]) >= min(schedule.values()) if number and schedule else None
 
 
-def _config_in(meta: Mapping) -> dict | None:
+def config_in(meta: Mapping) -> dict | None:
     """Return the config that a checkpoint was trained with, None if it carries none to read."""
     text = meta.get('cfg')
     if not isinstance(text, str):

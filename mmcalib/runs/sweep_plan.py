@@ -15,7 +15,7 @@ from mmengine.registry import MODELS
 from mmcalib.metric_keys import ECE
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.sweep_summary import Value, value_text
-from mmcalib.runs.loss_config import loss_configs, loss_parameters, main_loss
+from mmcalib.runs.loss_config import loss_and_term_configs, loss_parameters, main_loss
 from mmcalib.runs.preflight import calibration_keys
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
 
@@ -102,9 +102,10 @@ def _value(text: str) -> Value:
     return number
 
 
-def default_work_dir(config: str, parameter: str) -> Path:
-    """Return ``work_dirs/sweeps/<loss>/<experiment>/<parameter>``."""
-    return Path('work_dirs/sweeps', experiment_name(config), parameter)
+def default_work_dir(config: str, parameter: str, *, limit: int | None = None) -> Path:
+    """Return ``work_dirs/sweeps/<loss>/<experiment>/<parameter>``, below it with a limit."""
+    folder = Path('work_dirs/sweeps', experiment_name(config), parameter)
+    return folder if limit is None else folder / f'limit{limit}'
 
 
 def option_keys(cfg: Config, parameter: str) -> list[str]:
@@ -114,7 +115,7 @@ def option_keys(cfg: Config, parameter: str) -> list[str]:
         ValueError: If none has it; the message names what they have.
     """
     keys, known = [], {}
-    for key, loss in loss_configs(cfg.get('model')):
+    for key, loss in loss_and_term_configs(cfg.get('model')):
         names = loss_parameters(loss, cfg.get('default_scope'))
         known[f'{key} ({loss["type"]})'] = sorted(names)
         if parameter in names:
@@ -139,7 +140,7 @@ def check_values(cfg: Config, keys: Sequence[str], values: Sequence[Value]) -> N
     """Raise a ValueError for a value that a loss refuses, before others are trained."""
     for key in keys:
         path, _, parameter = key.rpartition('.')
-        loss = dict(loss_configs(cfg.model))[path]
+        loss = dict(loss_and_term_configs(cfg.model))[path]
         for value in values:
             with MODELS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
                 try:

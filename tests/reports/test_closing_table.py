@@ -58,6 +58,8 @@ def test_what_was_not_measured_is_said():
 
 def test_a_smoke_run_says_so():
     assert 'SMOKE RUN with --limit 8' in summary({**RESULTS, 'limit': 8}, statistics())
+    all_tested = {**RESULTS, 'limit': 8, 'evaluation': {'dataset': {'samples': 9}}}
+    assert 'the checkpoint of a SMOKE RUN with --limit 8' in summary(all_tested, statistics())
 
 
 @pytest.mark.parametrize('width', [50, 80, 200])

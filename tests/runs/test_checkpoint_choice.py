@@ -15,6 +15,7 @@ from mmcalib.runs import checkpoint_io
 from mmcalib.runs.checkpoint_choice import check_checkpoint, last_checkpoint, resume_latest
 from mmcalib.runs.checkpoint_io import BACKEND, ONLY_WEIGHTS, load_from_local
 from mmcalib.runs.load_config import load_config, set_loader_defaults
+from mmcalib.runs.resumed_loss_check import check_resumed_loss
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
 from mmcalib.work_dir_files import WorkDirInUse, locked
 
@@ -71,6 +72,19 @@ def test_another_architecture_is_refused(run, trained, tmp_path):
     with pytest.raises(CheckpointError, match=r'size mismatch.*Take the config that it was'):
         run(tmp_path, trained, model__backbone__base_channels=16, model__head__in_channels=64)
     assert not list(tmp_path.glob('*.json')) and not list(tmp_path.glob('*.pth'))
+
+
+def test_another_loss_is_refused(trained, tmp_path):
+    margin = {'model.head.loss.margin': 4}
+    for name, options, text in (
+        ('ce/digits', {}, r'with MbLS m=8 α=0.1, and this config has CE: resume'),
+        ('mbls/digits', margin, 'this config has MbLS m=4 α=0.1'),
+    ):
+        options = {**options, 'resume': True, 'load_from': str(trained)}
+        with pytest.raises(CheckpointError, match=text):
+            check_resumed_loss(config(tmp_path, name, **options))
+    check_resumed_loss(config(tmp_path, resume=True, load_from=str(trained)))
+    check_resumed_loss(config(tmp_path, 'ce/digits', load_from=str(trained)))
 
 
 @BOTH

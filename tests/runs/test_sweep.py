@@ -95,6 +95,20 @@ def test_further_values_join_those_that_are_there(make):
     assert '| 2 |' in sweep_table(summary)
 
 
+def test_terms_of_a_sum_have_parameters_too(make):
+    cfg = load_config(str(ROOT / 'configs/mdca/digits.py'))
+    assert option_keys(cfg, 'gamma') == ['model.head.loss.losses.1.gamma']
+    plan = make(values=(-1.0,))
+    plan.config, plan.parameter = cfg.filename, 'gamma'
+    with pytest.raises(ValueError, match='--param gamma=-1: gamma must be'):
+        run_sweep(plan)
+
+
+def test_a_tie_is_said(make):
+    summary, _ = run_sweep(make(values=(5.0, 7.0, 10.0)))
+    assert '| **chosen**, the first of a tie with 7 |' in sweep_table(summary)
+
+
 def test_a_failure_is_named_and_loses_nothing_else(make, capsys):
     made = make()
     (made.work_dir / 'margin=6').mkdir(parents=True)
