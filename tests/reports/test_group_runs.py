@@ -221,11 +221,12 @@ def test_every_metric_is_a_column(tmp_path):
 def test_names_are_no_markup(tmp_path):
     loss = dict(type='My[/bold]Loss', option='a|b')
     write(tmp_path / '[red]', 'x/[blink]data', loss=loss)
+    write(tmp_path / '[dim]', 'x/[blink]data', loss=loss, training=dict(finished=False))
     (tmp_path / '[i]').mkdir()
     (tmp_path / '[i]/results_val.json').write_text('{}')
     runs, others = collect_runs([tmp_path])
     text = output_formats.text(tables_of(runs), others)
-    for part in ('My[/bold]Loss option=a|b', '[blink]data', '[i]'):
+    for part in ('My[/bold]Loss option=a|b', '[blink]data', '[i]', '[dim]'):
         assert part in text
     assert 'My[/bold]Loss option=a&#124;b |' in output_formats.markdown(tables_of(runs), others)
 

@@ -217,6 +217,14 @@ def test_code_in_a_checkpoint_is_said_or_refused(what, tmp_path, monkeypatch):
     assert len(said) == 1 and f'{ONLY_WEIGHTS}=1 refuses it' in said[0]
 
 
+def test_the_config_of_an_old_checkpoint_is_not_executed(trained, tmp_path):
+    def change(content):
+        content['meta']['config'] = f"x = open({str(tmp_path / 'made')!r}, 'w')"
+
+    resume(tmp_path, changed(trained, tmp_path, change), train_cfg__max_epochs=1)
+    assert not (tmp_path / 'made').exists()
+
+
 @pytest.mark.parametrize(
     ('content', 'message'),
     [
@@ -275,6 +283,29 @@ def test_a_stop_while_a_checkpoint_is_written_leaves_the_older(
     assert last is not None
     # What it goes on from names a best one that is there.
     check_checkpoint(load_from_local(str(last))['message_hub']['runtime_info']['best_ckpt'])
+
+
+@pytest.mark.parametrize(
+    ('writer', 'file'),
+    [
+        ('mmcalib.runs.runner.mmengine.dump', 'results.json'),
+        ('mmcalib.metrics.CalibrationStatistics.save', 'calibration.npz'),
+    ],
+)
+def test_a_stop_while_results_are_written_leaves_the_older(
+    writer, file, trained, tmp_path, monkeypatch
+):
+    evaluate(tmp_path, trained)
+    before = (tmp_path / file).read_bytes()
+
+    def stop(content, path, **options):
+        Path(path).write_bytes(before[:99])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer, stop)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(tmp_path, trained)
+    assert (tmp_path / file).read_bytes() == before
 
 
 def test_no_more_checkpoints_are_kept_than_asked_for(tmp_path):

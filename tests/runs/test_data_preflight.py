@@ -12,12 +12,14 @@ from mmengine.config import Config
 from mmengine.dataset import BaseDataset
 from mmengine.logging import MMLogger
 from mmengine.registry import DATASETS
+from test_checkpoint_choice import config
 from torch import nn
 from torch.utils.data import DataLoader
 
 from mmcalib.hooks.name_broken_samples_hook import SampleError, name_samples
 from mmcalib.runs import data_preflight
 from mmcalib.runs.data_preflight import DataError, check_run_data
+from mmcalib.runs.runner import train_and_test
 
 LOAD = [dict(type='LoadImageFromFile'), dict(type='mmpretrain.PackInputs')]
 
@@ -170,3 +172,22 @@ def test_a_transform_that_fails_names_the_sample_and_the_error():
     name_samples(data)
     with pytest.raises(SampleError, match=r"^cannot load sample 1: KeyError: 'no such key'$"):
         data[1]
+
+
+def test_a_training_looks_at_all_of_its_data_before_the_first_step(tmp_path):
+    # Of which a training, a validation and a test would find nothing wrong.
+    with pytest.raises(DataError, match='train data have 10 classes, and the head of the model 12'):
+        train_and_test(config(tmp_path / 'a', model__head__num_classes=12))
+    with pytest.raises(DataError, match='the test data have no samples'):
+        train_and_test(config(tmp_path / 'b', test_dataloader__dataset__indices=[]))
+    assert not list(tmp_path.rglob('*.pth'))
+
+
+def test_a_training_names_the_image_that_breaks_it(tmp_path):
+    root = write_folders(tmp_path / 'images', per_class=1)
+    (root / 'class_7/0.jpg').write_text('no image')
+    cfg = config(tmp_path / 'run')
+    cfg.train_dataloader.dataset = dict(type='CustomDataset', data_root=str(root), pipeline=LOAD)
+    cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    with pytest.raises(SampleError, match=r'cannot load .*class_7/0\.jpg: '):
+        train_and_test(cfg, test=False)

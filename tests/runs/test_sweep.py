@@ -11,7 +11,7 @@ import pytest
 import torch
 from commands import ROOT, call_here
 
-from mmcalib.reports.sweep_summary import read_sweep, sweep_table
+from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep
 from mmcalib.runs.execute_sweep import _train, run_sweep
 from mmcalib.runs.load_config import load_config
 from mmcalib.runs.parallel_trainings import Job, environment, run_jobs
@@ -224,6 +224,24 @@ def test_an_option_that_a_config_file_misspells_is_said_before_the_first_trainin
     with pytest.raises(ValueError, match=r'parametre: .* did you mean parameter\?'):
         run_sweep(made)
     assert not made.work_dir.exists()
+
+
+@pytest.mark.parametrize('file', ['sweep.json', 'sweep.md'])
+def test_a_stop_while_the_summary_is_written_leaves_the_older(file, make, monkeypatch):
+    made = make(values=(6.0,))
+    summary, _ = run_sweep(made)
+    before, write = (made.work_dir / file).read_text(), Path.write_text
+
+    def write_or_stop(path, text, **options):
+        if path.suffix != Path(file).suffix:
+            return write(path, text, **options)
+        write(path, text[:9])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, 'write_text', write_or_stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_sweep(made.work_dir, summary)
+    assert (made.work_dir / file).read_text() == before
 
 
 @pytest.mark.parametrize('folder', ['file', 'file/below'])
