@@ -10,6 +10,7 @@ from torch import nn
 
 from mmcalib import distributed
 from mmcalib.hooks.same_buffers_hook import buffers_of_each_process, share_buffers
+from mmcalib.metrics import CalibrationMetric
 from mmcalib.models import TextDataPreprocessor
 
 WORLD = 3
@@ -75,7 +76,11 @@ def test_another_tools_training_is_warned_of_once(config, world, training, warns
     monkeypatch.setattr(
         distributed, 'print_log', lambda text, logger, level: said.append((text, level))
     )
+    metric = CalibrationMetric('ECE')
     for _ in range(2):
-        distributed.warn_if_models_differ()
+        metric.process(
+            None, [{'pred_score': torch.tensor([0.3, 0.7]), 'gt_label': torch.tensor([1])}]
+        )
+        metric.evaluate(1)
     assert len(said) == warns
     assert all('SameBuffersHook' in text and level == logging.WARNING for text, level in said)
