@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from commands import ROOT, call_here
 from images import write_folders, write_tiny_imagenet, write_voc
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset
@@ -181,6 +182,17 @@ def test_a_training_looks_at_all_of_its_data_before_the_first_step(tmp_path):
     with pytest.raises(DataError, match='the test data have no samples'):
         train_and_test(config(tmp_path / 'b', test_dataloader__dataset__indices=[]))
     assert not list(tmp_path.rglob('*.pth'))
+
+
+def test_a_test_looks_at_its_data_first(tmp_path, monkeypatch, capsys):
+    torch.save({'state_dict': {}}, tmp_path / 'a.pth')
+    with pytest.raises(SystemExit):
+        call_here(
+            'test.py', ROOT / 'configs/mbls/digits.py', tmp_path / 'a.pth', '--work-dir',
+            tmp_path / 'b', '--cfg-options', 'test_dataloader.dataset.indices=[]',
+            monkeypatch=monkeypatch,
+        )  # fmt: skip
+    assert 'error: the test data have no samples' in capsys.readouterr().err
 
 
 def test_a_training_names_the_image_that_breaks_it(tmp_path):

@@ -6,6 +6,7 @@ from mmengine.config import Config
 
 from mmcalib.runs.load_config import load_config
 from mmcalib.runs.parse_config_text import parse_config
+from mmcalib.runs.results_writer import config_in
 
 
 @pytest.mark.parametrize('name', ['mbls/digits', 'flsd/digit_scenes', 'ce/deeplabv3_r50_voc'])
@@ -56,4 +57,5 @@ def test_nothing_of_it_is_executed(text, tmp_path):
     path = tmp_path / 'written'
     with pytest.raises(ValueError, match=r'is code|no config'):
         parse_config(text.format(path=path))
+    assert config_in({'cfg': text.format(path=path)}) is None
     assert not path.exists()
