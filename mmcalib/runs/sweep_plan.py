@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -152,7 +152,7 @@ def check_values(cfg: Config, keys: Sequence[str], values: Sequence[Value]) -> N
 def shared_settings(plan: SweepPlan, cfg: Config) -> dict:
     """Return the settings that all values of a sweep must share."""
     base = json.dumps(cfg.to_dict(), sort_keys=True, default=str)
-    loss = {key: value for key, value in main_loss(cfg).items() if key != plan.parameter}
+    loss = _without(plan.parameter, main_loss(cfg))
     same = cfg.get('test_dataloader') and cfg.val_dataloader.dataset == cfg.test_dataloader.dataset
     return {
         'experiment': experiment_name(plan.config),
@@ -163,6 +163,12 @@ def shared_settings(plan: SweepPlan, cfg: Config) -> dict:
         'config_digest': hashlib.sha256(base.encode()).hexdigest()[:16],
         'validates_on_test_data': bool(same),
     }
+
+
+def _without(parameter: str, node: object) -> object:
+    if isinstance(node, Mapping):
+        return {key: _without(parameter, item) for key, item in node.items() if key != parameter}
+    return [_without(parameter, item) for item in node] if isinstance(node, list) else node
 
 
 def trainings_of(

@@ -15,7 +15,13 @@ from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep
 from mmcalib.runs.execute_sweep import _train, run_sweep
 from mmcalib.runs.load_config import load_config
 from mmcalib.runs.parallel_trainings import Job, environment, run_jobs
-from mmcalib.runs.sweep_plan import SweepPlan, SweepTraining, option_keys, parse_parameter
+from mmcalib.runs.sweep_plan import (
+    SweepPlan,
+    SweepTraining,
+    option_keys,
+    parse_parameter,
+    shared_settings,
+)
 from mmcalib.runs.sweep_progress import duration_text, progress_of
 from mmcalib.work_dir_files import locked
 
@@ -100,6 +106,7 @@ def test_terms_of_a_sum_have_parameters_too(make):
     assert option_keys(cfg, 'gamma') == ['model.head.loss.losses.1.gamma']
     plan = make(values=(-1.0,))
     plan.config, plan.parameter = cfg.filename, 'gamma'
+    assert shared_settings(plan, cfg)['loss'] == 'MDCA loss_weight=1 + FL'
     with pytest.raises(ValueError, match='--param gamma=-1: gamma must be'):
         run_sweep(plan)
 
