@@ -37,5 +37,6 @@ def corruptions_of(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def group_of(corruption: str) -> str:
-    """Return the group of a corruption."""
+    """Return the group of a corruption, or raise a ValueError for an unknown one."""
+    corruptions_of([corruption])
     return next(group for group, names in GROUPS.items() if corruption in names)
