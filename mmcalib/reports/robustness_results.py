@@ -176,7 +176,7 @@ def _rows(entry: Mapping, keys: Sequence[str]) -> Iterator[tuple[str, list[float
     groups = [(group, [t for t in tests if t['name'] in names]) for group, names in GROUPS.items()]
     groups = [(group, part) for group, part in groups if part]
     if len([group for group, _ in groups if group != 'holdout']) > 1:
-        groups.append(('all but holdout', corrupted_tests(entry)))
+        groups.append(('overall', corrupted_tests(entry)))
     for group, part in groups:
         both = [mean_and_worst(part, key) for key in keys]
         yield f'{group}, {MEAN}', [mean for mean, _ in both]

@@ -95,8 +95,9 @@ def corrupted(
     seed: int = 0,
 ) -> dict:
     """Return the config of a data set whose images are corrupted at the given places."""
-    dataset = deepcopy(dataset)
-    for node, place in zip(_leaves(dataset), places, strict=True):
+    changed = deepcopy(dataset)
+    # Two parts may be the same object, which must not be corrupted twice.
+    for node, new, place in zip(_leaves(dataset), _leaves(changed), places, strict=True):
         transform = dict(
             type='Corrupt',
             corruption=corruption,
@@ -105,8 +106,8 @@ def corrupted(
             channel_order=place.channel_order,
         )
         pipeline = list(node.get('pipeline') or ())
-        node['pipeline'] = [*pipeline[: place.index], transform, *pipeline[place.index :]]
-    return dataset
+        new['pipeline'] = [*pipeline[: place.index], transform, *pipeline[place.index :]]
+    return changed
 
 
 def _leaves(dataset: Mapping) -> Iterator[dict]:
