@@ -139,7 +139,8 @@ def main() -> None:
         sys.exit('Stopped: the same call goes on with the test that was not finished.')
     if is_main_process():
         print(robustness_table(content))
-        print(f'Corrupted by {shifts_text(content["checkpoints"][0])}.')
+        if any(shift.kind == 'corruption' for shift in shifts):
+            print(f'Corrupted by {shifts_text(content["checkpoints"][0])}.')
         print(Path(cfg.work_dir, ROBUSTNESS))
 
 

@@ -82,7 +82,8 @@ def build_page(
     """
     parts = []
     for table in track(tables, 'Drawing', transient=True):
-        drawn, notes = _figures(table)
+        shifted = any(run.is_shifted for row in table.rows for run in row.runs)
+        drawn, notes = ([], []) if shifted else _figures(table)
         parts += [f'<h2>{escape(table.name)}</h2>', _table(table)]
         parts += [_list([*table.notes, *notes]), *drawn]
     folders_of_sweeps = sorted(
@@ -105,12 +106,12 @@ def _robustness(folders: Sequence[str]) -> list[str]:
     found = sorted({path.parent for root in folders for path in Path(root).rglob(ROBUSTNESS)})
     parts = ['<h2>Under shift</h2>'] if found else []
     for folder in found:
-        for kind, caption in SHIFT_FIGURES.items():
-            try:
+        try:
+            for kind in robustness_plots.figures_of(folder):
                 figure = robustness_plots.robustness_figure([folder], kind)
-                parts.append(_image(figure, f'{caption}, {folder}'))
-            except (FileNotFoundError, ValueError) as error:
-                parts.append(_list([f'{caption}, {folder}: not drawn, {error}.']))
+                parts.append(_image(figure, f'{SHIFT_FIGURES[kind]}, {folder}'))
+        except (FileNotFoundError, ValueError) as error:
+            parts.append(_list([f'{folder} is not drawn: {error}.']))
     return parts
 
 

@@ -69,6 +69,11 @@ class ReportedRun:
         return self.trained and self.trained['config']
 
     @property
+    def is_shifted(self) -> bool:
+        """Whether it stands for tests on shifted data."""
+        return 'shift' in (self.evaluation or {}).get('dataset', {})
+
+    @property
     def length(self) -> str:
         """How long the training was to be."""
         for key in ('epochs', 'iterations'):

@@ -51,6 +51,19 @@ def robustness_figure(paths: Sequence[str | Path], what: str, *, severity: int =
     return draw_severity_lines(_models(entries), [key for key in (ECE, NLL) if key in keys])
 
 
+def figures_of(path: str | Path) -> list[str]:
+    """Return which of :data:`FIGURES` can be drawn: no sheet of classifiers, none of clean data.
+
+    Raises:
+        FileNotFoundError: If there are no results.
+        ValueError: If they cannot be read.
+    """
+    tests = [test for _, entry in _entries([path]) for test in corrupted_tests(entry)]
+    if not tests:
+        return []
+    return [name for name in FIGURES if name != 'sheet' or any('map' in test for test in tests)]
+
+
 def _entries(paths: Sequence[str | Path]) -> Iterator[Entry]:
     for path in paths:
         folder = Path(path) if Path(path).is_dir() else Path(path).parent

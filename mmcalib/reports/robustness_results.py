@@ -144,7 +144,8 @@ def reported_runs(path: str | Path) -> list[ReportedRun]:
                 metrics |= {f'{key} {MEAN}': mean, f'{key} {WORST}': last}
             metrics |= {f'{key} {test["name"]}': test['metrics'][key] for test in others}
         known = {key: entry[key] for key in ReportedRun.__dataclass_fields__ if key in entry}
-        known |= {'experiment': content['experiment'], 'limit': content['limit']}
+        name = f'{content["experiment"]} under shift'
+        known |= {'experiment': name, 'limit': content['limit']}
         run = ReportedRun(**{**known, 'path': str(path), 'metrics': metrics})
         evaluation = dict(run.evaluation or {'dataset': {'samples': 0}})
         evaluation['dataset'] = {**evaluation['dataset'], 'shift': f'under {shifts_text(entry)}'}

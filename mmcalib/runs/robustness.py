@@ -75,13 +75,16 @@ def run_robustness(
 
     Raises:
         DataError: If data are missing or have other classes.
-        ValueError: If a checkpoint was named twice.
+        ValueError: If a checkpoint was named twice, or there is no such image.
     """
     identities = [file_digest(path) for path in checkpoints]
     for number, identity in enumerate(identities):
         if identity in identities[:number]:
             raise ValueError(f'{checkpoints[number]} holds the same weights as one before it')
     _check_data(runner, shifts)
+    size = len(runner.test_dataloader.dataset)
+    if index >= size:
+        raise ValueError(f'--image {index}: the test data have {size:,} images, counted from 0')
     hook = OneViewHook(index)
     runner.register_hook(hook)
     folders = [
@@ -116,7 +119,7 @@ def run_robustness(
             for number, (shift, key) in enumerate(zip(shifts, row, strict=True)):
                 if left[number] is None:
                     left[number] = _test(runner, shift, path, _file(folder, shift), key, hook)
-                    say(_line(left, number, shift))
+                    say(_line(runner, left, number, shift))
             content['checkpoints'].append(_entry(runner, path, folder, shifts, left))
             if is_main_process():
                 write_robustness(runner.work_dir, content)
@@ -219,10 +222,8 @@ def _entry(
     runner: Runner, checkpoint: str, folder: Path, shifts: Sequence[Shift], tests: Sequence[dict]
 ) -> dict:
     """Return what is said of a checkpoint: itself, and a test for each shift."""
-    entry = {'checkpoint': str(checkpoint), **tests[0]['about'], 'tests': []}
-    run = ReportedRun('', experiment_name(runner.cfg.filename), {}, loss=entry['loss'])
-    run.calibration = entry['calibration']
-    entry['label'] = run.label
+    about = tests[0]['about']
+    entry = {'checkpoint': str(checkpoint), 'label': _label(runner, about), **about, 'tests': []}
     for shift, test in zip(shifts, tests, strict=True):
         file = _file(folder, shift)
         statistics, view = file.with_suffix('.npz'), _map_of(file)
@@ -259,9 +260,17 @@ def _progress(total: int) -> AbstractContextManager:
     return progress_of('Testing', total)
 
 
-def _line(tests: Sequence[Mapping | None], number: int, shift: Shift) -> str:
-    """Return the quality and the ECE of a test that has ended."""
+def _line(runner: Runner, tests: Sequence[Mapping | None], number: int, shift: Shift) -> str:
+    """Return the checkpoint, the quality and the ECE of a test that has ended."""
     metrics: Mapping = tests[number]['metrics']
     shown = [key for key in (*QUALITIES, ECE) if key in metrics]
     values = ', '.join(f'{metric_name(key)} {number_text(metrics[key], key)} %' for key in shown)
-    return f'{shift.text}: {values}'
+    about = tests[0]['about']
+    return f'{_label(runner, about)}, seed {about["seed"]}, {shift.text}: {values}'
+
+
+def _label(runner: Runner, about: Mapping) -> str:
+    """Return the loss of a checkpoint, and how it was calibrated, as tables name them."""
+    experiment = experiment_name(runner.cfg.filename)
+    known = {key: about[key] for key in ('loss', 'calibration')}
+    return ReportedRun('', experiment, {}, **known).label

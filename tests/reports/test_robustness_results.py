@@ -27,6 +27,7 @@ LOSSES = {
     'CE': dict(type='CrossEntropyLoss'),
     'LS α=0.1': dict(type='LabelSmoothingLoss', alpha=0.1),
 }
+TRAINED = dict(digest='0' * 16, config=dict(network=dict(type='EncoderDecoder'), other_losses={}))
 TEMPERATURE = dict(methods=['temperature'], options={}, split='val', forced=[])
 
 
@@ -50,7 +51,7 @@ def entry(label, *, seed=0, corruptions=CORRUPTIONS, severities=(1, 5), ece=1.0,
     return dict(
         checkpoint='best.pth', label=label, seed=seed, loss=LOSSES[base], limit=None,
         calibration=TEMPERATURE if calibrated else None, evaluation=evaluation, tests=tests,
-        training=dict(epochs=3, finished=True), date='2026-01-01',
+        training=dict(epochs=3, finished=True), date='2026-01-01', trained=TRAINED,
     )  # fmt: skip
 
 
@@ -79,7 +80,7 @@ def test_mean_and_worst_are_those_of_a_loop(tmp_path):
     assert run.metrics['calibration/ECE worst'] == max(eces)
     assert run.metrics['calibration/NLL night'] == 0.9
     table = robustness_table(read_robustness(tmp_path), 120)
-    lines = {line.rsplit('  ', 5)[0].strip(): line.split()[-5:] for line in table.splitlines()}
+    lines = {' '.join(line.split()[:-5]): line.split()[-5:] for line in table.splitlines()}
     assert lines['clean'][:2] == ['80.00', '1.00'] and lines['night'][:2] == ['50.00', '9.00']
     assert lines['noise, mean'][0] == f'{statistics.fmean(mious[:6]):.2f}'
     assert lines['overall, worst'][:2] == [f'{min(mious):.2f}', f'{max(eces):.2f}']
@@ -115,6 +116,7 @@ def test_reports_have_columns_that_name_the_shift(tmp_path):
     clean = dict(
         experiment='ce/tiny', metrics={'mIoU': 80.0, 'calibration/ECE': 1.0}, seed=0,
         loss=LOSSES['CE'], evaluation=entry('CE')['evaluation'], training={}, date='',
+        trained=TRAINED,
     )  # fmt: skip
     (tmp_path / 'clean').mkdir()
     (tmp_path / 'clean/results.json').write_text(json.dumps(clean))
@@ -136,8 +138,10 @@ def test_reports_have_columns_that_name_the_shift(tmp_path):
     assert '1.50 ± 0.71' in text and 'fog at severity 1, 5' in text
     assert 'calibration/ECE worst mean' in comma_separated(tables)
     page = html.build_page(tables, others, [str(tmp_path)])
-    assert page.count('Corruptions by severity') == 3 and 'Under shift' in page
-    assert page.count('there is no confidence map to draw: they are of segmentation') == 3
+    assert 'Under shift' in page and 'reliability diagram' not in page.split('Under shift')[1]
+    for folder in ('seed0', 'seed1', 'other'):
+        assert f'Corruptions by severity, {tmp_path / folder}' in page
+    assert 'One image under' not in page  # which is of segmentation
 
 
 def test_smoke_runs_are_in_no_table(tmp_path):

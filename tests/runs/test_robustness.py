@@ -174,6 +174,7 @@ def test_other_data_of_the_same_classes(project, monkeypatch, capsys):
         (['--data', 'fog=tiny.py'], '--data fog=tiny.py: a name has letters'),
         (['--data', 'night'], 'takes KEY=VALUE'),
         (['--data', 'night=no.py'], "no config 'no.py'"),
+        (['--image', '12'], '--image 12: the test data have 12 images, counted from 0'),
         (['--stored', 'nowhere'], '--stored nowhere: there is no such folder'),
     ],
 )
