@@ -125,16 +125,16 @@ def main() -> None:
     try:
         cfg, shifts = prepare(args)
     except (ImportError, OSError, TypeError, ValueError) as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     try:
         runner = build_runner(cfg, complete_weights=True)
         log_start(runner, ('test',))
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
             content = run_robustness(runner, shifts, args.checkpoints, index=args.image)
-    except (CheckpointError, ConfigError, DataError, ValueError, WorkDirInUse) as error:
-        parser.error(str(error))
+    except (CheckpointError, ConfigError, DataError, WorkDirInUse) as error:
+        parser.refuse(str(error))
     except SampleError as error:  # perhaps of one process alone
-        parser.error_here(error.reason)
+        parser.refuse_here(error.reason)
     except KeyboardInterrupt:
         sys.exit('Stopped: the same call goes on with the test that was not finished.')
     if is_main_process():

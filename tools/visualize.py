@@ -5,7 +5,7 @@ tools/visualize.py risk work_dirs/ce/digits work_dirs/mbls/digits --overlay --ou
 tools/visualize.py boundary work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out curve.png
 tools/visualize.py maps work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out maps.png
 tools/visualize.py worst work_dirs/mbls/digit_scenes --out worst.png
-tools/visualize.py robustness work_dirs/ce/photos/robustness --figure boxes --out boxes.png
+tools/visualize.py robustness work_dirs/ce/resnet14_cifar10_short/robustness --out boxes.png
 """
 
 import argparse

@@ -20,6 +20,7 @@ from mmengine.runner import Runner
 from mmcalib import __version__
 from mmcalib.hooks.drawing_hook import kept_statistics, tested_split
 from mmcalib.hooks.one_view_hook import OneViewHook
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.metric_keys import ECE, QUALITIES, metric_name
 from mmcalib.metrics import CalibrationMetric
@@ -74,17 +75,17 @@ def run_robustness(
         index: The image of the test set whose confidence map is kept, of a segmentor.
 
     Raises:
-        DataError: If data are missing or have other classes.
-        ValueError: If a checkpoint was named twice, or there is no such image.
+        CheckpointError: If a checkpoint was named twice, or does not fit the model.
+        DataError: If data are missing or have other classes, or there is no such image.
     """
     identities = [file_digest(path) for path in checkpoints]
     for number, identity in enumerate(identities):
         if identity in identities[:number]:
-            raise ValueError(f'{checkpoints[number]} holds the same weights as one before it')
+            raise CheckpointError(f'{checkpoints[number]} is the same file as one before it')
     _check_data(runner, shifts)
     size = len(runner.test_dataloader.dataset)
     if index >= size:
-        raise ValueError(f'--image {index}: the test data have {size:,} images, counted from 0')
+        raise DataError(f'--image {index}: the test data have {size:,} images, counted from 0')
     hook = OneViewHook(index)
     runner.register_hook(hook)
     folders = [
