@@ -203,7 +203,9 @@ def _key(runner: Runner, shift: Shift, identity: str) -> str:
 
 
 def file_digest(path: str | Path) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of a file, of its address if it is not local."""
+    if '://' in str(path):
+        return hashlib.sha256(str(path).encode()).hexdigest()
     digest = hashlib.sha256()
     with open(path, 'rb') as file:
         while part := file.read(1 << 20):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import shifted
 from commands import call_here
-from images import save
+from images import save, write_tiny_imagenet
 from mmengine.registry import DATASETS
 
 from mmcalib.datasets import CIFARC, ImageNetC
@@ -80,6 +80,22 @@ def test_stored_images_are_read_as_the_clean_ones(write, clean, tmp_path):
     if write is write_arrays:  # as files are, in BGR
         image = np.load(root / 'fog.npy')[24 + 5][..., ::-1]
         np.testing.assert_array_equal(sample['inputs'].numpy(), image.transpose(2, 0, 1))
+
+
+def test_folders_are_numbered_as_those_of_the_clean_data(tmp_path):
+    root = write_tiny_imagenet(tmp_path / 'tiny', val=3)
+    wnids = (root / 'wnids.txt').read_text().split()
+    assert wnids != sorted(wnids)
+    pipeline = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
+    clean = dict(type='TinyImageNet', data_root=str(root), split='val', pipeline=pipeline)
+    kept = stored(clean, write_tree(tmp_path / 'c', classes=wnids, size=(64, 64)))
+    kept.check('fog', 1)
+    with DATASETS.switch_scope_and_registry('mmpretrain') as registry:
+        dataset = registry.build(kept.dataset('fog', 1))
+        dataset.full_init()
+    for index in range(9):
+        info = dataset.get_data_info(index)
+        assert f'/{wnids[info["gt_label"]]}/' in info['img_path']
 
 
 def test_the_tool_tests_on_them(tmp_path, monkeypatch):
