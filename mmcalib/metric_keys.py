@@ -9,6 +9,8 @@ MIOU = 'mIoU'
 AACC = 'aAcc'
 ECE = 'calibration/ECE'
 AECE = 'calibration/AECE'
+NLL = 'calibration/NLL'
+AUGRC = 'calibration/AUGRC'
 # One of them says how good a model is; the others how well it is calibrated.
 QUALITIES = (TOP1, MIOU)
 HEADLINE = (*QUALITIES, ECE, AECE)
@@ -37,6 +39,8 @@ NEITHER_IS_BETTER = ('confidence', 'uncertainty')
 ERRORS_WITH_ACCURACY = ('NLL', 'Brier', 'AURC', 'AUGRC', 'risk@coverage')
 # Ends of an interval: they belong to the metric before them.
 INTERVAL = ('_low', '_high')
+# What a test under shift has of each metric, behind its key and a space.
+CLEAN, MEAN, WORST = OVER_SHIFTS = ('clean', 'mean', 'worst')
 
 
 def metric_name(key: str) -> str:
@@ -51,7 +55,7 @@ def metric_heading(key: str) -> str:
     name = metric_name(key)
     if is_percentage(key):
         return f'{name} (%)'
-    return f'{name} (nats)' if key.split('/')[-1] in NATS else name
+    return f'{name} (nats)' if base_name(key) in NATS else name
 
 
 def is_percentage(key: str) -> bool:
@@ -62,8 +66,18 @@ def is_percentage(key: str) -> bool:
 
 
 def base_name(key: str) -> str:
-    """Return ``risk@coverage`` for ``calibration/risk@coverage_0.8``, and so of any bound."""
-    return key.split('/')[-1].split('_')[0]
+    """Return ``risk@coverage`` for ``calibration/risk@coverage_0.8``, and so of any bound.
+
+    Of a metric over shifts, such as ``calibration/ECE worst``, it is the metric.
+    """
+    return key.split('/')[-1].split('_')[0].split(' ')[0]
+
+
+def worst(key: str, values: Iterable[float]) -> float:
+    """Return the worst value of a metric: the lowest of a quality, the largest of an error."""
+    if key in QUALITIES or key.startswith(ACCURACIES) or better_rule(key) == 'greater':
+        return min(values)
+    return max(values)
 
 
 def better_rule(key: str) -> str | None:

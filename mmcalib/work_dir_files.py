@@ -21,6 +21,8 @@ STATISTICS = 'calibration.npz'
 MAPS = 'confidence_maps.npz'
 # Of a sweep over a parameter of the loss.
 SWEEP = 'sweep.json'
+# Of tests on shifted data.
+ROBUSTNESS = 'robustness.json'
 
 
 def of_split(file: str, split: str) -> str:

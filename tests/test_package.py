@@ -62,7 +62,7 @@ def test_what_is_imported_is_declared():
     ).group(1)
     declared = {name.lower() for name in re.findall(r"'([\w-]+)", requirements)}
     distributions = {'cv2': 'opencv-python', 'PIL': 'pillow', 'sklearn': 'scikit-learn'}
-    of_the_extras = {'mmengine', 'mmcv', 'mmpretrain', 'mmseg', 'timm'}
+    of_the_extras = {'mmengine', 'mmcv', 'mmpretrain', 'mmseg', 'timm', 'imagecorruptions'}
     imported = set()
     for folder in ('mmcalib', 'tools'):
         for path in (ROOT / folder).rglob('*.py'):

@@ -5,12 +5,14 @@ tools/visualize.py risk work_dirs/ce/digits work_dirs/mbls/digits --overlay --ou
 tools/visualize.py boundary work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out curve.png
 tools/visualize.py maps work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out maps.png
 tools/visualize.py worst work_dirs/mbls/digit_scenes --out worst.png
+tools/visualize.py robustness work_dirs/ce/resnet14_cifar10_short/robustness --out boxes.png
 """
 
 import argparse
 from pathlib import Path
 
-from mmcalib.reports import run_plots
+from mmcalib.corruption_names import SEVERITIES
+from mmcalib.reports import robustness_plots, run_plots
 from mmcalib.runs.command_line import ToolParser
 
 
@@ -18,10 +20,11 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         'kind',
-        choices=['reliability', 'risk', 'boundary', 'maps', 'worst'],
+        choices=['reliability', 'risk', 'boundary', 'maps', 'worst', 'robustness'],
         help='reliability diagrams; risk–coverage curves; ECE against the distance from the '
         'nearest boundary, of tests with per_distance=True; the images that all runs have drawn, '
-        "below one another; or each run's worst-calibrated images",
+        "below one another; each run's worst-calibrated images; or tests on corrupted images, of "
+        'the folders that tools/test_robustness.py leaves',
     )
     parser.add_argument('runs', nargs='+', help='work dirs, or the .npz or .json files in them')
     parser.add_argument('--out', required=True, help='file to write')
@@ -35,6 +38,16 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--zoom', nargs=2, type=float, metavar=('LOW', 'HIGH'), help='part to enlarge, in percent'
     )
+    parser.add_argument(
+        '--figure',
+        choices=robustness_plots.FIGURES,
+        default='boxes',
+        help='of robustness: boxes over corruptions by severity (default); lines of ECE and NLL '
+        'before and after calibration; one image under all corruptions, with confidence maps',
+    )
+    parser.add_argument(
+        '--severity', type=int, choices=SEVERITIES, default=3, help='of the sheet (default: 3)'
+    )
     parser.add_argument('--dpi', type=float, default=200, help='of a PNG (default: %(default)s)')
     return parser, parser.parse_args()
 
@@ -42,6 +55,12 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 def main() -> None:
     parser, args = parse_args()
     try:
+        if args.kind == 'robustness':
+            figure = robustness_plots.robustness_figure(
+                args.runs, args.figure, severity=args.severity
+            )
+            write(figure, args)
+            return
         names = run_plots.names_of(args.runs, args.names)
         if args.kind == 'reliability':
             figure = run_plots.reliability_figure(
@@ -60,10 +79,14 @@ def main() -> None:
             figure = run_plots.confidence_map_figure(
                 args.runs, names, worst=args.kind == 'worst', images=args.images
             )
-        Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(args.out, dpi=args.dpi)
+        write(figure, args)
     except (FileNotFoundError, ValueError) as error:
         parser.refuse(str(error))
+
+
+def write(figure, args: argparse.Namespace) -> None:
+    Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(args.out, dpi=args.dpi)
     print(args.out)
 
 

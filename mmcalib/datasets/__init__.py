@@ -1,15 +1,19 @@
 """Datasets that neither toolbox has."""
 
+from mmcalib.datasets.cifar_c import CIFARC
 from mmcalib.datasets.digits import Digits, DigitScenes
 from mmcalib.datasets.evenly_spaced_subset import EvenSubset
+from mmcalib.datasets.imagenet_c import ImageNetC
 from mmcalib.datasets.newsgroups import Newsgroups20
 from mmcalib.datasets.seeded_split import seeded_split
 from mmcalib.datasets.tiny_imagenet import TinyImageNet
 
 __all__ = [
+    'CIFARC',
     'DigitScenes',
     'Digits',
     'EvenSubset',
+    'ImageNetC',
     'Newsgroups20',
     'TinyImageNet',
     'seeded_split',

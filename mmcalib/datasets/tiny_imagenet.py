@@ -47,7 +47,7 @@ class TinyImageNet(BaseDataset):
         super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        wnids = read_wnids(self.data_root)
+        self.class_folders = wnids = read_wnids(self.data_root)
         self._metainfo.setdefault('classes', read_names(self.data_root, wnids))
         if self.split == 'train':
             pairs = (pair for wnid in wnids for pair in train_images(self.data_root, wnid))

@@ -6,10 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import cv2
-import numpy as np
-import torch
-from mmengine import fileio
 from mmengine.dist import collect_results, get_dist_info, is_main_process
 from mmengine.logging import print_log
 from mmengine.registry import HOOKS
@@ -17,8 +13,8 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmcalib.argument_checks import check_integer
+from mmcalib.hooks.confidence_view import view_of
 from mmcalib.hooks.drawing_hook import SPLIT_NAMES, DrawingHook, calibration_metrics, tested_split
-from mmcalib.metrics.data_samples import map_size, read_map
 from mmcalib.metrics.errors_of_bins import binned_calibration_error
 from mmcalib.work_dir_files import MAPS, of_split
 
@@ -110,7 +106,15 @@ class ConfidenceMapHook(DrawingHook):
                 continue
             due, bad = self._is_due(index), self._is_bad(bins)
             if due or bad:
-                view = self._view(sample, data_batch['inputs'][number], bins, index)
+                view = view_of(
+                    sample,
+                    data_batch['inputs'][number],
+                    bins,
+                    index,
+                    ignore_index=self._metric.ignore_index,
+                    unnamed=f'{self._data} image {index}',
+                    max_size=self.max_size,
+                )
                 if due:
                     self._views.append(view)
                 if bad:
@@ -142,29 +146,6 @@ class ConfidenceMapHook(DrawingHook):
             binned_calibration_error(bins) > self._worst[-1].error
         )
 
-    def _view(self, sample, inputs: Tensor, bins: Tensor, index: int) -> ConfidenceView:
-        from mmcalib.visualization import ConfidenceView
-
-        sample = sample.to_dict()
-        size = map_size(sample)
-        if size is None:
-            raise ValueError(
-                "ConfidenceMapHook is for mmseg's samples, which have seg_logits; this one has "
-                f'{sorted(sample)}'
-            )
-        pixels = read_map(sample, step=-(-max(size) // self.max_size))
-        path = sample.get('img_path')
-        return ConfidenceView(
-            index=index,
-            name=Path(path).name if path else f'{self._data} image {index}',
-            image=_image(path, inputs, size, tuple(pixels.label.shape)),
-            label=pixels.label.numpy().astype(np.int16),
-            predicted=pixels.predicted.numpy().astype(np.int16),
-            conf=pixels.conf.numpy().astype(np.float16),
-            valid=(pixels.label != self._metric.ignore_index).numpy(),
-            table=bins.numpy().copy(),
-        )
-
     def _add_figures(self, runner: Runner, views: list, worst: list) -> None:
         from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps, to_rgb
 
@@ -187,29 +168,3 @@ class ConfidenceMapHook(DrawingHook):
 
 def _worst(views: list[ConfidenceView], count: int) -> list[ConfidenceView]:
     return sorted(views, key=lambda view: (-view.error, view.index))[:count]
-
-
-def _image(
-    path: str | None, inputs: Tensor, size: tuple[int, int], drawn: tuple[int, int]
-) -> np.ndarray:
-    """Return the RGB pixels of an image: of its file, or of what the model was given."""
-    image = None
-    if path and fileio.exists(path):
-        image = cv2.imdecode(np.frombuffer(fileio.get(path), np.uint8), cv2.IMREAD_COLOR)
-    # Evaluated at another size, as under padding, the file would not lie under its labels.
-    if image is None or image.shape[:2] != size:
-        image = _pixels(inputs)
-    image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
-    return cv2.resize(image, drawn[::-1], interpolation=cv2.INTER_AREA)
-
-
-def _pixels(inputs: Tensor) -> np.ndarray:
-    """Return ``(C, H, W)`` inputs as BGR, stretched to 0 to 255 if they are no bytes."""
-    if inputs.dtype != torch.uint8:
-        inputs = inputs.float()
-        low, high = inputs.min(), inputs.max()
-        inputs = (inputs - low) * (255 / (high - low).clamp(min=1e-12))
-    image = inputs.cpu().numpy().astype(np.uint8).transpose(1, 2, 0)
-    if image.shape[2] < 3:
-        return np.repeat(image[..., :1], 3, axis=2)
-    return np.ascontiguousarray(image[..., :3])

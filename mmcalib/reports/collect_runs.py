@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mmcalib.reports.results_reader import ReportedRun, read_results
-from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS
+from mmcalib.reports.robustness_results import reported_runs
+from mmcalib.work_dir_files import RESULTS, ROBUSTNESS, VALIDATION_RESULTS
 
 LOG_FOLDER = re.compile(r'\d{8}_\d{6}')  # mmengine names it by the time of the start
 
 
 def collect_runs(folders: Sequence[str]) -> tuple[list[ReportedRun], dict[str, list[str]]]:
     """Return the tested runs below some folders, and the paths of the others by what they lack.
+
+    Tests on shifted data are runs of their own, whose data are named after the shifts.
 
     Raises:
         FileNotFoundError: If there is no tested run.
@@ -32,10 +35,22 @@ def collect_runs(folders: Sequence[str]) -> tuple[list[ReportedRun], dict[str, l
                     runs.append(run)
             except (OSError, ValueError) as error:
                 others[f'unreadable {RESULTS}'].append(f'{folder} ({error})')
+        elif (folder / ROBUSTNESS).is_file():
+            pass  # below
         elif (folder / VALIDATION_RESULTS).is_file():
             others['not tested, only validated'].append(str(folder))
         elif (folder / 'last_checkpoint').is_file() or _has_log(folder):
             others[f'unfinished or not tested, no {RESULTS}'].append(str(folder))
+        if (folder / ROBUSTNESS).is_file():
+            try:
+                shifted = reported_runs(folder)
+            except ValueError as error:
+                others[f'unreadable {ROBUSTNESS}'].append(str(error))
+                continue
+            if any(run.limit for run in shifted):
+                others['smoke runs with --limit'].append(str(folder))
+            else:
+                runs += shifted
     if not runs:
         found = ''.join(f'; {reason}: {", ".join(paths)}' for reason, paths in others.items())
         raise FileNotFoundError(f'no {RESULTS} below {", ".join(map(str, folders))}{found}')

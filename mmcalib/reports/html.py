@@ -14,17 +14,22 @@ from matplotlib.figure import Figure
 from rich.progress import track
 
 from mmcalib.metrics.stratified_bins import stratum_rows
-from mmcalib.reports import run_plots
+from mmcalib.reports import robustness_plots, run_plots
 from mmcalib.reports.group_runs import Table
 from mmcalib.reports.output_formats import others_left_out
 from mmcalib.reports.results_reader import ReportedRun
 from mmcalib.reports.sweep_summary import read_sweep
 from mmcalib.reports.table_cell_texts import cells, header
 from mmcalib.visualization import draw_sweeps
-from mmcalib.work_dir_files import SWEEP
+from mmcalib.work_dir_files import ROBUSTNESS, SWEEP
 
 SUFFIX = '.html'
 DPI = 110
+SHIFT_FIGURES = {
+    'boxes': 'Corruptions by severity',
+    'lines': 'Mean over corruptions by severity',
+    'sheet': 'One image under all corruptions',
+}
 PAGE = Template("""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -65,8 +70,9 @@ def build_page(
     Each data set and network has its table, those of single classes where a test measured them, the
     reliability diagrams of one run of each loss, side
     by side and overlaid, and for segmentors the images that those runs share and the worst of each.
-    Sweeps below the folders have their curves. What a figure cannot be drawn from, because it is
-    missing, broken or not yet far enough, is left out of it and named.
+    Sweeps below the folders have their curves, and tests on shifted data theirs. What a figure
+    cannot be drawn from, because it is missing, broken or not yet far enough, is left out of it and
+    named.
 
     Args:
         tables: Of :func:`mmcalib.reports.group_runs.tables_of`.
@@ -76,7 +82,8 @@ def build_page(
     """
     parts = []
     for table in track(tables, 'Drawing', transient=True):
-        drawn, notes = _figures(table)
+        shifted = any(run.is_shifted for row in table.rows for run in row.runs)
+        drawn, notes = ([], []) if shifted else _figures(table)
         parts += [f'<h2>{escape(table.name)}</h2>', _table(table)]
         parts += [_list([*table.notes, *notes]), *drawn]
     folders_of_sweeps = sorted(
@@ -89,8 +96,23 @@ def build_page(
             parts.append(_image(draw_sweeps([read_sweep(folder)]), str(folder)))
         except ValueError as error:
             parts.append(_list([f'{folder} is not drawn: {error}.']))
+    parts += _robustness(folders)
     parts.append(_list(others_left_out(others)))
     return PAGE.substitute(title=escape(title), body='\n'.join(part for part in parts if part))
+
+
+def _robustness(folders: Sequence[str]) -> list[str]:
+    """Return the figures of the tests on shifted data below some folders."""
+    found = sorted({path.parent for root in folders for path in Path(root).rglob(ROBUSTNESS)})
+    parts = ['<h2>Under shift</h2>'] if found else []
+    for folder in found:
+        try:
+            for kind in robustness_plots.figures_of(folder):
+                figure = robustness_plots.robustness_figure([folder], kind)
+                parts.append(_image(figure, f'{SHIFT_FIGURES[kind]}, {folder}'))
+        except (FileNotFoundError, ValueError) as error:
+            parts.append(_list([f'{folder} is not drawn: {error}.']))
+    return parts
 
 
 def _figures(table: Table) -> tuple[list[str], list[str]]:

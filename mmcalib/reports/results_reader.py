@@ -69,6 +69,11 @@ class ReportedRun:
         return self.trained and self.trained['config']
 
     @property
+    def is_shifted(self) -> bool:
+        """Whether it stands for tests on shifted data."""
+        return 'shift' in (self.evaluation or {}).get('dataset', {})
+
+    @property
     def length(self) -> str:
         """How long the training was to be."""
         for key in ('epochs', 'iterations'):
@@ -97,6 +102,13 @@ def read_results(path: Path) -> ReportedRun:
         content = json.loads(path.read_text(encoding='utf-8'))
     except RecursionError as error:
         raise ValueError('it is nested too deeply') from error
+    check_parts(content)
+    known = {key: content[key] for key in ReportedRun.__dataclass_fields__ if key in content}
+    return ReportedRun(**{**known, 'path': str(path.parent), 'metrics': _numbers(content)})
+
+
+def check_parts(content: object) -> None:
+    """Raise a ValueError for what is no result of a test, or one with parts of other types."""
     if not isinstance(content, dict) or not isinstance(content.get('metrics'), dict):
         raise ValueError('it holds no metrics of a test')
     for name, kind in TYPES.items():
@@ -108,8 +120,6 @@ def read_results(path: Path) -> ReportedRun:
         loss_label(content.get('loss') or {'type': ''})
     except (AttributeError, KeyError, TypeError) as error:  # the terms of a sum can be anything
         raise ValueError(f'its loss is {content["loss"]!r}') from error
-    known = {key: content[key] for key in ReportedRun.__dataclass_fields__ if key in content}
-    return ReportedRun(**{**known, 'path': str(path.parent), 'metrics': _numbers(content)})
 
 
 def _check(content: Mapping, name: str, kind: type | tuple[type, ...]) -> None:

@@ -1,6 +1,7 @@
 """Transforms that neither toolbox has."""
 
+from mmcalib.transforms.corrupt import Corrupt
 from mmcalib.transforms.evaluate_at_input_size import AtInputSize
 from mmcalib.transforms.pack_text import PackText
 
-__all__ = ['AtInputSize', 'PackText']
+__all__ = ['AtInputSize', 'Corrupt', 'PackText']

@@ -6,6 +6,7 @@ from mmcalib.visualization.boundary_curve import (
     draw_boundary_curves,
 )
 from mmcalib.visualization.confidence_map import draw_confidence_maps
+from mmcalib.visualization.corruption_sheet import draw_corruption_sheet
 from mmcalib.visualization.figure_style import to_rgb
 from mmcalib.visualization.reliability_bands import reliability_of
 from mmcalib.visualization.reliability_diagram import draw_reliability
@@ -16,6 +17,11 @@ from mmcalib.visualization.risk_coverage import (
     risk_coverage_of,
 )
 from mmcalib.visualization.saved_confidence_maps import ConfidenceMaps, ConfidenceView
+from mmcalib.visualization.severity_figures import (
+    ShiftedModel,
+    draw_severity_boxes,
+    draw_severity_lines,
+)
 from mmcalib.visualization.sweep_figure import draw_sweeps
 
 __all__ = [
@@ -24,11 +30,15 @@ __all__ = [
     'ConfidenceView',
     'Reliability',
     'RiskCoverage',
+    'ShiftedModel',
     'boundary_curve_of',
     'draw_boundary_curves',
     'draw_confidence_maps',
+    'draw_corruption_sheet',
     'draw_reliability',
     'draw_risk_coverage',
+    'draw_severity_boxes',
+    'draw_severity_lines',
     'draw_sweeps',
     'reliability_of',
     'risk_coverage_of',

@@ -298,7 +298,7 @@ def test_bad_options_are_refused(hook, options, message):
 
 
 def test_images_come_from_their_files_where_they_fit(tmp_path):
-    from mmcalib.hooks.confidence_map_hook import _image
+    from mmcalib.hooks.confidence_view import _image
 
     bgr = np.zeros((6, 8, 3), np.uint8)
     bgr[..., 0] = 200

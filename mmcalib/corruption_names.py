@@ -1,0 +1,42 @@
+"""The corruptions of ImageNet-C, by the groups in which results are given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+GROUPS = {
+    'noise': ('gaussian_noise', 'shot_noise', 'impulse_noise'),
+    'blur': ('defocus_blur', 'glass_blur', 'motion_blur', 'zoom_blur'),
+    'weather': ('snow', 'frost', 'fog', 'brightness'),
+    'digital': ('contrast', 'elastic_transform', 'pixelate', 'jpeg_compression'),
+    # To choose by; the other four groups are the benchmark.
+    'holdout': ('speckle_noise', 'gaussian_blur', 'spatter', 'saturate'),
+}
+CORRUPTIONS = tuple(name for names in GROUPS.values() for name in names)
+BENCHMARK = tuple(name for name in CORRUPTIONS if name not in GROUPS['holdout'])
+SEVERITIES = (1, 2, 3, 4, 5)
+# What may stand for several of them.
+SETS = {'benchmark': BENCHMARK, 'all': CORRUPTIONS, **GROUPS}
+
+
+def corruptions_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the corruptions that names of corruptions or of sets of them stand for, each once.
+
+    Raises:
+        ValueError: If a name is unknown.
+    """
+    found = {}
+    for name in names:
+        if name not in SETS and name not in CORRUPTIONS:
+            raise ValueError(
+                f'there is no corruption {name!r}: take {", ".join(SETS)}, or any of '
+                f'{", ".join(CORRUPTIONS)}'
+            )
+        found |= dict.fromkeys(SETS.get(name, (name,)))
+    return tuple(name for name in CORRUPTIONS if name in found)
+
+
+def group_of(corruption: str) -> str:
+    """Return the group of a corruption, or raise a ValueError for an unknown one."""
+    corruptions_of([corruption])
+    return next(group for group, names in GROUPS.items() if corruption in names)

@@ -1,0 +1,79 @@
+"""CIFAR-10-C and CIFAR-100-C, read from their published arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from mmengine.dataset import BaseDataset
+from mmengine.registry import DATASETS
+
+from mmcalib.argument_checks import check_choice
+from mmcalib.corruption_names import SEVERITIES
+
+LABELS = 'labels.npy'
+
+
+@DATASETS.register_module()
+class CIFARC(BaseDataset):
+    """One corruption of CIFAR-10-C or CIFAR-100-C at one severity, a fifth of its array.
+
+    Args:
+        data_root: The folder as it unpacks, with ``labels.npy`` and an array ``(5N, H, W, 3)`` of
+            each corruption, severity after severity.
+        corruption: The name of an array, such as ``'fog'``.
+        severity: 1 to 5.
+        channel_order: Of the images to give: ``'rgb'``, as mmpretrain's CIFAR-10 has them, or
+            ``'bgr'``, as files are loaded.
+        pipeline: Transforms; each sample comes with ``img`` ``(H, W, 3)`` uint8 and ``gt_label``.
+        **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``metainfo``.
+
+    Raises:
+        FileNotFoundError: If an array is not there.
+        ValueError: If an option is out of range, or arrays contradict each other.
+    """
+
+    def __init__(
+        self,
+        data_root: str,
+        corruption: str,
+        severity: int,
+        *,
+        channel_order: str = 'rgb',
+        pipeline=(),
+        **kwargs,
+    ) -> None:
+        self.corruption = corruption
+        self.severity = check_choice('severity', severity, SEVERITIES)
+        self.channel_order = check_choice('channel_order', channel_order, ('rgb', 'bgr'))
+        super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
+
+    def load_data_list(self) -> list[dict]:
+        images = _array(self.data_root, f'{self.corruption}.npy')
+        labels = _array(self.data_root, LABELS)
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
+            raise ValueError(
+                f'{self.corruption}.npy in {self.data_root} has {images.dtype} of {images.shape}, '
+                'not bytes of (5N, H, W, 3)'
+            )
+        if len(images) != len(labels) or len(labels) % len(SEVERITIES):
+            raise ValueError(
+                f'{self.data_root}: {len(images):,} images of {self.corruption} and '
+                f'{len(labels):,} labels are not the same number five times'
+            )
+        size = len(labels) // len(SEVERITIES)
+        part = slice((self.severity - 1) * size, self.severity * size)
+        flip = slice(None, None, -1 if self.channel_order == 'bgr' else 1)
+        images = np.ascontiguousarray(images[part][..., flip])
+        return [
+            {'img': image, 'gt_label': int(label)}
+            for image, label in zip(images, labels[part], strict=True)
+        ]
+
+
+def _array(folder: str, name: str) -> np.ndarray:
+    path = Path(folder, name)
+    if not path.is_file():
+        there = ', '.join(sorted(each.name for each in Path(folder).glob('*.npy'))) or 'none'
+        raise FileNotFoundError(f'there is no {path}; arrays in its folder: {there}')
+    return np.load(path, mmap_mode='r')

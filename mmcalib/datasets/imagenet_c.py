@@ -1,0 +1,75 @@
+"""ImageNet-C, and other sets that are stored in folders as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from mmengine.dataset import BaseDataset
+from mmengine.registry import DATASETS
+
+from mmcalib.argument_checks import check_choice
+from mmcalib.corruption_names import SEVERITIES
+
+IMAGES = ('.jpeg', '.jpg', '.png')
+
+
+@DATASETS.register_module()
+class ImageNetC(BaseDataset):
+    """One corruption of ImageNet-C at one severity: ``corruption/severity/class/*.JPEG``.
+
+    Args:
+        data_root: The folder that the archives were unpacked into.
+        corruption: The name of a folder, such as ``'fog'``.
+        severity: 1 to 5.
+        class_folders: The names of the classes' folders, by label; sorted if not given, as
+            ImageNet's are.
+        pipeline: Transforms; each sample comes with ``img_path`` and ``gt_label``.
+        **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``metainfo``.
+
+    Raises:
+        FileNotFoundError: If the folder is not there.
+        ValueError: If an option is out of range, or the folder has other classes.
+    """
+
+    def __init__(
+        self,
+        data_root: str,
+        corruption: str,
+        severity: int,
+        *,
+        class_folders: Sequence[str] | None = None,
+        pipeline=(),
+        **kwargs,
+    ) -> None:
+        self.corruption = corruption
+        self.severity = check_choice('severity', severity, SEVERITIES)
+        self.class_folders = class_folders
+        super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
+
+    def load_data_list(self) -> list[dict]:
+        folder = Path(self.data_root, self.corruption, str(self.severity))
+        if not folder.is_dir():
+            raise FileNotFoundError(f'there is no folder {folder}')
+        found = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        names = list(self.class_folders or found)
+        if sorted(names) != found:
+            missing, more = (sorted(a - b) for a, b in _both_ways(set(names), set(found)))
+            raise ValueError(
+                f'{folder} has other classes: {len(missing)} are missing ({_few(missing)}), and '
+                f'{len(more)} are not of the model ({_few(more)})'
+            )
+        return [
+            {'img_path': str(path), 'gt_label': label}
+            for label, name in enumerate(names)
+            for path in sorted((folder / name).iterdir())
+            if path.suffix.lower() in IMAGES
+        ]
+
+
+def _both_ways(one: set, other: set) -> tuple[tuple[set, set], tuple[set, set]]:
+    return (one, other), (other, one)
+
+
+def _few(names: list[str]) -> str:
+    return ', '.join(names[:3]) + (', …' if len(names) > 3 else '') if names else 'none'

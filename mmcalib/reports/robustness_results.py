@@ -1,0 +1,187 @@
+"""What tests on shifted data have come to: ``robustness.json``, its table, and its columns."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import mmengine
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from mmcalib.corruption_names import BENCHMARK, GROUPS, group_of
+from mmcalib.metric_keys import (
+    AECE,
+    AUGRC,
+    CLEAN,
+    ECE,
+    MEAN,
+    NLL,
+    QUALITIES,
+    WORST,
+    metric_heading,
+    worst,
+)
+from mmcalib.reports.results_reader import ReportedRun, check_parts
+from mmcalib.reports.table_cell_texts import number_text
+from mmcalib.work_dir_files import ROBUSTNESS, whole_file
+
+# What is compared: a quality, and these.
+MEASURES = (*QUALITIES, ECE, AECE, NLL, AUGRC)
+KINDS = ('clean', 'corruption', 'data')
+
+
+def write_robustness(folder: str | Path, content: Mapping) -> None:
+    """Write the results of a call, as a whole or not at all."""
+    with whole_file(Path(folder, ROBUSTNESS)) as path:
+        mmengine.dump(content, path, indent=1)
+
+
+def read_robustness(path: str | Path) -> dict:
+    """Read a ``robustness.json``, by its path or that of its folder.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: If it is cut off, or another file.
+    """
+    path = Path(path, ROBUSTNESS) if Path(path).is_dir() else Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f'there is no {path}: tools/test_robustness.py leaves it')
+    try:
+        content = json.loads(path.read_text(encoding='utf-8'))
+        _check(content)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f'{path} cannot be read ({error!r}): call tools/test_robustness.py again, which keeps '
+            'the tests that it has made'
+        ) from error
+    return content
+
+
+def _check(content: Mapping) -> None:
+    if not content['checkpoints']:
+        raise ValueError('it has no checkpoint')
+    for entry in content['checkpoints']:
+        check_parts({**entry, 'experiment': content['experiment'], 'metrics': {}})
+        if not isinstance(entry['label'], str):
+            raise TypeError(f'a label is {entry["label"]!r}')
+        if [test['kind'] for test in entry['tests']].count('clean') != 1:
+            raise ValueError(f'{entry["label"]} was not tested on clean data')
+        for test in entry['tests']:
+            if test['kind'] not in KINDS:
+                raise ValueError(f'a kind is {test["kind"]!r}')
+            if test['kind'] == 'corruption':
+                group_of(test['name'])
+            if not isinstance(test['severity'], int) or not isinstance(test['name'], str):
+                raise TypeError(f'a test is {test["name"]!r}, {test["severity"]!r}')
+            values = [value for key, value in test['metrics'].items() if key in MEASURES]
+            if not values or not all(isinstance(value, (float, int)) for value in values):
+                raise TypeError(f'its metrics of {test["name"]} are {test["metrics"]!r}')
+
+
+def measures_of(entries: Sequence[Mapping]) -> list[str]:
+    """Return the keys that all tests of all checkpoints have, in the order of tables."""
+    tests = [test['metrics'] for entry in entries for test in entry['tests']]
+    return [key for key in MEASURES if all(key in metrics for metrics in tests)]
+
+
+def clean_metrics(entry: Mapping) -> dict[str, float]:
+    """Return the metrics of a checkpoint on clean data."""
+    return next(test['metrics'] for test in entry['tests'] if test['kind'] == 'clean')
+
+
+def corrupted_tests(entry: Mapping) -> list[dict]:
+    """Return the tests of a checkpoint that stand for it: without those held out, if others are."""
+    tests = [test for test in entry['tests'] if test['kind'] == 'corruption']
+    return [test for test in tests if test['name'] in BENCHMARK] or tests
+
+
+def mean_and_worst(tests: Sequence[Mapping], key: str) -> tuple[float, float]:
+    """Return mean and worst value of a metric over tests, NaN if one of them is NaN."""
+    values = [test['metrics'][key] for test in tests]
+    if any(math.isnan(value) for value in values):
+        return math.nan, math.nan
+    return statistics.fmean(values), worst(key, values)
+
+
+def shifts_text(entry: Mapping) -> str:
+    """Return which corruptions and severities mean and worst are over."""
+    tests = corrupted_tests(entry)
+    names = list(dict.fromkeys(test['name'] for test in tests))
+    severities = sorted({test['severity'] for test in tests})
+    full = [name for name in BENCHMARK if name in names] == list(BENCHMARK)
+    what = 'the 15 corruptions of ImageNet-C' if full else ', '.join(names)
+    return f'{what} at severity {", ".join(map(str, severities))}' if tests else 'no corruption'
+
+
+def reported_runs(path: str | Path) -> list[ReportedRun]:
+    """Return the checkpoints of a ``robustness.json`` for tables, each metric with its shifts.
+
+    Keys end in `` clean``, `` mean`` and `` worst``; the data set's name says what was done to it.
+
+    Raises:
+        FileNotFoundError: If there is none.
+        ValueError: If it is cut off, or another file.
+    """
+    content, runs = read_robustness(path), []
+    for entry in content['checkpoints']:
+        tests = corrupted_tests(entry)
+        others = [test for test in entry['tests'] if test['kind'] == 'data']
+        if not tests and not others:
+            continue
+        metrics = {}
+        for key in measures_of([entry]):
+            metrics[f'{key} {CLEAN}'] = clean_metrics(entry)[key]
+            if tests:
+                mean, last = mean_and_worst(tests, key)
+                metrics |= {f'{key} {MEAN}': mean, f'{key} {WORST}': last}
+            metrics |= {f'{key} {test["name"]}': test['metrics'][key] for test in others}
+        known = {key: entry[key] for key in ReportedRun.__dataclass_fields__ if key in entry}
+        name = f'{content["experiment"]} under shift'
+        known |= {'experiment': name, 'limit': content['limit']}
+        run = ReportedRun(**{**known, 'path': str(path), 'metrics': metrics})
+        evaluation = dict(run.evaluation or {'dataset': {'samples': 0}})
+        evaluation['dataset'] = {**evaluation['dataset'], 'shift': f'under {shifts_text(entry)}'}
+        run.evaluation = evaluation
+        runs.append(run)
+    return runs
+
+
+def robustness_table(content: Mapping, width: int | None = None) -> str:
+    """Return the tables of all checkpoints as text: clean, and mean and worst of each group."""
+    console = Console(file=io.StringIO(), width=width or shutil.get_terminal_size().columns)
+    for entry in content['checkpoints']:
+        keys = measures_of([entry])
+        grid = Table(title=Text(entry['label']), title_justify='left', box=box.SIMPLE_HEAD)
+        grid.add_column('')
+        for key in keys:
+            grid.add_column(Text(metric_heading(key)), justify='right')
+        for name, values in _rows(entry, keys):
+            cells = [number_text(v, key) for key, v in zip(keys, values, strict=True)]
+            grid.add_row(name, *cells)
+        console.print(grid)
+    return console.file.getvalue().rstrip()
+
+
+def _rows(entry: Mapping, keys: Sequence[str]) -> Iterator[tuple[str, list[float]]]:
+    clean = clean_metrics(entry)
+    yield CLEAN, [clean[key] for key in keys]
+    tests = [test for test in entry['tests'] if test['kind'] == 'corruption']
+    groups = [(group, [t for t in tests if t['name'] in names]) for group, names in GROUPS.items()]
+    groups = [(group, part) for group, part in groups if part]
+    if len([group for group, _ in groups if group != 'holdout']) > 1:
+        groups.append(('overall', corrupted_tests(entry)))
+    for group, part in groups:
+        both = [mean_and_worst(part, key) for key in keys]
+        yield f'{group}, {MEAN}', [mean for mean, _ in both]
+        yield f'{group}, {WORST}', [last for _, last in both]
+    for test in entry['tests']:
+        if test['kind'] == 'data':
+            yield test['name'], [test['metrics'][key] for key in keys]

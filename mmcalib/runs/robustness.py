@@ -1,0 +1,279 @@
+"""Models on clean and on shifted data: what tools/test_robustness.py does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
+from datetime import datetime
+from numbers import Real
+from pathlib import Path
+
+import mmengine
+from mmengine.config import Config
+from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.runner import Runner
+
+from mmcalib import __version__
+from mmcalib.hooks.drawing_hook import kept_statistics, tested_split
+from mmcalib.hooks.one_view_hook import OneViewHook
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.hooks.require_same_classes_hook import classes_of, difference
+from mmcalib.metric_keys import ECE, QUALITIES, metric_name
+from mmcalib.metrics import CalibrationMetric
+from mmcalib.reports.results_reader import ReportedRun
+from mmcalib.reports.robustness_results import write_robustness
+from mmcalib.reports.table_cell_texts import number_text
+from mmcalib.runs.data_preflight import DataError, check_run_data
+from mmcalib.runs.preflight import as_list, calibration_configs
+from mmcalib.runs.results_writer import results_of
+from mmcalib.runs.shifts import Shift
+from mmcalib.runs.sweep_progress import progress_of
+from mmcalib.work_dir_files import experiment_name, whole_file
+
+METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
+# How a loader is fed says nothing about what it gives.
+OF_THE_MACHINE = ('num_workers', 'persistent_workers', 'pin_memory', 'prefetch_factor')
+# Of the calibration metric's options, those that ask for more than is compared here.
+MORE = ('confidence_interval', 'num_bootstrap', 'seed', 'out_file', 'prefix', 'metrics', 'type')
+
+
+def measure_robustness(cfg: Config) -> None:
+    """Have a test measure what is compared under shift, and draw and log nothing else.
+
+    That is the quality that the config measures, and ECE, AECE, NLL and AUGRC by the protocol,
+    bins and convention of its first calibration metric.
+    """
+    evaluator = cfg.get('test_evaluator')
+    ours = [dict(metric) for metric, _ in calibration_configs(evaluator)]
+    others = [m for m in as_list(evaluator) if dict(m) not in ours]
+    first = next((m for m in ours if not m.get('prefix')), ours[0] if ours else {})
+    options = {key: value for key, value in first.items() if key not in MORE}
+    metric = dict(type='CalibrationMetric', metrics=list(METRICS), **options)
+    cfg.test_evaluator = [*deepcopy(others), metric]
+    hooks = cfg.get('default_hooks') or {}
+    drawing = ('reliability_diagram', 'confidence_map', 'visualization')
+    cfg.default_hooks = {k: hook for k, hook in hooks.items() if k not in drawing}
+    cfg.default_hooks['logger'] = None  # a line for every few batches of each test
+
+
+def run_robustness(
+    runner: Runner, shifts: Sequence[Shift], checkpoints: Sequence[str], *, index: int = 0
+) -> dict:
+    """Test checkpoints on all shifts, and return what ``robustness.json`` in the work dir says.
+
+    Each test leaves its metrics and statistics when it ends. A test that an earlier call has left
+    is not repeated, if neither weights nor data nor options are others.
+
+    Args:
+        runner: Of a config that :func:`measure_robustness` has prepared.
+        shifts: Of :func:`~mmcalib.runs.shifts.plan_shifts`, the clean data first.
+        checkpoints: Of the config's model.
+        index: The image of the test set whose confidence map is kept, of a segmentor.
+
+    Raises:
+        CheckpointError: If a checkpoint was named twice, or does not fit the model.
+        DataError: If data are missing or have other classes, or there is no such image.
+    """
+    identities = [file_digest(path) for path in checkpoints]
+    for number, identity in enumerate(identities):
+        if identity in identities[:number]:
+            raise CheckpointError(f'{checkpoints[number]} is the same file as one before it')
+    _check_data(runner, shifts)
+    size = len(runner.test_dataloader.dataset)
+    if index >= size:
+        raise DataError(f'--image {index}: the test data have {size:,} images, counted from 0')
+    hook = OneViewHook(index)
+    runner.register_hook(hook)
+    folders = [
+        Path(runner.work_dir, 'tests', f'{Path(path).stem}-{identity[:8]}')
+        for path, identity in zip(checkpoints, identities, strict=True)
+    ]
+    keys = [[_key(runner, shift, identity) for shift in shifts] for identity in identities]
+    found = [
+        [
+            _left_by_earlier_call(_file(folder, shift), key)
+            for shift, key in zip(shifts, row, strict=True)
+        ]
+        for folder, row in zip(folders, keys, strict=True)
+    ]
+    parts = [found]
+    broadcast_object_list(parts)  # of the first process, which alone writes files
+    found = parts[0]
+    missing = sum(test is None for row in found for test in row)
+    runner.call_hook('before_run')
+    content = {
+        'experiment': experiment_name(runner.cfg.filename),
+        'split': tested_split(runner),
+        'limit': runner.cfg.get('limit'),
+        'date': datetime.now().astimezone().isoformat(timespec='seconds'),
+        'version': __version__,
+        'checkpoints': [],
+    }
+    with _quiet_screen(runner), _progress(missing) as say:
+        for path, folder, row, left in zip(checkpoints, folders, keys, found, strict=True):
+            if None in left:
+                runner.load_checkpoint(str(path))
+            for number, (shift, key) in enumerate(zip(shifts, row, strict=True)):
+                if left[number] is None:
+                    left[number] = _test(runner, shift, path, _file(folder, shift), key, hook)
+                    say(_line(runner, left, number, shift))
+            content['checkpoints'].append(_entry(runner, path, folder, shifts, left))
+            if is_main_process():
+                write_robustness(runner.work_dir, content)
+    runner.call_hook('after_run')
+    return content
+
+
+def _test(
+    runner: Runner, shift: Shift, checkpoint: str, file: Path, key: str, hook: OneViewHook
+) -> dict:
+    """Test the model on one shift, and leave the result; the main file comes last."""
+    _use(runner, shift)
+    metric = next(m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric))
+    metric.keep_statistics = True
+    measured = runner.test_loop.run().items()
+    metrics = {name: float(value) for name, value in measured if isinstance(value, Real)}
+    about = results_of(runner, checkpoint) if shift.kind == 'clean' else {}
+    test = {'key': key, 'metrics': metrics, 'about': about}
+    if is_main_process():
+        (statistics,) = kept_statistics([metric]).values()
+        with whole_file(file.with_suffix('.npz')) as path:
+            statistics.save(path)
+        if hook.view is not None:
+            from mmcalib.visualization import ConfidenceMaps
+
+            meta = runner.test_dataloader.dataset.metainfo
+            style = dict(classes=list(meta['classes']), palette=meta.get('palette'))
+            ConfidenceMaps([hook.view], [], **style).save(_map_of(file))
+        with whole_file(file) as path:
+            mmengine.dump(test, path)
+    return test
+
+
+def _use(runner: Runner, shift: Shift) -> None:
+    """Have the runner's next test take the data of a shift, and new metrics."""
+    runner._test_dataloader = deepcopy(shift.loader)
+    runner._test_evaluator = deepcopy(runner.cfg.test_evaluator)
+    # What the results say of the evaluation is read off the config.
+    runner.cfg.test_dataloader = deepcopy(shift.loader)
+    runner._test_loop = runner.build_test_loop(deepcopy(runner.cfg.test_cfg))
+
+
+def _check_data(runner: Runner, shifts: Sequence[Shift]) -> None:
+    """Raise a DataError for what would end a test later, before the first begins.
+
+    All severities of a corruption read the same images, and so do corruptions.
+    """
+    corruptions = [shift for shift in shifts if shift.kind == 'corruption']
+    others = [shift for shift in shifts if shift.kind == 'data']
+    names: list[str] = []
+    for shift in [*shifts[:1], *corruptions[:1], *others]:
+        _use(runner, shift)
+        try:
+            check_run_data(runner, ('test',), training=False)
+        except DataError as error:
+            raise DataError(f'{shift.text}: {error}') from error
+        here = classes_of(getattr(runner.test_dataloader.dataset, 'metainfo', None))
+        names = names or here
+        if shift.kind == 'data' and names and here and here != names:
+            raise DataError(f'--data {shift.name} has other classes: {difference(names, here)}')
+    _use(runner, shifts[0])
+
+
+def _left_by_earlier_call(file: Path, key: str) -> dict | None:
+    """Return the test that a file holds, None if it is missing, broken, or of something else."""
+    try:
+        test = json.loads(file.read_text(encoding='utf-8'))
+        return test if test['key'] == key else None
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _key(runner: Runner, shift: Shift, identity: str) -> str:
+    """Return what is equal where a test would give the same numbers."""
+    cfg = runner.cfg
+    loader = {key: value for key, value in shift.loader.items() if key not in OF_THE_MACHINE}
+    parts = [cfg.model, cfg.get('data_preprocessor'), loader, cfg.test_evaluator, cfg.get('limit')]
+    text = json.dumps([identity, __version__, parts, cfg.test_cfg], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def file_digest(path: str | Path) -> str:
+    """Return the SHA-256 of a file, of its address if it is not local."""
+    if '://' in str(path):
+        return hashlib.sha256(str(path).encode()).hexdigest()
+    digest = hashlib.sha256()
+    with open(path, 'rb') as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _file(folder: Path, shift: Shift) -> Path:
+    return folder / f'{shift.text.replace(" ", "_")}.json'
+
+
+def _map_of(file: Path) -> Path:
+    return file.with_name(f'{file.stem}_map.npz')
+
+
+def _entry(
+    runner: Runner, checkpoint: str, folder: Path, shifts: Sequence[Shift], tests: Sequence[dict]
+) -> dict:
+    """Return what is said of a checkpoint: itself, and a test for each shift."""
+    about = tests[0]['about']
+    entry = {'checkpoint': str(checkpoint), 'label': _label(runner, about), **about, 'tests': []}
+    for shift, test in zip(shifts, tests, strict=True):
+        file = _file(folder, shift)
+        statistics, view = file.with_suffix('.npz'), _map_of(file)
+        entry['tests'].append(
+            {
+                'kind': shift.kind,
+                'name': shift.name,
+                'severity': shift.severity,
+                'metrics': test['metrics'],
+                'statistics': str(statistics.relative_to(runner.work_dir)),
+                **({'map': str(view.relative_to(runner.work_dir))} if view.is_file() else {}),
+            }
+        )
+    return entry
+
+
+@contextmanager
+def _quiet_screen(runner: Runner) -> Iterator[None]:
+    """Leave what every single test says to the log file."""
+    handlers = [h for h in runner.logger.handlers if not isinstance(h, logging.FileHandler)]
+    levels = [handler.level for handler in handlers]
+    for handler in handlers:
+        handler.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for handler, level in zip(handlers, levels, strict=True):
+            handler.setLevel(level)
+
+
+def _progress(total: int) -> AbstractContextManager:
+    if not total or not is_main_process():
+        return nullcontext(lambda line: None)
+    return progress_of('Testing', total)
+
+
+def _line(runner: Runner, tests: Sequence[Mapping | None], number: int, shift: Shift) -> str:
+    """Return the checkpoint, the quality and the ECE of a test that has ended."""
+    metrics: Mapping = tests[number]['metrics']
+    shown = [key for key in (*QUALITIES, ECE) if key in metrics]
+    values = ', '.join(f'{metric_name(key)} {number_text(metrics[key], key)} %' for key in shown)
+    about = tests[0]['about']
+    return f'{_label(runner, about)}, seed {about["seed"]}, {shift.text}: {values}'
+
+
+def _label(runner: Runner, about: Mapping) -> str:
+    """Return the loss of a checkpoint, and how it was calibrated, as tables name them."""
+    experiment = experiment_name(runner.cfg.filename)
+    known = {key: about[key] for key in ('loss', 'calibration')}
+    return ReportedRun('', experiment, {}, **known).label

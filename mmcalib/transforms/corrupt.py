@@ -1,0 +1,161 @@
+"""Images corrupted as in ImageNet-C, alike on any number of workers and processes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from hashlib import blake2b
+
+import numpy as np
+from mmengine.registry import TRANSFORMS
+
+from mmcalib.argument_checks import check_choice, check_integer
+from mmcalib.corruption_names import CORRUPTIONS, SEVERITIES
+
+CHANNEL_ORDERS = ('bgr', 'rgb')
+# What is done to each pixel by itself; the others reach around it.
+OF_PIXELS = (
+    *('gaussian_noise', 'shot_noise', 'impulse_noise', 'speckle_noise'),
+    *('brightness', 'contrast', 'saturate'),
+)
+LEAST_SIZE = 32  # of both sides, as imagecorruptions has it for all
+# They take their random numbers from generators of their own.
+SEEDED = ('impulse_noise', 'glass_blur')
+
+
+@TRANSFORMS.register_module()
+class Corrupt:
+    """Corrupt an image as in ImageNet-C: one of its 15 corruptions, or of the 4 held out.
+
+    It stands after the image was loaded and resized, and before it is normalised or packed; labels
+    stay where they are. What is random depends on the pixels of the image, the corruption, its
+    severity and the seed alone, so a test gives the same numbers on any number of workers and
+    processes, and of any part of its data.
+
+    Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions
+    and Perturbations", ICLR 2019, in the form for images of any size of Michaelis et al.,
+    "Benchmarking Robustness in Object Detection", 2019: ``docs/shift.md`` has the differences. The
+    first two arguments are those of mmdetection's ``Corrupt``.
+
+    Args:
+        corruption: A name of :data:`mmcalib.corruption_names.CORRUPTIONS`.
+        severity: From 1 to 5; 0 leaves the image as it is.
+        seed: Of all that is random.
+        channel_order: Of the image: ``'bgr'``, as the toolboxes load files, or ``'rgb'``, as
+            mmpretrain's CIFAR-10 comes.
+
+    Raises:
+        ImportError: If the extra ``mmcalib[shift]`` is not installed.
+        TypeError: If severity or seed are no integers.
+        ValueError: If an option is unknown or out of range; while transforming, for an image that
+            is not of three colours with 8 bits, or too small for the corruption.
+    """
+
+    def __init__(
+        self, corruption: str, severity: int = 1, *, seed: int = 0, channel_order: str = 'bgr'
+    ) -> None:
+        self.corruption = check_choice('corruption', corruption, CORRUPTIONS)
+        self.severity = check_integer('severity', severity, least=0)
+        if severity > SEVERITIES[-1]:
+            raise ValueError(f'severity must be from 0 to {SEVERITIES[-1]}, got {severity!r}')
+        self.seed = check_integer('seed', seed, least=0)
+        self.channel_order = check_choice('channel_order', channel_order, CHANNEL_ORDERS)
+        if severity:
+            function = corruption_function(corruption)
+            if corruption == 'glass_blur':  # compiled now, not again in each worker that is forked
+                function(np.zeros((1, 1, 3), np.uint8), severity, seed=0)
+
+    def __call__(self, results: dict) -> dict:
+        if self.severity:
+            check_image(results.get('img'))
+            check_size(results['img'].shape, [self.corruption])
+            results['img'] = self._corrupted(results['img'])
+        return results
+
+    def _corrupted(self, image: np.ndarray) -> np.ndarray:
+        from PIL import Image
+
+        flip = slice(None, None, -1 if self.channel_order == 'bgr' else 1)
+        image = np.ascontiguousarray(image[..., flip])
+        words = self._random_words(image)
+        options = {'seed': int(words[0])} if self.corruption in SEEDED else {}
+        function = corruption_function(self.corruption)
+        with _numpy_seed(words):
+            corrupted = function(Image.fromarray(image), self.severity, **options)
+        return np.ascontiguousarray(np.uint8(corrupted)[..., flip])
+
+    def _random_words(self, image: np.ndarray) -> np.ndarray:
+        """Return four words of 32 bits that only the image and the options decide."""
+        options = f'{self.seed} {self.corruption} {self.severity} {image.shape}'
+        digest = blake2b(options.encode(), digest_size=16)
+        digest.update(image)
+        return np.frombuffer(digest.digest(), '<u4')
+
+    def __repr__(self) -> str:
+        return (
+            f'{type(self).__name__}(corruption={self.corruption!r}, severity={self.severity}, '
+            f'seed={self.seed}, channel_order={self.channel_order!r})'
+        )
+
+
+def check_image(image: object) -> None:
+    """Raise a ValueError for what is no image of three colours with 8 bits each."""
+    if not isinstance(image, np.ndarray):
+        raise ValueError(f'there is no image to corrupt, but {image!r}: load it first')
+    if image.dtype != np.uint8:
+        raise ValueError(
+            f'corruptions are defined for colours of 8 bits, and the image has {image.dtype}: they '
+            'come before an image is normalised; one of other values, such as 16 bits, has none'
+        )
+    if image.ndim != 3 or image.shape[2] != 3:
+        raise ValueError(
+            f'corruptions are defined for images of three colours, and this one is {image.shape}: '
+            "load a grey one by LoadImageFromFile(color_type='color')"
+        )
+
+
+def check_size(shape: tuple[int, ...], corruptions: list[str] | tuple[str, ...]) -> None:
+    """Raise a ValueError that names those corruptions for which an image is too small."""
+    wide = [name for name in corruptions if name not in OF_PIXELS]
+    if wide and min(shape[:2]) < LEAST_SIZE:
+        raise ValueError(
+            f'an image of {shape[0]}×{shape[1]} pixels is below the {LEAST_SIZE}×{LEAST_SIZE} that '
+            f'these need: leave out {", ".join(wide)}. Of any size can be '
+            f'{", ".join(OF_PIXELS)}'
+        )
+
+
+@cache
+def corruption_function(name: str) -> Callable:
+    """Return the function from a PIL image and a severity to what becomes of it.
+
+    Raises:
+        ImportError: If its package is missing, or another one of that name is there.
+    """
+    remedy = "install it with pip install 'mmcalib[shift]'"
+    try:
+        from imagecorruptions import corruption_dict
+    except ImportError as error:
+        raise ImportError(
+            f'Corrupt needs imagecorruptions-imaug ({error}): {remedy}, in place of '
+            'imagecorruptions, its predecessor, if that is there'
+        ) from error
+    if 'seed' not in inspect.signature(corruption_dict['glass_blur']).parameters:
+        raise ImportError(
+            'the installed imagecorruptions is not imagecorruptions-imaug, and takes no seed: '
+            f'uninstall it, and {remedy}'
+        )
+    return corruption_dict[name]
+
+
+@contextmanager
+def _numpy_seed(words: np.ndarray) -> Iterator[None]:
+    """Seed numpy's global generator for a block, and put its state back afterwards."""
+    state = np.random.get_state()
+    np.random.seed(words)
+    try:
+        yield
+    finally:
+        np.random.set_state(state)

@@ -1,0 +1,213 @@
+"""Means and worst cases of tests under shift, in tables, columns and figures."""
+
+import json
+import math
+import statistics
+
+import pytest
+from commands import call_here
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from mmcalib.corruption_names import BENCHMARK, CORRUPTIONS
+from mmcalib.metric_keys import metric_heading, worst
+from mmcalib.reports import html
+from mmcalib.reports.collect_runs import collect_runs
+from mmcalib.reports.group_runs import tables_of
+from mmcalib.reports.output_formats import comma_separated, markdown
+from mmcalib.reports.robustness_plots import robustness_figure
+from mmcalib.reports.robustness_results import (
+    read_robustness,
+    reported_runs,
+    robustness_table,
+    write_robustness,
+)
+
+LOSSES = {
+    'CE': dict(type='CrossEntropyLoss'),
+    'LS α=0.1': dict(type='LabelSmoothingLoss', alpha=0.1),
+}
+TRAINED = dict(digest='0' * 16, config=dict(network=dict(type='EncoderDecoder'), other_losses={}))
+TEMPERATURE = dict(methods=['temperature'], options={}, split='val', forced=[])
+
+
+def metrics(quality, ece):
+    names = ('AECE', 'NLL', 'AUGRC')
+    return {'mIoU': quality, 'calibration/ECE': ece} | {
+        f'calibration/{name}': ece / 10 for name in names
+    }
+
+
+def entry(label, *, seed=0, corruptions=CORRUPTIONS, severities=(1, 5), ece=1.0, data=()):
+    base, _, calibrated = label.partition(' + ')
+    tests = [dict(kind='clean', name='clean', severity=0, metrics=metrics(80.0, ece))]
+    for number, name in enumerate(corruptions):
+        for severity in severities:
+            found = metrics(80.0 - number - severity, ece + number * severity)
+            tests.append(dict(kind='corruption', name=name, severity=severity, metrics=found))
+    for name in data:
+        tests.append(dict(kind='data', name=name, severity=0, metrics=metrics(50.0, 9.0)))
+    evaluation = dict(dataset=dict(type='VOC', samples=7), protocol='pooled', num_bins=15)
+    return dict(
+        checkpoint='best.pth', label=label, seed=seed, loss=LOSSES[base], limit=None,
+        calibration=TEMPERATURE if calibrated else None, evaluation=evaluation, tests=tests,
+        training=dict(epochs=3, finished=True), date='2026-01-01', trained=TRAINED,
+    )  # fmt: skip
+
+
+def write(folder, *entries, limit=None):
+    content = dict(
+        experiment='ce/tiny', split='test', limit=limit, date='', version='',
+        checkpoints=list(entries),
+    )  # fmt: skip
+    write_robustness(folder, content)
+    return folder
+
+
+def test_mean_and_worst_are_those_of_a_loop(tmp_path):
+    write(tmp_path, entry('CE', data=['night']))
+    (run,) = reported_runs(tmp_path)
+    mious, eces = [], []
+    for number, name in enumerate(CORRUPTIONS):
+        for severity in (1, 5):
+            if name in BENCHMARK:  # the held-out four are to choose by
+                mious.append(80.0 - number - severity)
+                eces.append(1.0 + number * severity)
+    assert run.metrics['mIoU clean'] == 80 and run.metrics['calibration/ECE clean'] == 1
+    assert run.metrics['mIoU mean'] == pytest.approx(statistics.fmean(mious))
+    assert run.metrics['mIoU worst'] == min(mious)
+    assert run.metrics['calibration/ECE mean'] == pytest.approx(statistics.fmean(eces))
+    assert run.metrics['calibration/ECE worst'] == max(eces)
+    assert run.metrics['calibration/NLL night'] == 0.9
+    table = robustness_table(read_robustness(tmp_path), 120)
+    lines = {' '.join(line.split()[:-5]): line.split()[-5:] for line in table.splitlines()}
+    assert lines['clean'][:2] == ['80.00', '1.00'] and lines['night'][:2] == ['50.00', '9.00']
+    assert lines['noise, mean'][0] == f'{statistics.fmean(mious[:6]):.2f}'
+    assert lines['overall, worst'][:2] == [f'{min(mious):.2f}', f'{max(eces):.2f}']
+    assert lines['holdout, worst'][0] == f'{80 - 18 - 5:.2f}'
+
+
+def test_what_is_worse_and_what_it_is_called():
+    for key in ('mIoU', 'accuracy/top1'):
+        assert worst(key, [3.0, 1.0, 2.0]) == 1
+    for key in ('calibration/ECE', 'calibration/NLL', 'calibration/AUGRC'):
+        assert worst(key, [3.0, 1.0, 2.0]) == 3
+    assert metric_heading('calibration/ECE worst') == 'ECE worst (%)'
+    assert metric_heading('calibration/NLL mean') == 'NLL mean (nats)'
+    assert metric_heading('mIoU clean') == 'mIoU clean (%)'
+
+
+def test_without_a_prediction_there_is_no_mean(tmp_path):
+    one = entry('CE', corruptions=['fog', 'snow'])
+    one['tests'][2]['metrics']['calibration/ECE'] = math.nan
+    (run,) = reported_runs(write(tmp_path, one))
+    assert math.isnan(run.metrics['calibration/ECE mean'])
+    assert math.isnan(run.metrics['calibration/ECE worst'])
+    assert run.metrics['mIoU worst'] == 74
+
+
+def test_reports_have_columns_that_name_the_shift(tmp_path):
+    for seed in (0, 1):
+        write(
+            tmp_path / f'seed{seed}', entry('CE', seed=seed, ece=1.0 + seed),
+            entry('CE + temperature', seed=seed, ece=0.5),
+        )  # fmt: skip
+    write(tmp_path / 'other', entry('LS α=0.1', corruptions=['fog']))
+    clean = dict(
+        experiment='ce/tiny', metrics={'mIoU': 80.0, 'calibration/ECE': 1.0}, seed=0,
+        loss=LOSSES['CE'], evaluation=entry('CE')['evaluation'], training={}, date='',
+        trained=TRAINED,
+    )  # fmt: skip
+    (tmp_path / 'clean').mkdir()
+    (tmp_path / 'clean/results.json').write_text(json.dumps(clean))
+    runs, others = collect_runs([tmp_path])
+    assert not others and len(runs) == 6
+    tables = tables_of(runs)
+    of_columns = {tuple(table.columns[:2]): table for table in tables}
+    assert ('mIoU', 'calibration/ECE') in of_columns
+    shifted = [table for table in tables if 'mIoU clean' in table.columns]
+    assert len(tables) == 3 and len(shifted) == 2
+    (both,) = [table for table in shifted if len(table.rows) == 2]
+    assert [(row.label, len(row.runs)) for row in both.rows] == [
+        ('CE', 2), ('CE + temperature', 2)
+    ]  # fmt: skip
+    assert both.columns[:3] == ['mIoU clean', 'mIoU mean', 'mIoU worst']
+    assert any('under the 15 corruptions of ImageNet-C at severity 1, 5' in n for n in both.notes)
+    text = markdown(tables, others)
+    assert '| ECE clean (%) | ECE mean (%) | ECE worst (%) |' in text
+    assert '1.50 ± 0.71' in text and 'fog at severity 1, 5' in text
+    assert 'calibration/ECE worst mean' in comma_separated(tables)
+    page = html.build_page(tables, others, [str(tmp_path)])
+    assert 'Under shift' in page and 'reliability diagram' not in page.split('Under shift')[1]
+    for folder in ('seed0', 'seed1', 'other'):
+        assert f'Corruptions by severity, {tmp_path / folder}' in page
+    assert 'One image under' not in page  # which is of segmentation
+
+
+def test_smoke_runs_are_in_no_table(tmp_path):
+    write(tmp_path, entry('CE'), limit=5)
+    with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {tmp_path}'):
+        collect_runs([tmp_path])
+
+
+@pytest.mark.parametrize('what', ['boxes', 'lines'])
+def test_figures_tell_before_from_after(what, tmp_path):
+    write(tmp_path, entry('CE'), entry('CE + temperature', ece=0.5), entry('LS α=0.1'))
+    figure = robustness_figure([tmp_path], what)
+    assert isinstance(figure, Figure)
+    said = ' '.join(text.get_text() for text in figure.findobj(Text))
+    for text in ('CE + temperature', 'LS α=0.1', 'clean', 'ECE (%)', 'NLL (nats)', 'severity'):
+        assert text in said
+    if what == 'boxes':
+        boxes = figure.axes[0].patches
+        assert len(boxes) == 9
+        colours = [box.get_facecolor() for box in boxes]
+        assert colours[0] == colours[3] != colours[6]  # three severities each
+        assert [bool(box.get_hatch()) for box in boxes] == [*[False] * 3, *[True] * 3, *[False] * 3]
+    else:
+        plain, warm, _ = figure.axes[0].lines
+        assert (plain.get_linestyle(), warm.get_linestyle()) == ('-', '--')
+        assert plain.get_color() == warm.get_color()
+        values = [1 + number for number in range(len(BENCHMARK))]
+        assert plain.get_ydata()[1] == pytest.approx(statistics.fmean(values))
+        assert list(plain.get_xdata()) == [0, 1, 5]
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (lambda content: content.pop('checkpoints'), 'checkpoints'),
+        (lambda content: content['checkpoints'].clear(), 'no checkpoint'),
+        (lambda content: content['checkpoints'][0]['tests'].pop(0), 'not tested on clean data'),
+        (lambda content: content['checkpoints'][0].update(loss=5), 'its loss is 5'),
+        (lambda content: content['checkpoints'][0].update(label=5), 'a label is 5'),
+        (lambda content: content['checkpoints'][0]['tests'][1].update(name='rain'), 'rain'),
+        (lambda content: content['checkpoints'][0]['tests'][1].update(kind='x'), "a kind is 'x'"),
+        (
+            lambda content: content['checkpoints'][0]['tests'][1].update(metrics={'mIoU': 'a'}),
+            'its metrics of gaussian_noise',
+        ),
+    ],
+)
+def test_broken_files_are_named(change, message, tmp_path):
+    content = read_robustness(write(tmp_path, entry('CE')))
+    change(content)
+    (tmp_path / 'robustness.json').write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=f'cannot be read .*{message}'):
+        read_robustness(tmp_path)
+    (tmp_path / 'robustness.json').write_text('{"exp')
+    with pytest.raises(ValueError, match=r'call tools/test_robustness\.py again'):
+        read_robustness(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r'unreadable robustness\.json'):
+        collect_runs([tmp_path])
+
+
+def test_nothing_to_draw_is_said(tmp_path, monkeypatch, capsys):
+    write(tmp_path, entry('CE', corruptions=[], data=['night']))
+    with pytest.raises(ValueError, match='no test on corrupted data to draw'):
+        robustness_figure([tmp_path], 'boxes')
+    with pytest.raises(SystemExit):
+        call_here(
+            'visualize.py', 'robustness', tmp_path / 'no', '--out', 'x.png', monkeypatch=monkeypatch
+        )  # fmt: skip
+    assert 'tools/test_robustness.py leaves it' in ' '.join(capsys.readouterr().err.split())

@@ -1,0 +1,220 @@
+"""Tests under shift: placed right, tested once, resumed, and alike on any number of processes."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import shifted
+import torch
+from commands import call_here
+from forked import call_forked
+from shifted import needs_extra
+
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.reports.robustness_results import read_robustness
+from mmcalib.runs import robustness
+from mmcalib.runs.load_config import load_config, set_loader_defaults
+from mmcalib.runs.runner import build_runner, run_test
+from mmcalib.visualization import ConfidenceMaps
+
+pytestmark = needs_extra
+SHIFTS = ['--corruptions', 'gaussian_noise', 'fog', '--severities', '0', '1', '5']
+TESTS = [('clean', 0), *((name, s) for name in ('gaussian_noise', 'fog') for s in (1, 5))]
+
+
+@pytest.fixture(scope='module')
+def project(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('project')
+    shifted.write_project(folder, 'classifier')
+    return folder
+
+
+def run(folder, work_dir, monkeypatch, *arguments, checkpoints=('plain.pth', 'warm.pth')):
+    monkeypatch.chdir(folder)
+    options = arguments or SHIFTS
+    call_here(
+        'test_robustness.py', 'tiny.py', *checkpoints, *options, '--work-dir', work_dir,
+        monkeypatch=monkeypatch,
+    )  # fmt: skip
+    return read_robustness(folder / work_dir)
+
+
+def numbers(content):
+    return [
+        (entry['label'], test['name'], test['severity'], test['metrics'])
+        for entry in content['checkpoints']
+        for test in entry['tests']
+    ]
+
+
+@pytest.fixture(scope='module')
+def tested(project):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return run(project, 'one', monkeypatch)
+
+
+def test_every_checkpoint_is_tested_on_every_shift_once(tested, project):
+    plain, warm = tested['checkpoints']
+    assert (plain['label'], warm['label']) == ('CE', 'CE + temperature')
+    for entry in (plain, warm):
+        assert [(test['name'], test['severity']) for test in entry['tests']] == TESTS
+        for test in entry['tests']:
+            names = {'accuracy/top1', 'calibration/AECE', 'calibration/NLL', 'calibration/AUGRC'}
+            assert names <= set(test['metrics'])
+            statistics = CalibrationStatistics.load(project / 'one' / test['statistics'])
+            assert statistics.num_predictions == 12 and statistics.num_bins == 10
+            ece = test['metrics']['calibration/ECE']
+            assert statistics.metrics['ECE'] == pytest.approx(ece)
+    assert plain['evaluation']['dataset']['samples'] == 12
+    assert plain['tests'][0]['metrics'] != warm['tests'][0]['metrics']
+
+
+def test_a_test_under_shift_is_a_test_with_the_transform(tested, project, monkeypatch):
+    monkeypatch.chdir(project)
+    cfg = load_config('tiny.py')
+    corrupt = dict(type='Corrupt', corruption='fog', severity=5)
+    cfg.test_dataloader.dataset.pipeline.insert(1, corrupt)
+    cfg.launcher, cfg.work_dir, cfg.load_from = 'none', 'by_hand', 'plain.pth'
+    set_loader_defaults(cfg)
+    metrics = run_test(build_runner(cfg), 'plain.pth')
+    found = tested['checkpoints'][0]['tests'][-1]['metrics']
+    assert found['accuracy/top1'] == metrics['accuracy/top1']
+    assert found['calibration/ECE'] == pytest.approx(metrics['calibration/ECE'])
+
+
+def test_a_call_that_was_stopped_goes_on(tested, project, monkeypatch, capsys):
+    original, count = robustness._test, []
+
+    def stopped(*arguments):
+        if len(count) == 3:
+            raise KeyboardInterrupt
+        count.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr(robustness, '_test', stopped)
+    with pytest.raises(SystemExit, match='goes on'):
+        run(project, 'stopped', monkeypatch)
+    monkeypatch.setattr(robustness, '_test', original)
+    assert '(3 of 10' in capsys.readouterr().out
+    (folder,) = (project / 'stopped/tests').iterdir()
+    # And one test as a kill while it was written by other means would leave it.
+    (folder / 'clean.json').write_text('{"key": "')
+    again = run(project, 'stopped', monkeypatch, *SHIFTS, '--workers', 2)
+    said = capsys.readouterr().out
+    assert '(8 of 8)' in said
+    assert numbers(again) == numbers(tested)
+
+
+def test_new_options_data_or_weights_are_tested_anew(tested, project, monkeypatch, capsys):
+    arguments = ['--corruptions', 'fog', '--severities', '1', '--cfg-options']
+    state = torch.load(project / 'plain.pth', weights_only=False)
+    shutil.copytree(project / 'one', project / 'anew')
+    more = run(project, 'anew', monkeypatch, *arguments, 'test_evaluator.1.num_bins=5',
+               checkpoints=['plain.pth'])  # fmt: skip
+    assert '(2 of 2)' in capsys.readouterr().out
+    assert more['checkpoints'][0]['evaluation']['num_bins'] == 5
+    state['state_dict']['head.fc.bias'] += 1
+    torch.save(state, project / 'plainer.pth')
+    run(project, 'one', monkeypatch, *arguments[:4], checkpoints=['plain.pth', 'plainer.pth'])
+    assert '(2 of 2)' in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        run(project, 'anew', monkeypatch, checkpoints=['plain.pth', 'plain.pth'])
+    assert 'is the same file as one before it' in capsys.readouterr().err
+
+
+def test_two_processes_equal_one(tested, project, free_port):
+    call_forked(
+        'test_robustness.py', 'tiny.py', 'plain.pth', 'warm.pth', *SHIFTS, '--work-dir', 'two',
+        cwd=project, ranks=2, port=free_port,
+    )  # fmt: skip
+    for one, two in zip(numbers(tested), numbers(read_robustness(project / 'two')), strict=True):
+        assert one[:3] == two[:3]
+        assert one[3] == pytest.approx(two[3], rel=1e-6)  # float32 in other batches
+
+
+def test_what_is_done_is_printed_again_without_a_test(project, tested, monkeypatch, capsys):
+    again = run(project, 'one', monkeypatch, *SHIFTS)
+    assert numbers(again) == numbers(tested)
+    said = capsys.readouterr().out
+    assert ' of 10' not in said
+    for text in ('CE + temperature', 'top-1 (%)', 'NLL (nats)', 'noise, mean', 'fog'):
+        assert text in said
+    assert 'weather, worst' in said and 'overall, worst' in said
+    assert 'Corrupted by gaussian_noise, fog at severity 1, 5.' in said
+
+
+def test_other_data_of_the_same_classes(project, monkeypatch, capsys):
+    other = project / 'night.py'
+    other.write_text((project / 'tiny.py').read_text().replace("'data'", "'night'"))
+    shifted.write_folders(project / 'night', classes=4, per_class=2)
+    arguments = ['--corruptions', 'None', '--data', f'night={other}']
+    content = run(project, 'night_run', monkeypatch, *arguments)
+    for entry in content['checkpoints']:
+        assert [(test['kind'], test['name']) for test in entry['tests']] == [
+            ('clean', 'clean'), ('data', 'night')
+        ]  # fmt: skip
+    assert 'night' in capsys.readouterr().out
+    shifted.write_folders(project / 'three', classes=3, per_class=2)
+    other.write_text((project / 'tiny.py').read_text().replace("'data'", "'three'"))
+    with pytest.raises(SystemExit):
+        run(project, 'night_run', monkeypatch, *arguments)
+    assert "--data night has other classes: it has 3 classes, not 4; it lacks 'class_3'" in (
+        ' '.join(capsys.readouterr().err.split())
+    )
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--corruptions', 'rain'], "no corruption 'rain': take benchmark, all, noise"),
+        (['--corruptions', 'None', 'fog'], '--corruptions None stands alone'),
+        (['--severities', '6'], '--severities are from 0 to 5, got 6'),
+        (['--data', 'fog=tiny.py'], '--data fog=tiny.py: a name has letters'),
+        (['--data', 'night'], 'takes KEY=VALUE'),
+        (['--data', 'night=no.py'], "no config 'no.py'"),
+        (['--image', '12'], '--image 12: the test data have 12 images, counted from 0'),
+        (['--stored', 'nowhere'], '--stored nowhere: there is no such folder'),
+    ],
+)
+def test_wrong_arguments(arguments, message, project, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run(project, 'wrong', monkeypatch, *arguments)
+    assert message in ' '.join(capsys.readouterr().err.split())
+
+
+def test_a_segmentor_keeps_the_maps_of_one_image_as_it_was_given(tmp_path, monkeypatch):
+    shifted.write_project(tmp_path, 'segmentor')
+    arguments = ['--corruptions', 'contrast', '--severities', '5', '--image', '1']
+    content = run(tmp_path, 'seg', monkeypatch, *arguments)
+    plain, _ = content['checkpoints']
+    clean, corrupted = plain['tests']
+    assert {'mIoU', 'calibration/ECE'} <= set(corrupted['metrics'])
+    views = [
+        ConfidenceMaps.load(tmp_path / 'seg' / test['map']).views[0] for test in (clean, corrupted)
+    ]
+    assert [view.index for view in views] == [1, 1] and views[0].name == 'b.jpg'
+    assert views[1].image.std() < 0.1 * views[0].image.std()
+    np.testing.assert_array_equal(views[0].label, views[1].label)
+    for figure in ('boxes', 'lines', 'sheet'):
+        out = f'{figure}.png'
+        arguments = ['seg', '--figure', figure, '--severity', '5', '--out', out, '--dpi', '50']
+        call_here('visualize.py', 'robustness', *arguments, monkeypatch=monkeypatch)
+        assert (tmp_path / out).stat().st_size > 3000
+
+
+@pytest.mark.parametrize('name', ['digits', 'digit_scenes'])
+def test_grey_images_are_refused_before_a_test(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.save({'state_dict': {}}, 'some.pth')
+    config = shifted.ROOT / f'configs/ce/{name}.py'
+    with pytest.raises(SystemExit):
+        call_here('test_robustness.py', config, 'some.pth', monkeypatch=monkeypatch)
+    assert 'colours of 8 bits, and the image has float32' in capsys.readouterr().err
+
+
+def test_results_are_json_without_nan_where_all_is_measured(tested, project):
+    content = json.loads((project / 'one/robustness.json').read_text())
+    values = [v for entry in content['checkpoints'] for t in entry['tests']
+              for v in t['metrics'].values()]  # fmt: skip
+    assert values and np.isfinite(values).all()

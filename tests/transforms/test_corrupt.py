@@ -1,0 +1,226 @@
+"""Corruptions hold to their published parameters, and to nothing but the image and the seed."""
+
+import colorsys
+import importlib.util
+import io
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from forked import on_ranks
+from mmengine.registry import TRANSFORMS
+from PIL import Image
+from torch import distributed
+from torch.utils.data import DataLoader
+
+from mmcalib.corruption_names import BENCHMARK, CORRUPTIONS, GROUPS, corruptions_of, group_of
+from mmcalib.transforms import Corrupt
+from mmcalib.transforms.corrupt import LEAST_SIZE, OF_PIXELS, check_size, corruption_function
+
+needs_extra = pytest.mark.skipif(
+    importlib.util.find_spec('imagecorruptions') is None,
+    reason='needs mmcalib[shift]',
+)
+RNG = np.random.default_rng(0)
+PHOTO = np.asarray(
+    Image.fromarray(RNG.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((48, 36)), np.uint8
+)
+
+
+def corrupted(name, severity=3, image=PHOTO, **options):
+    transform = TRANSFORMS.build(
+        dict(type='Corrupt', corruption=name, severity=severity, **options)
+    )
+    return transform({'img': image.copy()})['img']
+
+
+def test_the_groups_hold_the_published_fifteen_and_four():
+    assert len(BENCHMARK) == 15 and len(GROUPS['holdout']) == 4
+    assert corruptions_of(['benchmark', 'holdout']) == corruptions_of(['all']) == CORRUPTIONS
+    assert corruptions_of(['fog', 'noise', 'fog']) == (*GROUPS['noise'], 'fog')
+    assert {group_of(name) for name in CORRUPTIONS} == set(GROUPS)
+    with pytest.raises(ValueError, match=r"no corruption 'rain': take benchmark, all, noise,.*fog"):
+        corruptions_of(['rain'])
+
+
+@needs_extra
+@pytest.mark.parametrize('name', CORRUPTIONS)
+def test_only_the_image_and_the_options_decide(name):
+    np.random.seed(1)
+    state = np.random.get_state()[1].copy()
+    first = corrupted(name)
+    assert (np.random.get_state()[1] == state).all()
+    np.random.seed(2)
+    assert first.dtype == np.uint8 and first.shape == PHOTO.shape and first.flags.c_contiguous
+    np.testing.assert_array_equal(first, corrupted(name))
+    assert not np.array_equal(first, PHOTO)
+    # The same colours in another order are the same image.
+    rgb = corrupted(name, image=PHOTO[..., ::-1], channel_order='rgb')
+    np.testing.assert_array_equal(first, rgb[..., ::-1])
+    np.testing.assert_array_equal(corrupted(name, 0), PHOTO)
+
+
+RANDOM = [*GROUPS['noise'], 'glass_blur', 'motion_blur', 'snow', 'frost', 'fog',
+          'elastic_transform', 'speckle_noise', 'spatter']  # fmt: skip
+
+
+@needs_extra
+@pytest.mark.parametrize('name', RANDOM)
+def test_another_seed_or_image_draws_again(name):
+    assert not np.array_equal(corrupted(name), corrupted(name, seed=1))
+    if name in ('gaussian_noise', 'speckle_noise', 'snow'):
+        other = PHOTO.copy()
+        other[0, 0] ^= 1
+        assert not np.array_equal(corrupted(name)[1:], corrupted(name, image=other)[1:])
+
+
+# Standard deviations and shares of Hendrycks and Dietterich's code, by severity.
+GREY = np.full((160, 160, 3), 128, np.uint8)
+
+
+@needs_extra
+@pytest.mark.parametrize('severity', [1, 3, 5])
+def test_noise_has_the_published_strength(severity):
+    def spread(name, image=GREY):
+        return corrupted(name, severity, image).astype(float).std() / 255
+
+    def expected(c):
+        """Return the deviation of clipped normal noise on the grey image, by counting."""
+        draws = np.clip(128 / 255 + c * np.random.default_rng(0).standard_normal(100_000), 0, 1)
+        return draws.std()
+
+    row = severity - 1
+    gaussian = [0.08, 0.12, 0.18, 0.26, 0.38][row]
+    assert spread('gaussian_noise') == pytest.approx(expected(gaussian), rel=0.02)
+    speckle = [0.15, 0.2, 0.35, 0.45, 0.6][row]
+    assert spread('speckle_noise') == pytest.approx(expected(speckle * 128 / 255), rel=0.02)
+    photons = [60, 25, 12, 5, 3][row]
+    draws = np.random.default_rng(0).poisson(photons * 128 / 255, 100_000)
+    shot = np.clip(draws / photons, 0, 1).std()
+    assert spread('shot_noise') == pytest.approx(shot, rel=0.02)
+    amount = [0.03, 0.06, 0.09, 0.17, 0.27][row]
+    changed = np.isin(corrupted('impulse_noise', severity, GREY), (0, 255)).mean()
+    assert changed == pytest.approx(amount, rel=0.05)
+
+
+@needs_extra
+@pytest.mark.parametrize('severity', [1, 2, 5])
+def test_colours_and_compression_are_the_published_formulas(severity):
+    image = RNG.integers(0, 256, (4, 5, 3), dtype=np.uint8)
+
+    def by_pixel(change):
+        rows = [[change(*pixel) for pixel in row] for row in image / 255]
+        return np.clip(np.array(rows), 0, 1) * 255
+
+    row = severity - 1
+    shift = [0.1, 0.2, 0.3, 0.4, 0.5][row]
+    factor, offset = [(0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)][row]
+    scale, means = [0.4, 0.3, 0.2, 0.1, 0.05][row], image.mean((0, 1)) / 255
+
+    def brighter(r, g, b):
+        h, s, v = colorsys.rgb_to_hsv(r, g, b)
+        return colorsys.hsv_to_rgb(h, s, min(v + shift, 1))
+
+    def saturated(r, g, b):
+        h, s, v = colorsys.rgb_to_hsv(r, g, b)
+        return colorsys.hsv_to_rgb(h, min(max(s * factor + offset, 0), 1), v)
+
+    def flatter(*pixel):
+        return [(x - mean) * scale + mean for x, mean in zip(pixel, means, strict=True)]
+
+    for name, change in (('brightness', brighter), ('saturate', saturated), ('contrast', flatter)):
+        found = corrupted(name, severity, image, channel_order='rgb')
+        np.testing.assert_allclose(found, by_pixel(change), atol=1.01)
+    file = io.BytesIO()
+    Image.fromarray(PHOTO).save(file, 'JPEG', quality=[25, 18, 15, 10, 7][row])
+    found = corrupted('jpeg_compression', severity, channel_order='rgb')
+    np.testing.assert_array_equal(found, np.asarray(Image.open(file)))
+
+
+def numbers(workers):
+    """Return a number of each of 5 images, loaded by so many workers."""
+    images = [np.roll(PHOTO, k, axis=0) for k in range(5)]
+    transforms = [Corrupt(name, 4) for name in ('impulse_noise', 'motion_blur', 'frost')]
+
+    class Images:
+        def __len__(self):
+            return len(images)
+
+        def __getitem__(self, index):
+            parts = [transform({'img': images[index]})['img'] for transform in transforms]
+            return [int(part.astype(int).sum()) for part in parts]
+
+    loader = DataLoader(Images(), batch_size=None, num_workers=workers)
+    return [[int(x) for x in each] for each in loader]
+
+
+@needs_extra
+def test_workers_change_nothing():
+    assert numbers(0) == numbers(2)
+
+
+def _rank(rank, expected):
+    found = [None] * 2
+    distributed.all_gather_object(found, numbers(0)[rank::2])
+    assert found == [expected[0::2], expected[1::2]]
+
+
+@needs_extra
+def test_ranks_change_nothing():
+    on_ranks(_rank, 2, numbers(0))
+
+
+@pytest.mark.parametrize(
+    ('options', 'error', 'message'),
+    [
+        (dict(corruption='rain'), ValueError, "one of .*'fog'.*got 'rain'"),
+        (dict(corruption='fog', severity=6), ValueError, 'from 0 to 5, got 6'),
+        (dict(corruption='fog', severity=-1), ValueError, 'severity must be .* got -1'),
+        (dict(corruption='fog', severity=1.0), TypeError, 'severity must be .* got 1.0'),
+        (dict(corruption='fog', seed='a'), TypeError, "seed must be .* got 'a'"),
+        (dict(corruption='fog', channel_order='gray'), ValueError, "channel_order .*'gray'"),
+    ],
+)
+def test_wrong_options(options, error, message):
+    with pytest.raises(error, match=message):
+        Corrupt(**options)
+
+
+@needs_extra
+@pytest.mark.parametrize(
+    ('image', 'message'),
+    [
+        (PHOTO.astype(np.uint16), '8 bits, and the image has uint16'),
+        (PHOTO.astype(np.float32), '8 bits, and the image has float32'),
+        (PHOTO[..., 0], r"three colours, and this one is \(36, 48\).*color_type='color'"),
+        (PHOTO[..., :1], 'three colours'),
+        (None, 'no image to corrupt, but None: load it first'),
+        (PHOTO[:31], r'31×48 pixels is below the 32×32 .* leave out fog\. Of any .* contrast'),
+    ],
+)
+def test_wrong_images(image, message):
+    with pytest.raises(ValueError, match=message):
+        Corrupt('fog')({'img': image})
+
+
+@needs_extra
+def test_what_is_done_pixel_by_pixel_takes_any_size():
+    for name in OF_PIXELS:
+        assert corrupted(name, image=PHOTO[:2, :3]).shape == (2, 3, 3)
+    with pytest.raises(ValueError, match=r'leave out snow, pixelate\.'):
+        check_size((LEAST_SIZE, LEAST_SIZE - 1, 3), ['snow', 'contrast', 'pixelate'])
+    check_size((LEAST_SIZE, LEAST_SIZE, 3), CORRUPTIONS)
+
+
+def test_a_missing_extra_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'imagecorruptions', None)
+    corruption_function.cache_clear()
+    with pytest.raises(ImportError, match=r"pip install 'mmcalib\[shift\]'"):
+        Corrupt('fog')
+    Corrupt('fog', 0)
+    other = SimpleNamespace(corruption_dict={'glass_blur': lambda x, severity: x})
+    monkeypatch.setitem(sys.modules, 'imagecorruptions', other)
+    with pytest.raises(ImportError, match=r'not imagecorruptions-imaug.*uninstall it'):
+        Corrupt('fog')
+    corruption_function.cache_clear()

@@ -1,0 +1,148 @@
+"""Test checkpoints on corrupted images, and on other data sets of the same classes.
+
+Each test leaves its result when it ends: the same call goes on where one was stopped, and one with
+more checkpoints, corruptions or severities tests what is new.
+"""
+
+import argparse
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+from mmengine.dist import is_main_process
+
+from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES
+from mmcalib.hooks.name_broken_samples_hook import SampleError
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.reports.robustness_results import robustness_table, shifts_text
+from mmcalib.runs.checkpoint_choice import check_checkpoint
+from mmcalib.runs.command_line import (
+    ConfigOptions,
+    ToolParser,
+    add_limit_argument,
+    add_runner_arguments,
+    add_split_argument,
+)
+from mmcalib.runs.data_preflight import DataError
+from mmcalib.runs.load_config import (
+    limit_samples,
+    load_config,
+    set_loader_defaults,
+    set_work_dir,
+    test_on_validation,
+    use_evaluation,
+)
+from mmcalib.runs.preflight import check_config
+from mmcalib.runs.robustness import measure_robustness, run_robustness
+from mmcalib.runs.runner import build_runner
+from mmcalib.runs.shifts import ShiftOptions, plan_shifts
+from mmcalib.runs.terminal_output import ConfigError, log_start
+from mmcalib.work_dir_files import ROBUSTNESS, WorkDirInUse, locked
+
+
+def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
+    parser.add_argument('checkpoints', nargs='+', metavar='checkpoint', help='of its model')
+    parser.add_argument(
+        '--corruptions',
+        nargs='+',
+        default=['benchmark'],
+        metavar='NAME',
+        help=f'any of {", ".join(SETS)} and {", ".join(CORRUPTIONS)}; None for other data alone '
+        '(default: benchmark)',
+    )
+    parser.add_argument(
+        '--severities',
+        nargs='+',
+        type=int,
+        default=[0, *SEVERITIES],
+        help='of the corruptions; clean data, 0, are tested in any case (default: 0 to 5)',
+    )
+    parser.add_argument('--seed', type=int, default=0, help='of the corruptions (default: 0)')
+    parser.add_argument(
+        '--stored',
+        metavar='FOLDER',
+        help='take corrupted images from the arrays of CIFAR-10-C or the folders of ImageNet-C',
+    )
+    parser.add_argument(
+        '--data',
+        nargs='+',
+        action=ConfigOptions,
+        default={},
+        metavar='NAME=CONFIG',
+        help='also test on the test data of other configs, of the same classes',
+    )
+    parser.add_argument(
+        '--image',
+        type=int,
+        default=0,
+        metavar='INDEX',
+        help='of which to keep the confidence maps of a segmentor, for a figure (default: 0)',
+    )
+    parser.add_argument(
+        '--work-dir', help=f'where {ROBUSTNESS} and the tests go (default: WORK_DIR/robustness)'
+    )
+    parser.add_argument(
+        '--evaluation', metavar='NAME', help="one of the config's named evaluations"
+    )
+    parser.add_argument('--workers', type=int, help="processes that load; the config's by default")
+    add_limit_argument(parser, 'N samples')
+    add_split_argument(parser)
+    add_runner_arguments(parser)
+    return parser, parser.parse_args()
+
+
+def prepare(args: argparse.Namespace):
+    """Return the config and the shifts that the arguments ask for."""
+    for checkpoint in args.checkpoints:
+        check_checkpoint(checkpoint)
+    cfg = load_config(args.config, args.cfg_options)
+    cfg.launcher = args.launcher
+    set_work_dir(cfg, args.work_dir, limit=args.limit)
+    if args.evaluation:
+        use_evaluation(cfg, args.evaluation)
+    if not args.work_dir:
+        cfg.work_dir = str(Path(cfg.work_dir, 'robustness'))
+    cfg.load_from, cfg.resume = None, False
+    if args.split == 'val':
+        test_on_validation(cfg)
+    measure_robustness(cfg)
+    if args.limit is not None:
+        limit_samples(cfg, args.limit)
+    if args.workers is not None:
+        cfg.test_dataloader.num_workers = args.workers
+    set_loader_defaults(cfg, not args.no_pin_memory, persistent_workers=False)
+    check_config(cfg, ('test_dataloader',))
+    options = ShiftOptions(args.corruptions, args.severities, args.seed, args.stored, args.data)
+    return cfg, plan_shifts(cfg, options, pin_memory=not args.no_pin_memory)
+
+
+def main() -> None:
+    parser, args = parse_args()
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    try:
+        cfg, shifts = prepare(args)
+    except (ImportError, OSError, TypeError, ValueError) as error:
+        parser.refuse(str(error))
+    try:
+        runner = build_runner(cfg, complete_weights=True)
+        log_start(runner, ('test',))
+        with locked(cfg.work_dir) if is_main_process() else nullcontext():
+            content = run_robustness(runner, shifts, args.checkpoints, index=args.image)
+    except (CheckpointError, ConfigError, DataError, WorkDirInUse) as error:
+        parser.refuse(str(error))
+    except SampleError as error:  # perhaps of one process alone
+        parser.refuse_here(error.reason)
+    except KeyboardInterrupt:
+        sys.exit('Stopped: the same call goes on with the test that was not finished.')
+    if is_main_process():
+        print(robustness_table(content))
+        if any(shift.kind == 'corruption' for shift in shifts):
+            print(f'Corrupted by {shifts_text(content["checkpoints"][0])}.')
+        print(Path(cfg.work_dir, ROBUSTNESS))
+
+
+if __name__ == '__main__':
+    main()
