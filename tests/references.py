@@ -489,7 +489,13 @@ def risk_p_value(kept, wrong, risk):
             math.comb(size, k) * risk**k * (1 - risk) ** (size - k) for k in range(errors + 1)
         )
     owned = 0.0
-    for bet, stake in zip((1, 0.5, 0.25, 0.125, 0.0625), (0.5, 0.25, 0.125, 0.0625, 0.0625)):
+    for bet, stake in (
+        (1, 1 / 2),
+        (1 / 2, 1 / 4),
+        (1 / 4, 1 / 8),
+        (1 / 8, 1 / 16),
+        (1 / 16, 1 / 16),
+    ):
         wealth = stake
         for a, e in zip(kept, wrong, strict=True):
             wealth *= 1 + bet / (1 - risk) * (risk * a - e)

@@ -54,7 +54,7 @@ def threshold_at_risk(
     r"""Return the threshold that keeps the most at a risk, None where no threshold is proven.
 
     Learn then Test: every threshold of a fixed list has a hypothesis, :math:`R(t) > r`, and a
-    p-value of it, :func:`risk_p_value`. They are tested from the strictest on by the fallback
+    p-value of it, :func:`risk_p_values`. They are tested from the strictest on by the fallback
     procedure, which spends :math:`\delta = 1 - p` on a few starts and hands on what a rejected
     hypothesis was tested with. With a probability of at least p no true hypothesis is rejected, so
     all rejected ones are false together, and the loosest of them may be taken.
@@ -75,12 +75,11 @@ def threshold_at_risk(
             raise ValueError(f'{name} must be a share between 0 and 1, got {value!r}')
     kept, wrong = shares_above(image_cells)
     thresholds = cell_thresholds().tolist()
+    p_values = risk_p_values(kept, wrong, risk)
     budget, found = 0.0, None
     for column in reversed(range(1, len(thresholds))):
         budget += (1 - probability) / len(STARTS) * (thresholds[column] in STARTS)
-        if not budget:
-            continue
-        if risk_p_value(kept[:, column], wrong[:, column], risk) <= budget:
+        if p_values[column] <= budget:
             found = column
         else:
             budget = 0.0
@@ -97,8 +96,8 @@ def threshold_at_risk(
     )
 
 
-def risk_p_value(kept: Tensor, wrong: Tensor, risk: float) -> float:
-    r"""Return a p-value of the hypothesis that a threshold's risk is above r.
+def risk_p_values(kept: Tensor, wrong: Tensor, risk: float) -> list[float]:
+    r"""Return a p-value of each threshold's hypothesis that its risk is above r.
 
     Where each image has one prediction, given how many are kept, the errors among them are
     binomial, and this is exact:
@@ -117,23 +116,25 @@ def risk_p_value(kept: Tensor, wrong: Tensor, risk: float) -> float:
     JRSS B 2024, Section 4, with Markov's inequality.
 
     Args:
-        kept: ``(n,)`` float64 shares :math:`a_i`.
-        wrong: ``(n,)`` float64 shares :math:`e_i`.
+        kept: ``(n, C)`` float64 shares :math:`a_i` of each image and threshold.
+        wrong: ``(n, C)`` float64 shares :math:`e_i`.
         risk: r, in (0, 1).
     """
-    if not len(kept) or not kept.any():
-        return 1.0
-    if ((kept == 0) | (kept == 1)).all() and ((wrong == 0) | (wrong == 1)).all():
-        return _binomial_cdf(int(wrong.sum()), int(kept.sum()), risk)
-    bets = torch.tensor(BETS, dtype=torch.float64)[:, None] / (1 - risk)
+    if all(((share == 0) | (share == 1)).all() for share in (kept, wrong)):
+        return _binomial_cdf(wrong.sum(dim=0), kept.sum(dim=0), risk)
+    wins = (risk * kept - wrong) / (1 - risk)
+    # Rounding must not make a loss of all a larger one.
+    growth = [(bet * wins).clamp(min=-1).log1p().sum(dim=0) for bet in BETS]
     stakes = torch.tensor(STAKES, dtype=torch.float64)
-    gains = (bets * (risk * kept - wrong)).clamp(min=-1).log1p().sum(dim=1)
-    return min(1.0, math.exp(-torch.logsumexp(gains + stakes.log(), dim=0).item()))
+    owned = (torch.stack(growth, dim=1) + stakes.log()).logsumexp(dim=1)
+    return (-owned).exp().clamp(max=1).tolist()
 
 
-def _binomial_cdf(count: int, size: int, share: float) -> float:
-    k = torch.arange(count + 1, dtype=torch.float64)
-    n = torch.tensor(float(size), dtype=torch.float64)
-    ways = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
-    logs = ways + k * math.log(share) + (n - k) * math.log1p(-share)
-    return min(1.0, logs.logsumexp(dim=0).exp().item())
+def _binomial_cdf(counts: Tensor, sizes: Tensor, share: float) -> list[float]:
+    """Return how probable at most so many of so many are, for ``(C,)`` float64 of both."""
+    k = torch.arange(int(counts.amax()) + 1, dtype=torch.float64)
+    n, lacking = sizes[:, None], (sizes[:, None] - k).clamp(min=0)
+    ways = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(lacking + 1)
+    logs = ways + k * math.log(share) + lacking * math.log1p(-share)
+    logs = torch.where(k <= counts[:, None], logs, -torch.inf)
+    return logs.logsumexp(dim=1).exp().clamp(max=1).tolist()

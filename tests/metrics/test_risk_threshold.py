@@ -5,7 +5,7 @@ import references
 import torch
 
 from mmcalib.metrics.image_cells import NUM_CELLS, cell_thresholds, count_in_cells
-from mmcalib.metrics.risk_threshold import STARTS, risk_p_value, threshold_at_risk
+from mmcalib.metrics.risk_threshold import STARTS, risk_p_values, threshold_at_risk
 
 
 def images(count, *, pixels=1, spread=1.0, seed=0):
@@ -33,14 +33,14 @@ def cells(conf, correct):
 @pytest.mark.parametrize('risk', [0.01, 0.05, 0.3])
 def test_p_values_are_those_of_loops(kept, wrong, risk):
     expected = references.risk_p_value(kept, wrong, risk)
-    shares = (torch.tensor(values, dtype=torch.float64) for values in (kept, wrong))
-    found = risk_p_value(*shares, risk)
+    shares = (torch.tensor(values, dtype=torch.float64)[:, None] for values in (kept, wrong))
+    (found,) = risk_p_values(*shares, risk)
     assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_of_nothing_kept_nothing_is_proven():
-    for kept in (torch.zeros(0), torch.zeros(7)):
-        assert risk_p_value(kept.double(), kept.double(), 0.5) == 1
+    for kept in (torch.zeros(0, 2), torch.zeros(7, 2)):
+        assert risk_p_values(kept.double(), kept.double(), 0.5) == [1, 1]
 
 
 @pytest.mark.parametrize(('count', 'pixels', 'spread'), [(200, 1, 0.0), (150, 30, 0.3)])
