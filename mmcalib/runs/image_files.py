@@ -1,16 +1,23 @@
-"""Which image files a prediction is asked for: files, folders, patterns, lists."""
+"""Which image files a prediction is asked for, and whether they are whole images."""
 
 from __future__ import annotations
 
 import glob
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-IMAGES = frozenset(
-    '.bmp .dib .gif .jp2 .jpe .jpeg .jpg .pbm .pgm .png .pnm .ppm .tif .tiff .webp'.split()
-)
-VIDEOS = frozenset('.avi .flv .m4v .mkv .mov .mp4 .mpeg .mpg .webm .wmv'.split())
+import cv2
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from mmcalib.hooks.name_broken_samples_hook import file_problem
+
+IMAGES = tuple(f'.{kind}' for kind in ('bmp', 'dib', 'gif', 'jp2', 'jpe', 'jpeg', 'jpg', 'pbm',
+                'pgm', 'png', 'pnm', 'ppm', 'tif', 'tiff', 'webp'))  # fmt: skip
+VIDEOS = tuple(f'.{kind}' for kind in ('avi', 'flv', 'm4v', 'mkv', 'mov', 'mp4', 'mpeg', 'mpg',
+                'webm', 'wmv'))  # fmt: skip
 LISTS = frozenset({'.lst', '.txt'})
 FRAMES = 'take its frames out first, as by `ffmpeg -i VIDEO frames/%06d.png`'
 
@@ -96,3 +103,50 @@ def _no_image(start: str, others: Sequence) -> str:
     if others:
         return f'{start} no image: {len(others)} other files, such as {others[0]}'
     return f'{start} no image: it is empty' if 'folder' in start else f'{start} nothing'
+
+
+def look_at(image: Path) -> tuple[str, str]:
+    """Return why a file is no whole image, and what is to be said of one; empty if nothing.
+
+    The toolboxes read all files as 8-bit colour images, and fill what was cut off with grey.
+    """
+    problem = file_problem(str(image))
+    if problem:
+        return problem, ''
+    frames = 1
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            with Image.open(image) as file:
+                mode, frames = file.mode, getattr(file, 'n_frames', 1)
+                file.draft('RGB', (1, 1))  # an eighth of a JPEG suffices
+                file.load()
+    except (UnidentifiedImageError, Image.DecompressionBombError):
+        mode = _mode_by_opencv(image)
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        return f'it is damaged: {error}', ''
+    if mode is None:
+        return 'it is no image', ''
+    if mode == 'RGB' and _is_16_bit_png(image):
+        mode = '16-bit RGB'
+    notes = [f'{mode} pixels were read as 8-bit'] if mode[0] in 'IF' or '-bit' in mode else []
+    notes += ['grey'] if mode in ('1', 'L', 'LA') or mode[0] in 'IF' else []
+    notes += [f'the first of {frames} frames'] if frames > 1 else []
+    return '', '; '.join(notes)
+
+
+def _mode_by_opencv(image: Path) -> str | None:
+    """Return a mode of a file that Pillow does not know, None if OpenCV does not either."""
+    pixels = cv2.imdecode(np.fromfile(image, np.uint8), cv2.IMREAD_UNCHANGED)
+    if pixels is None:
+        return None
+    if pixels.ndim == 2:
+        return 'L' if pixels.dtype == np.uint8 else f'I;{8 * pixels.dtype.itemsize}'
+    return 'RGB' if pixels.dtype == np.uint8 else f'{8 * pixels.dtype.itemsize}-bit RGB'
+
+
+def _is_16_bit_png(image: Path) -> bool:
+    """Return whether a colour PNG has 16 bits, which Pillow cuts off itself."""
+    with image.open('rb') as file:
+        start = file.read(25)
+    return start[:4] == b'\x89PNG' and start[24:] == b'\x10'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,9 @@ from mmengine.dataset import Compose
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
 from mmengine.runner import CheckpointLoader
-from PIL import Image, UnidentifiedImageError
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from mmcalib.hooks.name_broken_samples_hook import file_problem
 from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.hooks.require_same_classes_hook import classes_of
 from mmcalib.metrics.data_samples import UnlabelledPrediction, read_unlabelled
@@ -28,6 +25,7 @@ from mmcalib.runs.checkpoint_io import load_from_local
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.data_preflight import NOT_BUILT, num_classes
 from mmcalib.runs.full_precision import full_precision
+from mmcalib.runs.image_files import look_at
 from mmcalib.runs.loss_config import type_name
 
 # What a predicted image has none of, and what brings a prediction to its labels' size.
@@ -219,35 +217,6 @@ def without_labels(pipeline: Sequence[Mapping]) -> list[Mapping]:
     return [
         step for step in pipeline if not any(word in type_name(step['type']) for word in OF_LABELS)
     ]
-
-
-def look_at(image: Path) -> tuple[str, str]:
-    """Return why a file is no whole image, and what is to be said of one; empty if nothing.
-
-    Decoders of the toolboxes fill a truncated file with grey, and say nothing.
-    """
-    problem = file_problem(str(image))
-    if problem:
-        return problem, ''
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')
-            with Image.open(image) as file:
-                mode, frames = file.mode, getattr(file, 'n_frames', 1)
-                file.draft('RGB', (1, 1))  # an eighth of a JPEG suffices
-                file.load()
-    except (UnidentifiedImageError, Image.DecompressionBombError):
-        return '', ''  # which other decoders may know
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
-        return f'it is damaged: {error}', ''
-    notes = []
-    if mode.startswith(('I', 'F')):
-        notes.append(f'its pixels of mode {mode} were read as 8-bit')
-    if mode in ('1', 'L', 'LA', 'I', 'F') or mode.startswith('I;'):
-        notes.append('grey')
-    if frames > 1:
-        notes.append(f'the first of {frames} frames')
-    return '', ', '.join(notes)
 
 
 def as_rgb(image: np.ndarray) -> np.ndarray:

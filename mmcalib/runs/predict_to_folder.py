@@ -128,28 +128,33 @@ def report_in_words(report: FolderReport, out: str) -> str:
     earlier = f' ({report.before:,} of them before)' if report.before else ''
     what = 'of the pixels' if report.segmented else 'of them'
     lines.append(
-        f'{scores.num_images:,} images{earlier}: mean confidence {scores.confidence:.1%}, '
-        f'{scores.kept:.1%} {what} above {scores.threshold:.6g}'
+        f'{scores.num_images:,} images{earlier}: mean confidence {100 * scores.confidence:.1f} %, '
+        f'{100 * scores.kept:.1f} % {what} above {scores.threshold:.6g}'
     )
     if not math.isnan(scores.expected_accuracy):
-        low, high = scores.accuracy_interval
+        low, high = (100 * end for end in scores.accuracy_interval)
         lines.append(
-            f'expected accuracy {scores.expected_accuracy:.1%}, between {low:.1%} and {high:.1%}, '
-            f'if they are like the {scores.validation_images:,} images of the validation'
+            f'expected accuracy {100 * scores.expected_accuracy:.1f} %, between {low:.1f} and '
+            f'{high:.1f} %, if they are like the {scores.validation_images:,} images of the '
+            'validation'
         )
-    if scores.bound:
-        bound = scores.bound
+    bound = scores.bound
+    if bound:
         lines.append(
-            f'keep what is above {bound.threshold:.6g}: at most {bound.risk:.1%} of it is wrong, '
-            f'with a probability of {bound.probability:.0%} over validations, on average over '
-            f'such images. In the validation {bound.found_risk:.1%} of it was, and '
-            f'{bound.coverage:.1%} {what} were kept'
+            f'keep what is above {bound.threshold:.6g}: on average over such images at most '
+            f'{100 * bound.risk:g} % of it is wrong, as {100 * bound.probability:g} % of '
+            f'validations prove rightly; in this one {100 * bound.found_risk:.1f} % of it was, and '
+            f'{100 * bound.coverage:.1f} % {what} were kept'
         )
-    lines += [f'{count:,} files: {note}' for note, count in sorted(report.notes.items())]
+    lines += [f'{_files(count)}: {note}' for note, count in sorted(report.notes.items())]
     if report.unreadable:
-        lines.append(f'{len(report.unreadable):,} files without a prediction:')
+        lines.append(f'{_files(len(report.unreadable))} without a prediction:')
         lines += [f'  {item.image}: {item.reason}' for item in report.unreadable[:MOST_NAMED]]
         if len(report.unreadable) > MOST_NAMED:
             lines.append('  … all of them are in summary.json')
     lines.append(f'{Path(out, TABLE)}, {ROWS}, arrays/ and pictures/')
     return '\n'.join(lines)
+
+
+def _files(count: int) -> str:
+    return f'{count:,} file{"s" * (count != 1)}'

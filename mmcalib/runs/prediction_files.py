@@ -195,18 +195,18 @@ class PredictionFolder:
 
 def captions_of(scores: ImageScores, threshold: float) -> list[str]:
     """Return the lines below the picture of an image."""
-    where = Path(scores.image).name
+    where, sure = Path(scores.image).name, f'{100 * scores.confidence:.1f} %'
     if scores.label is None:
-        text = f'{where}: mean confidence {scores.confidence:.1%}, {scores.kept:.1%} of the pixels '
-        lines = [text + f'above {threshold:.6g}']
+        kept = f'{100 * scores.kept:.1f} % of the pixels above {threshold:.6g}'
+        lines = [f'{where}: mean confidence {sure}, {kept}']
     else:
         side = 'above' if scores.kept else 'not above'
-        lines = [f'{where}: {scores.name}, {scores.confidence:.1%}, {side} {threshold:.6g}']
+        lines = [f'{where}: {scores.name}, {sure}, {side} {threshold:.6g}']
     if not math.isnan(scores.expected_accuracy):
-        lines.append(f'expected accuracy {scores.expected_accuracy:.1%}')
-        low, high = scores.accuracy_interval
+        lines.append(f'expected accuracy {100 * scores.expected_accuracy:.1f} %')
+        low, high = (100 * end for end in scores.accuracy_interval)
         if not math.isnan(low):
-            lines[-1] += f', between {low:.1%} and {high:.1%}'
+            lines[-1] += f', between {low:.1f} and {high:.1f} %'
     if scores.note:
         lines.append(f'the file: {scores.note}')
     return lines

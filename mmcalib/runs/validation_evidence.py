@@ -81,8 +81,8 @@ def read_validation(
         if bound is None:
             raise ValueError(
                 f'the {len(cells):,} images of {file} prove for no threshold that at most '
-                f'{risk:.1%} of what it keeps is wrong, with a probability of {probability:.0%}: '
-                'allow a larger --risk, or validate on more images'
+                f'{100 * risk:g} % of what it keeps is wrong, with a probability of '
+                f'{100 * probability:g} %: allow a larger risk, or validate on more images'
             )
     return ValidationEvidence(file, len(cells), accuracy, bound)
 
