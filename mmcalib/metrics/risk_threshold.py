@@ -74,26 +74,35 @@ def threshold_at_risk(
         if not 0 < check_number(name, value, most=1) < 1:
             raise ValueError(f'{name} must be a share between 0 and 1, got {value!r}')
     kept, wrong = shares_above(image_cells)
-    thresholds = cell_thresholds().tolist()
-    p_values = risk_p_values(kept, wrong, risk)
-    budget, found = 0.0, None
-    for column in reversed(range(1, len(thresholds))):
-        budget += (1 - probability) / len(STARTS) * (thresholds[column] in STARTS)
-        if p_values[column] <= budget:
-            found = column
-        else:
-            budget = 0.0
+    found = loosest_rejected(risk_p_values(kept, wrong, risk), 1 - probability)
     if found is None:
         return None
     coverage = kept[:, found].mean().item()
     return RiskThreshold(
-        threshold=thresholds[found],
+        threshold=cell_thresholds()[found].item(),
         risk=risk,
         probability=probability,
         coverage=coverage,
         found_risk=wrong[:, found].mean().item() / coverage,
         num_images=len(kept),
     )
+
+
+def loosest_rejected(p_values: list[float], level: float) -> int | None:
+    """Return the first cell whose threshold's hypothesis is rejected, None without any.
+
+    Args:
+        p_values: Of the thresholds of all cells.
+        level: With what probability any true hypothesis may be rejected.
+    """
+    thresholds, budget, found = cell_thresholds().tolist(), 0.0, None
+    for column in reversed(range(1, len(thresholds))):
+        budget += level / len(STARTS) * (thresholds[column] in STARTS)
+        if p_values[column] <= budget:
+            found = column
+        else:
+            budget = 0.0
+    return found
 
 
 def risk_p_values(kept: Tensor, wrong: Tensor, risk: float) -> list[float]:

@@ -36,8 +36,11 @@ def find_image_files(sources: Sequence[str | Path]) -> list[Path]:
     """
     if not sources:
         raise ValueError('name at least one image, a folder, a pattern or a list')
-    found = [path for source in sources for path in _files_of(str(source))]
-    return list({os.path.abspath(path): path for path in found}.values())
+    found: dict[str, Path] = {}
+    for source in sources:
+        for path in _files_of(str(source)):
+            found.setdefault(os.path.abspath(path), path)
+    return list(found.values())
 
 
 def _files_of(source: str) -> list[Path]:
@@ -118,7 +121,7 @@ def look_at(image: Path) -> tuple[str, str]:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             with Image.open(image) as file:
-                mode, frames = file.mode, getattr(file, 'n_frames', 1)
+                mode, frames = _mode(file, image), getattr(file, 'n_frames', 1)
                 file.draft('RGB', (1, 1))  # an eighth of a JPEG suffices
                 file.load()
     except (UnidentifiedImageError, Image.DecompressionBombError):
@@ -127,12 +130,19 @@ def look_at(image: Path) -> tuple[str, str]:
         return f'it is damaged: {error}', ''
     if mode is None:
         return 'it is no image', ''
-    if mode == 'RGB' and _is_16_bit_png(image):
-        mode = '16-bit RGB'
     notes = [f'{mode} pixels were read as 8-bit'] if mode[0] in 'IF' or '-bit' in mode else []
     notes += ['grey'] if mode in ('1', 'L', 'LA') or mode[0] in 'IF' else []
     notes += [f'the first of {frames} frames'] if frames > 1 else []
     return '', '; '.join(notes)
+
+
+def _mode(file: Image.Image, image: Path) -> str:
+    """Return Pillow's mode, which does not tell 16-bit colours from those it makes of them."""
+    bits = np.max(getattr(file, 'tag_v2', {}).get(258, 8))  # of a TIFF
+    if file.format == 'PNG':
+        with image.open('rb') as content:
+            bits = content.read(25)[-1]
+    return f'16-bit {file.mode}' if bits == 16 and file.mode.startswith('RGB') else file.mode
 
 
 def _mode_by_opencv(image: Path) -> str | None:
@@ -143,10 +153,3 @@ def _mode_by_opencv(image: Path) -> str | None:
     if pixels.ndim == 2:
         return 'L' if pixels.dtype == np.uint8 else f'I;{8 * pixels.dtype.itemsize}'
     return 'RGB' if pixels.dtype == np.uint8 else f'{8 * pixels.dtype.itemsize}-bit RGB'
-
-
-def _is_16_bit_png(image: Path) -> bool:
-    """Return whether a colour PNG has 16 bits, which Pillow cuts off itself."""
-    with image.open('rb') as file:
-        start = file.read(25)
-    return start[:4] == b'\x89PNG' and start[24:] == b'\x10'

@@ -153,10 +153,10 @@ class ImagePredictor:
             yield from self._predict(batch)
 
     def _load(self, image: Path) -> LoadedImage | UnreadableImage:
-        reason, note = look_at(image)
-        if reason:
-            return UnreadableImage(image, reason)
         try:
+            reason, note = look_at(image)
+            if reason:
+                return UnreadableImage(image, reason)
             results = self._read(
                 dict(img_path=str(image), sample_idx=0, seg_fields=[], reduce_zero_label=False)
             )

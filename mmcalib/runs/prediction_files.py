@@ -173,14 +173,14 @@ class PredictionFolder:
                 path.write_text(whole + '\n' if whole else '', encoding='utf-8')
 
     def _append(self, row: dict) -> None:
-        path = self.folder / ROWS
-        with path.open('ab') as file:
+        line, written = json.dumps(row, ensure_ascii=False).encode() + b'\n', 0
+        with (self.folder / ROWS).open('ab', buffering=0) as file:
             size = file.tell()
             try:
-                file.write(json.dumps(row, ensure_ascii=False).encode() + b'\n')
-                file.flush()
+                while written < len(line):
+                    written += file.write(line[written:])
             except OSError:
-                os.truncate(path, size)
+                file.truncate(size)
                 raise
 
     def _name(self, image: str) -> str:

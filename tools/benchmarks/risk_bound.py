@@ -22,9 +22,10 @@ import torch
 
 from mmcalib.metrics import risk_threshold
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.image_cells import cell_thresholds, shares_above
+from mmcalib.metrics.image_cells import shares_above
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 
+PROBABILITY = 0.95
 IMAGES = 5  # of each half whose own intervals are tried
 
 
@@ -40,75 +41,59 @@ def hoeffding_bentkus(kept, wrong, risk):
     return torch.minimum(hoeffding, math.e * torch.tensor(tails)).clamp(max=1).tolist()
 
 
-def by_p_values(p_values, cells, risk):
-    """Return the threshold that ours takes with other p-values."""
-    before = risk_threshold.risk_p_values
-    risk_threshold.risk_p_values = p_values
-    try:
-        found = risk_threshold.threshold_at_risk(cells, risk)
-    finally:
-        risk_threshold.risk_p_values = before
-    return found and found.threshold
+def proven(p_values, kept, wrong, risk):
+    """Return the cell that is found by some p-values."""
+    return risk_threshold.loosest_rejected(p_values(kept, wrong, risk), 1 - PROBABILITY)
 
 
-def without_proof(cells, risk):
-    kept, wrong = (share.mean(dim=0) for share in shares_above(cells))
+def without_proof(kept, wrong, risk):
+    kept, wrong = kept.mean(dim=0), wrong.mean(dim=0)
     within = ((kept > 0) & (wrong <= risk * kept)).nonzero().squeeze(1)
-    return cell_thresholds()[within[0]].item() if len(within) else None
+    return int(within[0]) if len(within) else None
 
 
 METHODS = {
-    'ours': partial(by_p_values, risk_threshold.risk_p_values),
-    'Hoeffding-Bentkus': partial(by_p_values, hoeffding_bentkus),
+    'ours': partial(proven, risk_threshold.risk_p_values),
+    'Hoeffding-Bentkus': partial(proven, hoeffding_bentkus),
     'no proof': without_proof,
 }
 
 
-def of_threshold(cells, threshold):
-    """Return which share a threshold keeps of images, and its risk."""
-    column = cell_thresholds().tolist().index(threshold)
-    kept, wrong = (share[:, column].mean().item() for share in shares_above(cells))
-    return kept, wrong / kept if kept else 0.0
-
-
-def tries(cells, splits, seed):
-    """Yield halves, and as many images drawn with replacement."""
+def tries(count, splits, seed):
+    """Yield the images of two halves, and as many drawn with replacement."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(splits):
-        order = torch.randperm(len(cells), generator=generator)
-        half = len(cells) // 2
-        drawn = torch.randint(len(cells), (half,), generator=generator)
-        yield cells[order[:half]], cells[order[half:]], cells[drawn]
+        order = torch.randperm(count, generator=generator)
+        drawn = torch.randint(count, (count // 2,), generator=generator)
+        yield order[: count // 2], order[count // 2 :], drawn
 
 
 def risk_row(cells, method, risk, splits, seed):
-    found, kept, on_half, on_all, of_draws = 0, 0.0, 0, 0, 0
-    for half, other, drawn in tries(cells, splits, seed):
-        threshold = METHODS[method](half, risk)
-        if threshold is not None:
-            found += 1
-            share, error = of_threshold(other, threshold)
-            kept += share
-            on_half += error <= risk
-        threshold = METHODS[method](drawn, risk)
-        if threshold is not None:
-            of_draws += 1
-            on_all += of_threshold(cells, threshold)[1] <= risk
-    return [
-        f'{found / splits:.1%}',
-        f'{kept / max(found, 1):.1%}',
-        f'{on_half / max(found, 1):.1%}',
-        f'{on_all / max(of_draws, 1):.1%}',
-    ]
+    kept, wrong = shares_above(cells)
+    shares, on_half, on_all = [], [], []
+    for half, other, drawn in tries(len(kept), splits, seed):
+        cell = METHODS[method](kept[half], wrong[half], risk)
+        if cell is not None:
+            share = kept[other, cell].mean().item()
+            shares.append(share)
+            on_half.append(wrong[other, cell].mean().item() <= risk * share)
+        cell = METHODS[method](kept[drawn], wrong[drawn], risk)
+        if cell is not None:
+            on_all.append(wrong[:, cell].mean().item() <= risk * kept[:, cell].mean().item())
+    return [f'{len(shares) / splits:.1%}', *map(share_of, (shares, on_half, on_all))]
+
+
+def share_of(values):
+    return f'{sum(values) / len(values):.1%}' if values else ''
 
 
 def accuracy_row(cells, splits, seed):
     """Return how often intervals hold the accuracy of the other half, and of its images."""
     folders = in_image = images = 0
     error, width = 0.0, 0.0
-    for half, other, _ in tries(cells, splits, seed):
-        accuracy = ExpectedAccuracy(half)
-        counts = other.double()
+    for half, other, _ in tries(len(cells), splits, seed):
+        accuracy = ExpectedAccuracy(cells[half], coverage=PROBABILITY)
+        counts = cells[other].double()
         found = counts[:, 1].sum(dim=1) / counts[:, 0].sum(dim=1)
         expected = counts[:, 0] @ accuracy.of_cells / counts[:, 0].sum(dim=1)
         low, high = accuracy.folder_interval(expected.mean().item(), len(other))
