@@ -133,7 +133,7 @@ class ImagePredictor:
             ValueError: If the model's output has no confidence, as of the first image.
         """
         loader = DataLoader(
-            _Files(images, self._load),
+            _Files(images, self.load),
             batch_size=None,
             num_workers=self.workers,
             collate_fn=_unchanged,
@@ -152,7 +152,9 @@ class ImagePredictor:
         if batch:
             yield from self._predict(batch)
 
-    def _load(self, image: Path) -> LoadedImage | UnreadableImage:
+    def load(self, image: str | Path) -> LoadedImage | UnreadableImage:
+        """Read a file and bring it to the form that the model takes."""
+        image = Path(image)
         try:
             reason, note = look_at(image)
             if reason:
