@@ -59,6 +59,7 @@ def draw_segmentation(
     }
     legend = [(colours[k], f'{classes[k]} {text}'.strip()) for k, text in scores]
     width = len(panels) * (size[0] + GAP) + GAP
+    width = max([width, *(_width(line) + 2 * GAP for line in captions)])
     column = max([_width(text) + 32 for _, text in legend], default=1)
     per_line = max(1, (width - GAP) // column)
     lines = -(-len(legend) // per_line)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from samples import image_cells, image_confidences
 from sklearn.isotonic import IsotonicRegression
-from test_risk_threshold import cells, images
 
 from mmcalib.metrics.expected_accuracy import FOLDS, ExpectedAccuracy, isotonic_accuracy
 from mmcalib.metrics.image_cells import NUM_CELLS
@@ -36,7 +36,7 @@ def test_an_image_expects_the_accuracy_of_its_cells():
 
 
 def test_residuals_are_of_images_that_the_fit_has_not_seen():
-    table = cells(*images(25, pixels=30))
+    table = image_cells(*image_confidences(25, pixels=30))
     expected = []
     for fold in range(FOLDS):
         others = sum(table[i].double() for i in range(25) if i % FOLDS != fold)
@@ -49,7 +49,7 @@ def test_residuals_are_of_images_that_the_fit_has_not_seen():
 
 
 def test_intervals_of_an_image_are_order_statistics():
-    table = cells(*images(79, pixels=30))
+    table = image_cells(*image_confidences(79, pixels=30))
     accuracy = ExpectedAccuracy(table)
     low, high = accuracy.image_interval(0.5)
     r = accuracy.residuals  # k = floor(80 / 40) = 2
@@ -60,7 +60,7 @@ def test_intervals_of_an_image_are_order_statistics():
 
 
 def test_the_interval_of_a_folder_narrows_with_its_images_down_to_that_of_the_validation():
-    accuracy = ExpectedAccuracy(cells(*images(100, pixels=30, spread=0.5)))
+    accuracy = ExpectedAccuracy(image_cells(*image_confidences(100, pixels=30, spread=0.5)))
     spread = accuracy.residuals.std().item()
     for count in (10, 100, 20_000):
         low, high = accuracy.folder_interval(0.6, count)
@@ -71,8 +71,8 @@ def test_the_interval_of_a_folder_narrows_with_its_images_down_to_that_of_the_va
 
 @pytest.mark.parametrize('pixels', [1, 20])
 def test_intervals_hold_the_accuracy_of_new_images(pixels):
-    conf, correct = images(3000, pixels=pixels, spread=0.5, seed=3)
-    population = cells(conf, correct)
+    conf, correct = image_confidences(3000, pixels=pixels, spread=0.5, seed=3)
+    population = image_cells(conf, correct)
     generator = torch.Generator().manual_seed(0)
     folders, in_image = 0, []
     for _ in range(40):
@@ -91,7 +91,7 @@ def test_intervals_hold_the_accuracy_of_new_images(pixels):
 
 
 def test_one_image_says_nothing_about_another():
-    table = cells(*images(2))
+    table = image_cells(*image_confidences(2))
     without_labels = table * torch.tensor([1, 0], dtype=torch.int32)[:, None, None]
     for cut in (table[:1], table[:0], without_labels):
         with pytest.raises(ValueError, match='takes at least two'):

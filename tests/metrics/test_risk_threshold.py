@@ -3,23 +3,10 @@
 import pytest
 import references
 import torch
+from samples import image_cells, image_confidences
 
-from mmcalib.metrics.image_cells import NUM_CELLS, cell_thresholds, count_in_cells
+from mmcalib.metrics.image_cells import NUM_CELLS, cell_thresholds
 from mmcalib.metrics.risk_threshold import STARTS, risk_p_values, threshold_at_risk
-
-
-def images(count, *, pixels=1, spread=1.0, seed=0):
-    """Confidences of images, each with an accuracy of its own, and which of them are right."""
-    generator = torch.Generator().manual_seed(seed)
-    conf = 1 - torch.rand(count, pixels, generator=generator) ** 4 / 2
-    effect = spread * torch.randn(count, 1, generator=generator)
-    chance = torch.special.ndtr(torch.special.ndtri(conf.clamp(max=1 - 1e-7)) + effect)
-    return conf, torch.rand(conf.shape, generator=generator) < chance
-
-
-def cells(conf, correct):
-    pairs = zip(conf, correct, strict=True)
-    return torch.stack([count_in_cells(c, right) for c, right in pairs])
 
 
 @pytest.mark.parametrize(('kept', 'wrong'), [
@@ -46,10 +33,10 @@ def test_of_nothing_kept_nothing_is_proven():
 @pytest.mark.parametrize(('count', 'pixels', 'spread'), [(200, 1, 0.0), (150, 30, 0.3)])
 @pytest.mark.parametrize('risk', [0.02, 0.1, 0.2])
 def test_the_threshold_is_that_of_loops(count, pixels, spread, risk):
-    conf, correct = images(count, pixels=pixels, spread=spread)
+    conf, correct = image_confidences(count, pixels=pixels, spread=spread)
     pairs = list(zip(conf.tolist(), correct.tolist(), strict=True))
     expected = references.threshold_at_risk(pairs, cell_thresholds().tolist()[1:], risk)
-    found = threshold_at_risk(cells(conf, correct), risk)
+    found = threshold_at_risk(image_cells(conf, correct), risk)
     assert (found and found.threshold) == expected
     if found:
         kept = conf > found.threshold
@@ -60,14 +47,14 @@ def test_the_threshold_is_that_of_loops(count, pixels, spread, risk):
 
 
 def test_more_risk_or_less_probability_keeps_more():
-    table = cells(*images(400, pixels=20))
+    table = image_cells(*image_confidences(400, pixels=20))
     found = [threshold_at_risk(table, risk) for risk in (0.05, 0.1, 0.2)]
     assert found[0].coverage < found[1].coverage < found[2].coverage
     assert threshold_at_risk(table, 0.05, probability=0.5).coverage > found[0].coverage
 
 
 def test_the_order_of_the_images_changes_nothing():
-    table = cells(*images(100, pixels=20))
+    table = image_cells(*image_confidences(100, pixels=20))
     order = torch.randperm(100, generator=torch.Generator().manual_seed(1))
     first, second = (threshold_at_risk(t, 0.2) for t in (table, table[order]))
     assert first.threshold == second.threshold
@@ -90,7 +77,7 @@ def test_few_images_and_wrong_ones_prove_nothing():
 
 @pytest.mark.parametrize('value', [0, 1, -0.1, 5])
 def test_shares_are_no_percentages(value):
-    table = cells(*images(10))
+    table = image_cells(*image_confidences(10))
     with pytest.raises(ValueError, match='risk must be'):
         threshold_at_risk(table, value)
     with pytest.raises(ValueError, match='probability must be'):
@@ -100,8 +87,8 @@ def test_shares_are_no_percentages(value):
 @pytest.mark.parametrize(('count', 'pixels', 'spread'), [(150, 1, 0.0), (150, 20, 0.5)])
 def test_the_bound_holds_in_19_of_20_validations(count, pixels, spread):
     """Of the images that a population of known risk is drawn from."""
-    conf, correct = images(2000, pixels=pixels, spread=spread, seed=5)
-    population, thresholds = cells(conf, correct), cell_thresholds()
+    conf, correct = image_confidences(2000, pixels=pixels, spread=spread, seed=5)
+    population, thresholds = image_cells(conf, correct), cell_thresholds()
     generator = torch.Generator().manual_seed(0)
     broken, proven, sets = 0, 0, 120
     for _ in range(sets):

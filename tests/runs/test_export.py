@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from commands import ROOT
+from file_models import CLASSIFIER, SEGMENTOR, write_model
 from mmengine.utils import digit_version
-from test_predict_images import CLASSIFIER, SEGMENTOR, write
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
@@ -34,7 +34,7 @@ def test_onnxruntime_gives_the_numbers_of_a_prediction(kind, tmp_path, monkeypat
         pytest.importorskip('onnxscript')
     monkeypatch.chdir(tmp_path)
     config, build, head = MODELS[kind]
-    _, checkpoint = write(tmp_path, config, build(head))
+    _, checkpoint = write_model(tmp_path, config, build(head))
     shutil.copy(checkpoint, 'calibrated.pth')
     rng = np.random.default_rng(0)
     export, run = re.findall(

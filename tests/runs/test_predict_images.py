@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from commands import call_here
+from file_models import CLASSIFIER, SEGMENTOR, write_model
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
@@ -23,59 +24,7 @@ from mmcalib.metrics.risk_threshold import threshold_at_risk
 from mmcalib.runs import prediction_files
 from mmcalib.runs.predict_to_folder import predict_to_folder, report_in_words
 
-PREPROCESSOR = dict(mean=[120.0] * 3, std=[60.0] * 3)
-SEGMENTOR = dict(
-    default_scope='mmseg',
-    model=dict(
-        type='EncoderDecoder',
-        data_preprocessor=dict(type='SegDataPreProcessor', bgr_to_rgb=True, **PREPROCESSOR),
-        backbone=dict(type='TinyFeatures'),
-        decode_head=fcn_head(),
-        test_cfg=dict(mode='whole'),
-    ),
-    test_dataloader=dict(
-        batch_size=2,
-        dataset=dict(
-            type='BaseSegDataset',
-            pipeline=[
-                dict(type='LoadImageFromFile'),
-                dict(type='Resize', scale=(20, 16), keep_ratio=True),
-                dict(type='LoadAnnotations'),
-                dict(type='PackSegInputs'),
-            ],
-        ),
-    ),
-)
-CLASSIFIER = dict(
-    default_scope='mmpretrain',
-    data_preprocessor=dict(to_rgb=True, **PREPROCESSOR),
-    model=dict(
-        type='ImageClassifier',
-        backbone=dict(type='TinyFeatures', form='vector'),
-        head=dict(type='LinearClsHead', num_classes=5, in_channels=8),
-    ),
-    test_dataloader=dict(
-        batch_size=2,
-        dataset=dict(
-            type='RepeatDataset',
-            times=1,
-            dataset=dict(
-                type='CustomDataset',
-                pipeline=[dict(type='LoadImageFromFile'), dict(type='PackInputs')],
-            ),
-        ),
-    ),
-)
 SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
-
-
-def write(folder, config, model, **changes):
-    path = folder / 'config.py'
-    path.write_text(''.join(f'{k} = {v!r}\n' for k, v in {**config, **changes}.items()))
-    classes = [f'class {k}' for k in range(5 if 'head' in config['model'] else 4)]
-    meta = {'dataset_meta': {'classes': classes}, 'seed': 1, 'epoch': 3}
-    torch.save({'state_dict': model.state_dict(), 'meta': meta}, folder / 'best.pth')
-    return str(path), str(folder / 'best.pth')
 
 
 @pytest.fixture(scope='module')
@@ -90,12 +39,12 @@ def photos(tmp_path_factory):
 
 @pytest.fixture
 def segmenting(tmp_path):
-    return write(tmp_path, SEGMENTOR, segmentor(fcn_head()))
+    return write_model(tmp_path, SEGMENTOR, segmentor(fcn_head()))
 
 
 @pytest.fixture
 def classifying(tmp_path):
-    return write(tmp_path, CLASSIFIER, classifier(CLASSIFIER['model']['head']))
+    return write_model(tmp_path, CLASSIFIER, classifier(CLASSIFIER['model']['head']))
 
 
 def normalised(path, size=None):
@@ -142,7 +91,7 @@ def test_a_segmentors_maps_are_the_softmax_of_its_logits(photos, segmenting):
 def test_a_binary_segmentors_confidence_is_that_of_what_its_threshold_predicts(photos, tmp_path):
     head = fcn_head(2, out_channels=1, threshold=0.3)
     config = dict(SEGMENTOR, model=dict(SEGMENTOR['model'], decode_head=head))
-    (image, *_) = mmcalib.predict(*write(tmp_path, config, segmentor(head)), photos).images
+    (image, *_) = mmcalib.predict(*write_model(tmp_path, config, segmentor(head)), photos).images
     low = np.where(image.predicted == 1, image.confidence, 1 - image.confidence)
     assert set(np.unique(image.predicted)) == {0, 1}
     assert np.array_equal(image.predicted == 1, low > 0.3)
@@ -386,7 +335,7 @@ def test_a_head_that_is_no_softmax_is_refused(photos, tmp_path):
     pytest.importorskip('mmpretrain.models')
     head = dict(type='MultiLabelLinearClsHead', num_classes=5, in_channels=8)
     model = dict(CLASSIFIER['model'], head=head)
-    config = write(tmp_path, dict(CLASSIFIER, model=model), classifier(head))
+    config = write_model(tmp_path, dict(CLASSIFIER, model=model), classifier(head))
     with pytest.raises(ValueError, match='do not sum to 1'):
         mmcalib.predict(*config, photos)
 
