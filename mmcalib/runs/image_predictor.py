@@ -167,11 +167,15 @@ class ImagePredictor:
         except Exception as error:  # of whatever a decoder or a transform does not take
             return UnreadableImage(image, f'{type(error).__name__}: {error}')
 
+    def test_step(self, data: dict) -> Sequence:
+        """Return the model's data samples of a batch."""
+        return self.model.test_step(data)
+
     def _predict(self, batch: list[LoadedImage]) -> Iterator[PredictedImage | UnreadableImage]:
         data = {key: [item.data[key] for item in batch] for key in ('inputs', 'data_samples')}
         try:
             with torch.no_grad(), full_precision():
-                samples = [sample.to_dict() for sample in self.model.test_step(data)]
+                samples = [sample.to_dict() for sample in self.test_step(data)]
         except RuntimeError as error:
             if not any(text in str(error) for text in OUT_OF_MEMORY):
                 raise

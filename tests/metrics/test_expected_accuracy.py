@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from samples import image_cells, image_confidences
+from metrics.samples import image_cells, image_confidences
 from sklearn.isotonic import IsotonicRegression
 
 from mmcalib.metrics.expected_accuracy import FOLDS, ExpectedAccuracy, isotonic_accuracy

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 import torch
-from samples import classified, flatten, segmented
+from metrics.samples import classified, flatten, segmented
 
 from mmcalib.metrics import CalibrationState, CalibrationStatistics
 from mmcalib.metrics.data_samples import read_prediction

@@ -3,7 +3,7 @@
 import pytest
 import references
 import torch
-from samples import image_cells, image_confidences
+from metrics.samples import image_cells, image_confidences
 
 from mmcalib.metrics.image_cells import NUM_CELLS, cell_thresholds
 from mmcalib.metrics.risk_threshold import STARTS, risk_p_values, threshold_at_risk

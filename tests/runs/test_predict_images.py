@@ -22,6 +22,7 @@ from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.image_cells import count_in_cells
 from mmcalib.metrics.risk_threshold import threshold_at_risk
 from mmcalib.runs import prediction_files
+from mmcalib.runs.image_predictor import ImagePredictor
 from mmcalib.runs.predict_to_folder import predict_to_folder, report_in_words
 
 SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
@@ -127,6 +128,35 @@ def test_broken_files_are_named_and_lose_nothing(photos, segmenting, tmp_path):
         np.testing.assert_allclose(one.confidence, other.confidence, atol=1e-6)
     nothing = mmcalib.predict(*segmenting, [tmp_path / 'cut.png'])
     assert nothing.images == [] and math.isnan(nothing.scores.confidence)
+
+
+def test_images_that_do_not_fit_or_break_the_model_lose_no_others(photos, segmenting, monkeypatch):
+    step, sizes = ImagePredictor.test_step, []
+
+    def limited(self, data):
+        sizes.append(len(data['inputs']))
+        if len(data['inputs']) > 1 or data['inputs'][0].shape[1] > data['inputs'][0].shape[2]:
+            raise torch.cuda.OutOfMemoryError('CUDA out of memory. Tried to allocate')
+        samples = step(self, data)
+        if samples[0].img_path.endswith('2.png'):
+            samples[0].seg_logits.data[:] = float('nan')
+        return samples
+
+    monkeypatch.setattr(ImagePredictor, 'test_step', limited)
+    found = mmcalib.predict(*segmenting, photos)
+    assert [image.scores.image[-5:] for image in found.images] == ['0.png', '1.png', '4.png']
+    broken, large = found.unreadable
+    assert 'seg_logits of' in broken.reason and 'NaN' in broken.reason
+    assert large.image.name == '3.png'
+    assert large.reason == '20 x 30 pixels do not fit into memory (cpu)'
+    assert sizes == [2, 1, 1, 1, 1, 1]
+
+    def wrong(self, data):
+        raise RuntimeError('another error')
+
+    monkeypatch.setattr(ImagePredictor, 'test_step', wrong)
+    with pytest.raises(RuntimeError, match='another error'):
+        mmcalib.predict(*segmenting, photos)
 
 
 def test_files_hold_what_python_returns(photos, segmenting, tmp_path):
