@@ -10,14 +10,12 @@ import argparse
 import sys
 
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
-from mmcalib.runs.command_line import ConfigOptions
+from mmcalib.runs.command_line import ConfigOptions, ToolParser
 from mmcalib.runs.predict_to_folder import predict_to_folder, report_in_words
 
 
-def parse_args() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
     parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument(
@@ -72,7 +70,7 @@ def main() -> None:
     try:
         report = predict_to_folder(**options)
     except (CheckpointError, ImportError, OSError, TypeError, ValueError) as error:
-        parser.error(str(error))
+        parser.refuse(str(error))
     print(report_in_words(report, args.out))
     if report.stopped:
         sys.exit(report.stopped)
