@@ -9,11 +9,20 @@ from pathlib import Path
 
 from mmcalib.runs.image_predictor import ImagePredictor, UnreadableImage
 from mmcalib.runs.predict_images import image_prediction, predicted, prepare_prediction
-from mmcalib.runs.prediction_files import ROWS, TABLE, PredictionFolder
+from mmcalib.runs.prediction_files import (
+    ARRAYS,
+    MASKS,
+    PICTURES,
+    ROWS,
+    SUMMARY,
+    TABLE,
+    PredictionFolder,
+)
 from mmcalib.runs.prediction_scores import FolderScores, Scorer
 from mmcalib.runs.training_fingerprint import comparable
 
 MOST_NAMED = 20
+WRITTEN = (TABLE, MASKS, ROWS, SUMMARY, ARRAYS, PICTURES)
 
 
 @dataclass
@@ -127,8 +136,9 @@ def report_in_words(report: FolderReport, out: str) -> str:
         return 'No image has been predicted.'
     earlier = f' ({report.before:,} of them before)' if report.before else ''
     what = 'of the pixels' if report.segmented else 'of them'
+    images = f'{scores.num_images:,} image{"s" * (scores.num_images != 1)}{earlier}'
     lines.append(
-        f'{scores.num_images:,} images{earlier}: mean confidence {100 * scores.confidence:.1f} %, '
+        f'{images}: mean confidence {100 * scores.confidence:.1f} %, '
         f'{100 * scores.kept:.1f} % {what} above {scores.threshold:.6g}'
     )
     if not math.isnan(scores.expected_accuracy):
@@ -152,7 +162,8 @@ def report_in_words(report: FolderReport, out: str) -> str:
         lines += [f'  {item.image}: {item.reason}' for item in report.unreadable[:MOST_NAMED]]
         if len(report.unreadable) > MOST_NAMED:
             lines.append('  … all of them are in summary.json')
-    lines.append(f'{Path(out, TABLE)}, {ROWS}, arrays/ and pictures/')
+    there = [name for name in WRITTEN if Path(out, name).exists()]
+    lines.append(f'{out}: {", ".join(there)}')
     return '\n'.join(lines)
 
 

@@ -2,14 +2,13 @@
 
 import re
 import shutil
+import sys
 
 import cv2
 import numpy as np
 import pytest
-import torch
 from commands import ROOT
 from file_models import CLASSIFIER, SEGMENTOR, write_model
-from mmengine.utils import digit_version
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
@@ -30,8 +29,7 @@ MODELS = {
 def test_onnxruntime_gives_the_numbers_of_a_prediction(kind, tmp_path, monkeypatch):
     pytest.importorskip('onnx')
     pytest.importorskip('onnxruntime')
-    if digit_version(torch.__version__) >= digit_version('2.9'):  # by whose exporter
-        pytest.importorskip('onnxscript')
+    monkeypatch.setitem(sys.modules, 'onnxscript', None)  # not needed
     monkeypatch.chdir(tmp_path)
     config, build, head = MODELS[kind]
     _, checkpoint = write_model(tmp_path, config, build(head))

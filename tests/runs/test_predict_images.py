@@ -180,7 +180,10 @@ def test_files_hold_what_python_returns(photos, segmenting, tmp_path):
             np.testing.assert_allclose(arrays['confidence'], image.confidence, atol=1e-6)
         assert cv2.imread(str(out / 'pictures' / f'{row["files"]}.png')) is not None
     assert json.loads((out / 'summary.json').read_text())['kept'] == report.scores.kept
-    assert report_in_words(report, out).startswith('5 images: mean confidence ')
+    text = report_in_words(report, out)
+    assert text.startswith('5 images: mean confidence ')
+    names = 'predictions.csv, masks.csv, predictions.jsonl, summary.json, arrays, pictures'
+    assert text.endswith(f'\n{out}: {names}')
 
 
 def test_what_a_full_disk_leaves_is_taken_up_again(photos, classifying, tmp_path, monkeypatch):
