@@ -18,4 +18,21 @@ except ImportError as error:
 
 from mmcalib import datasets, hooks, losses, metrics, models, transforms
 
-__all__ = ['__version__', 'datasets', 'hooks', 'losses', 'metrics', 'models', 'transforms']
+__all__ = [
+    '__version__',
+    'datasets',
+    'hooks',
+    'losses',
+    'metrics',
+    'models',
+    'predict',
+    'transforms',
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == 'predict':  # runs a model, which a config that imports the package does not
+        from mmcalib.runs.predict_images import predict
+
+        return predict
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -479,3 +479,47 @@ def classwise_adaptive_error(probs, labels, num_bins=15, threshold=None):
         if kept:
             errors.append(adaptive_calibration_error(*zip(*kept, strict=True), num_bins))
     return sum(errors) / len(errors)
+
+
+def risk_p_value(kept, wrong, risk):
+    """Of one threshold: by the binomial distribution of single predictions, else by betting."""
+    if all(share in (0, 1) for share in [*kept, *wrong]):
+        size, errors = int(sum(kept)), int(sum(wrong))
+        return sum(
+            math.comb(size, k) * risk**k * (1 - risk) ** (size - k) for k in range(errors + 1)
+        )
+    owned = 0.0
+    for bet, stake in (
+        (1, 1 / 2),
+        (1 / 2, 1 / 4),
+        (1 / 4, 1 / 8),
+        (1 / 8, 1 / 16),
+        (1 / 16, 1 / 16),
+    ):
+        wealth = stake
+        for a, e in zip(kept, wrong, strict=True):
+            wealth *= 1 + bet / (1 - risk) * (risk * a - e)
+        owned += wealth
+    return min(1.0, 1 / owned) if owned else 1.0
+
+
+def threshold_at_risk(images, thresholds, risk, probability=0.95):
+    """The loosest threshold of those that are proven from the strictest on, None without any.
+
+    `images` are lists of confidences and of whether they are correct.
+    """
+    starts = [1 - 2.0**-k for k in (1, 3, 5, 7, 9)]
+    budget, found = 0.0, None
+    for threshold in sorted(thresholds, reverse=True):
+        if threshold in starts:
+            budget += (1 - probability) / 5
+        kept, wrong = [], []
+        for conf, correct in images:
+            above = [right for c, right in zip(conf, correct, strict=True) if c > threshold]
+            kept.append(len(above) / len(conf))
+            wrong.append(above.count(False) / len(conf))
+        if budget and risk_p_value(kept, wrong, risk) <= budget:
+            found = threshold
+        else:
+            budget = 0.0
+    return found

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from metrics.samples import image_cells, image_confidences
+
+from mmcalib.metrics import CalibrationStatistics
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / 'tools' / 'benchmarks'
 LOSSES = runpy.run_path(str(BENCHMARKS / 'losses.py'))['LOSSES']
@@ -66,3 +69,19 @@ def test_intervals_prints_how_often_they_hold(capsys, monkeypatch):
     rows = [line for line in capsys.readouterr().out.splitlines() if '%' in line]
     assert len(rows) == 3
     assert all('| 3 | 100 % (' in row or '| 3 | 50 % (' in row for row in rows)
+
+
+def test_risk_bound_prints_how_often_it_holds(capsys, monkeypatch, tmp_path):
+    cells = image_cells(*image_confidences(120, pixels=20, spread=0.3))
+    table = torch.zeros(3, 1)
+    statistics = CalibrationStatistics({}, 'pooled', 'mmcalib', 15, table, image_cells=cells)
+    statistics.save(tmp_path / 'run' / 'calibration.npz')
+    options = [str(tmp_path / 'run'), '--splits', '3', '--risks', '0.4']
+    monkeypatch.setattr(sys, 'argv', ['risk_bound.py', *options])
+    threads = torch.get_num_threads()
+    runpy.run_path(str(BENCHMARKS / 'risk_bound.py'), run_name='__main__')
+    torch.set_num_threads(threads)
+    rows = [line.split(' | ') for line in capsys.readouterr().out.splitlines() if '| run |' in line]
+    assert [row[3] for row in rows[:3]] == ['ours', 'Hoeffding-Bentkus', 'no proof']
+    assert rows[0][4] == '100.0%' and rows[0][1] == '60'
+    assert float(rows[3][2]) > 0 and rows[3][4].endswith('%')

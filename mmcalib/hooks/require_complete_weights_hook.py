@@ -33,14 +33,22 @@ class CompleteWeights(Hook):
         model = runner.model
         while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
             model = model.module
-        state = checkpoint.get('state_dict', checkpoint)
-        problem = _misfit(model, state, resumed=runner._resume)
-        if problem:
-            other = ', or start anew from its weights by load_from' if runner._resume else ''
-            raise CheckpointError(
-                f'the checkpoint is not of the model of this config: {problem}. Take the config '
-                f'that it was trained with{other}'
-            )
+        load_complete(model, checkpoint, resumed=runner._resume)
+
+
+def load_complete(model: nn.Module, checkpoint: Mapping, *, resumed: bool = False) -> None:
+    """Load a checkpoint into a model that it must fill, as :class:`CompleteWeights` says.
+
+    Raises:
+        CheckpointError: If something is missing, or has another shape.
+    """
+    problem = _misfit(model, checkpoint.get('state_dict', checkpoint), resumed=resumed)
+    if problem:
+        other = ', or start anew from its weights by load_from' if resumed else ''
+        raise CheckpointError(
+            f'the checkpoint is not of the model of this config: {problem}. Take the config '
+            f'that it was trained with{other}'
+        )
 
 
 def _misfit(model: nn.Module, state: Mapping, *, resumed: bool = False) -> str | None:

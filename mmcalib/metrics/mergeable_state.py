@@ -16,6 +16,7 @@ from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
 from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.confidence_cells import ConfidenceCells, condense
 from mmcalib.metrics.growing_array import GrowingArray
+from mmcalib.metrics.image_cells import NUM_CELLS, count_in_cells
 from mmcalib.metrics.image_group_statistics import GroupStatistics
 from mmcalib.metrics.metric_definitions import (
     NAMES,
@@ -123,6 +124,10 @@ class CalibrationState:
             self._groups[0] = self._new_group()
         elif keep_cells:
             self._all_cells = ConfidenceCells(exact_limit=exact_limit)
+        # In the order of the rows. What a protocol leaves out nobody can, without labels.
+        self._image_cells: GrowingArray | None = None
+        if keep_cells and self._protocol.region is None:
+            self._image_cells = GrowingArray(2, NUM_CELLS, dtype=torch.int32)
         # By what each prediction has of them.
         strata = {'predicted': per_class, 'distance': per_distance}
         self._strata = {
@@ -183,6 +188,9 @@ class CalibrationState:
         self._rows.append(torch.cat(row)[None])
         if self._all_cells is not None:
             self._all_cells.add(conf, correct)
+        if self._image_cells is not None:
+            own = count_in_cells(prediction.conf, prediction.correct)
+            self._image_cells.append(own[None])
         for name, bins in self._strata.items():
             if getattr(prediction, name) is None:
                 raise ValueError(f'predictions lack `{name}`: read them with all that is `wanted`')
@@ -208,6 +216,8 @@ class CalibrationState:
             self._closed[key] = values
         if self._all_cells is not None:
             self._all_cells.merge(other._all_cells)
+        if self._image_cells is not None:
+            self._image_cells.append(other._image_cells.rows)
         for name, bins in self._strata.items():
             bins.merge(other._strata[name])
         return self
@@ -274,6 +284,7 @@ class CalibrationState:
             num_bins=self.num_bins,
             cells=condense(cells.table()),
             image_bins=bins if len(bins) else None,
+            image_cells=self.image_cells() if len(bins) else None,
             class_bins=self.class_bins(),
             distance_bins=self.distance_bins(),
         )
@@ -301,6 +312,12 @@ class CalibrationState:
     def image_bins(self) -> Tensor:
         """Return the ``(n, 3, B)`` bins of each image, in the order of the data set."""
         return self._sorted_rows()[1]
+
+    def image_cells(self) -> Tensor | None:
+        """Return the ``(n, 2, C)`` cells of each image, in that order, None if not counted."""
+        if self._image_cells is None:
+            return None
+        return self._image_cells.rows[self._rows.rows[:, 0].argsort(stable=True)]
 
     def _group(self, key: int) -> GroupStatistics:
         """Return the group of a number, to be added to."""

@@ -13,7 +13,9 @@ from torch import Tensor
 from mmcalib.metrics.bin_conventions import MMCALIB
 from mmcalib.metrics.bin_tables import equal_mass_bins
 
-TABLES = ('cells', 'image_bins', 'class_bins', 'distance_bins')
+TABLES = ('cells', 'image_bins', 'image_cells', 'class_bins', 'distance_bins')
+# As large as the data set, so not for text.
+BY_IMAGE = ('image_bins', 'image_cells')
 
 
 @dataclass
@@ -29,6 +31,9 @@ class CalibrationStatistics:
             together: count, correct, sum of confidences. At most some 6,000, none empty.
         image_bins: ``(n, 3, B)`` float64, the bins of equal width of each image, in the order of
             the dataset; None if read from ``.json``, which does not hold them.
+        image_cells: ``(n, 2, C)`` int32, how many predictions of each image are in each cell of
+            :mod:`~mmcalib.metrics.image_cells`, and how many of them are correct; None if read from
+            ``.json``, before version 0.2, or if the protocol leaves out pixels by their labels.
         class_bins: ``(3, K, B)`` float64, those of the predictions of each class; None if they were
             not counted.
         classes: Names of the K classes.
@@ -42,6 +47,7 @@ class CalibrationStatistics:
     num_bins: int
     cells: Tensor
     image_bins: Tensor | None = None
+    image_cells: Tensor | None = None
     class_bins: Tensor | None = None
     classes: list[str] | None = None
     distance_bins: Tensor | None = None
@@ -82,8 +88,7 @@ class CalibrationStatistics:
         values = {name: value for name, value in values.items() if value is not None}
         tables = {name: values.pop(name) for name in TABLES if name in values}
         if suffix == '.json':
-            tables.pop('image_bins', None)
-            lists = {name: table.tolist() for name, table in tables.items()}
+            lists = {name: t.tolist() for name, t in tables.items() if name not in BY_IMAGE}
             path.write_text(json.dumps(values | lists))
             return
         arrays = {name: table.numpy() for name, table in tables.items()}

@@ -119,9 +119,10 @@ def _watch_classifier(head: nn.Module, captured: list[Tensor]) -> Iterator[None]
         handle.remove()
 
 
-def progress(loader: Iterable, text: str) -> Iterable:
-    """Show a progress bar of batches on stderr."""
-    return track(loader, text, total=len(loader), console=Console(stderr=True))
+def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterable:
+    """Show a progress bar on stderr, of batches of a loader, or of so many items."""
+    total = len(items) if total is None else total
+    return track(items, text, total=total, console=Console(stderr=True))
 
 
 def reader_of_all(model: nn.Module, loader: Iterable, *, ignore_index: int = 255) -> LogitReader:

@@ -8,6 +8,7 @@ from mmcalib.visualization.boundary_curve import (
 from mmcalib.visualization.confidence_map import draw_confidence_maps
 from mmcalib.visualization.corruption_sheet import draw_corruption_sheet
 from mmcalib.visualization.figure_style import to_rgb
+from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.visualization.reliability_bands import reliability_of
 from mmcalib.visualization.reliability_diagram import draw_reliability
 from mmcalib.visualization.reliability_panels import Reliability
@@ -33,10 +34,12 @@ __all__ = [
     'ShiftedModel',
     'boundary_curve_of',
     'draw_boundary_curves',
+    'draw_classification',
     'draw_confidence_maps',
     'draw_corruption_sheet',
     'draw_reliability',
     'draw_risk_coverage',
+    'draw_segmentation',
     'draw_severity_boxes',
     'draw_severity_lines',
     'draw_sweeps',

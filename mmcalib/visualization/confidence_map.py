@@ -62,7 +62,7 @@ def draw_confidence_maps(
     """
     if not views:
         raise ValueError('there is no image to draw')
-    colours = _palette(classes, palette)
+    colours = class_colours(classes, palette)
     # One grid for all, so that headings fit; its shape is that of the widest image.
     ratio = min(view.label.shape[0] / view.label.shape[1] for view in views)
     ratio = min(max(ratio, 0.5), 1.2)
@@ -110,7 +110,7 @@ def draw_confidence_maps(
 
     y = total - bottom + 0.12
     x = left + 3 * (PANEL + GAP)
-    paint(_scale()[None], x, y, PANEL, 0.12)
+    paint(confidence_scale()[None], x, y, PANEL, 0.12)
     for share in (0, 50, 100):
         write(x + PANEL * share / 100, y + 0.15, share, ha='center', va='top', fontsize=7)
     write(x + PANEL / 2, y + 0.28, 'confidence (%)', ha='center', va='top', fontsize=8)
@@ -138,7 +138,7 @@ def draw_confidence_maps(
     return figure
 
 
-def _scale() -> np.ndarray:
+def confidence_scale() -> np.ndarray:
     """Return the ``(256, 3)`` colours of confidences from 0 to 1."""
     return (matplotlib.colormaps[COLOURMAP](np.arange(256))[:, :3] * 255).astype(np.uint8)
 
@@ -148,7 +148,7 @@ def _strip(view: ConfidenceView, colours: np.ndarray, ratio: float, again: bool)
     label = np.where(
         view.valid[..., None], colours[np.where(view.valid, view.label, 0)], IGNORED_COLOUR
     )
-    scale = _scale()
+    scale = confidence_scale()
     conf = scale[(view.conf.astype(np.float32) * 255).round().astype(np.uint8)]
     right = np.where((view.predicted == view.label)[..., None], RIGHT_COLOUR, WRONG_COLOUR)
     errors = np.where(view.valid[..., None], right, IGNORED_COLOUR)
@@ -192,7 +192,8 @@ def _caption(view: ConfidenceView) -> str:
     )
 
 
-def _palette(classes: Sequence[str], palette: Sequence[Sequence[int]] | None) -> np.ndarray:
+def class_colours(classes: Sequence[str], palette: Sequence[Sequence[int]] | None) -> np.ndarray:
+    """Return the ``(K, 3)`` RGB colours of a palette, or of matplotlib's if it is None."""
     if palette is None:
         colours = matplotlib.colormaps['tab20'](np.arange(len(classes)) % 20)[:, :3]
         return (colours * 255).astype(np.uint8)

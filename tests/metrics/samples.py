@@ -2,6 +2,8 @@
 
 import torch
 
+from mmcalib.metrics.image_cells import count_in_cells
+
 
 def classified(n, num_classes=7, seed=0):
     """mmpretrain's samples: softmax scores and a label."""
@@ -58,3 +60,18 @@ def flatten(samples):
     return [max(p) for p in probs], [
         p.index(max(p)) == y for p, y in zip(probs, labels, strict=True)
     ]
+
+
+def image_confidences(count, *, pixels=1, spread=1.0, seed=0):
+    """Confidences of images, each with an accuracy of its own, and which of them are right."""
+    generator = torch.Generator().manual_seed(seed)
+    conf = 1 - torch.rand(count, pixels, generator=generator) ** 4 / 2
+    effect = spread * torch.randn(count, 1, generator=generator)
+    chance = torch.special.ndtr(torch.special.ndtri(conf.clamp(max=1 - 1e-7)) + effect)
+    return conf, torch.rand(conf.shape, generator=generator) < chance
+
+
+def image_cells(conf, correct):
+    """Their ``(n, 2, C)`` cells."""
+    pairs = zip(conf, correct, strict=True)
+    return torch.stack([count_in_cells(c, right) for c, right in pairs])

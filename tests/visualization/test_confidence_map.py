@@ -7,8 +7,8 @@ from mmcalib.visualization.confidence_map import (
     IGNORED_COLOUR,
     RIGHT_COLOUR,
     WRONG_COLOUR,
-    _palette,
     _strip,
+    class_colours,
 )
 
 CLASSES = ['sky', 'road', 'car']
@@ -29,7 +29,7 @@ def test_rows_have_their_numbers_and_classes():
 
 def test_panels_show_the_pixels():
     one = view(size=(200, 200))
-    pixels = _strip(one, _palette(CLASSES, PALETTE), 1.0, False)
+    pixels = _strip(one, class_colours(CLASSES, PALETTE), 1.0, False)
     step = (pixels.shape[1] - 5 * 200) // 4 + 200
     panels = [pixels[:, i * step : i * step + 200] for i in range(5)]
     np.testing.assert_array_equal(panels[0], one.image)
@@ -47,7 +47,7 @@ def test_panels_show_the_pixels():
 
 
 def test_an_image_that_follows_itself_is_not_repeated():
-    colours = _palette(CLASSES, PALETTE)
+    colours = class_colours(CLASSES, PALETTE)
     again = _strip(view(size=(200, 200)), colours, 1.0, True)
     assert (again[:, :400] == 255).all() and not (again[:, -200:] == 255).all()
 

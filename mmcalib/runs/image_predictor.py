@@ -1,0 +1,257 @@
+"""A trained model on image files: what it predicts of each, or why it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.dataset import Compose
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS
+from mmengine.runner import CheckpointLoader
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from mmcalib.hooks.require_complete_weights_hook import load_complete
+from mmcalib.hooks.require_same_classes_hook import classes_of
+from mmcalib.metrics.data_samples import UnlabelledPrediction, read_unlabelled
+from mmcalib.runs.checkpoint_choice import check_checkpoint
+from mmcalib.runs.checkpoint_io import load_from_local
+from mmcalib.runs.constructor_arguments import quiet_imports
+from mmcalib.runs.data_preflight import NOT_BUILT, num_classes
+from mmcalib.runs.full_precision import full_precision
+from mmcalib.runs.image_files import look_at
+from mmcalib.runs.loss_config import type_name
+
+# What a predicted image has none of, and what brings a prediction to its labels' size.
+OF_LABELS = ('Annotation', 'AtInputSize')
+OUT_OF_MEMORY = ('out of memory', "can't allocate memory")
+LOADER_HINT = (
+    'give it one that starts with LoadImageFromFile, by --cfg-options '
+    'test_dataloader.dataset.pipeline=…'
+)
+
+
+@dataclass(frozen=True)
+class PredictedImage:
+    """What a model says of an image file.
+
+    Attributes:
+        image: The file.
+        prediction: Of all its pixels, or of the image.
+        pixels: ``(H, W, 3)`` uint8, RGB, as the file was read.
+        note: What became of the file while it was read, such as of 16-bit pixels; else empty.
+    """
+
+    image: Path
+    prediction: UnlabelledPrediction
+    pixels: np.ndarray
+    note: str = ''
+
+
+@dataclass(frozen=True)
+class UnreadableImage:
+    """A file without a prediction, and why."""
+
+    image: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class LoadedImage:
+    """A file as the model takes it; `data` is of the toolbox's test pipeline."""
+
+    image: Path
+    data: dict
+    pixels: np.ndarray
+    note: str
+
+
+class ImagePredictor:
+    """Predicts image files by the test pipeline of a config, without the steps for labels.
+
+    Args:
+        cfg: As :func:`~mmcalib.runs.load_config.load_config` read it, of either toolbox.
+        checkpoint: Its file, which must fill the model.
+        device: Such as ``'cuda:1'``; a GPU if there is one.
+        workers: Processes that read files.
+
+    Attributes:
+        classes: K names, as the checkpoint has them; numbers if it names none, or not as many.
+        palette: Their RGB colours, None if unknown.
+        meta: The checkpoint's.
+        steps: The transforms that images go through.
+
+    Raises:
+        CheckpointError: If the checkpoint is of another model.
+        FileNotFoundError: If it is not there.
+        ValueError: If it is damaged, the model cannot be built, or the pipeline loads no files.
+    """
+
+    def __init__(
+        self, cfg: Config, checkpoint: str, *, device: str | None = None, workers: int = 0
+    ) -> None:
+        check_checkpoint(checkpoint)
+        loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
+        self.batch_size = loader.get('batch_size') or 1
+        self.workers = workers
+        self.steps = image_steps(loader.get('dataset'))
+        self.device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
+        with quiet_imports(), MODELS.switch_scope_and_registry(cfg.get('default_scope')) as models:
+            try:
+                self._read, self._transform = Compose(self.steps[:1]), Compose(self.steps[1:])
+                preprocessor = cfg.get('data_preprocessor')
+                model = dict(cfg.model)
+                if preprocessor is not None:
+                    model.setdefault('data_preprocessor', preprocessor)
+                self.model: nn.Module = models.build(model)
+            except NOT_BUILT as error:
+                raise ValueError(f'the model or its pipeline cannot be built: {error}') from error
+        content = (
+            CheckpointLoader.load_checkpoint(checkpoint, map_location='cpu')
+            if '://' in checkpoint
+            else load_from_local(checkpoint, map_location='cpu')
+        )
+        load_complete(self.model, content)
+        self.model = revert_sync_batchnorm(self.model).to(self.device).eval()
+        self.meta = content.get('meta') or {}
+        dataset = self.meta.get('dataset_meta') or {}
+        self.classes, self.palette = classes_of(dataset), dataset.get('palette')
+        count = num_classes(self.model)
+        if len(self.classes) != count and count is not None:
+            self.classes, self.palette = [str(k) for k in range(count)], None
+
+    def __call__(self, images: Sequence[Path]) -> Iterator[PredictedImage | UnreadableImage]:
+        """Yield each file's prediction, in their order; images of one size share a batch.
+
+        Raises:
+            ValueError: If the model's output has no confidence, as of the first image.
+        """
+        loader = DataLoader(
+            _Files(images, self.load),
+            batch_size=None,
+            num_workers=self.workers,
+            collate_fn=_unchanged,
+        )
+        self._any = False
+        batch: list[LoadedImage] = []
+        for item in loader:
+            ends = isinstance(item, UnreadableImage) or (batch and _size(item) != _size(batch[0]))
+            if batch and (ends or len(batch) == self.batch_size):
+                yield from self._predict(batch)
+                batch = []
+            if isinstance(item, UnreadableImage):
+                yield item
+            else:
+                batch.append(item)
+        if batch:
+            yield from self._predict(batch)
+
+    def load(self, image: str | Path) -> LoadedImage | UnreadableImage:
+        """Read a file and bring it to the form that the model takes."""
+        image = Path(image)
+        try:
+            reason, note = look_at(image)
+            if reason:
+                return UnreadableImage(image, reason)
+            results = self._read(
+                dict(img_path=str(image), sample_idx=0, seg_fields=[], reduce_zero_label=False)
+            )
+            pixels = as_rgb(results['img'])
+            return LoadedImage(image, self._transform(results), pixels, note)
+        except Exception as error:  # of whatever a decoder or a transform does not take
+            return UnreadableImage(image, f'{type(error).__name__}: {error}')
+
+    def test_step(self, data: dict) -> Sequence:
+        """Return the model's data samples of a batch."""
+        return self.model.test_step(data)
+
+    def _predict(self, batch: list[LoadedImage]) -> Iterator[PredictedImage | UnreadableImage]:
+        data = {key: [item.data[key] for item in batch] for key in ('inputs', 'data_samples')}
+        try:
+            with torch.no_grad(), full_precision():
+                samples = [sample.to_dict() for sample in self.test_step(data)]
+        except RuntimeError as error:
+            if not any(text in str(error) for text in OUT_OF_MEMORY):
+                raise
+            if len(batch) == 1:
+                height, width = batch[0].pixels.shape[:2]
+                size = f'{width} x {height} pixels do not fit into memory'
+                yield UnreadableImage(batch[0].image, f'{size} ({self.device})')
+                return
+            for item in batch:
+                yield from self._predict([item])
+            return
+        for item, sample in zip(batch, samples, strict=True):
+            try:
+                found = read_unlabelled(sample, name=str(item.image))
+            except ValueError as error:
+                if not self._any:  # the model's fault, as likely as not
+                    raise
+                yield UnreadableImage(item.image, str(error))
+                continue
+            self._any = True
+            yield PredictedImage(item.image, found, item.pixels, item.note)
+
+
+def image_steps(dataset: object) -> list[Mapping]:
+    """Return the transforms of a dataset's config that an image without labels goes through.
+
+    Raises:
+        ValueError: If the first does not load an image file.
+    """
+    while isinstance(dataset, Mapping) and 'pipeline' not in dataset:
+        inner = dataset.get('dataset') or dataset.get('datasets')
+        dataset = inner[0] if isinstance(inner, (list, tuple)) and inner else inner
+    pipeline = without_labels(dataset['pipeline']) if isinstance(dataset, Mapping) else []
+    first = type_name(pipeline[0]['type']) if pipeline else 'nothing'
+    if not first.startswith('Load') or not first.endswith('FromFile'):
+        raise ValueError(
+            f"the config's test pipeline starts with {first}, and so predicts no image files but "
+            f'only what its data set makes itself: {LOADER_HINT}'
+        )
+    return pipeline
+
+
+def without_labels(pipeline: Sequence[Mapping]) -> list[Mapping]:
+    """Return the transforms of a test pipeline that have nothing to do with labels."""
+    return [
+        step for step in pipeline if not any(word in type_name(step['type']) for word in OF_LABELS)
+    ]
+
+
+def as_rgb(image: np.ndarray) -> np.ndarray:
+    """Return what a loader read, BGR or grey, as ``(H, W, 3)`` uint8 RGB."""
+    image = np.asarray(image)
+    if image.dtype != np.uint8:
+        low, high = float(image.min()), float(image.max())
+        image = ((image - low) * (255 / max(high - low, 1e-12))).astype(np.uint8)
+    if image.ndim == 2 or image.shape[2] < 3:
+        return np.repeat(image.reshape(*image.shape[:2], -1)[..., :1], 3, axis=2)
+    return cv2.cvtColor(np.ascontiguousarray(image[..., :3]), cv2.COLOR_BGR2RGB)
+
+
+class _Files(Dataset):
+    def __init__(self, images: Sequence[Path], load) -> None:
+        self.images, self.load = images, load
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> LoadedImage | UnreadableImage:
+        if index >= len(self.images):
+            raise IndexError(index)
+        return self.load(self.images[index])
+
+
+def _unchanged(item: object) -> object:
+    return item
+
+
+def _size(item: LoadedImage) -> tuple[int, ...]:
+    return tuple(item.data['inputs'].shape)

@@ -1,0 +1,171 @@
+"""What tools/predict.py does: from images to a folder of predictions, and a page of words."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mmcalib.runs.image_predictor import ImagePredictor, UnreadableImage
+from mmcalib.runs.predict_images import image_prediction, predicted, prepare_prediction
+from mmcalib.runs.prediction_files import (
+    ARRAYS,
+    MASKS,
+    PICTURES,
+    ROWS,
+    SUMMARY,
+    TABLE,
+    PredictionFolder,
+)
+from mmcalib.runs.prediction_scores import FolderScores, Scorer
+from mmcalib.runs.training_fingerprint import comparable
+
+MOST_NAMED = 20
+WRITTEN = (TABLE, MASKS, ROWS, SUMMARY, ARRAYS, PICTURES)
+
+
+@dataclass
+class FolderReport:
+    """How a prediction ended.
+
+    Attributes:
+        scores: Of all images that have been predicted, in earlier calls too.
+        unreadable: The files that have not, and why.
+        segmented: Whether the model segments.
+        before: How many had been predicted by earlier calls.
+        notes: How many files were read with each note, such as grey ones.
+        stopped: Why it ended before the last image, empty if it did not.
+    """
+
+    scores: FolderScores
+    unreadable: list[UnreadableImage]
+    segmented: bool
+    before: int
+    notes: dict[str, int] = field(default_factory=dict)
+    stopped: str = ''
+
+
+def predict_to_folder(
+    config: str,
+    checkpoint: str,
+    images: list[str],
+    out: str,
+    *,
+    arrays: bool = True,
+    pictures: bool = True,
+    overwrite: bool = False,
+    **options,
+) -> FolderReport:
+    """Predict image files into a folder, going on where an earlier call has stopped.
+
+    Args:
+        config, checkpoint, images: As of :func:`~mmcalib.runs.predict_images.predict`.
+        out: The folder.
+        arrays, pictures, overwrite: As of :class:`~mmcalib.runs.prediction_files.PredictionFolder`.
+        options: The others of :func:`~mmcalib.runs.predict_images.predict`.
+
+    Raises:
+        OSError: If a file that is named is not there, or nothing can be written.
+        ValueError: For what does not fit together; if no file can be read.
+    """
+    predictor, scorer, files = prepare_prediction(config, checkpoint, images, **options)
+    settings = settings_of(predictor, scorer, checkpoint)
+    folder = PredictionFolder(out, settings, arrays=arrays, pictures=pictures, overwrite=overwrite)
+    left, before, stopped = folder.left(files), len(folder.rows), ''
+    unreadable: list[UnreadableImage] = []
+    try:
+        for item in predicted(predictor, left, show_progress=True):
+            if isinstance(item, UnreadableImage):
+                unreadable.append(item)
+                continue
+            prediction = image_prediction(item, scorer.image(item), pixels=True)
+            folder.write(
+                prediction,
+                threshold=scorer.threshold,
+                classes=predictor.classes,
+                palette=predictor.palette,
+            )
+    except OSError as error:
+        stopped = f'{error.strerror or error}: nothing more can be written to {out}.'
+    except KeyboardInterrupt:
+        stopped = 'Stopped.'
+    if not folder.rows and unreadable and not stopped:
+        first = unreadable[0]
+        raise ValueError(
+            f'none of the {len(unreadable)} files can be read; {first.image}: {first.reason}'
+        )
+    rows = folder.scores()
+    report = FolderReport(
+        scorer.folder(rows), unreadable, any(row.label is None for row in rows), before
+    )
+    for row in rows:
+        if row.note:
+            report.notes[row.note] = report.notes.get(row.note, 0) + 1
+    try:
+        folder.close(report.scores, unreadable)
+    except OSError as error:
+        stopped = stopped or f'{error.strerror or error}: {TABLE} cannot be written.'
+    if stopped:
+        missing = len(left) - (len(rows) - before) - len(unreadable)
+        report.stopped = (
+            f'{stopped} {len(rows):,} images are finished, {missing:,} are not: the same command '
+            'goes on.'
+        )
+    return report
+
+
+def settings_of(predictor: ImagePredictor, scorer: Scorer, checkpoint: str) -> dict:
+    """Return what predictions depend on, for a folder that is to hold those of one kind."""
+    validation = scorer.validation
+    return {
+        'checkpoint': hashlib.sha256(Path(checkpoint).read_bytes()).hexdigest()
+        if '://' not in checkpoint
+        else checkpoint,
+        'pipeline': comparable(predictor.steps),
+        'threshold': scorer.threshold,
+        'validation': validation and hashlib.sha256(validation.file.read_bytes()).hexdigest(),
+        'probability': validation and validation.accuracy.coverage,
+    }
+
+
+def report_in_words(report: FolderReport, out: str) -> str:
+    """Return what a prediction has found, for people."""
+    scores, lines = report.scores, []
+    if not scores.num_images:
+        return 'No image has been predicted.'
+    earlier = f' ({report.before:,} of them before)' if report.before else ''
+    what = 'of the pixels' if report.segmented else 'of them'
+    images = f'{scores.num_images:,} image{"s" * (scores.num_images != 1)}{earlier}'
+    lines.append(
+        f'{images}: mean confidence {100 * scores.confidence:.1f} %, '
+        f'{100 * scores.kept:.1f} % {what} above {scores.threshold:.6g}'
+    )
+    if not math.isnan(scores.expected_accuracy):
+        low, high = (100 * end for end in scores.accuracy_interval)
+        lines.append(
+            f'expected accuracy {100 * scores.expected_accuracy:.1f} %, between {low:.1f} and '
+            f'{high:.1f} %, if they are like the {scores.validation_images:,} images of the '
+            'validation'
+        )
+    bound = scores.bound
+    if bound:
+        lines.append(
+            f'keep what is above {bound.threshold:.6g}: on average over such images at most '
+            f'{100 * bound.risk:g} % of it is wrong, as {100 * bound.probability:g} % of '
+            f'validations prove rightly; in this one {100 * bound.found_risk:.1f} % of it was, and '
+            f'{100 * bound.coverage:.1f} % {what} were kept'
+        )
+    lines += [f'{_files(count)}: {note}' for note, count in sorted(report.notes.items())]
+    if report.unreadable:
+        lines.append(f'{_files(len(report.unreadable))} without a prediction:')
+        lines += [f'  {item.image}: {item.reason}' for item in report.unreadable[:MOST_NAMED]]
+        if len(report.unreadable) > MOST_NAMED:
+            lines.append('  … all of them are in summary.json')
+    there = [name for name in WRITTEN if Path(out, name).exists()]
+    lines.append(f'{out}: {", ".join(there)}')
+    return '\n'.join(lines)
+
+
+def _files(count: int) -> str:
+    return f'{count:,} file{"s" * (count != 1)}'

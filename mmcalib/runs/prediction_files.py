@@ -1,0 +1,252 @@
+"""The folder that predictions of images are written to, one after the other, and taken up again."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from mmcalib.runs.image_predictor import UnreadableImage
+from mmcalib.runs.predict_images import ImagePrediction
+from mmcalib.runs.prediction_scores import FolderScores, ImageScores, Mask
+from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
+from mmcalib.work_dir_files import whole_file
+
+ROWS = 'predictions.jsonl'
+TABLE = 'predictions.csv'
+MASKS = 'masks.csv'
+SUMMARY = 'summary.json'
+SETTINGS = 'settings.json'
+ARRAYS, PICTURES = 'arrays', 'pictures'
+MOST_MASKS = 20  # in the legend of a picture
+
+
+class PredictionFolder:
+    """Writes predictions so that what is finished stays, whatever happens to the rest.
+
+    An image's array and picture come first, and last its line of ``predictions.jsonl``; a line that
+    was cut off is one that is not there. The tables and ``summary.json`` are made of the lines.
+
+    Args:
+        folder: To write to; what it holds is taken up again.
+        settings: What the predictions depend on, for JSON.
+        arrays: Whether to write an ``.npz`` file for each image.
+        pictures: Whether to write a ``.png`` file for each.
+        overwrite: Begin anew in a folder that has predictions.
+
+    Attributes:
+        rows: The lines, each with the scores of an image and the names of its files.
+
+    Raises:
+        OSError: If nothing can be written there.
+        ValueError: If it holds predictions of other settings, or files that are none of ours.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        settings: Mapping,
+        *,
+        arrays: bool = True,
+        pictures: bool = True,
+        overwrite: bool = False,
+    ) -> None:
+        self.folder, self.arrays, self.pictures = Path(folder), arrays, pictures
+        if self.folder.is_file():
+            raise ValueError(f'--out {folder} is a file: name a folder')
+        self.rows: list[dict] = []
+        if overwrite:
+            for name in (SETTINGS, ROWS):
+                (self.folder / name).unlink(missing_ok=True)
+        self._take_up(json.loads(json.dumps(settings)))
+        self._names = {row['files'] for row in self.rows}
+        self._done = {os.path.abspath(row['image']) for row in self.rows}
+
+    def left(self, images: Sequence[Path]) -> list[Path]:
+        """Return the files that have no line yet, and see to the names of theirs."""
+        parents = [os.path.dirname(os.path.abspath(image)) for image in images]
+        self._root = os.path.commonpath(parents) if parents else ''
+        return [image for image in images if os.path.abspath(image) not in self._done]
+
+    def write(
+        self,
+        prediction: ImagePrediction,
+        *,
+        threshold: float,
+        classes: Sequence[str],
+        palette: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        """Write the files of an image, and its line.
+
+        Raises:
+            OSError: If there is no room; what was there before is as it was.
+        """
+        scores = prediction.scores
+        name = self._name(scores.image)
+        if self.arrays:
+            arrays = {
+                'predicted': _narrow(prediction.predicted),
+                'confidence': prediction.confidence,
+            }
+            if prediction.probabilities is not None:
+                arrays['probabilities'] = prediction.probabilities
+            with whole_file(self.folder / ARRAYS / f'{name}.npz') as path:
+                np.savez_compressed(path, **arrays)
+        if self.pictures:
+            captions = captions_of(scores, threshold)
+            if prediction.probabilities is None:
+                masks = sorted(scores.masks, key=lambda mask: -mask.pixels)[:MOST_MASKS]
+                picture = draw_segmentation(
+                    prediction.pixels,
+                    prediction.predicted,
+                    prediction.confidence,
+                    threshold=threshold,
+                    classes=classes,
+                    palette=palette,
+                    captions=captions,
+                    scores=[(mask.label, f'{100 * mask.score:.1f} %') for mask in masks],
+                )
+            else:
+                picture = draw_classification(
+                    prediction.pixels,
+                    prediction.probabilities,
+                    classes=classes,
+                    captions=captions,
+                )
+            with whole_file(self.folder / PICTURES / f'{name}.png') as path:
+                picture.save(path)
+        row = {**_without_nan(asdict(scores)), 'files': name}
+        self._append(row)
+        self.rows.append(row)
+        self._names.add(name)
+        self._done.add(os.path.abspath(scores.image))
+
+    def scores(self) -> list[ImageScores]:
+        """Return the scores of all images that have a line."""
+        return [_scores_of(row) for row in self.rows]
+
+    def close(self, scores: FolderScores, unreadable: Sequence[UnreadableImage]) -> None:
+        """Write the tables, and the summary with what could not be read."""
+        with whole_file(self.folder / TABLE) as path, path.open('w', newline='') as file:
+            _write_table(file, [_flat(row) for row in self.rows])
+        if any(row['masks'] for row in self.rows):
+            masks = [{'image': r['image'], **mask} for r in self.rows for mask in r['masks']]
+            with whole_file(self.folder / MASKS) as path, path.open('w', newline='') as file:
+                _write_table(file, masks)
+        summary = {
+            **_without_nan(asdict(scores)),
+            'unreadable': [{'image': str(u.image), 'reason': u.reason} for u in unreadable],
+        }
+        with whole_file(self.folder / SUMMARY) as path:
+            path.write_text(json.dumps(summary, indent=2) + '\n', encoding='utf-8')
+
+    def _take_up(self, settings: dict) -> None:
+        """Read the lines that are there, or begin with the settings."""
+        file, rows = self.folder / SETTINGS, self.folder / ROWS
+        if not file.is_file():
+            if rows.is_file():
+                raise ValueError(f'{rows} is of something else, as {SETTINGS} is not beside it')
+            with whole_file(file) as path:
+                path.write_text(json.dumps(settings, indent=2) + '\n', encoding='utf-8')
+            return
+        try:
+            before = json.loads(file.read_text(encoding='utf-8'))
+        except json.JSONDecodeError as error:
+            raise ValueError(f'{file} cannot be read: {error}. --overwrite begins anew') from error
+        for key in settings:
+            if before.get(key) != settings[key]:
+                raise ValueError(
+                    f'{self.folder} has predictions of another {key}, {before.get(key)} rather '
+                    f'than {settings[key]}: name another folder, or --overwrite begins anew'
+                )
+        text = rows.read_text(encoding='utf-8') if rows.is_file() else ''
+        whole, _, torn = text.rpartition('\n')
+        self.rows = [json.loads(line) for line in whole.splitlines()]
+        if torn:
+            with whole_file(rows) as path:
+                path.write_text(whole + '\n' if whole else '', encoding='utf-8')
+
+    def _append(self, row: dict) -> None:
+        line, written = json.dumps(row, ensure_ascii=False).encode() + b'\n', 0
+        with (self.folder / ROWS).open('ab', buffering=0) as file:
+            size = file.tell()
+            try:
+                while written < len(line):
+                    written += file.write(line[written:])
+            except OSError:
+                file.truncate(size)
+                raise
+
+    def _name(self, image: str) -> str:
+        """Return what the files of an image are called: its path below what all have in common."""
+        name = Path(os.path.relpath(os.path.abspath(image), self._root)).as_posix()
+        number, free = 1, name
+        while free in self._names:  # by an image of an earlier call, from another folder
+            number += 1
+            free = f'{name}-{number}'
+        return free
+
+
+def captions_of(scores: ImageScores, threshold: float) -> list[str]:
+    """Return the lines below the picture of an image."""
+    where, sure = Path(scores.image).name, f'{100 * scores.confidence:.1f} %'
+    if scores.label is None:
+        kept = f'{100 * scores.kept:.1f} % of the pixels above {threshold:.6g}'
+        lines = [f'{where}: mean confidence {sure}, {kept}']
+    else:
+        side = 'above' if scores.kept else 'not above'
+        lines = [f'{where}: {scores.name}, {sure}, {side} {threshold:.6g}']
+    if not math.isnan(scores.expected_accuracy):
+        lines.append(f'expected accuracy {100 * scores.expected_accuracy:.1f} %')
+        low, high = (100 * end for end in scores.accuracy_interval)
+        if not math.isnan(low):
+            lines[-1] += f', between {low:.1f} and {high:.1f} %'
+    if scores.note:
+        lines.append(f'the file: {scores.note}')
+    return lines
+
+
+def _scores_of(row: Mapping) -> ImageScores:
+    values = {key: math.nan if value is None else value for key, value in row.items()}
+    values.pop('files')
+    values['label'], values['name'] = row['label'], row['name']
+    values['masks'] = tuple(Mask(**mask) for mask in row['masks'])
+    values['accuracy_interval'] = tuple(
+        math.nan if end is None else end for end in row['accuracy_interval']
+    )
+    return ImageScores(**values)
+
+
+def _flat(row: Mapping) -> dict:
+    """Return the row of the table of images, in which a segmentor has no class and no masks."""
+    low, high = row['accuracy_interval']
+    found = {key: row[key] for key in ('image', 'label', 'name', 'confidence', 'kept')}
+    found |= {'expected_accuracy': row['expected_accuracy'], 'accuracy_low': low}
+    return found | {'accuracy_high': high, 'note': row['note'], 'files': row['files']}
+
+
+def _write_table(file, rows: Sequence[Mapping]) -> None:
+    if rows:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _narrow(classes: np.ndarray) -> np.ndarray:
+    """Return classes in the fewest bytes that hold them."""
+    return classes.astype(np.min_scalar_type(int(classes.max(initial=0))))
+
+
+def _without_nan(values: object) -> object:
+    """Return values for JSON, which has no NaN."""
+    if isinstance(values, dict):
+        return {key: _without_nan(value) for key, value in values.items()}
+    if isinstance(values, (list, tuple)):
+        return [_without_nan(value) for value in values]
+    return None if isinstance(values, float) and math.isnan(values) else values

@@ -1,0 +1,151 @@
+"""What a validation proves of predictions without labels, if it was of the same model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmcalib.hooks.checkpoint_meta_hook import TRAINED
+from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.risk_threshold import RiskThreshold, threshold_at_risk
+from mmcalib.metrics.saved_statistics import CalibrationStatistics
+from mmcalib.runs.image_predictor import without_labels
+from mmcalib.runs.results_writer import describe_calibration
+from mmcalib.runs.training_fingerprint import comparable, digest
+from mmcalib.work_dir_files import RESULTS, STATISTICS, of_split
+
+TEST_AGAIN = 'test again with tools/test.py CONFIG CHECKPOINT --split val --work-dir DIR'
+
+
+@dataclass(frozen=True)
+class ValidationEvidence:
+    """What a validation with labels says of images without.
+
+    Attributes:
+        file: The statistics that it was read from.
+        num_images: How many images there were.
+        accuracy: What to expect of others.
+        bound: The threshold for a risk; None if no risk was asked for.
+    """
+
+    file: Path
+    num_images: int
+    accuracy: ExpectedAccuracy
+    bound: RiskThreshold | None = None
+
+
+def read_validation(
+    path: str | Path,
+    checkpoint: str,
+    meta: Mapping,
+    pipeline: Sequence[Mapping],
+    *,
+    risk: float | None = None,
+    probability: float = 0.95,
+) -> ValidationEvidence:
+    """Read what a test with labels has left in a work dir.
+
+    Args:
+        path: The work dir, of whose tests that of the validation split is taken if there is one; or
+            the ``.npz`` file of one.
+        checkpoint: What predicts now.
+        meta: Of this checkpoint.
+        pipeline: The steps that images go through now.
+        risk: What share of the predictions that are kept may be wrong.
+        probability: Of the bound on it, and of the intervals of accuracies.
+
+    Raises:
+        FileNotFoundError: If no test has left anything.
+        ValueError: If it was of another checkpoint or pipeline, or lacks what is needed; if no
+            threshold is proven for the risk.
+    """
+    file = _statistics_file(Path(path))
+    _check_same_model(file, checkpoint, meta, pipeline)
+    statistics = CalibrationStatistics.load(file)
+    cells = statistics.image_cells
+    if cells is None:
+        why = (
+            f'it was measured by the protocol {statistics.protocol!r}, which leaves out pixels by '
+            'their labels'
+            if statistics.protocol not in ('pooled', 'image')
+            else 'an older version measured it, or it is a .json file'
+        )
+        raise ValueError(f'{file} does not tell images apart: {why}. {TEST_AGAIN}')
+    accuracy = ExpectedAccuracy(cells, coverage=probability)
+    bound = None
+    if risk is not None:
+        bound = threshold_at_risk(cells, risk, probability=probability)
+        if bound is None:
+            raise ValueError(
+                f'the {len(cells):,} images of {file} prove for no threshold that at most '
+                f'{100 * risk:g} % of what it keeps is wrong, with a probability of '
+                f'{100 * probability:g} %: allow a larger risk, or validate on more images'
+            )
+    return ValidationEvidence(file, len(cells), accuracy, bound)
+
+
+def _statistics_file(path: Path) -> Path:
+    if path.is_file():
+        return path
+    for name in (of_split(STATISTICS, 'val'), STATISTICS):
+        if (path / name).is_file():
+            return path / name
+    raise FileNotFoundError(f'no test has left {STATISTICS} in {str(path)!r}: {TEST_AGAIN}')
+
+
+def _check_same_model(
+    file: Path, checkpoint: str, meta: Mapping, pipeline: Sequence[Mapping]
+) -> None:
+    """Raise a ValueError if the results beside statistics are of another model or pipeline."""
+    split = 'val' if file.stem.endswith('_val') else 'test'
+    results = file.with_name(of_split(RESULTS, split))
+    if not results.is_file():
+        raise FileNotFoundError(
+            f'{results} is not there, which says what {file.name} was measured of: {TEST_AGAIN}'
+        )
+    try:
+        tested = json.loads(results.read_text(encoding='utf-8'))
+        name = tested['checkpoint']
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f'{results} holds no results of a test: {error!r}') from error
+    problem = _difference(tested, name, checkpoint, meta)
+    if problem:
+        raise ValueError(f'{file} is of {name}, and not of {checkpoint}: {problem}. {TEST_AGAIN}')
+    evaluated = tested.get('evaluation') or {}
+    if evaluated.get('tta'):
+        raise ValueError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')
+    steps = evaluated.get('pipeline') or []
+    if steps and without_labels(steps[0]) != comparable(list(pipeline)):
+        raise ValueError(
+            f'{file} was measured by another test pipeline, {without_labels(steps[0])}, than '
+            f'images go through now, {comparable(list(pipeline))}: {TEST_AGAIN}'
+        )
+
+
+def _difference(tested: Mapping, name: str, checkpoint: str, meta: Mapping) -> str:
+    """Return in what a tested checkpoint differs from another, nothing if it may be the same."""
+    if os.path.realpath(name) == os.path.realpath(checkpoint):
+        return ''
+    trained = meta.get(TRAINED)
+    here = {
+        'seed': meta.get('seed'),
+        'epoch': meta.get('epoch'),
+        'training': digest(comparable(trained)) if isinstance(trained, Mapping) else None,
+    }
+    there = {
+        'seed': tested.get('seed'),
+        'epoch': (tested.get('training') or {}).get('epoch'),
+        'training': (tested.get('trained') or {}).get('digest'),
+    }
+    known = [key for key in here if here[key] is not None and there[key] is not None]
+    for key in known:
+        if here[key] != there[key]:
+            return f'the {key} was {there[key]}, not {here[key]}'
+    if comparable(describe_calibration(meta)) != tested.get('calibration'):
+        return 'one of the two was calibrated after its training, or otherwise'
+    if not known and os.path.basename(name) != os.path.basename(checkpoint):
+        return 'neither says how it was trained'
+    return ''

@@ -1,0 +1,157 @@
+"""A prediction without labels as a picture: what was predicted, how surely, and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+from matplotlib import font_manager
+from PIL import Image, ImageDraw, ImageFont
+
+from mmcalib.visualization.confidence_map import class_colours, confidence_scale
+
+# Of an image on the picture, in pixels.
+LARGEST, SMALLEST = 420, 160
+GAP, LINE, BAR = 12, 20, 150
+WHITE, BLACK, GREY = (255, 255, 255), (0, 0, 0), (90, 90, 90)
+MOST_CLASSES = 5
+
+
+def draw_segmentation(
+    image: np.ndarray,
+    predicted: np.ndarray,
+    confidence: np.ndarray,
+    *,
+    threshold: float,
+    classes: Sequence[str],
+    palette: Sequence[Sequence[int]] | None = None,
+    captions: Sequence[str] = (),
+    scores: Sequence[tuple[int, str]] = (),
+) -> Image.Image:
+    """Draw an image, its predicted classes, their confidence, and what a threshold keeps of them.
+
+    The scale of confidence is always 0 to 100 %, dark where the network is sure.
+
+    Args:
+        image: ``(h, w, 3)`` uint8, RGB.
+        predicted: ``(H, W)`` classes.
+        confidence: ``(H, W)``, in [0, 1].
+        threshold: What is not above it is white in the last panel.
+        classes: K names.
+        palette: K RGB colours; those of matplotlib if None.
+        captions: Lines below the panels.
+        scores: Classes and what the legend says of them.
+    """
+    size = _size(predicted.shape)
+    colours = class_colours(classes, palette)
+    rows, columns = (
+        (np.arange(new) * old // new) for new, old in zip(size[::-1], predicted.shape, strict=True)
+    )
+    predicted, confidence = (plane[rows[:, None], columns] for plane in (predicted, confidence))
+    scale = confidence_scale()
+    kept = np.where((confidence > threshold)[..., None], colours[predicted], WHITE)
+    panels = {
+        'image': np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BOX)),
+        'prediction': colours[predicted],
+        'confidence (%)': scale[(confidence.astype(np.float32) * 255).round().astype(np.uint8)],
+        f'kept: above {threshold:.6g}': kept,
+    }
+    legend = [(colours[k], f'{classes[k]} {text}'.strip()) for k, text in scores]
+    width = len(panels) * (size[0] + GAP) + GAP
+    width = max([width, *(_width(line) + 2 * GAP for line in captions)])
+    column = max([_width(text) + 32 for _, text in legend], default=1)
+    per_line = max(1, (width - GAP) // column)
+    lines = -(-len(legend) // per_line)
+    height = LINE + size[1] + LINE * (1 + len(captions) + lines) + 2 * GAP
+    picture = Image.new('RGB', (width, height), WHITE)
+    draw = ImageDraw.Draw(picture)
+    for number, (name, pixels) in enumerate(panels.items()):
+        x = GAP + number * (size[0] + GAP)
+        _write(draw, (x, GAP // 2), name, GREY)
+        picture.paste(Image.fromarray(pixels.astype(np.uint8)), (x, GAP // 2 + LINE))
+        draw.rectangle(
+            (x - 1, GAP // 2 + LINE - 1, x + size[0], GAP // 2 + LINE + size[1]), outline=GREY
+        )
+        if name.startswith('confidence'):
+            _draw_scale(picture, x, GAP + LINE + size[1], size[0])
+    y = GAP + size[1] + 2 * LINE
+    for line in captions:
+        _write(draw, (GAP, y), line)
+        y += LINE
+    for number, (colour, text) in enumerate(legend):
+        x, line = GAP + column * (number % per_line), y + LINE * (number // per_line)
+        draw.rectangle((x, line + 3, x + 16, line + 14), fill=tuple(map(int, colour)), outline=GREY)
+        _write(draw, (x + 22, line), text)
+    return picture
+
+
+def draw_classification(
+    image: np.ndarray,
+    probabilities: np.ndarray,
+    *,
+    classes: Sequence[str],
+    captions: Sequence[str] = (),
+) -> Image.Image:
+    """Draw an image beside bars of its most probable classes.
+
+    Args:
+        image: ``(h, w, 3)`` uint8, RGB.
+        probabilities: ``(K,)``.
+        classes: K names.
+        captions: Lines below.
+    """
+    size = _size(image.shape[:2])
+    method = Image.Resampling.NEAREST if size[0] > image.shape[1] else Image.Resampling.BOX
+    first = np.argsort(-probabilities, kind='stable')[:MOST_CLASSES]
+    names = max(_width(classes[k]) for k in first)
+    beside = 2 * GAP + size[0]
+    width = beside + names + BAR + 90
+    width = max([width, *(_width(line) + 2 * GAP for line in captions)])
+    height = max(size[1], LINE * len(first)) + LINE * len(captions) + 3 * GAP
+    picture = Image.new('RGB', (width, height), WHITE)
+    draw = ImageDraw.Draw(picture)
+    picture.paste(Image.fromarray(image).resize(size, method), (GAP, GAP))
+    scale = confidence_scale()
+    for number, k in enumerate(first):
+        y, share = GAP + LINE * number, float(probabilities[k])
+        _write(draw, (beside, y), classes[k])
+        x = beside + names + GAP
+        colour = tuple(map(int, scale[round(255 * min(share, 1))]))
+        draw.rectangle((x, y + 3, x + BAR, y + 14), outline=GREY)
+        draw.rectangle((x, y + 3, x + round(BAR * share), y + 14), fill=colour, outline=GREY)
+        _write(draw, (x + BAR + 6, y), f'{100 * share:.1f} %')
+    for number, line in enumerate(captions):
+        _write(draw, (GAP, height - GAP - LINE * (len(captions) - number)), line)
+    return picture
+
+
+def _size(shape: tuple[int, int]) -> tuple[int, int]:
+    """Return width and height on the picture of what is so high and wide."""
+    largest = max(shape)
+    factor = min(1, LARGEST / largest) if largest > SMALLEST else SMALLEST / largest
+    return max(1, round(factor * shape[1])), max(1, round(factor * shape[0]))
+
+
+def _draw_scale(picture: Image.Image, x: int, y: int, width: int) -> None:
+    width -= _width('100') + 6
+    colours = confidence_scale()[np.arange(width) * 255 // max(width - 1, 1)]
+    start = x + _width('0') + 4
+    width -= start - x
+    picture.paste(Image.fromarray(np.repeat(colours[None, :width], 10, axis=0)), (start, y + 2))
+    draw = ImageDraw.Draw(picture)
+    _write(draw, (x, y - 2), '0')
+    _write(draw, (start + width + 4, y - 2), '100')
+
+
+@cache
+def _font() -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(font_manager.findfont('DejaVu Sans'), 13)
+
+
+def _width(text: str) -> int:
+    return int(_font().getlength(text)) + 1
+
+
+def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, colour=BLACK) -> None:
+    draw.text(place, text, font=_font(), fill=colour)

@@ -1,0 +1,399 @@
+"""Predictions of image files: against plain loops, in files and without, and taken up again."""
+
+import csv
+import errno
+import json
+import math
+import resource
+import signal
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from commands import call_here
+from file_models import CLASSIFIER, SEGMENTOR, write_model
+from tiny_models import classifier, fcn_head, segmentor
+
+import mmcalib
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.image_cells import count_in_cells
+from mmcalib.metrics.risk_threshold import threshold_at_risk
+from mmcalib.runs import prediction_files
+from mmcalib.runs.image_predictor import ImagePredictor
+from mmcalib.runs.predict_to_folder import predict_to_folder, report_in_words
+
+SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
+
+
+@pytest.fixture(scope='module')
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp('photos')
+    rng = np.random.default_rng(0)
+    for number, size in enumerate(SIZES):
+        pixels = rng.integers(0, 256, (*(extent // 2 for extent in size), 3), dtype=np.uint8)
+        cv2.imwrite(str(folder / f'{number}.png'), cv2.resize(pixels, size[::-1]))
+    return folder
+
+
+@pytest.fixture
+def segmenting(tmp_path):
+    return write_model(tmp_path, SEGMENTOR, segmentor(fcn_head()))
+
+
+@pytest.fixture
+def classifying(tmp_path):
+    return write_model(tmp_path, CLASSIFIER, classifier(CLASSIFIER['model']['head']))
+
+
+def normalised(path, size=None):
+    image = cv2.imread(str(path))
+    if size is not None:
+        image = cv2.resize(image, size)
+    return torch.from_numpy((image[..., ::-1].astype(np.float32) - 120) / 60).permute(2, 0, 1)[None]
+
+
+def resized(height, width):
+    factor = min(20 / max(height, width), 16 / min(height, width))
+    return int(width * factor + 0.5), int(height * factor + 0.5)
+
+
+def test_a_segmentors_maps_are_the_softmax_of_its_logits(photos, segmenting):
+    model = segmentor(fcn_head())
+    found = mmcalib.predict(*segmenting, photos, threshold=0.6)
+    assert [image.scores.image for image in found.images] == [
+        str(photos / f'{n}.png') for n in range(5)
+    ]
+    for image, size in zip(found.images, SIZES, strict=True):
+        inputs = normalised(image.scores.image, resized(*size))
+        with torch.no_grad():
+            logits = model.encode_decode(inputs, [dict(img_shape=inputs.shape[2:])])
+        logits = torch.nn.functional.interpolate(logits, size, mode='bilinear')[0]
+        conf, predicted = logits.softmax(0).max(0)
+        assert np.array_equal(image.predicted, predicted)
+        np.testing.assert_allclose(image.confidence, conf, atol=1e-5)
+        scores = image.scores
+        assert scores.confidence == pytest.approx(conf.mean().item(), abs=1e-5)
+        assert scores.kept == pytest.approx((conf > 0.6).double().mean().item(), abs=1e-9)
+        assert math.isnan(scores.expected_accuracy) and scores.label is None
+        assert [mask.label for mask in scores.masks] == predicted.unique().tolist()
+        for mask in scores.masks:
+            inside = predicted == mask.label
+            assert (mask.name, mask.pixels) == (f'class {mask.label}', inside.sum())
+            assert mask.score == pytest.approx(conf[inside].mean().item(), abs=1e-5)
+            assert mask.share == pytest.approx(inside.double().mean().item())
+    mean = np.mean([image.scores.confidence for image in found.images])
+    assert found.scores.confidence == pytest.approx(mean)
+    assert (found.scores.num_images, found.scores.threshold) == (5, 0.6)
+
+
+def test_a_binary_segmentors_confidence_is_that_of_what_its_threshold_predicts(photos, tmp_path):
+    head = fcn_head(2, out_channels=1, threshold=0.3)
+    config = dict(SEGMENTOR, model=dict(SEGMENTOR['model'], decode_head=head))
+    (image, *_) = mmcalib.predict(*write_model(tmp_path, config, segmentor(head)), photos).images
+    low = np.where(image.predicted == 1, image.confidence, 1 - image.confidence)
+    assert set(np.unique(image.predicted)) == {0, 1}
+    assert np.array_equal(image.predicted == 1, low > 0.3)
+
+
+def test_a_classifiers_probabilities_are_the_softmax_of_its_logits(photos, classifying):
+    model = classifier(CLASSIFIER['model']['head'])
+    for image in mmcalib.predict(*classifying, [photos], threshold=0.5).images:
+        with torch.no_grad():
+            probs = model(normalised(image.scores.image), mode='tensor').softmax(1)[0]
+        np.testing.assert_allclose(image.probabilities, probs, atol=1e-5)
+        assert image.predicted == image.scores.label == probs.argmax()
+        assert image.scores.name == f'class {probs.argmax()}'
+        assert image.confidence == pytest.approx(probs.max().item(), abs=1e-5)
+        assert image.scores.kept == float(probs.max() > 0.5)
+        assert image.scores.masks == ()
+
+
+def with_broken_files(photos, folder):
+    good = sorted(photos.iterdir())
+    for name in ('cut.png', 'text.png'):
+        content = good[0].read_bytes()[:200] if name == 'cut.png' else b'hello'
+        (folder / name).write_bytes(content)
+    return [good[0], folder / 'cut.png', good[1], folder / 'text.png', *good[2:]]
+
+
+def test_broken_files_are_named_and_lose_nothing(photos, segmenting, tmp_path):
+    expected = mmcalib.predict(*segmenting, photos)
+    found = mmcalib.predict(*segmenting, with_broken_files(photos, tmp_path))
+    assert [item.image.name for item in found.unreadable] == ['cut.png', 'text.png']
+    for one, other in zip(found.images, expected.images, strict=True):
+        assert one.scores.image == other.scores.image
+        np.testing.assert_allclose(one.confidence, other.confidence, atol=1e-6)
+    nothing = mmcalib.predict(*segmenting, [tmp_path / 'cut.png'])
+    assert nothing.images == [] and math.isnan(nothing.scores.confidence)
+
+
+def test_images_that_do_not_fit_or_break_the_model_lose_no_others(photos, segmenting, monkeypatch):
+    step, sizes = ImagePredictor.test_step, []
+
+    def limited(self, data):
+        sizes.append(len(data['inputs']))
+        if len(data['inputs']) > 1 or data['inputs'][0].shape[1] > data['inputs'][0].shape[2]:
+            raise torch.cuda.OutOfMemoryError('CUDA out of memory. Tried to allocate')
+        samples = step(self, data)
+        if samples[0].img_path.endswith('2.png'):
+            samples[0].seg_logits.data[:] = float('nan')
+        return samples
+
+    monkeypatch.setattr(ImagePredictor, 'test_step', limited)
+    found = mmcalib.predict(*segmenting, photos)
+    assert [image.scores.image[-5:] for image in found.images] == ['0.png', '1.png', '4.png']
+    broken, large = found.unreadable
+    assert 'seg_logits of' in broken.reason and 'NaN' in broken.reason
+    assert large.image.name == '3.png'
+    assert large.reason == '20 x 30 pixels do not fit into memory (cpu)'
+    assert sizes == [2, 1, 1, 1, 1, 1]
+
+    def wrong(self, data):
+        raise RuntimeError('another error')
+
+    monkeypatch.setattr(ImagePredictor, 'test_step', wrong)
+    with pytest.raises(RuntimeError, match='another error'):
+        mmcalib.predict(*segmenting, photos)
+
+
+def test_files_hold_what_python_returns(photos, segmenting, tmp_path):
+    expected = mmcalib.predict(*segmenting, photos, threshold=0.6).images
+    out = tmp_path / 'out'
+    report = predict_to_folder(*segmenting, [photos], out, threshold=0.6)
+    rows = [json.loads(line) for line in (out / 'predictions.jsonl').open()]
+    table = list(csv.DictReader((out / 'predictions.csv').open()))
+    masks = list(csv.DictReader((out / 'masks.csv').open()))
+    for image, row, line in zip(expected, rows, table, strict=True):
+        assert row['image'] == line['image'] == image.scores.image
+        assert (
+            row['confidence'] == float(line['confidence']) == pytest.approx(image.scores.confidence)
+        )
+        assert [mask['score'] for mask in row['masks']] == [
+            float(mask['score']) for mask in masks if mask['image'] == row['image']
+        ]
+        with np.load(out / 'arrays' / f'{row["files"]}.npz') as arrays:
+            assert arrays['predicted'].dtype == np.uint8
+            assert np.array_equal(arrays['predicted'], image.predicted)
+            np.testing.assert_allclose(arrays['confidence'], image.confidence, atol=1e-6)
+        assert cv2.imread(str(out / 'pictures' / f'{row["files"]}.png')) is not None
+    assert json.loads((out / 'summary.json').read_text())['kept'] == report.scores.kept
+    text = report_in_words(report, out)
+    assert text.startswith('5 images: mean confidence ')
+    names = 'predictions.csv, masks.csv, predictions.jsonl, summary.json, arrays, pictures'
+    assert text.endswith(f'\n{out}: {names}')
+
+
+def test_what_a_full_disk_leaves_is_taken_up_again(photos, classifying, tmp_path, monkeypatch):
+    whole, out = tmp_path / 'whole', tmp_path / 'out'
+    predict_to_folder(*classifying, [photos], whole)
+    save, count = np.savez_compressed, [0]
+
+    def full(path, **arrays):
+        count[0] += 1
+        if count[0] > 2:
+            path.write_bytes(b'PK')
+            raise OSError(errno.ENOSPC, 'No space left on device')
+        save(path, **arrays)
+
+    monkeypatch.setattr(prediction_files.np, 'savez_compressed', full)
+    report = predict_to_folder(*classifying, [photos], out)
+    assert report.stopped == (
+        f'No space left on device: nothing more can be written to {out}. 2 images are finished, '
+        '3 are not: the same command goes on.'
+    )
+    assert sorted(p.name for p in (out / 'arrays').iterdir()) == ['0.png.npz', '1.png.npz']
+    monkeypatch.undo()
+    rows = out / 'predictions.jsonl'
+    rows.write_text(rows.read_text() + '{"image": "cut o')  # as a process killed here leaves it
+    report = predict_to_folder(*classifying, [photos], out)
+    assert (report.before, report.scores.num_images, report.stopped) == (2, 5, '')
+    for name in ('predictions.jsonl', 'summary.json', 'predictions.csv'):
+        one, other = ((folder / name).read_text() for folder in (out, whole))
+        assert one == other
+    again = predict_to_folder(*classifying, [photos], out)
+    assert (again.before, str(again.scores)) == (5, str(report.scores))  # with NaN
+
+
+def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path):
+    folder = prediction_files.PredictionFolder(tmp_path / 'out', {})
+    folder._append({'a': 1})
+    before = (tmp_path / 'out/predictions.jsonl').read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 3, limits[1]))
+    try:
+        with pytest.raises(OSError, match='too large'):
+            folder._append({'b': 'a long line'})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert (tmp_path / 'out/predictions.jsonl').read_bytes() == before
+
+
+def test_predictions_of_other_settings_do_not_mix(photos, segmenting, tmp_path):
+    out = tmp_path / 'out'
+    predict_to_folder(*segmenting, [photos / '0.png'], out, pictures=False)
+    with pytest.raises(ValueError, match=r'another threshold, 0\.9 rather than 0\.5: name'):
+        predict_to_folder(*segmenting, [photos], out, threshold=0.5)
+    report = predict_to_folder(*segmenting, [photos], out, threshold=0.5, overwrite=True)
+    assert (report.before, report.scores.num_images) == (0, 5)
+    # The same name elsewhere is another image.
+    (tmp_path / 'more').mkdir()
+    (tmp_path / 'more/0.png').write_bytes((photos / '1.png').read_bytes())
+    predict_to_folder(*segmenting, [tmp_path / 'more'], out, threshold=0.5)
+    rows = [json.loads(line) for line in (out / 'predictions.jsonl').open()]
+    assert len({row['files'] for row in rows}) == len(rows) == 6
+
+
+def validation(folder, checkpoint, found, *, images=300, **changes):
+    """Leave what a test would, of predictions that are right as often as they say, less a bit."""
+    generator = torch.Generator().manual_seed(0)
+    cells = []
+    for number in range(images):
+        conf = torch.from_numpy(np.atleast_1d(found[number % len(found)].confidence)).flatten()
+        correct = torch.rand(conf.shape, generator=generator) < 0.95 * conf
+        cells.append(count_in_cells(conf, correct))
+    cells = torch.stack(cells)
+    statistics = CalibrationStatistics(
+        {}, 'pooled', 'mmcalib', 15, torch.zeros(3, 1), image_cells=cells
+    )
+    folder.mkdir(exist_ok=True)
+    statistics.save(folder / 'calibration_val.npz')
+    results = {'checkpoint': checkpoint, 'seed': 1, 'training': {'epoch': 3}, **changes}
+    (folder / 'results_val.json').write_text(json.dumps(results))
+    return cells
+
+
+def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
+    found = mmcalib.predict(*segmenting, photos)
+    cells = validation(tmp_path / 'val', segmenting[1], found.images)
+    accuracy, bound = ExpectedAccuracy(cells), threshold_at_risk(cells, 0.5)
+    with_it = mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.5)
+    assert with_it.scores.bound == bound and with_it.scores.threshold == bound.threshold
+    for image in with_it.images:
+        expected = accuracy.of_image(torch.from_numpy(image.confidence))
+        assert image.scores.expected_accuracy == pytest.approx(expected)
+        assert image.scores.accuracy_interval == accuracy.image_interval(expected)
+        assert image.scores.kept == pytest.approx((image.confidence > bound.threshold).mean())
+    mean = np.mean([image.scores.expected_accuracy for image in with_it.images])
+    assert with_it.scores.expected_accuracy == pytest.approx(mean)
+    assert with_it.scores.accuracy_interval == accuracy.folder_interval(mean, 5)
+
+    out = tmp_path / 'out'
+    options = dict(validation=tmp_path / 'val', risk=0.5, pictures=False)
+    text = report_in_words(predict_to_folder(*segmenting, [photos], out, **options), out)
+    assert f'expected accuracy {100 * mean:.1f} %, between ' in text
+    assert (
+        f'keep what is above {bound.threshold:.6g}: on average over such images at most 50 %'
+        in text
+    )
+    first = predict_to_folder(*segmenting, [photos], out, **options)
+    assert first.scores == with_it.scores  # out of the files
+
+
+def test_a_classifiers_image_has_no_interval(photos, classifying, tmp_path):
+    found = mmcalib.predict(*classifying, photos)
+    validation(tmp_path / 'val', classifying[1], found.images)
+    with_it = mmcalib.predict(*classifying, photos, validation=tmp_path / 'val')
+    assert all(0 < image.scores.expected_accuracy < 1 for image in with_it.images)
+    assert all(math.isnan(image.scores.accuracy_interval[0]) for image in with_it.images)
+    low, high = with_it.scores.accuracy_interval
+    assert low < with_it.scores.expected_accuracy < high
+
+
+def test_a_validation_of_another_model_is_refused(photos, segmenting, tmp_path):
+    found = mmcalib.predict(*segmenting, photos).images
+    other = str(tmp_path / 'other' / 'best.pth')
+    pipeline = [[dict(type='LoadImageFromFile'), dict(type='PackSegInputs')]]
+    for changes, text in (
+        (dict(checkpoint=other, seed=2), 'the seed was 2, not 1'),
+        (dict(checkpoint=other, training={'epoch': 4}), 'the epoch was 4, not 3'),
+        (dict(checkpoint=other, calibration={'methods': ['temperature']}), 'was calibrated after'),
+        (dict(evaluation={'tta': True}), 'measured under test-time augmentation'),
+        (dict(evaluation={'pipeline': pipeline}), 'measured by another test pipeline'),
+    ):
+        arguments = {'checkpoint': segmenting[1], **changes}
+        validation(tmp_path / 'val', found=found, images=3, **arguments)
+        with pytest.raises(ValueError, match=text):
+            mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
+    validation(tmp_path / 'val', other, found, images=3)  # moved, and the same by all it says
+    mmcalib.predict(*segmenting, photos / '0.png', validation=tmp_path / 'val')
+    with pytest.raises(ValueError, match=r'3 images of .* prove for no threshold that at most 5 %'):
+        mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.05)
+    (tmp_path / 'val/results_val.json').unlink()
+    with pytest.raises(FileNotFoundError, match=r'results_val\.json is not there'):
+        mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
+    with pytest.raises(FileNotFoundError, match=r'no test has left calibration\.npz in'):
+        mmcalib.predict(*segmenting, photos, validation=tmp_path)
+
+
+def test_statistics_that_do_not_tell_images_apart_are_refused(photos, segmenting, tmp_path):
+    for protocol, text in (('paper', "the protocol 'paper'"), ('pooled', 'an older version')):
+        statistics = CalibrationStatistics({}, protocol, 'mmcalib', 15, torch.zeros(3, 1))
+        statistics.save(tmp_path / 'calibration.npz')
+        (tmp_path / 'results.json').write_text(json.dumps({'checkpoint': segmenting[1]}))
+        with pytest.raises(ValueError, match=f'does not tell images apart: .*{text}'):
+            mmcalib.predict(*segmenting, photos, validation=tmp_path)
+
+
+def test_a_checkpoint_of_another_model_is_refused(photos, segmenting, tmp_path):
+    torch.save({'state_dict': segmentor(fcn_head(7)).state_dict()}, tmp_path / 'seven.pth')
+    with pytest.raises(CheckpointError, match='is not of the model of this config: size mismatch'):
+        mmcalib.predict(segmenting[0], str(tmp_path / 'seven.pth'), photos)
+
+
+def test_images_that_the_data_set_makes_itself_are_no_files(photos, classifying):
+    options = {'test_dataloader.dataset.dataset.pipeline': [dict(type='PackInputs')]}
+    with pytest.raises(ValueError, match='starts with PackInputs, and so predicts no image files'):
+        mmcalib.predict(*classifying, photos, cfg_options=options)
+
+
+@pytest.mark.parametrize(
+    ('options', 'text'),
+    [
+        (dict(risk=0.05), 'a risk needs the work dir of a validation'),
+        (dict(threshold=1.5), r'threshold must be in \[0, 1\], got 1.5'),
+        (dict(workers=-1), 'workers must be an integer of at least 0'),
+    ],
+)
+def test_options_that_make_no_sense(photos, segmenting, options, text):
+    with pytest.raises(ValueError, match=text):
+        mmcalib.predict(*segmenting, photos, **options)
+
+
+def test_a_head_that_is_no_softmax_is_refused(photos, tmp_path):
+    pytest.importorskip('mmpretrain.models')
+    head = dict(type='MultiLabelLinearClsHead', num_classes=5, in_channels=8)
+    model = dict(CLASSIFIER['model'], head=head)
+    config = write_model(tmp_path, dict(CLASSIFIER, model=model), classifier(head))
+    with pytest.raises(ValueError, match='do not sum to 1'):
+        mmcalib.predict(*config, photos)
+
+
+def test_the_tool_ends_with_1_where_files_were_left_out(
+    photos, segmenting, tmp_path, monkeypatch, capsys
+):
+    files = with_broken_files(photos, tmp_path)
+    out = tmp_path / 'out'
+    with pytest.raises(SystemExit) as ended:
+        call_here('predict.py', *segmenting, *files, '--out', out, monkeypatch=monkeypatch)
+    assert ended.value.code == 1
+    said = capsys.readouterr().out
+    assert '2 files without a prediction:' in said and f'{tmp_path / "text.png"}: it is no' in said
+    summary = json.loads((out / 'summary.json').read_text())
+    assert [item['image'] for item in summary['unreadable']] == [
+        str(tmp_path / 'cut.png'), str(tmp_path / 'text.png')
+    ]  # fmt: skip
+    only = [tmp_path / 'text.png', '--out', tmp_path / 'other']
+    with pytest.raises(SystemExit) as ended:
+        call_here('predict.py', *segmenting, *only, monkeypatch=monkeypatch)
+    assert ended.value.code == 2
+    assert 'none of the 1 files can be read; ' in capsys.readouterr().err
+
+
+def test_other_names_are_not_there():
+    with pytest.raises(AttributeError, match="'mmcalib' has no attribute 'predictions'"):
+        mmcalib.predictions  # noqa: B018

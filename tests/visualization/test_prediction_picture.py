@@ -1,0 +1,58 @@
+"""Pictures of predictions without labels: what is where, in which colour."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mmcalib.visualization import draw_classification, draw_segmentation
+from mmcalib.visualization.confidence_map import confidence_scale
+from mmcalib.visualization.prediction_picture import GAP, LINE, SMALLEST
+
+PALETTE = [(10, 20, 30), (200, 0, 0), (0, 120, 0)]
+TOP = GAP // 2 + LINE
+
+
+def panel(picture, number, size):
+    x = GAP + number * (size[0] + GAP)
+    return np.asarray(picture.crop((x, TOP, x + size[0], TOP + size[1])))
+
+
+@pytest.mark.parametrize(('shape', 'size'), [((8, 16), (160, 80)), ((300, 200), (200, 300))])
+def test_the_panels_of_a_segmentation(shape, size):
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 256, (*shape, 3), dtype=np.uint8)
+    predicted = np.zeros(shape, int)
+    predicted[:, shape[1] // 2 :] = 2
+    confidence = np.full(shape, 0.5, np.float32)
+    confidence[: shape[0] // 2] = 0.75
+    picture = draw_segmentation(
+        image, predicted, confidence, threshold=0.5, classes=['a', 'b', 'c'], palette=PALETTE,
+        captions=['a line'], scores=[(2, '51 %')],
+    )  # fmt: skip
+    assert size[0] == SMALLEST or size == shape[::-1]
+    expected = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BOX))
+    assert np.array_equal(panel(picture, 0, size), expected)
+    left, right = np.split(panel(picture, 1, size), 2, axis=1)
+    assert (left == PALETTE[0]).all() and (right == PALETTE[2]).all()
+    upper, lower = np.split(panel(picture, 2, size), 2)
+    assert (upper == confidence_scale()[191]).all() and (lower == confidence_scale()[128]).all()
+    upper, lower = np.split(panel(picture, 3, size), 2)
+    assert (lower == 255).all()  # 0.5 is not above 0.5
+    assert np.array_equal(upper, panel(picture, 1, size)[: size[1] // 2])
+    below = np.asarray(picture)[TOP + size[1] + LINE :]
+    assert (below == PALETTE[2]).all(axis=2).any() and not (below == PALETTE[1]).all(axis=2).any()
+
+
+def test_the_bars_of_a_classification_are_as_long_as_its_probabilities():
+    image = np.zeros((40, 40, 3), np.uint8)
+    names = [f'class {k}' for k in range(7)]
+    probabilities = np.array([0.05, 0.5, 0.02, 0.25, 0.1, 0.07, 0.01], np.float32)
+    picture = np.asarray(draw_classification(image, probabilities, classes=names))
+    lengths = []
+    for share in sorted(probabilities, reverse=True)[:5]:
+        colour = confidence_scale()[round(255 * float(share))]
+        lengths.append((picture == colour).all(axis=2).any(axis=0).sum())
+    assert lengths == pytest.approx([75, 37, 15, 10, 7], abs=3)
+    assert (picture[GAP : GAP + 160, GAP : GAP + 160] == 0).all()
+    wide = draw_classification(image, probabilities, classes=names, captions=['a long line ' * 20])
+    assert wide.width > picture.shape[1] and wide.height == picture.shape[0] + LINE

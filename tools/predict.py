@@ -1,0 +1,81 @@
+"""Predict images without labels: classes, how sure the model is of each, and what to expect.
+
+tools/predict.py CONFIG CHECKPOINT photos/ more/*.jpg list.txt --out DIR
+tools/predict.py CONFIG CHECKPOINT photos/ --out DIR --validation WORK_DIR --risk 0.05
+
+The same command again goes on where it stopped.
+"""
+
+import argparse
+import sys
+
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.runs.command_line import ConfigOptions, ToolParser
+from mmcalib.runs.predict_to_folder import predict_to_folder, report_in_words
+
+
+def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
+    parser.add_argument('checkpoint', help='checkpoint file')
+    parser.add_argument(
+        'images', nargs='+', help='files, folders, patterns, or .txt files with a path a line'
+    )
+    parser.add_argument('--out', required=True, metavar='DIR', help='folder for what is predicted')
+    parser.add_argument(
+        '--threshold',
+        type=float,
+        metavar='CONFIDENCE',
+        help='predictions above it are kept (default: 0.9, or what --risk proves)',
+    )
+    parser.add_argument(
+        '--validation',
+        metavar='WORK_DIR',
+        help='of a test with labels of this checkpoint: expected accuracies, and what --risk needs',
+    )
+    parser.add_argument(
+        '--risk',
+        type=float,
+        metavar='SHARE',
+        help='keep as much as is proven to be wrong in at most this share, such as 0.05',
+    )
+    parser.add_argument(
+        '--probability',
+        type=float,
+        default=0.95,
+        help='of the bound on the risk, and of the intervals (default: %(default)s)',
+    )
+    parser.add_argument('--no-arrays', action='store_true', help='no .npz file for each image')
+    parser.add_argument('--no-pictures', action='store_true', help='no .png file for each image')
+    parser.add_argument('--overwrite', action='store_true', help='begin anew in --out')
+    parser.add_argument('--device', help='such as cuda:1 or cpu (default: a GPU if there is one)')
+    parser.add_argument(
+        '--workers', type=int, default=0, help='processes that read files (default: %(default)s)'
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=ConfigOptions,
+        metavar='KEY=VALUE',
+        help='replace config values',
+    )
+    return parser, parser.parse_args()
+
+
+def main() -> None:
+    parser, args = parse_args()
+    options = dict(vars(args))
+    for name in ('arrays', 'pictures'):
+        options[name] = not options.pop(f'no_{name}')
+    try:
+        report = predict_to_folder(**options)
+    except (CheckpointError, ImportError, OSError, TypeError, ValueError) as error:
+        parser.refuse(str(error))
+    print(report_in_words(report, args.out))
+    if report.stopped:
+        sys.exit(report.stopped)
+    sys.exit(1 if report.unreadable else 0)
+
+
+if __name__ == '__main__':
+    main()
