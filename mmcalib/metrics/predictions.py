@@ -101,7 +101,7 @@ def check_range(values: Tensor, name: str) -> None:
 def _remedy(lowest: float, highest: float) -> str:
     if lowest != lowest:
         return 'leave out what has no prediction'
-    percent = 'divide percentages by 100; ' if 0 <= lowest and 1.5 < highest <= 100 else ''
+    percent = 'divide percentages by 100; ' if lowest >= 0 and 1.5 < highest <= 100 else ''
     return f'{percent}of logits, take the softmax first'
 
 
