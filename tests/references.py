@@ -523,3 +523,13 @@ def threshold_at_risk(images, thresholds, risk, probability=0.95):
         else:
             budget = 0.0
     return found
+
+
+def mean_prediction(members):
+    """The mean of the softmax of several rows of logits, their mutual information and variance."""
+    rows = [[math.exp(value) for value in _log_softmax(row)] for row in members]
+    mean = [sum(probs) / len(rows) for probs in zip(*rows, strict=True)]
+    entropies = [-sum(p * math.log(p) for p in row if p > 0) for row in [mean, *rows]]
+    information = entropies[0] - sum(entropies[1:]) / len(rows)
+    squares = [(p - q) ** 2 for row in rows for p, q in zip(row, mean, strict=True)]
+    return mean, information, sum(squares) / len(rows)

@@ -15,6 +15,7 @@ from mmcalib import __version__
 from mmcalib.argument_checks import check_choice, check_integer
 from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.metrics import CalibrationMetric
+from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.runs.before_and_after_calibration import (
     COMPARED_METRICS,
@@ -206,21 +207,15 @@ def fit_to_split(
     return drawn, errors
 
 
-def _head(model: nn.Module) -> nn.Module | None:
-    """Return the head that predicts: of several decode heads, the last."""
-    head = getattr(model, 'decode_head', getattr(model, 'head', None))
-    return head[-1] if isinstance(head, nn.ModuleList) else head
-
-
 def ignore_index_of(model: nn.Module) -> int:
     """Return the label of the pixels that a model's loss leaves out."""
-    index = getattr(_head(model), 'ignore_index', None)
+    index = getattr(head_of(model), 'ignore_index', None)
     return 255 if index is None else index
 
 
 def _threshold(model: nn.Module) -> float | None:
     """Return above which probability a binary head predicts its class, None of another head."""
-    head = _head(model)
+    head = head_of(model)
     return head.threshold if getattr(head, 'out_channels', None) == 1 else None
 
 

@@ -1,0 +1,56 @@
+"""Loads the checkpoints of a mean of several models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.models import MeanProbabilityModel
+
+
+@HOOKS.register_module()
+class LoadMembersHook(Hook):
+    """Loads a checkpoint into each member of a ``MeanProbabilityModel`` before a run.
+
+    Each is loaded as a Runner loads one, so the hooks that look at what was loaded see all of them.
+
+    Args:
+        checkpoints: One for each member, in their order.
+
+    Raises:
+        CheckpointError: If one is not of its member's model, or of other classes than the data.
+        ValueError: If there are more or fewer than members, or the model has none.
+    """
+
+    # After the hooks that prepare a run, as a Runner does.
+    priority = 'VERY_LOW'
+
+    def __init__(self, checkpoints: Sequence[str]) -> None:
+        self.checkpoints = list(checkpoints)
+        self.metas: list[dict] = []
+
+    def before_run(self, runner: Runner) -> None:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        if not isinstance(model, MeanProbabilityModel):
+            raise ValueError(
+                f'LoadMembersHook is for a MeanProbabilityModel, and the model is a '
+                f'{type(model).__name__}'
+            )
+        if len(model.members) != len(self.checkpoints):
+            raise ValueError(
+                f'{len(self.checkpoints)} checkpoints for {len(model.members)} members'
+            )
+        model.names = [str(path) for path in self.checkpoints]
+        self.metas = []
+        for number, path in enumerate(self.checkpoints):
+            with model.holding(number):
+                try:
+                    content = runner.load_checkpoint(path)
+                except CheckpointError as error:
+                    raise CheckpointError(f'{path}: {error}') from error
+            self.metas.append(content.get('meta') or {})

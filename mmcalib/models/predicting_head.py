@@ -1,0 +1,41 @@
+"""The head of a toolbox's model, and what can be known of what it predicts."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def head_of(model: nn.Module) -> nn.Module | None:
+    """Return the head that predicts: of several decode heads, the last."""
+    head = getattr(model, 'decode_head', getattr(model, 'head', None))
+    return head[-1] if isinstance(head, nn.ModuleList) else head
+
+
+def num_classes(model: nn.Module) -> int | None:
+    """Return the classes of a model's head, None if it has no such thing."""
+    found = getattr(head_of(model), 'num_classes', None)
+    return found if isinstance(found, int) else None
+
+
+def check_softmax(model: nn.Module, name: str) -> None:
+    """Raise a ValueError for a head whose scores are no softmax of one logit per class.
+
+    As far as its type and its losses tell.
+    """
+    head = head_of(model)
+    kinds = {kind.__name__ for kind in type(head).__mro__}
+    reason = None
+    if 'MultiLabelClsHead' in kinds:
+        reason = 'predicts each class by a sigmoid of its own'
+    elif hasattr(model, 'decode_head') and getattr(head, 'out_channels', None) != 1:
+        losses = getattr(head, 'loss_decode', None)
+        if losses is None:  # Mask2Former and others, whose seg_logits are sums of masks
+            reason = 'has no loss_decode, so its seg_logits are not what a softmax was trained on'
+        losses = losses if isinstance(losses, nn.ModuleList) else [losses]
+        if any(getattr(loss, 'use_sigmoid', False) for loss in losses):
+            reason = 'was trained with a sigmoid of its own for each class (use_sigmoid)'
+    if reason:
+        raise ValueError(
+            f'{name}: {type(head).__name__} {reason}; only probabilities of a softmax, or of one '
+            'binary logit, have a mean that is one'
+        )

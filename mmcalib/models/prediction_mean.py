@@ -1,0 +1,73 @@
+"""The mean of several predictions' probabilities, and how far these disagree."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class PredictionMean:
+    r"""Takes in the probabilities of one image prediction by prediction, and keeps only sums.
+
+    .. math::
+
+        \bar p = \frac1N \sum_i p_i, \quad
+        I = H(\bar p) - \frac1N \sum_i H(p_i), \quad
+        V = \frac1N \sum_i \sum_k (p_{ik} - \bar p_k)^2
+
+    The mutual information I, in nats, is 0 where all predictions are alike and :math:`\log N` where
+    each is sure of another class. V is by how much the Brier score of the mean is below the mean
+    Brier score of the predictions, whatever the true class is. Source of I: Houlsby et al.,
+    Bayesian Active Learning, 2011.
+
+    Args:
+        disagreement: Whether I and V are wanted.
+
+    Attributes:
+        count: N.
+        mean: ``(K, …)``, or ``(1, …)`` of a binary head's probability of class 1.
+    """
+
+    def __init__(self, *, disagreement: bool = False) -> None:
+        self.count = 0
+        self.mean: Tensor | None = None
+        self._disagreement = disagreement
+        self._entropies: Tensor | float = 0.0
+        self._squares: Tensor | float = 0.0
+
+    def add(self, probs: Tensor) -> None:
+        """Take in a prediction.
+
+        Raises:
+            ValueError: If it has another shape than the first.
+        """
+        self.count += 1
+        if self.mean is None:
+            self.mean = torch.zeros_like(probs)
+        elif probs.shape != self.mean.shape:
+            raise ValueError(
+                f'probabilities of shape {tuple(probs.shape)}, where those before are '
+                f'{tuple(self.mean.shape)}'
+            )
+        # So the mean of equal values is that value, and no difference of large sums is taken.
+        change = probs - self.mean
+        self.mean.add_(change, alpha=1 / self.count)
+        if self._disagreement:
+            self._entropies = self._entropies + _entropy(probs)
+            squares = (change * (probs - self.mean)).sum(dim=0)
+            self._squares = self._squares + (squares if len(probs) > 1 else 2 * squares)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """I, of the shape of a class's probabilities."""
+        return (_entropy(self.mean) - self._entropies / self.count).clamp(min=0)
+
+    @property
+    def variance(self) -> Tensor:
+        """V, of the shape of a class's probabilities."""
+        return self._squares / self.count
+
+
+def _entropy(probs: Tensor) -> Tensor:
+    entropy = torch.special.entr(probs).sum(dim=0)
+    return entropy if len(probs) > 1 else entropy + torch.special.entr(1 - probs).sum(dim=0)
