@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -25,8 +27,10 @@ ONLY_WEIGHTS = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'  # PyTorch's own variable
 STATISTICS = ('current', 'max', 'mean', 'min')
 
 
-def load_from_local(filename: str, map_location: Any = None) -> Mapping:
+def load_from_local(filename: str, map_location: Any = None, *, mmap: bool = False) -> Mapping:
     """Load a checkpoint for a Runner, as data where that suffices.
+
+    With `mmap`, tensors are read from the file where they are used.
 
     mmengine's checkpoints hold logged values besides tensors, which are allowed. One that needs
     more runs code of its own: this is said before it does, or refused if
@@ -40,7 +44,7 @@ def load_from_local(filename: str, map_location: Any = None) -> Mapping:
     if not os.path.isfile(filename):
         raise FileNotFoundError(f'there is no checkpoint {filename!r} in {os.getcwd()}')
     try:
-        content = _load(filename, map_location)
+        content = _load(filename, map_location, mmap)
     except Exception as error:  # of whatever its bytes, or its code, led to
         raise CheckpointError(f'{filename!r} cannot be read: {error}') from error
     _check_content(content, filename)
@@ -49,10 +53,18 @@ def load_from_local(filename: str, map_location: Any = None) -> Mapping:
     return content
 
 
-def _load(filename: str, map_location: Any) -> Any:
+def read_meta(filename: str) -> Mapping:
+    """Return what a local checkpoint says of itself, nothing of one that is elsewhere."""
+    if '://' in filename:
+        return {}
+    return load_from_local(filename, 'cpu', mmap=zipfile.is_zipfile(filename)).get('meta') or {}
+
+
+def _load(filename: str, map_location: Any, mmap: bool) -> Any:
+    load = partial(torch.load, filename, map_location=map_location, mmap=mmap)
     try:
         with _safe_globals():
-            return torch.load(filename, map_location=map_location, weights_only=True)
+            return load(weights_only=True)
     except UnpicklingError as error:
         named = re.search(r'GLOBAL (\S+)', str(error))  # the rest is PyTorch's advice, to trust it
         reason = f'more than data, {named[1]}' if named else 'more than data'
@@ -65,7 +77,7 @@ def _load(filename: str, map_location: Any) -> Any:
             f'trusted because you named it; {ONLY_WEIGHTS}=1 refuses it.',
             'current',
         )
-        return torch.load(filename, map_location=map_location, weights_only=False)
+        return load(weights_only=False)
 
 
 def _safe_globals() -> AbstractContextManager:

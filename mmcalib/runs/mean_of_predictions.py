@@ -1,0 +1,184 @@
+"""From a config and checkpoints to the config of a run of their mean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from mmengine.config import Config, ConfigDict
+
+from mmcalib.argument_checks import check_integer
+from mmcalib.runs.checkpoint_io import read_meta
+from mmcalib.runs.parse_config_text import parse_config
+from mmcalib.runs.test_time_views import add_views, count_views
+from mmcalib.runs.training_fingerprint import comparable, pipelines
+
+# In a config: what is averaged, for results.json and reports.
+AVERAGED = 'averaged'
+# Of a data_preprocessor: what changes the pixels that a network sees.
+NORMALISATION = ('mean', 'std', 'bgr_to_rgb', 'rgb_to_bgr', 'to_rgb')
+
+
+def split_members(config: str, checkpoints: Sequence[str]) -> list[tuple[str, str]]:
+    """Return config and checkpoint of each member.
+
+    Args:
+        config: A config, or ``CONFIG:CHECKPOINT`` of the first member.
+        checkpoints: Each of the config, or with a config of its own as ``CONFIG:CHECKPOINT``.
+
+    Raises:
+        ValueError: If there is no checkpoint, or one twice.
+    """
+    first, own = _split_pair(config)
+    pairs = [(None, own)] if own else []
+    pairs += [_split_pair(text) if '.py:' in text else (None, text) for text in checkpoints]
+    members = [(given or first, checkpoint) for given, checkpoint in pairs]
+    if not members:
+        raise ValueError(f'{config}: name a checkpoint')
+    seen = [os.path.realpath(checkpoint) for _, checkpoint in members]
+    twice = next((text for text in seen if seen.count(text) > 1), None)
+    if twice:
+        raise ValueError(f'{twice} is named twice: the mean would count it double')
+    return members
+
+
+def _split_pair(text: str) -> tuple[str, str | None]:
+    config, found, checkpoint = text.partition('.py:')
+    return (f'{config}.py', checkpoint) if found else (text, None)
+
+
+def average_predictions(
+    cfg: Config,
+    checkpoints: Sequence[str],
+    *,
+    member_configs: Sequence[Config] | None = None,
+    split: str = 'test',
+    tta: bool = False,
+    scales: Sequence[float] | None = None,
+    mc_dropout: int = 0,
+    seed: int = 0,
+    temperature: str | float | None = None,
+    disagreement: bool = False,
+    one_at_a_time: bool = False,
+) -> None:
+    """Have a run predict the mean of the probabilities of several models, views and dropouts.
+
+    The Runner that is built of the config loads the checkpoints itself, before it tests; a model
+    without one is ``MODELS.build(cfg.model)``, and :func:`load_members` loads them.
+
+    Args:
+        cfg: Of the run: the data and metrics are its. As a test of its model would have it.
+        checkpoints: One for each member.
+        member_configs: Config of each checkpoint, where they are not all `cfg`. Only the model is
+            theirs, and what it needs of the images must be the same.
+        split: Whose images come in several views with `tta`.
+        tta: Whether to average over views of each image, see
+            :func:`~mmcalib.runs.test_time_views.add_views`.
+        scales: Of these views.
+        mc_dropout: How many passes with random dropout; 0 for none.
+        seed: Of the dropout.
+        temperature: Of the mean, or the file that a calibration left.
+        disagreement: Whether data samples get mutual information and variance.
+        one_at_a_time: Whether members wait in the memory of the CPU for their turn.
+
+    Raises:
+        OSError: If a checkpoint cannot be read.
+        ValueError: If members do not fit together, or as :func:`add_views` says.
+    """
+    configs = list(member_configs or [cfg] * len(checkpoints))
+    check_integer('--mc-dropout', mc_dropout, least=0)
+    plain = pipelines(cfg[f'{split}_dataloader'].dataset)
+    for path, own in zip(checkpoints, configs, strict=True):
+        _check_member(cfg, own, path, plain, split)
+    first, *others = [_model_of(own) for own in configs]
+    cfg[AVERAGED] = dict(members=len(checkpoints), mc_dropout=mc_dropout, pipeline=plain)
+    if tta:
+        add_views(cfg, split, scales)
+    cfg[AVERAGED]['views'] = count_views(cfg, split)
+    cfg.model = ConfigDict(
+        type='MeanProbabilityModel',
+        module=first,
+        others=others,
+        mc_dropout=mc_dropout,
+        # As many copies of an image as images are predicted at a time without dropout.
+        passes_at_once=cfg[f'{split}_dataloader'].get('batch_size') or 1,
+        seed=seed,
+        temperature=temperature,
+        disagreement=disagreement,
+        one_at_a_time=one_at_a_time,
+    )
+    hook = dict(type='LoadMembersHook', checkpoints=[str(path) for path in checkpoints])
+    cfg.custom_hooks = [*(cfg.get('custom_hooks') or ()), hook]
+    cfg.load_from = None
+
+
+def averaged_name(averaged: dict, tempered: bool) -> str:
+    """Return what a mean is called in the names of folders, such as ``x3_tta_temperature``."""
+    parts = [
+        f'x{averaged["members"]}' if averaged['members'] > 1 else '',
+        'tta' if averaged['views'] > 1 else '',
+        f'mc{averaged["mc_dropout"]}' if averaged['mc_dropout'] else '',
+        'temperature' if tempered else '',
+    ]
+    return '_'.join(part for part in parts if part) or 'mean'
+
+
+def load_members(
+    model: object, checkpoints: Sequence[str], load: Callable[[object, str], object]
+) -> None:
+    """Load a checkpoint into each member of a ``MeanProbabilityModel``, without a Runner.
+
+    Args:
+        model: Built of ``cfg.model``.
+        checkpoints: One for each member.
+        load: Called with a member and its checkpoint.
+    """
+    for member, path in zip(model.members, checkpoints, strict=True):
+        load(member, path)
+    model.names = [str(path) for path in checkpoints]
+
+
+def _model_of(cfg: Config) -> ConfigDict:
+    """Return the model's config, with what a Runner would take from beside it."""
+    model = ConfigDict(cfg.model)
+    if cfg.get('data_preprocessor') is not None:
+        model.setdefault('data_preprocessor', cfg.data_preprocessor)
+    return model
+
+
+def _check_member(cfg: Config, own: Config, path: str, plain: list, split: str) -> None:
+    """Raise a ValueError if a member needs other images than the run has."""
+    if own is not cfg:
+        if own.get('default_scope') != cfg.get('default_scope'):
+            raise ValueError(
+                f'{own.filename} is of {own.get("default_scope")}, and {cfg.filename} of '
+                f'{cfg.get("default_scope")}: their models predict different things'
+            )
+        theirs = pipelines(own[f'{split}_dataloader'].dataset)
+        if theirs != plain:
+            raise ValueError(
+                f'{own.filename} prepares the images of {split} in another way than '
+                f'{cfg.filename}, whose images all members would get: {theirs} is not {plain}. '
+                'Only members of one pipeline can be averaged; a normalisation belongs into the '
+                'data_preprocessor, of which each has its own'
+            )
+    wanted, trained = _normalisation(own), _trained_normalisation(path)
+    if trained is not None and wanted != trained:
+        raise ValueError(
+            f'{path} was trained on images normalised by {trained}, and {own.filename} has '
+            f'{wanted}: name it with the config that it was trained with, as CONFIG.py:{path}'
+        )
+
+
+def _normalisation(cfg: Config) -> dict:
+    found = _model_of(cfg).get('data_preprocessor') or {}
+    return comparable({key: found[key] for key in NORMALISATION if found.get(key)})
+
+
+def _trained_normalisation(path: str) -> dict | None:
+    """Return what normalised the images of a checkpoint's training, None if it does not say."""
+    text = read_meta(path).get('cfg')
+    try:
+        return _normalisation(Config(parse_config(text))) if isinstance(text, str) else None
+    except (AttributeError, ValueError):  # code, or no config of a model
+        return None
