@@ -14,18 +14,31 @@ from mmcalib.reports.before_after_table import print_calibration
 from mmcalib.runs.calibrate_checkpoint import SPLITS, CalibrationOptions, calibrate_checkpoint
 from mmcalib.runs.calibration_preconditions import check_out, check_splits
 from mmcalib.runs.checkpoint_choice import check_checkpoint
-from mmcalib.runs.command_line import ToolParser, add_runner_arguments
+from mmcalib.runs.command_line import (
+    ToolParser,
+    add_member_arguments,
+    add_runner_arguments,
+    asks_for_a_mean,
+    mean_options,
+    parse_member_arguments,
+)
 from mmcalib.runs.load_config import load_config, set_loader_defaults, set_work_dir
+from mmcalib.runs.mean_of_predictions import average_predictions
 from mmcalib.runs.preflight import check_config
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.sampled_predictions import NUM_SAMPLES
+from mmcalib.runs.temperature_of_mean import fit_temperature
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
-    parser.add_argument('checkpoint', help='checkpoint file')
-    parser.add_argument('--out', required=True, help='checkpoint to write')
+    add_member_arguments(parser)
+    parser.add_argument(
+        '--out',
+        required=True,
+        help='checkpoint to write; of the mean of several predictions, which no layer could take '
+        'up, the .json file for a temperature',
+    )
     parser.add_argument('--overwrite', action='store_true', help='also if --out exists')
     parser.add_argument(
         '--method',
@@ -72,7 +85,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     )
     parser.add_argument('--work-dir', help='where the log goes')
     add_runner_arguments(parser)
-    return parser, parser.parse_args()
+    return parser, parse_member_arguments(parser)
 
 
 def make_scaler(args: argparse.Namespace):
@@ -89,16 +102,38 @@ def make_scaler(args: argparse.Namespace):
     return SCALERS[args.method](**given)
 
 
-def prepare(args: argparse.Namespace, options: CalibrationOptions):
-    """Return the config that the arguments ask for."""
-    check_checkpoint(args.checkpoint)
-    check_out(args.out, args.checkpoint, overwrite=args.overwrite)
-    cfg = load_config(args.config, args.cfg_options)
+def of_mean(args: argparse.Namespace) -> bool:
+    """Return whether a temperature is to be kept in a file of its own."""
+    return args.out.endswith('.json')
+
+
+def load_evaluated(path: str, args: argparse.Namespace):
+    """Return a config with what the arguments say of every one."""
+    cfg = load_config(path, args.cfg_options)
     cfg.launcher = args.launcher
     set_work_dir(cfg, args.work_dir)
-    cfg.load_from = args.checkpoint
-    cfg.resume = False
+    cfg.load_from, cfg.resume = args.members[0][1], False
+    return cfg
+
+
+def prepare(args: argparse.Namespace, options: CalibrationOptions):
+    """Return the config that the arguments ask for."""
+    for _, checkpoint in args.members:
+        check_checkpoint(checkpoint)
+        check_out(args.out, checkpoint, overwrite=args.overwrite)
+    if asks_for_a_mean(args) and not of_mean(args):
+        raise ValueError(
+            f'--out {args.out}: a temperature of the mean of several predictions is kept in a file '
+            'of its own, which tools/test.py --temperature reads: name a .json file'
+        )
+    cfg = load_evaluated(args.members[0][0], args)
     check_splits(cfg, split=options.split, test=options.test, force=options.force)
+    if of_mean(args):
+        average_predictions(
+            cfg,
+            splits=sorted({options.split, 'test'} if options.test else {options.split}),
+            **mean_options(args, cfg, lambda path: load_evaluated(path, args)),
+        )
     set_loader_defaults(cfg, not args.no_pin_memory)
     splits = {options.split, 'test'} if options.test else {options.split}
     check_config(cfg, tuple(f'{split}_dataloader' for split in sorted(splits)))
@@ -120,7 +155,11 @@ def main() -> None:
         scaler = make_scaler(args)
         cfg = prepare(args, options)
         runner = build_runner(cfg, complete_weights=True)
-        result = calibrate_checkpoint(runner, scaler, args.checkpoint, args.out, options)
+        checkpoints = [checkpoint for _, checkpoint in args.members]
+        if of_mean(args):
+            result = fit_temperature(runner, scaler, checkpoints, args.out, options)
+        else:
+            result = calibrate_checkpoint(runner, scaler, checkpoints[0], args.out, options)
     except SampleError as error:
         parser.refuse(error.reason)
     except (ImportError, OSError, ValueError) as error:

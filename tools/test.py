@@ -1,4 +1,4 @@
-"""Test a checkpoint."""
+"""Test a checkpoint, or the mean of several predictions."""
 
 import argparse
 import os
@@ -11,18 +11,22 @@ from mmengine.evaluator import DumpResults
 
 from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.models.mean_probability_model import MemberError
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import (
     ToolParser,
     add_limit_argument,
+    add_member_arguments,
     add_runner_arguments,
     add_split_argument,
+    asks_for_a_mean,
+    mean_options,
+    parse_member_arguments,
 )
 from mmcalib.runs.data_preflight import DataError, check_drawn_metrics, check_run_data
 from mmcalib.runs.load_config import (
     add_calibration,
     enable_drawing,
-    enable_tta,
     limit_samples,
     load_config,
     set_loader_defaults,
@@ -30,8 +34,13 @@ from mmcalib.runs.load_config import (
     test_on_validation,
     use_evaluation,
 )
+from mmcalib.runs.mean_of_predictions import (
+    average_predictions,
+    averaged_name,
+    measure_disagreement,
+)
 from mmcalib.runs.preflight import check_amp, check_config
-from mmcalib.runs.results_writer import keep_other_results
+from mmcalib.runs.results_writer import AVERAGED, TOGETHER, keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.terminal_output import ConfigError, log_start
 from mmcalib.work_dir_files import check_writable, whole_file
@@ -41,8 +50,7 @@ METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser = ToolParser(description=__doc__)
-    parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
-    parser.add_argument('checkpoint', help='checkpoint file')
+    add_member_arguments(parser)
     parser.add_argument(
         '--work-dir',
         help='where the log and results.json go; by default, results of another checkpoint stay',
@@ -64,7 +72,16 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         help='measure and draw the calibration of a config that names no such metric',
     )
     parser.add_argument('--amp', action='store_true', help='test in mixed precision (GPU only)')
-    parser.add_argument('--tta', action='store_true', help='test-time augmentation')
+    parser.add_argument(
+        '--temperature',
+        metavar='FILE',
+        help='divide the logarithm of the mean by what tools/calibrate.py has fitted to it',
+    )
+    parser.add_argument(
+        '--disagreement',
+        metavar='DIR',
+        help='measure how far the predictions disagree, and write it for each image and pixel',
+    )
     parser.add_argument('--show', action='store_true', help='show predictions in a window')
     parser.add_argument('--show-dir', help='folder for drawn predictions')
     parser.add_argument('--interval', type=int, default=1, help='draw every n-th image')
@@ -72,7 +89,41 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     add_limit_argument(parser, 'N samples')
     add_split_argument(parser)
     add_runner_arguments(parser)
-    return parser, parser.parse_args()
+    return parser, parse_member_arguments(parser)
+
+
+def tested(args: argparse.Namespace) -> str:
+    """Return the checkpoints as results.json names them."""
+    return TOGETHER.join(checkpoint for _, checkpoint in args.members)
+
+
+def load_evaluated(path: str, args: argparse.Namespace):
+    """Return a config with the evaluation that the arguments ask for."""
+    cfg = load_config(path, args.cfg_options)
+    cfg.launcher = args.launcher
+    set_work_dir(cfg, args.work_dir, limit=args.limit)
+    if args.evaluation:
+        use_evaluation(cfg, args.evaluation)
+    if args.split == 'val':
+        test_on_validation(cfg)
+    cfg.load_from, cfg.resume = args.members[0][1], False
+    return cfg
+
+
+def average(cfg, args: argparse.Namespace) -> None:
+    """Have a config test the mean that the arguments ask for, in a work dir of its own."""
+    if (args.tta or args.tta_scales is not None) and (args.show or args.show_dir):
+        raise ValueError('--show and --show-dir draw one view of an image: leave out --tta')
+    average_predictions(
+        cfg,
+        temperature=args.temperature,
+        disagreement=args.disagreement is not None,
+        **mean_options(args, cfg, lambda path: load_evaluated(path, args)),
+    )
+    if args.disagreement is not None:
+        measure_disagreement(cfg, args.disagreement)
+    if not args.work_dir:
+        cfg.work_dir = str(Path(cfg.work_dir, averaged_name(cfg[AVERAGED])))
 
 
 def prepare(args: argparse.Namespace):
@@ -90,27 +141,20 @@ def prepare(args: argparse.Namespace):
         raise ValueError(f'--out {args.out} is a folder: name a file')
     if args.out:
         check_writable(args.out)
-    check_checkpoint(args.checkpoint)
-    cfg = load_config(args.config, args.cfg_options)
-    cfg.launcher = args.launcher
-    set_work_dir(cfg, args.work_dir, limit=args.limit)
-    if args.evaluation:
-        use_evaluation(cfg, args.evaluation)
-    if not args.work_dir:
-        keep_other_results(cfg, args.checkpoint, args.split)
-    cfg.load_from = args.checkpoint
-    cfg.resume = False
+    for _, checkpoint in args.members:
+        check_checkpoint(checkpoint)
+    cfg = load_evaluated(args.members[0][0], args)
     if args.amp:
         check_amp()
         cfg.test_cfg.fp16 = True
     if args.show or args.show_dir:
         enable_drawing(cfg, args.show, args.show_dir, args.interval, args.wait_time)
-    if args.split == 'val':
-        test_on_validation(cfg)
     if args.calibration:
         add_calibration(cfg)
-    if args.tta:
-        enable_tta(cfg)
+    if asks_for_a_mean(args) or args.temperature or args.disagreement:
+        average(cfg, args)
+    if not args.work_dir:
+        keep_other_results(cfg, tested(args), args.split)
     if args.limit is not None:
         limit_samples(cfg, args.limit)
     set_loader_defaults(cfg, not args.no_pin_memory)
@@ -132,11 +176,13 @@ def main() -> None:
         if args.out and args.out_item != 'metrics':
             runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
         log_start(runner, ('test',))
-        metrics = run_test(runner, args.checkpoint, split=args.split)
+        metrics = run_test(runner, tested(args), split=args.split)
     except (CheckpointError, ConfigError, DataError) as error:
         parser.refuse(str(error))
     except SampleError as error:  # perhaps of one process alone
         parser.refuse_here(error.reason)
+    except MemberError as error:
+        parser.refuse_here(str(error))
     except KeyboardInterrupt:
         sys.exit('Stopped.')
     if args.out_item == 'metrics' and is_main_process():

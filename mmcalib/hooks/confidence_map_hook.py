@@ -16,6 +16,7 @@ from mmcalib.argument_checks import check_integer
 from mmcalib.hooks.confidence_view import view_of
 from mmcalib.hooks.drawing_hook import SPLIT_NAMES, DrawingHook, calibration_metrics, tested_split
 from mmcalib.metrics.errors_of_bins import binned_calibration_error
+from mmcalib.models.mean_probability_model import upright_view
 from mmcalib.work_dir_files import MAPS, of_split
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class ConfidenceMapHook(DrawingHook):
     ) -> None:
         if not self.enabled:
             return
+        inputs = upright_view(data_batch)['inputs']
         rank, world_size = get_dist_info()
         # The metric has just read these.
         of_images = self._metric.bins_of_last(len(outputs))
@@ -108,7 +110,7 @@ class ConfidenceMapHook(DrawingHook):
             if due or bad:
                 view = view_of(
                     sample,
-                    data_batch['inputs'][number],
+                    inputs[number],
                     bins,
                     index,
                     ignore_index=self._metric.ignore_index,

@@ -37,6 +37,7 @@ from mmcalib.metrics.classwise_array_functions import (
 )
 from mmcalib.metrics.classwise_bins import classwise_bins
 from mmcalib.metrics.confidence_cells import ConfidenceCells
+from mmcalib.metrics.disagreement_metric import DisagreementMetric
 from mmcalib.metrics.errors_of_bins import (
     binned_accuracy,
     binned_calibration_error,
@@ -84,6 +85,7 @@ __all__ = [
     'CalibrationStatistics',
     'ClasswiseECE',
     'ConfidenceCells',
+    'DisagreementMetric',
     'ForegroundIoU',
     'Prediction',
     'accuracy',

@@ -152,7 +152,7 @@ class MeanProbabilityModel(BaseTTAModel):
         found: Found = {}
         for number in range(len(self.members)):
             member = self._in_its_turn(number)
-            for view in _views(data):
+            for view in views_of_batch(data):
                 for place, sample in self._predictions(member, view, number):
                     self._add(found, place, sample, number)
             self._checked.add(number)
@@ -253,14 +253,22 @@ def _built(member: nn.Module | dict, data_preprocessor: dict | None) -> nn.Modul
     return MODELS.build(member)
 
 
-def _views(data: Mapping) -> list[Mapping]:
-    """Return the batches of a batch with several views of each image."""
+def views_of_batch(data: Mapping) -> list[Mapping]:
+    """Return the batches of a batch with several views of each image, one of a batch without."""
     if not isinstance(data, Mapping):
         raise TypeError(f'a batch must be a dict of inputs and data_samples, got {type(data)}')
     samples = data.get('data_samples')
     if not samples or not isinstance(samples[0], (list, tuple)):
         return [data]
     return [{key: value[view] for key, value in data.items()} for view in range(len(samples))]
+
+
+def upright_view(data: Mapping) -> Mapping:
+    """Return the first view of a batch that is not flipped, the first if all are."""
+    views = views_of_batch(data)
+    if len(views) == 1:
+        return views[0]
+    return next((v for v in views if not v['data_samples'][0].metainfo.get('flip')), views[0])
 
 
 def _copies(batch: Mapping, place: int, count: int) -> dict[str, Any]:

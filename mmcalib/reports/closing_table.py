@@ -13,6 +13,7 @@ from rich.table import Table
 from mmcalib.metric_keys import INTERVAL, PREFIX, TOP1, is_percentage, metric_name
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports.loss_labels import loss_label
+from mmcalib.reports.model_labels import averaging_label
 from mmcalib.reports.table_cell_texts import number_text
 
 FOLDER_OF_FIGURES = 'vis_data/vis_image'  # of mmengine's LocalVisBackend, in the log's folder
@@ -99,6 +100,8 @@ def heading(results: Mapping) -> str:
     parts = [str(results.get('experiment'))]
     if results.get('loss'):
         parts.append(loss_label(results['loss']))
+    if results.get('averaged'):
+        parts[-1] += averaging_label(results['averaged'])
     samples = ((results.get('evaluation') or {}).get('dataset') or {}).get('samples')
     parts.append(
         f'{results.get("split", "test")} split' + (f', {samples:,} samples' if samples else '')

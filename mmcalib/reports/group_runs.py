@@ -16,6 +16,8 @@ from mmcalib.reports.results_reader import ReportedRun
 
 # Of a test set: with them a part of it is tested, which is another evaluation of the same data.
 PART_OF_DATA = ('indices',)
+# What must be equal in means that are averaged over several runs.
+OF_MEAN = ('members', 'views', 'mc_dropout', 'transforms', 'calibration', 'losses')
 
 
 @dataclass
@@ -163,7 +165,8 @@ def _key(part: object) -> str:
 def _row_key(run: ReportedRun) -> str:
     """Return what must be equal in all runs that are averaged."""
     if run.trained is not None:
-        return _key([run.loss, run.calibration, run.trained['digest']])
+        averaged = {key: value for key, value in (run.averaged or {}).items() if key in OF_MEAN}
+        return _key([run.loss, run.calibration, run.trained['digest'], averaged])
     if run.loss is not None:
         return _key([run.loss, run.calibration, run.length])
     return run.experiment
@@ -182,7 +185,7 @@ def _rows(runs: Sequence[ReportedRun], entry: Mapping | None) -> tuple[list[Row]
         first = group[0]
         if labels.count(label) > 1:  # as where transforms change places
             label += f', config {first.trained["digest"][:6] if first.trained else "unknown"}'
-        known = entry and not first.calibration
+        known = entry and not first.calibration and not first.averaged
         paper = paper_numbers.published_values(entry, first.loss) if known else None
         rows.append(Row(label, group, paper[1] if paper else {}))
     return sorted(rows, key=_order), of_most

@@ -9,6 +9,7 @@ from numbers import Real
 from pathlib import Path
 
 from mmcalib.reports.loss_labels import loss_label
+from mmcalib.reports.model_labels import model_label
 
 NOTHING = type(None)
 # What the parts of a file are, if they are there. Nothing else in it is read.
@@ -21,6 +22,14 @@ TYPES = {
     'calibration': (dict, NOTHING),
     'calibration.methods': list,
     'calibration.forced': list,
+    'averaged': (dict, NOTHING),
+    'averaged.members': int,
+    'averaged.views': int,
+    'averaged.mc_dropout': int,
+    'averaged.losses': list,
+    'averaged.calibration': (dict, NOTHING),
+    'averaged.calibration.methods': list,
+    'averaged.calibration.forced': list,
     'limit': (int, NOTHING),
     'training': dict,
     'training.epochs': int,
@@ -43,6 +52,8 @@ TYPES = {
 }
 REQUIRED = (
     *('experiment', 'metrics', 'loss.type', 'calibration.methods', 'calibration.forced'),
+    *('averaged.members', 'averaged.views', 'averaged.mc_dropout', 'averaged.calibration'),
+    *('averaged.calibration.methods', 'averaged.calibration.forced'),
     *('trained.digest', 'trained.config', 'evaluation.dataset', 'evaluation.dataset.samples'),
 )
 
@@ -58,6 +69,7 @@ class ReportedRun:
     loss: dict | None = None
     trained: dict | None = None
     calibration: dict | None = None
+    averaged: dict | None = None
     limit: int | None = None
     training: dict = field(default_factory=dict)
     evaluation: dict | None = None
@@ -83,12 +95,8 @@ class ReportedRun:
 
     @property
     def label(self) -> str:
-        """The loss, and how the model was calibrated afterwards."""
-        label = loss_label(self.loss) if self.loss else self.experiment
-        if not self.calibration:
-            return label
-        forced = ''.join(f', {reason}' for reason in self.calibration['forced'])
-        return f'{label} + {" + ".join(map(str, self.calibration["methods"]))}{forced}'
+        """The loss, and what was done after the training."""
+        return model_label(self.loss, self.calibration, self.averaged, experiment=self.experiment)
 
 
 def read_results(path: Path) -> ReportedRun:
@@ -116,10 +124,13 @@ def check_parts(content: object) -> None:
     for name, options in (content.get('evaluation') or {}).get('other_metrics', {}).items():
         if not isinstance(options, dict):
             raise ValueError(f'its options of {name} are {options!r}')
+    losses = [content.get('loss') or {'type': ''}]
+    losses += (content.get('averaged') or {}).get('losses', [])
     try:
-        loss_label(content.get('loss') or {'type': ''})
+        for loss in losses:
+            loss_label(loss)
     except (AttributeError, KeyError, TypeError) as error:  # the terms of a sum can be anything
-        raise ValueError(f'its loss is {content["loss"]!r}') from error
+        raise ValueError(f'its loss is {loss!r}') from error
 
 
 def _check(content: Mapping, name: str, kind: type | tuple[type, ...]) -> None:

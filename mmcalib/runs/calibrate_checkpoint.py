@@ -15,6 +15,7 @@ from mmcalib import __version__
 from mmcalib.argument_checks import check_choice, check_integer
 from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.metrics import CalibrationMetric
+from mmcalib.models import MeanProbabilityModel
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.runs.before_and_after_calibration import (
@@ -208,8 +209,9 @@ def fit_to_split(
 
 
 def ignore_index_of(model: nn.Module) -> int:
-    """Return the label of the pixels that a model's loss leaves out."""
-    index = getattr(head_of(model), 'ignore_index', None)
+    """Return the label of the pixels that a model's loss leaves out, the first of a mean's."""
+    member = model.module if isinstance(model, MeanProbabilityModel) else model
+    index = getattr(head_of(member), 'ignore_index', None)
     return 255 if index is None else index
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentError, ArgumentParser
+from argparse import ArgumentError, ArgumentParser, Namespace
+from collections.abc import Callable
 from typing import NoReturn
 
-from mmengine.config import DictAction
+from mmengine.config import Config, DictAction
 
 from mmcalib.distributed import is_first_process
 from mmcalib.runs.load_config import SPLITS
+from mmcalib.runs.mean_of_predictions import load_member_configs, split_members
 
 PATIENCE = 30.0  # seconds for the first process to say what is wrong
 
@@ -68,6 +70,78 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
         '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='of the job'
     )
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by launcher')
+
+
+def add_member_arguments(parser: ArgumentParser) -> None:
+    """Add the checkpoints, and what else the mean of several predictions is made of."""
+    parser.add_argument(
+        'config',
+        help='config file, of mmcalib, mmpretrain or mmseg; or CONFIG.py:CHECKPOINT',
+    )
+    parser.add_argument(
+        'checkpoint',
+        nargs='*',
+        help='checkpoint file; several, of which one may have a config of its own as '
+        'CONFIG.py:CHECKPOINT, for the mean of their probabilities',
+    )
+    parser.add_argument(
+        '--tta',
+        action='store_true',
+        help="mean over views of each image: of the config's tta_pipeline, else its mirror image "
+        'and, for segmentation, three scales',
+    )
+    parser.add_argument(
+        '--tta-scales',
+        nargs='+',
+        type=float,
+        metavar='S',
+        help="mirror images at these scales, in place of the config's tta_pipeline",
+    )
+    parser.add_argument(
+        '--mc-dropout',
+        type=int,
+        default=0,
+        metavar='N',
+        help='mean over N predictions with random dropout',
+    )
+    parser.add_argument('--dropout-seed', type=int, default=0, help='of these (default: 0)')
+    parser.add_argument(
+        '--one-at-a-time',
+        action='store_true',
+        help='one of several models on the GPU at a time, where they do not fit together',
+    )
+
+
+def parse_member_arguments(parser: ArgumentParser) -> Namespace:
+    """Return the arguments; checkpoints may come after options, as of ``tools/dist_test.sh``."""
+    args = parser.parse_intermixed_args()
+    args.members = split_members(args.config, args.checkpoint)
+    return args
+
+
+def asks_for_a_mean(args: Namespace) -> bool:
+    """Return whether the arguments ask for more than one prediction of an image."""
+    views = args.tta or args.tta_scales is not None
+    return len(args.members) > 1 or views or args.mc_dropout != 0
+
+
+def mean_options(args: Namespace, cfg: Config, load: Callable[[str], Config]) -> dict:
+    """Return what the arguments say to :func:`average_predictions`.
+
+    Args:
+        args: Of :func:`parse_member_arguments`.
+        cfg: That of the first member.
+        load: Returns the config of another, made as `cfg` was.
+    """
+    return {
+        'checkpoints': [checkpoint for _, checkpoint in args.members],
+        'member_configs': load_member_configs(cfg, args.members, load),
+        'tta': args.tta or args.tta_scales is not None,
+        'scales': args.tta_scales,
+        'mc_dropout': args.mc_dropout,
+        'seed': args.dropout_seed,
+        'one_at_a_time': args.one_at_a_time,
+    }
 
 
 def add_limit_argument(parser: ArgumentParser, what: str) -> None:

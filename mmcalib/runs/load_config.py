@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 from mmengine.config import config as config_of_mmengine
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import METRICS
@@ -240,27 +240,6 @@ def use_evaluation(cfg: Config, name: str) -> None:
         raise ValueError(f'--evaluation {name}: the config has no such evaluation; {known}')
     cfg.merge_from_dict(named[name])
     cfg.work_dir = str(Path(cfg.work_dir, name))
-
-
-def enable_tta(cfg: Config) -> None:
-    """Turn on test-time augmentation the way the config's toolbox does.
-
-    Raises:
-        ValueError: If an mmseg config defines no ``tta_pipeline`` and ``tta_model``.
-    """
-    dataset = cfg.test_dataloader.dataset
-    if cfg.get('default_scope') == 'mmpretrain':
-        cfg.setdefault('tta_model', dict(type='mmpretrain.AverageClsScoreTTA'))
-        if 'tta_pipeline' not in cfg:
-            # mmpretrain's default: the image and its mirror image.
-            pipeline = deepcopy(dataset.pipeline)
-            flips = [dict(type='RandomFlip', prob=prob) for prob in (1.0, 0.0)]
-            last = dict(type='TestTimeAug', transforms=[flips, [pipeline[-1]]])
-            cfg.tta_pipeline = [*pipeline[:-1], last]
-    if 'tta_model' not in cfg or 'tta_pipeline' not in cfg:
-        raise ValueError('--tta needs tta_model and tta_pipeline in the config')
-    dataset.pipeline = cfg.tta_pipeline
-    cfg.model = ConfigDict(**cfg.tta_model, module=cfg.model)
 
 
 def enable_drawing(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 from mmengine.config import Config, ConfigDict
 
 from mmcalib.argument_checks import check_integer
 from mmcalib.runs.checkpoint_io import read_meta
 from mmcalib.runs.parse_config_text import parse_config
-from mmcalib.runs.test_time_views import add_views, count_views
+from mmcalib.runs.preflight import as_list
+from mmcalib.runs.results_writer import AVERAGED
+from mmcalib.runs.temperature_of_mean import find_temperature
+from mmcalib.runs.test_time_views import add_views, views_of
 from mmcalib.runs.training_fingerprint import comparable, pipelines
 
-# In a config: what is averaged, for results.json and reports.
-AVERAGED = 'averaged'
 # Of a data_preprocessor: what changes the pixels that a network sees.
 NORMALISATION = ('mean', 'std', 'bgr_to_rgb', 'rgb_to_bgr', 'to_rgb')
 
@@ -47,17 +49,34 @@ def _split_pair(text: str) -> tuple[str, str | None]:
     return (f'{config}.py', checkpoint) if found else (text, None)
 
 
+def load_member_configs(
+    cfg: Config, members: Sequence[tuple[str, str]], prepare: Callable[[str], Config]
+) -> list[Config]:
+    """Return the config of each member: `cfg` of those that have that of the first.
+
+    Args:
+        cfg: That of the first member, as the run has it.
+        members: Config and checkpoint of each.
+        prepare: Loads another config, and makes it as `cfg` was made.
+    """
+    loaded = {members[0][0]: cfg}
+    for path, _ in members:
+        if path not in loaded:
+            loaded[path] = prepare(path)
+    return [loaded[path] for path, _ in members]
+
+
 def average_predictions(
     cfg: Config,
     checkpoints: Sequence[str],
     *,
     member_configs: Sequence[Config] | None = None,
-    split: str = 'test',
+    splits: Sequence[str] = ('test',),
     tta: bool = False,
     scales: Sequence[float] | None = None,
     mc_dropout: int = 0,
     seed: int = 0,
-    temperature: str | float | None = None,
+    temperature: str | None = None,
     disagreement: bool = False,
     one_at_a_time: bool = False,
 ) -> None:
@@ -71,13 +90,13 @@ def average_predictions(
         checkpoints: One for each member.
         member_configs: Config of each checkpoint, where they are not all `cfg`. Only the model is
             theirs, and what it needs of the images must be the same.
-        split: Whose images come in several views with `tta`.
+        splits: Those that the run uses.
         tta: Whether to average over views of each image, see
             :func:`~mmcalib.runs.test_time_views.add_views`.
         scales: Of these views.
         mc_dropout: How many passes with random dropout; 0 for none.
         seed: Of the dropout.
-        temperature: Of the mean, or the file that a calibration left.
+        temperature: The file that a calibration of this mean left.
         disagreement: Whether data samples get mutual information and variance.
         one_at_a_time: Whether members wait in the memory of the CPU for their turn.
 
@@ -87,21 +106,33 @@ def average_predictions(
     """
     configs = list(member_configs or [cfg] * len(checkpoints))
     check_integer('--mc-dropout', mc_dropout, least=0)
-    plain = pipelines(cfg[f'{split}_dataloader'].dataset)
     for path, own in zip(checkpoints, configs, strict=True):
-        _check_member(cfg, own, path, plain, split)
+        _check_member(cfg, own, path, splits)
     first, *others = [_model_of(own) for own in configs]
-    cfg[AVERAGED] = dict(members=len(checkpoints), mc_dropout=mc_dropout, pipeline=plain)
+    loader = cfg[f'{splits[-1]}_dataloader']
+    averaged = dict(
+        members=len(checkpoints), mc_dropout=mc_dropout, pipeline=pipelines(loader.dataset)
+    )
     if tta:
-        add_views(cfg, split, scales)
-    cfg[AVERAGED]['views'] = count_views(cfg, split)
+        for split in splits:
+            add_views(cfg, split, scales)
+    transforms = views_of(cfg, splits[-1])
+    averaged |= dict(transforms=transforms, views=prod(map(len, transforms)), calibration=None)
+    if disagreement and averaged['members'] * averaged['views'] * max(mc_dropout, 1) == 1:
+        raise ValueError(
+            '--disagreement: one prediction disagrees with none; name more checkpoints, --tta or '
+            '--mc-dropout N'
+        )
+    if temperature is not None:
+        averaged['calibration'] = find_temperature(temperature, checkpoints, averaged)
+    cfg[AVERAGED] = averaged
     cfg.model = ConfigDict(
         type='MeanProbabilityModel',
         module=first,
         others=others,
         mc_dropout=mc_dropout,
         # As many copies of an image as images are predicted at a time without dropout.
-        passes_at_once=cfg[f'{split}_dataloader'].get('batch_size') or 1,
+        passes_at_once=loader.get('batch_size') or 1,
         seed=seed,
         temperature=temperature,
         disagreement=disagreement,
@@ -112,13 +143,23 @@ def average_predictions(
     cfg.load_from = None
 
 
-def averaged_name(averaged: dict, tempered: bool) -> str:
+def measure_disagreement(cfg: Config, folder: str) -> None:
+    """Have the test of a mean measure how far its predictions disagree, and write it."""
+    metric = dict(type='DisagreementMetric', out_dir=folder)
+    evaluator = cfg.test_evaluator
+    if isinstance(evaluator, Mapping) and 'metrics' in evaluator:  # one that holds metrics
+        evaluator.metrics = [*as_list(evaluator), metric]
+    else:
+        cfg.test_evaluator = [*as_list(evaluator), metric]
+
+
+def averaged_name(averaged: Mapping) -> str:
     """Return what a mean is called in the names of folders, such as ``x3_tta_temperature``."""
     parts = [
         f'x{averaged["members"]}' if averaged['members'] > 1 else '',
         'tta' if averaged['views'] > 1 else '',
         f'mc{averaged["mc_dropout"]}' if averaged['mc_dropout'] else '',
-        'temperature' if tempered else '',
+        'temperature' if averaged['calibration'] else '',
     ]
     return '_'.join(part for part in parts if part) or 'mean'
 
@@ -146,19 +187,19 @@ def _model_of(cfg: Config) -> ConfigDict:
     return model
 
 
-def _check_member(cfg: Config, own: Config, path: str, plain: list, split: str) -> None:
+def _check_member(cfg: Config, own: Config, path: str, splits: Sequence[str]) -> None:
     """Raise a ValueError if a member needs other images than the run has."""
-    if own is not cfg:
-        if own.get('default_scope') != cfg.get('default_scope'):
-            raise ValueError(
-                f'{own.filename} is of {own.get("default_scope")}, and {cfg.filename} of '
-                f'{cfg.get("default_scope")}: their models predict different things'
-            )
-        theirs = pipelines(own[f'{split}_dataloader'].dataset)
-        if theirs != plain:
+    if own is not cfg and own.get('default_scope') != cfg.get('default_scope'):
+        raise ValueError(
+            f'{own.filename} is of {own.get("default_scope")}, and {cfg.filename} of '
+            f'{cfg.get("default_scope")}: their models predict different things'
+        )
+    for split in splits if own is not cfg else ():
+        here, theirs = (pipelines(each[f'{split}_dataloader'].dataset) for each in (cfg, own))
+        if theirs != here:
             raise ValueError(
                 f'{own.filename} prepares the images of {split} in another way than '
-                f'{cfg.filename}, whose images all members would get: {theirs} is not {plain}. '
+                f'{cfg.filename}, whose images all members would get: {theirs} is not {here}. '
                 'Only members of one pipeline can be averaged; a normalisation belongs into the '
                 'data_preprocessor, of which each has its own'
             )

@@ -13,6 +13,8 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from mmcalib.metrics.data_samples import read_logits
+from mmcalib.models import MeanProbabilityModel
+from mmcalib.models.sample_scores import logits_in
 from mmcalib.posthoc.logit_scaler import LogitReader
 from mmcalib.runs.full_precision import full_precision
 
@@ -31,7 +33,8 @@ def predictor(model: nn.Module) -> Iterator[Callable[[Any], list[ImageLogits]]]:
     """Give a function from a batch to the images' predictions, with the logits behind them.
 
     A classifier's logits are what its head returns; a segmentor's those that it would return as
-    ``seg_logits``, also where a sigmoid comes in between, at the images' original size.
+    ``seg_logits``, also where a sigmoid comes in between, at the images' original size; a mean's
+    the logarithms of its probabilities.
 
     Args:
         model: mmpretrain's or mmseg's, or one with the same methods.
@@ -41,7 +44,9 @@ def predictor(model: nn.Module) -> Iterator[Callable[[Any], list[ImageLogits]]]:
         ValueError: While predicting, if a head returns anything but one tensor of logits.
     """
     captured: list[Tensor] = []
-    if hasattr(model, 'postprocess_result'):
+    if isinstance(model, MeanProbabilityModel):
+        watching = _watch_mean(model, captured)
+    elif hasattr(model, 'postprocess_result'):
         watching = _watch_segmentor(model, captured)
     elif isinstance(getattr(model, 'head', None), nn.Module):
         watching = _watch_classifier(model.head, captured)
@@ -76,6 +81,22 @@ def predictor(model: nn.Module) -> Iterator[Callable[[Any], list[ImageLogits]]]:
             yield predict
     finally:
         model.train(training)
+
+
+@contextmanager
+def _watch_mean(model: MeanProbabilityModel, captured: list[Tensor]) -> Iterator[None]:
+    original = model.test_step
+
+    def test_step(data: Any) -> list:
+        samples = original(data)
+        captured.extend(logits_in(sample) for sample in samples)
+        return samples
+
+    model.test_step = test_step
+    try:
+        yield
+    finally:
+        del model.test_step
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from mmengine.runner import Runner
 from mmcalib import __version__
 from mmcalib.hooks.checkpoint_meta_hook import TRAINED, CheckpointMeta
 from mmcalib.hooks.drawing_hook import kept_statistics
+from mmcalib.hooks.load_members_hook import LoadMembersHook
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.stratified_bins import stratum_figures
@@ -32,6 +33,10 @@ from mmcalib.runs.training_fingerprint import (
 )
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS
 
+# In a config: of which predictions a run tests the mean.
+AVERAGED = 'averaged'
+# Between the checkpoints of the members of a mean.
+TOGETHER = ', '
 # Where `meta` of a checkpoint says that it was calibrated.
 CALIBRATION = 'calibration'
 DATASET_KEYS = ('type', 'split', 'part', 'ann_file', 'protocol')
@@ -60,14 +65,36 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
         - ``limit``: to how many samples a smoke run was limited, in training or in the test;
         - ``calibration``: see :func:`describe_calibration`;
         - ``training``: its length, whether it ``finished``, the ``epoch`` of the checkpoint;
+        - ``averaged``, of the mean of several predictions alone: see :func:`describe_mean`;
         - ``evaluation``: see :func:`evaluation`;
         - ``per_class`` and ``per_distance``, where they were measured: see :func:`strata`.
     """
     hook = next((hook for hook in runner.hooks if isinstance(hook, CheckpointMeta)), None)
-    meta = hook.meta if hook else {}
-    if hook and checkpoint == LAST_WEIGHTS:  # and not those it may have been resumed from
-        meta = {TRAINED: hook.trained, 'epoch': runner.epoch}
-    cfg = config_in(meta) or runner.cfg
+    loading = next((hook for hook in runner.hooks if isinstance(hook, LoadMembersHook)), None)
+    if loading:
+        members = list(zip(loading.metas, loading.checkpoints, strict=True))
+    elif hook and checkpoint == LAST_WEIGHTS:  # and not those it may have been resumed from
+        members = [({TRAINED: hook.trained, 'epoch': runner.epoch}, checkpoint)]
+    else:
+        members = [(hook.meta if hook else {}, checkpoint)]
+    trained = [training_of(runner, meta, path, finished=finished) for meta, path in members]
+    return {
+        **(common_training(trained) if loading else trained[0]),
+        **({'averaged': describe_mean(runner, loading, trained)} if loading else {}),
+        'evaluation': evaluation(runner),
+        'date': datetime.now().astimezone().isoformat(timespec='seconds'),
+        'version': __version__,
+        **strata(runner),
+    }
+
+
+def training_of(
+    runner: Runner, meta: Mapping, checkpoint: str, *, finished: bool | None = None
+) -> dict:
+    """Return what :func:`results_of` says of the training that left a checkpoint."""
+    cfg = config_in(meta)
+    if cfg is None:
+        cfg = {**runner.cfg, 'model': runner.cfg.model.get('module', runner.cfg.model)}
     schedule = length(cfg)
     if finished is None:
         finished = training_finished(checkpoint, schedule)
@@ -80,10 +107,49 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
         'calibration': describe_calibration(meta),
         'limit': runner.cfg.get('limit') or cfg.get('limit'),
         'training': {**schedule, 'finished': finished, 'epoch': meta.get('epoch')},
-        'evaluation': evaluation(runner),
-        'date': datetime.now().astimezone().isoformat(timespec='seconds'),
-        'version': __version__,
-        **strata(runner),
+    }
+
+
+def common_training(members: Sequence[Mapping]) -> dict:
+    """Return what :func:`training_of` says of several members, None where they differ.
+
+    The digest is that of all digests; of the other parts, the first member's stand for all.
+    """
+    first = members[0]
+    digests = sorted({member['trained']['digest'] for member in members})
+    finished = [member['training']['finished'] for member in members]
+    worst = next((value for value in (False, None) if value in finished), True)
+    return {
+        **{
+            key: first[key] if all(member[key] == first[key] for member in members) else None
+            for key in ('seed', 'loss', 'calibration')
+        },
+        'trained': first['trained'] | ({'digest': digest(digests)} if digests[1:] else {}),
+        'limit': next((member['limit'] for member in members if member['limit']), None),
+        'training': {**first['training'], 'finished': worst},
+    }
+
+
+def describe_mean(runner: Runner, loading: LoadMembersHook, members: Sequence[Mapping]) -> dict:
+    """Return of which predictions a mean was tested.
+
+    Returns:
+        ``members``, ``views`` of an image and passes with ``mc_dropout``, how many of each; the
+        ``transforms`` in which views differ; ``calibration`` of the mean, as
+        :func:`describe_calibration` has it of a checkpoint; ``checkpoints``, ``seeds`` and, where
+        they differ, ``losses`` of the members.
+    """
+    averaged = runner.cfg.get(AVERAGED) or {}
+    losses = [member['loss'] for member in members if member['loss']]
+    return {
+        'members': len(members),
+        'views': averaged.get('views', 1),
+        'mc_dropout': averaged.get('mc_dropout', 0),
+        'transforms': averaged.get('transforms', []),
+        'calibration': averaged.get('calibration'),
+        'checkpoints': loading.checkpoints,
+        'seeds': [member['seed'] for member in members],
+        **({'losses': losses} if any(loss != losses[0] for loss in losses) else {}),
     }
 
 
@@ -119,12 +185,14 @@ def evaluation(runner: Runner) -> dict:
     dataset = runner.cfg.test_dataloader.dataset
     options = dataset_options(dataset)
     model = runner.cfg.model.get('module', runner.cfg.model)
+    averaged = runner.cfg.get(AVERAGED)
     inference = comparable(model.get('test_cfg') or {})
     result = {
         'dataset': {**describe_dataset(dataset), 'samples': len(runner.test_dataloader.dataset)},
         'data_options': {key: value for key, value in options.items() if key not in DATASET_KEYS},
-        'pipeline': pipelines(dataset),
-        'tta': 'module' in runner.cfg.model,
+        # The views of a mean are not another evaluation, but another model.
+        'pipeline': pipelines(dataset) if averaged is None else averaged['pipeline'],
+        'tta': 'module' in runner.cfg.model and averaged is None,
         **({'inference': inference} if inference not in ({}, {'mode': 'whole'}) else {}),
     }
     ours = [
@@ -227,9 +295,11 @@ def keep_other_results(cfg: Config, checkpoint: str, split: str) -> None:
         earlier = mmengine.load(Path(cfg.work_dir, name))['checkpoint']
     except (FileNotFoundError, KeyError, TypeError, ValueError):
         return
+    theirs, ours = earlier.split(TOGETHER), checkpoint.split(TOGETHER)
     # A run that was moved still has its own results.
-    moved = not os.path.exists(earlier) and Path(earlier).name == Path(checkpoint).name
-    if os.path.realpath(earlier) == os.path.realpath(checkpoint) or moved:
+    names = [[Path(path).name for path in paths] for paths in (theirs, ours)]
+    moved = not any(map(os.path.exists, theirs)) and names[0] == names[1]
+    if list(map(os.path.realpath, theirs)) == list(map(os.path.realpath, ours)) or moved:
         return
     folder = str(Path(cfg.work_dir, Path(checkpoint).stem))
     print(f'{cfg.work_dir} has the results of {earlier}: the new ones go to {folder}')

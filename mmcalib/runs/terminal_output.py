@@ -12,8 +12,10 @@ from mmengine.runner import Runner
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.metric_keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better_rule
 from mmcalib.reports.loss_labels import loss_label
+from mmcalib.reports.model_labels import averaging_label
 from mmcalib.runs.loss_config import main_loss, type_name
 from mmcalib.runs.preflight import calibration_keys, kept_checkpoints
+from mmcalib.runs.results_writer import AVERAGED
 from mmcalib.work_dir_files import experiment_name
 
 # Lines that come with every run, or every epoch, and tell a reader nothing.
@@ -104,7 +106,8 @@ def log_start(runner: Runner, splits: tuple[str, ...]) -> None:
     loss = main_loss({**cfg, 'model': cfg.model.get('module', cfg.model)})
     log.info(
         f'{experiment_name(cfg.filename or "run")}: {type_name(backbone["type"])}, {size:,} '
-        f'parameters{f", {loss_label(loss)}" if loss else ""}; {processes(runner)}'
+        f'parameters{f", {loss_label(loss)}" if loss else ""}'
+        f'{averaging_label(cfg.get(AVERAGED))}; {processes(runner)}'
     )
     doing = {'train': 'train on', 'val': 'validate on', 'test': 'test on'}
     counts = [

@@ -9,6 +9,7 @@ from mmengine.config import Config
 
 from mmcalib.argument_checks import check_number
 from mmcalib.runs.loss_config import type_name
+from mmcalib.runs.training_fingerprint import comparable
 
 # Relative to the size that the pipeline gives; a classifier's input has often to be of one size.
 SEGMENTATION_SCALES = (1.0, 0.75, 1.25)
@@ -51,16 +52,20 @@ def add_views(cfg: Config, split: str, scales: Sequence[float] | None = None) ->
             holder.pipeline = [*before, views]
 
 
-def count_views(cfg: Config, split: str) -> int:
-    """Return how many views of an image a split's pipeline makes."""
-    count = 1
+def views_of(cfg: Config, split: str) -> list[list]:
+    """Return the alternatives of each step in which the views of a split differ, in JSON's types.
+
+    There are as many views as combinations.
+    """
     for holder in _with_pipeline(cfg[f'{split}_dataloader'].dataset):
-        for step in holder.pipeline:
-            if type_name(step['type']) == 'TestTimeAug':
-                for transforms in step['transforms']:
-                    count *= len(transforms)
-        break
-    return count
+        steps = [step for step in holder.pipeline if type_name(step['type']) == 'TestTimeAug']
+        return [
+            comparable(list(transforms))
+            for step in steps
+            for transforms in step['transforms']
+            if len(transforms) > 1
+        ]
+    return []
 
 
 def _own_views(cfg: Config, scales: Sequence[float] | None) -> list[list[dict]]:

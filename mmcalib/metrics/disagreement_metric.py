@@ -1,0 +1,93 @@
+"""How far the predictions disagree whose mean is tested."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mmengine.dist import get_dist_info
+from mmengine.evaluator import BaseMetric
+from mmengine.registry import METRICS
+
+from mmcalib.work_dir_files import check_writable, whole_file
+
+MEASURES = ('mutual_information', 'variance')
+TABLE = 'disagreement.csv'
+
+
+@METRICS.register_module()
+class DisagreementMetric(BaseMetric):
+    """Mean mutual information (nats) and variance of the predictions behind a mean.
+
+    Both are what a ``MeanProbabilityModel`` with ``disagreement`` leaves in its data samples, see
+    :class:`~mmcalib.models.prediction_mean.PredictionMean`; of a segmented image, the mean over all
+    its pixels. The keys are ``disagreement/mutual_information`` and ``disagreement/variance``.
+
+    Args:
+        out_dir: Folder for ``disagreement.csv``, a line for each image, and of segmentors
+            ``maps/<name>.npz`` with both as ``(H, W)`` arrays; None to write nothing.
+        collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
+        prefix: Of the keys.
+        collect_dir: See mmengine's ``BaseMetric``.
+
+    Raises:
+        OSError: If nothing can be written to the folder.
+        ValueError: While evaluating, for samples that say nothing of a disagreement.
+    """
+
+    default_prefix = 'disagreement'
+
+    def __init__(
+        self,
+        *,
+        out_dir: str | None = None,
+        collect_device: str = 'cpu',
+        prefix: str | None = None,
+        collect_dir: str | None = None,
+    ) -> None:
+        super().__init__(collect_device=collect_device, prefix=prefix, collect_dir=collect_dir)
+        self.out_dir = out_dir
+        self._last: tuple[int, Path] | None = None
+        if out_dir is not None:
+            check_writable(Path(out_dir, TABLE))
+
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+        """Keep name, mutual information and variance of each image."""
+        rank, world_size = get_dist_info()
+        for sample in data_samples:
+            # mmengine's samplers interleave the ranks.
+            place = len(self.results) * world_size + rank
+            name = str(sample.get('img_path') or f'sample {sample.get("sample_idx", place)}')
+            values = sample.get('disagreement', sample)
+            missing = [key for key in MEASURES if key not in values]
+            if missing:
+                raise ValueError(
+                    f'{name} has no {missing[0]}: it is measured for a MeanProbabilityModel with '
+                    'disagreement=True'
+                )
+            arrays = {key: values[key].cpu().numpy().squeeze() for key in MEASURES}
+            if self.out_dir is not None and 'disagreement' in sample:
+                self._last = place, Path(self.out_dir, 'maps', f'{place:06d}_{Path(name).stem}.npz')
+                with whole_file(self._last[1]) as path:
+                    np.savez_compressed(path, **arrays)
+            means = (float(array.mean(dtype=np.float64)) for array in arrays.values())
+            self.results.append((name, *means))
+
+    def evaluate(self, size: int) -> dict:
+        """Return the means of the first `size` samples of the data set."""
+        if self._last is not None and self._last[0] >= size:  # the image that a sampler repeats
+            self._last[1].unlink()
+        self._last = None
+        return super().evaluate(size)
+
+    def compute_metrics(self, results: list[tuple[str, float, float]]) -> dict:
+        """Return the means over the images of all ranks."""
+        if self.out_dir is not None:
+            with whole_file(Path(self.out_dir, TABLE)) as path, path.open('w', newline='') as file:
+                csv.writer(file).writerows([('image', *MEASURES), *results])
+        columns = np.array([values for _, *values in results], dtype=np.float64).reshape(-1, 2)
+        means = columns.mean(axis=0) if len(columns) else [float('nan')] * 2
+        return {key: float(mean) for key, mean in zip(MEASURES, means, strict=True)}

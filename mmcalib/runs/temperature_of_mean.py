@@ -1,0 +1,202 @@
+"""A temperature of the mean of several predictions: fitted, kept in a file, found again.
+
+No layer of a model could take it up, since the mean comes after the softmax.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import torch
+from mmengine.runner import Runner
+from torch import Tensor
+
+from mmcalib import __version__
+from mmcalib.metrics import CalibrationMetric
+from mmcalib.metrics.data_samples import read_labels
+from mmcalib.models import MeanProbabilityModel
+from mmcalib.models.mean_probability_model import read_temperature
+from mmcalib.models.predicting_head import head_of
+from mmcalib.models.sample_scores import temper
+from mmcalib.posthoc import TemperatureScaler
+from mmcalib.runs.before_and_after_calibration import COMPARED_METRICS
+from mmcalib.runs.calibrate_checkpoint import (
+    CalibrationOptions,
+    fit_to_split,
+    ignore_index_of,
+    load_model_and_data,
+)
+from mmcalib.runs.calibration_preconditions import check_splits
+from mmcalib.runs.full_precision import full_precision
+from mmcalib.runs.model_logits import progress
+from mmcalib.runs.results_writer import describe_dataset
+from mmcalib.work_dir_files import whole_file
+
+
+def fit_temperature(
+    runner: Runner,
+    scaler: TemperatureScaler,
+    checkpoints: Sequence[str],
+    out: str,
+    options: CalibrationOptions,
+) -> dict:
+    """Fit a temperature to the logarithm of a mean, and write it with what it was fitted on.
+
+    Args:
+        runner: Of the config that
+            :func:`~mmcalib.runs.mean_of_predictions.average_predictions` made.
+        scaler: Not fitted yet.
+        checkpoints: Of the members.
+        out: The JSON file to write.
+        options: See :class:`~mmcalib.runs.calibrate_checkpoint.CalibrationOptions`.
+
+    Returns:
+        What the file says.
+
+    Raises:
+        ValueError: If the scaling is no temperature; for what
+            :mod:`~mmcalib.runs.calibration_preconditions` refuses; for data that determine none.
+    """
+    if not isinstance(scaler, TemperatureScaler):
+        raise ValueError(
+            f'{type(scaler).__name__}: a mean can be calibrated by a temperature alone, since a '
+            'shift or a matrix fits no member; take --method temperature'
+        )
+    forced = check_splits(runner.cfg, split=options.split, test=options.test, force=options.force)
+    loaders = load_model_and_data(runner, options)
+    model = runner.model
+    drawn, errors = fit_to_split(scaler, model, loaders[options.split], options)
+    results = {
+        split: measure_tempered(model, loader, scaler.temperature_, options, split)
+        for split, loader in loaders.items()
+    }
+    binary = getattr(head_of(model.module), 'out_channels', None) == 1
+    content = {
+        'temperature': scaler.temperature_,
+        'method': 'temperature',
+        'options': {'criterion': scaler.criterion},
+        'parameters': scaler.parameters,
+        **errors,
+        'mean_of': identity(checkpoints, runner.cfg.averaged),
+        'split': options.split,
+        'dataset': {
+            **describe_dataset(runner.cfg[f'{options.split}_dataloader'].dataset),
+            'samples': drawn.num_images,
+        },
+        'num_predictions': drawn.population,
+        'num_fitted': scaler.num_predictions_,
+        'seed': options.seed,
+        'num_bins': options.num_bins,
+        'threshold': model.threshold if binary else None,
+        'fitted': results[options.split],
+        'tested': results.get('test'),
+        'forced': forced,
+        'date': datetime.now().astimezone().isoformat(timespec='seconds'),
+        'version': __version__,
+    }
+    with whole_file(out) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
+    runner.call_hook('after_run')
+    return content
+
+
+def measure_tempered(
+    model: MeanProbabilityModel,
+    loader: Iterable,
+    temperature: float,
+    options: CalibrationOptions,
+    split: str,
+) -> dict:
+    """Return the metrics of a split before and after its mean is divided by a temperature."""
+    ignore_index = ignore_index_of(model)
+    before, after = (
+        CalibrationMetric(COMPARED_METRICS, num_bins=options.num_bins, ignore_index=ignore_index)
+        for _ in range(2)
+    )
+    total = changed = images = 0
+    model.eval()
+    with torch.no_grad(), full_precision():
+        for batch in progress(loader, f'Before and after, {split}'):
+            samples = model.test_step(batch)
+            before.process(None, [sample.to_dict() for sample in samples])
+            first = [_predicted(sample.to_dict(), ignore_index) for sample in samples]
+            for sample in samples:
+                temper(sample, temperature, threshold=model.threshold)
+            after.process(None, [sample.to_dict() for sample in samples])
+            for one, sample in zip(first, samples, strict=True):
+                changed += int((one != _predicted(sample.to_dict(), ignore_index)).sum())
+                total += len(one)
+            images += len(samples)
+    values = [
+        {key.split('/')[-1]: value for key, value in metric.evaluate(images).items()}
+        for metric in (before, after)
+    ]
+    return {'before': values[0], 'after': values[1], 'num_predictions': total, 'changed': changed}
+
+
+def _predicted(sample: Mapping, ignore_index: int) -> Tensor:
+    if 'pred_sem_seg' in sample:
+        return read_labels(sample, ignore_index=ignore_index, name='a sample')[0]
+    return sample['pred_label']
+
+
+def identity(checkpoints: Sequence[str], averaged: Mapping) -> dict:
+    """Return what tells one mean from another: its members, views and dropouts."""
+    members = [{'file': os.path.basename(p), 'digest': file_digest(p)} for p in checkpoints]
+    return {
+        'members': sorted(members, key=lambda member: member['digest']),
+        'views': averaged['transforms'],
+        'mc_dropout': averaged['mc_dropout'],
+    }
+
+
+def file_digest(path: str) -> str:
+    """Return 16 hexadecimal digits of a file's content, of its address if it is elsewhere."""
+    digest = hashlib.sha256()
+    if '://' in path:
+        digest.update(path.encode())
+    else:
+        with open(path, 'rb') as file:
+            while part := file.read(1 << 20):
+                digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+def find_temperature(path: str, checkpoints: Sequence[str], averaged: Mapping) -> dict:
+    """Return how the mean of these predictions was calibrated, by the file that says so.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it holds no temperature, or one of another mean.
+    """
+    read_temperature(path)
+    content = json.loads(Path(path).read_text(encoding='utf-8'))
+    fitted, here = content.get('mean_of'), identity(checkpoints, averaged)
+    if not isinstance(fitted, Mapping):
+        raise ValueError(f'{path} does not say of which predictions its temperature is')
+    digests = [[m['digest'] for m in each['members']] for each in (fitted, here)]
+    wrong = []
+    if digests[0] != digests[1]:
+        names = [', '.join(m['file'] for m in each['members']) for each in (fitted, here)]
+        wrong.append(f'the checkpoints {names[0]} (here: {names[1]})')
+    wrong += [
+        f'{what} {fitted[key]} (here: {here[key]})'
+        for key, what in (('views', 'the views'), ('mc_dropout', 'passes with dropout:'))
+        if fitted[key] != here[key]
+    ]
+    if wrong:
+        raise ValueError(
+            f'{path} was fitted on another mean, of {"; ".join(wrong)}: fit one by '
+            'tools/calibrate.py with the arguments of this test'
+        )
+    return {
+        'methods': [content['method']],
+        'options': content['options'],
+        'split': content['split'],
+        'forced': content['forced'],
+    }
