@@ -112,8 +112,6 @@ def load_evaluated(path: str, args: argparse.Namespace):
 
 def average(cfg, args: argparse.Namespace) -> None:
     """Have a config test the mean that the arguments ask for, in a work dir of its own."""
-    if (args.tta or args.tta_scales is not None) and (args.show or args.show_dir):
-        raise ValueError('--show and --show-dir draw one view of an image: leave out --tta')
     average_predictions(
         cfg,
         temperature=args.temperature,
@@ -141,6 +139,8 @@ def prepare(args: argparse.Namespace):
         raise ValueError(f'--out {args.out} is a folder: name a file')
     if args.out:
         check_writable(args.out)
+    if (args.tta or args.tta_scales is not None) and (args.show or args.show_dir):
+        raise ValueError('--show and --show-dir draw one view of an image: leave out --tta')
     for _, checkpoint in args.members:
         check_checkpoint(checkpoint)
     cfg = load_evaluated(args.members[0][0], args)

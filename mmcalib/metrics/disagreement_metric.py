@@ -60,7 +60,9 @@ class DisagreementMetric(BaseMetric):
         for sample in data_samples:
             # mmengine's samplers interleave the ranks.
             place = len(self.results) * world_size + rank
-            name = str(sample.get('img_path') or f'sample {sample.get("sample_idx", place)}')
+            path = sample.get('img_path')
+            name = str(path or f'sample {sample.get("sample_idx", place)}')
+            stem = f'_{Path(path).stem}' if path else ''
             values = sample.get('disagreement', sample)
             missing = [key for key in MEASURES if key not in values]
             if missing:
@@ -70,7 +72,7 @@ class DisagreementMetric(BaseMetric):
                 )
             arrays = {key: values[key].cpu().numpy().squeeze() for key in MEASURES}
             if self.out_dir is not None and 'disagreement' in sample:
-                self._last = place, Path(self.out_dir, 'maps', f'{place:06d}_{Path(name).stem}.npz')
+                self._last = place, Path(self.out_dir, 'maps', f'{place:06d}{stem}.npz')
                 with whole_file(self._last[1]) as path:
                     np.savez_compressed(path, **arrays)
             means = (float(array.mean(dtype=np.float64)) for array in arrays.values())

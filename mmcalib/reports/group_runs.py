@@ -164,11 +164,11 @@ def _key(part: object) -> str:
 
 def _row_key(run: ReportedRun) -> str:
     """Return what must be equal in all runs that are averaged."""
+    averaged = {key: value for key, value in (run.averaged or {}).items() if key in OF_MEAN}
     if run.trained is not None:
-        averaged = {key: value for key, value in (run.averaged or {}).items() if key in OF_MEAN}
         return _key([run.loss, run.calibration, run.trained['digest'], averaged])
     if run.loss is not None:
-        return _key([run.loss, run.calibration, run.length])
+        return _key([run.loss, run.calibration, run.length, averaged])
     return run.experiment
 
 

@@ -72,7 +72,7 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by launcher')
 
 
-def add_member_arguments(parser: ArgumentParser) -> None:
+def add_member_arguments(parser: ToolParser) -> None:
     """Add the checkpoints, and what else the mean of several predictions is made of."""
     parser.add_argument(
         'config',
@@ -112,10 +112,16 @@ def add_member_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def parse_member_arguments(parser: ArgumentParser) -> Namespace:
-    """Return the arguments; checkpoints may come after options, as of ``tools/dist_test.sh``."""
+def parse_member_arguments(parser: ToolParser) -> Namespace:
+    """Return the arguments, with config and checkpoint of each member as ``members``.
+
+    Checkpoints may come after options too, as those of ``tools/dist_test.sh`` do.
+    """
     args = parser.parse_intermixed_args()
-    args.members = split_members(args.config, args.checkpoint)
+    try:
+        args.members = split_members(args.config, args.checkpoint)
+    except ValueError as error:
+        parser.error(str(error))
     return args
 
 

@@ -90,6 +90,24 @@ def test_other_parameters_are_a_row_without_a_published_value(tmp_path):
     ]
 
 
+def test_means_of_several_predictions_are_rows_without_a_published_value(tmp_path):
+    mean = dict(members=1, views=1, mc_dropout=0, calibration=None)
+    for seed in range(2):
+        write(tmp_path / f'seed{seed}', 'mbls/resnet50_cifar10', seed=seed)
+        averaged = mean | dict(views=2, seeds=[seed], checkpoints=[f'{seed}.pth'])
+        folder = tmp_path / f'seed{seed}/tta'
+        write(folder, 'mbls/resnet50_cifar10', seed=seed, ece=2.0, averaged=averaged)
+    averaged = mean | dict(members=2, seeds=[0, 1])
+    write(tmp_path / 'x2', 'mbls/resnet50_cifar10', seed=None, averaged=averaged)
+    rows = only_table(tmp_path).rows
+    assert [(row.label, len(row.runs), bool(row.paper)) for row in rows] == [
+        ('MbLS m=6 α=0.1', 2, True),
+        ('MbLS m=6 α=0.1 + TTA (2)', 2, False),
+        ('MbLS m=6 α=0.1 × 2', 1, False),
+    ]
+    assert rows[1].values('calibration/ECE') == [2.0, 2.0]
+
+
 def test_another_length_is_a_row_and_said(tmp_path):
     write(tmp_path / 'a', 'mbls/resnet50_cifar10', training=dict(epochs=30, finished=True))
     table = only_table(tmp_path)

@@ -13,7 +13,8 @@ from torch import nn
 
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError, _misfit
 from mmcalib.runs.checkpoint_choice import check_checkpoint
-from mmcalib.runs.load_config import enable_tta, load_config, set_loader_defaults
+from mmcalib.runs.load_config import load_config, set_loader_defaults
+from mmcalib.runs.mean_of_predictions import average_predictions
 from mmcalib.runs.preflight import check_accuracy_floor, check_learning, check_metrics
 from mmcalib.runs.runner import build_runner, run_test
 
@@ -228,8 +229,8 @@ def test_a_checkpoint_of_another_model_is_not_tested(tta, tmp_path):
     torch.save({'state_dict': {'backbone.weight': torch.zeros(2)}, 'meta': {}}, cfg.load_from)
     set_loader_defaults(cfg)
     if tta:
-        enable_tta(cfg)
+        average_predictions(cfg, [cfg.load_from], tta=True)
     runner = build_runner(cfg, complete_weights=True)
     with pytest.raises(CheckpointError, match=r'not of the model of this config: it lacks'):
-        run_test(runner, cfg.load_from)
+        run_test(runner, str(tmp_path / 'other.pth'))
     assert not (tmp_path / 'results.json').exists()

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from commands import ROOT
-from mmengine.config import Config, ConfigDict
+from mmengine.config import Config
 from mmengine.config import config as config_module
 from mmengine.config.utils import MODULE2PACKAGE
 
 from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.runs.checkpoint_choice import resume_latest
-from mmcalib.runs.load_config import enable_tta, load_config, set_loader_defaults, set_work_dir
+from mmcalib.runs.load_config import load_config, set_loader_defaults, set_work_dir
 from mmcalib.runs.results_writer import keep_other_results
 from mmcalib.runs.runner import build_runner
 from mmcalib.work_dir_files import experiment_name
@@ -165,29 +165,6 @@ def test_loader_defaults_follow_the_machine():
     assert cfg.train_dataloader.persistent_workers is True
     assert cfg.val_dataloader.persistent_workers is False  # torch refuses it without workers
     assert cfg.train_dataloader.pin_memory is torch.cuda.is_available()
-
-
-def test_tta_of_mmpretrain_mirrors_by_default():
-    pipeline = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
-    cfg = Config(
-        dict(
-            default_scope='mmpretrain',
-            model=dict(type='ImageClassifier'),
-            test_dataloader=dict(dataset=dict(pipeline=pipeline)),
-        )
-    )
-    enable_tta(cfg)
-    assert cfg.model.module.type == 'ImageClassifier'
-    assert [step.type for step in cfg.test_dataloader.dataset.pipeline] == [
-        'LoadImageFromFile',
-        'TestTimeAug',
-    ]
-
-
-def test_tta_of_mmseg_needs_its_keys():
-    cfg = ConfigDict(default_scope='mmseg', test_dataloader=dict(dataset=dict()))
-    with pytest.raises(ValueError, match='tta_model and tta_pipeline'):
-        enable_tta(Config(cfg))
 
 
 def test_other_launchers_need_gpus(monkeypatch):
