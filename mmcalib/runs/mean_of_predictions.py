@@ -10,6 +10,7 @@ from mmengine.config import Config, ConfigDict
 
 from mmcalib.argument_checks import check_integer
 from mmcalib.runs.checkpoint_io import read_meta
+from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.parse_config_text import parse_config
 from mmcalib.runs.preflight import as_list
 from mmcalib.runs.results_writer import AVERAGED
@@ -139,7 +140,10 @@ def average_predictions(
         one_at_a_time=one_at_a_time,
     )
     hook = dict(type='LoadMembersHook', checkpoints=[str(path) for path in checkpoints])
-    cfg.custom_hooks = [*(cfg.get('custom_hooks') or ()), hook]
+    # A checkpoint's weights are already those that the hook has averaged, and it would copy the
+    # last member's into the first.
+    others = [each for each in cfg.get('custom_hooks') or () if not _averages_weights(each)]
+    cfg.custom_hooks = [*others, hook]
     cfg.load_from = None
 
 
@@ -177,6 +181,10 @@ def load_members(
     for member, path in zip(model.members, checkpoints, strict=True):
         load(member, path)
     model.names = [str(path) for path in checkpoints]
+
+
+def _averages_weights(hook: object) -> bool:
+    return isinstance(hook, Mapping) and type_name(hook.get('type')).endswith('EMAHook')
 
 
 def _model_of(cfg: Config) -> ConfigDict:

@@ -30,6 +30,15 @@ WHOLE = {
         },
     },
     'calibration': {'methods': ['temperature'], 'options': {}, 'split': 'val', 'forced': ['so']},
+    'averaged': {
+        'members': 3,
+        'views': 2,
+        'mc_dropout': 0,
+        'transforms': [[{'type': 'RandomFlip'}]],
+        'calibration': {'methods': ['temperature'], 'forced': ['so']},
+        'seeds': [0, 1, 2],
+        'losses': [{'type': 'CrossEntropyLoss'}, {'type': 'LabelSmoothingLoss', 'alpha': 0.1}],
+    },
     'training': {'epochs': 350, 'finished': True, 'epoch': 300},
     'evaluation': {
         'dataset': {'type': 'CIFAR10', 'split': 'test', 'samples': 10000},

@@ -217,7 +217,11 @@ def test_members_of_two_configs_each_prepare_their_inputs(digits, run, tmp_path)
     (other,) = write_members(tmp_path, 'other.py', 1)
     other = other.rename(tmp_path / 'other.pth')
     pair = f'other.py:{other}'
-    run('test.py', f'{DIGITS}:{digits[0]}', pair, '--out', 'p.pkl', *FEW)
+    # Whose hook would put the last member's weights into the first.
+    (tmp_path / 'first.py').write_text(
+        f"_base_ = '{DIGITS}'\ncustom_hooks = [dict(type='EMAHook')]\n"
+    )
+    run('test.py', f'first.py:{digits[0]}', pair, '--out', 'p.pkl', *FEW)
     predictions = pickle.loads((tmp_path / 'p.pkl').read_bytes())
     members = [alone(DIGITS, digits[0], 5), alone('other.py', other, 5)]
     for number, found in enumerate(predictions):
@@ -228,7 +232,7 @@ def test_members_of_two_configs_each_prepare_their_inputs(digits, run, tmp_path)
             with torch.no_grad():
                 probs = probs + model.test_step(batch)[0].pred_score / 2
         torch.testing.assert_close(found['pred_score'], probs)
-    label = read_results(tmp_path / 'work_dirs/ce/digits/x2/results.json').label
+    label = read_results(tmp_path / 'work_dirs/first/x2/results.json').label
     assert label == 'CE & LS α=0.1 × 2'
 
     error = run('test.py', DIGITS, digits[0], other, fails=True)
