@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Test a checkpoint on many GPUs, or on many processes of a machine without one.
-# Usage: tools/dist_test.sh CONFIG CHECKPOINT GPUS [arguments of tools/test.py]
+# Usage: tools/dist_test.sh CONFIG CHECKPOINT GPUS [more checkpoints, arguments of tools/test.py]
 # On several machines, run it on each with NNODES, NODE_RANK, MASTER_ADDR and PORT set.
 set -euo pipefail
 

@@ -40,7 +40,8 @@ from mmcalib.runs.mean_of_predictions import (
     measure_disagreement,
 )
 from mmcalib.runs.preflight import check_amp, check_config
-from mmcalib.runs.results_writer import AVERAGED, TOGETHER, keep_other_results
+from mmcalib.runs.results_of_mean import AVERAGED, TOGETHER
+from mmcalib.runs.results_writer import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.terminal_output import ConfigError, log_start
 from mmcalib.work_dir_files import check_writable, whole_file

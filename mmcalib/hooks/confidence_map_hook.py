@@ -16,7 +16,7 @@ from mmcalib.argument_checks import check_integer
 from mmcalib.hooks.confidence_view import view_of
 from mmcalib.hooks.drawing_hook import SPLIT_NAMES, DrawingHook, calibration_metrics, tested_split
 from mmcalib.metrics.errors_of_bins import binned_calibration_error
-from mmcalib.models.mean_probability_model import upright_view
+from mmcalib.models.batch_views import upright_view
 from mmcalib.work_dir_files import MAPS, of_split
 
 if TYPE_CHECKING:

@@ -7,28 +7,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import torch
 from mmengine.model import BaseTTAModel
 from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
-from torch import Tensor, nn
+from torch import nn
 
 from mmcalib.argument_checks import check_integer, check_number
+from mmcalib.models.batch_views import copies_of_image, views_of_batch
 from mmcalib.models.predicting_head import check_softmax, head_of, num_classes
 from mmcalib.models.prediction_mean import PredictionMean
 from mmcalib.models.random_dropout import dropout_layers, random_dropout, seed_of
 from mmcalib.models.sample_scores import (
+    check_probabilities,
     probabilities_in,
     put_disagreement,
     put_probabilities,
     temper,
 )
-
-# How far from 1 the sum of a half-precision softmax may be.
-SUM_TOLERANCE = 1e-2
-
 
 # By the places of a batch's images: the data sample to return, and the mean so far.
 Found = dict[int, tuple[BaseDataElement, PredictionMean]]
@@ -49,7 +46,7 @@ class MeanProbabilityModel(BaseTTAModel):
     mmseg's ``seg_logits`` are :math:`\log \bar p` and ``pred_sem_seg`` is its argmax (of a binary
     head, as there, the mean probability and its threshold); mmpretrain's ``pred_score`` is
     :math:`\bar p`. So all metrics and hooks take them. Labels are those of the first view that is
-    not flipped. In memory are one prediction and the sums of the others, however many there are.
+    not flipped. In memory are two predictions and sums of all, however many there are.
 
     Its checkpoints are the members', see :class:`~mmcalib.hooks.LoadMembersHook`.
 
@@ -164,8 +161,8 @@ class MeanProbabilityModel(BaseTTAModel):
         """Return a data sample with the mean for each image's predictions."""
         found: Found = {}
         for place, samples in enumerate(data_samples_list):
-            for number, sample in enumerate(samples):
-                self._add(found, place, sample, number)
+            for sample in samples:
+                self._add(found, place, sample, 0)
         return self._finished(found)
 
     def _in_its_turn(self, number: int) -> nn.Module:
@@ -189,7 +186,7 @@ class MeanProbabilityModel(BaseTTAModel):
             with random_dropout(member, seed, torch.device(self.data_preprocessor.device)):
                 for start in range(0, self.mc_dropout, self.passes_at_once):
                     count = min(self.passes_at_once, self.mc_dropout - start)
-                    for sample in member.test_step(_copies(view, place, count)):
+                    for sample in member.test_step(copies_of_image(view, place, count)):
                         yield place, sample
 
     def _add(self, found: Found, place: int, sample: BaseDataElement, number: int) -> None:
@@ -200,7 +197,7 @@ class MeanProbabilityModel(BaseTTAModel):
         try:
             probs = probabilities_in(sample)
             if number not in self._checked:
-                _check_probabilities(probs)
+                check_probabilities(probs)
             mean.add(probs)
         except ValueError as error:
             image = sample.metainfo.get('img_path', 'an image')
@@ -251,45 +248,3 @@ def _built(member: nn.Module | dict, data_preprocessor: dict | None) -> nn.Modul
     if data_preprocessor is not None:
         member.setdefault('data_preprocessor', data_preprocessor)
     return MODELS.build(member)
-
-
-def views_of_batch(data: Mapping) -> list[Mapping]:
-    """Return the batches of a batch with several views of each image, one of a batch without."""
-    if not isinstance(data, Mapping):
-        raise TypeError(f'a batch must be a dict of inputs and data_samples, got {type(data)}')
-    samples = data.get('data_samples')
-    if not samples or not isinstance(samples[0], (list, tuple)):
-        return [data]
-    return [{key: value[view] for key, value in data.items()} for view in range(len(samples))]
-
-
-def upright_view(data: Mapping) -> Mapping:
-    """Return the first view of a batch that is not flipped, the first if all are."""
-    views = views_of_batch(data)
-    if len(views) == 1:
-        return views[0]
-    return next((v for v in views if not v['data_samples'][0].metainfo.get('flip')), views[0])
-
-
-def _copies(batch: Mapping, place: int, count: int) -> dict[str, Any]:
-    """Return a batch of copies of one image; each data sample is one of its own."""
-    copies = {}
-    for key, values in batch.items():
-        items = [values[place]] * count
-        if isinstance(values[place], BaseDataElement):
-            items = [item.clone() for item in items]
-        copies[key] = torch.stack(items) if isinstance(values, Tensor) else items
-    return copies
-
-
-def _check_probabilities(probs: Tensor) -> None:
-    """Raise a ValueError for what are no probabilities of all classes, or of class 1 alone."""
-    if not probs.isfinite().all():
-        raise ValueError('NaN or infinite scores: it has diverged, or its input is broken')
-    low, high = (end.item() for end in probs.aminmax())
-    off = (probs.sum(dim=0) - 1).abs().max().item() if len(probs) > 1 else 0.0
-    if low < 0 or high > 1 + SUM_TOLERANCE or off > SUM_TOLERANCE:
-        raise ValueError(
-            f'scores from {low:.4g} to {high:.4g}, whose sum is off 1 by up to {off:.4g}: they are '
-            'not the softmax over all classes'
-        )

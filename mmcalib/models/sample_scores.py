@@ -8,6 +8,9 @@ from torch import Tensor
 
 from mmcalib.argument_checks import at_least_single
 
+# How far from 1 the sum of a half-precision softmax may be.
+SUM_TOLERANCE = 1e-2
+
 
 def probabilities_in(sample: BaseDataElement) -> Tensor:
     """Return the probabilities that a sample's scores stand for, in float32 or float64.
@@ -29,6 +32,19 @@ def probabilities_in(sample: BaseDataElement) -> Tensor:
         'a prediction has neither seg_logits (mmseg) nor pred_score (mmpretrain), so there are no '
         f'probabilities to average; it has {sorted(sample.keys())}'
     )
+
+
+def check_probabilities(probs: Tensor) -> None:
+    """Raise a ValueError for what are no probabilities of all classes, or of class 1 alone."""
+    if not probs.isfinite().all():
+        raise ValueError('NaN or infinite scores: it has diverged, or its input is broken')
+    low, high = (end.item() for end in probs.aminmax())
+    off = (probs.sum(dim=0) - 1).abs().max().item() if len(probs) > 1 else 0.0
+    if low < 0 or high > 1 + SUM_TOLERANCE or off > SUM_TOLERANCE:
+        raise ValueError(
+            f'scores from {low:.4g} to {high:.4g}, whose sum is off 1 by up to {off:.4g}: they are '
+            'not the softmax over all classes'
+        )
 
 
 def put_probabilities(sample: BaseDataElement, probs: Tensor, *, threshold: float = 0.5) -> None:

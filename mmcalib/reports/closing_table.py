@@ -12,8 +12,7 @@ from rich.table import Table
 
 from mmcalib.metric_keys import INTERVAL, PREFIX, TOP1, is_percentage, metric_name
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.reports.loss_labels import loss_label
-from mmcalib.reports.model_labels import averaging_label
+from mmcalib.reports.model_labels import model_label
 from mmcalib.reports.table_cell_texts import number_text
 
 FOLDER_OF_FIGURES = 'vis_data/vis_image'  # of mmengine's LocalVisBackend, in the log's folder
@@ -98,10 +97,9 @@ def summary(
 def heading(results: Mapping) -> str:
     """Return what was tested, in a line."""
     parts = [str(results.get('experiment'))]
-    if results.get('loss'):
-        parts.append(loss_label(results['loss']))
-    if results.get('averaged'):
-        parts[-1] += averaging_label(results['averaged'])
+    model = model_label(results.get('loss'), None, results.get('averaged'), experiment='')
+    if model:
+        parts.append(model.strip())
     samples = ((results.get('evaluation') or {}).get('dataset') or {}).get('samples')
     parts.append(
         f'{results.get("split", "test")} split' + (f', {samples:,} samples' if samples else '')

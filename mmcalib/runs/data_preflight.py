@@ -188,7 +188,10 @@ def _check_first(split: str, dataset: object, classes: int | None) -> None:
             sample = dataset[0]
         except SampleError as error:
             raise DataError(f'the {split} data: {error.reason}') from error
-    labelled = getattr(sample.get('data_samples'), 'gt_sem_seg', None)
+    labelled = sample.get('data_samples')
+    if isinstance(labelled, (list, tuple)):  # several views of the image
+        labelled = labelled[0]
+    labelled = getattr(labelled, 'gt_sem_seg', None)
     if classes is not None and labelled is not None:
         labels = labelled.data[labelled.data != IGNORED]
         try:

@@ -13,7 +13,7 @@ from mmcalib.runs.checkpoint_io import read_meta
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.parse_config_text import parse_config
 from mmcalib.runs.preflight import as_list
-from mmcalib.runs.results_writer import AVERAGED
+from mmcalib.runs.results_of_mean import AVERAGED
 from mmcalib.runs.temperature_of_mean import find_temperature
 from mmcalib.runs.test_time_views import add_views, views_of
 from mmcalib.runs.training_fingerprint import comparable, pipelines

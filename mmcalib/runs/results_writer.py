@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from mmcalib.metrics.stratified_bins import stratum_figures
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS
 from mmcalib.runs.loss_config import main_loss
 from mmcalib.runs.parse_config_text import parse_config
+from mmcalib.runs.results_of_mean import AVERAGED, TOGETHER, common_training, describe_mean
 from mmcalib.runs.training_fingerprint import (
     comparable,
     dataset_options,
@@ -33,10 +34,6 @@ from mmcalib.runs.training_fingerprint import (
 )
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS
 
-# In a config: of which predictions a run tests the mean.
-AVERAGED = 'averaged'
-# Between the checkpoints of the members of a mean.
-TOGETHER = ', '
 # Where `meta` of a checkpoint says that it was calibrated.
 CALIBRATION = 'calibration'
 DATASET_KEYS = ('type', 'split', 'part', 'ann_file', 'protocol')
@@ -80,7 +77,7 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
     trained = [training_of(runner, meta, path, finished=finished) for meta, path in members]
     return {
         **(common_training(trained) if loading else trained[0]),
-        **({'averaged': describe_mean(runner, loading, trained)} if loading else {}),
+        **({'averaged': describe_mean(runner.cfg, loading, trained)} if loading else {}),
         'evaluation': evaluation(runner),
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),
         'version': __version__,
@@ -107,49 +104,6 @@ def training_of(
         'calibration': describe_calibration(meta),
         'limit': runner.cfg.get('limit') or cfg.get('limit'),
         'training': {**schedule, 'finished': finished, 'epoch': meta.get('epoch')},
-    }
-
-
-def common_training(members: Sequence[Mapping]) -> dict:
-    """Return what :func:`training_of` says of several members, None where they differ.
-
-    The digest is that of all digests; of the other parts, the first member's stand for all.
-    """
-    first = members[0]
-    digests = sorted({member['trained']['digest'] for member in members})
-    finished = [member['training']['finished'] for member in members]
-    worst = next((value for value in (False, None) if value in finished), True)
-    return {
-        **{
-            key: first[key] if all(member[key] == first[key] for member in members) else None
-            for key in ('seed', 'loss', 'calibration')
-        },
-        'trained': first['trained'] | ({'digest': digest(digests)} if digests[1:] else {}),
-        'limit': next((member['limit'] for member in members if member['limit']), None),
-        'training': {**first['training'], 'finished': worst},
-    }
-
-
-def describe_mean(runner: Runner, loading: LoadMembersHook, members: Sequence[Mapping]) -> dict:
-    """Return of which predictions a mean was tested.
-
-    Returns:
-        ``members``, ``views`` of an image and passes with ``mc_dropout``, how many of each; the
-        ``transforms`` in which views differ; ``calibration`` of the mean, as
-        :func:`describe_calibration` has it of a checkpoint; ``checkpoints``, ``seeds`` and, where
-        they differ, ``losses`` of the members.
-    """
-    averaged = runner.cfg.get(AVERAGED) or {}
-    losses = [member['loss'] for member in members if member['loss']]
-    return {
-        'members': len(members),
-        'views': averaged.get('views', 1),
-        'mc_dropout': averaged.get('mc_dropout', 0),
-        'transforms': averaged.get('transforms', []),
-        'calibration': averaged.get('calibration'),
-        'checkpoints': loading.checkpoints,
-        'seeds': [member['seed'] for member in members],
-        **({'losses': losses} if any(loss != losses[0] for loss in losses) else {}),
     }
 
 

@@ -15,7 +15,7 @@ from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.model_labels import averaging_label
 from mmcalib.runs.loss_config import main_loss, type_name
 from mmcalib.runs.preflight import calibration_keys, kept_checkpoints
-from mmcalib.runs.results_writer import AVERAGED
+from mmcalib.runs.results_of_mean import AVERAGED
 from mmcalib.work_dir_files import experiment_name
 
 # Lines that come with every run, or every epoch, and tell a reader nothing.
