@@ -38,9 +38,8 @@ def describe_mean(cfg: Mapping, loading: LoadMembersHook, members: Sequence[Mapp
 
     Returns:
         ``members``, ``views`` of an image and passes with ``mc_dropout``, how many of each; the
-        ``transforms`` in which views differ; ``calibration`` of the mean, as
-        ``results_writer.describe_calibration`` has it of a checkpoint; ``checkpoints``, ``seeds`` and, where
-        they differ, ``losses`` of the members.
+        ``transforms`` in which views differ; ``calibration`` of the mean, with the keys of a
+        checkpoint's; ``checkpoints``, ``seeds`` and, where they differ, ``losses`` of the members.
     """
     averaged = cfg.get(AVERAGED) or {}
     losses = [member['loss'] for member in members if member['loss']]
