@@ -16,7 +16,7 @@ from torch import nn
 
 from mmcalib.argument_checks import check_integer, check_number
 from mmcalib.models.batch_views import copies_of_image, views_of_batch
-from mmcalib.models.predicting_head import check_softmax, head_of, num_classes
+from mmcalib.models.predicting_head import check_softmax, classes_of_head, head_of
 from mmcalib.models.prediction_mean import PredictionMean
 from mmcalib.models.random_dropout import dropout_layers, random_dropout, seed_of
 from mmcalib.models.sample_scores import (
@@ -100,7 +100,7 @@ class MeanProbabilityModel(BaseTTAModel):
         self.names = [f'member {number + 1}' for number in range(len(members))]
         self._checked: set[int] = set()
         self._placed = 0
-        classes = [num_classes(member) for member in members]
+        classes = [classes_of_head(member) for member in members]
         for name, member, count in zip(self.names, members, classes, strict=True):
             check_softmax(member, name)
             if None not in (count, classes[0]) and count != classes[0]:

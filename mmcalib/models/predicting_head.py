@@ -11,7 +11,7 @@ def head_of(model: nn.Module) -> nn.Module | None:
     return head[-1] if isinstance(head, nn.ModuleList) else head
 
 
-def num_classes(model: nn.Module) -> int | None:
+def classes_of_head(model: nn.Module) -> int | None:
     """Return the classes of a model's head, None if it has no such thing."""
     found = getattr(head_of(model), 'num_classes', None)
     return found if isinstance(found, int) else None

@@ -23,7 +23,7 @@ from mmcalib.hooks.name_broken_samples_hook import (
     sample_files,
     wrapped,
 )
-from mmcalib.models.predicting_head import num_classes
+from mmcalib.models.predicting_head import classes_of_head
 from mmcalib.runs.constructor_arguments import quiet_imports
 
 # Of large data sets, every n-th sample is looked at, so that it takes seconds.
@@ -55,7 +55,7 @@ def check_run_data(runner: Runner, splits: Iterable[str], *, training: bool) -> 
         DataError: If a split is empty, cannot be listed or measured, or has other classes, labels
             out of range, missing or empty files, or a first sample that cannot be loaded.
     """
-    classes = classes_of_model(runner.model)
+    classes = num_classes(runner.model)
     for split in splits:
         if runner.cfg.get(f'{split}_dataloader') is None:
             continue
@@ -92,7 +92,7 @@ def check_config_data(cfg: Config, splits: Iterable[str]) -> None:
     scope = cfg.get('default_scope')
     with quiet_imports(), MODELS.switch_scope_and_registry(scope) as registry:
         try:
-            classes = classes_of_model(registry.build(cfg.model))
+            classes = num_classes(registry.build(cfg.model))
         except NOT_BUILT as error:
             raise ValueError(f'the model cannot be built: {error}') from error
     with DATASETS.switch_scope_and_registry(scope) as registry:
@@ -126,11 +126,11 @@ def _check_dataset(split: str, dataset: object, classes: int | None, *, training
         _check_first(split, dataset, classes)
 
 
-def classes_of_model(model: nn.Module) -> int | None:
+def num_classes(model: nn.Module) -> int | None:
     """Return the classes of a model's head, also in wrappers, None if it has no such thing."""
     while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
         model = model.module
-    return num_classes(model)
+    return classes_of_head(model)
 
 
 def _check_classes(split: str, dataset: object, classes: int, training: bool) -> None:

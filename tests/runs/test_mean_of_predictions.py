@@ -15,7 +15,7 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 
 from mmcalib.reports.results_reader import read_results
 from mmcalib.runs.load_config import load_config
-from mmcalib.runs.mean_of_predictions import split_members
+from mmcalib.runs.mean_of_predictions import average_predictions, load_members, split_members
 from mmcalib.runs.test_time_views import add_views, views_of
 
 DIGITS = str(ROOT / 'configs/ce/digits.py')
@@ -84,9 +84,13 @@ def alone(config, checkpoint, indices):
     cfg = load_config(config)
     init_default_scope(cfg.default_scope)
     model = MODELS.build({**cfg.model, 'data_preprocessor': preprocessor(cfg)}).eval()
-    model.load_state_dict(torch.load(checkpoint, weights_only=False)['state_dict'])
+    load(model, checkpoint)
     data = DATASETS.build({**cfg.test_dataloader.dataset, 'indices': indices})
     return model, [data[i] for i in range(indices)]
+
+
+def load(model, checkpoint):
+    model.load_state_dict(torch.load(checkpoint, weights_only=False)['state_dict'])
 
 
 def preprocessor(cfg):
@@ -276,6 +280,28 @@ def test_what_has_no_mean_is_said_first(arguments, message, digits, run):
     arguments = [names.get(argument, argument) for argument in arguments]
     options = FEW if '--mc-dropout' in arguments else []
     assert message in run('test.py', DIGITS, *arguments, *options, fails=True)
+
+
+def test_a_mean_without_a_runner(digits):
+    cfg = load_config(DIGITS)
+    average_predictions(cfg, digits, mc_dropout=0)
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build(cfg.model).eval()
+    load_members(
+        model,
+        digits,
+        lambda member, path: member.load_state_dict(read_checkpoint(path)['state_dict']),
+    )
+    members = [alone(DIGITS, path, 2) for path in digits]
+    batch = {key: [sample[key] for sample in members[0][1]] for key in members[0][1][0]}
+    batch['inputs'] = torch.stack(batch['inputs'])
+    with torch.no_grad():
+        found = torch.stack([sample.pred_score for sample in model.test_step(batch)])
+        expected = sum(
+            torch.stack([sample.pred_score for sample in member.test_step(batch)])
+            for member, _ in members
+        )
+    torch.testing.assert_close(found, expected / 3)
 
 
 def test_pairs_of_config_and_checkpoint_are_told_apart():
