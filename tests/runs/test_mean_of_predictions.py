@@ -287,11 +287,7 @@ def test_a_mean_without_a_runner(digits):
     average_predictions(cfg, digits, mc_dropout=0)
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model).eval()
-    load_members(
-        model,
-        digits,
-        lambda member, path: member.load_state_dict(read_checkpoint(path)['state_dict']),
-    )
+    load_members(model, digits, load)
     members = [alone(DIGITS, path, 2) for path in digits]
     batch = {key: [sample[key] for sample in members[0][1]] for key in members[0][1][0]}
     batch['inputs'] = torch.stack(batch['inputs'])
