@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
+from torch import nn
 
 from mmcalib.argument_checks import check_integer
+from mmcalib.models import MeanProbabilityModel
 from mmcalib.runs.checkpoint_io import read_meta
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.parse_config_text import parse_config
@@ -69,7 +72,7 @@ def load_member_configs(
 
 def average_predictions(
     cfg: Config,
-    checkpoints: Sequence[str],
+    checkpoints: Sequence[str | Path],
     *,
     member_configs: Sequence[Config] | None = None,
     splits: Sequence[str] = ('test',),
@@ -105,6 +108,7 @@ def average_predictions(
         OSError: If a checkpoint cannot be read.
         ValueError: If members do not fit together, or as :func:`add_views` says.
     """
+    checkpoints = list(map(str, checkpoints))
     configs = list(member_configs or [cfg] * len(checkpoints))
     check_integer('--mc-dropout', mc_dropout, least=0)
     for path, own in zip(checkpoints, configs, strict=True):
@@ -139,7 +143,7 @@ def average_predictions(
         disagreement=disagreement,
         one_at_a_time=one_at_a_time,
     )
-    hook = dict(type='LoadMembersHook', checkpoints=[str(path) for path in checkpoints])
+    hook = dict(type='LoadMembersHook', checkpoints=checkpoints)
     # A checkpoint's weights are already those that the hook has averaged, and it would copy the
     # last member's into the first.
     others = [each for each in cfg.get('custom_hooks') or () if not _averages_weights(each)]
@@ -169,7 +173,9 @@ def averaged_name(averaged: Mapping) -> str:
 
 
 def load_members(
-    model: object, checkpoints: Sequence[str], load: Callable[[object, str], object]
+    model: MeanProbabilityModel,
+    checkpoints: Sequence[str | Path],
+    load: Callable[[nn.Module, str | Path], object],
 ) -> None:
     """Load a checkpoint into each member of a ``MeanProbabilityModel``, without a Runner.
 
