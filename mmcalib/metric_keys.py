@@ -27,13 +27,13 @@ PERCENT = (
     *dict.fromkeys([AACC, *(key for keys in OF_IOU_METRICS.values() for key in keys)]),
     *('ECE', 'AECE', 'ClasswiseECE', 'ClasswiseAECE', 'TACE', 'smECE', 'debiasedECE', 'ACE'),
     *('MCE', 'RMSCE', 'OE'),
-    *('AURC', 'AUGRC', 'AUROC', 'FPR95', 'risk@coverage', 'coverage@risk'),
+    *('AURC', 'AUGRC', 'AUROC', 'AUPR', 'FPR95', 'risk@coverage', 'coverage@risk'),
     *('accuracy', 'confidence'),
 )
 NATS = ('NLL',)
 # Of ours, those of which more is better, and those of which neither more nor less is; the others
 # are errors.
-MORE_IS_BETTER = ('accuracy', 'AUROC', 'resolution', 'coverage@risk')
+MORE_IS_BETTER = ('accuracy', 'AUROC', 'AUPR', 'resolution', 'coverage@risk')
 NEITHER_IS_BETTER = ('confidence', 'uncertainty')
 # Errors that a network of low accuracy cannot have low.
 ERRORS_WITH_ACCURACY = ('NLL', 'Brier', 'AURC', 'AUGRC', 'risk@coverage')

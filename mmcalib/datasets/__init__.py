@@ -7,6 +7,7 @@ from mmcalib.datasets.imagenet_c import ImageNetC
 from mmcalib.datasets.newsgroups import Newsgroups20
 from mmcalib.datasets.seeded_split import seeded_split
 from mmcalib.datasets.tiny_imagenet import TinyImageNet
+from mmcalib.datasets.with_ood_sets import WithOODSets
 
 __all__ = [
     'CIFARC',
@@ -16,5 +17,6 @@ __all__ = [
     'ImageNetC',
     'Newsgroups20',
     'TinyImageNet',
+    'WithOODSets',
     'seeded_split',
 ]

@@ -6,6 +6,7 @@ from mmcalib.hooks.cals_hook import CALSHook
 from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.confidence_map_hook import ConfidenceMapHook
 from mmcalib.hooks.fused_upsampling_hook import FusedUpsamplingHook
+from mmcalib.hooks.keep_logits_hook import KeepLogitsHook
 from mmcalib.hooks.load_members_hook import LoadMembersHook
 from mmcalib.hooks.logit_distance_hook import LogitDistanceHook
 from mmcalib.hooks.loss_schedule_hook import LossScheduleHook
@@ -23,6 +24,7 @@ __all__ = [
     'CompleteWeights',
     'ConfidenceMapHook',
     'FusedUpsamplingHook',
+    'KeepLogitsHook',
     'LoadMembersHook',
     'LogitDistanceHook',
     'LossScheduleHook',

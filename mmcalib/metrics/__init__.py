@@ -52,6 +52,9 @@ from mmcalib.metrics.errors_of_bins import (
 from mmcalib.metrics.foreground_iou import ForegroundIoU
 from mmcalib.metrics.mergeable_state import CalibrationState
 from mmcalib.metrics.metric_definitions import NAMES
+from mmcalib.metrics.ood_metric import OODMetric
+from mmcalib.metrics.ood_scores import scores_of_logits, scores_of_probabilities
+from mmcalib.metrics.ood_state import OODState
 from mmcalib.metrics.predictions import Prediction
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
@@ -65,6 +68,7 @@ from mmcalib.metrics.selective_array_functions import (
 )
 from mmcalib.metrics.selective_prediction import (
     cells_augrc,
+    cells_aupr,
     cells_aurc,
     cells_auroc,
     cells_coverage,
@@ -87,6 +91,8 @@ __all__ = [
     'ConfidenceCells',
     'DisagreementMetric',
     'ForegroundIoU',
+    'OODMetric',
+    'OODState',
     'Prediction',
     'accuracy',
     'adaptive_calibration_error',
@@ -107,6 +113,7 @@ __all__ = [
     'binned_uncertainty',
     'brier_score',
     'cells_augrc',
+    'cells_aupr',
     'cells_aurc',
     'cells_auroc',
     'cells_coverage',
@@ -136,6 +143,8 @@ __all__ = [
     'risk_at_coverage',
     'risk_coverage_curve',
     'root_mean_square_calibration_error',
+    'scores_of_logits',
+    'scores_of_probabilities',
     'smooth_calibration_error',
     'thresholded_adaptive_calibration_error',
 ]

@@ -9,22 +9,19 @@ from functools import partial
 from typing import Any
 
 import torch
-from mmengine.dist import get_dist_info
-from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_integer
-from mmcalib.distributed import warn_if_models_differ
 from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.mergeable_state import CalibrationState
 from mmcalib.metrics.metric_definitions import OfBins, OfMean, definition_of
 from mmcalib.metrics.predictions import Prediction
-from mmcalib.metrics.sampler_padding import SamplerPadding
 from mmcalib.metrics.saved_statistics import CalibrationStatistics, check_suffix
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.metrics.shared_softmax import SharedReader
+from mmcalib.metrics.state_metric import StateMetric
 from mmcalib.metrics.stratified_bins import stratum_text
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
@@ -32,7 +29,7 @@ ENOUGH_PER_BIN = 10
 
 
 @METRICS.register_module()
-class CalibrationMetric(BaseMetric):
+class CalibrationMetric(StateMetric):
     """Calibration of a classifier or of a segmentor, in one pass.
 
     The confidence is the probability of the predicted class. Each image leaves one small row, so a
@@ -153,23 +150,11 @@ class CalibrationMetric(BaseMetric):
             floor=self._state.floor,
         )
 
-    def reset(self) -> None:
-        """Forget what was evaluated, as after an evaluation that was broken off."""
-        self._state = self._new_state()
-        self._padding = SamplerPadding()
-
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         """Count the predictions of a batch of data samples."""
-        if not self._padding.num_samples:
-            self._state = self._new_state()  # hooks may have set `keep_statistics`
         self._reader = self._reader.joined(data_samples)
         self._reader.begin(data_samples, self)
-        try:
-            for sample in data_samples:
-                self._count(self._padding.let_in(self._read(sample)))
-        except BaseException:
-            self.reset()
-            raise
+        super().process(data_batch, data_samples)
 
     def _new_state(self) -> CalibrationState:
         return CalibrationState(
@@ -182,9 +167,8 @@ class CalibrationMetric(BaseMetric):
             per_distance=self.per_distance,
         )
 
-    def _count(self, samples: list[tuple[int, Prediction]]) -> None:
-        for place, prediction in samples:
-            self._state.update(prediction, index=place)
+    def _update(self, image: Prediction, place: int) -> None:
+        self._state.update(image, index=place)
 
     def _read(self, sample: dict) -> Prediction:
         name = self._name(sample)
@@ -200,29 +184,7 @@ class CalibrationMetric(BaseMetric):
         waiting = torch.stack([self._state.bins_of(image) for image in self._padding.waiting])
         return torch.cat([self._state.bins_of_last(count - len(waiting)), waiting])
 
-    def evaluate(self, size: int) -> dict:
-        """Return the metrics of the first `size` samples of the data set.
-
-        Raises:
-            ValueError: If more were evaluated than a sampler repeats.
-        """
-        warn_if_models_differ()
-        if not self._padding.num_samples:
-            self._state = self._new_state()  # as on the ranks that have samples
-        try:
-            self._count(self._padding.close(size))
-            # One item of each rank, so nothing is cut off; mmengine gathers them.
-            self.results = [self._state]
-            return super().evaluate(get_dist_info()[1])
-        finally:
-            self.results = []
-            self.reset()
-
-    def compute_metrics(self, results: list[CalibrationState]) -> dict:
-        """Return the metrics of the states of all ranks."""
-        state = results[0]
-        for other in results[1:]:
-            state.merge(other)
+    def _values_of(self, state: CalibrationState) -> dict:
         count = state.num_predictions
         self._log(count, state.num_images)
         values = state.compute()
@@ -286,11 +248,6 @@ class CalibrationMetric(BaseMetric):
             text = stratum_text(distances, RANGE_NAMES, 'pixels from a boundary')
             print_log(f'\n{text}', logger='current')
         return classes
-
-    def _name(self, sample: dict) -> str:
-        if sample.get('img_path'):
-            return str(sample['img_path'])
-        return f'sample {sample.get("sample_idx", self._padding.place)}'
 
 
 def class_names(dataset_meta: Mapping | None, count: int) -> list[str]:

@@ -15,6 +15,7 @@ EXACT_LIMIT = 1_000_000
 # confidences crowd just below 1, still spreads over thousands of them.
 CELL_BITS = 12
 OCTAVES = 24  # from 1 down to 2^-24, the last step before 1 in float32
+SCORE_OCTAVES = OCTAVES + 16  # from 2^-24 up to 2^16; logits beyond share the last cell
 # Fine enough for a diagram of any number of bins, and at most 6,146 cells.
 CONDENSED_BITS = 8
 
@@ -93,16 +94,22 @@ class ConfidenceCells:
         self._conf, self._correct = GrowingArray(), GrowingArray(dtype=torch.bool)
 
     def _make_fine(self) -> None:
-        size = num_cells(self.bits)
+        size = self._num_cells()
         self._table = torch.zeros(3, size, dtype=torch.float64)
         self._lowest = torch.full((size,), float('inf'), dtype=torch.float64)
         self._highest = torch.full((size,), -float('inf'), dtype=torch.float64)
 
     def _add_fine(self, conf: Tensor, correct: Tensor) -> None:
-        index, conf = cell_of(conf, self.bits), conf.double()
+        index, conf = self._cell_of(conf), conf.double()
         add_to(self._table, index, conf, correct)
         self._lowest.scatter_reduce_(0, index, conf, 'amin')
         self._highest.scatter_reduce_(0, index, conf, 'amax')
+
+    def _num_cells(self) -> int:
+        return num_cells(self.bits)
+
+    def _cell_of(self, conf: Tensor) -> Tensor:
+        return cell_of(conf, self.bits)
 
     def __getstate__(self) -> dict:
         """Leave empty cells out, of which there are most."""
@@ -120,6 +127,22 @@ class ConfidenceCells:
             self._make_fine()
             self._table[:, full] = columns[:3]
             self._lowest[full], self._highest[full] = columns[3:]
+
+
+class ScoreCells(ConfidenceCells):
+    """Likewise scores that may be any number, such as logits, in cells that are narrow around 0.
+
+    A cell holds the values that share sign, float32 exponent and the first bits of the mantissa.
+    """
+
+    def _num_cells(self) -> int:
+        return 2 * (SCORE_OCTAVES << self.bits) + 1
+
+    def _cell_of(self, conf: Tensor) -> Tensor:
+        most = SCORE_OCTAVES << self.bits
+        code = conf.float().abs().view(torch.int32) >> (23 - self.bits)
+        code = (code - (((127 - OCTAVES) << self.bits) - 1)).clamp_(0, most)
+        return torch.where(conf < 0, most - code, most + code).long()
 
 
 def condense(table: Tensor) -> Tensor:

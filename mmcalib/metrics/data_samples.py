@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Set
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 
 from mmcalib.argument_checks import at_least_single, check_labels
 from mmcalib.metrics.boundary_distance import distance_ranges
+from mmcalib.metrics.ood_scores import (
+    NEED_LOGITS,
+    SCORES,
+    scores_of_logits,
+    scores_of_probabilities,
+)
 from mmcalib.metrics.predictions import (
     SUM_TOLERANCE,
     Prediction,
@@ -22,6 +28,7 @@ from mmcalib.metrics.predictions import (
 
 UNLABELLED_PIECE = 1 << 22  # logits that are worked on together
 LABELS_HINT = "check the dataset's classes, or the metric's ignore_index"
+OOD_LABELS_HINT = f'{LABELS_HINT} or ood_index'
 
 
 def read_prediction(
@@ -65,6 +72,10 @@ def read_prediction(
                 "protocol other than 'pooled' nor a distance from the boundary makes sense"
             )
         return _read_classification(sample, name, wanted, floor)
+    _refuse_unknown(sample, name)
+
+
+def _refuse_unknown(sample: Mapping, name: str) -> NoReturn:
     raise ValueError(
         f'{name} has neither pred_score (mmpretrain) nor seg_logits (mmseg), so its confidence is '
         f'unknown; it has {sorted(sample)}'
@@ -147,6 +158,83 @@ def read_logits(
     label = label.to(logits.device).long().reshape(1)
     check_labels(label, len(logits), name=name, hint=LABELS_HINT)
     return logits[None], label, logits.argmax(0, keepdim=True)
+
+
+def read_ood_scores(
+    sample: Mapping,
+    *,
+    scores: Collection[str],
+    ood_index: int | None,
+    ignore_index: int,
+    name: str,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return how sure an evaluated data sample's valid predictions are, and what is seen in each.
+
+    Args:
+        sample: As for :func:`read_prediction`; a classifier's may also have its ``logits``.
+        scores: Some of :data:`~mmcalib.metrics.ood_scores.SCORES`.
+        ood_index: Label of what is out of distribution. So are a classifier's negative labels.
+        ignore_index: Label of the pixels to leave out.
+        name: What errors call the sample.
+
+    Returns:
+        ``(M,)`` of each score, on the CPU, and ``(M,)`` int64: 0 in distribution, 1 of the first
+        OOD set (label -1, or `ood_index`), 2 of the second (label -2), and so on.
+
+    Raises:
+        ValueError: For what :func:`read_prediction` and :func:`read_logits` refuse, scores that
+            need logits where only probabilities are there, or pixels without an `ood_index`.
+    """
+    if 'seg_logits' in sample:
+        return _read_ood_pixels(sample, scores, ood_index, ignore_index, name)
+    if 'pred_score' not in sample:
+        _refuse_unknown(sample, name)
+    probs, label = _probabilities_and_label(sample, name)
+    number = 1 if label.item() == ood_index else max(-label.item(), 0)
+    kind = torch.tensor([number])
+    if not number:
+        check_labels(label, len(probs), name=name, hint=OOD_LABELS_HINT)
+    if 'logits' in sample:
+        known = {**sample, 'gt_label': torch.where(kind > 0, 0, label)}
+        logits = read_logits(known, sample['logits'], ignore_index=ignore_index, name=name)[0]
+        return scores_of_logits(logits.T, scores), kind
+    _refuse_without_logits(
+        scores, name, "add custom_hooks=[dict(type='KeepLogitsHook')] to the config"
+    )
+    return scores_of_probabilities(probs.clamp(max=1)[:, None], scores), kind
+
+
+def _read_ood_pixels(
+    sample: Mapping, scores: Collection[str], ood_index: int | None, ignore_index: int, name: str
+) -> tuple[dict[str, Tensor], Tensor]:
+    if ood_index is None:
+        raise ValueError(
+            f'{name} is a segmentation: give ood_index, the label of the pixels that are out of '
+            'distribution'
+        )
+    raw, label = sample['seg_logits']['data'], _label_maps(sample, name)[1]
+    is_ood = label == ood_index
+    known = {**sample, 'gt_sem_seg': {'data': torch.where(is_ood, int(ignore_index == 0), label)}}
+    logits, _, predicted = read_logits(known, raw, ignore_index=ignore_index, name=name)
+    kind = is_ood[label != ignore_index].long().cpu()
+    if len(raw) == 1:
+        _refuse_without_logits(scores, name, 'give the head two channels')
+        prob = logits[:, 0]
+        _check_binary(prob, name)
+        return scores_of_probabilities(torch.stack([1 - prob, prob]), scores), kind
+    if len(logits):
+        own = logits.gather(1, predicted[:, None])[:, 0]
+        _check_explained(int((own < logits.amax(dim=1)).sum()), name)
+    return scores_of_logits(logits.T, scores), kind
+
+
+def _refuse_without_logits(scores: Collection[str], name: str, remedy: str) -> None:
+    missing = [score for score in scores if score in NEED_LOGITS]
+    if missing:
+        raise ValueError(
+            f'{" and ".join(missing)} need logits, and {name} has only probabilities: {remedy}, or '
+            f'take {" and ".join(score for score in SCORES if score not in NEED_LOGITS)}'
+        )
 
 
 def _check_size(name: str, key: str, size: tuple[int, ...], label: Tensor) -> None:
@@ -249,9 +337,17 @@ def map_size(sample: Mapping) -> tuple[int, int] | None:
 
 
 def _read_classification(sample: Mapping, name: str, wanted: Set[str], floor: float) -> Prediction:
-    scores, label = sample['pred_score'].detach(), sample.get('gt_label')
-    smallest = smallest_probability(scores.dtype)
-    scores = at_least_single(scores).cpu()
+    smallest = smallest_probability(sample['pred_score'].dtype)
+    scores, label = _probabilities_and_label(sample, name)
+    check_labels(label, len(scores), name=name, hint=LABELS_HINT)
+    probs = scores.clamp(max=1)[:, None]
+    return of_probabilities(probs, label, wanted=wanted, floor=floor, smallest=smallest)
+
+
+def _probabilities_and_label(sample: Mapping, name: str) -> tuple[Tensor, Tensor]:
+    """Return the ``(K,)`` probabilities and ``(1,)`` label of a classifier's sample, on the CPU."""
+    label = sample.get('gt_label')
+    scores = at_least_single(sample['pred_score'].detach()).cpu()
     _check_finite(scores, name, 'pred_score')
     if label is None or label.numel() != 1:
         raise ValueError(
@@ -262,10 +358,7 @@ def _read_classification(sample: Mapping, name: str, wanted: Set[str], floor: fl
     if scores.ndim != 1:
         raise ValueError(f'pred_score of {name} must be (K,), got {tuple(scores.shape)}')
     check_probabilities(scores[None], f'pred_score of {name}')
-    label = label.cpu().long().reshape(1)
-    check_labels(label, len(scores), name=name, hint=LABELS_HINT)
-    probs = scores.clamp(max=1)[:, None]
-    return of_probabilities(probs, label, wanted=wanted, floor=floor, smallest=smallest)
+    return scores, label.cpu().long().reshape(1)
 
 
 def _read_segmentation(
@@ -297,13 +390,17 @@ def _read_segmentation(
     reading = of_logits(logits, predicted, label, valid, wanted=wanted, floor=floor)
     if not reading.finite:
         _check_finite(logits, name, 'seg_logits')
-    if reading.unexplained:
+    _check_explained(reading.unexplained, name)
+    return reading.prediction._replace(distance=distance)
+
+
+def _check_explained(unexplained: int, name: str) -> None:
+    if unexplained:
         raise ValueError(
-            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {reading.unexplained} '
+            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {unexplained} '
             'pixels. Under test-time augmentation mmseg keeps the logits of the last augmentation '
             'only, whose calibration error would say nothing about the prediction: test without it'
         )
-    return reading.prediction._replace(distance=distance)
 
 
 def _of_binary_head(
@@ -317,11 +414,7 @@ def _of_binary_head(
     floor: float,
 ) -> Prediction:
     """Return the predictions of a head whose one "logit" is the probability of class 1."""
-    if prob.min() < 0 or prob.max() > 1:
-        raise ValueError(
-            f'seg_logits of {name} have one class but are no probabilities: they span '
-            f'[{prob.min().item():.4g}, {prob.max().item():.4g}]'
-        )
+    _check_binary(prob, name)
     kept = valid.nonzero().squeeze(1)
     prob, predicted, label = (x.index_select(0, kept) for x in (prob, predicted, label))
     # What is nearest to 1 stands for all within a quarter of its type's resolution.
@@ -334,6 +427,14 @@ def _of_binary_head(
         floor=floor,
         smallest=smallest,
     )
+
+
+def _check_binary(prob: Tensor, name: str) -> None:
+    if len(prob) and (prob.min() < 0 or prob.max() > 1):
+        raise ValueError(
+            f'seg_logits of {name} have one class but are no probabilities: they span '
+            f'[{prob.min().item():.4g}, {prob.max().item():.4g}]'
+        )
 
 
 def _label_maps(sample: Mapping, name: str) -> tuple[Tensor, Tensor]:

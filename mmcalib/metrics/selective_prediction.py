@@ -69,6 +69,30 @@ def cells_auroc(table: Tensor) -> Tensor:
     return 100 * pairs / (right.sum() * wrong.sum())
 
 
+def cells_aupr(table: Tensor) -> Tensor:
+    r"""Return the area under the curve of precision and recall of the right ones, in percent.
+
+    .. math:: \frac1R \sum_{r} \frac{R_r}{i_r}
+
+    over the R right predictions r, each at the place :math:`i_r` from the most confident on, with
+    :math:`R_r` right ones up to it: average precision, without interpolation. NaN if all are
+    right, or all wrong.
+
+    Source: Hendrycks and Gimpel, ICLR 2017.
+    """
+    count, wrong, before, errors = _descending(table)
+    right, rights_above = count - wrong, before - errors
+    if not right.sum() * wrong.sum():
+        return _nan()
+    # If the j-th of a cell is right, so are other_share of the j - 1 before it. The sum over j of
+    # right / count * (rights_above + 1 + (j - 1) other_share) / (before + j), from 1 to count.
+    other_share = (right - 1) / (count - 1).clamp(min=1)
+    reciprocals = torch.digamma(before + count + 1) - torch.digamma(before + 1)
+    rest = rights_above + 1 - (before + 1) * other_share
+    sums = right / count * (rest * reciprocals + other_share * count)
+    return 100 * sums.sum() / right.sum()
+
+
 def cells_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
     r"""Return how many wrong predictions are accepted with a share of the right ones, in percent.
 

@@ -1,0 +1,82 @@
+"""A data set, and others whose classes a model has never seen, as one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any
+
+import torch
+from mmengine.registry import DATASETS
+
+WRAPPERS = ('dataset', 'datasets')
+
+
+@DATASETS.register_module()
+class WithOODSets:
+    """A classifier's test data followed by data sets that are out of its distribution.
+
+    Samples of the i-th OOD set have the label -i, whatever their own. The names of the sets are in
+    ``metainfo['ood_sets']``, from where :class:`~mmcalib.metrics.OODMetric` has them.
+
+    Args:
+        dataset: The test data, or their config.
+        near: OOD sets that are like them, such as other classes of the same photographs: data sets
+            or configs by name. A config without a pipeline gets that of `dataset`.
+        far: OOD sets that are not, likewise.
+
+    Raises:
+        ValueError: Without OOD sets, or if two have one name, or one that the keys of means have.
+    """
+
+    def __init__(
+        self, dataset: Any, near: Mapping[str, Any] | None = None, far: Mapping | None = None
+    ) -> None:
+        near, far = near or {}, far or {}
+        wrong = {*near} & {*far} | {'near', 'far'} & {*near, *far}
+        if wrong or not (near or far):
+            raise ValueError(
+                'near and far must be OOD sets by names, each its own and none of them "near" or '
+                f'"far", got {list(near)} and {list(far)}'
+            )
+        pipeline = dataset.get('pipeline') if isinstance(dataset, Mapping) else None
+        self.datasets = [
+            _built(part, pipeline) for part in (dataset, *near.values(), *far.values())
+        ]
+        self.metainfo = dict(self.datasets[0].metainfo) | {
+            'ood_sets': dict(near=list(near), far=list(far))
+        }
+        self._ends = list(accumulate(map(len, self.datasets)))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> dict:
+        number, place = self._find(index)
+        sample = self.datasets[number][place]
+        if number:
+            sample['data_samples'].gt_label = torch.tensor([-number])
+        return sample
+
+    def get_data_info(self, index: int) -> dict:
+        """Return what is known of a sample before it is loaded."""
+        number, place = self._find(index)
+        info = self.datasets[number].get_data_info(place)
+        return {**info, 'gt_label': -number} if number else info
+
+    def _find(self, index: int) -> tuple[int, int]:
+        if not 0 <= index < len(self):
+            raise IndexError(f'index {index} of {len(self)} samples')
+        number = bisect_right(self._ends, index)
+        return number, index - (self._ends[number - 1] if number else 0)
+
+
+def _built(dataset: Any, pipeline: list | None) -> Any:
+    if isinstance(dataset, Mapping):
+        if pipeline is not None and not any(key in dataset for key in ('pipeline', *WRAPPERS)):
+            dataset = {**dataset, 'pipeline': pipeline}
+        dataset = DATASETS.build(dict(dataset))
+    if hasattr(dataset, 'full_init'):
+        dataset.full_init()
+    return dataset

@@ -1,0 +1,73 @@
+"""A classifier's logits, of which mmpretrain leaves metrics only the softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.registry import HOOKS
+from mmengine.runner import Runner
+from torch import Tensor, nn
+
+
+@HOOKS.register_module()
+class KeepLogitsHook(Hook):
+    """Put what a classifier's head returns into its data samples, as ``logits``.
+
+    In validations and tests. :class:`~mmcalib.metrics.OODMetric` needs them for the scores
+    ``'max_logit'`` and ``'energy'``; a segmentor's samples have their logits anyway.
+
+    Raises:
+        ValueError: Before evaluating, if the model has no head; while evaluating, if the head
+            returns anything but one tensor with a row for each sample.
+    """
+
+    def __init__(self) -> None:
+        self._handles: list = []
+        self._logits: Any = None
+
+    def before_val(self, runner: Runner) -> None:
+        self._attach(runner.model)
+
+    def before_test(self, runner: Runner) -> None:
+        self._attach(runner.model)
+
+    def after_val(self, runner: Runner) -> None:
+        self._detach()
+
+    def after_test(self, runner: Runner) -> None:
+        self._detach()
+
+    def _attach(self, model: nn.Module) -> None:
+        self._detach()  # after an evaluation that was broken off
+        model = model.module if is_model_wrapper(model) else model
+        if not isinstance(getattr(model, 'head', None), nn.Module):
+            raise ValueError(
+                f"KeepLogitsHook: {type(model).__name__} has no head; it is for mmpretrain's "
+                'classifiers, without test-time augmentation'
+            )
+        self._handles = [
+            model.head.register_forward_hook(self._keep),
+            model.register_forward_hook(self._give),
+        ]
+
+    def _detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._logits = [], None
+
+    def _keep(self, head: nn.Module, inputs: tuple, output: Any) -> None:
+        self._logits = output
+
+    def _give(self, model: nn.Module, inputs: tuple, output: Sequence) -> None:
+        logits, self._logits = self._logits, None
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(output):
+            what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(
+                f'KeepLogitsHook: the head returned {what} for {len(output)} samples, not (N, K) '
+                'logits'
+            )
+        for sample, row in zip(output, logits.detach(), strict=True):
+            sample.logits = row

@@ -1,0 +1,158 @@
+"""The registered metric of whether a model knows what it has never seen."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mmengine.logging import print_log
+from mmengine.registry import METRICS
+
+from mmcalib.argument_checks import check_choice
+from mmcalib.metrics.data_samples import read_ood_scores
+from mmcalib.metrics.ood_scores import SCORES
+from mmcalib.metrics.ood_state import SEEN, OODState
+from mmcalib.metrics.state_metric import StateMetric
+
+GROUPS = ('near', 'far')
+
+
+@METRICS.register_module()
+class OODMetric(StateMetric):
+    r"""Out-of-distribution detection by a score of the predictions, as OpenOOD measures it.
+
+    Out of distribution (OOD) is a sample with a negative label, as
+    :class:`~mmcalib.datasets.WithOODSets` gives, or a sample or pixel of the label `ood_index`; all
+    others are in distribution (ID). For a score s, of which ID should have more, and with OOD as
+    the positive kind:
+
+    - ``AUROC``: :math:`P(s_\mathrm{ID} > s_\mathrm{OOD}) + \frac12 P(s_\mathrm{ID} =
+      s_\mathrm{OOD})`.
+    - ``AUPR_out``, ``AUPR_in``: average precision with OOD, and with ID, as positives.
+    - ``FPR95``: the share of ID that is flagged at the threshold that flags 95 % of OOD.
+
+    Tied scores count in the mean over their orders. OpenOOD joins the points of a precision-recall
+    curve by lines, and flags all that is tied at the threshold: with distinct scores ``AUROC`` and
+    ``FPR95`` are its own, and ``AUPR`` differs by about one sample's share.
+
+    The scores are those of :func:`~mmcalib.metrics.ood_scores.scores_of_logits`:
+    ``'max_probability'``, ``'max_logit'``, ``'energy'`` and ``'entropy'``. mmpretrain leaves only
+    probabilities; for ``'max_logit'`` and ``'energy'`` add ``KeepLogitsHook``.
+
+    Keys are ``ood/max_probability/AUROC`` and so on, in percent; with named OOD sets
+    ``ood/max_probability/svhn/AUROC`` of each, and ``…/near/AUROC`` and ``…/far/AUROC``, the means
+    over the near and the far sets. Exact up to a million predictions of ID and a set together;
+    above, from fine cells, with ``…/AUROC_bound``, the most by which a value can be off. NaN, with
+    a warning, where ID or OOD is absent.
+
+    Source: Yang et al., OpenOOD: Benchmarking Generalized Out-of-Distribution Detection, NeurIPS
+    2022, and its ``auc_and_fpr_recall``.
+
+    Args:
+        scores: Any of the above.
+        ood_index: Label of OOD pixels, or of a classifier's OOD samples beside negative labels.
+        ignore_index: Label of the pixels to leave out. It says nothing about a classifier's labels.
+        collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
+        prefix: Replaces ``ood`` in the keys.
+        collect_dir: See mmengine's ``BaseMetric``.
+
+    Raises:
+        ValueError: If a score is unknown, or `ood_index` is `ignore_index`; while evaluating, for
+            samples that :func:`~mmcalib.metrics.data_samples.read_ood_scores` refuses.
+    """
+
+    default_prefix = 'ood'
+
+    def __init__(
+        self,
+        scores: Sequence[str] = ('max_probability',),
+        *,
+        ood_index: int | None = None,
+        ignore_index: int = 255,
+        collect_device: str = 'cpu',
+        prefix: str | None = None,
+        collect_dir: str | None = None,
+    ) -> None:
+        super().__init__(collect_device=collect_device, prefix=prefix, collect_dir=collect_dir)
+        self.scores = (scores,) if isinstance(scores, str) else tuple(dict.fromkeys(scores))
+        if not self.scores:
+            raise ValueError(f'scores must be some of {SCORES}, got none')
+        for score in self.scores:
+            check_choice('scores', score, SCORES)
+        if ood_index is not None and ood_index == ignore_index:
+            raise ValueError(
+                f'ood_index and ignore_index are both {ood_index}: pixels of this label cannot be '
+                'left out and be out of distribution. Give ignore_index a label that means '
+                'neither, such as -1 where none does'
+            )
+        self.ood_index = ood_index
+        self.ignore_index = ignore_index
+        self.reset()
+
+    def _new_state(self) -> OODState:
+        return OODState(self.scores)
+
+    def _read(self, sample: dict) -> tuple:
+        name, sets = self._name(sample), self._sets()
+        values, kind = read_ood_scores(
+            sample,
+            scores=self.scores,
+            ood_index=self.ood_index,
+            ignore_index=self.ignore_index,
+            name=name,
+        )
+        if sets and kind.numel() and kind.max() > len(sets):
+            raise ValueError(
+                f'{name} has the label {-kind.max().item()}, and the data set names only '
+                f'{len(sets)} OOD sets: {", ".join(sets)}'
+            )
+        return values, kind if sets else kind.clamp(max=1)
+
+    def _update(self, image: tuple, place: int) -> None:
+        self._state.update(*image)
+
+    def _values_of(self, state: OODState) -> dict[str, float]:
+        counts, sets = state.counts(), self._sets() or {'OOD': ''}
+        found = {name: counts.get(n, 0) for n, name in enumerate(sets, 1)}
+        absent = [name for name, n in {'ID': counts.get(SEEN, 0), **found}.items() if not n]
+        text = ', '.join(f'{n:,} {name}' for name, n in found.items())
+        print_log(
+            f'{type(self).__name__}: {counts.get(SEEN, 0):,} ID predictions against {text}',
+            logger='current',
+        )
+        if absent:
+            print_log(
+                f'{type(self).__name__}: no prediction of {" and ".join(absent)}, so figures '
+                'against it are NaN. OOD are negative labels, and those of ood_index '
+                f'({self.ood_index})',
+                logger='current',
+                level=logging.WARNING,
+            )
+        values: dict[str, float] = {}
+        for score in self.scores:
+            of_sets = {name: state.figures(score, [number]) for number, name in enumerate(sets, 1)}
+            if not self._sets():
+                values |= {f'{score}/{key}': v for key, v in of_sets['OOD'].items()}
+                continue
+            for group in GROUPS:
+                members = [of_sets[name] for name in sets if sets[name] == group]
+                values |= {f'{score}/{group}/{k}': v for k, v in mean_of(members).items()}
+            for name, figures in of_sets.items():
+                values |= {f'{score}/{name}/{key}': v for key, v in figures.items()}
+        return values
+
+    def _sets(self) -> dict[str, str]:
+        """Return the group of each OOD set that the data set names."""
+        groups: dict[str, Any] = (self.dataset_meta or {}).get('ood_sets', {})
+        return {name: group for group in GROUPS for name in groups.get(group, ())}
+
+
+def mean_of(members: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of each figure over some sets; its bound counts exact ones as 0."""
+    if not members:
+        return {}
+    keys = dict.fromkeys(key for figures in members for key in figures)
+    count = len(members)
+    return {key: math.fsum(figures.get(key, 0.0) for figures in members) / count for key in keys}

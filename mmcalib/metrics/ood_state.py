@@ -1,0 +1,101 @@
+"""The mergeable state of an OOD evaluation: each score of the seen and of each unseen set."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from mmcalib.metrics.confidence_cells import ConfidenceCells, ScoreCells
+from mmcalib.metrics.selective_prediction import cells_aupr, cells_auroc, cells_fpr, order_bound
+
+SEEN = 0
+
+
+class OODState:
+    """Counts the scores of predictions, so that any split of them, merged, gives the same numbers.
+
+    Constant memory for each score and set: exact up to a million values of it, and in fine cells
+    above, see :mod:`mmcalib.metrics.confidence_cells`.
+
+    Args:
+        scores: Some of :data:`~mmcalib.metrics.ood_scores.SCORES`.
+        exact_limit: Up to how many values, of the seen and an unseen set together, figures are
+            exact; a million if None.
+    """
+
+    def __init__(self, scores: Sequence[str], *, exact_limit: int | None = None) -> None:
+        self.scores = tuple(scores)
+        self.exact_limit = exact_limit
+        self._cells: dict[tuple[str, int], ConfidenceCells] = {}
+
+    def update(self, values: Mapping[str, Tensor], kind: Tensor) -> OODState:
+        """Count predictions, and return self.
+
+        Args:
+            values: ``(M,)`` of each score, on the CPU; higher is more like the seen.
+            kind: ``(M,)`` int64: 0 for the seen, else the number of the unseen set.
+        """
+        for number in kind.unique().tolist():
+            rows = kind == number
+            for score in self.scores:
+                found = values[score][rows]
+                seen = torch.full((len(found),), number == SEEN)
+                self._of(score, number).add(found, seen)
+        return self
+
+    def merge(self, other: OODState) -> OODState:
+        """Add everything that `other` holds, and return self.
+
+        Raises:
+            ValueError: If it has other scores or another limit.
+        """
+        if (other.scores, other.exact_limit) != (self.scores, self.exact_limit):
+            raise ValueError(f'states differ: of {self.scores} and of {other.scores}')
+        for (score, number), cells in other._cells.items():
+            self._of(score, number).merge(cells)
+        return self
+
+    def counts(self) -> dict[int, int]:
+        """Return how many predictions there are of each kind."""
+        return {n: cells.count for (s, n), cells in self._cells.items() if s == self.scores[0]}
+
+    def figures(self, score: str, numbers: Collection[int]) -> dict[str, float]:
+        """Return the figures of a score between the seen and some unseen sets, taken as one.
+
+        In percent, ``AUROC``, ``AUPR_in``, ``AUPR_out`` and ``FPR95``, and ``…_bound`` for what
+        cells leave open; NaN without seen or unseen predictions.
+        """
+        together = self._new(score)
+        for number in (SEEN, *numbers):
+            if (score, number) in self._cells:
+                together.merge(self._cells[score, number])
+        table, spread = together.table(), together.spread()
+        values = {name: figure(table).item() for name, figure in FIGURES.items()}
+        if not together.exact:
+            for name, figure in FIGURES.items():
+                values[f'{name}_bound'] = order_bound(figure, table, spread).item()
+        return values
+
+    def _of(self, score: str, number: int) -> ConfidenceCells:
+        return self._cells.setdefault((score, number), self._new(score))
+
+    def _new(self, score: str) -> ConfidenceCells:
+        kind = ConfidenceCells if score == 'max_probability' else ScoreCells
+        return kind(exact_limit=self.exact_limit)
+
+
+def unseen_first(table: Tensor) -> Tensor:
+    """Return the table of cells with the unseen as the right ones, ascending in unlikeness."""
+    count, seen, total = table
+    return torch.stack([count, count - seen, -total]).flip(1)
+
+
+# Of tables of the cells of a score, in which the seen are the "right" ones.
+FIGURES = {
+    'AUROC': cells_auroc,
+    'AUPR_in': cells_aupr,
+    'AUPR_out': lambda table: cells_aupr(unseen_first(table)),
+    'FPR95': lambda table: cells_fpr(unseen_first(table)),
+}
