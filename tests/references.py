@@ -359,6 +359,12 @@ def failure_auroc(ordered):
     return 100 * sum(pairs) / len(pairs)
 
 
+def average_precision(ordered):
+    """Mean over the right ones of the share of right ones among those up to each, in percent."""
+    shares = [sum(ordered[: i + 1]) / (i + 1) for i, right in enumerate(ordered) if right]
+    return 100 * sum(shares) / len(shares)
+
+
 def failure_fpr(ordered, recall=0.95):
     """Share of the wrong predictions before the right one that completes the recall, in percent."""
     wanted, found, passed = recall * sum(ordered), 0, 0

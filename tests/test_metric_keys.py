@@ -4,6 +4,7 @@ import pytest
 
 from mmcalib import metric_keys as keys
 from mmcalib.metrics.metric_definitions import NAMES, WITH_LEVEL
+from mmcalib.metrics.ood_state import FIGURES
 
 # Of Brier's score and its parts, and in nats; docs/metrics.md has the units.
 NOT_IN_PERCENT = ('NLL', 'Brier', 'reliability', 'resolution', 'uncertainty')
@@ -14,6 +15,12 @@ def test_every_metric_of_ours_has_its_unit(name):
     for prefix in ('calibration', 'ece25'):
         assert keys.is_percentage(f'{prefix}/{name}') == (name not in NOT_IN_PERCENT)
     assert keys.is_percentage(f'calibration/{name}_bound') == (name not in NOT_IN_PERCENT)
+
+
+@pytest.mark.parametrize('name', FIGURES)
+def test_figures_of_the_unseen_are_in_percent(name):
+    assert keys.is_percentage(f'ood/energy/svhn/{name}')
+    assert keys.is_percentage(f'ood/energy/{name}_bound')
 
 
 @pytest.mark.parametrize(
@@ -43,6 +50,8 @@ def test_headings(key, heading):
         ('risk@coverage_0.8', 'less'),
         ('coverage@risk_0.1', 'greater'),
         ('AUROC', 'greater'),
+        ('near/AUPR_out', 'greater'),
+        ('near/FPR95', 'less'),
         ('accuracy', 'greater'),
         ('uncertainty', None),
     ],
@@ -53,7 +62,7 @@ def test_which_way_is_better(name, rule):
 
 def test_every_name_with_a_better_side_is_a_metrics():
     for name in (*keys.MORE_IS_BETTER, *keys.NEITHER_IS_BETTER, *keys.ERRORS_WITH_ACCURACY):
-        assert name in NAMES or name in WITH_LEVEL
+        assert name in NAMES or name in WITH_LEVEL or name in map(keys.base_name, FIGURES)
 
 
 def test_headline_metrics_come_first_and_ends_of_intervals_have_no_column():

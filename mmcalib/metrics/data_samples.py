@@ -214,7 +214,10 @@ def _read_ood_pixels(
         )
     raw, label = sample['seg_logits']['data'], _label_maps(sample, name)[1]
     is_ood = label == ood_index
-    known = {**sample, 'gt_sem_seg': {'data': torch.where(is_ood, int(ignore_index == 0), label)}}
+    known = torch.where(is_ood, int(ignore_index == 0), label)  # any label of a class will do
+    seen = known[label != ignore_index]
+    check_labels(seen, max(len(raw), 2), name=name, hint=OOD_LABELS_HINT)
+    known = {**sample, 'gt_sem_seg': {'data': known}}
     logits, _, predicted = read_logits(known, raw, ignore_index=ignore_index, name=name)
     kind = is_ood[label != ignore_index].long().cpu()
     if len(raw) == 1:

@@ -72,6 +72,8 @@ class OODState:
             if (score, number) in self._cells:
                 together.merge(self._cells[score, number])
         table, spread = together.table(), together.spread()
+        filled = table[0] > 0
+        table, spread = table[:, filled], spread[filled]
         values = {name: figure(table).item() for name, figure in FIGURES.items()}
         if not together.exact:
             for name, figure in FIGURES.items():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import references
 import torch
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 from torchmetrics.functional.classification import binary_auroc
 
 from mmcalib.metrics import ConfidenceCells
@@ -17,6 +17,7 @@ FIGURES = {
     'area_under_risk_coverage': module.cells_aurc,
     'area_under_generalized_risk_coverage': module.cells_augrc,
     'failure_auroc': module.cells_auroc,
+    'average_precision': module.cells_aupr,
     'failure_fpr': module.cells_fpr,
     'risk_at_coverage': lambda table: module.cells_risk(table, 0.7),
 }
@@ -82,6 +83,14 @@ def test_auroc_is_that_of_scikit_learn(kind):
     assert module.cells_auroc(cells(conf, correct)).item() == pytest.approx(expected)
 
 
+def test_average_precision_is_that_of_scikit_learn():
+    rng = np.random.default_rng(1)
+    conf = rng.permutation(500) / 500
+    correct = rng.uniform(size=500) < conf
+    expected = 100 * average_precision_score(correct, conf)
+    assert module.cells_aupr(cells(conf, correct)).item() == pytest.approx(expected)
+
+
 def test_auroc_is_that_of_torchmetrics():
     rng = np.random.default_rng(2)
     conf = rng.integers(0, 50, 500) / 50
@@ -99,6 +108,7 @@ def test_all_right_or_all_wrong(correct, aurc, augrc):
     assert module.cells_aurc(table).item() == pytest.approx(aurc)
     assert module.cells_augrc(table).item() == pytest.approx(augrc)
     assert math.isnan(module.cells_auroc(table))
+    assert math.isnan(module.cells_aupr(table))
     assert math.isnan(module.cells_fpr(table))
     assert module.cells_risk(table, 0.5).item() == pytest.approx(aurc)
     assert module.cells_coverage(table, 0.5).item() == (100 if correct[0] else 0)

@@ -1,0 +1,313 @@
+"""What a model has never seen, against plain loops, scikit-learn and several ranks."""
+
+import math
+
+import numpy as np
+import pytest
+import references
+import torch
+from forked import on_ranks
+from metrics.samples import as_segmented, classified, segmented
+from mmengine.evaluator import Evaluator
+from mmengine.registry import METRICS
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+
+from mmcalib.metrics import OODMetric, OODState, scores_of_logits
+from mmcalib.metrics import confidence_cells as cells_module
+from mmcalib.metrics.confidence_cells import ScoreCells
+from mmcalib.metrics.ood_scores import SCORES
+
+SETS = dict(near=['one'], far=['two', 'three'])
+FIGURES = ('AUROC', 'AUPR_in', 'AUPR_out', 'FPR95')
+
+
+def with_logits(n, labels, seed=0):
+    """A classifier's samples with their logits, those of negative labels less sure, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    samples = []
+    for number in range(n):
+        label = labels[number % len(labels)]
+        scale = 3 if label >= 0 else 2 + label / 4
+        logits = scale * torch.randn(5, generator=generator, dtype=torch.float64)
+        samples.append({'logits': logits, 'pred_score': logits.softmax(0),
+                        'gt_label': torch.tensor([label]), 'sample_idx': number})  # fmt: skip
+    return samples
+
+
+def with_pixels(n, ood=7, seed=0):
+    """Segmented samples of which some pixels are of an OOD label and some of 255, in float64."""
+    samples = segmented(n, size=(5, 7), seed=seed)
+    for number, sample in enumerate(samples):
+        sample['seg_logits']['data'] = sample['seg_logits']['data'].double()
+        sample['gt_sem_seg']['data'][0, 3 : 5 - number % 2, 1:5] = ood
+    return samples
+
+
+def score_of(logits, score):
+    """How much a prediction is like the seen, by the definition."""
+    total = sum(math.exp(x) for x in logits)
+    probs = [math.exp(x) / total for x in logits]
+    return {
+        'max_probability': max(probs),
+        'max_logit': max(logits),
+        'energy': math.log(total),
+        'entropy': sum(p * math.log(p) for p in probs if p > 0),
+    }[score]
+
+
+def rows_of(samples, ood=7):
+    """The logits of all valid predictions, and 0 for the seen, else the number of the OOD set."""
+    rows = []
+    for sample in samples:
+        if 'seg_logits' not in sample:
+            label = sample['gt_label'].item()
+            rows.append((sample['logits'].tolist(), max(-label, 0)))
+            continue
+        logits, label = sample['seg_logits']['data'], sample['gt_sem_seg']['data'][0]
+        for i in range(label.shape[0]):
+            for j in range(label.shape[1]):
+                if label[i, j] != 255:
+                    rows.append((logits[:, i, j].tolist(), int(label[i, j] == ood)))
+    return rows
+
+
+def figures_of(rows, score, number):
+    """The figures of distinct scores of the seen and one OOD set, in one order of predictions."""
+    found = [(score_of(logits, score), kind) for logits, kind in rows if kind in (0, number)]
+    seen_first = [kind == 0 for _, kind in sorted(found, reverse=True)]
+    unseen_first = [not seen for seen in reversed(seen_first)]
+    return {
+        'AUROC': references.failure_auroc(seen_first),
+        'AUPR_in': references.average_precision(seen_first),
+        'AUPR_out': references.average_precision(unseen_first),
+        'FPR95': references.failure_fpr(unseen_first),
+    }
+
+
+def evaluate(samples, metric, *, size=None, meta=None, batch=3):
+    evaluator = Evaluator([metric])
+    evaluator.dataset_meta = meta
+    for start in range(0, len(samples), batch):
+        evaluator.process(samples[start : start + batch])
+    return evaluator.evaluate(len(samples) if size is None else size)
+
+
+@pytest.mark.parametrize('score', SCORES)
+def test_a_classifier_against_named_sets(score):
+    samples = with_logits(60, [0, 4, -1, 2, -2, -3])
+    found = evaluate(samples, OODMetric(score), meta=dict(ood_sets=SETS))
+    of_sets = [figures_of(rows_of(samples), score, number) for number in (1, 2, 3)]
+    expected = {}
+    for name, figures in zip(['one', 'two', 'three'], of_sets, strict=True):
+        expected |= {f'ood/{score}/{name}/{key}': value for key, value in figures.items()}
+    for key in FIGURES:
+        expected[f'ood/{score}/near/{key}'] = of_sets[0][key]
+        expected[f'ood/{score}/far/{key}'] = (of_sets[1][key] + of_sets[2][key]) / 2
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize('score', SCORES)
+def test_pixels_of_a_label(score):
+    samples = with_pixels(4)
+    expected = figures_of(rows_of(samples), score, 1)
+    found = evaluate(samples, OODMetric(score, ood_index=7))
+    assert found == pytest.approx({f'ood/{score}/{k}': v for k, v in expected.items()}, abs=1e-9)
+
+
+def test_the_label_of_unseen_pixels_may_be_that_of_a_class_or_any_that_is_not_ignored():
+    samples, values = with_pixels(3), []
+    for label in (7, 0, 255):
+        for sample in samples:
+            labels = sample['gt_sem_seg']['data'][0]
+            known = torch.where(labels == 0, 1, labels)  # so that only the unseen are of label 0
+            moved = torch.where(labels == 7, label, torch.where(labels == 255, 9, known))
+            sample['moved'] = moved[None]
+        moved = [s | {'gt_sem_seg': {'data': s['moved']}} for s in samples]
+        values.append(evaluate(moved, OODMetric('entropy', ood_index=label, ignore_index=9)))
+    assert values[0] == values[1] == values[2]
+
+
+def test_peers():
+    samples = with_logits(300, [0, -1, 3])
+    rows = rows_of(samples)
+    scores = np.array([score_of(logits, 'energy') for logits, _ in rows])
+    unseen = np.array([kind for _, kind in rows])
+    fpr, tpr, _ = roc_curve(unseen, -scores)  # as OpenOOD's auc_and_fpr_recall
+    expected = (roc_auc_score(unseen, -scores), average_precision_score(1 - unseen, scores),
+                average_precision_score(unseen, -scores), fpr[np.argmax(tpr >= 0.95)])  # fmt: skip
+    found = evaluate(samples, OODMetric('energy'))
+    assert list(found.values()) == pytest.approx([100 * value for value in expected])
+
+
+def test_saturated_predictions_are_tied_in_probability_alone():
+    samples = with_logits(60, [0, -1])
+    for sample in samples:
+        sample['logits'] = (60 * sample['logits']).float()
+        sample['pred_score'] = sample['logits'].softmax(0)
+    found = evaluate(samples, OODMetric(SCORES))
+    conf = [s['pred_score'].max().item() for s in samples]
+    seen = [s['gt_label'].item() == 0 for s in samples]
+    assert conf.count(1.0) > 40
+    expected = references.failure_auroc_of_pairs(conf, seen)
+    assert found['ood/max_probability/AUROC'] == pytest.approx(expected)
+    # Down to where e^-x is 0 in float32.
+    entropies = scores_of_logits(torch.stack([s['logits'] for s in samples], 1), SCORES)['entropy']
+    assert len(entropies.unique()) > sum(c < 1 for c in conf) + 10
+    assert entropies.max() <= 0 and found['ood/entropy/AUROC'] > 0
+
+
+def test_probabilities_alone_give_the_same_scores():
+    samples = with_logits(40, [0, -1, 2])
+    bare = [{k: v for k, v in s.items() if k != 'logits'} for s in samples]
+    scores = ('max_probability', 'entropy')
+    found, expected = (evaluate(s, OODMetric(scores)) for s in (bare, samples))
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_binary_head():
+    generator = torch.Generator().manual_seed(0)
+    logit = 3 * torch.randn(6, 8, generator=generator, dtype=torch.float64)
+    label = torch.randint(3, (6, 8), generator=generator)  # 2 is unseen
+    sample = as_segmented(logit.sigmoid()[None], (logit > 0).long(), label)
+    pair = torch.stack([torch.zeros_like(logit), logit])
+    both = as_segmented(pair, (logit > 0).long(), label)
+    scores = ('max_probability', 'entropy')
+    found, expected = (evaluate([s], OODMetric(scores, ood_index=2)) for s in (sample, both))
+    assert found == pytest.approx(expected, abs=1e-9)
+    with pytest.raises(ValueError, match=r'energy need logits.*two channels, or take max_prob'):
+        evaluate([sample], OODMetric('energy', ood_index=2))
+
+
+@pytest.mark.parametrize('labels', [[0, 2], [-1]], ids=['no OOD', 'no ID'])
+def test_one_kind_alone_is_nan_with_a_warning(labels, capsys):
+    found = evaluate(with_logits(5, labels), OODMetric())
+    assert len(found) == 4 and all(math.isnan(value) for value in found.values())
+    missing = 'ID' if labels == [-1] else 'OOD'
+    assert f'no prediction of {missing}, so figures' in capsys.readouterr().out
+
+
+def test_a_set_without_samples_is_nan_and_so_is_its_group(capsys):
+    found = evaluate(with_logits(9, [0, -1, -2]), OODMetric(), meta=dict(ood_sets=SETS))
+    nan = {key for key, value in found.items() if math.isnan(value)}
+    assert {key.split('/')[2] for key in nan} == {'far', 'three'} and len(nan) == 8
+    assert 'no prediction of three' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(scores='odin'), 'scores must be one of .*got .odin.'),
+        (dict(scores=()), 'got none'),
+        (dict(ood_index=255), 'ood_index and ignore_index are both 255.*such as -1'),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        OODMetric(**options)
+
+
+def test_bad_samples_are_refused_and_forgotten():
+    good, pixels = with_logits(6, [0, -1]), with_pixels(1)
+    moved = with_pixels(1)[0]
+    moved['pred_sem_seg']['data'] = (moved['pred_sem_seg']['data'] + 1) % 5
+    for metric, sample, message in [
+        (
+            OODMetric('energy'),
+            classified(1)[0],
+            r'energy need logits, and sample 0.*KeepLogitsHook',
+        ),
+        (OODMetric(), pixels[0], 'image_0.jpg is a segmentation: give ood_index'),
+        (OODMetric(ood_index=9), pixels[0], r'labels outside \[0, 5\): 7.*ood_index'),
+        (OODMetric(ood_index=7), moved, 'is not the argmax of its seg_logits'),
+        (OODMetric(), good[0] | {'gt_label': torch.tensor([5])}, r'outside \[0, 5\): 5'),
+        (OODMetric(), good[0] | {'logits': torch.zeros(5)}, 'are not the softmax of'),
+        (OODMetric(), good[0] | {'logits': torch.full((5,), math.nan)}, '5 NaN'),
+        (OODMetric(), {'gt_label': torch.tensor([0])}, 'neither pred_score'),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            evaluate([sample], metric)
+        assert metric._padding.num_samples == 0
+    with pytest.raises(ValueError, match='the label -4, and the data set names only 3 OOD sets'):
+        evaluate(with_logits(2, [0, -4]), OODMetric(), meta=dict(ood_sets=SETS))
+
+
+def test_it_is_registered_and_classes_can_be_left_out_of_a_training():
+    metric = METRICS.build(dict(type='OODMetric', ood_index=4, prefix='unseen'))
+    samples = with_logits(30, [0, -1])
+    expected = evaluate(samples, OODMetric())
+    for sample in samples:
+        sample['gt_label'] = sample['gt_label'].where(sample['gt_label'] >= 0, torch.tensor(4))
+    found = evaluate(samples, metric)
+    assert found == {key.replace('ood', 'unseen'): value for key, value in expected.items()}
+
+
+def test_cells_of_scores_ascend_and_are_narrow():
+    values = torch.cat([torch.logspace(-9, 6, 4001), -torch.logspace(-9, 6, 4001), torch.zeros(1)])
+    values = values.sort().values
+    cells = ScoreCells(bits=4)
+    index = cells._cell_of(values)
+    assert (index.diff() >= 0).all() and index[0] == 0
+    assert index.max() == cells._num_cells() - 1
+    cells = ScoreCells(exact_limit=0, bits=4).add(values, values > 0)
+    size, spread = values.abs(), cells.spread()[index]
+    inside = (size > 1e-7) & (size < 6e4)
+    assert (spread[inside] <= size[inside] / 16).all()
+    assert cells.table()[0].sum() == len(values)
+
+
+def test_many_predictions_lie_within_small_bounds(monkeypatch):
+    samples = with_logits(2000, [0, -1, 3])
+    for sample in samples:
+        del sample['pred_score'], sample['sample_idx']
+    logits = torch.stack([s['logits'] for s in samples], dim=1)
+    kind = torch.tensor([int(s['gt_label'] < 0) for s in samples])
+    values = scores_of_logits(logits, SCORES)
+    exact, coarse = (OODState(SCORES, exact_limit=n).update(values, kind) for n in (2000, 1999))
+    for score in SCORES:
+        expected, found = exact.figures(score, [1]), coarse.figures(score, [1])
+        assert set(expected) == set(FIGURES) and len(found) == 8
+        for key in FIGURES:
+            bound = found[f'{key}_bound']
+            assert abs(found[key] - expected[key]) <= bound + 1e-9
+            assert bound < 0.2
+
+
+def test_states_of_other_scores_do_not_merge():
+    with pytest.raises(ValueError, match='states differ'):
+        OODState(['energy']).merge(OODState(['entropy']))
+
+
+BOTH = ('max_probability', 'energy')  # of either kind of cells
+LIMITS = dict(exact=None, cells=10)
+
+
+def _on_a_rank(rank, samples, pixels, folder):
+    found = {}
+    for name, limit in LIMITS.items():
+        if limit is not None:
+            cells_module.EXACT_LIMIT = limit
+        for kind, all_samples in (('samples', samples), ('pixels', pixels)):
+            size = len(all_samples)
+            share = [all_samples[i % size] for i in range(rank, size + size % 2, 2)]
+            metric = OODMetric(BOTH, ood_index=7, collect_dir=f'{folder}/{name}{kind}')
+            meta = dict(ood_sets=SETS) if kind == 'samples' else None
+            found[name, kind] = evaluate(share, metric, size=size, meta=meta)
+    torch.save(found, f'{folder}/{rank}.pt')
+
+
+def test_two_ranks_of_an_odd_number_of_images(tmp_path, monkeypatch):
+    samples, pixels = with_logits(41, [0, -1, 2, -2, -3]), with_pixels(5)
+    on_ranks(_on_a_rank, 2, samples, pixels, str(tmp_path))
+    ranks = [torch.load(tmp_path / f'{rank}.pt', weights_only=False) for rank in range(2)]
+    for name, limit in LIMITS.items():
+        if limit is not None:
+            monkeypatch.setattr(cells_module, 'EXACT_LIMIT', limit)
+        meta = dict(ood_sets=SETS)
+        expected = {
+            (name, 'samples'): evaluate(samples, OODMetric(BOTH, ood_index=7), meta=meta),
+            (name, 'pixels'): evaluate(pixels, OODMetric(BOTH, ood_index=7)),
+        }
+        for key, values in expected.items():
+            assert any(k.endswith('_bound') for k in values) == (name == 'cells')
+            for found in ranks:
+                assert found[key] == pytest.approx(values, abs=1e-9)
