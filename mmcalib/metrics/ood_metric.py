@@ -35,7 +35,7 @@ class OODMetric(StateMetric):
 
     Tied scores count in the mean over their orders. OpenOOD joins the points of a precision-recall
     curve by lines, and flags all that is tied at the threshold: with distinct scores ``AUROC`` and
-    ``FPR95`` are its own, and ``AUPR`` differs by about one sample's share.
+    ``FPR95`` are its own, and ``AUPR`` is nearly; docs/shift.md has how nearly.
 
     The scores are those of :func:`~mmcalib.metrics.ood_scores.scores_of_logits`:
     ``'max_probability'``, ``'max_logit'``, ``'energy'`` and ``'entropy'``. mmpretrain leaves only
@@ -47,8 +47,8 @@ class OODMetric(StateMetric):
     above, from fine cells, with ``…/AUROC_bound``, the most by which a value can be off. NaN, with
     a warning, where ID or OOD is absent.
 
-    Source: Yang et al., OpenOOD: Benchmarking Generalized Out-of-Distribution Detection, NeurIPS
-    2022, and its ``auc_and_fpr_recall``.
+    Source: Zhang et al., OpenOOD v1.5: Enhanced Benchmark for Out-of-Distribution Detection, 2023,
+    and its ``auc_and_fpr_recall``. Version 1 of its code took ID as positive in FPR95.
 
     Args:
         scores: Any of the above.
