@@ -40,7 +40,7 @@ def draw_corruption_sheet(models: Mapping[str, Mapping[str, ConfidenceView]]) ->
         raise ValueError('the models were tested with maps of different images: give one --image')
     ratio = max(view.label.shape[0] / view.label.shape[1] for view in first.values())
     lines = -(-len(names) // PER_LINE)
-    across = min(PER_LINE, len(names))
+    across = -(-len(names) // lines)
     rows = 1 + len(models)
     size = (across * TILE + 0.9, lines * rows * (TILE * min(max(ratio, 0.5), 1.4) + 0.2) + 0.2)
     figure = Figure(figsize=size, layout='constrained')
@@ -48,7 +48,7 @@ def draw_corruption_sheet(models: Mapping[str, Mapping[str, ConfidenceView]]) ->
     for axes in grid.flat:
         axes.set_axis_off()
     for number, name in enumerate(names):
-        line, column = divmod(number, PER_LINE)
+        line, column = divmod(number, across)
         _show(grid[line * rows, column], first[name].image, name)
         for row, (model, views) in enumerate(models.items()):
             axes = grid[line * rows + 1 + row, column]
