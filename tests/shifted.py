@@ -62,7 +62,8 @@ def write_project(folder, kind):
         write_folders(folder / 'data', classes=4, per_class=3)
     else:
         write_voc(folder / 'data')
-    config = folder / 'tiny.py'
+    # By kind: mmengine has one scope for runs of one name that start in one second.
+    config = folder / ('tiny.py' if kind == 'classifier' else 'tiny_segmentor.py')
     config.write_text(COMMON + (CLASSIFIER if kind == 'classifier' else SEGMENTOR))
     cfg = load_config(str(config))
     for name, seed in (('plain', 0), ('warm', 1)):

@@ -32,9 +32,10 @@ def project(tmp_path_factory):
 
 def run(folder, work_dir, monkeypatch, *arguments, checkpoints=('plain.pth', 'warm.pth')):
     monkeypatch.chdir(folder)
+    (config,) = folder.glob('tiny*.py')
     options = arguments or SHIFTS
     call_here(
-        'test_robustness.py', 'tiny.py', *checkpoints, *options, '--work-dir', work_dir,
+        'test_robustness.py', config, *checkpoints, *options, '--work-dir', work_dir,
         monkeypatch=monkeypatch,
     )  # fmt: skip
     return read_robustness(folder / work_dir)
