@@ -10,7 +10,8 @@ from torch import Tensor
 
 from mmcalib.hooks.validation_learning_hook import ValidationLearningHook
 from mmcalib.losses import CALSLoss
-from mmcalib.metrics.data_samples import logits_of, read_logits
+from mmcalib.metrics.data_samples import read_logits
+from mmcalib.metrics.sample_fields import logits_of
 
 
 @HOOKS.register_module()

@@ -11,7 +11,8 @@ import torch
 from mmengine import fileio
 from torch import Tensor
 
-from mmcalib.metrics.data_samples import map_size, read_map
+from mmcalib.metrics.sample_confidence import read_map
+from mmcalib.metrics.sample_fields import map_size
 
 if TYPE_CHECKING:
     from mmcalib.visualization import ConfidenceView

@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from mmcalib.argument_checks import check_integer
 from mmcalib.hooks.confidence_view import view_of
 from mmcalib.hooks.drawing_hook import calibration_metrics
-from mmcalib.metrics.data_samples import map_size
+from mmcalib.metrics.sample_fields import map_size
 
 if TYPE_CHECKING:
     from mmcalib.visualization import ConfidenceView

@@ -11,7 +11,7 @@ from mmengine.logging import print_log
 from mmengine.registry import METRICS
 
 from mmcalib.argument_checks import check_choice
-from mmcalib.metrics.data_samples import read_ood_scores
+from mmcalib.metrics.ood_samples import read_ood_scores
 from mmcalib.metrics.ood_scores import SCORES
 from mmcalib.metrics.ood_state import SEEN, OODState
 from mmcalib.metrics.state_metric import StateMetric
@@ -60,7 +60,7 @@ class OODMetric(StateMetric):
 
     Raises:
         ValueError: If a score is unknown, or `ood_index` is `ignore_index`; while evaluating, for
-            samples that :func:`~mmcalib.metrics.data_samples.read_ood_scores` refuses.
+            samples that :func:`~mmcalib.metrics.ood_samples.read_ood_scores` refuses.
     """
 
     default_prefix = 'ood'

@@ -8,8 +8,9 @@ from weakref import WeakSet, ref
 
 from torch import Tensor
 
-from mmcalib.metrics.data_samples import read_prediction, scores_of
+from mmcalib.metrics.data_samples import read_prediction
 from mmcalib.metrics.predictions import Prediction
+from mmcalib.metrics.sample_fields import scores_of
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 
 

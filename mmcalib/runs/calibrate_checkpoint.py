@@ -106,7 +106,7 @@ def calibrate_checkpoint(
     if scaler.per_class:
         check_bias(model, names)
 
-    drawn, errors = fit_to_split(scaler, model, loader, options)
+    fitted_on = fit_to_split(scaler, runner, loader, options)
     tensors = _in_precision_of(content['state_dict'], keys, fold_layers(model, names, scaler))
     results = {}
     for split, data in loaders.items():
@@ -124,25 +124,14 @@ def calibrate_checkpoint(
     meta = {
         'method': next(name for name, kind in SCALERS.items() if type(scaler) is kind),
         'options': {k: v for k, v in vars(scaler).items() if not k.endswith('_') and k[0] != '_'},
-        'parameters': scaler.parameters,
-        **errors,
-        'split': options.split,
-        'dataset': {
-            **describe_dataset(runner.cfg[f'{options.split}_dataloader'].dataset),
-            'samples': drawn.num_images,
-        },
-        'num_predictions': drawn.population,
-        'num_fitted': scaler.num_predictions_,
-        'seed': options.seed,
-        'num_bins': options.num_bins,
+        **fitted_on,
         'layers': names,
         'threshold': _threshold(model),
         'fitted': asdict(results[options.split]),
         'tested': asdict(results['test']) if 'test' in results else None,
         'forced': forced,
         'checkpoint': os.path.basename(checkpoint),
-        'date': datetime.now().astimezone().isoformat(timespec='seconds'),
-        'version': __version__,
+        **made_now(),
     }
     if CALIBRATION in content['meta']:
         meta['earlier'] = content['meta'][CALIBRATION]
@@ -183,17 +172,17 @@ def load_model_and_data(runner: Runner, options: CalibrationOptions) -> dict[str
 
 
 def fit_to_split(
-    scaler: LogitScaler, model: nn.Module, loader: Iterable, options: CalibrationOptions
-) -> tuple[DrawnPredictions, dict[str, float]]:
+    scaler: LogitScaler, runner: Runner, loader: Iterable, options: CalibrationOptions
+) -> dict:
     """Fit a scaler to a model's predictions of a split.
 
     Returns:
-        The predictions that were drawn; ``standard_error`` of a temperature, and the
-        ``sampling_error`` that the draw adds, or nothing of another scaling.
+        Its parameters and what they were fitted on; ``standard_error`` of a temperature, and the
+        ``sampling_error`` that the draw adds.
     """
-    ignore_index = ignore_index_of(model)
+    ignore_index = ignore_index_of(runner.model)
     drawn = draw_predictions(
-        model,
+        runner.model,
         loader,
         num_samples=options.num_samples,
         seed=options.seed,
@@ -202,10 +191,26 @@ def fit_to_split(
     scaler.fit(drawn.logits, drawn.labels)
     errors = _standard_errors(scaler, drawn)
     if options.every_prediction and not drawn.is_everything:
-        scaler.refine(reader_of_all(model, loader, ignore_index=ignore_index))
+        scaler.refine(reader_of_all(runner.model, loader, ignore_index=ignore_index))
         if errors:
             errors['sampling_error'] = 0.0
-    return drawn, errors
+    dataset = describe_dataset(runner.cfg[f'{options.split}_dataloader'].dataset)
+    return {
+        'parameters': scaler.parameters,
+        **errors,
+        'split': options.split,
+        'dataset': {**dataset, 'samples': drawn.num_images},
+        'num_predictions': drawn.population,
+        'num_fitted': scaler.num_predictions_,
+        'seed': options.seed,
+        'num_bins': options.num_bins,
+    }
+
+
+def made_now() -> dict[str, str]:
+    """Return date and version, for what a calibration leaves behind."""
+    date = datetime.now().astimezone().isoformat(timespec='seconds')
+    return {'date': date, 'version': __version__}
 
 
 def ignore_index_of(model: nn.Module) -> int:

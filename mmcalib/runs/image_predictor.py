@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.hooks.require_same_classes_hook import classes_of
-from mmcalib.metrics.data_samples import UnlabelledPrediction, read_unlabelled
+from mmcalib.metrics.sample_confidence import UnlabelledPrediction, read_unlabelled
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.checkpoint_io import load_from_local
 from mmcalib.runs.constructor_arguments import quiet_imports

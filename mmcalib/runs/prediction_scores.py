@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmcalib.argument_checks import check_number
-from mmcalib.metrics.data_samples import UnlabelledPrediction
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import RiskThreshold
+from mmcalib.metrics.sample_confidence import UnlabelledPrediction
 from mmcalib.runs.image_predictor import PredictedImage
 from mmcalib.runs.validation_evidence import ValidationEvidence
 

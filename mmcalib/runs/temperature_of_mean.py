@@ -9,14 +9,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 
 import torch
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmcalib import __version__
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.metrics.data_samples import read_labels
 from mmcalib.models import MeanProbabilityModel
@@ -30,11 +28,11 @@ from mmcalib.runs.calibrate_checkpoint import (
     fit_to_split,
     ignore_index_of,
     load_model_and_data,
+    made_now,
 )
 from mmcalib.runs.calibration_preconditions import check_splits
 from mmcalib.runs.full_precision import full_precision
 from mmcalib.runs.model_logits import progress
-from mmcalib.runs.results_writer import describe_dataset
 from mmcalib.work_dir_files import whole_file
 
 
@@ -70,7 +68,7 @@ def fit_temperature(
     forced = check_splits(runner.cfg, split=options.split, test=options.test, force=options.force)
     loaders = load_model_and_data(runner, options)
     model = runner.model
-    drawn, errors = fit_to_split(scaler, model, loaders[options.split], options)
+    fitted_on = fit_to_split(scaler, runner, loaders[options.split], options)
     results = {
         split: measure_tempered(model, loader, scaler.temperature_, options, split)
         for split, loader in loaders.items()
@@ -80,24 +78,13 @@ def fit_temperature(
         'temperature': scaler.temperature_,
         'method': 'temperature',
         'options': {'criterion': scaler.criterion},
-        'parameters': scaler.parameters,
-        **errors,
+        **fitted_on,
         'mean_of': identity(checkpoints, runner.cfg.averaged),
-        'split': options.split,
-        'dataset': {
-            **describe_dataset(runner.cfg[f'{options.split}_dataloader'].dataset),
-            'samples': drawn.num_images,
-        },
-        'num_predictions': drawn.population,
-        'num_fitted': scaler.num_predictions_,
-        'seed': options.seed,
-        'num_bins': options.num_bins,
         'threshold': model.threshold if binary else None,
         'fitted': results[options.split],
         'tested': results.get('test'),
         'forced': forced,
-        'date': datetime.now().astimezone().isoformat(timespec='seconds'),
-        'version': __version__,
+        **made_now(),
     }
     with whole_file(out) as temporary:
         temporary.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')

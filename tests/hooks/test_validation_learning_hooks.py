@@ -17,7 +17,7 @@ from mmcalib.hooks import AdaFocalHook, CALSHook
 from mmcalib.hooks.ada_focal_hook import edges_and_gaps
 from mmcalib.losses import AdaFocalLoss, CALSLoss, CombinedLoss
 from mmcalib.metrics import ConfidenceCells
-from mmcalib.metrics.data_samples import logits_of
+from mmcalib.metrics.sample_fields import logits_of
 
 K = 5
 KINDS = {
