@@ -10,6 +10,8 @@ from mmcalib.metrics.growing_array import GrowingArray
 
 # Up to this many confidences AECE is exact; above, they are counted in fine cells.
 EXACT_LIMIT = 1_000_000
+# Confidences that are counted together: of a million, what is made for it would take 40 MB.
+PIECE = 1 << 16
 # A cell holds the values of 1 - confidence that share their float32 exponent and the first bits of
 # their mantissa. That spaces cells in log(1 - confidence), so a saturated network, whose
 # confidences crowd just below 1, still spreads over thousands of them.
@@ -100,10 +102,12 @@ class ConfidenceCells:
         self._highest = torch.full((size,), -float('inf'), dtype=torch.float64)
 
     def _add_fine(self, conf: Tensor, correct: Tensor) -> None:
-        index, conf = self._cell_of(conf), conf.double()
-        add_to(self._table, index, conf, correct)
-        self._lowest.scatter_reduce_(0, index, conf, 'amin')
-        self._highest.scatter_reduce_(0, index, conf, 'amax')
+        for start in range(0, len(conf), PIECE):
+            part = conf[start : start + PIECE]
+            index, values = self._cell_of(part), part.double()
+            add_to(self._table, index, values, correct[start : start + PIECE])
+            self._lowest.scatter_reduce_(0, index, values, 'amin')
+            self._highest.scatter_reduce_(0, index, values, 'amax')
 
     def _num_cells(self) -> int:
         return num_cells(self.bits)

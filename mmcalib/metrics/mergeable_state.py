@@ -174,8 +174,10 @@ class CalibrationState:
         conf, correct = self._binned(prediction)
         bins = self.bins_of(prediction)
         sums = [prediction.correct.sum(), prediction.conf.sum(dtype=torch.float64)]
-        sums += [0 if value is None else value for value in (prediction.nll, prediction.brier)]
-        row = [torch.tensor([index]), bins.flatten(), torch.tensor(sums, dtype=torch.float64)]
+        sums += [prediction.nll, prediction.brier]
+        # Of numbers: torch makes a row of small tensors in several times as long.
+        sums = [0.0 if value is None else value.item() for value in sums]
+        row = [torch.tensor([index, *bins.flatten().tolist(), *sums], dtype=torch.float64)]
         if self._protocol.group is None:
             self._groups[0].add(conf, correct, prediction)
         elif self._large and self._protocol.group == 1:

@@ -21,7 +21,7 @@ class ClassProbabilities(NamedTuple):
     Attributes:
         floor: Probabilities of at least this are listed.
         count: M, how many predictions there are.
-        labels: ``(K,)`` float64, how many are truly of each class.
+        labels: ``(K,)`` int64, how many are truly of each class.
         below: ``(K,)`` float64, the sum of the probabilities below the floor.
         klass: ``(E,)`` int64, of which class each listed probability is.
         prob: ``(E,)`` the listed probabilities.
@@ -151,25 +151,28 @@ def of_probabilities(
     own = probs.gather(0, label[None])[0]
     nll = brier = classes = None
     if 'nll' in wanted:
-        smallest = smallest_probability(probs.dtype) if smallest is None else smallest
-        lowest = torch.as_tensor(smallest).to(own).expand(len(probs))
-        nll = -own.maximum(lowest[label]).log().sum(dtype=torch.float64)
+        lowest = smallest_probability(probs.dtype) if smallest is None else smallest
+        if isinstance(lowest, Tensor):
+            lowest = lowest.to(own).index_select(0, label)
+        nll = -own.clamp(min=lowest).log().sum(dtype=torch.float64)
     if 'brier' in wanted:
         squares = probs.square().sum(dim=0) - 2 * own + 1
-        brier = squares.clamp(min=0).sum(dtype=torch.float64)
+        brier = squares.clamp_(min=0).sum(dtype=torch.float64)
     if 'classes' in wanted:
-        listed = probs >= floor
-        index = places_of(listed.flatten())
+        index = places_of((probs >= floor).flatten())
         klass = index.div(max(probs.shape[1], 1), rounding_mode='floor')
+        listed = probs.flatten().index_select(0, index)
+        sums = probs.sum(dim=1, dtype=torch.float64)
+        sums -= torch.bincount(klass, weights=listed.double(), minlength=len(probs))
         column = index - klass * probs.shape[1]
         classes = ClassProbabilities(
             floor,
             probs.shape[1],
-            torch.bincount(label, minlength=len(probs)).double().cpu(),
-            torch.where(listed, 0, probs).sum(dim=1, dtype=torch.float64).cpu(),
+            torch.bincount(label, minlength=len(probs)).cpu(),
+            sums.clamp_(min=0).cpu(),
             klass.cpu(),
-            probs[klass, column].cpu(),
-            (label[column] == klass).cpu(),
+            listed.cpu(),
+            (label.index_select(0, column) == klass).cpu(),
         )
     return Prediction(
         conf.cpu(),
@@ -316,7 +319,7 @@ class _Listed:
         return ClassProbabilities(
             self.floor,
             len(label),
-            torch.bincount(label.cpu(), minlength=num_classes).double(),
+            torch.bincount(label.cpu(), minlength=num_classes),
             (self._sums.cpu() - listed).clamp_(min=0),
             klass,
             prob,
