@@ -17,7 +17,6 @@ from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.confidence_cells import ConfidenceCells, condense
 from mmcalib.metrics.growing_array import GrowingArray
 from mmcalib.metrics.image_cells import NUM_CELLS, count_in_cells
-from mmcalib.metrics.image_group_statistics import GroupStatistics
 from mmcalib.metrics.metric_definitions import (
     NAMES,
     SUMS,
@@ -29,14 +28,10 @@ from mmcalib.metrics.metric_definitions import (
     definition_of,
 )
 from mmcalib.metrics.predictions import Prediction
+from mmcalib.metrics.protocol_groups import ProtocolGroups
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.metrics.stratified_bins import StratifiedBins
-
-# There may be cells for each batch of images: few confidences are kept as they are, and many in
-# cells of 1 % of their distance from 1.
-GROUP_LIMIT = 1 << 14
-GROUP_BITS = 7
 
 
 class CalibrationState:
@@ -115,14 +110,17 @@ class CalibrationState:
         self._shape = 3, self._convention.num_columns(num_bins)
         self._widths = [1, math.prod(self._shape), len(SUMS), own]
         self._rows = GrowingArray(sum(self._widths))
-        self._groups: dict[int, GroupStatistics] = {}
-        # Of the batches that have all of their images: nothing but the values and bounds.
-        self._closed: dict[int, Tensor] = {}
+        self._groups = ProtocolGroups(
+            self._protocol.group,
+            list(self._large.values()),
+            num_bins,
+            self._convention,
+            keep_cells=keep_cells,
+            exact_limit=exact_limit,
+        )
         # Where all images are one group, its cells serve for diagrams too.
         self._all_cells: ConfidenceCells | None = None
-        if self._protocol.group is None:
-            self._groups[0] = self._new_group()
-        elif keep_cells:
+        if keep_cells and self._protocol.group is not None:
             self._all_cells = ConfidenceCells(exact_limit=exact_limit)
         # In the order of the rows. What a protocol leaves out nobody can, without labels.
         self._image_cells: GrowingArray | None = None
@@ -177,17 +175,10 @@ class CalibrationState:
         sums += [prediction.nll, prediction.brier]
         # Of numbers: torch makes a row of small tensors in several times as long.
         sums = [0.0 if value is None else value.item() for value in sums]
-        row = [torch.tensor([index, *bins.flatten().tolist(), *sums], dtype=torch.float64)]
-        if self._protocol.group is None:
-            self._groups[0].add(conf, correct, prediction)
-        elif self._large and self._protocol.group == 1:
-            own = self._new_group().add(conf, correct, prediction).values(self._large.values())
-            row.append(own.flatten())
-        elif self._large:
-            key = index // self._protocol.group
-            self._group(key).add(conf, correct, prediction)
-            self._close(key)
-        self._rows.append(torch.cat(row)[None])
+        own = self._groups.add(conf, correct, prediction, index=index)
+        own = [] if own is None else own.flatten().tolist()
+        row = [index, *bins.flatten().tolist(), *sums, *own]
+        self._rows.append(torch.tensor([row], dtype=torch.float64))
         if self._all_cells is not None:
             self._all_cells.add(conf, correct)
         if self._image_cells is not None:
@@ -209,13 +200,7 @@ class CalibrationState:
         if other.options != self.options:
             raise ValueError(f'states differ: {self.options} and {other.options}')
         self._rows.append(other._rows.rows)
-        for key, group in other._groups.items():
-            self._group(key).merge(group)
-            self._close(key)
-        for key, values in other._closed.items():
-            if key in self._closed or key in self._groups:
-                self._refuse(key)
-            self._closed[key] = values
+        self._groups.merge(other._groups)
         if self._all_cells is not None:
             self._all_cells.merge(other._all_cells)
         if self._image_cells is not None:
@@ -277,7 +262,7 @@ class CalibrationState:
         """
         if not self.options['keep_cells']:
             raise ValueError('a state has statistics for diagrams if made with keep_cells=True')
-        cells = self._all_cells or self._groups[0].cells
+        cells = self._all_cells or self._groups.cells
         bins = self.image_bins()
         return CalibrationStatistics(
             metrics=values,
@@ -321,49 +306,6 @@ class CalibrationState:
             return None
         return self._image_cells.rows[self._rows.rows[:, 0].argsort(stable=True)]
 
-    def _group(self, key: int) -> GroupStatistics:
-        """Return the group of a number, to be added to."""
-        if key in self._closed:
-            self._refuse(key)
-        if key not in self._groups:
-            self._groups[key] = self._new_group()
-        return self._groups[key]
-
-    def _close(self, key: int) -> None:
-        """Keep no more than the values of a batch that has all of its images."""
-        size, group = self._protocol.group, self._groups[key]
-        if size and group.num_images > size:
-            self._refuse(key)
-        if size and group.num_images == size:
-            self._closed[key] = self._groups.pop(key).values(self._large.values())
-
-    def _refuse(self, key: int) -> None:
-        size = self._protocol.group
-        raise ValueError(
-            f'more than {size} images have a place from {key * size} to {key * size + size - 1}: '
-            'give update() the place of each in the data set'
-        )
-
-    def _new_group(self) -> GroupStatistics:
-        # Of batches there are many, so few values are kept as they are, in coarser cells.
-        group = self._protocol.group
-        limits = dict(exact_limit=self.options['exact_limit'])
-        if group and group > 1:
-            limits = dict(exact_limit=GROUP_LIMIT, bits=GROUP_BITS)
-        wanted = any(isinstance(definition, OfCells) for definition in self._large.values())
-        wanted |= self.options['keep_cells'] and group is None
-        cells = ConfidenceCells(**limits) if wanted else None
-        classwise = any(isinstance(d, OfClasses) for d in self._large.values())
-        floors = {d.floor for d in self._large.values() if isinstance(d, OfClassCells)}
-        return GroupStatistics(
-            self.num_bins,
-            self._convention,
-            cells=cells,
-            classwise=classwise,
-            floors=sorted(floors),
-            few_cells=group is not None,
-        )
-
     def _binned(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the confidences that are binned, and whether they came true."""
         conf, correct = prediction.conf, prediction.correct
@@ -387,19 +329,15 @@ class CalibrationState:
         """
         place, bins, sums, own = self._sorted_rows()
         if self._protocol.group is None:
-            return bins, sums, self._groups[0].values(self._large.values())[None]
+            return bins, sums, self._groups.values()[None]
         if self._protocol.group == 1:
             return bins, sums, own.unflatten(1, (len(self._large), 2))
         keys, unit = (place // self._protocol.group).unique(return_inverse=True)
         bins = bins.new_zeros(len(keys), *bins.shape[1:]).index_add_(0, unit, bins)
         sums = sums.new_zeros(len(keys), sums.shape[1]).index_add_(0, unit, sums)
         large = torch.zeros(len(keys), len(self._large), 2, dtype=torch.float64)
-        if self._large:
-            for number, key in enumerate(keys.tolist()):
-                values = self._closed.get(key)
-                large[number] = (
-                    self._groups[key].values(self._large.values()) if values is None else values
-                )
+        if large.numel():
+            large = torch.stack([self._groups.values(key) for key in keys.tolist()])
         return bins, sums, large
 
     def _estimate(self, bins: Tensor, sums: Tensor, weights: Tensor) -> dict[str, Tensor]:

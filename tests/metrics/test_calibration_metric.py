@@ -23,10 +23,10 @@ from mmcalib.metrics import (
     CalibrationStatistics,
     ConfidenceCells,
     Prediction,
+    protocol_groups,
 )
 from mmcalib.metrics import calibration_metric as module
 from mmcalib.metrics import confidence_cells as cells_module
-from mmcalib.metrics import mergeable_state as state_module
 
 
 def evaluate(samples, *metrics, batch=4, size=None):
@@ -131,7 +131,7 @@ def by_protocol(samples, protocol):
     ('protocol', 'group_limit'), [*((name, 1 << 14) for name in PROTOCOLS), ('paper', 0)]
 )
 def test_every_metric_and_protocol_equals_plain_loops(protocol, group_limit, monkeypatch):
-    monkeypatch.setattr(state_module, 'GROUP_LIMIT', group_limit)
+    monkeypatch.setattr(protocol_groups, 'GROUP_LIMIT', group_limit)
     samples = in_patches(11)
     metric = CalibrationMetric(NAMES, protocol=protocol, boundary_width=1)
     values = evaluate(samples, metric)

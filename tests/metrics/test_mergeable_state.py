@@ -7,9 +7,8 @@ import pytest
 from metrics.samples import classified, segmented
 from metrics.test_calibration_metric import evaluate, in_patches
 
-from mmcalib.metrics import NAMES, PROTOCOLS, CalibrationMetric, CalibrationState
+from mmcalib.metrics import NAMES, PROTOCOLS, CalibrationMetric, CalibrationState, protocol_groups
 from mmcalib.metrics import confidence_cells as cells_module
-from mmcalib.metrics import mergeable_state as module
 from mmcalib.metrics.data_samples import read_prediction
 
 
@@ -30,7 +29,7 @@ def whole(predictions, *options, **more):
 @pytest.mark.parametrize('num_parts', [1, 2, 5])
 def test_any_split_in_any_order_is_the_whole(protocol, limit, num_parts, monkeypatch):
     monkeypatch.setattr(cells_module, 'EXACT_LIMIT', limit)
-    monkeypatch.setattr(module, 'GROUP_LIMIT', limit)
+    monkeypatch.setattr(protocol_groups, 'GROUP_LIMIT', limit)
     strata = dict(per_class=True, per_distance=True)
     options = dict(protocol=protocol, num_bins=10, keep_cells=True, **strata)
     predictions = read(in_patches(11), CalibrationState(NAMES, **options))
@@ -92,7 +91,7 @@ def test_a_batch_of_the_paper_has_no_image_twice():
     (prediction,) = read(segmented(1), state)
     for _ in range(16):
         state.update(prediction)
-    assert not state._groups and state.compute()['AECE'] > 0
+    assert not state._groups._open and state.compute()['AECE'] > 0
     with pytest.raises(ValueError, match='more than 8 images have a place from 8 to 15'):
         state.update(prediction, index=9)
     again = whole([prediction] * 8, ['AECE'], protocol='paper')
