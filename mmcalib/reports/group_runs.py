@@ -166,10 +166,10 @@ def _row_key(run: ReportedRun) -> str:
     """Return what must be equal in all runs that are averaged."""
     averaged = {key: value for key, value in (run.averaged or {}).items() if key in OF_MEAN}
     if run.trained is not None:
-        return _key([run.loss, run.calibration, run.trained['digest'], averaged])
+        return _key([run.loss, run.calibration, run.trained['digest'], averaged, run.score])
     if run.loss is not None:
-        return _key([run.loss, run.calibration, run.length, averaged])
-    return run.experiment
+        return _key([run.loss, run.calibration, run.length, averaged, run.score])
+    return f'{run.experiment} {run.score or ""}'
 
 
 def _rows(runs: Sequence[ReportedRun], entry: Mapping | None) -> tuple[list[Row], list[str]]:
