@@ -84,7 +84,7 @@ def test_unseen_classes_have_other_labels_where_only_their_metric_reads_them():
     ours = dict(type='OODMetric', ood_index=7)
     check(3, test=Labels([0, -1, 2, -2, 7]), evaluator=[ours])
     check(3, test=Labels([0, -1]), evaluator=dict(type='OODMetric'))
-    with pytest.raises(DataError, match='have 1 labels .*sample 1 has 4$'):
+    with pytest.raises(DataError, match=r'have 1 labels .*sample 1 has 4$'):
         check(3, test=Labels([0, 4, -1]), evaluator=[ours])
     with pytest.raises(DataError, match=r'sample 1 has -1: OODMetric takes it .*, and Accuracy wo'):
         check(3, test=Labels([0, -1]), evaluator=[dict(type='OODMetric'), dict(type='Accuracy')])

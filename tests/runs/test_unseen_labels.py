@@ -8,15 +8,16 @@ import shifted
 import torch
 from commands import ROOT, call_here
 from forked import call_forked
-from images import save
+from images import save, write_folders, write_voc
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
 from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-from mmcalib.runs.load_config import load_config
-from mmcalib.runs.unseen_labels import UnseenLabels, leave_out_diagrams
+from mmcalib.runs.load_config import load_config, use_evaluation
+from mmcalib.runs.preflight import check_config
+from mmcalib.runs.unseen_labels import DRAWING, UnseenLabels, leave_out_diagrams
 
 pytest.importorskip('mmpretrain.models')
 pytest.importorskip('mmseg.models')
@@ -198,3 +199,28 @@ def test_other_metrics_must_not_take_unseen_pixels_for_errors(ood_index, others,
     reason = UnseenLabels([ours, *others]).misread(21)
     assert (reason is not None) == misread
     assert not misread or 'IoUMetric would count all predictions of it as wrong' in reason
+
+
+def test_our_evaluations_have_unseen_samples_and_pixels(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_folders(tmp_path / 'data/cifar10_folder/test', classes=2, per_class=1)
+    write_voc(tmp_path / 'data/VOCdevkit/VOC2012')
+    found = {}
+    for name in ('ce/digits', 'ce/deeplabv3plus_efflite0_people_animals'):
+        cfg = load_config(str(ROOT / f'configs/{name}.py'))
+        cfg.work_dir = 'work'
+        use_evaluation(cfg, 'unseen')
+        leave_out_diagrams(cfg)
+        check_config(cfg, ['test_dataloader'])
+        assert {hook.type for hook in cfg.default_hooks.values()}.isdisjoint(DRAWING)
+        with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
+            found[name.split('_')[0]] = registry.build(cfg.test_dataloader.dataset)
+    digits, photographs = found['ce/digits'], found['ce/deeplabv3plus']
+    assert len(digits) == 797 + 2
+    sample = digits[798]
+    assert sample['data_samples'].gt_label.tolist() == [-1]
+    assert sample['inputs'].shape == digits[0]['inputs'].shape == (1, 8, 8)
+    assert sample['inputs'].min() >= 0 and 0.3 < sample['inputs'].max() <= 1
+    labels = photographs[0]['data_samples'].gt_sem_seg.data
+    # Background; of the aeroplane and the television, which are not trained; and borders.
+    assert labels.unique().tolist() == [0, 254, 255]
