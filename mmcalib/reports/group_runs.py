@@ -154,7 +154,9 @@ def _kept(runs: Sequence[ReportedRun], protocol: str | None) -> tuple[list[Repor
             left_out[reason].append(run.path)
         else:
             kept[key] = run
-    notes = [f'Left out, {why}: {", ".join(sorted(paths))}.' for why, paths in left_out.items()]
+    # Each once: the scores of unseen classes of one test are several.
+    texts = {why: ', '.join(sorted(set(paths))) for why, paths in left_out.items()}
+    notes = [f'Left out, {why}: {paths}.' for why, paths in texts.items()]
     return list(kept.values()), notes
 
 
