@@ -31,7 +31,7 @@ def metric(prefix='ood', counts=COUNTS, ood_index=None, scores=('energy', 'entro
     return dict(prefix=prefix, scores=list(scores), ood_index=ood_index, counts=counts)
 
 
-def write(folder, metrics, *, unseen=None, seed=0, **evaluation):
+def write(folder, metrics, *, unseen=None, seed=0, finished=True, **evaluation):
     folder.mkdir(parents=True)
     evaluation = dict(dataset=dict(type='CIFAR10', split='test', samples=880), **evaluation)
     if unseen is not None:
@@ -40,7 +40,7 @@ def write(folder, metrics, *, unseen=None, seed=0, **evaluation):
         evaluation |= dict(protocol='pooled', num_bins=15)
     content = dict(
         experiment='ce/tiny', metrics=metrics, seed=seed, loss=CE, evaluation=evaluation,
-        training=dict(epochs=3, finished=True), date='2026-01-01',
+        training=dict(epochs=3, finished=finished), date='2026-01-01',
         trained=dict(digest='0' * 16, config=dict(network=dict(type='ImageClassifier'))),
     )  # fmt: skip
     (folder / 'results.json').write_text(json.dumps(content))
@@ -93,6 +93,14 @@ def test_pixels_of_a_label_and_a_set_alone(tmp_path):
     write(tmp_path / 'alone', ood(names=['far/', 'svhn/']), unseen=[alone])
     (table,) = tables(tmp_path / 'alone').values()
     assert table.columns == [f'ood/svhn/{figure}' for figure in FIGURES]  # not the mean of one
+
+
+def test_a_test_that_is_left_out_is_named_once_whatever_its_scores(tmp_path):
+    for name in 'ab':
+        unseen = [metric(counts=dict(ID=5, OOD=2))]
+        write(tmp_path / name, ood(), unseen=unseen, finished=name == 'a')
+    (table,) = tables(tmp_path).values()
+    assert table.notes[-1] == f'Left out, training unfinished: {tmp_path / "b"}.'
 
 
 def test_other_sets_are_another_table_and_other_metrics_stay(tmp_path):
