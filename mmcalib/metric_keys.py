@@ -15,6 +15,8 @@ AUGRC = 'calibration/AUGRC'
 QUALITIES = (TOP1, MIOU)
 HEADLINE = (*QUALITIES, ECE, AECE)
 ACCURACIES = 'accuracy/'  # of mmpretrain, all in percent
+OOD = 'ood/'  # in tables, whatever the prefix; AUROC and others are of failures too
+OOD_GROUPS = ('near', 'far')  # of sets
 PREFIX = 'calibration/'  # goes without saying; another one tells two metrics apart
 # What mmseg's IoUMetric measures, beside the accuracy of all pixels, by each of its `iou_metrics`.
 OF_IOU_METRICS = {
@@ -44,7 +46,13 @@ CLEAN, MEAN, WORST = OVER_SHIFTS = ('clean', 'mean', 'worst')
 
 
 def metric_name(key: str) -> str:
-    """Return ``top-1`` for ``accuracy/top1``, ``ECE`` for ``calibration/ECE``."""
+    """Return ``top-1`` for ``accuracy/top1``, ``ECE`` for ``calibration/ECE``.
+
+    ``OOD AUROC svhn`` for ``ood/svhn/AUROC``.
+    """
+    if key.startswith(OOD):
+        *sets, figure = key.removeprefix(OOD).replace('_bound', ' bound').split('/')
+        return ' '.join(['OOD', figure, *sets])
     if key.startswith(f'{ACCURACIES}top'):
         return f'top-{key.removeprefix(f"{ACCURACIES}top")}'
     return key.removeprefix(PREFIX).replace('_bound', ' bound')

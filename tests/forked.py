@@ -15,6 +15,7 @@ from torch.multiprocessing.spawn import ProcessException, start_processes
 multiprocessing.get_context('forkserver').set_forkserver_preload([
     'quick_toolboxes', 'mmpretrain.models', 'mmpretrain.datasets', 'mmseg.models',
     'mmseg.datasets', 'mmcalib', 'matplotlib.pyplot', 'sklearn.datasets',
+    'imagecorruptions',
 ])  # fmt: skip
 
 

@@ -56,8 +56,8 @@ test_evaluator = [dict(type='IoUMetric', iou_metrics=['mIoU'])]
 """
 
 
-def write_project(folder, kind):
-    """Write a config with its data and two checkpoints, the second calibrated."""
+def write_config(folder, kind):
+    """Write a config with its data."""
     if kind == 'classifier':
         write_folders(folder / 'data', classes=4, per_class=3)
     else:
@@ -65,6 +65,12 @@ def write_project(folder, kind):
     # By kind: mmengine has one scope for runs of one name that start in one second.
     config = folder / ('tiny.py' if kind == 'classifier' else 'tiny_segmentor.py')
     config.write_text(COMMON + (CLASSIFIER if kind == 'classifier' else SEGMENTOR))
+    return config
+
+
+def write_project(folder, kind):
+    """Write a config with its data and two checkpoints, the second calibrated."""
+    config = write_config(folder, kind)
     cfg = load_config(str(config))
     for name, seed in (('plain', 0), ('warm', 1)):
         torch.manual_seed(seed)

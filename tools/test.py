@@ -44,6 +44,7 @@ from mmcalib.runs.results_of_mean import AVERAGED, TOGETHER
 from mmcalib.runs.results_writer import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.terminal_output import ConfigError, log_start
+from mmcalib.runs.unseen_labels import leave_out_diagrams
 from mmcalib.work_dir_files import check_writable, whole_file
 
 METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
@@ -152,6 +153,7 @@ def prepare(args: argparse.Namespace):
         enable_drawing(cfg, args.show, args.show_dir, args.interval, args.wait_time)
     if args.calibration:
         add_calibration(cfg)
+    leave_out_diagrams(cfg)
     if asks_for_a_mean(args) or args.temperature or args.disagreement:
         average(cfg, args)
     if not args.work_dir:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
+from mmcalib.metric_keys import OOD_GROUPS
+
 SOURCES = {
     'CIFAR10': (
         'Unpack https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz there, so that it holds '
@@ -98,12 +100,21 @@ def missing_file_message(path: str) -> str:
     )
 
 
+def ood_sets(dataset: Mapping) -> dict[str, Mapping[str, object]]:
+    """Return the sets that a config of ``WithOODSets`` has, by group and name."""
+    groups = {group: dataset.get(group) for group in OOD_GROUPS}
+    return {group: sets for group, sets in groups.items() if isinstance(sets, Mapping)}
+
+
 def dataset_configs(path: str, node: object) -> Iterator[tuple[str, Mapping]]:
     """Yield key and config of a dataset, and of those inside wrappers such as ConcatDataset."""
     if isinstance(node, Mapping):
         yield path, node
         yield from dataset_configs(f'{path}.dataset', node.get('dataset'))
         yield from dataset_configs(f'{path}.datasets', node.get('datasets'))
+        for group, sets in ood_sets(node).items():
+            for name, each in sets.items():
+                yield from dataset_configs(f'{path}.{group}.{name}', each)
     elif isinstance(node, (list, tuple)):
         for index, item in enumerate(node):
             yield from dataset_configs(f'{path}.{index}', item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import accumulate
@@ -10,7 +11,11 @@ from typing import Any
 import torch
 from mmengine.registry import DATASETS
 
+from mmcalib.metric_keys import OOD_GROUPS
+
 WRAPPERS = ('dataset', 'datasets')
+RESERVED = (*OOD_GROUPS, 'ID', 'OOD')
+NAME = r'[\w.-]+'  # it stands between slashes in the keys of metrics
 
 
 @DATASETS.register_module()
@@ -27,18 +32,20 @@ class WithOODSets:
         far: OOD sets that are not, likewise.
 
     Raises:
-        ValueError: Without OOD sets, or if two have one name, or one that the keys of means have.
+        ValueError: Without OOD sets, or if two have one name, or one that keys of metrics cannot
+            have.
     """
 
     def __init__(
         self, dataset: Any, near: Mapping[str, Any] | None = None, far: Mapping | None = None
     ) -> None:
         near, far = near or {}, far or {}
-        wrong = {*near} & {*far} | {'near', 'far'} & {*near, *far}
-        if wrong or not (near or far):
+        names = [*near, *far]
+        wrong = [n for n in names if n in RESERVED or not re.fullmatch(NAME, n)]
+        if wrong or {*near} & {*far} or not (near or far):
             raise ValueError(
-                'near and far must be OOD sets by names, each its own and none of them "near" or '
-                f'"far", got {list(near)} and {list(far)}'
+                'near and far must be OOD sets by names of letters, digits, dots and dashes, each '
+                f'its own and none of {", ".join(RESERVED)}, got {list(near)} and {list(far)}'
             )
         pipeline = dataset.get('pipeline') if isinstance(dataset, Mapping) else None
         self.datasets = [

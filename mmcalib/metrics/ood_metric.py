@@ -11,12 +11,11 @@ from mmengine.logging import print_log
 from mmengine.registry import METRICS
 
 from mmcalib.argument_checks import check_choice
+from mmcalib.metric_keys import OOD_GROUPS
 from mmcalib.metrics.ood_samples import read_ood_scores
 from mmcalib.metrics.ood_scores import SCORES
 from mmcalib.metrics.ood_state import SEEN, OODState
 from mmcalib.metrics.state_metric import StateMetric
-
-GROUPS = ('near', 'far')
 
 
 @METRICS.register_module()
@@ -58,6 +57,10 @@ class OODMetric(StateMetric):
         prefix: Replaces ``ood`` in the keys.
         collect_dir: See mmengine's ``BaseMetric``.
 
+    Attributes:
+        counts: How many predictions of ``'ID'`` and of each OOD set, ``'OOD'`` where they have no
+            names, the last evaluation had; None before one, and on all but the main process.
+
     Raises:
         ValueError: If a score is unknown, or `ood_index` is `ignore_index`; while evaluating, for
             samples that :func:`~mmcalib.metrics.ood_samples.read_ood_scores` refuses.
@@ -89,6 +92,7 @@ class OODMetric(StateMetric):
             )
         self.ood_index = ood_index
         self.ignore_index = ignore_index
+        self.counts: dict[str, int] | None = None
         self.reset()
 
     def _new_state(self) -> OODState:
@@ -116,10 +120,11 @@ class OODMetric(StateMetric):
     def _values_of(self, state: OODState) -> dict[str, float]:
         counts, sets = state.counts(), self._sets() or {'OOD': ''}
         found = {name: counts.get(n, 0) for n, name in enumerate(sets, 1)}
-        absent = [name for name, n in {'ID': counts.get(SEEN, 0), **found}.items() if not n]
+        self.counts = {'ID': counts.get(SEEN, 0), **found}
+        absent = [name for name, n in self.counts.items() if not n]
         text = ', '.join(f'{n:,} {name}' for name, n in found.items())
         print_log(
-            f'{type(self).__name__}: {counts.get(SEEN, 0):,} ID predictions against {text}',
+            f'{type(self).__name__}: {self.counts["ID"]:,} ID predictions against {text}',
             logger='current',
         )
         if absent:
@@ -136,7 +141,7 @@ class OODMetric(StateMetric):
             if not self._sets():
                 values |= {f'{score}/{key}': v for key, v in of_sets['OOD'].items()}
                 continue
-            for group in GROUPS:
+            for group in OOD_GROUPS:
                 members = [of_sets[name] for name in sets if sets[name] == group]
                 values |= {f'{score}/{group}/{k}': v for k, v in mean_of(members).items()}
             for name, figures in of_sets.items():
@@ -146,7 +151,7 @@ class OODMetric(StateMetric):
     def _sets(self) -> dict[str, str]:
         """Return the group of each OOD set that the data set names."""
         groups: dict[str, Any] = (self.dataset_meta or {}).get('ood_sets', {})
-        return {name: group for group in GROUPS for name in groups.get(group, ())}
+        return {name: group for group in OOD_GROUPS for name in groups.get(group, ())}
 
 
 def mean_of(members: Sequence[dict[str, float]]) -> dict[str, float]:

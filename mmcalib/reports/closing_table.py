@@ -83,7 +83,7 @@ def summary(
     console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(heading(results), markup=False, soft_wrap=True)
     console.print(table)
-    if statistics is None:
+    if statistics is None and not (results.get('evaluation') or {}).get('ood'):
         console.print(
             'Calibration was not measured: tools/test.py CONFIG CHECKPOINT --calibration does.',
             soft_wrap=True,

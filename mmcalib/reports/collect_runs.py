@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from mmcalib.reports.ood_results import parts_of
 from mmcalib.reports.results_reader import ReportedRun, read_results
 from mmcalib.reports.robustness_results import reported_runs
 from mmcalib.work_dir_files import RESULTS, ROBUSTNESS, VALIDATION_RESULTS
@@ -17,7 +18,8 @@ LOG_FOLDER = re.compile(r'\d{8}_\d{6}')  # mmengine names it by the time of the 
 def collect_runs(folders: Sequence[str]) -> tuple[list[ReportedRun], dict[str, list[str]]]:
     """Return the tested runs below some folders, and the paths of the others by what they lack.
 
-    Tests on shifted data are runs of their own, whose data are named after the shifts.
+    Tests on shifted data are runs of their own, whose data are named after the shifts; so is each
+    score by which unseen classes were told from the others.
 
     Raises:
         FileNotFoundError: If there is no tested run.
@@ -32,7 +34,7 @@ def collect_runs(folders: Sequence[str]) -> tuple[list[ReportedRun], dict[str, l
                 if run.limit:
                     others['smoke runs with --limit'].append(str(folder))
                 else:
-                    runs.append(run)
+                    runs += parts_of(run)
             except (OSError, ValueError) as error:
                 others[f'unreadable {RESULTS}'].append(f'{folder} ({error})')
         elif (folder / ROBUSTNESS).is_file():

@@ -25,7 +25,7 @@ def evaluation_text(evaluation: Mapping | None) -> str:
         for name, others in evaluation.get('other_metrics', {}).items():
             unlike = [f'{k} {v}' for k, v in others.items() if evaluation.get(k) != v]
             parts.append(f'but {name} with {", ".join(unlike)}'.replace('_', ' '))
-    else:
+    elif 'unseen' not in data:
         parts.append('no calibration metric')
     return ', '.join([*parts, *(['test-time augmentation'] if evaluation.get('tta') else [])])
 

@@ -154,7 +154,9 @@ def _kept(runs: Sequence[ReportedRun], protocol: str | None) -> tuple[list[Repor
             left_out[reason].append(run.path)
         else:
             kept[key] = run
-    notes = [f'Left out, {why}: {", ".join(sorted(paths))}.' for why, paths in left_out.items()]
+    # Each once: the scores of unseen classes of one test are several.
+    texts = {why: ', '.join(sorted(set(paths))) for why, paths in left_out.items()}
+    notes = [f'Left out, {why}: {paths}.' for why, paths in texts.items()]
     return list(kept.values()), notes
 
 
@@ -166,10 +168,10 @@ def _row_key(run: ReportedRun) -> str:
     """Return what must be equal in all runs that are averaged."""
     averaged = {key: value for key, value in (run.averaged or {}).items() if key in OF_MEAN}
     if run.trained is not None:
-        return _key([run.loss, run.calibration, run.trained['digest'], averaged])
+        return _key([run.loss, run.calibration, run.trained['digest'], averaged, run.score])
     if run.loss is not None:
-        return _key([run.loss, run.calibration, run.length, averaged])
-    return run.experiment
+        return _key([run.loss, run.calibration, run.length, averaged, run.score])
+    return f'{run.experiment} {run.score or ""}'
 
 
 def _rows(runs: Sequence[ReportedRun], entry: Mapping | None) -> tuple[list[Row], list[str]]:

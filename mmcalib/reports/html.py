@@ -82,8 +82,8 @@ def build_page(
     """
     parts = []
     for table in track(tables, 'Drawing', transient=True):
-        shifted = any(run.is_shifted for row in table.rows for run in row.runs)
-        drawn, notes = ([], []) if shifted else _figures(table)
+        clean = not any(run.is_shifted or run.score for row in table.rows for run in row.runs)
+        drawn, notes = _figures(table) if clean else ([], [])
         parts += [f'<h2>{escape(table.name)}</h2>', _table(table)]
         parts += [_list([*table.notes, *notes]), *drawn]
     folders_of_sweeps = sorted(

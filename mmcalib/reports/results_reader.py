@@ -49,6 +49,7 @@ TYPES = {
     'evaluation.num_bins': int,
     'evaluation.tta': bool,
     'evaluation.other_metrics': dict,
+    'evaluation.ood': list,
 }
 REQUIRED = (
     *('experiment', 'metrics', 'loss.type', 'calibration.methods', 'calibration.forced'),
@@ -74,6 +75,7 @@ class ReportedRun:
     training: dict = field(default_factory=dict)
     evaluation: dict | None = None
     date: str = ''
+    score: str | None = None  # by which unseen classes were told from the others
 
     @property
     def config(self) -> dict | None:
@@ -96,7 +98,8 @@ class ReportedRun:
     @property
     def label(self) -> str:
         """The loss, and what was done after the training."""
-        return model_label(self.loss, self.calibration, self.averaged, experiment=self.experiment)
+        name = model_label(self.loss, self.calibration, self.averaged, experiment=self.experiment)
+        return f'{name} by {self.score}' if self.score else name
 
 
 def read_results(path: Path) -> ReportedRun:
@@ -111,7 +114,8 @@ def read_results(path: Path) -> ReportedRun:
     except RecursionError as error:
         raise ValueError('it is nested too deeply') from error
     check_parts(content)
-    known = {key: content[key] for key in ReportedRun.__dataclass_fields__ if key in content}
+    fields = ReportedRun.__dataclass_fields__.keys() - {'score'}
+    known = {key: content[key] for key in fields if key in content}
     return ReportedRun(**{**known, 'path': str(path.parent), 'metrics': _numbers(content)})
 
 
@@ -124,6 +128,9 @@ def check_parts(content: object) -> None:
     for name, options in (content.get('evaluation') or {}).get('other_metrics', {}).items():
         if not isinstance(options, dict):
             raise ValueError(f'its options of {name} are {options!r}')
+    for metric in (content.get('evaluation') or {}).get('ood', []):
+        if not isinstance(metric, dict) or not _is_ood_metric(**metric):
+            raise ValueError(f'its metric of unseen classes is {metric!r}')
     losses = [content.get('loss') or {'type': ''}]
     losses += (content.get('averaged') or {}).get('losses', [])
     try:
@@ -131,6 +138,18 @@ def check_parts(content: object) -> None:
             loss_label(loss)
     except (AttributeError, KeyError, TypeError) as error:  # the terms of a sum can be anything
         raise ValueError(f'its loss is {loss!r}') from error
+
+
+def _is_ood_metric(
+    *, prefix: object = None, scores: object = None, counts: object = None, **others: object
+) -> bool:
+    return (
+        isinstance(prefix, str)
+        and isinstance(scores, list)
+        and isinstance(counts, dict)
+        and {'ID'} < counts.keys()
+        and all(isinstance(count, int) for count in counts.values())
+    )
 
 
 def _check(content: Mapping, name: str, kind: type | tuple[type, ...]) -> None:

@@ -25,6 +25,7 @@ from mmcalib.hooks.name_broken_samples_hook import (
 )
 from mmcalib.models.predicting_head import classes_of_head
 from mmcalib.runs.constructor_arguments import quiet_imports
+from mmcalib.runs.unseen_labels import UnseenLabels
 
 # Of large data sets, every n-th sample is looked at, so that it takes seconds.
 MOST_LABELS = 100_000
@@ -64,7 +65,7 @@ def check_run_data(runner: Runner, splits: Iterable[str], *, training: bool) -> 
         except NOT_LISTED as error:
             runner.logger.info('', exc_info=True, extra={'screen': False})
             raise _not_listed(split, error) from error
-        _check_dataset(split, dataset, classes, training=training)
+        _check_dataset(split, dataset, classes, _unseen(runner.cfg, split), training=training)
 
 
 def check_drawn_metrics(runner: Runner, splits: Iterable[str]) -> None:
@@ -106,7 +107,7 @@ def check_config_data(cfg: Config, splits: Iterable[str]) -> None:
                     dataset.full_init()
             except NOT_LISTED as error:
                 raise _not_listed(split, error) from error
-            _check_dataset(split, dataset, classes, training=True)
+            _check_dataset(split, dataset, classes, _unseen(cfg, split), training=True)
 
 
 def _not_listed(split: str, error: Exception) -> DataError:
@@ -116,14 +117,22 @@ def _not_listed(split: str, error: Exception) -> DataError:
     return DataError(f'the {split} data or their metrics: {error}')
 
 
-def _check_dataset(split: str, dataset: object, classes: int | None, *, training: bool) -> None:
+def _unseen(cfg: Config, split: str) -> UnseenLabels:
+    return UnseenLabels(cfg.get(f'{split}_evaluator'))
+
+
+def _check_dataset(
+    split: str, dataset: object, classes: int | None, unseen: UnseenLabels, *, training: bool
+) -> None:
     if len(dataset) == 0:
         raise DataError(f'the {split} data have no samples')
     if classes is not None:
         _check_classes(split, dataset, classes, training)
-    _check_samples(split, dataset, classes)
+        if reason := unseen.misread(classes):
+            raise DataError(f'{split}_evaluator: {reason}')
+    _check_samples(split, dataset, classes, unseen)
     if split != 'train':  # its transforms are random, and may be a GPU's
-        _check_first(split, dataset, classes)
+        _check_first(split, dataset, classes, unseen)
 
 
 def num_classes(model: nn.Module) -> int | None:
@@ -143,7 +152,7 @@ def _check_classes(split: str, dataset: object, classes: int, training: bool) ->
     )
 
 
-def _check_samples(split: str, dataset: object, classes: int | None) -> None:
+def _check_samples(split: str, dataset: object, classes: int | None, unseen: UnseenLabels) -> None:
     """Look at the labels and the files that a dataset lists."""
     if not hasattr(dataset, 'get_data_info'):
         return
@@ -156,7 +165,7 @@ def _check_samples(split: str, dataset: object, classes: int | None) -> None:
         info = dataset.get_data_info(index)
         label = info.get('gt_label')
         is_class = classes is not None and isinstance(label, (int, np.integer))
-        if is_class and not 0 <= label < classes:
+        if is_class and not 0 <= label < classes and label not in unseen:
             out_of_range.append((index, label))
         if index % every_file < step:
             looked_at += 1
@@ -166,7 +175,7 @@ def _check_samples(split: str, dataset: object, classes: int | None) -> None:
         index, label = out_of_range[0]
         raise DataError(
             f'the {split} data have {len(out_of_range):,} labels outside [0, {classes}), the '
-            f'classes of the model: sample {index} has {label}'
+            f'classes of the model: sample {index} has {label}{unseen.remedy()}'
         )
     if broken:
         more = f', and {len(broken) - 1:,} more of {looked_at:,} samples' if broken[1:] else ''
@@ -180,7 +189,7 @@ def _reads_masks(dataset: object) -> bool:
     return any('LoadAnnotations' in type(step).__name__ for each in steps for step in each)
 
 
-def _check_first(split: str, dataset: object, classes: int | None) -> None:
+def _check_first(split: str, dataset: object, classes: int | None, unseen: UnseenLabels) -> None:
     """Load the first sample, and look at the labels of its mask."""
     name_samples(dataset)
     with unchanged_randomness():
@@ -193,7 +202,8 @@ def _check_first(split: str, dataset: object, classes: int | None) -> None:
         labelled = labelled[0]
     labelled = getattr(labelled, 'gt_sem_seg', None)
     if classes is not None and labelled is not None:
-        labels = labelled.data[labelled.data != IGNORED]
+        known = [x for x in labelled.data.unique().tolist() if x != IGNORED and x not in unseen]
+        labels = labelled.data[torch.isin(labelled.data, torch.tensor(known))]
         try:
             check_labels(labels, classes, name=f'the mask of the first of the {split} data')
         except ValueError as error:

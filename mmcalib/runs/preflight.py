@@ -214,8 +214,7 @@ def _names_of(metric: BaseMetric) -> tuple[str, ...] | None:
 def calibration_configs(evaluator: object) -> Iterator[tuple[Mapping, tuple[str, ...]]]:
     """Yield the config of each calibration metric of an evaluator's, and what it measures."""
     for metric in as_list(evaluator):
-        kind = metric.get('type')
-        kind = kind if inspect.isclass(kind) else METRICS.module_dict.get(kind, object)
+        kind = metric_class(metric)
         if not issubclass(kind, CalibrationMetric):
             continue
         default = (kind.__name__,)
@@ -223,6 +222,12 @@ def calibration_configs(evaluator: object) -> Iterator[tuple[Mapping, tuple[str,
             default = inspect.signature(kind.__init__).parameters['metrics'].default
         names = metric.get('metrics', default)
         yield metric, (names,) if isinstance(names, str) else tuple(names)
+
+
+def metric_class(metric: Mapping) -> type:
+    """Return the class of a metric by its config, ``object`` where it is none of ours."""
+    kind = metric.get('type')
+    return kind if inspect.isclass(kind) else METRICS.module_dict.get(kind, object)
 
 
 def as_list(evaluator: object) -> list[Mapping]:

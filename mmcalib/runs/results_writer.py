@@ -18,7 +18,7 @@ from mmcalib import __version__
 from mmcalib.hooks.checkpoint_meta_hook import TRAINED, CheckpointMeta
 from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.hooks.load_members_hook import LoadMembersHook
-from mmcalib.metrics import CalibrationMetric
+from mmcalib.metrics import CalibrationMetric, OODMetric
 from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.stratified_bins import stratum_figures
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS
@@ -134,7 +134,8 @@ def evaluation(runner: Runner) -> dict:
         ``dataset`` (type, split and number of samples), ``data_options`` (its other options, such
         as noise), ``pipeline`` (its transforms), ``inference`` (``test_cfg`` of the model, left
         out where the whole image is predicted at once), ``tta``, and what the metric was told;
-        ``other_metrics`` has what was measured with other options than the first.
+        ``other_metrics`` has what was measured with other options than the first, ``ood`` the
+        ``prefix``, ``scores``, ``ood_index`` and ``counts`` of each ``OODMetric``.
     """
     dataset = runner.cfg.test_dataloader.dataset
     options = dataset_options(dataset)
@@ -157,7 +158,13 @@ def evaluation(runner: Runner) -> dict:
     for _, options in ours[:1]:
         result |= options
     others = {name: options for names, options in ours if options != ours[0][1] for name in names}
-    return {**result, **({'other_metrics': others} if others else {})}
+    unseen = [
+        {name: getattr(metric, name) for name in ('prefix', 'scores', 'ood_index', 'counts')}
+        for metric in runner.test_evaluator.metrics
+        if isinstance(metric, OODMetric)
+    ]
+    more = {'other_metrics': others, 'ood': unseen}
+    return {**result, **{key: value for key, value in more.items() if value}}
 
 
 def strata(runner: Runner) -> dict:

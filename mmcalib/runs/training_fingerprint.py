@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 
-from mmcalib.datasets.download_sources import SOURCES
+from mmcalib.datasets.download_sources import SOURCES, ood_sets
 from mmcalib.runs.loss_config import (
     describe_loss,
     loss_configs,
@@ -174,6 +174,8 @@ def dataset_options(dataset: object) -> dict:
             options['data_root'] = _folder_name(root)
         if 'datasets' in options:
             options['datasets'] = [dataset_options(each) for each in _as_list(options['datasets'])]
+        for group, sets in ood_sets(options).items():
+            options[group] = {name: dataset_options(each) for name, each in sets.items()}
         dataset = options.pop('dataset', None)
         result.update(options)
     return comparable(result)
@@ -193,6 +195,7 @@ def _pipelines(node: object) -> Iterator[list]:
     if isinstance(node, Mapping):
         yield from _pipelines(node.get('dataset'))
         yield from _pipelines(node.get('datasets'))
+        yield from _pipelines([each for sets in ood_sets(node).values() for each in sets.values()])
         if node.get('pipeline'):
             yield node['pipeline']
     elif isinstance(node, (list, tuple)):

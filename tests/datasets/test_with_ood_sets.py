@@ -23,7 +23,7 @@ test_dataloader = dict(dataset=dict(
     far=dict(noise=dict(type='Digits', split='val', noise=2.0))))
 test_evaluator = [dict(type='OODMetric', scores=['max_probability', 'energy'])]
 custom_hooks = [dict(type='KeepLogitsHook')]
-default_hooks = dict(reliability_diagram=dict(splits=[]))
+default_hooks = dict(reliability_diagram=dict(splits=[]))  # of a Runner that no tool has built
 """
 
 
@@ -90,7 +90,8 @@ def test_labels_of_the_sets(config):
 
 
 @pytest.mark.parametrize('sets', [{}, dict(near={}), dict(near={'near': 0}),
-                                  dict(near={'a': 0}, far={'a': 0})])  # fmt: skip
+                                  dict(near={'a': 0}, far={'a': 0}), dict(far={'a/b': 0}),
+                                  dict(far={'OOD': 0})])  # fmt: skip
 def test_names_of_sets(sets):
     with pytest.raises(ValueError, match='near and far must be OOD sets by names'):
         WithOODSets(Digits('val'), **sets)

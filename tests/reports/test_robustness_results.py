@@ -106,7 +106,7 @@ def test_without_a_prediction_there_is_no_mean(tmp_path):
     assert run.metrics['mIoU worst'] == 74
 
 
-def test_reports_have_columns_that_name_the_shift(tmp_path):
+def test_reports_have_columns_that_name_the_shift(tmp_path, monkeypatch):
     for seed in (0, 1):
         write(
             tmp_path / f'seed{seed}', entry('CE', seed=seed, ece=1.0 + seed),
@@ -137,9 +137,10 @@ def test_reports_have_columns_that_name_the_shift(tmp_path):
     assert '| ECE clean (%) | ECE mean (%) | ECE worst (%) |' in text
     assert '1.50 ± 0.71' in text and 'fog at severity 1, 5' in text
     assert 'calibration/ECE worst mean' in comma_separated(tables)
-    page = html.build_page(tables, others, [str(tmp_path)])
+    monkeypatch.setattr(html, 'DPI', 30)
+    page = html.build_page(tables, others, [str(tmp_path / name) for name in ('seed0', 'other')])
     assert 'Under shift' in page and 'reliability diagram' not in page.split('Under shift')[1]
-    for folder in ('seed0', 'seed1', 'other'):
+    for folder in ('seed0', 'other'):
         assert f'Corruptions by severity, {tmp_path / folder}' in page
     assert 'One image under' not in page  # which is of segmentation
 

@@ -95,7 +95,7 @@ def test_images_that_have_no_corruptions(image, message):
 
 
 def test_pipelines_of_the_toolboxes(tmp_path):
-    cfg = load_config(str(shifted.write_project(tmp_path / 'seg', 'segmentor')))
+    cfg = load_config(str(shifted.write_config(tmp_path / 'seg', 'segmentor')))
     dataset = cfg.test_dataloader.dataset
     dataset.data_root = str(tmp_path / 'seg/data')
     (place,) = corruption_places(dataset, 'mmseg')

@@ -34,7 +34,7 @@ class Labels(BaseDataset):
         return [{'gt_label': label} for label in self.labels]
 
 
-def check(classes, *, training=True, **datasets):
+def check(classes, *, training=True, evaluator=None, **datasets):
     """Check datasets, or what builds them, for a head of so many classes."""
 
     class Runner(SimpleNamespace):
@@ -47,7 +47,9 @@ def check(classes, *, training=True, **datasets):
     model.head.num_classes = classes
     runner = Runner(
         model=model,
-        cfg=Config({f'{split}_dataloader': {} for split in datasets}),
+        cfg=Config(
+            {f'{split}_dataloader': {} for split in datasets} | dict(test_evaluator=evaluator)
+        ),
         logger=MMLogger.get_current_instance(),
     )
     check_run_data(runner, ('train', 'val', 'test'), training=training)
@@ -76,6 +78,20 @@ def test_other_classes_than_the_models(classes):
 def test_labels_out_of_range():
     with pytest.raises(DataError, match=r'val data have 2 labels .* \[0, 3\), .*sample 1 has 3'):
         check(3, train=Labels([0, 1, 2]), val=Labels([0, 3, -1, 2]))
+
+
+def test_unseen_classes_have_other_labels_where_only_their_metric_reads_them():
+    ours = dict(type='OODMetric', ood_index=7)
+    check(3, test=Labels([0, -1, 2, -2, 7]), evaluator=[ours])
+    check(3, test=Labels([0, -1]), evaluator=dict(type='OODMetric'))
+    with pytest.raises(DataError, match=r'have 1 labels .*sample 1 has 4$'):
+        check(3, test=Labels([0, 4, -1]), evaluator=[ours])
+    with pytest.raises(DataError, match=r'sample 1 has -1: OODMetric takes it .*, and Accuracy wo'):
+        check(3, test=Labels([0, -1]), evaluator=[dict(type='OODMetric'), dict(type='Accuracy')])
+    with pytest.raises(DataError, match=r'test_evaluator: ood_index=7 is none of the 3 classes: '):
+        check(3, test=Labels([0]), evaluator=[ours, dict(type='Accuracy')])
+    with pytest.raises(DataError, match='the train data have 1 labels'):
+        check(3, train=Labels([-1]), test=Labels([-1]), evaluator=[ours])
 
 
 def test_every_nth_label_of_many(monkeypatch):
@@ -149,6 +165,7 @@ def test_a_mask_with_other_labels(tmp_path):
     data._metainfo = {}
     with pytest.raises(DataError, match=r'labels outside \[0, 10\): 20; the model has 10 classes'):
         check(10, test=data)
+    check(10, test=data, evaluator=[dict(type='OODMetric', ood_index=20)])
     (tmp_path / 'SegmentationClass/f.png').unlink()
     with pytest.raises(DataError, match=r'there is no file .*SegmentationClass/f\.png'):
         check(21, test=data)

@@ -37,7 +37,7 @@ def write_tree(root, *, classes=('class_0', 'class_1', 'class_2', 'class_3'), si
 
 @pytest.fixture
 def clean(tmp_path):
-    cfg = load_config(str(shifted.write_project(tmp_path, 'classifier')))
+    cfg = load_config(str(shifted.write_config(tmp_path, 'classifier')))
     cfg.test_dataloader.dataset.data_root = str(tmp_path / 'data')
     return cfg.test_dataloader.dataset
 

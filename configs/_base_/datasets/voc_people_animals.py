@@ -51,7 +51,7 @@ test_dataloader = dict(
 
 # `--evaluation paper`: mIoU without the background, ECE and AECE of the foreground in batches of 8
 # images, at the size of the network's input, as in voc2012.py. Images and classes are not the
-# paper's.
+# paper's. `--evaluation unseen`: do scores tell the pixels of the classes that were not trained?
 evaluations = dict(
     paper=dict(
         model=dict(data_preprocessor=dict(test_cfg=dict(size=size))),
@@ -67,5 +67,21 @@ evaluations = dict(
         test_evaluator=[
             dict(type='ForegroundIoU'),
             dict(type='CalibrationMetric', metrics=['ECE', 'AECE'], protocol='paper'),
+        ]),
+    unseen=dict(
+        test_dataloader=dict(
+            dataset=dict(
+                pipeline=[
+                    dict(type='LoadImageFromFile'),
+                    dict(type='Resize', scale=size, keep_ratio=True),
+                    dict(type='LabelUntrainedClasses', ood_index=254),
+                    dict(type='LoadAnnotations'),
+                    dict(type='PackSegInputs'),
+                ])),
+        test_evaluator=[
+            dict(
+                type='OODMetric',
+                scores=['max_probability', 'max_logit', 'energy', 'entropy'],
+                ood_index=254),
         ]),
     mmseg=dict())

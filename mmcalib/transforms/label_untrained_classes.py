@@ -1,0 +1,55 @@
+"""Label the pixels of classes that were not trained as out of distribution."""
+
+from __future__ import annotations
+
+from mmengine.registry import TRANSFORMS
+
+from mmcalib.argument_checks import check_integer
+
+IGNORED = 255  # by which mmseg's data sets replace what is not in their `classes`
+
+
+@TRANSFORMS.register_module()
+class LabelUntrainedClasses:
+    """Give the classes that a data set's ``metainfo`` leaves out a label, where mmseg ignores them.
+
+    It stands in a test pipeline before ``LoadAnnotations``, with the `ood_index` that
+    :class:`~mmcalib.metrics.OODMetric` has. What has no class at all, such as the borders of VOC,
+    stays ignored.
+
+    Args:
+        ood_index: The label, from 0 to 254; none of the trained classes'.
+
+    Raises:
+        TypeError: If it is no integer.
+        ValueError: If it is out of range; while transforming, if it is a trained class's, or the
+            data set leaves no class out, or the labels are loaded already.
+    """
+
+    def __init__(self, ood_index: int) -> None:
+        self.ood_index = check_integer('ood_index', ood_index, least=0)
+        if ood_index >= IGNORED:
+            raise ValueError(f'ood_index must be below {IGNORED}, which is ignored: {ood_index}')
+
+    def __call__(self, results: dict) -> dict:
+        labels = results.get('label_map') or {}
+        if 'gt_seg_map' in results:
+            raise ValueError(f'{type(self).__name__} must stand before LoadAnnotations')
+        if IGNORED not in labels.values():
+            raise ValueError(
+                f'{type(self).__name__}: the data set has all its classes in metainfo.classes, '
+                'so there is no other to be out of distribution'
+            )
+        if self.ood_index in labels.values():
+            raise ValueError(
+                f'{type(self).__name__}: {self.ood_index} is the label of a trained class; take '
+                f'one above {max(new for new in labels.values() if new != IGNORED)}, such as 254'
+            )
+        # A map of its own: samples may share that of the data set.
+        results['label_map'] = {
+            old: self.ood_index if new == IGNORED else new for old, new in labels.items()
+        }
+        return results
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}(ood_index={self.ood_index})'
