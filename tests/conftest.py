@@ -1,9 +1,11 @@
 import gc
 import os
 import socket
+from types import SimpleNamespace
 
 import pytest
-import quick_toolboxes  # noqa: F401
+from commands import ROOT
+from quick_toolboxes import quicken_mmengine
 
 # Before torch is imported: the tests' own processes share the cores.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
@@ -12,6 +14,13 @@ os.environ.setdefault('OMP_NUM_THREADS', '1')
 # whatever else is skipped, a broken installation hides.
 EXPECTED_SKIPS = ('needs a GPU', 'needs PyTorch 2.')
 _unexpected = pytest.StashKey[list]()
+
+
+@pytest.fixture(autouse=True, scope='session')
+def quick_mmengine():
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        quicken_mmengine(monkeypatch, ROOT / 'configs')
+        yield
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -27,13 +36,19 @@ def scope_of_before():
 
 @pytest.fixture(autouse=True, scope='module')
 def less_garbage_to_search():
-    """mmengine collects garbage for every data set, which takes 0.5 s among pytest's objects."""
+    """What some tests collect garbage for takes 0.5 s among pytest's objects."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_unconfigure():
     gc.unfreeze()
+
+
+@pytest.fixture
+def no_pause(monkeypatch):
+    """mmengine's loop of iterations sleeps for two seconds wherever the data start anew."""
+    monkeypatch.setattr('mmengine.runner.loops.time', SimpleNamespace(sleep=lambda seconds: None))
 
 
 @pytest.fixture
@@ -47,9 +62,12 @@ def free_port():
 # They start first, so that no process is left with one of them at the end.
 LONGEST = (
     'test_tools.py',
-    'test_calibrate_checkpoint.py',
-    'test_value_and_gradient.py',
     'test_configs.py',
+    'test_value_and_gradient.py',
+    'test_calibrate_checkpoint.py',
+    'test_calibration_metric.py',
+    'test_drawing_hooks.py',
+    'test_package.py',
 )
 
 

@@ -88,18 +88,44 @@ def test_resuming_goes_on_where_it_stopped(trained, tmp_path):
 
 def test_one_and_two_processes_test_alike(trained, tmp_path, free_port):
     checkpoint = trained[0].parents[2] / 'best.pth'
-    call_forked('test.py', CONFIG, checkpoint, '--work-dir', tmp_path / 'one', cwd=tmp_path)
-    call(
-        'dist_test.sh', CONFIG, checkpoint, 2, '--work-dir', tmp_path / 'two',
-        cwd=tmp_path, PORT=free_port,
+    call('test.py', CONFIG, checkpoint, '--work-dir', tmp_path / 'one', cwd=tmp_path)
+    call_forked(
+        'test.py', CONFIG, checkpoint, '--work-dir', tmp_path / 'two',
+        cwd=tmp_path, ranks=2, port=free_port,
     )  # fmt: skip
     one, two = (results(tmp_path / name)['metrics'] for name in ('one', 'two'))
     assert one == pytest.approx(two, abs=1e-5)
 
 
+def test_the_script_that_tests_calls_what_the_one_that_trains_does(tmp_path):
+    """Which runs for real below."""
+    (tmp_path / 'python').write_text('#!/bin/sh\nprintf "%s\\n" "$PYTHONPATH" "$@"\n')
+    (tmp_path / 'python').chmod(0o755)
+
+    def command(script, *arguments, **machines):
+        path = f'{tmp_path}{os.pathsep}{os.environ["PATH"]}'
+        called = subprocess.run(
+            ['bash', ROOT / 'tools' / script, *arguments], capture_output=True, text=True,
+            check=True, env=os.environ | {'PATH': path, 'PORT': '1234'} | machines,
+        )  # fmt: skip
+        return called.stdout.splitlines()
+
+    for machines in ({}, dict(NNODES='2', NODE_RANK='1', MASTER_ADDR='there')):
+        train = command('dist_train.sh', 'a config.py', '3', '--seed', '1', **machines)
+        test = command(
+            'dist_test.sh', 'a config.py', 'a.pth', '3', 'b.pth', '--out', 'o', **machines
+        )
+        *common, tool, config, launcher, name = train[:-2]
+        assert '--nproc_per_node=3' in common and '--master_port=1234' in common
+        assert (Path(tool).name, train[-2:]) == ('train.py', ['--seed', '1'])
+        tool = str(Path(tool).with_name('test.py'))
+        assert test == [*common, tool, config, 'a.pth', launcher, name, 'b.pth', '--out', 'o']
+
+
 BY_EPOCH = """
 _base_ = 'mmcalib::mbls/digits.py'
 train_cfg = dict(max_epochs=2, val_interval=2)
+train_dataloader = dict(dataset=dict(indices=256))
 test_dataloader = dict(dataset=dict(split='val'))
 """
 
@@ -108,7 +134,10 @@ BY_ITERATION = """
 _base_ = 'mmcalib::mbls/digit_scenes.py'
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=4, val_interval=4, _delete_=True)
 param_scheduler = None
-default_hooks = dict(checkpoint=dict(by_epoch=False, save_best=None, rule=None))
+default_hooks = dict(
+    checkpoint=dict(by_epoch=False, save_best=None, rule=None),
+    confidence_map=dict(interval=0, worst=0),
+)
 train_dataloader = dict(sampler=dict(type='InfiniteSampler'))
 val_dataloader = dict(dataset=dict(indices=11))
 test_dataloader = dict(dataset=dict(split='val', indices=11))
@@ -128,7 +157,7 @@ def forked_train(*arguments, cwd, port):
 
 @pytest.mark.parametrize(
     ('train', 'config', 'last', 'batch_size'),
-    [(dist_train, BY_EPOCH, 'epoch_2', 128), (forked_train, BY_ITERATION, 'iter_4', 8)],
+    [(forked_train, BY_EPOCH, 'epoch_2', 128), (dist_train, BY_ITERATION, 'iter_4', 8)],
 )
 def test_two_processes_validate_the_model_that_is_saved(
     train, config, last, batch_size, tmp_path, free_port
@@ -155,7 +184,8 @@ def test_a_config_outside_that_inherits_ours_and_selects_by_ece(name, tmp_path):
         "default_hooks = dict(checkpoint=dict(save_best='calibration/ECE', rule='less'))\n"
         'train_cfg = dict(max_epochs=2, val_interval=1)\n'
         'train_dataloader = dict(dataset=dict(indices=16))\n'
-        'test_dataloader = dict(dataset=dict(indices=11))\n'
+        'val_dataloader = dict(dataset=dict(indices=8))\n'
+        'test_dataloader = dict(dataset=dict(indices=3))\n'
     )
     log = call_forked('train.py', 'mine.py', cwd=tmp_path)
     # A segmentor's confidence maps are drawn after that.
@@ -227,10 +257,11 @@ def test_a_config_outside_that_inherits_mmpretrain(tmp_path):
     assert 'calibration/AECE' in log.strip().splitlines()[-1]
 
 
-def test_a_config_outside_that_inherits_mmseg(tmp_path):
+def test_a_config_outside_that_inherits_mmseg(tmp_path, monkeypatch):
     (tmp_path / 'to_rgb.py').write_text(TO_RGB)
     (tmp_path / 'mine.py').write_text(MMSEG.replace("['mmcalib']", "['mmcalib', 'to_rgb']"))
-    call('train.py', 'mine.py', cwd=tmp_path, PYTHONPATH=f'{tmp_path}{os.pathsep}{ROOT}')
+    monkeypatch.syspath_prepend(tmp_path)  # which a forked process has as well
+    call_forked('train.py', 'mine.py', cwd=tmp_path)
     written = results(tmp_path / 'work_dirs/mine')
     assert written['loss']['type'] == 'MarginLabelSmoothingLoss'
     assert {'mIoU', 'calibration/ECE'} <= written['metrics'].keys()

@@ -129,7 +129,11 @@ def test_chosen_images_and_no_gallery(tmp_path):
 
 def test_two_processes_draw_each_figure_once(tmp_path, free_port):
     """And the same figures as one: the ranks have every other image."""
-    options = {'test_dataloader.dataset.indices': 11, 'default_hooks.confidence_map.interval': 5}
+    options = {
+        'test_dataloader.dataset.indices': 5,
+        'default_hooks.confidence_map.interval': 3,
+        'default_hooks.confidence_map.worst': 2,
+    }
     runner = build_runner(config('digit_scenes', tmp_path / 'one', **options))
     torch.save({'state_dict': runner.model.state_dict(), 'meta': {}}, tmp_path / CHECKPOINT)
     run_test(runner, CHECKPOINT)

@@ -66,6 +66,7 @@ def test_epochs(options, expected, tmp_path):
     assert runner.message_hub.get_scalar('train/margin').current() == expected[-1]
 
 
+@pytest.mark.usefixtures('no_pause')
 @pytest.mark.parametrize('by_epoch', [True, False])
 def test_iterations(by_epoch, tmp_path):
     hook = LossScheduleHook('margin', factor=-1.0, by_epoch=False, interval=3)

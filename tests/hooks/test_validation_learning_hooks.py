@@ -117,6 +117,7 @@ def test_a_training_equals_a_plain_loop(tmp_path):
     assert learnt(runner)['num_updates'] == 2
 
 
+@pytest.mark.usefixtures('no_pause')
 @pytest.mark.parametrize(('kind', 'by_epoch'), [('cals', True), ('ada focal', False)])
 def test_killed_and_resumed_it_learns_the_same(kind, by_epoch, tmp_path):
     expected = learnt(train(tmp_path / 'whole', kind, by_epoch=by_epoch))

@@ -92,7 +92,7 @@ def test_gradient_in_pieces(name, piece, monkeypatch):
 
 @every_loss
 def test_gradient_and_its_gradient(name):
-    logits, target = (x.detach()[..., :4, :4] for x in draw())
+    logits, target = (x.detach()[:1, ..., :4, :4] for x in draw())
     logits.requires_grad_()
     loss = build(name)
     assert torch.autograd.gradcheck(lambda x: loss(x, target), logits, atol=1e-6)
@@ -114,7 +114,7 @@ def test_everything_ignored(name):
     assert value.item() == 0 and (logits.grad == 0).all()
 
 
-@every_loss
+@pytest.mark.parametrize('name', ['svls', 'nacl'])
 @pytest.mark.parametrize('compiler', ['model', 'kernel'])
 def test_compiled(name, compiler, monkeypatch):
     torch.compiler.reset()

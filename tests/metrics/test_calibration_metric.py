@@ -302,7 +302,7 @@ def test_a_confidence_interval_holds_the_error_of_a_calibrated_network():
     # 500 predictions of 15 bins: an ECE of some percent, where the true one is 0.
     generator = torch.Generator().manual_seed(0)
     held = []
-    for _ in range(12):
+    for _ in range(6):
         conf = 0.5 + torch.rand(500, generator=generator) / 2
         label = (torch.rand(500, generator=generator) > conf).long()
         scores = torch.stack([conf, 1 - conf], dim=1)
@@ -315,7 +315,7 @@ def test_a_confidence_interval_holds_the_error_of_a_calibrated_network():
         assert values['calibration/ECE'] > 1
         assert 0 <= values['calibration/ECE_low'] < values['calibration/ECE_high']
         held.append(values['calibration/ECE_low'] == 0)
-    assert sum(held) >= 7
+    assert sum(held) >= 4
 
 
 @pytest.mark.parametrize('protocol', PROTOCOLS)
@@ -427,11 +427,12 @@ KINDS = ['padded', 'uneven', 'empty']
 
 
 def combinations(world_size):
-    """Each kind of split with each protocol, under one limit on two ranks, the other on three."""
+    """Each kind of split with each protocol, half of them on two ranks and half on three."""
     return [
-        (kind, list(LIMITS)[(i + j + world_size) % 2], protocol)
+        (kind, list(LIMITS)[(i + j // 2) % 2], protocol)
         for i, kind in enumerate(KINDS)
         for j, protocol in enumerate(PROTOCOLS)
+        if (i + j + world_size) % 2
     ]
 
 
@@ -463,7 +464,7 @@ def test_any_split_over_ranks(world_size, of_one_process, tmp_path):
     on_ranks(_split, world_size, world_size, in_patches(11), str(tmp_path))
     for rank in range(world_size):
         found = torch.load(tmp_path / f'{rank}.pt', weights_only=False)
-        assert len(found) == len(KINDS) * len(PROTOCOLS)
+        assert len(found) == len(combinations(world_size)) >= len(KINDS) * len(PROTOCOLS) // 2
         for (kind, limit, protocol), (values, bins) in found.items():
             if kind == 'empty' and protocol == 'paper':
                 continue  # which images are consecutive depends on the interleaved order

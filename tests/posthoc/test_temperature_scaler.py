@@ -14,10 +14,10 @@ from mmcalib.posthoc import TemperatureScaler
 def test_brute_force(num_classes, temperature):
     logits, labels = draw(num_classes=num_classes, temperature=temperature)
     found = TemperatureScaler().fit(logits, labels).temperature_
-    near = found * np.linspace(0.9, 1.1, 2001)
+    near = found * np.linspace(0.98, 1.02, 401)
     values = [nll(logits / t, labels) for t in near]
     assert near[int(np.argmin(values))] == pytest.approx(found, rel=2e-4)
-    wide = np.geomspace(0.01, 100, 400)
+    wide = np.geomspace(0.01, 100, 100)
     best = nll(logits / found, labels)
     assert best <= min(nll(logits / t, labels) for t in wide) + 1e-12
     assert found == pytest.approx(temperature, rel=0.3)
@@ -50,7 +50,7 @@ def test_grid():
 
 
 def test_standard_error():
-    found = [TemperatureScaler().fit(*draw(1000, seed=s)).temperature_ for s in range(60)]
+    found = [TemperatureScaler().fit(*draw(1000, seed=s)).temperature_ for s in range(30)]
     logits, labels = draw(1000)
     scaler = TemperatureScaler().fit(logits, labels)
     single = scaler.standard_error(logits, labels)

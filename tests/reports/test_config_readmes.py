@@ -25,11 +25,15 @@ def measured(*labels):
     return {'resnet50_cifar10': {label: {'label': label, 'runs': runs} for label in labels}}
 
 
+@pytest.fixture(scope='module')
+def all_measured():
+    return TOOL['read_measured'](ROOT / 'docs/results')
+
+
 @pytest.mark.parametrize('folder', FOLDERS, ids=lambda folder: folder.name)
-def test_pages_are_up_to_date(folder):
+def test_pages_are_up_to_date(folder, all_measured):
     """If not: python tools/write_config_readmes.py."""
-    results = TOOL['read_measured'](ROOT / 'docs/results')
-    for path, text in TOOL['pages_of'](folder, results).items():
+    for path, text in TOOL['pages_of'](folder, all_measured).items():
         assert path.read_text(encoding='utf-8') == text
     readme = (folder / 'README.md').read_text(encoding='utf-8')
     for config in folder.glob('*.py'):

@@ -25,6 +25,8 @@ from mmcalib.runs.sampled_predictions import draw_predictions
 DIGITS = ROOT / 'configs/ce/digits.py'
 SCENES = ROOT / 'configs/ce/digit_scenes.py'
 FEW_SCENES = [f'{split}_dataloader.dataset.indices=6' for split in ('val', 'test')]
+# Of a thousand, whose evaluation takes a second each time.
+FEW_DIGITS = [f'{split}_dataloader.dataset.indices=60' for split in ('val', 'test')]
 
 
 def write_checkpoint(path, config, layer):
@@ -84,10 +86,15 @@ def scenes(tmp_path_factory):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """Run the tool in this process: ``run(config, checkpoint, …)`` returns the file and output."""
+    """Run the tool in this process: ``run(config, checkpoint, …)`` returns the file and output.
+
+    Of the digits it takes few, unless told otherwise.
+    """
     monkeypatch.chdir(tmp_path)
 
-    def call_tool(config, checkpoint, *arguments, out='out.pth', fails=False):
+    def call_tool(config, checkpoint, *arguments, out='out.pth', fails=False, every=False):
+        if config == DIGITS and not every and '--cfg-options' not in arguments:
+            arguments += ('--cfg-options', *FEW_DIGITS)
         command = [config, checkpoint, '--out', out, '--work-dir', 'work', *arguments]
         if fails:
             with pytest.raises(SystemExit):
@@ -117,19 +124,21 @@ def changed(one, other):
 
 @pytest.mark.parametrize('method', ['temperature', 'vector', 'matrix'])
 def test_a_classifiers_checkpoint(digits, run, method):
-    content, output = run(DIGITS, digits, '--method', method, '--test')
+    every = method == 'temperature'
+    samples, tested = (200, 797) if every else (60, 60)
+    content, output = run(DIGITS, digits, '--method', method, '--test', every=every)
     assert changed(load(digits), content) == {'head.fc.weight', 'head.fc.bias'}
     meta = content['meta']['calibration']
     assert meta['method'] == method and meta['forced'] == [] and 'earlier' not in meta
     assert meta['split'] == 'val' and meta['dataset']['split'] == 'val'
-    assert meta['num_fitted'] == meta['num_predictions'] == meta['dataset']['samples'] == 200
-    assert meta['tested']['num_predictions'] == 797 and meta['layers'] == ['head.fc']
+    assert meta['num_fitted'] == meta['num_predictions'] == meta['dataset']['samples'] == samples
+    assert meta['tested']['num_predictions'] == tested and meta['layers'] == ['head.fc']
     for result in (meta['fitted'], meta['tested']):
         assert result['difference'] < 1e-4
         assert result['after']['NLL'] < result['before']['NLL']
         assert set(result['after']) == {'ECE', 'AECE', 'NLL', 'Brier', 'accuracy'}
     json.dumps(meta)  # plain values only
-    for value in ('before', 'after', '797', 'Written: out.pth', 'Folded into head.fc'):
+    for value in ('before', 'after', str(tested), 'Written: out.pth', 'Folded into head.fc'):
         assert value in output
     if method == 'temperature':
         assert meta['fitted']['changed'] == 0 and 'Temperature ' in output
@@ -146,7 +155,7 @@ def test_the_toolbox_tests_the_new_checkpoint_with_the_same_numbers(digits, run,
     tool = Path(mmpretrain.__file__).parent / '.mim/tools/test.py'
     call_forked(
         os.path.relpath(tool, ROOT / 'tools'), DIGITS, 'out.pth', '--work-dir', 'own',
-        '--out', 'own.json', '--out-item', 'metrics', cwd=tmp_path,
+        '--out', 'own.json', '--out-item', 'metrics', '--cfg-options', *FEW_DIGITS, cwd=tmp_path,
     )  # fmt: skip
     found = json.loads((tmp_path / 'own.json').read_text())
     after = content['meta']['calibration']['tested']['after']
@@ -229,7 +238,7 @@ def test_fitting_on_test_is_refused_and_marked(digits, run, tmp_path):
 
 
 def test_a_validation_split_that_is_the_test_split_is_refused(digits, run):
-    same = ['--cfg-options', 'val_dataloader.dataset.split=test']
+    same = ['--cfg-options', 'val_dataloader.dataset.split=test', *FEW_DIGITS]
     error = run(DIGITS, digits, *same, fails=True)
     assert "which is the config's test split as well" in error
     options = ['--force', *same]
@@ -370,7 +379,7 @@ def test_hooks_run_as_in_a_test(test, digits, run, tmp_path):
     Sequence.seen.clear()
     config = tmp_path / 'digits.py'
     config.write_text(f"_base_ = '{DIGITS}'\ncustom_hooks = [dict(type='Sequence')]\n")
-    run(config, digits, *(['--test'] if test else []))
+    run(config, digits, *(['--test'] if test else []), '--cfg-options', *FEW_DIGITS)
     events = ('before_run', 'after_load_checkpoint', 'after_run')
     assert Sequence.seen == [(event, True, test) for event in events]
 
@@ -472,7 +481,7 @@ def test_onnx_gives_the_same_probabilities(digits, run, tmp_path):
 
 
 def test_from_python_on_the_logits_of_a_model(digits, run):
-    content, _ = run(DIGITS, digits)
+    content, _ = run(DIGITS, digits, every=True)
     cfg = load_config(str(DIGITS))
     cfg.launcher, cfg.work_dir, cfg.load_from = 'none', 'work', str(digits)
     set_loader_defaults(cfg)

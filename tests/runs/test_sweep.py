@@ -1,15 +1,17 @@
 """Choosing a parameter of the loss: with a stand-in for the training, and once for real."""
 
 import json
+import multiprocessing
+import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 from commands import ROOT, call_here
+from forked import ForkedPopen
 
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep
 from mmcalib.runs.execute_sweep import _train, run_sweep
@@ -347,29 +349,29 @@ def test_jobs_share_the_machine(monkeypatch):
     assert places[0]['PORT'] != places[1]['PORT']
 
 
-INTERRUPTED = """
-import pathlib, signal, sys
-from mmcalib.runs.parallel_trainings import Job, run_jobs
-# A shell that starts the tests in the background has them ignore SIGINT, which children inherit.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-folder = pathlib.Path(sys.argv[1])
-script = f'sleep 60 & echo $! > {folder}/child; wait'
-jobs = [Job(str(n), ['bash', '-c', script], folder / 'log') for n in range(2)]
-run_jobs(jobs, 1, done=print)
-"""
+def _run_until_interrupted(folder):
+    # A shell that starts the tests in the background has them ignore SIGINT, as children do.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    script = f'sleep 60 & echo $! > {folder}/child; wait'
+    jobs = [Job(str(n), ['bash', '-c', script], folder / 'log') for n in range(2)]
+    try:
+        run_jobs(jobs, 1, done=print)
+    except KeyboardInterrupt:
+        (folder / 'interrupted').touch()
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_ends_all_processes(number, tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, '-c', INTERRUPTED, str(tmp_path)], stderr=subprocess.PIPE, cwd=ROOT
-    )
+    forked = multiprocessing.get_context('forkserver')
+    process = forked.Process(target=_run_until_interrupted, args=(tmp_path,))
+    process.start()
     child = tmp_path / 'child'
     while not (child.is_file() and child.read_text().strip()):
-        assert process.poll() is None
+        assert process.is_alive()
         time.sleep(0.1)
-    process.send_signal(number)
-    assert b'KeyboardInterrupt' in process.communicate(timeout=120)[1]
+    os.kill(process.pid, number)
+    process.join(120)
+    assert process.exitcode == 0 and (tmp_path / 'interrupted').exists()
     state = Path(f'/proc/{child.read_text().strip()}/stat')
     assert not state.exists() or state.read_text().split()[2] == 'Z'
 
@@ -387,7 +389,7 @@ def test_jobs_run_at_once(tmp_path):
 def test_the_command_trains_chooses_tests_and_draws(tmp_path, monkeypatch, capsys):
     """With the real tools; the stand-in above has more than one value to choose from."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('PYTHONPATH', str(ROOT))
+    monkeypatch.setattr('mmcalib.runs.parallel_trainings.subprocess.Popen', ForkedPopen)
     call_here(
         'sweep.py', CONFIG, '--param', 'margin=8', '--jobs', '2', '--work-dir', 'work',
         '--cfg-options', 'train_cfg.max_epochs=1', 'train_cfg.val_interval=1',
