@@ -18,6 +18,42 @@ from mmcalib.runs.validation_evidence import read_validation
 
 
 @dataclass(frozen=True)
+class PredictionOptions:
+    """How images are predicted, and what is said of their predictions.
+
+    Attributes:
+        validation: The work dir of a test with labels of the same checkpoint, for expected
+            accuracies.
+        risk: What share of what the threshold keeps may be wrong, which sets the threshold; needs a
+            validation.
+        probability: Of the bound on the risk, and of the intervals.
+        threshold: Of the share that is kept, 0.9 if neither this nor a risk is given.
+        device: A GPU if there is one.
+        workers: Processes that read files.
+        cfg_options: Dotted keys and the values that replace those of the config.
+
+    Raises:
+        TypeError: If `workers` is no integer.
+        ValueError: For a risk without a validation, or a negative number of workers.
+    """
+
+    validation: str | Path | None = None
+    risk: float | None = None
+    probability: float = 0.95
+    threshold: float | None = None
+    device: str | None = None
+    workers: int = 0
+    cfg_options: dict | None = None
+
+    def __post_init__(self) -> None:
+        if self.risk is not None and self.validation is None:
+            raise ValueError(
+                'a risk needs the work dir of a validation, whose labels it is proven by'
+            )
+        check_integer('workers', self.workers, least=0)
+
+
+@dataclass(frozen=True)
 class ImagePrediction:
     """The prediction of an image and its scores.
 
@@ -58,14 +94,8 @@ def predict(
     checkpoint: str,
     images: str | Path | Sequence[str | Path],
     *,
-    validation: str | Path | None = None,
-    risk: float | None = None,
-    probability: float = 0.95,
-    threshold: float | None = None,
-    device: str | None = None,
-    workers: int = 0,
-    cfg_options: dict | None = None,
     show_progress: bool = False,
+    **options,
 ) -> Predictions:
     """Predict image files with their confidences, and what to expect of them.
 
@@ -76,32 +106,17 @@ def predict(
         checkpoint: Its checkpoint.
         images: Files, folders, patterns or lists, as
             :func:`~mmcalib.runs.image_files.find_image_files` takes them.
-        validation: The work dir of a test with labels of the same checkpoint, for expected
-            accuracies.
-        risk: What share of what the threshold keeps may be wrong, which sets the threshold; needs a
-            validation.
-        probability: Of the bound on the risk, and of the intervals.
-        threshold: Of the share that is kept, 0.9 if neither this nor a risk is given.
-        device: A GPU if there is one.
-        workers: Processes that read files.
-        cfg_options: Dotted keys and the values that replace those of the config.
         show_progress: Whether to show a bar on stderr.
+        options: The attributes of :class:`PredictionOptions`.
 
     Raises:
         FileNotFoundError: If the config, the checkpoint, an image or a validation is not there.
+        TypeError: For an option that there is not.
         ValueError: For what does not fit together.
     """
+    images = [images] if isinstance(images, (str, Path)) else images
     predictor, scorer, files = prepare_prediction(
-        config,
-        checkpoint,
-        [images] if isinstance(images, (str, Path)) else images,
-        validation=validation,
-        risk=risk,
-        probability=probability,
-        threshold=threshold,
-        device=device,
-        workers=workers,
-        cfg_options=cfg_options,
+        config, checkpoint, images, PredictionOptions(**options)
     )
     found, unreadable = [], []
     for item in predicted(predictor, files, show_progress=show_progress):
@@ -114,36 +129,24 @@ def predict(
 
 
 def prepare_prediction(
-    config: str,
-    checkpoint: str,
-    images: Sequence[str | Path],
-    *,
-    validation: str | Path | None = None,
-    risk: float | None = None,
-    probability: float = 0.95,
-    threshold: float | None = None,
-    device: str | None = None,
-    workers: int = 0,
-    cfg_options: dict | None = None,
+    config: str, checkpoint: str, images: Sequence[str | Path], options: PredictionOptions
 ) -> tuple[ImagePredictor, Scorer, list[Path]]:
     """Return model, scorer and files, or raise the errors of :func:`predict`, before the first."""
-    if risk is not None and validation is None:
-        raise ValueError('a risk needs the work dir of a validation, whose labels it is proven by')
-    check_integer('workers', workers, least=0)
     files = find_image_files(images)
-    cfg = load_config(config, cfg_options)
-    predictor = ImagePredictor(cfg, checkpoint, device=device, workers=workers)
+    cfg = load_config(config, options.cfg_options)
+    predictor = ImagePredictor(cfg, checkpoint, device=options.device, workers=options.workers)
     evidence = None
-    if validation is not None:
+    if options.validation is not None:
         evidence = read_validation(
-            validation,
+            options.validation,
             checkpoint,
             predictor.meta,
             predictor.steps,
-            risk=risk,
-            probability=probability,
+            risk=options.risk,
+            probability=options.probability,
         )
-    return predictor, Scorer(predictor.classes, threshold=threshold, validation=evidence), files
+    scorer = Scorer(predictor.classes, threshold=options.threshold, validation=evidence)
+    return predictor, scorer, files
 
 
 def predicted(

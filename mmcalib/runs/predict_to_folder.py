@@ -8,7 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmcalib.runs.image_predictor import ImagePredictor, UnreadableImage
-from mmcalib.runs.predict_images import image_prediction, predicted, prepare_prediction
+from mmcalib.runs.predict_images import (
+    PredictionOptions,
+    image_prediction,
+    predicted,
+    prepare_prediction,
+)
 from mmcalib.runs.prediction_files import (
     ARRAYS,
     MASKS,
@@ -63,13 +68,15 @@ def predict_to_folder(
         config, checkpoint, images: As of :func:`~mmcalib.runs.predict_images.predict`.
         out: The folder.
         arrays, pictures, overwrite: As of :class:`~mmcalib.runs.prediction_files.PredictionFolder`.
-        options: The others of :func:`~mmcalib.runs.predict_images.predict`.
+        options: The attributes of :class:`~mmcalib.runs.predict_images.PredictionOptions`.
 
     Raises:
         OSError: If a file that is named is not there, or nothing can be written.
         ValueError: For what does not fit together; if no file can be read.
     """
-    predictor, scorer, files = prepare_prediction(config, checkpoint, images, **options)
+    predictor, scorer, files = prepare_prediction(
+        config, checkpoint, images, PredictionOptions(**options)
+    )
     settings = settings_of(predictor, scorer, checkpoint)
     folder = PredictionFolder(out, settings, arrays=arrays, pictures=pictures, overwrite=overwrite)
     left, before, stopped = folder.left(files), len(folder.rows), ''

@@ -397,3 +397,8 @@ def test_the_tool_ends_with_1_where_files_were_left_out(
 def test_other_names_are_not_there():
     with pytest.raises(AttributeError, match="'mmcalib' has no attribute 'predictions'"):
         mmcalib.predictions  # noqa: B018
+
+
+def test_options_that_there_are_not_are_refused(photos, segmenting):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'treshold'"):
+        mmcalib.predict(*segmenting, photos, treshold=0.5)
