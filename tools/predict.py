@@ -2,6 +2,7 @@
 
 tools/predict.py CONFIG CHECKPOINT photos/ more/*.jpg list.txt --out DIR
 tools/predict.py CONFIG CHECKPOINT photos/ --out DIR --validation WORK_DIR --risk 0.05
+tools/predict.py CONFIG A.pth B.pth photos/ --out DIR
 
 The same command again goes on where it stopped.
 """
@@ -10,16 +11,35 @@ import argparse
 import sys
 
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
-from mmcalib.runs.command_line import ConfigOptions, ToolParser
+from mmcalib.runs.command_line import (
+    ConfigOptions,
+    ToolParser,
+    add_mean_arguments,
+    add_temperature_argument,
+    tell_checkpoints_from_images,
+)
 from mmcalib.runs.predict_to_folder import predict_to_folder, report_in_words
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
-    parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument(
-        'images', nargs='+', help='files, folders, patterns, or .txt files with a path a line'
+        'config', help='config file, of mmcalib, mmpretrain or mmseg; or CONFIG.py:CHECKPOINT'
+    )
+    parser.add_argument(
+        'checkpoints_and_images',
+        nargs='+',
+        metavar='CHECKPOINT | IMAGES',
+        help='a checkpoint, others that end in .pth or are CONFIG.py:CHECKPOINT, for the mean of '
+        'their probabilities, and images: files, folders, patterns, or .txt files with a path a '
+        'line',
+    )
+    add_mean_arguments(parser)
+    add_temperature_argument(parser)
+    parser.add_argument(
+        '--disagreement',
+        action='store_true',
+        help='tell of each image, and in the arrays, how far the predictions of the mean disagree',
     )
     parser.add_argument('--out', required=True, metavar='DIR', help='folder for what is predicted')
     parser.add_argument(
@@ -31,7 +51,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--validation',
         metavar='WORK_DIR',
-        help='of a test with labels of this checkpoint: expected accuracies, and what --risk needs',
+        help='of a test with labels of the same model or mean: expected accuracies, and what '
+        '--risk needs',
     )
     parser.add_argument(
         '--risk',
@@ -59,12 +80,15 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         metavar='KEY=VALUE',
         help='replace config values',
     )
-    return parser, parser.parse_args()
+    return parser, parser.parse_intermixed_args()
 
 
 def main() -> None:
     parser, args = parse_args()
     options = dict(vars(args))
+    options['checkpoint'], options['images'] = tell_checkpoints_from_images(
+        args.config, options.pop('checkpoints_and_images')
+    )
     for name in ('arrays', 'pictures'):
         options[name] = not options.pop(f'no_{name}')
     try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmcalib.runs.image_predictor import ImagePredictor, UnreadableImage
+from mmcalib.runs.mean_identity import file_digest
 from mmcalib.runs.predict_images import (
     PredictionOptions,
     image_prediction,
@@ -24,6 +25,7 @@ from mmcalib.runs.prediction_files import (
     PredictionFolder,
 )
 from mmcalib.runs.prediction_scores import FolderScores, Scorer
+from mmcalib.runs.results_of_mean import TOGETHER
 from mmcalib.runs.training_fingerprint import comparable
 
 MOST_NAMED = 20
@@ -53,8 +55,8 @@ class FolderReport:
 
 def predict_to_folder(
     config: str,
-    checkpoint: str,
-    images: list[str],
+    checkpoint: str | Sequence[str],
+    images: Sequence[str | Path],
     out: str,
     *,
     arrays: bool = True,
@@ -74,10 +76,9 @@ def predict_to_folder(
         OSError: If a file that is named is not there, or nothing can be written.
         ValueError: For what does not fit together; if no file can be read.
     """
-    predictor, scorer, files = prepare_prediction(
-        config, checkpoint, images, PredictionOptions(**options)
-    )
-    settings = settings_of(predictor, scorer, checkpoint)
+    asked = PredictionOptions(**options)
+    predictor, scorer, files = prepare_prediction(config, checkpoint, images, asked)
+    settings = settings_of(predictor, scorer, asked)
     folder = PredictionFolder(out, settings, arrays=arrays, pictures=pictures, overwrite=overwrite)
     left, before, stopped = folder.left(files), len(folder.rows), ''
     unreadable: list[UnreadableImage] = []
@@ -122,16 +123,22 @@ def predict_to_folder(
     return report
 
 
-def settings_of(predictor: ImagePredictor, scorer: Scorer, checkpoint: str) -> dict:
+def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOptions) -> dict:
     """Return what predictions depend on, for a folder that is to hold those of one kind."""
-    validation = scorer.validation
+    validation, averaged = scorer.validation, predictor.averaged
     return {
-        'checkpoint': hashlib.sha256(Path(checkpoint).read_bytes()).hexdigest()
-        if '://' not in checkpoint
-        else checkpoint,
+        'checkpoint': TOGETHER.join(map(file_digest, predictor.checkpoints)),
+        'mean': averaged
+        and {
+            'views': averaged['transforms'],
+            'mc_dropout': averaged['mc_dropout'],
+            'dropout_seed': options.dropout_seed,
+            'temperature': averaged['temperature'],
+            'disagreement': options.disagreement,
+        },
         'pipeline': comparable(predictor.steps),
         'threshold': scorer.threshold,
-        'validation': validation and hashlib.sha256(validation.file.read_bytes()).hexdigest(),
+        'validation': validation and file_digest(str(validation.file)),
         'probability': validation and validation.accuracy.coverage,
     }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from mmcalib.metrics.disagreement_metric import MEASURES
 from mmcalib.runs.image_predictor import UnreadableImage
 from mmcalib.runs.predict_images import ImagePrediction
 from mmcalib.runs.prediction_scores import FolderScores, ImageScores, Mask
@@ -93,6 +94,7 @@ class PredictionFolder:
             arrays = {
                 'predicted': _narrow(prediction.predicted),
                 'confidence': prediction.confidence,
+                **prediction.disagreement,
             }
             if prediction.probabilities is not None:
                 arrays['probabilities'] = prediction.probabilities
@@ -228,7 +230,10 @@ def _flat(row: Mapping) -> dict:
     low, high = row['accuracy_interval']
     found = {key: row[key] for key in ('image', 'label', 'name', 'confidence', 'kept')}
     found |= {'expected_accuracy': row['expected_accuracy'], 'accuracy_low': low}
-    return found | {'accuracy_high': high, 'note': row['note'], 'files': row['files']}
+    found['accuracy_high'] = high
+    # Of a mean, in all rows if in one.
+    found |= {key: row[key] for key in MEASURES if row.get(key) is not None}
+    return found | {'note': row['note'], 'files': row['files']}
 
 
 def _write_table(file, rows: Sequence[Mapping]) -> None:

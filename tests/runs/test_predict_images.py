@@ -12,14 +12,21 @@ import numpy as np
 import pytest
 import torch
 from commands import call_here
-from file_models import CLASSIFIER, SEGMENTOR, write_model
+from file_models import (
+    CLASSIFIER,
+    SEGMENTOR,
+    normalised,
+    resized,
+    write_model,
+    write_photos,
+    write_validation,
+)
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.image_cells import count_in_cells
 from mmcalib.metrics.risk_threshold import threshold_at_risk
 from mmcalib.runs import prediction_files
 from mmcalib.runs.image_predictor import ImagePredictor
@@ -30,12 +37,7 @@ SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
 
 @pytest.fixture(scope='module')
 def photos(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('photos')
-    rng = np.random.default_rng(0)
-    for number, size in enumerate(SIZES):
-        pixels = rng.integers(0, 256, (*(extent // 2 for extent in size), 3), dtype=np.uint8)
-        cv2.imwrite(str(folder / f'{number}.png'), cv2.resize(pixels, size[::-1]))
-    return folder
+    return write_photos(tmp_path_factory.mktemp('photos'), SIZES)
 
 
 @pytest.fixture
@@ -46,18 +48,6 @@ def segmenting(tmp_path):
 @pytest.fixture
 def classifying(tmp_path):
     return write_model(tmp_path, CLASSIFIER, classifier(CLASSIFIER['model']['head']))
-
-
-def normalised(path, size=None):
-    image = cv2.imread(str(path))
-    if size is not None:
-        image = cv2.resize(image, size)
-    return torch.from_numpy((image[..., ::-1].astype(np.float32) - 120) / 60).permute(2, 0, 1)[None]
-
-
-def resized(height, width):
-    factor = min(20 / max(height, width), 16 / min(height, width))
-    return int(width * factor + 0.5), int(height * factor + 0.5)
 
 
 def test_a_segmentors_maps_are_the_softmax_of_its_logits(photos, segmenting):
@@ -248,28 +238,9 @@ def test_predictions_of_other_settings_do_not_mix(photos, segmenting, tmp_path):
     assert len({row['files'] for row in rows}) == len(rows) == 6
 
 
-def validation(folder, checkpoint, found, *, images=300, **changes):
-    """Leave what a test would, of predictions that are right as often as they say, less a bit."""
-    generator = torch.Generator().manual_seed(0)
-    cells = []
-    for number in range(images):
-        conf = torch.from_numpy(np.atleast_1d(found[number % len(found)].confidence)).flatten()
-        correct = torch.rand(conf.shape, generator=generator) < 0.95 * conf
-        cells.append(count_in_cells(conf, correct))
-    cells = torch.stack(cells)
-    statistics = CalibrationStatistics(
-        {}, 'pooled', 'mmcalib', 15, torch.zeros(3, 1), image_cells=cells
-    )
-    folder.mkdir(exist_ok=True)
-    statistics.save(folder / 'calibration_val.npz')
-    results = {'checkpoint': checkpoint, 'seed': 1, 'training': {'epoch': 3}, **changes}
-    (folder / 'results_val.json').write_text(json.dumps(results))
-    return cells
-
-
 def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos)
-    cells = validation(tmp_path / 'val', segmenting[1], found.images)
+    cells = write_validation(tmp_path / 'val', segmenting[1], found.images)
     accuracy, bound = ExpectedAccuracy(cells), threshold_at_risk(cells, 0.5)
     with_it = mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.5)
     assert with_it.scores.bound == bound and with_it.scores.threshold == bound.threshold
@@ -296,7 +267,7 @@ def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
 
 def test_a_classifiers_image_has_no_interval(photos, classifying, tmp_path):
     found = mmcalib.predict(*classifying, photos)
-    validation(tmp_path / 'val', classifying[1], found.images)
+    write_validation(tmp_path / 'val', classifying[1], found.images)
     with_it = mmcalib.predict(*classifying, photos, validation=tmp_path / 'val')
     assert all(0 < image.scores.expected_accuracy < 1 for image in with_it.images)
     assert all(math.isnan(image.scores.accuracy_interval[0]) for image in with_it.images)
@@ -316,10 +287,10 @@ def test_a_validation_of_another_model_is_refused(photos, segmenting, tmp_path):
         (dict(evaluation={'pipeline': pipeline}), 'measured by another test pipeline'),
     ):
         arguments = {'checkpoint': segmenting[1], **changes}
-        validation(tmp_path / 'val', found=found, images=3, **arguments)
+        write_validation(tmp_path / 'val', found=found, images=3, **arguments)
         with pytest.raises(ValueError, match=text):
             mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
-    validation(tmp_path / 'val', other, found, images=3)  # moved, and the same by all it says
+    write_validation(tmp_path / 'val', other, found, images=3)  # moved, and the same by all it says
     mmcalib.predict(*segmenting, photos / '0.png', validation=tmp_path / 'val')
     with pytest.raises(ValueError, match=r'3 images of .* prove for no threshold that at most 5 %'):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.05)
