@@ -4,21 +4,28 @@ tools/predict.py CONFIG CHECKPOINT photos/ more/*.jpg list.txt --out DIR
 tools/predict.py CONFIG CHECKPOINT photos/ --out DIR --validation WORK_DIR --risk 0.05
 tools/predict.py CONFIG A.pth B.pth photos/ --out DIR
 
-The same command again goes on where it stopped.
+The same command again goes on where it stopped. On several GPUs or processes:
+
+tools/torchrun.py --nproc_per_node=GPUS tools/predict.py … --launcher pytorch
 """
 
 import argparse
+import os
 import sys
 
+from mmcalib.distributed import join_processes
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.runs.command_line import (
     ConfigOptions,
     ToolParser,
+    add_launcher_arguments,
     add_mean_arguments,
     add_temperature_argument,
     tell_checkpoints_from_images,
 )
 from mmcalib.runs.predict_to_folder import predict_to_folder, report_in_words
+
+INCOMPLETE = 3  # the exit status where not all images have been predicted
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
@@ -80,6 +87,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         metavar='KEY=VALUE',
         help='replace config values',
     )
+    add_launcher_arguments(parser)
     return parser, parser.parse_intermixed_args()
 
 
@@ -91,14 +99,18 @@ def main() -> None:
     )
     for name in ('arrays', 'pictures'):
         options[name] = not options.pop(f'no_{name}')
+    os.environ.setdefault('LOCAL_RANK', str(options.pop('local_rank')))
     try:
+        join_processes(options.pop('launcher'))
         report = predict_to_folder(**options)
     except (CheckpointError, ImportError, OSError, TypeError, ValueError) as error:
         parser.refuse(str(error))
+    if report is None:  # of several processes, the first one reports
+        return
     print(report_in_words(report, args.out))
     if report.stopped:
-        sys.exit(report.stopped)
-    sys.exit(1 if report.unreadable else 0)
+        print(report.stopped, file=sys.stderr)
+    sys.exit(INCOMPLETE if report.stopped or report.unreadable else 0)
 
 
 if __name__ == '__main__':

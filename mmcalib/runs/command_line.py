@@ -66,6 +66,11 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
         metavar='KEY=VALUE',
         help='replace config values, such as randomness.seed=1 or key="[a,b]"',
     )
+    add_launcher_arguments(parser)
+
+
+def add_launcher_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of everything that runs on several processes."""
     parser.add_argument(
         '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='of the job'
     )

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mmengine.dist import all_gather_object, barrier, get_dist_info
+
 from mmcalib.runs.image_predictor import ImagePredictor, UnreadableImage
 from mmcalib.runs.mean_identity import file_digest
 from mmcalib.runs.predict_images import (
@@ -19,11 +21,11 @@ from mmcalib.runs.prediction_files import (
     ARRAYS,
     MASKS,
     PICTURES,
-    ROWS,
     SUMMARY,
     TABLE,
     PredictionFolder,
 )
+from mmcalib.runs.prediction_rows import ROWS
 from mmcalib.runs.prediction_scores import FolderScores, Scorer
 from mmcalib.runs.results_of_mean import TOGETHER
 from mmcalib.runs.training_fingerprint import comparable
@@ -63,8 +65,10 @@ def predict_to_folder(
     pictures: bool = True,
     overwrite: bool = False,
     **options,
-) -> FolderReport:
+) -> FolderReport | None:
     """Predict image files into a folder, going on where an earlier call has stopped.
+
+    Of several processes each takes some of the files, and the first one gets the report.
 
     Args:
         config, checkpoint, images: As of :func:`~mmcalib.runs.predict_images.predict`.
@@ -79,25 +83,27 @@ def predict_to_folder(
     asked = PredictionOptions(**options)
     predictor, scorer, files = prepare_prediction(config, checkpoint, images, asked)
     settings = settings_of(predictor, scorer, asked)
-    folder = PredictionFolder(out, settings, arrays=arrays, pictures=pictures, overwrite=overwrite)
-    left, before, stopped = folder.left(files), len(folder.rows), ''
-    unreadable: list[UnreadableImage] = []
-    try:
-        for item in predicted(predictor, left, show_progress=True):
-            if isinstance(item, UnreadableImage):
-                unreadable.append(item)
-                continue
-            prediction = image_prediction(item, scorer.image(item), pixels=True)
-            folder.write(
-                prediction,
-                threshold=scorer.threshold,
-                classes=predictor.classes,
-                palette=predictor.palette,
+    rank, processes = get_dist_info()
+    for first in (True, False):  # takes up what the others then read
+        if (rank == 0) == first:
+            folder = PredictionFolder(
+                out,
+                files,
+                settings,
+                arrays=arrays,
+                pictures=pictures,
+                overwrite=overwrite,
+                rank=rank,
+                processes=processes,
             )
-    except OSError as error:
-        stopped = f'{error.strerror or error}: nothing more can be written to {out}.'
-    except KeyboardInterrupt:
-        stopped = 'Stopped.'
+        barrier()
+    before = len(folder.rows)
+    unreadable, stopped = _predict_own(folder, predictor, scorer, show_progress=rank == 0)
+    if processes > 1:
+        ends = all_gather_object((unreadable, stopped))
+        if rank:
+            return None
+        unreadable, stopped = _join(folder, files, ends)
     if not folder.rows and unreadable and not stopped:
         first = unreadable[0]
         raise ValueError(
@@ -115,12 +121,55 @@ def predict_to_folder(
     except OSError as error:
         stopped = stopped or f'{error.strerror or error}: {TABLE} cannot be written.'
     if stopped:
-        missing = len(left) - (len(rows) - before) - len(unreadable)
+        missing = len(folder.left) - (len(rows) - before) - len(unreadable)
         report.stopped = (
             f'{stopped} {len(rows):,} images are finished, {missing:,} are not: the same command '
             'goes on.'
         )
     return report
+
+
+def _predict_own(
+    folder: PredictionFolder, predictor: ImagePredictor, scorer: Scorer, *, show_progress: bool
+) -> tuple[list[UnreadableImage], str]:
+    """Predict the images of this process; return those without a prediction, and why it stopped."""
+    unreadable: list[UnreadableImage] = []
+    try:
+        for item in predicted(predictor, folder.own, show_progress=show_progress):
+            if isinstance(item, UnreadableImage):
+                unreadable.append(item)
+                continue
+            prediction = image_prediction(item, scorer.image(item), pixels=True)
+            folder.write(
+                prediction,
+                threshold=scorer.threshold,
+                classes=predictor.classes,
+                palette=predictor.palette,
+            )
+    except OSError as error:
+        reason = error.strerror or error
+        return unreadable, f'{reason}: nothing more can be written to {folder.folder}.'
+    except KeyboardInterrupt:
+        return unreadable, 'Stopped.'
+    return unreadable, ''
+
+
+def _join(
+    folder: PredictionFolder,
+    files: Sequence[Path],
+    ends: Sequence[tuple[list[UnreadableImage], str]],
+) -> tuple[list[UnreadableImage], str]:
+    """Join the lines of all processes; return how these ended, as of one."""
+    places = {image: number for number, image in enumerate(files)}
+    unreadable = sorted(
+        (item for some, _ in ends for item in some), key=lambda item: places[item.image]
+    )
+    stopped = next((text for _, text in ends if text), '')
+    try:
+        folder.join()
+    except OSError as error:
+        stopped = stopped or f'{error.strerror or error}: {ROWS} cannot be written.'
+    return unreadable, stopped
 
 
 def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOptions) -> dict:

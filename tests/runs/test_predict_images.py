@@ -4,8 +4,6 @@ import csv
 import errno
 import json
 import math
-import resource
-import signal
 
 import cv2
 import numpy as np
@@ -21,6 +19,7 @@ from file_models import (
     write_photos,
     write_validation,
 )
+from forked import call_forked
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
@@ -207,22 +206,6 @@ def test_what_a_full_disk_leaves_is_taken_up_again(photos, classifying, tmp_path
     assert (again.before, str(again.scores)) == (5, str(report.scores))  # with NaN
 
 
-def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path):
-    folder = prediction_files.PredictionFolder(tmp_path / 'out', {})
-    folder._append({'a': 1})
-    before = (tmp_path / 'out/predictions.jsonl').read_bytes()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 3, limits[1]))
-    try:
-        with pytest.raises(OSError, match='too large'):
-            folder._append({'b': 'a long line'})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
-    assert (tmp_path / 'out/predictions.jsonl').read_bytes() == before
-
-
 def test_predictions_of_other_settings_do_not_mix(photos, segmenting, tmp_path):
     out = tmp_path / 'out'
     predict_to_folder(*segmenting, [photos / '0.png'], out, pictures=False)
@@ -344,14 +327,14 @@ def test_a_head_that_is_no_softmax_is_refused(photos, tmp_path):
         mmcalib.predict(*config, photos)
 
 
-def test_the_tool_ends_with_1_where_files_were_left_out(
+def test_the_tool_ends_with_3_where_files_were_left_out(
     photos, segmenting, tmp_path, monkeypatch, capsys
 ):
     files = with_broken_files(photos, tmp_path)
     out = tmp_path / 'out'
     with pytest.raises(SystemExit) as ended:
         call_here('predict.py', *segmenting, *files, '--out', out, monkeypatch=monkeypatch)
-    assert ended.value.code == 1
+    assert ended.value.code == 3
     said = capsys.readouterr().out
     assert '2 files without a prediction:' in said and f'{tmp_path / "text.png"}: it is no' in said
     summary = json.loads((out / 'summary.json').read_text())
@@ -363,6 +346,44 @@ def test_the_tool_ends_with_1_where_files_were_left_out(
         call_here('predict.py', *segmenting, *only, monkeypatch=monkeypatch)
     assert ended.value.code == 2
     assert 'none of the 1 files can be read; ' in capsys.readouterr().err
+
+
+def test_two_processes_equal_one(photos, tmp_path, free_port):
+    imported = dict(imports=['tiny_models'])  # by processes that are not pytest
+    segmenting = write_model(tmp_path, SEGMENTOR, segmentor(fcn_head()), custom_imports=imported)
+    files = with_broken_files(photos, tmp_path)
+    one = predict_to_folder(*segmenting, files, tmp_path / 'one')
+    arguments = [*segmenting, *files, '--out', tmp_path / 'two']
+    with pytest.raises(AssertionError) as ended:  # with 3, for two files
+        call_forked('predict.py', *arguments, cwd=tmp_path, ranks=2, port=free_port)
+    assert str(ended.value).count('2 files without a prediction:') == 1
+    folders = [tmp_path / name for name in ('one', 'two')]
+    names = [sorted(str(p.relative_to(f)) for f in [f] for p in f.rglob('*')) for f in folders]
+    assert names[0] == names[1] and 'predictions.1.jsonl' not in names[1]
+    rows = [[json.loads(line) for line in (f / 'predictions.jsonl').open()] for f in folders]
+    assert len(rows[1]) == 5
+    for ours, theirs in zip(*rows, strict=True):
+        assert ours['image'] == theirs['image']
+        assert ours['confidence'] == pytest.approx(theirs['confidence'], abs=1e-6)
+    summary = json.loads((folders[1] / 'summary.json').read_text())
+    assert [item['image'] for item in summary['unreadable']] == [
+        str(item.image) for item in one.unreadable
+    ]
+    assert summary['confidence'] == pytest.approx(one.scores.confidence, abs=1e-6)
+
+
+def test_what_several_processes_left_is_taken_up_by_one(photos, classifying, tmp_path):
+    whole, out = tmp_path / 'whole', tmp_path / 'out'
+    predict_to_folder(*classifying, [photos], whole, pictures=False)
+    files = [photos / f'{number}.png' for number in (1, 3)]
+    predict_to_folder(*classifying, files, out, pictures=False)
+    (out / 'predictions.jsonl').rename(out / 'predictions.1.jsonl')
+    report = predict_to_folder(*classifying, [photos], out, pictures=False)
+    assert (report.before, report.scores.num_images) == (2, 5)
+    rows = [[json.loads(line)['image'] for line in (f / 'predictions.jsonl').open()]
+            for f in (whole, out)]  # fmt: skip
+    assert sorted(rows[0]) == sorted(rows[1])
+    assert [path.name for path in out.glob('*.jsonl')] == ['predictions.jsonl']
 
 
 def test_other_names_are_not_there():
