@@ -57,7 +57,7 @@ class PredictionOptions:
     tta_scales: Sequence[float] | None = None
     mc_dropout: int = 0
     dropout_seed: int = 0
-    temperature: str | None = None
+    temperature: str | Path | None = None
     disagreement: bool = False
     one_at_a_time: bool = False
     validation: str | Path | None = None
@@ -204,7 +204,7 @@ def _load(members: Sequence[tuple[str, str]], options: PredictionOptions) -> Con
             scales=options.tta_scales,
             mc_dropout=options.mc_dropout,
             seed=options.dropout_seed,
-            temperature=options.temperature,
+            temperature=options.temperature and str(options.temperature),
             disagreement=options.disagreement,
             one_at_a_time=options.one_at_a_time,
         )
