@@ -5,18 +5,57 @@ from __future__ import annotations
 import logging
 import os
 import re
+from datetime import timedelta
 from functools import cache
 
-from mmengine.dist import get_world_size
+import torch
+from mmengine.dist import get_world_size, init_dist
 from mmengine.logging import MessageHub, print_log
 
 RANKS = ('RANK', 'SLURM_PROCID', 'OMPI_COMM_WORLD_RANK')  # as the launchers set them
+PATIENCE = timedelta(days=7)
 SHARED = re.compile(r'\b(SyncBN|SyncBuffersHook|SameBuffersHook)\b')
 
 
 def is_first_process() -> bool:
     """Return whether this process is the one that writes, before any has found the others."""
     return not any(int(os.environ.get(name) or 0) for name in RANKS)
+
+
+def join_processes(launcher: str) -> None:
+    """Meet the other processes of a launcher, without a Runner; each has a GPU of its own.
+
+    They exchange objects alone, and wait for each other for as long as a week.
+
+    Raises:
+        ValueError: If a launcher other than ``pytorch`` is asked for without a GPU.
+    """
+    if launcher == 'none' or torch.distributed.is_initialized():
+        return
+    if torch.cuda.is_available():
+        init_dist(launcher, backend='gloo', timeout=PATIENCE.total_seconds())
+    else:
+        join_without_gpus(launcher, timeout=PATIENCE)
+
+
+def join_without_gpus(launcher: str, **options) -> None:
+    """Do the same on a machine without GPUs, for which mmengine would call torch.cuda.
+
+    Args:
+        launcher: Of the processes.
+        options: Of ``torch.distributed.init_process_group``.
+
+    Raises:
+        ValueError: If it is another than ``pytorch``.
+    """
+    if launcher != 'pytorch':
+        raise ValueError(
+            f'--launcher {launcher} needs GPUs, and this machine has none: use '
+            'tools/dist_train.sh or tools/dist_test.sh, or --launcher pytorch with '
+            'tools/torchrun.py, which run on the CPU too'
+        )
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group('gloo', **options)
 
 
 def warn_if_models_differ() -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from metrics.samples import image_cells, image_confidences
+from mmengine.registry import MODELS, init_default_scope
 
 from mmcalib.metrics import CalibrationStatistics
+from mmcalib.runs.load_config import load_config
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / 'tools' / 'benchmarks'
 LOSSES = runpy.run_path(str(BENCHMARKS / 'losses.py'))['LOSSES']
@@ -85,3 +87,21 @@ def test_risk_bound_prints_how_often_it_holds(capsys, monkeypatch, tmp_path):
     assert [row[3] for row in rows[:3]] == ['ours', 'Hoeffding-Bentkus', 'no proof']
     assert rows[0][4] == '100.0%' and rows[0][1] == '60'
     assert float(rows[3][2]) > 0 and rows[3][4].endswith('%')
+
+
+def test_means_prints_a_table(capsys, monkeypatch, tmp_path):
+    config = str(BENCHMARKS.parents[1] / 'configs/ce/digit_scenes.py')
+    cfg = load_config(config)
+    init_default_scope(cfg.default_scope)
+    for number in range(2):
+        torch.save(MODELS.build(cfg.model).state_dict(), tmp_path / f'{number}.pth')
+    paths = [str(tmp_path / f'{number}.pth') for number in range(2)]
+    options = ['--images', '1', '--cfg-options', 'model.decode_head.dropout_ratio=0.5']
+    monkeypatch.setattr(sys, 'argv', ['means.py', config, *paths, *options])
+    runpy.run_path(str(BENCHMARKS / 'means.py'), run_name='__main__')
+    rows = [line.split(' | ') for line in capsys.readouterr().out.splitlines()[-4:]]
+    assert [row[0] for row in rows] == [
+        '| one model', '| image and mirror image', '| MC dropout, 10 passes', '| ensemble of 2'
+    ]  # fmt: skip
+    assert all(float(row[1]) > 0 for row in rows)
+    assert float(rows[2][2].rstrip(' |')) > 2

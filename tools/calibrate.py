@@ -155,11 +155,11 @@ def main() -> None:
         scaler = make_scaler(args)
         cfg = prepare(args, options)
         runner = build_runner(cfg, complete_weights=True)
-        checkpoints = [checkpoint for _, checkpoint in args.members]
         if of_mean(args):
-            result = fit_temperature(runner, scaler, checkpoints, args.out, options)
+            result = fit_temperature(runner, scaler, args.out, options)
         else:
-            result = calibrate_checkpoint(runner, scaler, checkpoints[0], args.out, options)
+            checkpoint = args.members[0][1]
+            result = calibrate_checkpoint(runner, scaler, checkpoint, args.out, options)
     except SampleError as error:
         parser.refuse(error.reason)
     except (ImportError, OSError, ValueError) as error:

@@ -2,24 +2,51 @@
 
 tools/predict.py CONFIG CHECKPOINT photos/ more/*.jpg list.txt --out DIR
 tools/predict.py CONFIG CHECKPOINT photos/ --out DIR --validation WORK_DIR --risk 0.05
+tools/predict.py CONFIG A.pth B.pth photos/ --out DIR
 
-The same command again goes on where it stopped.
+The same command again goes on where it stopped. On several GPUs or processes:
+
+tools/torchrun.py --nproc_per_node=GPUS tools/predict.py … --launcher pytorch
 """
 
 import argparse
+import os
 import sys
 
+from mmcalib.distributed import join_processes
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
-from mmcalib.runs.command_line import ConfigOptions, ToolParser
+from mmcalib.runs.command_line import (
+    ConfigOptions,
+    ToolParser,
+    add_launcher_arguments,
+    add_mean_arguments,
+    add_temperature_argument,
+    tell_checkpoints_from_images,
+)
 from mmcalib.runs.predict_to_folder import predict_to_folder, report_in_words
+
+INCOMPLETE = 3  # the exit status where not all images have been predicted
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
-    parser.add_argument('checkpoint', help='checkpoint file')
     parser.add_argument(
-        'images', nargs='+', help='files, folders, patterns, or .txt files with a path a line'
+        'config', help='config file, of mmcalib, mmpretrain or mmseg; or CONFIG.py:CHECKPOINT'
+    )
+    parser.add_argument(
+        'checkpoints_and_images',
+        nargs='+',
+        metavar='CHECKPOINT | IMAGES',
+        help='a checkpoint, others that end in .pth or are CONFIG.py:CHECKPOINT, for the mean of '
+        'their probabilities, and images: files, folders, patterns, or .txt files with a path a '
+        'line',
+    )
+    add_mean_arguments(parser)
+    add_temperature_argument(parser)
+    parser.add_argument(
+        '--disagreement',
+        action='store_true',
+        help='tell of each image, and in the arrays, how far the predictions of the mean disagree',
     )
     parser.add_argument('--out', required=True, metavar='DIR', help='folder for what is predicted')
     parser.add_argument(
@@ -31,7 +58,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--validation',
         metavar='WORK_DIR',
-        help='of a test with labels of this checkpoint: expected accuracies, and what --risk needs',
+        help='of a test with labels of the same model or mean: expected accuracies, and what '
+        '--risk needs',
     )
     parser.add_argument(
         '--risk',
@@ -59,22 +87,30 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         metavar='KEY=VALUE',
         help='replace config values',
     )
-    return parser, parser.parse_args()
+    add_launcher_arguments(parser)
+    return parser, parser.parse_intermixed_args()
 
 
 def main() -> None:
     parser, args = parse_args()
     options = dict(vars(args))
+    options['checkpoint'], options['images'] = tell_checkpoints_from_images(
+        args.config, options.pop('checkpoints_and_images')
+    )
     for name in ('arrays', 'pictures'):
         options[name] = not options.pop(f'no_{name}')
+    os.environ.setdefault('LOCAL_RANK', str(options.pop('local_rank')))
     try:
+        join_processes(options.pop('launcher'))
         report = predict_to_folder(**options)
     except (CheckpointError, ImportError, OSError, TypeError, ValueError) as error:
         parser.refuse(str(error))
+    if report is None:  # of several processes, the first one reports
+        return
     print(report_in_words(report, args.out))
     if report.stopped:
-        sys.exit(report.stopped)
-    sys.exit(1 if report.unreadable else 0)
+        print(report.stopped, file=sys.stderr)
+    sys.exit(INCOMPLETE if report.stopped or report.unreadable else 0)
 
 
 if __name__ == '__main__':

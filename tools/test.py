@@ -19,6 +19,7 @@ from mmcalib.runs.command_line import (
     add_member_arguments,
     add_runner_arguments,
     add_split_argument,
+    add_temperature_argument,
     asks_for_a_mean,
     mean_options,
     parse_member_arguments,
@@ -74,11 +75,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         help='measure and draw the calibration of a config that names no such metric',
     )
     parser.add_argument('--amp', action='store_true', help='test in mixed precision (GPU only)')
-    parser.add_argument(
-        '--temperature',
-        metavar='FILE',
-        help='divide the logarithm of the mean by what tools/calibrate.py has fitted to it',
-    )
+    add_temperature_argument(parser)
     parser.add_argument(
         '--disagreement',
         metavar='DIR',

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +63,18 @@ class DisagreementMetric(BaseMetric):
             path = sample.get('img_path')
             name = str(path or f'sample {sample.get("sample_idx", place)}')
             stem = f'_{Path(path).stem}' if path else ''
-            values = sample.get('disagreement', sample)
-            missing = [key for key in MEASURES if key not in values]
+            arrays = disagreement_in(sample)
+            missing = [key for key in MEASURES if key not in arrays]
             if missing:
                 raise ValueError(
                     f'{name} has no {missing[0]}: it is measured for a MeanProbabilityModel with '
                     'disagreement=True'
                 )
-            arrays = {key: values[key].cpu().numpy().squeeze() for key in MEASURES}
             if self.out_dir is not None and 'disagreement' in sample:
                 self._last = place, Path(self.out_dir, 'maps', f'{place:06d}{stem}.npz')
                 with whole_file(self._last[1]) as path:
                     np.savez_compressed(path, **arrays)
-            means = (float(array.mean(dtype=np.float64)) for array in arrays.values())
+            means = (float(arrays[key].mean(dtype=np.float64)) for key in MEASURES)
             self.results.append((name, *means))
 
     def evaluate(self, size: int) -> dict:
@@ -93,3 +92,10 @@ class DisagreementMetric(BaseMetric):
         columns = np.array([values for _, *values in results], dtype=np.float64).reshape(-1, 2)
         means = columns.mean(axis=0) if len(columns) else [float('nan')] * 2
         return {key: float(mean) for key, mean in zip(MEASURES, means, strict=True)}
+
+
+def disagreement_in(sample: Mapping) -> dict[str, np.ndarray]:
+    """Return what a data sample says of :data:`MEASURES`: maps ``(H, W)``, or numbers."""
+    values = sample.get('disagreement', sample)
+    arrays = {key: values[key].cpu().numpy() for key in MEASURES if key in values}
+    return {key: array.reshape(array.shape[-2:]) for key, array in arrays.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentError, ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from mmengine.config import Config, DictAction
@@ -66,6 +66,11 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
         metavar='KEY=VALUE',
         help='replace config values, such as randomness.seed=1 or key="[a,b]"',
     )
+    add_launcher_arguments(parser)
+
+
+def add_launcher_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of everything that runs on several processes."""
     parser.add_argument(
         '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='of the job'
     )
@@ -73,7 +78,7 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
 
 
 def add_member_arguments(parser: ToolParser) -> None:
-    """Add the checkpoints, and what else the mean of several predictions is made of."""
+    """Add config and checkpoints, and what else the mean of several predictions is made of."""
     parser.add_argument(
         'config',
         help='config file, of mmcalib, mmpretrain or mmseg; or CONFIG.py:CHECKPOINT',
@@ -84,6 +89,11 @@ def add_member_arguments(parser: ToolParser) -> None:
         help='checkpoint file; several, of which one may have a config of its own as '
         'CONFIG.py:CHECKPOINT, for the mean of their probabilities',
     )
+    add_mean_arguments(parser)
+
+
+def add_mean_arguments(parser: ToolParser) -> None:
+    """Add what the mean of several predictions is made of, besides checkpoints."""
     parser.add_argument(
         '--tta',
         action='store_true',
@@ -112,6 +122,15 @@ def add_member_arguments(parser: ToolParser) -> None:
     )
 
 
+def add_temperature_argument(parser: ToolParser) -> None:
+    """Add the temperature of a mean, for what predicts."""
+    parser.add_argument(
+        '--temperature',
+        metavar='FILE',
+        help='divide the logarithm of the mean by what tools/calibrate.py has fitted to it',
+    )
+
+
 def parse_member_arguments(parser: ToolParser) -> Namespace:
     """Return the arguments, with config and checkpoint of each member as ``members``.
 
@@ -123,6 +142,21 @@ def parse_member_arguments(parser: ToolParser) -> Namespace:
     except ValueError as error:
         parser.error(str(error))
     return args
+
+
+def tell_checkpoints_from_images(
+    config: str, arguments: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the checkpoints and the images among what follows a config.
+
+    The first is a checkpoint unless that of the config is named with it, and so are those that end
+    in ``.pth`` or have a config of their own as ``CONFIG.py:CHECKPOINT``.
+    """
+    own = 0 if '.py:' in config else 1
+    checkpoints, images = list(arguments[:own]), []
+    for text in arguments[own:]:
+        (checkpoints if text.endswith('.pth') or '.py:' in text else images).append(text)
+    return checkpoints, images
 
 
 def asks_for_a_mean(args: Namespace) -> bool:

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import cv2
 import numpy as np
 import torch
 from mmengine.config import Config
-from mmengine.dataset import Compose
-from mmengine.model import revert_sync_batchnorm
+from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS
-from mmengine.runner import CheckpointLoader
-from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from mmcalib.hooks.require_complete_weights_hook import load_complete
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.hooks.require_same_classes_hook import classes_of
+from mmcalib.metrics.disagreement_metric import disagreement_in
 from mmcalib.metrics.sample_confidence import UnlabelledPrediction, read_unlabelled
-from mmcalib.runs.checkpoint_choice import check_checkpoint
-from mmcalib.runs.checkpoint_io import load_from_local
+from mmcalib.models.mean_probability_model import MemberError
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.data_preflight import NOT_BUILT, num_classes
 from mmcalib.runs.full_precision import full_precision
 from mmcalib.runs.image_files import look_at
-from mmcalib.runs.loss_config import type_name
+from mmcalib.runs.predicting_model import load_predicting_model
+from mmcalib.runs.results_of_mean import AVERAGED
+from mmcalib.runs.training_fingerprint import comparable
+from mmcalib.runs.unlabelled_steps import unlabelled_steps, without_labels
 
-# What a predicted image has none of, and what brings a prediction to its labels' size.
-OF_LABELS = ('Annotation', 'AtInputSize')
 OUT_OF_MEMORY = ('out of memory', "can't allocate memory")
-LOADER_HINT = (
-    'give it one that starts with LoadImageFromFile, by --cfg-options '
-    'test_dataloader.dataset.pipeline=…'
-)
 
 
 @dataclass(frozen=True)
@@ -45,12 +39,15 @@ class PredictedImage:
         image: The file.
         prediction: Of all its pixels, or of the image.
         pixels: ``(H, W, 3)`` uint8, RGB, as the file was read.
+        disagreement: How far the predictions of a mean disagree, of all its pixels or of the image,
+            by the names of :data:`~mmcalib.metrics.disagreement_metric.MEASURES`; else empty.
         note: What became of the file while it was read, such as of 16-bit pixels; else empty.
     """
 
     image: Path
     prediction: UnlabelledPrediction
     pixels: np.ndarray
+    disagreement: Mapping[str, np.ndarray] = field(default_factory=dict)
     note: str = ''
 
 
@@ -76,50 +73,54 @@ class ImagePredictor:
     """Predicts image files by the test pipeline of a config, without the steps for labels.
 
     Args:
-        cfg: As :func:`~mmcalib.runs.load_config.load_config` read it, of either toolbox.
-        checkpoint: Its file, which must fill the model.
+        cfg: As :func:`~mmcalib.runs.load_config.load_config` read it, of either toolbox, or as
+            :func:`~mmcalib.runs.mean_of_predictions.average_predictions` made it of that.
+        checkpoints: Its file, or that of each member; they must fill the model.
         device: Such as ``'cuda:1'``; a GPU if there is one.
         workers: Processes that read files.
 
     Attributes:
-        classes: K names, as the checkpoint has them; numbers if it names none, or not as many.
+        classes: K names, as the first checkpoint has them; numbers if it names none, or not as
+            many.
         palette: Their RGB colours, None if unknown.
-        meta: The checkpoint's.
+        checkpoints: The files.
+        meta: The first one's.
+        averaged: Of which predictions a mean is, None of a model alone.
         steps: The transforms that images go through.
+        pipeline: The same without the views of a mean, in JSON's types.
 
     Raises:
-        CheckpointError: If the checkpoint is of another model.
-        FileNotFoundError: If it is not there.
-        ValueError: If it is damaged, the model cannot be built, or the pipeline loads no files.
+        CheckpointError: If a checkpoint is of another model.
+        ValueError: If the model cannot be built, or the pipeline loads no files.
     """
 
     def __init__(
-        self, cfg: Config, checkpoint: str, *, device: str | None = None, workers: int = 0
+        self,
+        cfg: Config,
+        checkpoints: Sequence[str],
+        *,
+        device: str | None = None,
+        workers: int = 0,
     ) -> None:
-        check_checkpoint(checkpoint)
         loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
         self.batch_size = loader.get('batch_size') or 1
         self.workers = workers
-        self.steps = image_steps(loader.get('dataset'))
+        self.steps = unlabelled_steps(loader.get('dataset'))
+        self.averaged = cfg.get(AVERAGED)
+        self.pipeline = comparable(
+            without_labels(self.averaged['pipeline'][0]) if self.averaged else self.steps
+        )
         self.device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
-        with quiet_imports(), MODELS.switch_scope_and_registry(cfg.get('default_scope')) as models:
+        with quiet_imports(), MODELS.switch_scope_and_registry(cfg.get('default_scope')):
             try:
                 self._read, self._transform = Compose(self.steps[:1]), Compose(self.steps[1:])
-                preprocessor = cfg.get('data_preprocessor')
-                model = dict(cfg.model)
-                if preprocessor is not None:
-                    model.setdefault('data_preprocessor', preprocessor)
-                self.model: nn.Module = models.build(model)
+                model, metas = load_predicting_model(cfg, checkpoints)
+            except CheckpointError:
+                raise
             except NOT_BUILT as error:
                 raise ValueError(f'the model or its pipeline cannot be built: {error}') from error
-        content = (
-            CheckpointLoader.load_checkpoint(checkpoint, map_location='cpu')
-            if '://' in checkpoint
-            else load_from_local(checkpoint, map_location='cpu')
-        )
-        load_complete(self.model, content)
-        self.model = revert_sync_batchnorm(self.model).to(self.device).eval()
-        self.meta = content.get('meta') or {}
+        self.model = model.to(self.device)
+        self.checkpoints, self.meta = list(checkpoints), metas[0]
         dataset = self.meta.get('dataset_meta') or {}
         self.classes, self.palette = classes_of(dataset), dataset.get('palette')
         count = num_classes(self.model)
@@ -172,7 +173,9 @@ class ImagePredictor:
         return self.model.test_step(data)
 
     def _predict(self, batch: list[LoadedImage]) -> Iterator[PredictedImage | UnreadableImage]:
-        data = {key: [item.data[key] for item in batch] for key in ('inputs', 'data_samples')}
+        data = pseudo_collate(
+            [{key: item.data[key] for key in ('inputs', 'data_samples')} for item in batch]
+        )
         try:
             with torch.no_grad(), full_precision():
                 samples = [sample.to_dict() for sample in self.test_step(data)]
@@ -184,8 +187,15 @@ class ImagePredictor:
                 size = f'{width} x {height} pixels do not fit into memory'
                 yield UnreadableImage(batch[0].image, f'{size} ({self.device})')
                 return
-            for item in batch:
-                yield from self._predict([item])
+            yield from self._one_at_a_time(batch)
+            return
+        except MemberError as error:
+            if len(batch) > 1:
+                yield from self._one_at_a_time(batch)
+                return
+            if not self._any:
+                raise
+            yield UnreadableImage(batch[0].image, str(error))
             return
         for item, sample in zip(batch, samples, strict=True):
             try:
@@ -196,33 +206,14 @@ class ImagePredictor:
                 yield UnreadableImage(item.image, str(error))
                 continue
             self._any = True
-            yield PredictedImage(item.image, found, item.pixels, item.note)
+            disagreement = disagreement_in(sample)
+            yield PredictedImage(item.image, found, item.pixels, disagreement, item.note)
 
-
-def image_steps(dataset: object) -> list[Mapping]:
-    """Return the transforms of a dataset's config that an image without labels goes through.
-
-    Raises:
-        ValueError: If the first does not load an image file.
-    """
-    while isinstance(dataset, Mapping) and 'pipeline' not in dataset:
-        inner = dataset.get('dataset') or dataset.get('datasets')
-        dataset = inner[0] if isinstance(inner, (list, tuple)) and inner else inner
-    pipeline = without_labels(dataset['pipeline']) if isinstance(dataset, Mapping) else []
-    first = type_name(pipeline[0]['type']) if pipeline else 'nothing'
-    if not first.startswith('Load') or not first.endswith('FromFile'):
-        raise ValueError(
-            f"the config's test pipeline starts with {first}, and so predicts no image files but "
-            f'only what its data set makes itself: {LOADER_HINT}'
-        )
-    return pipeline
-
-
-def without_labels(pipeline: Sequence[Mapping]) -> list[Mapping]:
-    """Return the transforms of a test pipeline that have nothing to do with labels."""
-    return [
-        step for step in pipeline if not any(word in type_name(step['type']) for word in OF_LABELS)
-    ]
+    def _one_at_a_time(
+        self, batch: list[LoadedImage]
+    ) -> Iterator[PredictedImage | UnreadableImage]:
+        for item in batch:
+            yield from self._predict([item])
 
 
 def as_rgb(image: np.ndarray) -> np.ndarray:
@@ -254,4 +245,6 @@ def _unchanged(item: object) -> object:
 
 
 def _size(item: LoadedImage) -> tuple[int, ...]:
-    return tuple(item.data['inputs'].shape)
+    inputs = item.data['inputs']
+    views = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+    return tuple(extent for view in views for extent in view.shape)

@@ -12,8 +12,10 @@ from torch import nn
 
 from mmcalib.argument_checks import check_integer
 from mmcalib.models import MeanProbabilityModel
+from mmcalib.models.mean_probability_model import read_temperature
 from mmcalib.runs.checkpoint_io import read_meta
 from mmcalib.runs.loss_config import type_name
+from mmcalib.runs.mean_identity import mean_identity
 from mmcalib.runs.parse_config_text import parse_config
 from mmcalib.runs.preflight import as_list
 from mmcalib.runs.results_of_mean import AVERAGED
@@ -122,14 +124,17 @@ def average_predictions(
         for split in splits:
             add_views(cfg, split, scales)
     transforms = views_of(cfg, splits[-1])
-    averaged |= dict(transforms=transforms, views=prod(map(len, transforms)), calibration=None)
+    averaged |= dict(transforms=transforms, views=prod(map(len, transforms)))
+    averaged |= dict(mean_of=mean_identity(checkpoints, averaged), temperature=None)
+    averaged['calibration'] = None
     if disagreement and averaged['members'] * averaged['views'] * max(mc_dropout, 1) == 1:
         raise ValueError(
             '--disagreement: one prediction disagrees with none; name more checkpoints, --tta or '
             '--mc-dropout N'
         )
     if temperature is not None:
-        averaged['calibration'] = find_temperature(temperature, checkpoints, averaged)
+        averaged['calibration'] = find_temperature(temperature, averaged['mean_of'])
+        averaged['temperature'] = read_temperature(temperature)
     cfg[AVERAGED] = averaged
     cfg.model = ConfigDict(
         type='MeanProbabilityModel',

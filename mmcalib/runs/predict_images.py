@@ -2,19 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from mmengine.config import Config
 
 from mmcalib.argument_checks import check_integer
+from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.image_files import find_image_files
 from mmcalib.runs.image_predictor import ImagePredictor, PredictedImage, UnreadableImage
 from mmcalib.runs.load_config import load_config
+from mmcalib.runs.mean_of_predictions import (
+    average_predictions,
+    load_member_configs,
+    split_members,
+)
 from mmcalib.runs.model_logits import progress
 from mmcalib.runs.prediction_scores import FolderScores, ImageScores, Scorer
+from mmcalib.runs.unlabelled_steps import unlabelled_steps
 from mmcalib.runs.validation_evidence import read_validation
+
+
+@dataclass(frozen=True)
+class PredictionOptions:
+    """How images are predicted, and what is said of their predictions.
+
+    Attributes:
+        tta: Whether to predict the mean over views of each image, see
+            :func:`~mmcalib.runs.test_time_views.add_views`.
+        tta_scales: Mirror images at these scales, in place of the config's own views.
+        mc_dropout: Over how many passes with random dropout to predict the mean; 0 for none.
+        dropout_seed: Of the dropout.
+        temperature: The file that a calibration of this mean left.
+        disagreement: Whether to tell how far the predictions of the mean disagree.
+        one_at_a_time: Whether members wait in the memory of the CPU for their turn.
+        validation: The work dir of a test with labels of the same model or mean, for expected
+            accuracies.
+        risk: What share of what the threshold keeps may be wrong, which sets the threshold; needs a
+            validation.
+        probability: Of the bound on the risk, and of the intervals.
+        threshold: Of the share that is kept, 0.9 if neither this nor a risk is given.
+        device: A GPU if there is one.
+        workers: Processes that read files.
+        cfg_options: Dotted keys and the values that replace those of the config.
+
+    Raises:
+        TypeError: If `workers` is no integer.
+        ValueError: For a risk without a validation, or a negative number of workers.
+    """
+
+    tta: bool = False
+    tta_scales: Sequence[float] | None = None
+    mc_dropout: int = 0
+    dropout_seed: int = 0
+    temperature: str | Path | None = None
+    disagreement: bool = False
+    one_at_a_time: bool = False
+    validation: str | Path | None = None
+    risk: float | None = None
+    probability: float = 0.95
+    threshold: float | None = None
+    device: str | None = None
+    workers: int = 0
+    cfg_options: dict | None = None
+
+    def __post_init__(self) -> None:
+        if self.risk is not None and self.validation is None:
+            raise ValueError(
+                'a risk needs the work dir of a validation, whose labels it is proven by'
+            )
+        check_integer('workers', self.workers, least=0)
+
+    @property
+    def of_mean(self) -> bool:
+        """Whether they ask for a mean, even of one checkpoint."""
+        views = self.tta or self.tta_scales is not None
+        return bool(views or self.mc_dropout or self.temperature or self.disagreement)
 
 
 @dataclass(frozen=True)
@@ -26,6 +91,8 @@ class ImagePrediction:
         predicted: ``(H, W)`` classes of the pixels; of a classifier, one.
         confidence: Their probabilities, float32, of the same shape.
         probabilities: ``(K,)`` of all classes of a classifier, None of a segmentor.
+        disagreement: Of the predictions of a mean, see
+            :class:`~mmcalib.runs.image_predictor.PredictedImage`.
         pixels: ``(H, W, 3)`` uint8, RGB, as the file was read; None if not asked for.
     """
 
@@ -33,6 +100,7 @@ class ImagePrediction:
     predicted: np.ndarray
     confidence: np.ndarray
     probabilities: np.ndarray | None = None
+    disagreement: Mapping[str, np.ndarray] = field(default_factory=dict)
     pixels: np.ndarray | None = None
 
 
@@ -55,17 +123,11 @@ class Predictions:
 
 def predict(
     config: str,
-    checkpoint: str,
+    checkpoint: str | Sequence[str],
     images: str | Path | Sequence[str | Path],
     *,
-    validation: str | Path | None = None,
-    risk: float | None = None,
-    probability: float = 0.95,
-    threshold: float | None = None,
-    device: str | None = None,
-    workers: int = 0,
-    cfg_options: dict | None = None,
     show_progress: bool = False,
+    **options,
 ) -> Predictions:
     """Predict image files with their confidences, and what to expect of them.
 
@@ -73,35 +135,21 @@ def predict(
 
     Args:
         config: Config file, of mmcalib, mmpretrain or mmseg.
-        checkpoint: Its checkpoint.
+        checkpoint: Its checkpoint; or several, of which some may have a config of their own as
+            ``CONFIG.py:CHECKPOINT``, for the mean of their probabilities.
         images: Files, folders, patterns or lists, as
             :func:`~mmcalib.runs.image_files.find_image_files` takes them.
-        validation: The work dir of a test with labels of the same checkpoint, for expected
-            accuracies.
-        risk: What share of what the threshold keeps may be wrong, which sets the threshold; needs a
-            validation.
-        probability: Of the bound on the risk, and of the intervals.
-        threshold: Of the share that is kept, 0.9 if neither this nor a risk is given.
-        device: A GPU if there is one.
-        workers: Processes that read files.
-        cfg_options: Dotted keys and the values that replace those of the config.
         show_progress: Whether to show a bar on stderr.
+        options: The attributes of :class:`PredictionOptions`.
 
     Raises:
         FileNotFoundError: If the config, the checkpoint, an image or a validation is not there.
+        TypeError: For an option that there is not.
         ValueError: For what does not fit together.
     """
+    images = [images] if isinstance(images, (str, Path)) else images
     predictor, scorer, files = prepare_prediction(
-        config,
-        checkpoint,
-        [images] if isinstance(images, (str, Path)) else images,
-        validation=validation,
-        risk=risk,
-        probability=probability,
-        threshold=threshold,
-        device=device,
-        workers=workers,
-        cfg_options=cfg_options,
+        config, checkpoint, images, PredictionOptions(**options)
     )
     found, unreadable = [], []
     for item in predicted(predictor, files, show_progress=show_progress):
@@ -115,35 +163,52 @@ def predict(
 
 def prepare_prediction(
     config: str,
-    checkpoint: str,
+    checkpoint: str | Sequence[str],
     images: Sequence[str | Path],
-    *,
-    validation: str | Path | None = None,
-    risk: float | None = None,
-    probability: float = 0.95,
-    threshold: float | None = None,
-    device: str | None = None,
-    workers: int = 0,
-    cfg_options: dict | None = None,
+    options: PredictionOptions,
 ) -> tuple[ImagePredictor, Scorer, list[Path]]:
     """Return model, scorer and files, or raise the errors of :func:`predict`, before the first."""
-    if risk is not None and validation is None:
-        raise ValueError('a risk needs the work dir of a validation, whose labels it is proven by')
-    check_integer('workers', workers, least=0)
     files = find_image_files(images)
-    cfg = load_config(config, cfg_options)
-    predictor = ImagePredictor(cfg, checkpoint, device=device, workers=workers)
+    members = split_members(config, [checkpoint] if isinstance(checkpoint, str) else checkpoint)
+    for _, path in members:
+        check_checkpoint(path)
+    cfg = _load(members, options)
+    predictor = ImagePredictor(
+        cfg, [path for _, path in members], device=options.device, workers=options.workers
+    )
     evidence = None
-    if validation is not None:
+    if options.validation is not None:
         evidence = read_validation(
-            validation,
-            checkpoint,
-            predictor.meta,
-            predictor.steps,
-            risk=risk,
-            probability=probability,
+            options.validation, predictor, risk=options.risk, probability=options.probability
         )
-    return predictor, Scorer(predictor.classes, threshold=threshold, validation=evidence), files
+    scorer = Scorer(predictor.classes, threshold=options.threshold, validation=evidence)
+    return predictor, scorer, files
+
+
+def _load(members: Sequence[tuple[str, str]], options: PredictionOptions) -> Config:
+    """Return the config of a model, or of a mean."""
+
+    def load(path: str) -> Config:
+        return load_config(path, options.cfg_options)
+
+    cfg = load(members[0][0])
+    if len(members) > 1 or options.of_mean:
+        split = 'test' if cfg.get('test_dataloader') else 'val'
+        unlabelled_steps((cfg.get(f'{split}_dataloader') or {}).get('dataset'))
+        average_predictions(
+            cfg,
+            [path for _, path in members],
+            member_configs=load_member_configs(cfg, members, load),
+            splits=[split],
+            tta=options.tta or options.tta_scales is not None,
+            scales=options.tta_scales,
+            mc_dropout=options.mc_dropout,
+            seed=options.dropout_seed,
+            temperature=options.temperature and str(options.temperature),
+            disagreement=options.disagreement,
+            one_at_a_time=options.one_at_a_time,
+        )
+    return cfg
 
 
 def predicted(
@@ -164,5 +229,6 @@ def image_prediction(
         predicted=prediction.predicted.numpy(),
         confidence=prediction.conf.numpy(),
         probabilities=None if prediction.probs is None else prediction.probs.numpy(),
+        disagreement=found.disagreement,
         pixels=found.pixels if pixels else None,
     )

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mmengine.dist import all_gather_object, barrier, get_dist_info
+
 from mmcalib.runs.image_predictor import ImagePredictor, UnreadableImage
-from mmcalib.runs.predict_images import image_prediction, predicted, prepare_prediction
+from mmcalib.runs.mean_identity import file_digest
+from mmcalib.runs.predict_images import (
+    PredictionOptions,
+    image_prediction,
+    predicted,
+    prepare_prediction,
+)
 from mmcalib.runs.prediction_files import (
     ARRAYS,
     MASKS,
     PICTURES,
-    ROWS,
     SUMMARY,
     TABLE,
     PredictionFolder,
 )
+from mmcalib.runs.prediction_rows import ROWS
 from mmcalib.runs.prediction_scores import FolderScores, Scorer
+from mmcalib.runs.results_of_mean import TOGETHER
 from mmcalib.runs.training_fingerprint import comparable
 
 MOST_NAMED = 20
@@ -48,48 +57,53 @@ class FolderReport:
 
 def predict_to_folder(
     config: str,
-    checkpoint: str,
-    images: list[str],
+    checkpoint: str | Sequence[str],
+    images: Sequence[str | Path],
     out: str,
     *,
     arrays: bool = True,
     pictures: bool = True,
     overwrite: bool = False,
     **options,
-) -> FolderReport:
+) -> FolderReport | None:
     """Predict image files into a folder, going on where an earlier call has stopped.
+
+    Of several processes each takes some of the files, and the first one gets the report.
 
     Args:
         config, checkpoint, images: As of :func:`~mmcalib.runs.predict_images.predict`.
         out: The folder.
         arrays, pictures, overwrite: As of :class:`~mmcalib.runs.prediction_files.PredictionFolder`.
-        options: The others of :func:`~mmcalib.runs.predict_images.predict`.
+        options: The attributes of :class:`~mmcalib.runs.predict_images.PredictionOptions`.
 
     Raises:
         OSError: If a file that is named is not there, or nothing can be written.
         ValueError: For what does not fit together; if no file can be read.
     """
-    predictor, scorer, files = prepare_prediction(config, checkpoint, images, **options)
-    settings = settings_of(predictor, scorer, checkpoint)
-    folder = PredictionFolder(out, settings, arrays=arrays, pictures=pictures, overwrite=overwrite)
-    left, before, stopped = folder.left(files), len(folder.rows), ''
-    unreadable: list[UnreadableImage] = []
-    try:
-        for item in predicted(predictor, left, show_progress=True):
-            if isinstance(item, UnreadableImage):
-                unreadable.append(item)
-                continue
-            prediction = image_prediction(item, scorer.image(item), pixels=True)
-            folder.write(
-                prediction,
-                threshold=scorer.threshold,
-                classes=predictor.classes,
-                palette=predictor.palette,
+    asked = PredictionOptions(**options)
+    predictor, scorer, files = prepare_prediction(config, checkpoint, images, asked)
+    settings = settings_of(predictor, scorer, asked)
+    rank, processes = get_dist_info()
+    for first in (True, False):  # takes up what the others then read
+        if (rank == 0) == first:
+            folder = PredictionFolder(
+                out,
+                files,
+                settings,
+                arrays=arrays,
+                pictures=pictures,
+                overwrite=overwrite,
+                rank=rank,
+                processes=processes,
             )
-    except OSError as error:
-        stopped = f'{error.strerror or error}: nothing more can be written to {out}.'
-    except KeyboardInterrupt:
-        stopped = 'Stopped.'
+        barrier()
+    before = len(folder.rows)
+    unreadable, stopped = _predict_own(folder, predictor, scorer, show_progress=rank == 0)
+    if processes > 1:
+        ends = all_gather_object((unreadable, stopped))
+        if rank:
+            return None
+        unreadable, stopped = _join(folder, files, ends)
     if not folder.rows and unreadable and not stopped:
         first = unreadable[0]
         raise ValueError(
@@ -107,7 +121,7 @@ def predict_to_folder(
     except OSError as error:
         stopped = stopped or f'{error.strerror or error}: {TABLE} cannot be written.'
     if stopped:
-        missing = len(left) - (len(rows) - before) - len(unreadable)
+        missing = len(folder.left) - (len(rows) - before) - len(unreadable)
         report.stopped = (
             f'{stopped} {len(rows):,} images are finished, {missing:,} are not: the same command '
             'goes on.'
@@ -115,16 +129,65 @@ def predict_to_folder(
     return report
 
 
-def settings_of(predictor: ImagePredictor, scorer: Scorer, checkpoint: str) -> dict:
+def _predict_own(
+    folder: PredictionFolder, predictor: ImagePredictor, scorer: Scorer, *, show_progress: bool
+) -> tuple[list[UnreadableImage], str]:
+    """Predict the images of this process; return those without a prediction, and why it stopped."""
+    unreadable: list[UnreadableImage] = []
+    try:
+        for item in predicted(predictor, folder.own, show_progress=show_progress):
+            if isinstance(item, UnreadableImage):
+                unreadable.append(item)
+                continue
+            prediction = image_prediction(item, scorer.image(item), pixels=True)
+            folder.write(
+                prediction,
+                threshold=scorer.threshold,
+                classes=predictor.classes,
+                palette=predictor.palette,
+            )
+    except OSError as error:
+        reason = error.strerror or error
+        return unreadable, f'{reason}: nothing more can be written to {folder.folder}.'
+    except KeyboardInterrupt:
+        return unreadable, 'Stopped.'
+    return unreadable, ''
+
+
+def _join(
+    folder: PredictionFolder,
+    files: Sequence[Path],
+    ends: Sequence[tuple[list[UnreadableImage], str]],
+) -> tuple[list[UnreadableImage], str]:
+    """Join the lines of all processes; return how these ended, as of one."""
+    places = {image: number for number, image in enumerate(files)}
+    unreadable = sorted(
+        (item for some, _ in ends for item in some), key=lambda item: places[item.image]
+    )
+    stopped = next((text for _, text in ends if text), '')
+    try:
+        folder.join()
+    except OSError as error:
+        stopped = stopped or f'{error.strerror or error}: {ROWS} cannot be written.'
+    return unreadable, stopped
+
+
+def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOptions) -> dict:
     """Return what predictions depend on, for a folder that is to hold those of one kind."""
-    validation = scorer.validation
+    validation, averaged = scorer.validation, predictor.averaged
     return {
-        'checkpoint': hashlib.sha256(Path(checkpoint).read_bytes()).hexdigest()
-        if '://' not in checkpoint
-        else checkpoint,
+        'checkpoint': TOGETHER.join(map(file_digest, predictor.checkpoints)),
+        'mean': averaged
+        and {
+            'views': averaged['transforms'],
+            'mc_dropout': averaged['mc_dropout'],
+            'dropout_seed': options.dropout_seed,
+            'temperature': averaged['temperature'],
+            'disagreement': options.disagreement,
+        },
         'pipeline': comparable(predictor.steps),
         'threshold': scorer.threshold,
-        'validation': validation and hashlib.sha256(validation.file.read_bytes()).hexdigest(),
+        'validation': validation and file_digest(str(validation.file)),
         'probability': validation and validation.accuracy.coverage,
     }
 

@@ -12,13 +12,22 @@ from pathlib import Path
 
 import numpy as np
 
+from mmcalib.metrics.disagreement_metric import MEASURES
 from mmcalib.runs.image_predictor import UnreadableImage
 from mmcalib.runs.predict_images import ImagePrediction
+from mmcalib.runs.prediction_captions import captions_of
+from mmcalib.runs.prediction_rows import (
+    PARTS,
+    ROWS,
+    append_row,
+    join_rows,
+    read_rows,
+    rows_file,
+)
 from mmcalib.runs.prediction_scores import FolderScores, ImageScores, Mask
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.work_dir_files import whole_file
 
-ROWS = 'predictions.jsonl'
 TABLE = 'predictions.csv'
 MASKS = 'masks.csv'
 SUMMARY = 'summary.json'
@@ -33,15 +42,23 @@ class PredictionFolder:
     An image's array and picture come first, and last its line of ``predictions.jsonl``; a line that
     was cut off is one that is not there. The tables and ``summary.json`` are made of the lines.
 
+    Of several processes, each writes the files of some images, with a file of lines of its own; the
+    first one takes the folder up before the others do, and joins all lines in the end.
+
     Args:
         folder: To write to; what it holds is taken up again.
+        images: The files that are to be predicted.
         settings: What the predictions depend on, for JSON.
         arrays: Whether to write an ``.npz`` file for each image.
         pictures: Whether to write a ``.png`` file for each.
         overwrite: Begin anew in a folder that has predictions.
+        rank: Of this process.
+        processes: How many there are.
 
     Attributes:
         rows: The lines, each with the scores of an image and the names of its files.
+        left: Which images have no line yet.
+        own: Those among them that this process is to write.
 
     Raises:
         OSError: If nothing can be written there.
@@ -51,28 +68,31 @@ class PredictionFolder:
     def __init__(
         self,
         folder: str | Path,
+        images: Sequence[Path],
         settings: Mapping,
         *,
         arrays: bool = True,
         pictures: bool = True,
         overwrite: bool = False,
+        rank: int = 0,
+        processes: int = 1,
     ) -> None:
         self.folder, self.arrays, self.pictures = Path(folder), arrays, pictures
         if self.folder.is_file():
             raise ValueError(f'--out {folder} is a file: name a folder')
-        self.rows: list[dict] = []
-        if overwrite:
-            for name in (SETTINGS, ROWS):
-                (self.folder / name).unlink(missing_ok=True)
-        self._take_up(json.loads(json.dumps(settings)))
-        self._names = {row['files'] for row in self.rows}
-        self._done = {os.path.abspath(row['image']) for row in self.rows}
-
-    def left(self, images: Sequence[Path]) -> list[Path]:
-        """Return the files that have no line yet, and see to the names of theirs."""
-        parents = [os.path.dirname(os.path.abspath(image)) for image in images]
-        self._root = os.path.commonpath(parents) if parents else ''
-        return [image for image in images if os.path.abspath(image) not in self._done]
+        self._images, self._lines = images, rows_file(self.folder, rank)
+        if rank == 0:
+            if overwrite:
+                for path in (self.folder / SETTINGS, self.folder / ROWS, *self.folder.glob(PARTS)):
+                    path.unlink(missing_ok=True)
+            self._check_settings(json.loads(json.dumps(settings)))
+            self.rows = join_rows(self.folder, images)
+        else:
+            self.rows = read_rows(self.folder / ROWS)
+        done = {os.path.abspath(row['image']) for row in self.rows}
+        self.left = [image for image in images if os.path.abspath(image) not in done]
+        self.own = self.left[rank::processes]
+        self._names = self._name_files()
 
     def write(
         self,
@@ -88,11 +108,12 @@ class PredictionFolder:
             OSError: If there is no room; what was there before is as it was.
         """
         scores = prediction.scores
-        name = self._name(scores.image)
+        name = self._names[scores.image]
         if self.arrays:
             arrays = {
                 'predicted': _narrow(prediction.predicted),
                 'confidence': prediction.confidence,
+                **prediction.disagreement,
             }
             if prediction.probabilities is not None:
                 arrays['probabilities'] = prediction.probabilities
@@ -122,10 +143,12 @@ class PredictionFolder:
             with whole_file(self.folder / PICTURES / f'{name}.png') as path:
                 picture.save(path)
         row = {**_without_nan(asdict(scores)), 'files': name}
-        self._append(row)
+        append_row(self._lines, row)
         self.rows.append(row)
-        self._names.add(name)
-        self._done.add(os.path.abspath(scores.image))
+
+    def join(self) -> None:
+        """Take the lines of all processes together, once they have written all."""
+        self.rows = join_rows(self.folder, self._images)
 
     def scores(self) -> list[ImageScores]:
         """Return the scores of all images that have a line."""
@@ -146,8 +169,8 @@ class PredictionFolder:
         with whole_file(self.folder / SUMMARY) as path:
             path.write_text(json.dumps(summary, indent=2) + '\n', encoding='utf-8')
 
-    def _take_up(self, settings: dict) -> None:
-        """Read the lines that are there, or begin with the settings."""
+    def _check_settings(self, settings: dict) -> None:
+        """Raise a ValueError if the lines that are there are of others; without any, write them."""
         file, rows = self.folder / SETTINGS, self.folder / ROWS
         if not file.is_file():
             if rows.is_file():
@@ -165,51 +188,24 @@ class PredictionFolder:
                     f'{self.folder} has predictions of another {key}, {before.get(key)} rather '
                     f'than {settings[key]}: name another folder, or --overwrite begins anew'
                 )
-        text = rows.read_text(encoding='utf-8') if rows.is_file() else ''
-        whole, _, torn = text.rpartition('\n')
-        self.rows = [json.loads(line) for line in whole.splitlines()]
-        if torn:
-            with whole_file(rows) as path:
-                path.write_text(whole + '\n' if whole else '', encoding='utf-8')
 
-    def _append(self, row: dict) -> None:
-        line, written = json.dumps(row, ensure_ascii=False).encode() + b'\n', 0
-        with (self.folder / ROWS).open('ab', buffering=0) as file:
-            size = file.tell()
-            try:
-                while written < len(line):
-                    written += file.write(line[written:])
-            except OSError:
-                file.truncate(size)
-                raise
+    def _name_files(self) -> dict[str, str]:
+        """Return what the files of the images that are left are called.
 
-    def _name(self, image: str) -> str:
-        """Return what the files of an image are called: its path below what all have in common."""
-        name = Path(os.path.relpath(os.path.abspath(image), self._root)).as_posix()
-        number, free = 1, name
-        while free in self._names:  # by an image of an earlier call, from another folder
-            number += 1
-            free = f'{name}-{number}'
-        return free
-
-
-def captions_of(scores: ImageScores, threshold: float) -> list[str]:
-    """Return the lines below the picture of an image."""
-    where, sure = Path(scores.image).name, f'{100 * scores.confidence:.1f} %'
-    if scores.label is None:
-        kept = f'{100 * scores.kept:.1f} % of the pixels above {threshold:.6g}'
-        lines = [f'{where}: mean confidence {sure}, {kept}']
-    else:
-        side = 'above' if scores.kept else 'not above'
-        lines = [f'{where}: {scores.name}, {sure}, {side} {threshold:.6g}']
-    if not math.isnan(scores.expected_accuracy):
-        lines.append(f'expected accuracy {100 * scores.expected_accuracy:.1f} %')
-        low, high = (100 * end for end in scores.accuracy_interval)
-        if not math.isnan(low):
-            lines[-1] += f', between {low:.1f} and {high:.1f} %'
-    if scores.note:
-        lines.append(f'the file: {scores.note}')
-    return lines
+        It is their path below the folder that all have in common.
+        """
+        parents = [os.path.dirname(os.path.abspath(image)) for image in self._images]
+        root = os.path.commonpath(parents) if parents else ''
+        names, taken = {}, {row['files'] for row in self.rows}
+        for image in self.left:
+            name = free = Path(os.path.relpath(os.path.abspath(image), root)).as_posix()
+            number = 1
+            while free in taken:  # by an image of an earlier call, from another folder
+                number += 1
+                free = f'{name}-{number}'
+            taken.add(free)
+            names[str(image)] = free
+        return names
 
 
 def _scores_of(row: Mapping) -> ImageScores:
@@ -228,7 +224,10 @@ def _flat(row: Mapping) -> dict:
     low, high = row['accuracy_interval']
     found = {key: row[key] for key in ('image', 'label', 'name', 'confidence', 'kept')}
     found |= {'expected_accuracy': row['expected_accuracy'], 'accuracy_low': low}
-    return found | {'accuracy_high': high, 'note': row['note'], 'files': row['files']}
+    found['accuracy_high'] = high
+    # Of a mean, in all rows if in one.
+    found |= {key: row[key] for key in MEASURES if row.get(key) is not None}
+    return found | {'note': row['note'], 'files': row['files']}
 
 
 def _write_table(file, rows: Sequence[Mapping]) -> None:

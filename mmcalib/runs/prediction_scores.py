@@ -52,6 +52,9 @@ class ImageScores:
         expected_accuracy: The mean calibrated confidence; NaN without a validation.
         accuracy_interval: Where a segmentor's accuracy on this image lies with the probability that
             was asked for; NaN of a classifier, whose one prediction is right or wrong.
+        mutual_information: Of the predictions of a mean, in nats, the mean over pixels; NaN if it
+            was not asked for.
+        variance: Of these predictions, likewise.
         note: What became of the file while it was read, such as of 16-bit pixels; else empty.
     """
 
@@ -63,6 +66,8 @@ class ImageScores:
     masks: tuple[Mask, ...] = ()
     expected_accuracy: float = math.nan
     accuracy_interval: tuple[float, float] = NOTHING
+    mutual_information: float = math.nan
+    variance: float = math.nan
     note: str = ''
 
 
@@ -136,6 +141,7 @@ class Scorer:
             kept=(prediction.conf > self.threshold).double().mean().item(),
             expected_accuracy=expected,
             note=found.note,
+            **{key: float(a.mean(dtype=np.float64)) for key, a in found.disagreement.items()},
         )
         if prediction.probs is not None:
             label = int(prediction.predicted)

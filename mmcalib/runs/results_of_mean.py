@@ -38,8 +38,9 @@ def describe_mean(cfg: Mapping, loading: LoadMembersHook, members: Sequence[Mapp
 
     Returns:
         ``members``, ``views`` of an image and passes with ``mc_dropout``, how many of each; the
-        ``transforms`` in which views differ; ``calibration`` of the mean, with the keys of a
-        checkpoint's; ``checkpoints``, ``seeds`` and, where they differ, ``losses`` of the members.
+        ``transforms`` in which views differ; ``mean_of``, which tells it from other means;
+        ``calibration`` of the mean, with the keys of a checkpoint's, and its ``temperature``;
+        ``checkpoints``, ``seeds`` and, where they differ, ``losses`` of the members.
     """
     averaged = cfg.get(AVERAGED) or {}
     losses = [member['loss'] for member in members if member['loss']]
@@ -48,7 +49,9 @@ def describe_mean(cfg: Mapping, loading: LoadMembersHook, members: Sequence[Mapp
         'views': averaged.get('views', 1),
         'mc_dropout': averaged.get('mc_dropout', 0),
         'transforms': averaged.get('transforms', []),
+        'mean_of': averaged.get('mean_of'),
         'calibration': averaged.get('calibration'),
+        'temperature': averaged.get('temperature'),
         'checkpoints': loading.checkpoints,
         'seeds': [member['seed'] for member in members],
         **({'losses': losses} if any(loss != losses[0] for loss in losses) else {}),

@@ -15,7 +15,7 @@ from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 
-from mmcalib.distributed import is_first_process
+from mmcalib.distributed import is_first_process, join_without_gpus
 from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
@@ -52,14 +52,7 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
         ValueError: If a launcher other than ``pytorch`` is asked for without a GPU.
     """
     if cfg.launcher != 'none' and not torch.cuda.is_available():
-        if cfg.launcher != 'pytorch':
-            raise ValueError(
-                f'--launcher {cfg.launcher} needs GPUs, and this machine has none: use '
-                'tools/dist_train.sh or tools/dist_test.sh, which run on the CPU too'
-            )
-        # mmengine would call torch.cuda.set_device; it keeps a process group that is there.
-        if not torch.distributed.is_initialized():
-            torch.distributed.init_process_group('gloo')
+        join_without_gpus(cfg.launcher)  # mmengine keeps a process group that is there
         cfg.model_wrapper_cfg = dict(
             type='CPUDistributedDataParallel',
             device_ids=None,

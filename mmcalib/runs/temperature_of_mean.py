@@ -5,10 +5,8 @@ No layer of a model could take it up, since the mean comes after the softmax.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -32,14 +30,15 @@ from mmcalib.runs.calibrate_checkpoint import (
 )
 from mmcalib.runs.calibration_preconditions import check_splits
 from mmcalib.runs.full_precision import full_precision
+from mmcalib.runs.mean_identity import difference_of_means
 from mmcalib.runs.model_logits import progress
+from mmcalib.runs.results_of_mean import AVERAGED
 from mmcalib.work_dir_files import whole_file
 
 
 def fit_temperature(
     runner: Runner,
     scaler: TemperatureScaler,
-    checkpoints: Sequence[str],
     out: str,
     options: CalibrationOptions,
 ) -> dict:
@@ -49,7 +48,6 @@ def fit_temperature(
         runner: Of the config that
             :func:`~mmcalib.runs.mean_of_predictions.average_predictions` made.
         scaler: Not fitted yet.
-        checkpoints: Of the members.
         out: The JSON file to write.
         options: See :class:`~mmcalib.runs.calibrate_checkpoint.CalibrationOptions`.
 
@@ -79,7 +77,7 @@ def fit_temperature(
         'method': 'temperature',
         'options': {'criterion': scaler.criterion},
         **fitted_on,
-        'mean_of': identity(checkpoints, runner.cfg.averaged),
+        'mean_of': runner.cfg[AVERAGED]['mean_of'],
         'threshold': model.threshold if binary else None,
         'fitted': results[options.split],
         'tested': results.get('test'),
@@ -132,30 +130,12 @@ def _predicted(sample: Mapping, ignore_index: int) -> Tensor:
     return sample['pred_label']
 
 
-def identity(checkpoints: Sequence[str], averaged: Mapping) -> dict:
-    """Return what tells one mean from another: its members, views and dropouts."""
-    members = [{'file': os.path.basename(p), 'digest': file_digest(p)} for p in checkpoints]
-    return {
-        'members': sorted(members, key=lambda member: member['digest']),
-        'views': averaged['transforms'],
-        'mc_dropout': averaged['mc_dropout'],
-    }
+def find_temperature(path: str, mean: Mapping) -> dict:
+    """Return how a mean was calibrated, by the file that says so.
 
-
-def file_digest(path: str) -> str:
-    """Return 16 hexadecimal digits of a file's content, of its address if it is elsewhere."""
-    digest = hashlib.sha256()
-    if '://' in path:
-        digest.update(path.encode())
-    else:
-        with open(path, 'rb') as file:
-            while part := file.read(1 << 20):
-                digest.update(part)
-    return digest.hexdigest()[:16]
-
-
-def find_temperature(path: str, checkpoints: Sequence[str], averaged: Mapping) -> dict:
-    """Return how the mean of these predictions was calibrated, by the file that says so.
+    Args:
+        path: The file.
+        mean: Its :func:`~mmcalib.runs.mean_identity.mean_identity`.
 
     Raises:
         OSError: If the file cannot be read.
@@ -163,23 +143,14 @@ def find_temperature(path: str, checkpoints: Sequence[str], averaged: Mapping) -
     """
     read_temperature(path)
     content = json.loads(Path(path).read_text(encoding='utf-8'))
-    fitted, here = content.get('mean_of'), identity(checkpoints, averaged)
+    fitted = content.get('mean_of')
     if not isinstance(fitted, Mapping):
         raise ValueError(f'{path} does not say of which predictions its temperature is')
-    digests = [[m['digest'] for m in each['members']] for each in (fitted, here)]
-    wrong = []
-    if digests[0] != digests[1]:
-        names = [', '.join(m['file'] for m in each['members']) for each in (fitted, here)]
-        wrong.append(f'the checkpoints {names[0]} (here: {names[1]})')
-    wrong += [
-        f'{what} {fitted[key]} (here: {here[key]})'
-        for key, what in (('views', 'the views'), ('mc_dropout', 'passes with dropout:'))
-        if fitted[key] != here[key]
-    ]
+    wrong = difference_of_means(fitted, mean)
     if wrong:
         raise ValueError(
-            f'{path} was fitted on another mean, of {"; ".join(wrong)}: fit one by '
-            'tools/calibrate.py with the arguments of this test'
+            f'{path} was fitted on another mean, of {wrong}: fit one by tools/calibrate.py with '
+            'the arguments of this call'
         )
     return {
         'methods': [content['method']],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +12,18 @@ from mmcalib.hooks.checkpoint_meta_hook import TRAINED
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import RiskThreshold, threshold_at_risk
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
-from mmcalib.runs.image_predictor import without_labels
+from mmcalib.runs.image_predictor import ImagePredictor
+from mmcalib.runs.mean_identity import difference_of_means
+from mmcalib.runs.results_of_mean import TOGETHER
 from mmcalib.runs.results_writer import describe_calibration
 from mmcalib.runs.training_fingerprint import comparable, digest
+from mmcalib.runs.unlabelled_steps import without_labels
 from mmcalib.work_dir_files import RESULTS, STATISTICS, of_split
 
-TEST_AGAIN = 'test again with tools/test.py CONFIG CHECKPOINT --split val --work-dir DIR'
+TEST_AGAIN = (
+    'test again with tools/test.py CONFIG CHECKPOINT… --split val --work-dir DIR, and what else '
+    'the mean is made of'
+)
 
 
 @dataclass(frozen=True)
@@ -39,9 +45,7 @@ class ValidationEvidence:
 
 def read_validation(
     path: str | Path,
-    checkpoint: str,
-    meta: Mapping,
-    pipeline: Sequence[Mapping],
+    predictor: ImagePredictor,
     *,
     risk: float | None = None,
     probability: float = 0.95,
@@ -51,19 +55,17 @@ def read_validation(
     Args:
         path: The work dir, of whose tests that of the validation split is taken if there is one; or
             the ``.npz`` file of one.
-        checkpoint: What predicts now.
-        meta: Of this checkpoint.
-        pipeline: The steps that images go through now.
+        predictor: What predicts now.
         risk: What share of the predictions that are kept may be wrong.
         probability: Of the bound on it, and of the intervals of accuracies.
 
     Raises:
         FileNotFoundError: If no test has left anything.
-        ValueError: If it was of another checkpoint or pipeline, or lacks what is needed; if no
-            threshold is proven for the risk.
+        ValueError: If it was of another checkpoint, mean or pipeline, or lacks what is needed; if
+            no threshold is proven for the risk.
     """
     file = _statistics_file(Path(path))
-    _check_same_model(file, checkpoint, meta, pipeline)
+    _check_same_model(file, predictor)
     statistics = CalibrationStatistics.load(file)
     cells = statistics.image_cells
     if cells is None:
@@ -96,9 +98,7 @@ def _statistics_file(path: Path) -> Path:
     raise FileNotFoundError(f'no test has left {STATISTICS} in {str(path)!r}: {TEST_AGAIN}')
 
 
-def _check_same_model(
-    file: Path, checkpoint: str, meta: Mapping, pipeline: Sequence[Mapping]
-) -> None:
+def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
     """Raise a ValueError if the results beside statistics are of another model or pipeline."""
     split = 'val' if file.stem.endswith('_val') else 'test'
     results = file.with_name(of_split(RESULTS, split))
@@ -111,22 +111,27 @@ def _check_same_model(
         name = tested['checkpoint']
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f'{results} holds no results of a test: {error!r}') from error
-    problem = _difference(tested, name, checkpoint, meta)
+    problem = _difference(tested, name, predictor)
     if problem:
-        raise ValueError(f'{file} is of {name}, and not of {checkpoint}: {problem}. {TEST_AGAIN}')
+        here = TOGETHER.join(predictor.checkpoints)
+        raise ValueError(f'{file} is of {name}, and not of {here}: {problem}. {TEST_AGAIN}')
     evaluated = tested.get('evaluation') or {}
     if evaluated.get('tta'):
         raise ValueError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')
     steps = evaluated.get('pipeline') or []
-    if steps and without_labels(steps[0]) != comparable(list(pipeline)):
+    if steps and without_labels(steps[0]) != predictor.pipeline:
         raise ValueError(
             f'{file} was measured by another test pipeline, {without_labels(steps[0])}, than '
-            f'images go through now, {comparable(list(pipeline))}: {TEST_AGAIN}'
+            f'images go through now, {predictor.pipeline}: {TEST_AGAIN}'
         )
 
 
-def _difference(tested: Mapping, name: str, checkpoint: str, meta: Mapping) -> str:
-    """Return in what a tested checkpoint differs from another, nothing if it may be the same."""
+def _difference(tested: Mapping, name: str, predictor: ImagePredictor) -> str:
+    """Return in what tested predictions differ from others, nothing if they may be the same."""
+    there, here = tested.get('averaged'), predictor.averaged
+    if there or here:
+        return _difference_of_means(there or {}, here or {})
+    (checkpoint,), meta = predictor.checkpoints, predictor.meta
     if os.path.realpath(name) == os.path.realpath(checkpoint):
         return ''
     trained = meta.get(TRAINED)
@@ -148,4 +153,19 @@ def _difference(tested: Mapping, name: str, checkpoint: str, meta: Mapping) -> s
         return 'one of the two was calibrated after its training, or otherwise'
     if not known and os.path.basename(name) != os.path.basename(checkpoint):
         return 'neither says how it was trained'
+    return ''
+
+
+def _difference_of_means(there: Mapping, here: Mapping) -> str:
+    if not here:
+        return 'it was of the mean of several predictions, and this is a model alone'
+    if not there:
+        return 'it was of a model alone, and this is the mean of several predictions'
+    if not there.get('mean_of'):
+        return 'an older version tested it, which does not say of which predictions'
+    wrong = difference_of_means(there['mean_of'], here['mean_of'])
+    if wrong:
+        return f'it was of another mean, of {wrong}'
+    if there.get('temperature') != here['temperature']:
+        return f'its temperature was {there.get("temperature")}, not {here["temperature"]}'
     return ''

@@ -1,7 +1,14 @@
 """Configs of tiny models of both toolboxes that predict image files, and their checkpoints."""
 
+import json
+
+import cv2
+import numpy as np
 import torch
 from tiny_models import fcn_head
+
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.metrics.image_cells import count_in_cells
 
 PREPROCESSOR = dict(mean=[120.0] * 3, std=[60.0] * 3)
 SEGMENTOR = dict(
@@ -56,3 +63,45 @@ def write_model(folder, config, model, **changes):
     meta = {'dataset_meta': {'classes': classes}, 'seed': 1, 'epoch': 3}
     torch.save({'state_dict': model.state_dict(), 'meta': meta}, folder / 'best.pth')
     return str(path), str(folder / 'best.pth')
+
+
+def write_photos(folder, sizes):
+    """Write images of these heights and widths, 0.png and so on."""
+    rng = np.random.default_rng(0)
+    for number, size in enumerate(sizes):
+        pixels = rng.integers(0, 256, (*(extent // 2 for extent in size), 3), dtype=np.uint8)
+        cv2.imwrite(str(folder / f'{number}.png'), cv2.resize(pixels, size[::-1]))
+    return folder
+
+
+def normalised(path, size=None):
+    """Read an image as the models take it, (1, 3, H, W)."""
+    image = cv2.imread(str(path))
+    if size is not None:
+        image = cv2.resize(image, size)
+    return torch.from_numpy((image[..., ::-1].astype(np.float32) - 120) / 60).permute(2, 0, 1)[None]
+
+
+def resized(height, width):
+    """Return width and height of what the segmentor gets."""
+    factor = min(20 / max(height, width), 16 / min(height, width))
+    return int(width * factor + 0.5), int(height * factor + 0.5)
+
+
+def write_validation(folder, checkpoint, found, *, images=300, **changes):
+    """Leave what a test would, of predictions that are right as often as they say, less a bit."""
+    generator = torch.Generator().manual_seed(0)
+    cells = []
+    for number in range(images):
+        conf = torch.from_numpy(np.atleast_1d(found[number % len(found)].confidence)).flatten()
+        correct = torch.rand(conf.shape, generator=generator) < 0.95 * conf
+        cells.append(count_in_cells(conf, correct))
+    cells = torch.stack(cells)
+    statistics = CalibrationStatistics(
+        {}, 'pooled', 'mmcalib', 15, torch.zeros(3, 1), image_cells=cells
+    )
+    folder.mkdir(exist_ok=True)
+    statistics.save(folder / 'calibration_val.npz')
+    results = {'checkpoint': checkpoint, 'seed': 1, 'training': {'epoch': 3}, **changes}
+    (folder / 'results_val.json').write_text(json.dumps(results))
+    return cells

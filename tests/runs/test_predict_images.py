@@ -4,22 +4,28 @@ import csv
 import errno
 import json
 import math
-import resource
-import signal
 
 import cv2
 import numpy as np
 import pytest
 import torch
 from commands import call_here
-from file_models import CLASSIFIER, SEGMENTOR, write_model
+from file_models import (
+    CLASSIFIER,
+    SEGMENTOR,
+    normalised,
+    resized,
+    write_model,
+    write_photos,
+    write_validation,
+)
+from forked import call_forked
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.image_cells import count_in_cells
 from mmcalib.metrics.risk_threshold import threshold_at_risk
 from mmcalib.runs import prediction_files
 from mmcalib.runs.image_predictor import ImagePredictor
@@ -30,12 +36,7 @@ SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
 
 @pytest.fixture(scope='module')
 def photos(tmp_path_factory):
-    folder = tmp_path_factory.mktemp('photos')
-    rng = np.random.default_rng(0)
-    for number, size in enumerate(SIZES):
-        pixels = rng.integers(0, 256, (*(extent // 2 for extent in size), 3), dtype=np.uint8)
-        cv2.imwrite(str(folder / f'{number}.png'), cv2.resize(pixels, size[::-1]))
-    return folder
+    return write_photos(tmp_path_factory.mktemp('photos'), SIZES)
 
 
 @pytest.fixture
@@ -46,18 +47,6 @@ def segmenting(tmp_path):
 @pytest.fixture
 def classifying(tmp_path):
     return write_model(tmp_path, CLASSIFIER, classifier(CLASSIFIER['model']['head']))
-
-
-def normalised(path, size=None):
-    image = cv2.imread(str(path))
-    if size is not None:
-        image = cv2.resize(image, size)
-    return torch.from_numpy((image[..., ::-1].astype(np.float32) - 120) / 60).permute(2, 0, 1)[None]
-
-
-def resized(height, width):
-    factor = min(20 / max(height, width), 16 / min(height, width))
-    return int(width * factor + 0.5), int(height * factor + 0.5)
 
 
 def test_a_segmentors_maps_are_the_softmax_of_its_logits(photos, segmenting):
@@ -217,22 +206,6 @@ def test_what_a_full_disk_leaves_is_taken_up_again(photos, classifying, tmp_path
     assert (again.before, str(again.scores)) == (5, str(report.scores))  # with NaN
 
 
-def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path):
-    folder = prediction_files.PredictionFolder(tmp_path / 'out', {})
-    folder._append({'a': 1})
-    before = (tmp_path / 'out/predictions.jsonl').read_bytes()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 3, limits[1]))
-    try:
-        with pytest.raises(OSError, match='too large'):
-            folder._append({'b': 'a long line'})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, ignored)
-    assert (tmp_path / 'out/predictions.jsonl').read_bytes() == before
-
-
 def test_predictions_of_other_settings_do_not_mix(photos, segmenting, tmp_path):
     out = tmp_path / 'out'
     predict_to_folder(*segmenting, [photos / '0.png'], out, pictures=False)
@@ -248,28 +221,9 @@ def test_predictions_of_other_settings_do_not_mix(photos, segmenting, tmp_path):
     assert len({row['files'] for row in rows}) == len(rows) == 6
 
 
-def validation(folder, checkpoint, found, *, images=300, **changes):
-    """Leave what a test would, of predictions that are right as often as they say, less a bit."""
-    generator = torch.Generator().manual_seed(0)
-    cells = []
-    for number in range(images):
-        conf = torch.from_numpy(np.atleast_1d(found[number % len(found)].confidence)).flatten()
-        correct = torch.rand(conf.shape, generator=generator) < 0.95 * conf
-        cells.append(count_in_cells(conf, correct))
-    cells = torch.stack(cells)
-    statistics = CalibrationStatistics(
-        {}, 'pooled', 'mmcalib', 15, torch.zeros(3, 1), image_cells=cells
-    )
-    folder.mkdir(exist_ok=True)
-    statistics.save(folder / 'calibration_val.npz')
-    results = {'checkpoint': checkpoint, 'seed': 1, 'training': {'epoch': 3}, **changes}
-    (folder / 'results_val.json').write_text(json.dumps(results))
-    return cells
-
-
 def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos)
-    cells = validation(tmp_path / 'val', segmenting[1], found.images)
+    cells = write_validation(tmp_path / 'val', segmenting[1], found.images)
     accuracy, bound = ExpectedAccuracy(cells), threshold_at_risk(cells, 0.5)
     with_it = mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.5)
     assert with_it.scores.bound == bound and with_it.scores.threshold == bound.threshold
@@ -296,7 +250,7 @@ def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
 
 def test_a_classifiers_image_has_no_interval(photos, classifying, tmp_path):
     found = mmcalib.predict(*classifying, photos)
-    validation(tmp_path / 'val', classifying[1], found.images)
+    write_validation(tmp_path / 'val', classifying[1], found.images)
     with_it = mmcalib.predict(*classifying, photos, validation=tmp_path / 'val')
     assert all(0 < image.scores.expected_accuracy < 1 for image in with_it.images)
     assert all(math.isnan(image.scores.accuracy_interval[0]) for image in with_it.images)
@@ -316,10 +270,10 @@ def test_a_validation_of_another_model_is_refused(photos, segmenting, tmp_path):
         (dict(evaluation={'pipeline': pipeline}), 'measured by another test pipeline'),
     ):
         arguments = {'checkpoint': segmenting[1], **changes}
-        validation(tmp_path / 'val', found=found, images=3, **arguments)
+        write_validation(tmp_path / 'val', found=found, images=3, **arguments)
         with pytest.raises(ValueError, match=text):
             mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
-    validation(tmp_path / 'val', other, found, images=3)  # moved, and the same by all it says
+    write_validation(tmp_path / 'val', other, found, images=3)  # moved, and the same by all it says
     mmcalib.predict(*segmenting, photos / '0.png', validation=tmp_path / 'val')
     with pytest.raises(ValueError, match=r'3 images of .* prove for no threshold that at most 5 %'):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.05)
@@ -373,14 +327,14 @@ def test_a_head_that_is_no_softmax_is_refused(photos, tmp_path):
         mmcalib.predict(*config, photos)
 
 
-def test_the_tool_ends_with_1_where_files_were_left_out(
+def test_the_tool_ends_with_3_where_files_were_left_out(
     photos, segmenting, tmp_path, monkeypatch, capsys
 ):
     files = with_broken_files(photos, tmp_path)
     out = tmp_path / 'out'
     with pytest.raises(SystemExit) as ended:
         call_here('predict.py', *segmenting, *files, '--out', out, monkeypatch=monkeypatch)
-    assert ended.value.code == 1
+    assert ended.value.code == 3
     said = capsys.readouterr().out
     assert '2 files without a prediction:' in said and f'{tmp_path / "text.png"}: it is no' in said
     summary = json.loads((out / 'summary.json').read_text())
@@ -394,6 +348,49 @@ def test_the_tool_ends_with_1_where_files_were_left_out(
     assert 'none of the 1 files can be read; ' in capsys.readouterr().err
 
 
+def test_two_processes_equal_one(photos, tmp_path, free_port):
+    imported = dict(imports=['tiny_models'])  # by processes that are not pytest
+    segmenting = write_model(tmp_path, SEGMENTOR, segmentor(fcn_head()), custom_imports=imported)
+    files = with_broken_files(photos, tmp_path)
+    one = predict_to_folder(*segmenting, files, tmp_path / 'one')
+    arguments = [*segmenting, *files, '--out', tmp_path / 'two']
+    with pytest.raises(AssertionError) as ended:  # with 3, for two files
+        call_forked('predict.py', *arguments, cwd=tmp_path, ranks=2, port=free_port)
+    assert str(ended.value).count('2 files without a prediction:') == 1
+    folders = [tmp_path / name for name in ('one', 'two')]
+    names = [sorted(str(p.relative_to(f)) for f in [f] for p in f.rglob('*')) for f in folders]
+    assert names[0] == names[1] and 'predictions.1.jsonl' not in names[1]
+    rows = [[json.loads(line) for line in (f / 'predictions.jsonl').open()] for f in folders]
+    assert len(rows[1]) == 5
+    for ours, theirs in zip(*rows, strict=True):
+        assert ours['image'] == theirs['image']
+        assert ours['confidence'] == pytest.approx(theirs['confidence'], abs=1e-6)
+    summary = json.loads((folders[1] / 'summary.json').read_text())
+    assert [item['image'] for item in summary['unreadable']] == [
+        str(item.image) for item in one.unreadable
+    ]
+    assert summary['confidence'] == pytest.approx(one.scores.confidence, abs=1e-6)
+
+
+def test_what_several_processes_left_is_taken_up_by_one(photos, classifying, tmp_path):
+    whole, out = tmp_path / 'whole', tmp_path / 'out'
+    predict_to_folder(*classifying, [photos], whole, pictures=False)
+    files = [photos / f'{number}.png' for number in (1, 3)]
+    predict_to_folder(*classifying, files, out, pictures=False)
+    (out / 'predictions.jsonl').rename(out / 'predictions.1.jsonl')
+    report = predict_to_folder(*classifying, [photos], out, pictures=False)
+    assert (report.before, report.scores.num_images) == (2, 5)
+    rows = [[json.loads(line)['image'] for line in (f / 'predictions.jsonl').open()]
+            for f in (whole, out)]  # fmt: skip
+    assert sorted(rows[0]) == sorted(rows[1])
+    assert [path.name for path in out.glob('*.jsonl')] == ['predictions.jsonl']
+
+
 def test_other_names_are_not_there():
     with pytest.raises(AttributeError, match="'mmcalib' has no attribute 'predictions'"):
         mmcalib.predictions  # noqa: B018
+
+
+def test_options_that_there_are_not_are_refused(photos, segmenting):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'treshold'"):
+        mmcalib.predict(*segmenting, photos, treshold=0.5)
