@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import zipfile
@@ -160,3 +161,15 @@ def use_safe_files(runner: Runner) -> None:
             and '://' not in str(hook.out_dir or runner.work_dir)
         ):
             hook.backend_args = dict(backend=BACKEND)
+
+
+def file_digest(path: str | Path) -> str:
+    """Return 16 hexadecimal digits of a file's content, of its address if it is elsewhere."""
+    digest = hashlib.sha256()
+    if '://' in str(path):
+        digest.update(str(path).encode())
+    else:
+        with open(path, 'rb') as file:
+            while part := file.read(1 << 20):
+                digest.update(part)
+    return digest.hexdigest()[:16]

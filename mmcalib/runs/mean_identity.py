@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
+
+from mmcalib.runs.checkpoint_io import file_digest
 
 
 def mean_identity(checkpoints: Sequence[str], averaged: Mapping) -> dict:
@@ -20,18 +21,6 @@ def mean_identity(checkpoints: Sequence[str], averaged: Mapping) -> dict:
         'views': averaged['transforms'],
         'mc_dropout': averaged['mc_dropout'],
     }
-
-
-def file_digest(path: str) -> str:
-    """Return 16 hexadecimal digits of a file's content, of its address if it is elsewhere."""
-    digest = hashlib.sha256()
-    if '://' in path:
-        digest.update(path.encode())
-    else:
-        with open(path, 'rb') as file:
-            while part := file.read(1 << 20):
-                digest.update(part)
-    return digest.hexdigest()[:16]
 
 
 def difference_of_means(there: Mapping, here: Mapping) -> str:

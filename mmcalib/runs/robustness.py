@@ -27,6 +27,7 @@ from mmcalib.metrics import CalibrationMetric
 from mmcalib.reports.results_reader import ReportedRun
 from mmcalib.reports.robustness_results import write_robustness
 from mmcalib.reports.table_cell_texts import number_text
+from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.data_preflight import DataError, check_run_data
 from mmcalib.runs.preflight import as_list, calibration_configs
 from mmcalib.runs.results_writer import results_of
@@ -200,17 +201,6 @@ def _key(runner: Runner, shift: Shift, identity: str) -> str:
     parts = [cfg.model, cfg.get('data_preprocessor'), loader, cfg.test_evaluator, cfg.get('limit')]
     text = json.dumps([identity, __version__, parts, cfg.test_cfg], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def file_digest(path: str | Path) -> str:
-    """Return the SHA-256 of a file, of its address if it is not local."""
-    if '://' in str(path):
-        return hashlib.sha256(str(path).encode()).hexdigest()
-    digest = hashlib.sha256()
-    with open(path, 'rb') as file:
-        while part := file.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()
 
 
 def _file(folder: Path, shift: Shift) -> Path:
