@@ -76,10 +76,14 @@ class PredictionOptions:
         check_integer('workers', self.workers, least=0)
 
     @property
+    def of_views(self) -> bool:
+        """Whether they ask for a mean over views of each image."""
+        return self.tta or self.tta_scales is not None
+
+    @property
     def of_mean(self) -> bool:
         """Whether they ask for a mean, even of one checkpoint."""
-        views = self.tta or self.tta_scales is not None
-        return bool(views or self.mc_dropout or self.temperature or self.disagreement)
+        return bool(self.of_views or self.mc_dropout or self.temperature or self.disagreement)
 
 
 @dataclass(frozen=True)
@@ -200,7 +204,7 @@ def _load(members: Sequence[tuple[str, str]], options: PredictionOptions) -> Con
             [path for _, path in members],
             member_configs=load_member_configs(cfg, members, load),
             splits=[split],
-            tta=options.tta or options.tta_scales is not None,
+            tta=options.of_views,
             scales=options.tta_scales,
             mc_dropout=options.mc_dropout,
             seed=options.dropout_seed,

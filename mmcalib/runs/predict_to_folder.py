@@ -9,8 +9,8 @@ from pathlib import Path
 
 from mmengine.dist import all_gather_object, barrier, get_dist_info
 
+from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.image_predictor import ImagePredictor, UnreadableImage
-from mmcalib.runs.mean_identity import file_digest
 from mmcalib.runs.predict_images import (
     PredictionOptions,
     image_prediction,
