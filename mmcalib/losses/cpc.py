@@ -31,9 +31,9 @@ def cpc(
     with the square of K, memory with K.
 
     Source: Cheng and Vasconcelos, "Calibrating Deep Neural Networks by Pairwise Constraints", CVPR
-    2022, which has no published code and could not be read here; the formula and the weights are
-    those of its implementation in the published code of CALS (MIT). That adds the pairs of a class
-    with itself, a constant, and holds all pairs in memory.
+    2022, which has no published code; the formula and the weights are those of its implementation
+    in the published code of CALS (MIT), and have not been compared with the equations of the paper.
+    That code adds the pairs of a class with itself, a constant, and holds all pairs in memory.
 
     Args:
         logits: ``(N, K, *)``. A class masked with -inf is in no pair.
