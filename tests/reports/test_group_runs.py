@@ -188,6 +188,16 @@ def test_another_training_is_a_row_and_said(parts, words, tmp_path):
     )
 
 
+def test_the_hook_by_which_a_loss_learns_goes_without_saying_but_its_options(tmp_path):
+    cals = dict(type='CALSLoss', margin=6.0)
+    write(tmp_path / 'ce', 'ce/resnet50_cifar10', loss=CE, trained=trained(hooks=[]))
+    for name, hook in (('plain', {}), ('other', dict(interval=2))):
+        hooks = [dict(type='CALSHook', **hook)]
+        write(tmp_path / name, 'cals/resnet50_cifar10', loss=cals, trained=trained(hooks=hooks))
+    _, first, second = [row.label for row in only_table(tmp_path).rows]
+    assert (first, second) == ('CALS m=6', 'CALS m=6, CALSHook')
+
+
 def test_tables_are_of_data_and_network_not_of_names(tmp_path):
     small = dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=18))
     write(tmp_path / 'a', 'ce/cifar', loss=CE, trained=trained())
