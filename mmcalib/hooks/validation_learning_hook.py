@@ -14,9 +14,6 @@ from mmcalib.argument_checks import check_integer
 from mmcalib.losses import CalibrationLoss
 from mmcalib.metrics.sampler_padding import SamplerPadding
 
-# By what a loss learns from the validations of its training.
-LEARNS_BY = {'CALSLoss': 'CALSHook', 'AdaFocalLoss': 'AdaFocalHook'}
-
 
 class ValidationLearningHook(Hook):
     """Update losses of a model after each validation of its training, from what it predicts there.

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mmcalib.hooks.validation_learning_hook import LEARNS_BY
+from mmcalib.learning_losses import LEARNS_BY
 from mmcalib.metric_keys import columns_of
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.differences_in_words import in_words

@@ -13,7 +13,7 @@ from mmengine.registry import METRICS
 
 from mmcalib.datasets.download_sources import missing_data_message, missing_vectors_message
 from mmcalib.hooks.accuracy_floor_hook import ACCURACY_KEYS
-from mmcalib.hooks.validation_learning_hook import LEARNS_BY
+from mmcalib.learning_losses import LEARNS_BY
 from mmcalib.metric_keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
 from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, definition_of
