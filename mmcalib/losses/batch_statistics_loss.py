@@ -107,3 +107,11 @@ def divide(total: Tensor, count: Tensor) -> Tensor:
     """Return total / count, 0 with a gradient of 0 where nothing was counted."""
     nothing = count == 0
     return torch.where(nothing, total * 0, total / count.masked_fill(nothing, 1))
+
+
+def weighted_gaps(probs: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """Return w (p - y) of ``(N, K, *)`` probabilities; the arguments of `statistics` otherwise."""
+    weight = weight.unsqueeze(1)
+    if target.is_floating_point():
+        return (probs - target) * weight
+    return (probs * weight).scatter_add_(1, target.unsqueeze(1), -weight)

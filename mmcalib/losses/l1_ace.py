@@ -6,8 +6,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_choice, check_integer
-from mmcalib.losses.batch_statistics_loss import BatchLoss, divide
-from mmcalib.losses.cross_entropy import shares_of
+from mmcalib.losses.batch_statistics_loss import BatchLoss, divide, weighted_gaps
 
 BINNINGS = ('hard', 'soft')
 
@@ -75,20 +74,22 @@ class L1ACELoss(BatchLoss):
         per_image: bool,
     ) -> Tensor:
         """Return weighted sums of p - y and of 1 by image, class and bin, ``(N or 1, K, B, 2)``."""
-        probs, shares = F.softmax(logits, dim=1), shares_of(target, logits)
-        groups = len(logits) if per_image and logits.ndim > 2 else 1
-        # One line of rows for each class of a group.
-        probs, gaps, weight = (
-            x.movedim(1, 0).reshape(len(x[0]), groups, -1).transpose(0, 1)
-            for x in (probs, probs - shares, weight.unsqueeze(1).expand_as(probs))
-        )
-        sums = probs.new_zeros(*probs.shape[:2], num_bins, 2)
+        is_map = logits.ndim > 2
+        if is_map:
+            logits, weight = logits.flatten(2), weight.flatten(1)
+            target = target.flatten(2 if target.is_floating_point() else 1)
+        probs = F.softmax(logits, dim=1)
+        rows = weighted_gaps(probs, target, weight), weight.unsqueeze(1).expand_as(probs)
+        size = (*probs.shape[:2], num_bins) if is_map else (num_bins, probs.shape[1])
+        sums = [probs.new_zeros(size), probs.new_zeros(size)]
         for bins, part in _memberships(probs, num_bins, binning):
-            rows = torch.stack([gaps, torch.ones_like(gaps)], dim=-1) * (weight * part).unsqueeze(
-                -1
-            )
-            sums = sums.scatter_add(2, bins.unsqueeze(-1).expand_as(rows), rows)
-        return sums
+            for number, values in enumerate(rows):
+                values = values if part is None else values * part
+                sums[number] = sums[number].scatter_add(2 if is_map else 0, bins, values)
+        both = torch.stack(sums, dim=-1)
+        if not is_map:
+            return both.transpose(0, 1).unsqueeze(0)
+        return both if per_image else both.sum(dim=0, keepdim=True)
 
     def value(self, statistics: Tensor, *, num_bins: int, binning: str, per_image: bool) -> Tensor:
         gap, count = statistics.unbind(-1)
@@ -101,12 +102,11 @@ class L1ACELoss(BatchLoss):
         return divide((errors.mean(dim=1) * groups).sum(), groups.sum())
 
 
-def _memberships(probs: Tensor, num_bins: int, binning: str) -> list[tuple[Tensor, Tensor]]:
-    """Return bins and the share that each row has in them."""
-    position = probs * num_bins
+def _memberships(probs: Tensor, num_bins: int, binning: str) -> list[tuple[Tensor, Tensor | None]]:
+    """Return bins and the share that each row has in them, None for all of it."""
     if binning == 'hard':
-        return [(position.detach().long().clamp(max=num_bins - 1), torch.ones_like(probs))]
-    position = (position - 0.5).clamp(min=0, max=num_bins - 1)
+        return [((probs.detach() * num_bins).long().clamp_(max=num_bins - 1), None)]
+    position = (probs * num_bins - 0.5).clamp(min=0, max=num_bins - 1)
     low = position.detach().floor()
     upper = position - low
     bins = low.long()

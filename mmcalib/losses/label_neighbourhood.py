@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,14 +28,21 @@ def neighbourhood_shares(labels: Tensor, valid: Tensor, num_classes: int, kernel
         raise ValueError(
             f'a loss of neighbouring pixels needs label maps (N, H, W), got {tuple(labels.shape)}'
         )
-    known = valid.unsqueeze(1).to(kernel.dtype)
-    one_hot = F.one_hot(labels, num_classes).movedim(-1, 1).to(kernel.dtype) * known
-    padding = len(kernel) // 2
-    weights = kernel.expand(num_classes, 1, -1, -1)
-    shares = F.conv2d(one_hot, weights, padding=padding, groups=num_classes)
-    total = F.conv2d(known, weights[:1], padding=padding)
+    reach = len(kernel) // 2
+    height, width = labels.shape[1:]
+    around = [reach] * 4
+    known = F.pad(valid.to(kernel.dtype), around).unsqueeze(1)
+    labels = F.pad(labels, around).unsqueeze(1)
+    shares = kernel.new_zeros(len(labels), num_classes, height, width)
+    total = kernel.new_zeros(len(labels), 1, height, width)
+    # Each neighbour adds to one class of a pixel, where a convolution would go through all of them.
+    for down, right in itertools.product(range(len(kernel)), repeat=2):
+        pixels = ..., slice(down, down + height), slice(right, right + width)
+        part = known[pixels] * kernel[down, right]
+        shares.scatter_add_(1, labels[pixels], part)
+        total += part
     # Around no known pixel at all, that is only around ignored ones, any share will do.
-    return shares / total.masked_fill(total == 0, 1)
+    return shares.div_(total.masked_fill_(total == 0, 1))
 
 
 def gaussian_kernel(size: int, sigma: float, **like) -> Tensor:

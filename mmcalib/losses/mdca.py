@@ -5,8 +5,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.batch_statistics_loss import BatchLoss, divide
-from mmcalib.losses.cross_entropy import shares_of
+from mmcalib.losses.batch_statistics_loss import BatchLoss, divide, weighted_gaps
 
 
 @MODELS.register_module()
@@ -37,8 +36,8 @@ class MDCALoss(BatchLoss):
 
     def statistics(self, logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
         """Return K weighted sums of p - y, and the sum of the weights."""
-        gaps = (F.softmax(logits, dim=1) - shares_of(target, logits)) * weight.unsqueeze(1)
-        return torch.cat([gaps.transpose(0, 1).flatten(1).sum(dim=1), weight.sum().view(1)])
+        gaps = weighted_gaps(F.softmax(logits, dim=1), target, weight)
+        return torch.cat([gaps.sum(dim=[0, *range(2, gaps.ndim)]), weight.sum().view(1)])
 
     def value(self, statistics: Tensor) -> Tensor:
         return divide(statistics[:-1].abs().mean(), statistics[-1])
