@@ -12,6 +12,7 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 from posts import write_posts, write_vectors
 
+from mmcalib.datasets.same_data import same_data
 from mmcalib.hooks import fit_vocabulary
 from mmcalib.metric_keys import HEADLINE
 from mmcalib.runs.load_config import DATALOADERS, load_config, use_evaluation
@@ -283,6 +284,17 @@ def test_the_paper_has_it_with_these_values(folder, name):
         assert values.margin == margin
         without = loss(ROOT / 'configs' / folder / f'{name}_m0.py')
         assert (without.margin, without.alpha) == (0.0, 0.05)
+
+
+@pytest.mark.parametrize(
+    'path',
+    [path for folder in ('cals', 'adafocal') for path in (ROOT / 'configs' / folder).glob('*.py')],
+    ids=str,
+)
+def test_no_loss_learns_from_the_test_split(path):
+    cfg = load(path)
+    assert not same_data(cfg.val_dataloader, cfg.test_dataloader)
+    assert cfg.train_cfg.val_interval == 1
 
 
 @pytest.mark.parametrize(

@@ -4,4 +4,5 @@ _base_ = '../ce/deeplabv3_r50_voc.py'
 
 model = dict(
     decode_head=dict(
-        loss_decode=dict(_delete_=True, type='ACLSLoss', margin=10.0, alpha=1.0, alpha_others=0.1)))
+        loss_decode=dict(
+            _delete_=True, type='ACLSLoss', margin=10.0, alpha=0.1, alpha_others=0.01)))

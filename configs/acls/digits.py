@@ -4,4 +4,4 @@
 _base_ = '../ce/digits.py'
 
 model = dict(
-    head=dict(loss=dict(_delete_=True, type='ACLSLoss', margin=6.0, alpha=1.0, alpha_others=0.1)))
+    head=dict(loss=dict(_delete_=True, type='ACLSLoss', margin=6.0, alpha=0.1, alpha_others=0.01)))

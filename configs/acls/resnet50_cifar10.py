@@ -3,4 +3,4 @@
 _base_ = '../ce/resnet50_cifar10.py'
 
 model = dict(
-    head=dict(loss=dict(_delete_=True, type='ACLSLoss', margin=6.0, alpha=1.0, alpha_others=0.1)))
+    head=dict(loss=dict(_delete_=True, type='ACLSLoss', margin=6.0, alpha=0.1, alpha_others=0.01)))

@@ -6,3 +6,4 @@ model = dict(
     decode_head=dict(
         loss_decode=dict(_delete_=True, type='AdaFocalLoss', num_bins=15)))
 custom_hooks = [dict(type='AdaFocalHook')]
+train_cfg = dict(val_interval=1)  # it learns after every epoch, as the published code does

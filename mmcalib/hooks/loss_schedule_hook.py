@@ -25,8 +25,9 @@ class LossScheduleHook(Hook):
     - ``'step'``: ``values[t - 1]`` (the last one from then on), :math:`v_0` before;
 
     never beyond `cap`: at most it where the values rise, at least it where they fall. The value is
-    a function of the epoch or iteration alone, so a resumed run goes on with the right one. It is
-    logged as ``train/<parameter>``.
+    a function of the epoch or iteration alone, so a resumed run goes on with the right one, and a
+    second training of one hook starts from :math:`v_0` again. It is logged as
+    ``train/<parameter>``.
 
     Source: the schedules of the paper's published code for :math:`\alpha` and the margin; the
     paper's tables hold both constant.
@@ -44,7 +45,8 @@ class LossScheduleHook(Hook):
     Raises:
         TypeError: If an option is of another type.
         ValueError: If the options do not fit together; before training, if no loss of the model
-            has the parameter, or its constructor would refuse a value.
+            has the parameter, its constructor would refuse a value, or values move away from the
+            cap.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class LossScheduleHook(Hook):
         self.interval = check_integer('interval', interval)
         self.by_epoch = by_epoch
         self.cap = cap
+        self._losses: list = []
 
     def before_train(self, runner) -> None:
         """Find the losses, and the values that the config gave them."""
@@ -84,13 +87,16 @@ class LossScheduleHook(Hook):
             raise ValueError(
                 f'LossScheduleHook: no calibration loss of the model has a {self.parameter!r}'
             )
-        self._losses = [(loss, getattr(loss, self.parameter)) for loss in losses]
+        known = {id(loss): initial for loss, initial in self._losses}
+        self._losses = [
+            (loss, known.get(id(loss), getattr(loss, self.parameter))) for loss in losses
+        ]
         end = runner.max_epochs if self.by_epoch else runner.max_iters
         for loss, initial in self._losses:
             for step in range(0, end, self.interval):
                 try:
                     loss.check_parameter(self.parameter, self.value_at(step, initial))
-                except ValueError as error:
+                except (ValueError, OverflowError) as error:
                     raise ValueError(f'LossScheduleHook, at step {step}: {error}') from error
 
     def before_train_epoch(self, runner) -> None:
@@ -110,9 +116,15 @@ class LossScheduleHook(Hook):
             value = initial * self.factor**passed
         else:
             value = initial if passed == 0 else self.values[min(passed, len(self.values)) - 1]
-        if self.cap is None or passed == 0:
+        if self.cap is None or value == initial:
             return value
-        return min(value, self.cap) if self.cap >= initial else max(value, self.cap)
+        rises = value > initial
+        if self.cap != initial and rises != (self.cap > initial):
+            raise ValueError(
+                f'the values {"rise" if rises else "fall"} from {initial:g} to {value:g}, away '
+                f'from cap={self.cap:g}'
+            )
+        return min(value, self.cap) if rises else max(value, self.cap)
 
     def _set(self, runner, step: int) -> None:
         for loss, initial in self._losses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
 from mmcalib.argument_checks import check_integer
+from mmcalib.datasets.same_data import same_data
 from mmcalib.losses import CalibrationLoss
 from mmcalib.metrics.sampler_padding import SamplerPadding
 
@@ -47,6 +49,7 @@ class ValidationLearningHook(Hook):
     def __init__(self, *, ignore_index: int = 255) -> None:
         self.ignore_index = check_integer('ignore_index', ignore_index, least=-(1 << 62))
         self._losses: list = []
+        self._trained: list = []
 
     def new_statistics(self, loss: CalibrationLoss) -> Any:
         """Return statistics of no sample."""
@@ -79,6 +82,12 @@ class ValidationLearningHook(Hook):
                 f'{name}: a {self.loss_type.__name__} learns from validations, and this run has '
                 'none: set val_cfg, val_dataloader and val_evaluator'
             )
+        if same_data(runner.cfg.get('val_dataloader'), runner.cfg.get('test_dataloader')):
+            runner.logger.warning(
+                f'{name}: the validation data, which a {self.loss_type.__name__} learns from, are '
+                'the test data too, whose figures then say too much. Validate on a part of the '
+                'training images that the training leaves out, as SeededSplit draws it'
+            )
 
     def before_train_epoch(self, runner: Runner) -> None:
         """Validate, if the checkpoint that was resumed is of before the validation of its step."""
@@ -94,6 +103,10 @@ class ValidationLearningHook(Hook):
 
     def after_train(self, runner: Runner) -> None:
         self._losses = []
+
+    def before_val(self, runner: Runner) -> None:
+        # What the loss has learnt so far, before EMAHook puts the average of it there.
+        self._trained = copy.deepcopy(self._losses)
 
     def before_val_epoch(self, runner: Runner) -> None:
         self._padding = SamplerPadding()
@@ -111,7 +124,7 @@ class ValidationLearningHook(Hook):
         for output in outputs:
             sample = output if isinstance(output, Mapping) else output.to_dict()
             name = str(sample.get('img_path') or f'sample {self._padding.place}')
-            measured = [self.measure(loss, sample, name) for loss in self._losses]
+            measured = [self.measure(loss, sample, name) for loss in self._trained]
             self._count(self._padding.let_in(measured))
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:

@@ -15,8 +15,8 @@ def acls(
     target: Tensor,
     *,
     margin: float = 10.0,
-    alpha: float = 1.0,
-    alpha_others: float = 0.1,
+    alpha: float = 0.1,
+    alpha_others: float = 0.01,
     class_weight: Tensor | None = None,
 ) -> Tensor:
     r"""Cross-entropy plus squares of the predicted logit and of distances from it, per row.
@@ -45,7 +45,7 @@ def acls(
 
     Example:
         >>> acls(torch.tensor([[12., 0., 0.]]), torch.tensor([0]), margin=10.0)
-        tensor([4.4000])
+        tensor([0.4400])
     """
     highest = logits.amax(dim=1)
     predicted = torch.relu(highest - margin).square()
@@ -84,8 +84,9 @@ class ACLSLoss(CalibrationLoss):
 
     Args:
         margin: m, in logits. The published loss takes 10, and 6 for some data sets.
-        alpha: Weight of the predicted class; the published loss takes 1.
-        alpha_others: Weight of the other classes; the published loss takes 0.1.
+        alpha: Weight of the predicted class; the published loss takes 0.1 · 1.
+        alpha_others: Weight of the other classes; the published loss takes 0.1 · 0.1, the first
+            of which is its factor of both terms.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
             ``ignore_index``, ``reduction`` and ``loss_weight``.
 
@@ -101,8 +102,8 @@ class ACLSLoss(CalibrationLoss):
         self,
         *,
         margin: float = 10.0,
-        alpha: float = 1.0,
-        alpha_others: float = 0.1,
+        alpha: float = 0.1,
+        alpha_others: float = 0.01,
         loss_name: str = 'loss_acls',
         **common,
     ) -> None:

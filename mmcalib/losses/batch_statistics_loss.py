@@ -86,7 +86,7 @@ class BatchLoss(CalibrationLoss):
     def of_statistics(self, sums: Tensor, **options) -> Tensor:
         """Return the loss of a rank's batch, all of whose statistics are given."""
         if self.share_statistics and dist.is_initialized() and dist.get_world_size() > 1:
-            sums = _sum_over_ranks(sums)
+            sums = _SumOverRanks.apply(sums)
         return self.loss_weight * self.value(sums, **options)
 
     def _check_reduction(self, reduction: str) -> None:
@@ -97,10 +97,16 @@ class BatchLoss(CalibrationLoss):
             )
 
 
-def _sum_over_ranks(values: Tensor) -> Tensor:
-    from torch.distributed.nn.functional import all_reduce  # it has a gradient
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        values = values.clone()
+        dist.all_reduce(values)
+        return values
 
-    return all_reduce(values)
+    @staticmethod
+    def backward(ctx, grad_output):
+        return _SumOverRanks.apply(grad_output)
 
 
 def divide(total: Tensor, count: Tensor) -> Tensor:

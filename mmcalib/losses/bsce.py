@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
+from mmcalib.argument_checks import check_choice, check_integer
 from mmcalib.losses.cross_entropy import nll, shares_of
 from mmcalib.losses.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
@@ -77,9 +78,7 @@ class BSCELoss(WeightedCrossEntropyLoss):
         **common,
     ) -> None:
         super().__init__(gamma=gamma, detach_weight=detach_weight, loss_name=loss_name, **common)
-        if norm not in (1, 2):
-            raise ValueError(f'norm must be 1 or 2, got {norm!r}')
-        self.norm = norm
+        self.norm = check_choice('norm', check_integer('norm', norm), (1, 2))
 
     def options(self) -> dict:
         return {**super().options(), 'norm': self.norm}

@@ -23,13 +23,17 @@ class CombinedLoss(nn.Module):
         loss_name: Key in mmseg's log, which must contain "loss".
 
     Raises:
-        ValueError: If there is no loss, or the name does not contain "loss".
+        TypeError: If `losses` is no list.
+        ValueError: If there is no loss, the name does not contain "loss", or only some losses are
+            of rows (``reduction='none'``).
     """
 
     def __init__(
         self, losses: Sequence[Mapping | nn.Module], *, loss_name: str = 'loss_combined'
     ) -> None:
         super().__init__()
+        if isinstance(losses, Mapping):
+            raise TypeError(f'losses must be a list of losses, got one: losses=[{dict(losses)}]')
         if not losses:
             raise ValueError('losses must name at least one loss, got none')
         if 'loss' not in loss_name:
@@ -40,6 +44,12 @@ class CombinedLoss(nn.Module):
         self.losses = nn.ModuleList(
             loss if isinstance(loss, nn.Module) else MODELS.build(loss) for loss in losses
         )
+        per_row = [getattr(loss, 'reduction', None) == 'none' for loss in self.losses]
+        if any(per_row) and not all(per_row):
+            raise ValueError(
+                "losses must all have reduction='none' or none of them: a sum over rows is no "
+                'summand of a row'
+            )
         self.loss_name = loss_name
 
     def forward(self, pred: Tensor, target: Tensor, **call) -> Tensor:

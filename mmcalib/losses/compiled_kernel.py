@@ -18,7 +18,16 @@ CONSTANTS = 2
 
 def total_of(formula, logits, target, weight, options) -> Tensor:
     """Return the weighted sum by the formula, in plain operations."""
-    return (formula(at_least_single(logits), target, **options) * weight).sum()
+    return (formula(counted(logits, weight), target, **options) * weight).sum()
+
+
+def counted(logits: Tensor, weight: Tensor) -> Tensor:
+    """Return the logits with 0 in rows of weight 0, of which nothing may come, not even a NaN.
+
+    Their label may be a class that is masked with -inf.
+    """
+    logits = at_least_single(logits)
+    return logits if weight.ndim == 0 else torch.where((weight != 0).unsqueeze(1), logits, 0)
 
 
 def kept_dtype(logits: Tensor) -> torch.dtype:
@@ -71,8 +80,11 @@ class CompiledKernel:
             return None
 
     def _version(self, options: Mapping) -> tuple[Callable, dict]:
-        """Return a compiled function, and the options with their numbers as it wants them."""
-        numbers = {key: value for key, value in options.items() if isinstance(value, (int, float))}
+        """Return a compiled function, and the options with their numbers as it wants them.
+
+        Switches and integers choose between formulas: they stay what they are.
+        """
+        numbers = {key: value for key, value in options.items() if isinstance(value, float)}
         for known, version in self._versions:
             if known == numbers:
                 return version, dict(options)

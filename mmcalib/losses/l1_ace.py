@@ -25,9 +25,10 @@ class L1ACELoss(BatchLoss):
     the bins have a gradient too; a bin with less than one row in it then counts by that part.
 
     Source: Barfoot et al., "Average Calibration Error: A Differentiable Loss for Improved
-    Reliability in Image Segmentation", MICCAI 2024; hard bins are those of its published code,
-    which has no ignored pixels. Soft bins are of its successor of 2025, whose code gives an empty
-    bin a small weight; here it counts for nothing.
+    Reliability in Image Segmentation", MICCAI 2024; hard bins are those of its published code, but
+    for a probability on an edge, which there is of the bin below. It has no ignored pixels. Soft
+    bins are of its successor of 2025, whose code gives an empty bin a small weight; here it counts
+    for nothing.
 
     Args:
         num_bins: B.
@@ -53,6 +54,8 @@ class L1ACELoss(BatchLoss):
         super().__init__(loss_name=loss_name, **common)
         self.num_bins = check_integer('num_bins', num_bins)
         self.binning = check_choice('binning', binning, BINNINGS)
+        if not isinstance(per_image, bool):
+            raise TypeError(f'per_image must be True or False, got {per_image!r}')
         self.per_image = per_image
         if per_image and self.share_statistics:
             raise ValueError(
@@ -105,9 +108,9 @@ class L1ACELoss(BatchLoss):
 def _memberships(probs: Tensor, num_bins: int, binning: str) -> list[tuple[Tensor, Tensor | None]]:
     """Return bins and the share that each row has in them, None for all of it."""
     if binning == 'hard':
-        return [((probs.detach() * num_bins).long().clamp_(max=num_bins - 1), None)]
+        return [((probs.detach() * num_bins).long().clamp_(0, num_bins - 1), None)]
     position = (probs * num_bins - 0.5).clamp(min=0, max=num_bins - 1)
     low = position.detach().floor()
     upper = position - low
-    bins = low.long()
+    bins = low.long().clamp_(0, num_bins - 1)  # a NaN is no bin
     return [(bins, 1 - upper), ((bins + 1).clamp(max=num_bins - 1), upper)]

@@ -65,8 +65,9 @@ def split_ignored(
         lowest, highest = label_range(target)
         if lowest >= 0 and highest < num_classes and not lowest <= ignore_index <= highest:
             return target.long(), None
-    valid = target != ignore_index
-    labels = torch.where(valid, target, 0).long()
+    labels = target.long()  # a narrow type would compare the ignored label modulo 256
+    valid = labels != ignore_index
+    labels = torch.where(valid, labels, 0)
     if torch.compiler.is_compiling():
         inside = ((labels >= 0) & (labels < num_classes)).all()
         torch._assert_async(
@@ -121,7 +122,8 @@ def row_weights(
             factor = factor.masked_fill(~valid, 0)
     elif mean and avg_factor is not None:
         # A mean of no rows may well be divided by their number.
-        if check_number('avg_factor', avg_factor) == 0 and factor.any():
+        count = pred.numel() if valid is None else factor.any()
+        if check_number('avg_factor', avg_factor) == 0 and count:
             raise ValueError('avg_factor must be above 0 where a row is valid, got 0')
         factor = factor / (avg_factor or 1)
     elif mean:

@@ -114,9 +114,10 @@ class BatchTerm:
         self._loss, self._target, self._weight, self._options = loss, target, weight, options
         with torch.no_grad():
             sums = sum(self._statistics(logits_of(tile), tile) for tile in tiles)
-        with torch.enable_grad():
-            value = loss.of_statistics(sums.requires_grad_(), **options)
-        (self._slope,) = torch.autograd.grad(value, sums)
+        with torch.inference_mode(False), torch.enable_grad():
+            sums = sums.clone().requires_grad_()
+            value = loss.of_statistics(sums, **options)
+            (self._slope,) = torch.autograd.grad(value, sums)
         self.known = value.detach()
 
     def value(self, logits: Tensor, tile: Tile) -> float:

@@ -6,7 +6,8 @@ from numbers import Integral
 import torch
 from torch import Tensor, nn
 
-from mmcalib.argument_checks import at_least_single, check_choice, check_number
+from mmcalib.argument_checks import check_choice, check_number
+from mmcalib.losses.compiled_kernel import counted
 from mmcalib.losses.loss_call_checks import (
     check_shapes,
     computed_dtype,
@@ -111,7 +112,7 @@ class CalibrationLoss(nn.Module):
     def set_parameters(self, **values: float) -> None:
         """Set parameters of :attr:`ranges`, as the constructor and a schedule do."""
         for name, value in values.items():
-            setattr(self, name, self.check_parameter(name, value))
+            setattr(self, name, float(self.check_parameter(name, value)))
 
     def extra_repr(self) -> str:
         options = ', '.join(f'{key}={value!r}' for key, value in self.options().items())
@@ -160,7 +161,7 @@ class CalibrationLoss(nn.Module):
             avg_factor=avg_factor,
         )
         if reduction == 'none':
-            return self.formula(at_least_single(pred), target, **options) * row_weight
+            return self.formula(counted(pred, row_weight), target, **options) * row_weight
         return weighted_sum(
             self.formula,
             pred,

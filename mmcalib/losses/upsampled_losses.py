@@ -88,7 +88,7 @@ def _by_tiles(
     terms = [[term(single) for single in part] for part in singles]
     values = [sum((term.known for term in part), logits.new_zeros(())) for part in terms]
     grads = [torch.zeros_like(logits) for _ in losses] if gradient else []
-    correct = labels.new_zeros(())
+    correct = labels.new_zeros((), dtype=torch.int64)
     for tile in tiles:
         large = tiles.upsample(logits, tile)
         correct += _count_correct(large, labels[tile.pixels], ignore_index)

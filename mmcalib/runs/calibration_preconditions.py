@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from mmengine.config import Config
 
+from mmcalib.datasets.same_data import same_data
 from mmcalib.runs.results_writer import CALIBRATION
 from mmcalib.work_dir_files import check_writable
 
@@ -39,13 +40,6 @@ def check_splits(cfg: Config, *, split: str, test: bool, force: bool) -> list[st
         reason = "fitted on the validation split, which is the config's test split as well"
         return [_refuse(reason, HELD_OUT, force=force)]
     return []
-
-
-def same_data(one: Mapping | None, other: Mapping | None) -> bool:
-    """Return whether two dataloaders' configs read the same data, whatever their pipelines."""
-    if one is None or other is None:
-        return False
-    return _without_pipeline(one['dataset']) == _without_pipeline(other['dataset'])
 
 
 def check_out(out: str, checkpoint: str, *, overwrite: bool) -> None:
@@ -86,12 +80,3 @@ def _refuse(reason: str, hint: str, *, force: bool) -> str:
     if not force:
         raise ValueError(f'refused: {reason}. {hint}')
     return reason
-
-
-def _without_pipeline(node: object) -> object:
-    if isinstance(node, Mapping):
-        skipped = ('pipeline', 'test_mode', 'lazy_init', 'serialize_data')
-        return {key: _without_pipeline(value) for key, value in node.items() if key not in skipped}
-    if isinstance(node, (list, tuple)):
-        return [_without_pipeline(item) for item in node]
-    return os.path.normpath(node) if isinstance(node, str) and '/' in node else node

@@ -82,6 +82,26 @@ def test_resuming_goes_on(tmp_path):
     assert margins == [6, 6, 4, 4]
 
 
+def test_a_second_training_starts_from_the_config_again(tmp_path):
+    hook, model = LossScheduleHook('margin', factor=-2.0), Model()
+    for name in ('first', 'second'):
+        train(tmp_path / name, hook, epochs=2, model=model)
+    assert model.margins == 2 * [10, 10, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        (dict(factor=1.0, cap=3.0), 'at step 1: the values rise from 10 to 11, away from cap=3'),
+        (dict(mode='step', values=[5.0, 20.0], cap=7.0), 'at step 2: the values rise .*cap=7'),
+        (dict(mode='multiply', factor=1e200), 'at step 2: '),
+    ],
+)
+def test_a_cap_on_the_other_side_and_an_overflow_are_refused(options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path, LossScheduleHook('margin', **options))
+
+
 def test_losses_of_either_toolbox_are_found():
     heads = pytest.importorskip('mmpretrain.models.heads')
     loss = dict(type='MarginLabelSmoothingLoss')

@@ -131,8 +131,31 @@ def test_killed_and_resumed_it_learns_the_same(kind, by_epoch, tmp_path):
 
 def test_the_average_of_the_weights_is_validated_and_the_trained_loss_learns(tmp_path):
     ema = dict(type='EMAHook', update_buffers=True)
-    runner = train(tmp_path, 'cals', hooks=[ema], epochs=2)
-    assert learnt(runner)['num_updates'] == 2
+    runner = train(tmp_path, 'cals', hooks=[ema], epochs=4)
+    multipliers = [1e-6] * K
+    for start, rho in zip(range(0, 28, 7), (1.0, 1.0, 1.2, 1.2), strict=True):
+        rows = runner.model.validated[start : start + 7]
+        multipliers, penalty = references.cals_update(rows, multipliers, rho, 2.0)
+    state = learnt(runner)
+    assert state['num_updates'] == 4
+    assert state['multipliers'].tolist() == pytest.approx(multipliers, rel=1e-4)
+    assert state['last_penalty'].item() == pytest.approx(penalty, rel=1e-4)
+
+
+def test_data_that_are_tested_too_are_warned_of():
+    warned = []
+    loader = dict(dataset=dict(type='A', ann_file='val.txt'))
+    other = dict(dataset=dict(type='A', ann_file='train.txt'))
+    runner = types.SimpleNamespace(
+        model=torch.nn.Sequential(CALSLoss(K)),
+        val_loop=True,
+        logger=types.SimpleNamespace(warning=warned.append),
+    )
+    for test in (loader, other, None):
+        runner.cfg = dict(val_dataloader=loader, test_dataloader=test)
+        CALSHook().before_train(runner)
+    (message,) = warned
+    assert 'which a CALSLoss learns from, are the test data too' in message
 
 
 @every_kind
@@ -152,6 +175,7 @@ def test_what_cannot_work_is_said_before_training(kind, tmp_path):
 def validate(hook, losses, samples, size):
     """Let a hook see a validation without a Runner."""
     hook._losses = losses
+    hook.before_val(None)
     hook.before_val_epoch(None)
     for start in range(0, len(samples), 2):
         hook.after_val_iter(None, 0, outputs=samples[start : start + 2])

@@ -310,6 +310,23 @@ def test_a_masked_class_is_left_out(name, reduction, soft):
 
 
 @every_loss
+@pytest.mark.parametrize('reduction', ['none', 'sum'])
+def test_an_ignored_row_may_be_masked_where_its_stand_in_label_is(name, reduction):
+    logits, target = draw((6, 5), scale=2.0)
+    masked = logits.detach().clone()
+    masked[:3, 0] = float('-inf')
+    masked.requires_grad_()
+    target[target == 0] = 3
+    target[1] = IGNORED
+    weight = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0, 1.0])
+    value = build(name, reduction=reduction)(masked, target, weight=weight, ignore_index=IGNORED)
+    expected = loop(name, masked, target) * weight
+    torch.testing.assert_close(value, expected if reduction == 'none' else expected.sum())
+    (grad,) = torch.autograd.grad(value.sum(), masked)
+    assert grad.isfinite().all() and (grad[1:3] == 0).all() and (grad[3:] != 0).any()
+
+
+@every_loss
 def test_layouts_and_second_use_in_one_step(name):
     logits, target = draw((2, 4, 6, 6), torch.float32)
     loss = build(name)
@@ -483,7 +500,7 @@ class TestSection4:
         (SampleDependentFocalLoss, dict(schedule=[(1, -3)]), 'a gamma of schedule must be'),
         (ConfidencePenaltyLoss, dict(alpha=float('nan')), 'alpha must be'),
         (ConfidencePenaltyLoss, dict(class_reduction='max'), "got 'max'"),
-        (BSCELoss, dict(norm=3), 'norm must be 1 or 2, got 3'),
+        (BSCELoss, dict(norm=3), r'norm must be one of \(1, 2\), got 3'),
         (DualFocalLoss, dict(gamma=-1), 'gamma must be'),
         (ACLSLoss, dict(alpha_others=-1), 'alpha_others must be .* at least 0, got -1'),
         (CPCLoss, dict(alpha_true=-1), 'alpha_true must be .* at least 0, got -1'),
@@ -503,3 +520,11 @@ class TestSection4:
 def test_bad_options_are_refused(loss, options, message):
     with pytest.raises(ValueError, match=message):
         loss(**options)
+
+
+def test_acls_weighs_as_its_published_loss():
+    """Which is cross-entropy + 0.1 (1.0 · positive + 0.1 · negative term), with a margin of 10."""
+    logits = torch.tensor([[13.0, 1.0, -1.0]])
+    value = ACLSLoss()(logits, torch.tensor([0]))
+    expected = F.cross_entropy(logits, torch.tensor([0])) + 0.1 * (9 + 0.1 * (4 + 16) / 2)
+    torch.testing.assert_close(value, expected)

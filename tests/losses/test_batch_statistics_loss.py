@@ -127,6 +127,25 @@ def test_half_precision(name, dtype):
 
 
 @every_loss
+@pytest.mark.parametrize('shape', [(0, 3), (0, 3, 4, 4)])
+def test_an_empty_batch(name, shape):
+    logits, target = draw(shape)
+    value = LOSSES[name]()(logits, target)
+    value.backward()
+    assert value == 0 and logits.grad.shape == shape
+
+
+@every_loss
+@pytest.mark.parametrize('logit', [float('nan'), float('inf')])
+def test_a_diverged_model_has_a_loss_of_nan(name, logit):
+    logits, target = draw((2, 3, 2, 2))
+    logits.detach()[0, 1, 0, 0] = logit
+    value = LOSSES[name]()(logits, target.clamp(max=2))
+    value.backward()
+    assert value.isnan()
+
+
+@every_loss
 @pytest.mark.parametrize('shape', [(4, 3), (2, 3, 4, 4)])
 def test_everything_ignored(name, shape):
     logits = torch.randn(shape, requires_grad=True)

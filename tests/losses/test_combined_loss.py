@@ -93,6 +93,10 @@ def test_the_toolboxes_own_losses_may_be_terms():
 
 
 def test_bad_options_are_refused():
+    with pytest.raises(TypeError, match='losses must be a list of losses, got one'):
+        CombinedLoss(dict(type='MDCALoss'))
+    with pytest.raises(ValueError, match="must all have reduction='none' or none of them"):
+        CombinedLoss([dict(type='SoftmaxFocalLoss', reduction='none'), dict(type='MDCALoss')])
     with pytest.raises(ValueError, match='at least one loss, got none'):
         CombinedLoss([])
     with pytest.raises(ValueError, match='must contain "loss"'):

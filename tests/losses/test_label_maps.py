@@ -159,6 +159,16 @@ def test_shares_are_the_whole_of_what_is_known():
         )
 
 
+def test_autocast_does_not_round_the_shares():
+    labels, valid = torch.zeros(1, 4, 4, dtype=torch.long), torch.ones(1, 4, 4, dtype=torch.bool)
+    labels[0, 0, 0] = 1
+    for loss in (SVLSLoss(sigma=0.8), NACLLoss()):
+        expected = loss.look_around(labels, valid, 3, torch.float32)
+        with torch.autocast('cpu', torch.bfloat16):
+            shares = loss.look_around(labels, valid, 3, torch.float32)
+        torch.testing.assert_close(shares, expected, rtol=0, atol=0)
+
+
 def test_inside_an_object_svls_is_cross_entropy():
     logits = torch.randn(1, K, 6, 6)
     target = torch.full((1, 6, 6), 2)

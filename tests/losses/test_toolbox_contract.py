@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmcalib.losses import MarginLabelSmoothingLoss, loss_call_checks
+from mmcalib.losses import MarginLabelSmoothingLoss, SoftmaxFocalLoss, loss_call_checks
 
 
 @pytest.fixture
@@ -79,6 +79,21 @@ def test_any_integer_labels(dtype):
     logits, target = torch.randn(8, 4), torch.randint(4, (8,))
     loss = MarginLabelSmoothingLoss()
     torch.testing.assert_close(loss(logits, target.to(dtype)), loss(logits, target))
+
+
+@pytest.mark.parametrize(
+    ('label', 'dtype', 'ignore_index'),
+    [(156, torch.uint8, -100), (-1, torch.int8, 255), (-1, torch.int16, 65535)],
+)
+def test_a_narrow_label_does_not_wrap_around_to_the_ignored_one(label, dtype, ignore_index):
+    target = torch.tensor([1, label], dtype=dtype)
+    with pytest.raises(ValueError, match=f'{label}'):
+        SoftmaxFocalLoss(ignore_index=ignore_index)(torch.randn(2, 4), target)
+
+
+def test_the_mean_of_an_empty_batch_may_be_divided_by_its_length():
+    logits = torch.randn(0, 4, requires_grad=True)
+    assert SoftmaxFocalLoss()(logits, torch.zeros(0, dtype=torch.long), avg_factor=0) == 0
 
 
 def test_the_state_dict_is_empty():

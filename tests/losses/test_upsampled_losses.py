@@ -201,15 +201,18 @@ def test_the_gradient_of_a_gradient(loss):
     )
 
 
-def test_values_without_a_gradient():
+@pytest.mark.parametrize('without', [torch.no_grad, torch.inference_mode])
+def test_values_without_a_gradient(without):
     logits, labels = draw()
     losses = [SoftmaxFocalLoss(), NACLLoss(), MDCALoss()]
     expected, correct = by_tiles(losses, logits, labels)
-    with torch.no_grad():
+    with without():
         values, same = by_tiles(losses, logits, labels)
     assert not values.requires_grad
     torch.testing.assert_close(values, expected.detach())
     assert correct == same
+    narrow = by_tiles(losses, logits, labels.to(torch.uint8))
+    torch.testing.assert_close(narrow, (expected, correct))
 
 
 def test_compiled(fresh_compiler, monkeypatch):  # noqa: F811

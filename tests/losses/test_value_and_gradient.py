@@ -152,6 +152,18 @@ def test_a_schedule_is_compiled_three_times(graphs):
     assert values == sorted(set(values))
 
 
+def test_switches_stay_switches_in_a_schedule(graphs):
+    loss = build('bsce, norm 1', compile=True)
+    logits, target = draw((6, 5))
+    for gamma in (1.0, 2.0, 3.0, 4.0):
+        loss.set_parameters(gamma=gamma)
+        value = loss(logits, target)
+        rows = build('bsce, norm 1', reduction='none')
+        rows.set_parameters(gamma=gamma)
+        torch.testing.assert_close(value, rows(logits, target).mean())
+    assert [len(runs) for runs in graphs] == [1, 1, 2]
+
+
 def test_batches_with_and_without_ignored_rows_share_a_kernel(graphs):
     loss = build('mbls', compile=True)
     for ignore in (False, True, False):

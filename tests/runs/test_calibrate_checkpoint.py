@@ -15,8 +15,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from mmengine.runner import BaseLoop
 
+from mmcalib.datasets.same_data import same_data
 from mmcalib.posthoc import TemperatureScaler
-from mmcalib.runs.calibration_preconditions import same_data
 from mmcalib.runs.load_config import load_config, set_loader_defaults
 from mmcalib.runs.results_writer import describe_calibration
 from mmcalib.runs.runner import build_runner
