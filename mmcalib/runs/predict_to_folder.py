@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,10 +57,10 @@ class FolderReport:
 
 
 def predict_to_folder(
-    config: str,
-    checkpoint: str | Sequence[str],
-    images: Sequence[str | Path],
-    out: str,
+    config: str | os.PathLike,
+    checkpoint: str | os.PathLike | Sequence[str | os.PathLike],
+    images: str | os.PathLike | Sequence[str | os.PathLike],
+    out: str | os.PathLike,
     *,
     arrays: bool = True,
     pictures: bool = True,
@@ -192,7 +193,7 @@ def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOp
     }
 
 
-def report_in_words(report: FolderReport, out: str) -> str:
+def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
     """Return what a prediction has found, for people."""
     scores, lines = report.scores, []
     if not scores.num_images:
