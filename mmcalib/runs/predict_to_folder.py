@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from mmcalib.runs.predict_images import (
     predicted,
     prepare_prediction,
 )
+from mmcalib.runs.prediction_captions import printable
 from mmcalib.runs.prediction_files import (
     ARRAYS,
     MASKS,
@@ -141,12 +143,17 @@ def _predict_own(
                 unreadable.append(item)
                 continue
             prediction = image_prediction(item, scorer.image(item), pixels=True)
-            folder.write(
-                prediction,
-                threshold=scorer.threshold,
-                classes=predictor.classes,
-                palette=predictor.palette,
-            )
+            try:
+                folder.write(
+                    prediction,
+                    threshold=scorer.threshold,
+                    classes=predictor.classes,
+                    palette=predictor.palette,
+                )
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                unreadable.append(UnreadableImage(item.image, f'its files: {error.strerror}'))
     except OSError as error:
         reason = error.strerror or error
         return unreadable, f'{reason}: nothing more can be written to {folder.folder}.'
@@ -223,7 +230,9 @@ def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
     lines += [f'{_files(count)}: {note}' for note, count in sorted(report.notes.items())]
     if report.unreadable:
         lines.append(f'{_files(len(report.unreadable))} without a prediction:')
-        lines += [f'  {item.image}: {item.reason}' for item in report.unreadable[:MOST_NAMED]]
+        lines += [
+            printable(f'  {item.image}: {item.reason}') for item in report.unreadable[:MOST_NAMED]
+        ]
         if len(report.unreadable) > MOST_NAMED:
             lines.append('  … all of them are in summary.json')
     there = [name for name in WRITTEN if Path(out, name).exists()]

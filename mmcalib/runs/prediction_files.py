@@ -23,6 +23,7 @@ from mmcalib.runs.prediction_rows import (
     append_row,
     files_of,
     join_rows,
+    name_for_files,
     path_of,
     read_rows,
     remove_files,
@@ -165,16 +166,14 @@ class PredictionFolder:
 
     def close(self, scores: FolderScores, unreadable: Sequence[UnreadableImage]) -> None:
         """Write the tables, and the summary with what could not be read."""
-        with whole_file(self.folder / TABLE) as path, path.open('w', newline='') as file:
-            _write_table(file, [_flat(row) for row in self.rows])
+        _write_table(self.folder / TABLE, [_flat(row) for row in self.rows])
         if any(row['masks'] for row in self.rows):
             masks = [
                 {'image': row['image'], **mask, 'files': row['files']}
                 for row in self.rows
                 for mask in row['masks']
             ]
-            with whole_file(self.folder / MASKS) as path, path.open('w', newline='') as file:
-                _write_table(file, masks)
+            _write_table(self.folder / MASKS, masks)
         summary = {
             **_without_nan(asdict(scores)),
             'unreadable': [{'image': str(u.image), 'reason': u.reason} for u in unreadable],
@@ -242,7 +241,8 @@ class PredictionFolder:
         root = os.path.commonpath(parents) if parents else ''
         names, taken = {}, {row['files'] for row in self.rows}
         for image in self.left:
-            name = free = Path(os.path.relpath(os.path.abspath(image), root)).as_posix()
+            path = Path(os.path.relpath(os.path.abspath(image), root)).as_posix()
+            name = free = name_for_files(path)
             number = 1
             while free in taken:  # by an image of an earlier call, from another folder
                 number += 1
@@ -275,11 +275,14 @@ def _flat(row: Mapping) -> dict:
     return found | {'note': row['note'], 'files': row['files']}
 
 
-def _write_table(file, rows: Sequence[Mapping]) -> None:
-    if rows:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+def _write_table(table: Path, rows: Sequence[Mapping]) -> None:
+    # What is no text in a file's name is written as an escape.
+    text = dict(newline='', encoding='utf-8', errors='backslashreplace')
+    with whole_file(table) as path, path.open('w', **text) as file:
+        if rows:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 def _narrow(classes: np.ndarray) -> np.ndarray:

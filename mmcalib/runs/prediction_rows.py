@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 from mmcalib.work_dir_files import whole_file
@@ -17,6 +19,9 @@ from mmcalib.work_dir_files import whole_file
 ROWS = 'predictions.jsonl'
 PARTS = 'predictions.*.jsonl'
 KINDS = {'arrays': '.npz', 'pictures': '.png'}  # of an image's files, each in a folder of its own
+LONGEST = 160  # bytes of a part of a name; file systems take 255, some 143 of them
+# What ends a line or is no text, and yet may be in a file's name.
+UNPRINTABLE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 STATE = ('path', 'bytes', 'modified')
 
 
@@ -96,6 +101,22 @@ def path_of(row: Mapping) -> str:
     return row.get('path') or os.path.abspath(row['image'])
 
 
+def name_for_files(path: str) -> str:
+    """Return a path below the folder as its files are to be called.
+
+    A part that is long, or no text to print, is shortened to what is, with a digest.
+    """
+    return '/'.join(map(_name_for_file, path.split('/')))
+
+
+def _name_for_file(part: str) -> str:
+    plain = UNPRINTABLE.sub('_', part)
+    if plain == part and len(os.fsencode(part)) <= LONGEST:
+        return part
+    start = plain.encode()[: LONGEST - 20].decode(errors='ignore')
+    return f'{start}-{sha256(os.fsencode(part)).hexdigest()[:16]}'
+
+
 def files_of(folder: Path, row: Mapping, kinds: Iterable[str] = tuple(KINDS)) -> list[Path]:
     """Return the files of an image, none for a row that names others than we write."""
     name = row.get('files')
@@ -136,4 +157,5 @@ def _row_in(line: str) -> dict | None:
 
 
 def _line(row: Mapping) -> bytes:
-    return json.dumps(row, ensure_ascii=False).encode() + b'\n'
+    # What is no text in a file's name becomes an escape of JSON.
+    return json.dumps(row, ensure_ascii=False).encode(errors='backslashreplace') + b'\n'

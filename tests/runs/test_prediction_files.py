@@ -1,14 +1,18 @@
 """A folder of predictions that is taken up again: whose images they are, and what goes."""
 
+import csv
+import errno
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 from file_models import CLASSIFIER, write_model, write_photos
 from tiny_models import classifier
 
-from mmcalib.runs.predict_to_folder import predict_to_folder
+from mmcalib.runs import prediction_files
+from mmcalib.runs.predict_to_folder import predict_to_folder, report_in_words
 
 SIZES = [(24, 36), (24, 36)]
 TABLES = {'predictions.csv', 'predictions.jsonl', 'settings.json', 'summary.json'}
@@ -105,3 +109,47 @@ def test_overwriting_leaves_nothing_of_before_and_all_that_is_not_ours(model, ph
     report = predict_to_folder(*model, [photos], out, threshold=0.5, arrays=False)
     assert report.scores.num_images == 2
     assert files_in(out) == {*TABLES, *mine, 'pictures/0.png.png', 'pictures/1.png.png'}
+
+
+@pytest.mark.parametrize(
+    ('name', 'shown', 'start'),
+    [
+        (b'caf\xe9.png', 'caf\\udce9.png', 'caf_.png-'),
+        (b'two\nlines.png', 'two\nlines.png', 'two_lines.png-'),
+        (b'a' * 251 + b'.png', 'a' * 251 + '.png', 'a' * 100),
+        ('ü'.encode() * 125 + b'.png', 'ü' * 125 + '.png', 'ü' * 70 + '-'),
+        ('ä\u3000ö.png'.encode(), 'ä\u3000ö.png', 'ä\u3000ö.png'),
+    ],
+    ids=['no text', 'two lines', 'long', 'long in bytes', 'a wide space'],
+)
+def test_no_name_of_a_file_ends_it(model, photos, tmp_path, name, shown, start):
+    out, odd = tmp_path / 'out', photos / os.fsdecode(name)
+    (photos / '0.png').rename(odd)
+    (photos / 'wrong').mkdir()
+    (photos / 'wrong' / odd.name).write_text('hello')
+    report = predict_to_folder(*model, [photos], out)
+    assert (report.scores.num_images, report.stopped) == (2, '')
+    assert report_in_words(report, out).encode().count(b'it is no image') == 1
+    (row,) = (row for row in rows_in(out) if row['image'] == str(odd))
+    assert row['files'].startswith(start) and len(os.fsencode(row['files'])) <= 160
+    assert (out / 'arrays' / f'{row["files"]}.npz').is_file()
+    assert (out / 'pictures' / f'{row["files"]}.png').is_file()
+    with (out / 'predictions.csv').open(encoding='utf-8', newline='') as file:
+        assert {Path(line['image']).name for line in csv.DictReader(file)} == {shown, '1.png'}
+    assert predict_to_folder(*model, [photos], out).before == 2
+
+
+def test_a_file_system_that_takes_shorter_names_costs_one_image(
+    model, photos, tmp_path, monkeypatch
+):
+    save = np.savez_compressed
+
+    def limited(path, **arrays):
+        if '0.png' in path.name:
+            raise OSError(errno.ENAMETOOLONG, 'File name too long')
+        save(path, **arrays)
+
+    monkeypatch.setattr(prediction_files.np, 'savez_compressed', limited)
+    report = predict_to_folder(*model, [photos], tmp_path / 'out')
+    assert [item.image.name for item in report.unreadable] == ['0.png']
+    assert (report.scores.num_images, report.stopped) == (1, '')
