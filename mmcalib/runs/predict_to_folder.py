@@ -184,7 +184,7 @@ def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOp
     """Return what predictions depend on, for a folder that is to hold those of one kind."""
     validation, averaged = scorer.validation, predictor.averaged
     return {
-        'checkpoint': TOGETHER.join(map(file_digest, predictor.checkpoints)),
+        'checkpoint': TOGETHER.join(sorted(map(file_digest, predictor.checkpoints))),
         'mean': averaged
         and {
             'views': averaged['transforms'],

@@ -214,6 +214,8 @@ def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
     _, config, checkpoints = classifiers
     options = dict(out=tmp_path / 'out', pictures=False)
     predict_to_folder(config, checkpoints[:2], [photos], tta=True, **options)
+    again = predict_to_folder(config, checkpoints[1::-1], [photos], tta=True, **options)
+    assert again.before == again.scores.num_images > 0  # as members have no order
     for other in (dict(checkpoint=checkpoints[:2]), dict(checkpoint=checkpoints, tta=True)):
         with pytest.raises(ValueError, match=r'has predictions of another (mean|checkpoint), '):
             predict_to_folder(config, images=[photos], **other, **options)
