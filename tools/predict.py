@@ -75,7 +75,11 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     )
     parser.add_argument('--no-arrays', action='store_true', help='no .npz file for each image')
     parser.add_argument('--no-pictures', action='store_true', help='no .png file for each image')
-    parser.add_argument('--overwrite', action='store_true', help='begin anew in --out')
+    parser.add_argument(
+        '--overwrite',
+        action='store_true',
+        help='begin anew in --out: what was predicted there goes',
+    )
     parser.add_argument('--device', help='such as cuda:1 or cpu (default: a GPU if there is one)')
     parser.add_argument(
         '--workers', type=int, default=0, help='processes that read files (default: %(default)s)'

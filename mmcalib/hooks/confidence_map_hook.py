@@ -53,6 +53,8 @@ class ConfidenceMapHook(DrawingHook):
             ``CalibrationMetric``; while testing, for samples that are no segmentor's.
     """
 
+    off = 'dict(confidence_map=dict(interval=0, worst=0))'
+
     def __init__(
         self,
         *,

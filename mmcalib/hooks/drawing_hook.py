@@ -13,9 +13,14 @@ TESTED_SPLIT = 'tested_split'
 
 
 class DrawingHook(Hook):
-    """A hook that draws evaluations, after the numbers are logged."""
+    """A hook that draws evaluations, after the numbers are logged.
+
+    Attributes:
+        off: What turns it off in our configs.
+    """
 
     priority = 'LOW'
+    off = ''
 
     def __init__(self) -> None:
         self._loaded_step: int | None = None
@@ -70,11 +75,11 @@ def calibration_metrics(evaluator, hook: Hook) -> list[CalibrationMetric]:
     metrics = [metric for metric in evaluator.metrics if isinstance(metric, CalibrationMetric)]
     if not metrics:
         names = ', '.join(type(metric).__name__ for metric in evaluator.metrics)
+        off = getattr(hook, 'off', '')
+        hint = f'; or turn the hook off, in our configs by default_hooks={off}' if off else ''
         raise ValueError(
             f'{type(hook).__name__} draws what a CalibrationMetric has measured: add one to the '
-            f'evaluator, which has {names}; or turn the hook off, in our configs by '
-            'default_hooks=dict(reliability_diagram=dict(splits=[]), '
-            'confidence_map=dict(interval=0, worst=0))'
+            f'evaluator, which has {names}{hint}'
         )
     return metrics
 

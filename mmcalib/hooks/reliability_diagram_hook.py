@@ -46,6 +46,8 @@ class ReliabilityDiagramHook(DrawingHook):
             no ``CalibrationMetric``, or `boundary_curve` none with ``per_distance=True``.
     """
 
+    off = 'dict(reliability_diagram=dict(splits=[]))'
+
     def __init__(
         self,
         *,

@@ -79,7 +79,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 def _files_listed(file: Path) -> list[Path]:
     try:
-        lines = file.read_text(encoding='utf-8').splitlines()
+        lines = file.read_text(encoding='utf-8-sig').splitlines()
     except UnicodeDecodeError as error:
         raise ValueError(f'{file} is no list of images: {error}') from error
     lines = [line.strip() for line in lines if line.strip() and not line.startswith('#')]
@@ -96,7 +96,8 @@ def _files_listed(file: Path) -> list[Path]:
 
 
 def _is_image(path: str | Path) -> bool:
-    return Path(path).suffix.lower() in IMAGES and os.path.isfile(path)
+    # A link to nothing is named with what cannot be read.
+    return Path(path).suffix.lower() in IMAGES and not os.path.isdir(path)
 
 
 def _no_image(start: str, others: Sequence) -> str:

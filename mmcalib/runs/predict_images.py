@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import torch
 from mmengine.config import Config
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.argument_checks import check_integer, check_number
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.image_files import find_image_files
 from mmcalib.runs.image_predictor import ImagePredictor, PredictedImage, UnreadableImage
@@ -49,18 +51,19 @@ class PredictionOptions:
         cfg_options: Dotted keys and the values that replace those of the config.
 
     Raises:
-        TypeError: If `workers` is no integer.
-        ValueError: For a risk without a validation, or a negative number of workers.
+        TypeError: If `workers` is no integer, or `probability` no number.
+        ValueError: For a risk without a validation, a negative number of workers, a probability
+            that is not between 0 and 1, or a device that is not there.
     """
 
     tta: bool = False
     tta_scales: Sequence[float] | None = None
     mc_dropout: int = 0
     dropout_seed: int = 0
-    temperature: str | Path | None = None
+    temperature: str | os.PathLike | None = None
     disagreement: bool = False
     one_at_a_time: bool = False
-    validation: str | Path | None = None
+    validation: str | os.PathLike | None = None
     risk: float | None = None
     probability: float = 0.95
     threshold: float | None = None
@@ -74,6 +77,13 @@ class PredictionOptions:
                 'a risk needs the work dir of a validation, whose labels it is proven by'
             )
         check_integer('workers', self.workers, least=0)
+        if not 0 < check_number('probability', self.probability) < 1:
+            raise ValueError(
+                'probability must be a share above 0 and below 1, such as 0.95, got '
+                f'{self.probability!r}'
+            )
+        if self.device is not None:
+            _check_device(self.device)
 
     @property
     def of_views(self) -> bool:
@@ -126,9 +136,9 @@ class Predictions:
 
 
 def predict(
-    config: str,
-    checkpoint: str | Sequence[str],
-    images: str | Path | Sequence[str | Path],
+    config: str | os.PathLike,
+    checkpoint: str | os.PathLike | Sequence[str | os.PathLike],
+    images: str | os.PathLike | Sequence[str | os.PathLike],
     *,
     show_progress: bool = False,
     **options,
@@ -151,7 +161,6 @@ def predict(
         TypeError: For an option that there is not.
         ValueError: For what does not fit together.
     """
-    images = [images] if isinstance(images, (str, Path)) else images
     predictor, scorer, files = prepare_prediction(
         config, checkpoint, images, PredictionOptions(**options)
     )
@@ -166,14 +175,14 @@ def predict(
 
 
 def prepare_prediction(
-    config: str,
-    checkpoint: str | Sequence[str],
-    images: Sequence[str | Path],
+    config: str | os.PathLike,
+    checkpoint: str | os.PathLike | Sequence[str | os.PathLike],
+    images: str | os.PathLike | Sequence[str | os.PathLike],
     options: PredictionOptions,
 ) -> tuple[ImagePredictor, Scorer, list[Path]]:
     """Return model, scorer and files, or raise the errors of :func:`predict`, before the first."""
-    files = find_image_files(images)
-    members = split_members(config, [checkpoint] if isinstance(checkpoint, str) else checkpoint)
+    files = find_image_files(_paths(images))
+    members = split_members(os.fspath(config), _paths(checkpoint))
     for _, path in members:
         check_checkpoint(path)
     cfg = _load(members, options)
@@ -187,6 +196,23 @@ def prepare_prediction(
         )
     scorer = Scorer(predictor.classes, threshold=options.threshold, validation=evidence)
     return predictor, scorer, files
+
+
+def _paths(named: str | os.PathLike | Sequence[str | os.PathLike]) -> list[str]:
+    """Return paths as texts, of one or of several."""
+    return [os.fspath(p) for p in ([named] if isinstance(named, (str, os.PathLike)) else named)]
+
+
+def _check_device(device: str) -> None:
+    """Raise a ValueError if nothing can be put on a device."""
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:  # the first of a PyTorch without CUDA
+        there = ', '.join(['cpu', *(f'cuda:{n}' for n in range(torch.cuda.device_count()))])
+        reason = str(error).partition('\n')[0]
+        raise ValueError(
+            f'device {str(device)!r} is not there: {reason}. There is {there}'
+        ) from error
 
 
 def _load(members: Sequence[tuple[str, str]], options: PredictionOptions) -> Config:
@@ -208,7 +234,7 @@ def _load(members: Sequence[tuple[str, str]], options: PredictionOptions) -> Con
             scales=options.tta_scales,
             mc_dropout=options.mc_dropout,
             seed=options.dropout_seed,
-            temperature=options.temperature and str(options.temperature),
+            temperature=options.temperature and os.fspath(options.temperature),
             disagreement=options.disagreement,
             one_at_a_time=options.one_at_a_time,
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,7 @@ from mmcalib.runs.predict_images import (
     predicted,
     prepare_prediction,
 )
+from mmcalib.runs.prediction_captions import printable
 from mmcalib.runs.prediction_files import (
     ARRAYS,
     MASKS,
@@ -56,10 +59,10 @@ class FolderReport:
 
 
 def predict_to_folder(
-    config: str,
-    checkpoint: str | Sequence[str],
-    images: Sequence[str | Path],
-    out: str,
+    config: str | os.PathLike,
+    checkpoint: str | os.PathLike | Sequence[str | os.PathLike],
+    images: str | os.PathLike | Sequence[str | os.PathLike],
+    out: str | os.PathLike,
     *,
     arrays: bool = True,
     pictures: bool = True,
@@ -140,12 +143,17 @@ def _predict_own(
                 unreadable.append(item)
                 continue
             prediction = image_prediction(item, scorer.image(item), pixels=True)
-            folder.write(
-                prediction,
-                threshold=scorer.threshold,
-                classes=predictor.classes,
-                palette=predictor.palette,
-            )
+            try:
+                folder.write(
+                    prediction,
+                    threshold=scorer.threshold,
+                    classes=predictor.classes,
+                    palette=predictor.palette,
+                )
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                unreadable.append(UnreadableImage(item.image, f'its files: {error.strerror}'))
     except OSError as error:
         reason = error.strerror or error
         return unreadable, f'{reason}: nothing more can be written to {folder.folder}.'
@@ -176,7 +184,7 @@ def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOp
     """Return what predictions depend on, for a folder that is to hold those of one kind."""
     validation, averaged = scorer.validation, predictor.averaged
     return {
-        'checkpoint': TOGETHER.join(map(file_digest, predictor.checkpoints)),
+        'checkpoint': TOGETHER.join(sorted(map(file_digest, predictor.checkpoints))),
         'mean': averaged
         and {
             'views': averaged['transforms'],
@@ -192,7 +200,7 @@ def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOp
     }
 
 
-def report_in_words(report: FolderReport, out: str) -> str:
+def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
     """Return what a prediction has found, for people."""
     scores, lines = report.scores, []
     if not scores.num_images:
@@ -222,7 +230,9 @@ def report_in_words(report: FolderReport, out: str) -> str:
     lines += [f'{_files(count)}: {note}' for note, count in sorted(report.notes.items())]
     if report.unreadable:
         lines.append(f'{_files(len(report.unreadable))} without a prediction:')
-        lines += [f'  {item.image}: {item.reason}' for item in report.unreadable[:MOST_NAMED]]
+        lines += [
+            printable(f'  {item.image}: {item.reason}') for item in report.unreadable[:MOST_NAMED]
+        ]
         if len(report.unreadable) > MOST_NAMED:
             lines.append('  … all of them are in summary.json')
     there = [name for name in WRITTEN if Path(out, name).exists()]

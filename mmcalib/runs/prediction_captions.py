@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from mmcalib.runs.prediction_rows import UNPRINTABLE
 from mmcalib.runs.prediction_scores import ImageScores
 
 
 def captions_of(scores: ImageScores, threshold: float) -> list[str]:
     """Return the lines below the picture of an image."""
-    where, sure = Path(scores.image).name, f'{100 * scores.confidence:.1f} %'
+    where, sure = printable(Path(scores.image).name), f'{100 * scores.confidence:.1f} %'
     if scores.label is None:
         kept = f'{100 * scores.kept:.1f} % of the pixels above {threshold:.6g}'
         lines = [f'{where}: mean confidence {sure}, {kept}']
@@ -25,3 +26,8 @@ def captions_of(scores: ImageScores, threshold: float) -> list[str]:
     if scores.note:
         lines.append(f'the file: {scores.note}')
     return lines
+
+
+def printable(text: str) -> str:
+    """Return a text in a line of its own: what cannot be printed, as in a file's name, escaped."""
+    return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)

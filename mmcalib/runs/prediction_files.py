@@ -17,12 +17,20 @@ from mmcalib.runs.image_predictor import UnreadableImage
 from mmcalib.runs.predict_images import ImagePrediction
 from mmcalib.runs.prediction_captions import captions_of
 from mmcalib.runs.prediction_rows import (
-    PARTS,
+    KINDS,
     ROWS,
+    STATE,
     append_row,
+    files_of,
     join_rows,
+    name_for_files,
+    path_of,
     read_rows,
+    remove_files,
+    remove_rows,
     rows_file,
+    state_of,
+    write_rows,
 )
 from mmcalib.runs.prediction_scores import FolderScores, ImageScores, Mask
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
@@ -32,7 +40,7 @@ TABLE = 'predictions.csv'
 MASKS = 'masks.csv'
 SUMMARY = 'summary.json'
 SETTINGS = 'settings.json'
-ARRAYS, PICTURES = 'arrays', 'pictures'
+ARRAYS, PICTURES = KINDS
 MOST_MASKS = 20  # in the legend of a picture
 
 
@@ -40,7 +48,8 @@ class PredictionFolder:
     """Writes predictions so that what is finished stays, whatever happens to the rest.
 
     An image's array and picture come first, and last its line of ``predictions.jsonl``; a line that
-    was cut off is one that is not there. The tables and ``summary.json`` are made of the lines.
+    was cut off is one that is not there. The tables and ``summary.json`` are made of the lines. A
+    line also goes, with its files, if its image was replaced or a file that is wanted is not there.
 
     Of several processes, each writes the files of some images, with a file of lines of its own; the
     first one takes the folder up before the others do, and joins all lines in the end.
@@ -51,12 +60,13 @@ class PredictionFolder:
         settings: What the predictions depend on, for JSON.
         arrays: Whether to write an ``.npz`` file for each image.
         pictures: Whether to write a ``.png`` file for each.
-        overwrite: Begin anew in a folder that has predictions.
+        overwrite: Begin anew in a folder that has predictions, whose files go.
         rank: Of this process.
         processes: How many there are.
 
     Attributes:
-        rows: The lines, each with the scores of an image and the names of its files.
+        rows: The lines, each with the scores of an image, where it is, and what its files are
+            called.
         left: Which images have no line yet.
         own: Those among them that this process is to write.
 
@@ -83,15 +93,15 @@ class PredictionFolder:
         self._images, self._lines = images, rows_file(self.folder, rank)
         if rank == 0:
             if overwrite:
-                for path in (self.folder / SETTINGS, self.folder / ROWS, *self.folder.glob(PARTS)):
-                    path.unlink(missing_ok=True)
+                self._clear()
             self._check_settings(json.loads(json.dumps(settings)))
-            self.rows = join_rows(self.folder, images)
-        else:
-            self.rows = read_rows(self.folder / ROWS)
-        done = {os.path.abspath(row['image']) for row in self.rows}
+            self._drop_unfinished(join_rows(self.folder, images))
+        self.rows = read_rows(self.folder / ROWS)
+        done = {path_of(row) for row in self.rows}
         self.left = [image for image in images if os.path.abspath(image) not in done]
         self.own = self.left[rank::processes]
+        # As they are before they are read: one that is replaced meanwhile is predicted anew.
+        self._states = {str(image): state_of(image) for image in self.own}
         self._names = self._name_files()
 
     def write(
@@ -142,7 +152,7 @@ class PredictionFolder:
                 )
             with whole_file(self.folder / PICTURES / f'{name}.png') as path:
                 picture.save(path)
-        row = {**_without_nan(asdict(scores)), 'files': name}
+        row = {**_without_nan(asdict(scores)), 'files': name, **self._states[scores.image]}
         append_row(self._lines, row)
         self.rows.append(row)
 
@@ -156,18 +166,51 @@ class PredictionFolder:
 
     def close(self, scores: FolderScores, unreadable: Sequence[UnreadableImage]) -> None:
         """Write the tables, and the summary with what could not be read."""
-        with whole_file(self.folder / TABLE) as path, path.open('w', newline='') as file:
-            _write_table(file, [_flat(row) for row in self.rows])
+        _write_table(self.folder / TABLE, [_flat(row) for row in self.rows])
         if any(row['masks'] for row in self.rows):
-            masks = [{'image': r['image'], **mask} for r in self.rows for mask in r['masks']]
-            with whole_file(self.folder / MASKS) as path, path.open('w', newline='') as file:
-                _write_table(file, masks)
+            masks = [
+                {'image': row['image'], **mask, 'files': row['files']}
+                for row in self.rows
+                for mask in row['masks']
+            ]
+            _write_table(self.folder / MASKS, masks)
         summary = {
             **_without_nan(asdict(scores)),
             'unreadable': [{'image': str(u.image), 'reason': u.reason} for u in unreadable],
         }
         with whole_file(self.folder / SUMMARY) as path:
             path.write_text(json.dumps(summary, indent=2) + '\n', encoding='utf-8')
+
+    def _clear(self) -> None:
+        """Remove what earlier calls have left, and nothing else."""
+        if any((self.folder / name).is_file() for name in (SETTINGS, ROWS)):
+            remove_rows(self.folder)
+            self._remove_tables()
+            (self.folder / SETTINGS).unlink(missing_ok=True)
+
+    def _remove_tables(self) -> None:
+        for name in (TABLE, MASKS, SUMMARY):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def _drop_unfinished(self, rows: Sequence[Mapping]) -> None:
+        """Take out the lines of images that are to be predicted anew, and their files."""
+        states = {state['path']: state for state in map(state_of, self._images)}
+        kept, dropped = [], []
+        for row in rows:
+            finished = self._is_finished(row, states.get(path_of(row)))
+            (kept if finished else dropped).append(row)
+        if dropped:
+            self._remove_tables()
+            remove_files(self.folder, dropped)
+            write_rows(self.folder, kept)
+
+    def _is_finished(self, row: Mapping, state: Mapping | None) -> bool:
+        """Return whether an image needs no other line, as does none that is not asked for."""
+        if state is None:
+            return True
+        same = all(row.get(key) == value for key, value in state.items())
+        wanted = [kind for kind in KINDS if getattr(self, kind)]
+        return same and all(path.is_file() for path in files_of(self.folder, row, wanted))
 
     def _check_settings(self, settings: dict) -> None:
         """Raise a ValueError if the lines that are there are of others; without any, write them."""
@@ -198,7 +241,8 @@ class PredictionFolder:
         root = os.path.commonpath(parents) if parents else ''
         names, taken = {}, {row['files'] for row in self.rows}
         for image in self.left:
-            name = free = Path(os.path.relpath(os.path.abspath(image), root)).as_posix()
+            path = Path(os.path.relpath(os.path.abspath(image), root)).as_posix()
+            name = free = name_for_files(path)
             number = 1
             while free in taken:  # by an image of an earlier call, from another folder
                 number += 1
@@ -210,7 +254,8 @@ class PredictionFolder:
 
 def _scores_of(row: Mapping) -> ImageScores:
     values = {key: math.nan if value is None else value for key, value in row.items()}
-    values.pop('files')
+    for key in ('files', *STATE):
+        values.pop(key, None)
     values['label'], values['name'] = row['label'], row['name']
     values['masks'] = tuple(Mask(**mask) for mask in row['masks'])
     values['accuracy_interval'] = tuple(
@@ -230,11 +275,14 @@ def _flat(row: Mapping) -> dict:
     return found | {'note': row['note'], 'files': row['files']}
 
 
-def _write_table(file, rows: Sequence[Mapping]) -> None:
-    if rows:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
+def _write_table(table: Path, rows: Sequence[Mapping]) -> None:
+    # What is no text in a file's name is written as an escape.
+    text = dict(newline='', encoding='utf-8', errors='backslashreplace')
+    with whole_file(table) as path, path.open('w', **text) as file:
+        if rows:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
 
 
 def _narrow(classes: np.ndarray) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""The rows of predicted images: lines of JSON, of each process in a file of its own, then in one.
+"""The rows of predicted images, and which image and files they are of.
+
+They are lines of JSON, of each process in a file of its own, then in one.
 
 A process may be killed at any time, or find the disk full: its last line is whole or not there.
 """
@@ -7,13 +9,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 from mmcalib.work_dir_files import whole_file
 
 ROWS = 'predictions.jsonl'
 PARTS = 'predictions.*.jsonl'
+KINDS = {'arrays': '.npz', 'pictures': '.png'}  # of an image's files, each in a folder of its own
+LONGEST = 160  # bytes of a part of a name; file systems take 255, some 143 of them
+# What ends a line or is no text, and yet may be in a file's name.
+UNPRINTABLE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
+STATE = ('path', 'bytes', 'modified')
 
 
 def rows_file(folder: Path, rank: int) -> Path:
@@ -59,18 +68,94 @@ def join_rows(folder: Path, images: Sequence[Path]) -> list[dict]:
     if not parts:
         return rows
     # What a process has left that was killed between the next two steps is there twice.
-    found = {row['image']: row for row in rows}
+    found = {path_of(row): row for row in rows}
     for part in parts:
         for row in read_rows(part):
-            found.setdefault(row['image'], row)
+            found.setdefault(path_of(row), row)
     place = {os.path.abspath(image): number for number, image in enumerate(images)}
-    rows = sorted(found.values(), key=lambda row: place.get(os.path.abspath(row['image']), -1))
-    with whole_file(folder / ROWS) as path:
-        path.write_bytes(b''.join(map(_line, rows)))
+    rows = sorted(found.values(), key=lambda row: place.get(path_of(row), -1))
+    write_rows(folder, rows)
     for part in parts:
         part.unlink()
     return rows
 
 
+def write_rows(folder: Path, rows: Sequence[Mapping]) -> None:
+    """Write the rows of all processes, in place of those that are there."""
+    with whole_file(folder / ROWS) as path:
+        path.write_bytes(b''.join(map(_line, rows)))
+
+
+def state_of(image: str | Path) -> dict:
+    """Return what tells an image file from others of its name, and from what replaces it."""
+    path = os.path.abspath(image)
+    try:
+        status = os.stat(path)
+    except OSError:  # which is said when it is to be read
+        return {'path': path}
+    return {'path': path, 'bytes': status.st_size, 'modified': status.st_mtime_ns}
+
+
+def path_of(row: Mapping) -> str:
+    """Return where the image of a row is; older rows say it from the current folder alone."""
+    return row.get('path') or os.path.abspath(row['image'])
+
+
+def name_for_files(path: str) -> str:
+    """Return a path below the folder as its files are to be called.
+
+    A part that is long, or no text to print, is shortened to what is, with a digest.
+    """
+    return '/'.join(map(_name_for_file, path.split('/')))
+
+
+def _name_for_file(part: str) -> str:
+    plain = UNPRINTABLE.sub('_', part)
+    if plain == part and len(os.fsencode(part)) <= LONGEST:
+        return part
+    start = plain.encode()[: LONGEST - 20].decode(errors='ignore')
+    return f'{start}-{sha256(os.fsencode(part)).hexdigest()[:16]}'
+
+
+def files_of(folder: Path, row: Mapping, kinds: Iterable[str] = tuple(KINDS)) -> list[Path]:
+    """Return the files of an image, none for a row that names others than we write."""
+    name = row.get('files')
+    if not isinstance(name, str) or os.path.isabs(name) or '..' in Path(name).parts:
+        return []
+    return [folder / kind / f'{name}{KINDS[kind]}' for kind in kinds]
+
+
+def remove_files(folder: Path, rows: Iterable[Mapping]) -> None:
+    """Remove the files that rows name, and folders that have nothing else."""
+    for row in rows:
+        for path in files_of(folder, row):
+            path.unlink(missing_ok=True)
+            for parent in path.parents:
+                try:
+                    if parent == folder:
+                        break
+                    parent.rmdir()
+                except OSError:  # as of one that is not empty
+                    break
+
+
+def remove_rows(folder: Path) -> None:
+    """Remove the rows of all processes, and the files that they name; other lines name none."""
+    for lines in (*folder.glob(PARTS), folder / ROWS):
+        if lines.is_file():
+            text = lines.read_text(encoding='utf-8', errors='replace')
+            remove_files(folder, filter(None, map(_row_in, text.split('\n'))))
+            lines.unlink()
+
+
+def _row_in(line: str) -> dict | None:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
 def _line(row: Mapping) -> bytes:
-    return json.dumps(row, ensure_ascii=False).encode() + b'\n'
+    # What is no text in a file's name becomes an escape of JSON.
+    return json.dumps(row, ensure_ascii=False).encode(errors='backslashreplace') + b'\n'

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -7,8 +8,11 @@ import pytest
 import torch
 from commands import ROOT
 from forked import call_forked
+from mmengine.config import Config
+from mmengine.registry import HOOKS
 
 from mmcalib.hooks import ConfidenceMapHook, ReliabilityDiagramHook
+from mmcalib.hooks.drawing_hook import calibration_metrics
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.data_samples import read_prediction
 from mmcalib.metrics.sample_confidence import read_map
@@ -277,6 +281,25 @@ def test_an_evaluator_without_a_metric_is_refused(tmp_path):
     cfg.test_evaluator = evaluator
     with pytest.raises(ValueError, match=r'ReliabilityDiagramHook draws .* has Accuracy'):
         build_runner(cfg).test()
+
+
+@pytest.mark.parametrize(
+    ('kind', 'base'),
+    [
+        (ReliabilityDiagramHook, 'classification'),
+        (ReliabilityDiagramHook, 'segmentation'),
+        (ConfidenceMapHook, 'segmentation'),
+    ],
+)
+def test_the_hint_turns_off_the_hook_that_asks_for_a_metric(kind, base):
+    with pytest.raises(ValueError, match='turn the hook off') as raised:
+        calibration_metrics(SimpleNamespace(metrics=[]), kind())
+    changes = eval(str(raised.value).partition('default_hooks=')[2])
+    cfg = Config.fromfile(ROOT / f'configs/_base_/{base}.py')
+    cfg.merge_from_dict({'default_hooks': changes})
+    assert list(changes) == [name for name, hook in cfg.default_hooks.items()
+                             if hook.get('type') == kind.__name__]  # fmt: skip
+    assert not HOOKS.build(cfg.default_hooks[next(iter(changes))]).draws('test')
 
 
 def test_a_classifier_has_no_confidence_maps(tmp_path):

@@ -43,6 +43,18 @@ def test_files_folders_patterns_and_lists(folder):
     assert names('a/notes.md') == ['a/notes.md']  # whoever names it means it
 
 
+def test_links_to_nothing_are_meant_too(folder):
+    os.symlink('gone.png', 'b/0.png')
+    (folder / 'b/2.png').mkdir()
+    assert names('b') == names('b/*.png') == ['b/0.png', 'b/1.png']
+    assert look_at(folder / 'b/0.png')[0] == f'there is no file {folder}/b/0.png'
+
+
+def test_a_list_may_begin_with_a_byte_order_mark(folder):
+    (folder / 'list.txt').write_text('b/1.png\na/2.jpg\n', encoding='utf-8-sig')
+    assert names('list.txt') == ['b/1.png', 'a/2.jpg']
+
+
 @pytest.mark.parametrize(
     ('sources', 'error', 'text'),
     [

@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import math
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -311,11 +312,29 @@ def test_images_that_the_data_set_makes_itself_are_no_files(photos, classifying)
         (dict(risk=0.05), 'a risk needs the work dir of a validation'),
         (dict(threshold=1.5), r'threshold must be in \[0, 1\], got 1.5'),
         (dict(workers=-1), 'workers must be an integer of at least 0'),
+        (dict(probability=95), 'probability must be a share above 0 and below 1, .*, got 95'),
+        (dict(probability=1.5), 'probability must be a share above 0 and below 1'),
+        (dict(probability=0), 'probability must be a share above 0 and below 1'),
+        (dict(probability=-1), 'probability must be a finite number of at least 0, got -1'),
+        (dict(device='gpu'), "device 'gpu' is not there: Expected one of cpu, .*. There is cpu"),
+        (dict(device='cuda:99'), r"device 'cuda:99' is not there: .*\. There is cpu"),
     ],
 )
 def test_options_that_make_no_sense(photos, segmenting, options, text):
     with pytest.raises(ValueError, match=text):
         mmcalib.predict(*segmenting, photos, **options)
+
+
+def test_paths_are_taken_as_such(photos, segmenting, tmp_path):
+    config, checkpoint = map(Path, segmenting)
+    expected = mmcalib.predict(*segmenting, photos / '0.png').scores.confidence
+    for given in (checkpoint, [checkpoint]):
+        found = mmcalib.predict(config, given, photos / '0.png')
+        assert found.scores.confidence == pytest.approx(expected)
+    other = tmp_path / 'other.pth'
+    other.write_bytes(checkpoint.read_bytes())
+    found = mmcalib.predict(config, [checkpoint, other], [photos / '0.png'])
+    assert found.scores.confidence == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_head_that_is_no_softmax_is_refused(photos, tmp_path):

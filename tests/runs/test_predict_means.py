@@ -3,12 +3,13 @@
 import csv
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from commands import call_here
+from commands import ROOT, call_here
 from file_models import (
     CLASSIFIER,
     SEGMENTOR,
@@ -18,13 +19,16 @@ from file_models import (
     write_photos,
     write_validation,
 )
+from mmengine.registry import MODELS
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
+from mmcalib.datasets import Digits
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.models.mean_probability_model import MemberError
 from mmcalib.runs.command_line import tell_checkpoints_from_images
 from mmcalib.runs.image_predictor import ImagePredictor
+from mmcalib.runs.load_config import load_config
 from mmcalib.runs.mean_identity import mean_identity
 from mmcalib.runs.predict_to_folder import predict_to_folder
 
@@ -214,6 +218,8 @@ def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
     _, config, checkpoints = classifiers
     options = dict(out=tmp_path / 'out', pictures=False)
     predict_to_folder(config, checkpoints[:2], [photos], tta=True, **options)
+    again = predict_to_folder(config, checkpoints[1::-1], [photos], tta=True, **options)
+    assert again.before == again.scores.num_images > 0  # as members have no order
     for other in (dict(checkpoint=checkpoints[:2]), dict(checkpoint=checkpoints, tta=True)):
         with pytest.raises(ValueError, match=r'has predictions of another (mean|checkpoint), '):
             predict_to_folder(config, images=[photos], **other, **options)
@@ -268,3 +274,28 @@ def test_checkpoints_are_told_from_images():
     assert tell('c.py', ['a.pth', 'b.pth', 'x.jpg']) == (['a.pth', 'b.pth'], ['x.jpg'])
     assert tell('c.py', ['a', 'x.jpg', 'd.py:b']) == (['a', 'd.py:b'], ['x.jpg'])
     assert tell('c.py:a.pth', ['photos', 'b.pth']) == (['b.pth'], ['photos'])
+
+
+def test_the_digits_of_the_documentation_can_be_averaged(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / 'docs/predictions.md').read_text(encoding='utf-8')
+    blocks = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+    (config,) = (block for block in blocks if 'digit_files.py' in block)
+    (images,) = (block for block in blocks if 'cv2.imwrite' in block)
+    Path('digit_files.py').write_text(config.replace("'configs/", f"'{ROOT}/configs/"))
+    exec(images, {})
+    trained = load_config(str(ROOT / 'configs/ce/digits.py'))
+    first = torch.from_numpy(Digits('test')[0]['img'])
+    expected = 0
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        with MODELS.switch_scope_and_registry(trained.default_scope) as registry:
+            prepare = trained.data_preprocessor
+            model = registry.build({**trained.model, 'data_preprocessor': prepare}).eval()
+        content = {'state_dict': model.state_dict(), 'meta': {'cfg': trained.pretty_text}}
+        torch.save(content, f'{seed}.pth')
+        with torch.no_grad():
+            expected += model((first[None, None] - 0.3) / 0.5, mode='tensor').softmax(1)[0] / 2
+    file = next(Path('digits/test').rglob('0.png'))
+    (image,) = mmcalib.predict('digit_files.py', ['0.pth', '1.pth'], file).images
+    np.testing.assert_allclose(image.probabilities, expected, atol=5e-3)  # of rounded levels
