@@ -18,7 +18,7 @@ from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.reports.robustness_results import robustness_table, shifts_text
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import (
-    ConfigOptions,
+    NamedFiles,
     ToolParser,
     add_limit_argument,
     add_runner_arguments,
@@ -69,7 +69,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--data',
         nargs='+',
-        action=ConfigOptions,
+        action=NamedFiles,
         default={},
         metavar='NAME=CONFIG',
         help='also test on the test data of other configs, of the same classes',

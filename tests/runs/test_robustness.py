@@ -173,7 +173,13 @@ def test_other_data_of_the_same_classes(project, monkeypatch, capsys):
         (['--corruptions', 'None', 'fog'], '--corruptions None stands alone'),
         (['--severities', '6'], '--severities are from 0 to 5, got 6'),
         (['--data', 'fog=tiny.py'], '--data fog=tiny.py: a name has letters'),
-        (['--data', 'night'], 'takes KEY=VALUE'),
+        (['--data', 'mean=tiny.py'], 'none of clean, mean, worst, overall, benchmark'),
+        (['--data', 'night_map=tiny.py'], 'does not end in _map'),
+        (['--data', 'night'], 'takes NAME=CONFIG'),
+        (['--data', 'night=a.py', 'night=b.py'], 'has night twice: a.py and b.py'),
+        (['--data', 'night=5'], "no config '5'"),
+        (['--seed', '-1'], '--seed must be an integer of at least 0, got -1'),
+        (['--image', '-1'], '--image must be an integer of at least 0, got -1'),
         (['--data', 'night=no.py'], "no config 'no.py'"),
         (['--image', '12'], '--image 12: the test data have 12 images, counted from 0'),
         (['--stored', 'nowhere'], '--stored nowhere: there is no such folder'),
@@ -213,6 +219,28 @@ def test_grey_images_are_refused_before_a_test(name, tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit):
         call_here('test_robustness.py', config, 'some.pth', monkeypatch=monkeypatch)
     assert 'colours of 8 bits, and the image has float32' in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ('to_rgb=False', 'does not exchange red and blue, and that of the model exchanges them'),
+        ('mean=[0.0] * 3', 'has mean=[0.0, 0.0, 0.0], and that of the model [127.0, 127.0, 127.0]'),
+        ('std=None', 'has std=None, and that of the model [60.0, 60.0, 60.0]'),
+    ],
+)
+def test_other_data_that_are_prepared_otherwise_are_refused(
+    options, message, project, monkeypatch, capsys
+):
+    (project / 'otherwise.py').write_text(
+        f"_base_ = 'tiny.py'\nmodel = dict(data_preprocessor=dict({options}))"
+    )
+    arguments = ['--corruptions', 'None', '--data', 'night=otherwise.py']
+    with pytest.raises(SystemExit):
+        run(project, 'wrong', monkeypatch, *arguments)
+    assert f'--data night=otherwise.py: its data_preprocessor {message}' in (
+        ' '.join(capsys.readouterr().err.split())
+    )
+
+
 
 
 def test_results_are_json_without_nan_where_all_is_measured(tested, project):
