@@ -161,7 +161,10 @@ def test_the_tool_tests_on_them(tmp_path, monkeypatch, capsys):
         '--limit', '8', monkeypatch=monkeypatch,
     )  # fmt: skip
     content = read_robustness('out')
-    assert len(content['checkpoints'][0]['tests']) == 5 and content['limit'] == 8
+    tests = content['checkpoints'][0]['tests']
+    assert len(tests) == 5 and content['limit'] == 8
+    assert [test.get('stored') for test in tests] == [None, *['c'] * 4]
+    assert 'Images of the stored set c: snow, fog at severity 1, 5.' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
