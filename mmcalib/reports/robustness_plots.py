@@ -87,14 +87,15 @@ def _check_alike(entries: Sequence[Entry]) -> None:
         trained = (entry.get('trained') or {}).get('digest')
         tests = {(test['name'], test['severity'], made_by(test)) for test in corrupted_tests(entry)}
         alike = [entry.get('evaluation'), trained, tests]
-        other, known = first.setdefault(entry['name'], (folder, alike))
+        who = f'seed {entry.get("seed")} in {folder}'
+        other, known = first.setdefault(entry['name'], (who, alike))
         if known == alike:
             continue
         what = ['on other data or by another protocol', 'after another training', 'on other shifts']
         how = next(text for text, a, b in zip(what, known, alike, strict=True) if a != b)
         raise ValueError(
-            f'{entry["name"]} of {folder} was tested {how} than that of {other}: they are no seeds '
-            'of one experiment; draw a figure of each'
+            f'{entry["name"]}, {who}, was tested {how} than {other}, whose box or line it would '
+            'share: test both alike, or draw them from folders of their own'
         )
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -141,11 +142,18 @@ def shifts_text(entry: Mapping) -> str:
     tests = corrupted_tests(entry)
     if not tests:
         return 'no corruption'
-    names = list(dict.fromkeys(test['name'] for test in tests))
-    severities = sorted({test['severity'] for test in tests})
-    full = [name for name in BENCHMARK if name in names] == list(BENCHMARK)
-    what = 'the 15 corruptions of ImageNet-C' if full else ', '.join(names)
-    text = f'{what} at severity {", ".join(map(str, severities))}'
+    severities = defaultdict(list)
+    for test in tests:
+        severities[test['name']].append(test['severity'])
+    names = defaultdict(list)  # those of equal severities: calls may have had others
+    for name, found in severities.items():
+        names[tuple(sorted(found))].append(name)
+    parts = []
+    for found, alike in names.items():
+        full = [name for name in BENCHMARK if name in alike] == list(BENCHMARK)
+        what = 'the 15 corruptions of ImageNet-C' if full else ', '.join(alike)
+        parts.append(f'{what} at severity {", ".join(map(str, found))}')
+    text = '; '.join(parts)
     stored, seed = made_by(tests[0])
     if stored is not None:
         return f'stored set {stored}: {text}'

@@ -23,6 +23,7 @@ from mmcalib.reports.robustness_results import (
     read_robustness,
     reported_runs,
     robustness_table,
+    shifts_text,
     write_robustness,
 )
 from mmcalib.visualization import ConfidenceMaps, ConfidenceView
@@ -164,6 +165,13 @@ def test_other_images_are_other_data(made, said, tmp_path):
     assert sum(said in table.notes[0] for table in tables) == 1
 
 
+def test_severities_of_several_calls_are_said_of_each_corruption():
+    one = entry('CE', corruptions=['fog', 'snow'])
+    assert shifts_text(one) == 'fog, snow at severity 1, 5'
+    one['tests'].append({**one['tests'][1], 'severity': 3})
+    assert shifts_text(one) == 'fog at severity 1, 3, 5; snow at severity 1, 5'
+
+
 def test_smoke_runs_are_in_no_table(tmp_path):
     write(tmp_path, entry('CE'), limit=5)
     with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {tmp_path}'):
@@ -259,7 +267,7 @@ def test_only_seeds_share_a_box(change, message, tmp_path):
     robustness_figure(folders, 'lines')
     change(second)
     write(tmp_path / 'b', second)
-    with pytest.raises(ValueError, match=f'{tmp_path / "b"} was tested {message} than that of'):
+    with pytest.raises(ValueError, match=f'CE, seed 1 in .*, was tested {message} than seed 0 in'):
         robustness_figure(folders, 'lines')
 
 
