@@ -12,13 +12,14 @@ from pathlib import Path
 
 from mmengine.dist import is_main_process
 
+from mmcalib.argument_checks import check_integer
 from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES
 from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.reports.robustness_results import robustness_table, shifts_text
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import (
-    ConfigOptions,
+    NamedFiles,
     ToolParser,
     add_limit_argument,
     add_runner_arguments,
@@ -69,7 +70,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--data',
         nargs='+',
-        action=ConfigOptions,
+        action=NamedFiles,
         default={},
         metavar='NAME=CONFIG',
         help='also test on the test data of other configs, of the same classes',
@@ -98,6 +99,7 @@ def prepare(args: argparse.Namespace):
     """Return the config and the shifts that the arguments ask for."""
     for checkpoint in args.checkpoints:
         check_checkpoint(checkpoint)
+    check_integer('--image', args.image, least=0)
     cfg = load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
     set_work_dir(cfg, args.work_dir, limit=args.limit)
@@ -140,7 +142,8 @@ def main() -> None:
     if is_main_process():
         print(robustness_table(content))
         if any(shift.kind == 'corruption' for shift in shifts):
-            print(f'Corrupted by {shifts_text(content["checkpoints"][0])}.')
+            how = 'Images of the' if args.stored else 'Corrupted by'
+            print(f'{how} {shifts_text(content["checkpoints"][0])}.')
         print(Path(cfg.work_dir, ROBUSTNESS))
 
 

@@ -28,7 +28,9 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     )
     parser.add_argument('runs', nargs='+', help='work dirs, or the .npz or .json files in them')
     parser.add_argument('--out', required=True, help='file to write')
-    parser.add_argument('--names', nargs='+', help='of the runs; their loss unless given')
+    parser.add_argument(
+        '--names', nargs='+', help='of the runs, but of robustness; their loss unless given'
+    )
     parser.add_argument(
         '--images', nargs='+', metavar='NAME', help='of maps and worst: only these files'
     )
@@ -46,7 +48,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         'before and after calibration; one image under all corruptions, with confidence maps',
     )
     parser.add_argument(
-        '--severity', type=int, choices=SEVERITIES, default=3, help='of the sheet (default: 3)'
+        '--severity', type=int, choices=SEVERITIES, help='of the sheet (default: 3, or the nearest)'
     )
     parser.add_argument('--dpi', type=float, default=200, help='of a PNG (default: %(default)s)')
     return parser, parser.parse_args()
@@ -54,6 +56,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
+    if args.kind == 'robustness' and args.names:
+        parser.error('--names is not of robustness, whose folders have several checkpoints each')
     try:
         if args.kind == 'robustness':
             figure = robustness_plots.robustness_figure(

@@ -49,18 +49,7 @@ class CIFARC(BaseDataset):
         super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        images = _array(self.data_root, f'{self.corruption}.npy')
-        labels = _array(self.data_root, LABELS)
-        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
-            raise ValueError(
-                f'{self.corruption}.npy in {self.data_root} has {images.dtype} of {images.shape}, '
-                'not bytes of (5N, H, W, 3)'
-            )
-        if len(images) != len(labels) or len(labels) % len(SEVERITIES):
-            raise ValueError(
-                f'{self.data_root}: {len(images):,} images of {self.corruption} and '
-                f'{len(labels):,} labels are not the same number five times'
-            )
+        images, labels = stored_arrays(self.data_root, self.corruption)
         size = len(labels) // len(SEVERITIES)
         part = slice((self.severity - 1) * size, self.severity * size)
         flip = slice(None, None, -1 if self.channel_order == 'bgr' else 1)
@@ -69,6 +58,33 @@ class CIFARC(BaseDataset):
             {'img': image, 'gt_label': int(label)}
             for image, label in zip(images, labels[part], strict=True)
         ]
+
+
+def stored_arrays(folder: str, corruption: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images of a corruption, left on the disk, and their labels.
+
+    Raises:
+        FileNotFoundError: If one of the two is not there.
+        ValueError: If they are not what CIFAR-10-C has.
+    """
+    images, labels = _array(folder, f'{corruption}.npy'), _array(folder, LABELS)
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
+        raise ValueError(
+            f'{corruption}.npy in {folder} has {images.dtype} of {images.shape}, not bytes of '
+            '(5N, H, W, 3)'
+        )
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
+        least = f' from {labels.min():g}' if labels.size else ''
+        raise ValueError(
+            f'{LABELS} in {folder} has {labels.dtype} of {labels.shape}{least}, not class numbers '
+            'of (5N,), integers from 0'
+        )
+    if len(images) != len(labels) or len(labels) % len(SEVERITIES):
+        raise ValueError(
+            f'{folder}: {len(images):,} images of {corruption} and {len(labels):,} labels are not '
+            'the same number five times'
+        )
+    return images, labels
 
 
 def _array(folder: str, name: str) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,23 +49,39 @@ class ImageNetC(BaseDataset):
         super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
 
     def load_data_list(self) -> list[dict]:
+        found = stored_files(self.data_root, self.corruption, self.severity, self.class_folders)
         folder = Path(self.data_root, self.corruption, str(self.severity))
-        if not folder.is_dir():
-            raise FileNotFoundError(f'there is no folder {folder}')
-        found = sorted(path.name for path in folder.iterdir() if path.is_dir())
-        names = list(self.class_folders or found)
-        if sorted(names) != found:
-            missing, more = (sorted(a - b) for a, b in _both_ways(set(names), set(found)))
-            raise ValueError(
-                f'{folder} has other classes: {len(missing)} are missing ({_few(missing)}), and '
-                f'{len(more)} are not of the model ({_few(more)})'
-            )
         return [
-            {'img_path': str(path), 'gt_label': label}
-            for label, name in enumerate(names)
-            for path in sorted((folder / name).iterdir())
-            if path.suffix.lower() in IMAGES
+            {'img_path': str(folder / name / file), 'gt_label': label}
+            for label, (name, files) in enumerate(found.items())
+            for file in files
         ]
+
+
+def stored_files(
+    root: str, corruption: str, severity: int, class_folders: Sequence[str] | None = None
+) -> dict[str, list[str]]:
+    """Return the names of the images in each class's folder, by label.
+
+    Raises:
+        FileNotFoundError: If there is no folder of the corruption at that severity.
+        ValueError: If it has other classes.
+    """
+    folder = Path(root, corruption, str(severity))
+    if not folder.is_dir():
+        raise FileNotFoundError(f'there is no folder {folder}')
+    found = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    names = list(class_folders or found)
+    if sorted(names) != found:
+        missing, more = (sorted(a - b) for a, b in _both_ways(set(names), set(found)))
+        raise ValueError(
+            f'{folder} has other classes: {len(missing)} are missing ({_few(missing)}), and '
+            f'{len(more)} are not of the model ({_few(more)})'
+        )
+    return {
+        name: sorted(n for n in os.listdir(folder / name) if n.lower().endswith(IMAGES))
+        for name in names
+    }
 
 
 def _both_ways(one: set, other: set) -> tuple[tuple[set, set], tuple[set, set]]:

@@ -33,7 +33,7 @@ class WithOODSets:
 
     Raises:
         ValueError: Without OOD sets, or if two have one name, or one that keys of metrics cannot
-            have.
+            have; for a set of arrays that would get a pipeline for files, or the reverse.
     """
 
     def __init__(
@@ -48,9 +48,11 @@ class WithOODSets:
                 f'its own and none of {", ".join(RESERVED)}, got {list(near)} and {list(far)}'
             )
         pipeline = dataset.get('pipeline') if isinstance(dataset, Mapping) else None
-        self.datasets = [
-            _built(part, pipeline) for part in (dataset, *near.values(), *far.values())
-        ]
+        parts = (dataset, *near.values(), *far.values())
+        self.datasets = [_built(part, pipeline) for part in parts]
+        for name, part, built in zip(names, parts[1:], self.datasets[1:], strict=True):
+            if pipeline is not None and _lacks_pipeline(part):
+                _check_kind(name, built, self.datasets[0])
         self.metainfo = dict(self.datasets[0].metainfo) | {
             'ood_sets': dict(near=list(near), far=list(far))
         }
@@ -79,9 +81,26 @@ class WithOODSets:
         return number, index - (self._ends[number - 1] if number else 0)
 
 
+def _lacks_pipeline(dataset: Any) -> bool:
+    return isinstance(dataset, Mapping) and not any(k in dataset for k in ('pipeline', *WRAPPERS))
+
+
+def _check_kind(name: str, dataset: Any, clean: Any) -> None:
+    """Raise a ValueError if a set cannot go through the pipeline of the test data."""
+    if not all(hasattr(each, 'get_data_info') and len(each) for each in (dataset, clean)):
+        return
+    arrays = ['img' in each.get_data_info(0) for each in (dataset, clean)]
+    if arrays[0] != arrays[1]:
+        kinds = ['arrays' if each else 'files' for each in arrays]
+        raise ValueError(
+            f'the OOD set {name} has {kinds[0]}, and the test data, whose pipeline it would get, '
+            f'have {kinds[1]}: give it a pipeline of its own'
+        )
+
+
 def _built(dataset: Any, pipeline: list | None) -> Any:
     if isinstance(dataset, Mapping):
-        if pipeline is not None and not any(key in dataset for key in ('pipeline', *WRAPPERS)):
+        if pipeline is not None and _lacks_pipeline(dataset):
             dataset = {**dataset, 'pipeline': pipeline}
         dataset = DATASETS.build(dict(dataset))
     if hasattr(dataset, 'full_init'):

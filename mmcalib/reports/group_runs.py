@@ -168,11 +168,12 @@ def _key(part: object) -> str:
 def _row_key(run: ReportedRun) -> str:
     """Return what must be equal in all runs that are averaged."""
     averaged = {key: value for key, value in (run.averaged or {}).items() if key in OF_MEAN}
+    told = [averaged, run.score, run.file]
     if run.trained is not None:
-        return _key([run.loss, run.calibration, run.trained['digest'], averaged, run.score])
+        return _key([run.loss, run.calibration, run.trained['digest'], *told])
     if run.loss is not None:
-        return _key([run.loss, run.calibration, run.length, averaged, run.score])
-    return f'{run.experiment} {run.score or ""}'
+        return _key([run.loss, run.calibration, run.length, *told])
+    return f'{run.experiment} {run.score or ""} {run.file or ""}'
 
 
 def _rows(runs: Sequence[ReportedRun], entry: Mapping | None) -> tuple[list[Row], list[str]]:

@@ -76,6 +76,7 @@ class ReportedRun:
     evaluation: dict | None = None
     date: str = ''
     score: str | None = None  # by which unseen classes were told from the others
+    file: str | None = None  # of weights, where a folder has several of a loss and seed
 
     @property
     def config(self) -> dict | None:
@@ -97,9 +98,10 @@ class ReportedRun:
 
     @property
     def label(self) -> str:
-        """The loss, and what was done after the training."""
+        """The loss, what was done after the training, and what tells it from others of both."""
         name = model_label(self.loss, self.calibration, self.averaged, experiment=self.experiment)
-        return f'{name} by {self.score}' if self.score else name
+        name = f'{name} by {self.score}' if self.score else name
+        return f'{name}, {self.file}' if self.file else name
 
 
 def read_results(path: Path) -> ReportedRun:
@@ -114,7 +116,7 @@ def read_results(path: Path) -> ReportedRun:
     except RecursionError as error:
         raise ValueError('it is nested too deeply') from error
     check_parts(content)
-    fields = ReportedRun.__dataclass_fields__.keys() - {'score'}
+    fields = ReportedRun.__dataclass_fields__.keys() - {'score', 'file'}
     known = {key: content[key] for key in fields if key in content}
     return ReportedRun(**{**known, 'path': str(path.parent), 'metrics': _numbers(content)})
 

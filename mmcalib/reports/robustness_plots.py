@@ -13,6 +13,8 @@ from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.robustness_results import (
     clean_metrics,
     corrupted_tests,
+    files_of,
+    made_by,
     measures_of,
     read_robustness,
 )
@@ -25,23 +27,28 @@ from mmcalib.visualization import (
 )
 
 FIGURES = ('boxes', 'lines', 'sheet')
+SHEET_SEVERITY = 3  # or the nearest that was tested
 Entry = tuple[Path, Mapping]
 
 
-def robustness_figure(paths: Sequence[str | Path], what: str, *, severity: int = 3) -> Figure:
+def robustness_figure(
+    paths: Sequence[str | Path], what: str, *, severity: int | None = None
+) -> Figure:
     """Draw one of :data:`FIGURES` of the checkpoints in some folders or ``robustness.json``.
 
     Args:
         paths: Where the results are.
         what: Boxes over corruptions by severity, of the quality, ECE and NLL; lines of the mean
             ECE and NLL; or the sheet of one image under all corruptions.
-        severity: Of the sheet.
+        severity: Of the sheet; None for 3 or what was tested that is nearest to it.
 
     Raises:
         FileNotFoundError: If there are no results.
-        ValueError: If they cannot be read, or have nothing to draw.
+        ValueError: If they cannot be read, have nothing to draw, or are of one loss and were not
+            tested alike.
     """
     entries = list(_entries(paths))
+    _check_alike(entries)
     if what == 'sheet':
         return draw_corruption_sheet(_views(entries, severity))
     keys = measures_of([entry for _, entry in entries])
@@ -65,29 +72,58 @@ def figures_of(path: str | Path) -> list[str]:
 
 
 def _entries(paths: Sequence[str | Path]) -> Iterator[Entry]:
+    """Yield the folder of each checkpoint and what is said of it, with its ``name`` in figures."""
     for path in paths:
         folder = Path(path) if Path(path).is_dir() else Path(path).parent
-        for entry in read_robustness(path)['checkpoints']:
-            yield folder, entry
+        entries = read_robustness(path)['checkpoints']
+        for entry, file in zip(entries, files_of(entries), strict=True):
+            yield folder, {**entry, 'name': ', '.join(filter(None, [entry['label'], file]))}
+
+
+def _check_alike(entries: Sequence[Entry]) -> None:
+    """Raise a ValueError if checkpoints of one name, as of several seeds, were not tested alike."""
+    first = {}
+    for folder, entry in entries:
+        trained = (entry.get('trained') or {}).get('digest')
+        tests = {(test['name'], test['severity'], made_by(test)) for test in corrupted_tests(entry)}
+        alike = [entry.get('evaluation'), trained, tests]
+        who = f'seed {entry.get("seed")} in {folder}'
+        other, known = first.setdefault(entry['name'], (who, alike))
+        if known == alike:
+            continue
+        what = ['on other data or by another protocol', 'after another training', 'on other shifts']
+        how = next(text for text, a, b in zip(what, known, alike, strict=True) if a != b)
+        raise ValueError(
+            f'{entry["name"]}, {who}, was tested {how} than {other}, whose box or line it would '
+            'share: test both alike, or draw them from folders of their own'
+        )
 
 
 def _models(entries: Sequence[Entry]) -> list[ShiftedModel]:
     """Return the checkpoints, those of other seeds as one."""
     values, before = defaultdict(lambda: defaultdict(list)), {}
     for _, entry in entries:
-        label = entry['label']
-        before[label] = loss_label(entry['loss']) if entry.get('loss') else label
-        values[label][0].append(clean_metrics(entry))
+        name = entry['name']
+        plain = not entry.get('loss') or not entry.get('calibration')
+        before[name] = name if plain else loss_label(entry['loss'])
+        values[name][0].append(clean_metrics(entry))
         for test in corrupted_tests(entry):
-            values[label][test['severity']].append(test['metrics'])
-    return [ShiftedModel(label, before[label], found) for label, found in values.items()]
+            values[name][test['severity']].append(test['metrics'])
+    return [ShiftedModel(name, before[name], found) for name, found in values.items()]
 
 
-def _views(entries: Sequence[Entry], severity: int) -> dict[str, dict]:
-    """Return the views of the first checkpoint of each label, by the names of the corruptions."""
+def _views(entries: Sequence[Entry], severity: int | None) -> dict[str, dict]:
+    """Return the views of the first checkpoint of each name, by the names of the corruptions."""
+    tests = [test for _, entry in entries for test in entry['tests'] if 'map' in test]
+    tested = sorted({test['severity'] for test in tests} - {0})
+    if severity is not None and tested and severity not in tested:
+        known = ', '.join(map(str, tested))
+        raise ValueError(f'there is no map of severity {severity}: tested were {known}')
+    if severity is None:
+        severity = min(tested, key=lambda each: abs(each - SHEET_SEVERITY), default=0)
     found = {}
     for folder, entry in entries:
-        views = found.setdefault(entry['label'], {})
+        views = found.setdefault(entry['name'], {})
         if views:
             continue
         for test in entry['tests']:

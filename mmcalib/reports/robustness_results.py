@@ -7,6 +7,7 @@ import json
 import math
 import shutil
 import statistics
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -81,6 +82,9 @@ def _check(content: Mapping) -> None:
                 group_of(test['name'])
             if not isinstance(test['severity'], int) or not isinstance(test['name'], str):
                 raise TypeError(f'a test is {test["name"]!r}, {test["severity"]!r}')
+            stored, seed = made_by(test)
+            if not isinstance(stored, (str, type(None))) or not isinstance(seed, int):
+                raise TypeError(f'{test["name"]!r} is of the seed {seed!r} or the set {stored!r}')
             values = [value for key, value in test['metrics'].items() if key in MEASURES]
             if not values or not all(isinstance(value, (float, int)) for value in values):
                 raise TypeError(f'its metrics of {test["name"]} are {test["metrics"]!r}')
@@ -111,14 +115,49 @@ def mean_and_worst(tests: Sequence[Mapping], key: str) -> tuple[float, float]:
     return statistics.fmean(values), worst(key, values)
 
 
+def files_of(entries: Sequence[Mapping]) -> list[str | None]:
+    """Return the name of each checkpoint of a call that has another's label and seed, else None.
+
+    Of files of one name it is the path.
+    """
+    keys = [(entry['label'], entry.get('seed')) for entry in entries]
+    paths = [str(entry.get('checkpoint')) for entry in entries]
+    names = [(*key, Path(path).name) for key, path in zip(keys, paths, strict=True)]
+    return [
+        None if keys.count(key) == 1 else path if names.count(name) > 1 else name[-1]
+        for key, path, name in zip(keys, paths, names, strict=True)
+    ]
+
+
+def made_by(test: Mapping) -> tuple[str | None, int]:
+    """Return the stored set that a test's corrupted images are of, or None and their seed.
+
+    Older files do not say, and are taken for the default: seed 0.
+    """
+    return test.get('stored'), test.get('seed', 0)
+
+
 def shifts_text(entry: Mapping) -> str:
-    """Return which corruptions and severities mean and worst are over."""
+    """Return which corruptions and severities mean and worst are over, and how they were made."""
     tests = corrupted_tests(entry)
-    names = list(dict.fromkeys(test['name'] for test in tests))
-    severities = sorted({test['severity'] for test in tests})
-    full = [name for name in BENCHMARK if name in names] == list(BENCHMARK)
-    what = 'the 15 corruptions of ImageNet-C' if full else ', '.join(names)
-    return f'{what} at severity {", ".join(map(str, severities))}' if tests else 'no corruption'
+    if not tests:
+        return 'no corruption'
+    severities = defaultdict(list)
+    for test in tests:
+        severities[test['name']].append(test['severity'])
+    names = defaultdict(list)  # those of equal severities: calls may have had others
+    for name, found in severities.items():
+        names[tuple(sorted(found))].append(name)
+    parts = []
+    for found, alike in names.items():
+        full = [name for name in BENCHMARK if name in alike] == list(BENCHMARK)
+        what = 'the 15 corruptions of ImageNet-C' if full else ', '.join(alike)
+        parts.append(f'{what} at severity {", ".join(map(str, found))}')
+    text = '; '.join(parts)
+    stored, seed = made_by(tests[0])
+    if stored is not None:
+        return f'stored set {stored}: {text}'
+    return f'{text}, seed {seed}' if seed else text
 
 
 def reported_runs(path: str | Path) -> list[ReportedRun]:
@@ -131,7 +170,8 @@ def reported_runs(path: str | Path) -> list[ReportedRun]:
         ValueError: If it is cut off, or another file.
     """
     content, runs = read_robustness(path), []
-    for entry in content['checkpoints']:
+    entries = content['checkpoints']
+    for entry, file in zip(entries, files_of(entries), strict=True):
         tests = corrupted_tests(entry)
         others = [test for test in entry['tests'] if test['kind'] == 'data']
         if not tests and not others:
@@ -145,7 +185,7 @@ def reported_runs(path: str | Path) -> list[ReportedRun]:
             metrics |= {f'{key} {test["name"]}': test['metrics'][key] for test in others}
         known = {key: entry[key] for key in ReportedRun.__dataclass_fields__ if key in entry}
         name = f'{content["experiment"]} under shift'
-        known |= {'experiment': name, 'limit': content['limit']}
+        known |= {'experiment': name, 'limit': content['limit'], 'file': file}
         run = ReportedRun(**{**known, 'path': str(path), 'metrics': metrics})
         evaluation = dict(run.evaluation or {'dataset': {'samples': 0}})
         evaluation['dataset'] = {**evaluation['dataset'], 'shift': f'under {shifts_text(entry)}'}
@@ -157,9 +197,12 @@ def reported_runs(path: str | Path) -> list[ReportedRun]:
 def robustness_table(content: Mapping, width: int | None = None) -> str:
     """Return the tables of all checkpoints as text: clean, and mean and worst of each group."""
     console = Console(file=io.StringIO(), width=width or shutil.get_terminal_size().columns)
-    for entry in content['checkpoints']:
+    entries = content['checkpoints']
+    for entry, file in zip(entries, files_of(entries), strict=True):
         keys = measures_of([entry])
-        grid = Table(title=Text(entry['label']), title_justify='left', box=box.SIMPLE_HEAD)
+        seed = [] if entry.get('seed') is None else [f'seed {entry["seed"]}']
+        title = ', '.join([entry['label'], *seed, file or Path(entry['checkpoint']).name])
+        grid = Table(title=Text(title), title_justify='left', box=box.SIMPLE_HEAD)
         grid.add_column('')
         for key in keys:
             grid.add_column(Text(metric_heading(key)), justify='right')

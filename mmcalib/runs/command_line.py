@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentError, ArgumentParser, Namespace
+from argparse import Action, ArgumentError, ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -27,6 +27,21 @@ class ConfigOptions(DictAction):
             super().__call__(parser, namespace, values, option_string)
         except AssertionError as error:
             raise ArgumentError(self, str(error)) from error
+
+
+class NamedFiles(Action):
+    """``NAME=FILE …`` as a dict of texts, each name once."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        files = dict(getattr(namespace, self.dest) or {})
+        for value in values:
+            name, _, file = value.partition('=')
+            if not name or not file:
+                raise ArgumentError(self, f'takes {self.metavar}, got {value!r}')
+            if name in files:
+                raise ArgumentError(self, f'has {name} twice: {files[name]} and {file}')
+            files[name] = file
+        setattr(namespace, self.dest, files)
 
 
 class ToolParser(ArgumentParser):

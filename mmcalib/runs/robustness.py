@@ -28,7 +28,14 @@ from mmcalib.reports.results_reader import ReportedRun
 from mmcalib.reports.robustness_results import write_robustness
 from mmcalib.reports.table_cell_texts import number_text
 from mmcalib.runs.checkpoint_io import file_digest
+from mmcalib.runs.data_fingerprint import (
+    corruption_version,
+    data_fingerprint,
+    stored_fingerprint,
+)
 from mmcalib.runs.data_preflight import DataError, check_run_data
+from mmcalib.runs.earlier_tests import earlier_entries, leave_what_stays, merged
+from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.preflight import as_list, calibration_configs
 from mmcalib.runs.results_writer import results_of
 from mmcalib.runs.shifts import Shift
@@ -47,7 +54,15 @@ def measure_robustness(cfg: Config) -> None:
 
     That is the quality that the config measures, and ECE, AECE, NLL and AUGRC by the protocol,
     bins and convention of its first calibration metric.
+
+    Raises:
+        ValueError: For mmseg's test-time augmentation.
     """
+    if type_name(cfg.model['type']) == 'SegTTAModel':
+        raise ValueError(
+            'of test-time augmentation mmseg keeps the logits of the last view alone, whose '
+            'confidence is not that of the prediction: take the config without it'
+        )
     evaluator = cfg.get('test_evaluator')
     ours = [dict(metric) for metric, _ in calibration_configs(evaluator)]
     others = [m for m in as_list(evaluator) if dict(m) not in ours]
@@ -67,7 +82,8 @@ def run_robustness(
     """Test checkpoints on all shifts, and return what ``robustness.json`` in the work dir says.
 
     Each test leaves its metrics and statistics when it ends. A test that an earlier call has left
-    is not repeated, if neither weights nor data nor options are others.
+    is not repeated, if neither weights nor data nor options are others. The file also keeps the
+    checkpoints and shifts of earlier calls with the same options and clean data.
 
     Args:
         runner: Of a config that :func:`measure_robustness` has prepared.
@@ -83,7 +99,7 @@ def run_robustness(
     for number, identity in enumerate(identities):
         if identity in identities[:number]:
             raise CheckpointError(f'{checkpoints[number]} is the same file as one before it')
-    _check_data(runner, shifts)
+    data = _checked_data(runner, shifts)
     size = len(runner.test_dataloader.dataset)
     if index >= size:
         raise DataError(f'--image {index}: the test data have {size:,} images, counted from 0')
@@ -93,10 +109,13 @@ def run_robustness(
         Path(runner.work_dir, 'tests', f'{Path(path).stem}-{identity[:8]}')
         for path, identity in zip(checkpoints, identities, strict=True)
     ]
-    keys = [[_key(runner, shift, identity) for shift in shifts] for identity in identities]
+    keys = [
+        [_key(runner, shift, identity, tested_on) for shift, tested_on in data]
+        for identity in identities
+    ]
     found = [
         [
-            _left_by_earlier_call(_file(folder, shift), key)
+            _left_by_earlier_call(_file(folder, shift), key, index)
             for shift, key in zip(shifts, row, strict=True)
         ]
         for folder, row in zip(folders, keys, strict=True)
@@ -110,10 +129,23 @@ def run_robustness(
         'experiment': experiment_name(runner.cfg.filename),
         'split': tested_split(runner),
         'limit': runner.cfg.get('limit'),
+        'settings': _key(runner, shifts[0], '', data[0][1]),
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),
         'version': __version__,
         'checkpoints': [],
     }
+    to_come = {
+        identity: {
+            (shift.kind, shift.name, shift.severity)
+            for shift, test in zip(shifts, row, strict=True)
+            if test is None
+        }
+        for identity, row in zip(identities, found, strict=True)
+    }
+    earlier, stay = [], []
+    if is_main_process():
+        earlier = earlier_entries(runner.work_dir, content)
+        stay = leave_what_stays(runner.work_dir, content, earlier, to_come)
     with _quiet_screen(runner), _progress(missing) as say:
         for path, folder, row, left in zip(checkpoints, folders, keys, found, strict=True):
             if None in left:
@@ -122,9 +154,11 @@ def run_robustness(
                 if left[number] is None:
                     left[number] = _test(runner, shift, path, _file(folder, shift), key, hook)
                     say(_line(runner, left, number, shift))
-            content['checkpoints'].append(_entry(runner, path, folder, shifts, left))
+            entry = _entry(runner, path, folder, shifts, left)
+            content['checkpoints'].append({'digest': identities[folders.index(folder)], **entry})
             if is_main_process():
-                write_robustness(runner.work_dir, content)
+                entries = merged(stay, earlier, content['checkpoints'])
+                write_robustness(runner.work_dir, {**content, 'checkpoints': entries})
     runner.call_hook('after_run')
     return content
 
@@ -147,6 +181,7 @@ def _test(
         if hook.view is not None:
             from mmcalib.visualization import ConfidenceMaps
 
+            test['image'] = hook.view.index
             meta = runner.test_dataloader.dataset.metainfo
             style = dict(classes=list(meta['classes']), palette=meta.get('palette'))
             ConfidenceMaps([hook.view], [], **style).save(_map_of(file))
@@ -164,47 +199,72 @@ def _use(runner: Runner, shift: Shift) -> None:
     runner._test_loop = runner.build_test_loop(deepcopy(runner.cfg.test_cfg))
 
 
-def _check_data(runner: Runner, shifts: Sequence[Shift]) -> None:
-    """Raise a DataError for what would end a test later, before the first begins.
+def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, str]]:
+    """Return what tells whether the data of shifts are those of an earlier test, beside each.
 
     All severities of a corruption read the same images, and so do corruptions.
+
+    Raises:
+        DataError: For what would end a test later, before the first begins.
     """
     corruptions = [shift for shift in shifts if shift.kind == 'corruption']
     others = [shift for shift in shifts if shift.kind == 'data']
     names: list[str] = []
+    found = {}
     for shift in [*shifts[:1], *corruptions[:1], *others]:
         _use(runner, shift)
         try:
             check_run_data(runner, ('test',), training=False)
         except DataError as error:
             raise DataError(f'{shift.text}: {error}') from error
-        here = classes_of(getattr(runner.test_dataloader.dataset, 'metainfo', None))
+        dataset = runner.test_dataloader.dataset
+        here = classes_of(getattr(dataset, 'metainfo', None))
         names = names or here
         if shift.kind == 'data' and names and here and here != names:
             raise DataError(f'--data {shift.name} has other classes: {difference(names, here)}')
+        if shift.kind != 'corruption':
+            found[shift.text] = data_fingerprint(dataset)
     _use(runner, shifts[0])
+    for shift in shifts:
+        if shift.kind == 'corruption' and shift.stored is None:
+            found[shift.text] = found[shifts[0].text] + corruption_version()
+        elif shift.kind == 'corruption':
+            found[shift.text] = stored_fingerprint(shift.stored, shift.name, shift.severity)
+    return [(shift, found[shift.text]) for shift in shifts]
 
 
-def _left_by_earlier_call(file: Path, key: str) -> dict | None:
-    """Return the test that a file holds, None if it is missing, broken, or of something else."""
+def _left_by_earlier_call(file: Path, key: str, index: int) -> dict | None:
+    """Return the test that a file holds, None if it is missing, broken, or of something else.
+
+    So is one whose confidence map is of another image.
+    """
     try:
         test = json.loads(file.read_text(encoding='utf-8'))
-        return test if test['key'] == key else None
-    except (OSError, KeyError, TypeError, ValueError):
+        return test if test['key'] == key and test.get('image', index) == index else None
+    except (AttributeError, OSError, KeyError, TypeError, ValueError):
         return None
 
 
-def _key(runner: Runner, shift: Shift, identity: str) -> str:
+def _key(runner: Runner, shift: Shift, identity: str, data: str) -> str:
     """Return what is equal where a test would give the same numbers."""
     cfg = runner.cfg
     loader = {key: value for key, value in shift.loader.items() if key not in OF_THE_MACHINE}
-    parts = [cfg.model, cfg.get('data_preprocessor'), loader, cfg.test_evaluator, cfg.get('limit')]
-    text = json.dumps([identity, __version__, parts, cfg.test_cfg], sort_keys=True, default=str)
+    parts = [cfg.model, cfg.get('data_preprocessor'), _anywhere(loader), cfg.test_evaluator]
+    parts += [cfg.get('limit'), cfg.test_cfg, data]
+    text = json.dumps([identity, __version__, parts], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _anywhere(node: object) -> object:
+    """Return a part of a config without where its data lie, which may be moved."""
+    if isinstance(node, Mapping):
+        return {key: _anywhere(value) for key, value in node.items() if key != 'data_root'}
+    return [_anywhere(item) for item in node] if isinstance(node, (list, tuple)) else node
+
+
 def _file(folder: Path, shift: Shift) -> Path:
-    return folder / f'{shift.text.replace(" ", "_")}.json'
+    kind = 'data_' if shift.kind == 'data' else ''  # which may be called fog_3
+    return folder / f'{kind}{shift.text.replace(" ", "_")}.json'
 
 
 def _map_of(file: Path) -> Path:
@@ -225,12 +285,20 @@ def _entry(
                 'kind': shift.kind,
                 'name': shift.name,
                 'severity': shift.severity,
+                **_made(shift),
                 'metrics': test['metrics'],
                 'statistics': str(statistics.relative_to(runner.work_dir)),
                 **({'map': str(view.relative_to(runner.work_dir))} if view.is_file() else {}),
             }
         )
     return entry
+
+
+def _made(shift: Shift) -> dict:
+    """Return by what the images of a corruption have become what they are."""
+    if shift.kind != 'corruption':
+        return {}
+    return {'stored': Path(shift.stored).resolve().name} if shift.stored else {'seed': shift.seed}
 
 
 @contextmanager

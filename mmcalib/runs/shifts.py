@@ -7,17 +7,23 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+import numpy as np
 from mmengine.config import Config, ConfigDict
 
 from mmcalib.argument_checks import check_integer
-from mmcalib.corruption_names import CORRUPTIONS, SEVERITIES, corruptions_of
+from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
+from mmcalib.metric_keys import CLEAN, OVER_SHIFTS
 from mmcalib.runs.corruption_place import corrupted, corruption_places
 from mmcalib.runs.load_config import limit_samples, load_config, set_loader_defaults
 from mmcalib.runs.preflight import check_data
 from mmcalib.runs.stored_set import StoredSet
 from mmcalib.transforms.corrupt import check_size, corruption_function
 
-CLEAN = 'clean'
+# What tables have of other names than those of corruptions.
+OF_TABLES = (*OVER_SHIFTS, 'overall', *SETS)
+RESERVED = (*OF_TABLES, *CORRUPTIONS)
+# Of the preprocessors of mmpretrain, mmseg and mmengine: those that exchange red and blue.
+CHANNEL_FLIPS = ('to_rgb', 'bgr_to_rgb', 'rgb_to_bgr')
 
 
 @dataclass(frozen=True)
@@ -29,12 +35,16 @@ class Shift:
         name: ``'clean'``, the corruption's, or that of the other data set.
         severity: 1 to 5 of a corruption, else 0.
         loader: Config of its dataloader.
+        stored: The folder that corrupted images are read from, None if they are corrupted here.
+        seed: Of a corruption that is made here.
     """
 
     kind: str
     name: str
     severity: int
     loader: Mapping
+    stored: str | None = None
+    seed: int | None = None
 
     @property
     def text(self) -> str:
@@ -76,27 +86,29 @@ def plan_shifts(cfg: Config, options: ShiftOptions, *, pin_memory: bool = True) 
         ValueError: If an option is unknown, or the images cannot be corrupted.
     """
     names, severities = _corruptions(options.corruptions), _severities(options.severities)
+    stored_in, seed = options.stored, check_integer('--seed', options.seed, least=0)
     shifts = [Shift('clean', CLEAN, 0, cfg.test_dataloader)]
     if names and severities:
         dataset = cfg.test_dataloader.dataset
         inner = dataset.dataset if cfg.get('limit') else dataset
         places = corruption_places(inner, cfg.get('default_scope'))
-        if options.stored is None:
+        if stored_in is None:
             for name in names:
                 corruption_function(name)
             for place in places:
                 check_size(place.shape, names)
         else:
-            stored = StoredSet(inner, places, options.stored, cfg.get('default_scope'))
-            stored.check(names[0], severities[0])
+            stored = StoredSet(inner, places, stored_in, cfg.get('default_scope'))
+            stored.check(names, severities)
         for name in names:
             for severity in severities:
-                if options.stored is None:
-                    new = corrupted(inner, places, name, severity, seed=options.seed)
+                if stored_in is None:
+                    new = corrupted(inner, places, name, severity, seed=seed)
                 else:
                     new = stored.dataset(name, severity)
                 loader = _with_dataset(cfg.test_dataloader, new, cfg.get('limit'))
-                shifts.append(Shift('corruption', name, severity, loader))
+                made = dict(seed=seed) if stored_in is None else dict(stored=stored_in)
+                shifts.append(Shift('corruption', name, severity, loader, **made))
     for name, path in options.data.items():
         shifts.append(_other_data(name, path, cfg, pin_memory))
     return shifts
@@ -126,16 +138,44 @@ def _with_dataset(loader: Mapping, dataset: Mapping, limit: int | None) -> Confi
 
 
 def _other_data(name: str, path: str, cfg: Config, pin_memory: bool) -> Shift:
-    if not re.fullmatch(r'[\w.-]+', name) or name in (CLEAN, *CORRUPTIONS):
+    if not re.fullmatch(r'[\w.-]+', name) or name in RESERVED or name.endswith('_map'):
         raise ValueError(
-            f'--data {name}={path}: a name has letters, digits, dots and dashes, and is none of '
-            'clean and the corruptions'
+            f'--data {name}={path}: a name has letters, digits, dots and dashes, does not end in '
+            f'_map, and is no corruption and none of {", ".join(OF_TABLES)}'
         )
     other = load_config(path)
     if other.get('test_dataloader') is None:
         raise ValueError(f'--data {name}={path}: the config has no test_dataloader')
+    if differs := _preprocessing_differs(cfg, other):
+        raise ValueError(
+            f'--data {name}={path}: {differs}, and the model would see these images otherwise than '
+            'those it was trained on. Its own data_preprocessor is what they go through: have the '
+            'data fit it, such as by channel_order of CIFARC, and give that config the same one'
+        )
     if cfg.get('limit'):
         limit_samples(other, cfg.limit)
     set_loader_defaults(other, pin_memory)
     check_data(other, ('test_dataloader',))
     return Shift('data', name, 0, other.test_dataloader)
+
+
+def _preprocessing_differs(cfg: Config, other: Config) -> str | None:
+    """Return in what another config prepares images otherwise, None if it says nothing else."""
+    ours, theirs = _preprocessor(cfg), _preprocessor(other)
+    if not theirs:
+        return None
+    flips = [any(each.get(key) for key in CHANNEL_FLIPS) for each in (ours, theirs)]
+    if flips[0] != flips[1]:
+        does = ['exchanges' if flip else 'does not exchange' for flip in flips]
+        return f'its data_preprocessor {does[1]} red and blue, and that of the model {does[0]} them'
+    for key in ('mean', 'std'):
+        values = [each.get(key) for each in (ours, theirs)]
+        if not np.array_equal(*(np.ravel(np.array(value, float)) for value in values), True):
+            return f'its data_preprocessor has {key}={values[1]}, and that of the model {values[0]}'
+    return None
+
+
+def _preprocessor(cfg: Config) -> Mapping:
+    model = cfg.get('model') or {}
+    found = model.get('module', model).get('data_preprocessor')
+    return found or cfg.get('data_preprocessor') or {}

@@ -3,7 +3,9 @@
 import json
 import math
 import statistics
+from copy import deepcopy
 
+import numpy as np
 import pytest
 from commands import call_here
 from matplotlib.figure import Figure
@@ -17,11 +19,14 @@ from mmcalib.reports.group_runs import tables_of
 from mmcalib.reports.output_formats import comma_separated, markdown
 from mmcalib.reports.robustness_plots import robustness_figure
 from mmcalib.reports.robustness_results import (
+    files_of,
     read_robustness,
     reported_runs,
     robustness_table,
+    shifts_text,
     write_robustness,
 )
+from mmcalib.visualization import ConfidenceMaps, ConfidenceView
 
 LOSSES = {
     'CE': dict(type='CrossEntropyLoss'),
@@ -145,6 +150,28 @@ def test_reports_have_columns_that_name_the_shift(tmp_path, monkeypatch):
     assert 'One image under' not in page  # which is of segmentation
 
 
+@pytest.mark.parametrize(
+    ('made', 'said'), [(dict(stored='c'), 'stored set c: '), (dict(seed=3), ', seed 3')]
+)
+def test_other_images_are_other_data(made, said, tmp_path):
+    for seed in (0, 1):
+        each = entry('CE', seed=seed)
+        for test in each['tests'][1:]:
+            test |= made if seed else dict(seed=0)
+        write(tmp_path / f'seed{seed}', each)
+    runs, _ = collect_runs([tmp_path])
+    tables = tables_of(runs)
+    assert [len(table.rows[0].runs) for table in tables] == [1, 1]
+    assert sum(said in table.notes[0] for table in tables) == 1
+
+
+def test_severities_of_several_calls_are_said_of_each_corruption():
+    one = entry('CE', corruptions=['fog', 'snow'])
+    assert shifts_text(one) == 'fog, snow at severity 1, 5'
+    one['tests'].append({**one['tests'][1], 'severity': 3})
+    assert shifts_text(one) == 'fog at severity 1, 3, 5; snow at severity 1, 5'
+
+
 def test_smoke_runs_are_in_no_table(tmp_path):
     write(tmp_path, entry('CE'), limit=5)
     with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {tmp_path}'):
@@ -184,6 +211,7 @@ def test_figures_tell_before_from_after(what, tmp_path):
         (lambda content: content['checkpoints'][0].update(label=5), 'a label is 5'),
         (lambda content: content['checkpoints'][0]['tests'][1].update(name='rain'), 'rain'),
         (lambda content: content['checkpoints'][0]['tests'][1].update(kind='x'), "a kind is 'x'"),
+        (lambda content: content['checkpoints'][0]['tests'][1].update(stored=5), 'or the set 5'),
         (
             lambda content: content['checkpoints'][0]['tests'][1].update(metrics={'mIoU': 'a'}),
             'its metrics of gaussian_noise',
@@ -203,6 +231,63 @@ def test_broken_files_are_named(change, message, tmp_path):
         collect_runs([tmp_path])
 
 
+def test_files_of_one_loss_and_seed_are_told_apart(tmp_path):
+    both = [entry('CE', ece=ece) for ece in (1.0, 2.0)]
+    for name, each in zip(('best.pth', 'last.pth'), both, strict=True):
+        each['checkpoint'] = f'some/{name}'
+    write(tmp_path, *both, entry('CE', seed=1))
+    assert files_of(both) == ['best.pth', 'last.pth']
+    runs, _ = collect_runs([tmp_path])
+    (table,) = tables_of(runs)
+    labels = [row.label for row in table.rows]
+    assert labels == ['CE', 'CE, best.pth', 'CE, last.pth']
+    assert not any('again' in note for note in table.notes)
+    text = robustness_table(read_robustness(tmp_path), 120)
+    for title in ('CE, seed 0, best.pth', 'CE, seed 0, last.pth', 'CE, seed 1, best.pth'):
+        assert title in text
+    figure = robustness_figure([tmp_path], 'boxes')
+    said = [text.get_text() for text in figure.findobj(Text)]
+    assert {'CE', 'CE, best.pth', 'CE, last.pth'} <= set(said)
+    both[1]['checkpoint'] = 'other/best.pth'
+    assert files_of(both) == ['some/best.pth', 'other/best.pth']
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        (lambda e: e['evaluation'].update(num_bins=5), 'on other data or by another protocol'),
+        (lambda e: e['trained'].update(digest='1'), 'after another training'),
+        (lambda e: e['tests'].pop(1), 'on other shifts'),
+        (lambda e: e['tests'][1].update(seed=3), 'on other shifts'),
+    ],
+)
+def test_only_seeds_share_a_box(change, message, tmp_path):
+    first, second = entry('CE'), deepcopy(entry('CE', seed=1))
+    folders = [write(tmp_path / 'a', first), write(tmp_path / 'b', second)]
+    robustness_figure(folders, 'lines')
+    change(second)
+    write(tmp_path / 'b', second)
+    with pytest.raises(ValueError, match=f'CE, seed 1 in .*, was tested {message} than seed 0 in'):
+        robustness_figure(folders, 'lines')
+
+
+def test_a_sheet_is_of_a_severity_that_was_tested(tmp_path):
+    label = np.ones((4, 4), np.int16)
+    view = ConfidenceView(
+        0, 'a.jpg', np.zeros((4, 4, 3), np.uint8), label, label, np.full((4, 4), 0.5, np.float16),
+        label > 0, np.array([[16.0], [16.0], [8.0]]),
+    )  # fmt: skip
+    ConfidenceMaps([view], [], ['a', 'b']).save(tmp_path / 'map.npz')
+    one = entry('CE', corruptions=['fog'], severities=(1, 5))
+    for test in one['tests']:
+        test['map'] = 'map.npz'
+    write(tmp_path, one)
+    with pytest.raises(ValueError, match='no map of severity 3: tested were 1, 5'):
+        robustness_figure([tmp_path], 'sheet', severity=3)
+    said = [t.get_text() for t in robustness_figure([tmp_path], 'sheet').findobj(Text)]
+    assert 'fog 1' in said
+
+
 def test_nothing_to_draw_is_said(tmp_path, monkeypatch, capsys):
     write(tmp_path, entry('CE', corruptions=[], data=['night']))
     with pytest.raises(ValueError, match='no test on corrupted data to draw'):
@@ -212,3 +297,9 @@ def test_nothing_to_draw_is_said(tmp_path, monkeypatch, capsys):
             'visualize.py', 'robustness', tmp_path / 'no', '--out', 'x.png', monkeypatch=monkeypatch
         )  # fmt: skip
     assert 'tools/test_robustness.py leaves it' in ' '.join(capsys.readouterr().err.split())
+    with pytest.raises(SystemExit):
+        call_here(
+            'visualize.py', 'robustness', tmp_path, '--names', 'a', '--out', 'x.png',
+            monkeypatch=monkeypatch,
+        )  # fmt: skip
+    assert '--names is not of robustness' in ' '.join(capsys.readouterr().err.split())

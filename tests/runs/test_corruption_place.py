@@ -6,6 +6,7 @@ import shifted
 from commands import ROOT
 from images import write_cifar10
 from mmengine.registry import TRANSFORMS
+from PIL import Image
 
 from mmcalib.runs.corruption_place import CorruptionPlace, corrupted, corruption_places, find_place
 from mmcalib.runs.load_config import load_config
@@ -48,6 +49,39 @@ def normalise(results):
     return {**results, 'img': (results['img'] - np.float32(127)) / np.float32(60)}
 
 
+def fit(results):
+    """Resize to the size that the file has."""
+    height, width = results['img'].shape[:2]
+    rows, columns = np.arange(50) * height // 50, np.arange(60) * width // 60
+    return {**results, 'img': results['img'][rows][:, columns]}
+
+
+def to_pil(results):
+    return {**results, 'img': Image.fromarray(results['img'][..., ::-1])}
+
+
+def shrink_pil(results):
+    return {**results, 'img': results['img'].resize((30, 25))}
+
+
+def to_rgb_array(results):
+    return {**results, 'img': np.array(results['img'])}
+
+
+def to_bgr_array(results):
+    return {**results, 'img': np.array(results['img'])[..., ::-1]}
+
+
+def pack_pil(results):
+    return {'inputs': np.array(results['img'])}
+
+
+def refuses_other_sizes(results):
+    if results['img'].shape != FILE.shape:
+        raise RuntimeError
+    return results
+
+
 def pack(results):
     return {'inputs': results['img'].transpose(2, 0, 1), 'data_samples': None}
 
@@ -64,6 +98,10 @@ def pack(results):
         ([load, resize, pad, pack], 2, 0, (25, 30)),
         ([load, pad_around, normalise], 1, 0, (50, 60)),
         ([load, flip_in_place, annotate, pack], 2, 0, (50, 60)),
+        ([load, fit, pack], 2, 0, (50, 60)),  # as of another image it would be
+        ([load, annotate, fit, pad, pack], 3, 0, (50, 60)),
+        ([load, refuses_other_sizes, resize, pack], 3, 0, (25, 30)),
+        ([load, to_pil, shrink_pil, to_bgr_array, pack], 4, 0, (25, 30)),
         ([load], 1, 0, (50, 60)),
     ],
 )
@@ -78,6 +116,19 @@ def test_behind_what_loads_and_resizes(transforms, index, loader, shape):
 def test_of_images_that_the_data_set_gives(transforms, index, shape):
     place = find_place(transforms, {'img': FILE})
     assert place == CorruptionPlace(index, None, shape, (50, 60)) and place.channel_order == 'rgb'
+
+
+def test_colours_may_have_been_exchanged():
+    place = find_place([load, to_pil, shrink_pil, to_rgb_array, pack], {})
+    assert place == CorruptionPlace(4, 0, (25, 30), (50, 60), flipped=True)
+    assert place.channel_order == 'rgb'
+    given = find_place([to_pil, to_rgb_array, pack], {'img': FILE})
+    assert (given.index, given.channel_order) == (2, 'bgr')
+
+
+def test_pil_images_that_are_packed_as_they_are_have_no_place():
+    with pytest.raises(ValueError, match=r'put dict.*PILToNumpy'):
+        find_place([load, to_pil, shrink_pil, pack_pil], {})
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -116,11 +117,56 @@ def test_new_options_data_or_weights_are_tested_anew(tested, project, monkeypatc
     assert more['checkpoints'][0]['evaluation']['num_bins'] == 5
     state['state_dict']['head.fc.bias'] += 1
     torch.save(state, project / 'plainer.pth')
-    run(project, 'one', monkeypatch, *arguments[:4], checkpoints=['plain.pth', 'plainer.pth'])
+    shutil.copytree(project / 'one', project / 'more')
+    run(project, 'more', monkeypatch, *arguments[:4], checkpoints=['plain.pth', 'plainer.pth'])
     assert '(2 of 2)' in capsys.readouterr().out
     with pytest.raises(SystemExit):
         run(project, 'anew', monkeypatch, checkpoints=['plain.pth', 'plain.pth'])
     assert 'is the same file as one before it' in capsys.readouterr().err
+
+
+def test_replaced_data_are_tested_anew_and_moved_ones_are_not(tmp_path, monkeypatch, capsys):
+    shifted.write_project(tmp_path, 'classifier')
+
+    def call(root):
+        run(tmp_path, 'out', monkeypatch, '--corruptions', 'fog', '--severities', '5',
+            '--cfg-options', f'test_dataloader.dataset.data_root={root}',
+            checkpoints=['plain.pth'])  # fmt: skip
+        return ' of 2' in capsys.readouterr().out
+
+    assert call('data')
+    (tmp_path / 'data').rename(tmp_path / 'moved')
+    assert not call('moved')
+    image = tmp_path / 'moved/class_1/0.jpg'
+    image.write_bytes((tmp_path / 'moved/class_2/0.jpg').read_bytes())
+    assert call('moved')
+    # As an ann_file that gives another label.
+    image.rename(tmp_path / 'moved/class_0/9.jpg')
+    assert call('moved')
+
+
+def test_a_narrower_call_keeps_what_earlier_ones_found(tested, project, monkeypatch):
+    shutil.copytree(project / 'one', project / 'narrow')
+    narrow = ['--corruptions', 'fog', '--severities', '3', '--seed']
+    more = run(project, 'narrow', monkeypatch, *narrow, 0, checkpoints=['plain.pth'])
+    warm, plain = more['checkpoints']
+    assert [entry['label'] for entry in (warm, plain)] == ['CE + temperature', 'CE']
+    assert warm['tests'] == tested['checkpoints'][1]['tests']
+    names = [(test['name'], test['severity']) for test in plain['tests']]
+    assert names == [*TESTS[:4], ('fog', 3), TESTS[4]]
+    # Corruptions of another seed are no more tests of the same.
+    other = run(project, 'narrow', monkeypatch, *narrow, 1, checkpoints=['plain.pth'])
+    assert [test.get('seed') for test in other['checkpoints'][1]['tests']] == [None, 1]
+    # Nor is what was measured otherwise: nothing of it is left when the first test begins.
+    monkeypatch.setattr(robustness, '_test', lambda *arguments: sys.exit('killed'))
+    with pytest.raises(SystemExit, match='killed'):
+        run(project, 'narrow', monkeypatch, *narrow, 0, checkpoints=['plain.pth'])
+    (left,) = read_robustness(project / 'narrow')['checkpoints'][:1]
+    assert left['label'] == 'CE + temperature'
+    bins = ['--cfg-options', 'test_evaluator.1.num_bins=5']
+    with pytest.raises(SystemExit, match='killed'):
+        run(project, 'narrow', monkeypatch, *narrow, 0, *bins, checkpoints=['plain.pth'])
+    assert not (project / 'narrow/robustness.json').exists()
 
 
 def test_two_processes_equal_one(tested, project, free_port):
@@ -156,6 +202,7 @@ def test_other_data_of_the_same_classes(project, monkeypatch, capsys):
         assert [(test['kind'], test['name']) for test in entry['tests']] == [
             ('clean', 'clean'), ('data', 'night')
         ]  # fmt: skip
+        assert entry['tests'][1]['statistics'].endswith('data_night.npz')  # which may be fog_3
     assert 'night' in capsys.readouterr().out
     shifted.write_folders(project / 'three', classes=3, per_class=2)
     other.write_text((project / 'tiny.py').read_text().replace("'data'", "'three'"))
@@ -167,13 +214,41 @@ def test_other_data_of_the_same_classes(project, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ('to_rgb=False', 'does not exchange red and blue, and that of the model exchanges them'),
+        ('mean=[0.0] * 3', 'has mean=[0.0, 0.0, 0.0], and that of the model [127.0, 127.0, 127.0]'),
+        ('std=None', 'has std=None, and that of the model [60.0, 60.0, 60.0]'),
+    ],
+)
+def test_other_data_that_are_prepared_otherwise_are_refused(
+    options, message, project, monkeypatch, capsys
+):
+    (project / 'otherwise.py').write_text(
+        f"_base_ = 'tiny.py'\nmodel = dict(data_preprocessor=dict({options}))"
+    )
+    arguments = ['--corruptions', 'None', '--data', 'night=otherwise.py']
+    with pytest.raises(SystemExit):
+        run(project, 'wrong', monkeypatch, *arguments)
+    assert f'--data night=otherwise.py: its data_preprocessor {message}' in (
+        ' '.join(capsys.readouterr().err.split())
+    )
+
+
+@pytest.mark.parametrize(
     ('arguments', 'message'),
     [
         (['--corruptions', 'rain'], "no corruption 'rain': take benchmark, all, noise"),
         (['--corruptions', 'None', 'fog'], '--corruptions None stands alone'),
         (['--severities', '6'], '--severities are from 0 to 5, got 6'),
         (['--data', 'fog=tiny.py'], '--data fog=tiny.py: a name has letters'),
-        (['--data', 'night'], 'takes KEY=VALUE'),
+        (['--data', 'mean=tiny.py'], 'none of clean, mean, worst, overall, benchmark'),
+        (['--data', 'night_map=tiny.py'], 'does not end in _map'),
+        (['--data', 'night'], 'takes NAME=CONFIG'),
+        (['--data', 'night=a.py', 'night=b.py'], 'has night twice: a.py and b.py'),
+        (['--data', 'night=5'], "no config '5'"),
+        (['--seed', '-1'], '--seed must be an integer of at least 0, got -1'),
+        (['--image', '-1'], '--image must be an integer of at least 0, got -1'),
         (['--data', 'night=no.py'], "no config 'no.py'"),
         (['--image', '12'], '--image 12: the test data have 12 images, counted from 0'),
         (['--stored', 'nowhere'], '--stored nowhere: there is no such folder'),
@@ -198,11 +273,26 @@ def test_a_segmentor_keeps_the_maps_of_one_image_as_it_was_given(tmp_path, monke
     assert [view.index for view in views] == [1, 1] and views[0].name == 'b.jpg'
     assert views[1].image.std() < 0.1 * views[0].image.std()
     np.testing.assert_array_equal(views[0].label, views[1].label)
+    again = run(tmp_path, 'seg', monkeypatch, *arguments[:-1], '0', checkpoints=['plain.pth'])
+    for test in again['checkpoints'][0]['tests']:
+        assert ConfidenceMaps.load(tmp_path / 'seg' / test['map']).views[0].index == 0
     for figure in ('lines', 'sheet'):
         out = f'{figure}.png'
         arguments = ['seg', '--figure', figure, '--severity', '5', '--out', out, '--dpi', '50']
         call_here('visualize.py', 'robustness', *arguments, monkeypatch=monkeypatch)
         assert (tmp_path / out).stat().st_size > 3000
+
+
+def test_augmented_segmentation_is_refused_before_a_test(tmp_path, monkeypatch, capsys):
+    shifted.write_project(tmp_path, 'segmentor')
+    (tmp_path / 'tiny_segmentor.py').rename(tmp_path / 'base.py')
+    (tmp_path / 'tiny_tta.py').write_text(
+        "_base_ = 'base.py'\n"
+        "model = dict(_delete_=True, type='SegTTAModel', module={{_base_.model}})"
+    )
+    with pytest.raises(SystemExit):
+        run(tmp_path, 'tta', monkeypatch, checkpoints=['plain.pth'])
+    assert 'of test-time augmentation mmseg keeps the logits' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('name', ['digits', 'digit_scenes'])

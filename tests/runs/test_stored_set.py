@@ -71,7 +71,7 @@ def test_a_severity_is_a_folder(tmp_path):
 def test_stored_images_are_read_as_the_clean_ones(write, clean, tmp_path):
     root = write(tmp_path / 'c')
     kept = stored(clean, root)
-    kept.check('fog', 1)
+    kept.check(['fog'], [1])
     config = kept.dataset('fog', 3)
     with DATASETS.switch_scope_and_registry('mmpretrain') as registry:
         dataset = registry.build(config)
@@ -89,7 +89,7 @@ def test_folders_are_numbered_as_those_of_the_clean_data(tmp_path):
     pipeline = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
     clean = dict(type='TinyImageNet', data_root=str(root), split='val', pipeline=pipeline)
     kept = stored(clean, write_tree(tmp_path / 'c', classes=wnids, size=(64, 64)))
-    kept.check('fog', 1)
+    kept.check(['fog'], [1])
     with DATASETS.switch_scope_and_registry('mmpretrain') as registry:
         dataset = registry.build(kept.dataset('fog', 1))
         dataset.full_init()
@@ -98,7 +98,60 @@ def test_folders_are_numbered_as_those_of_the_clean_data(tmp_path):
         assert f'/{wnids[info["gt_label"]]}/' in info['img_path']
 
 
-def test_the_tool_tests_on_them(tmp_path, monkeypatch):
+@pytest.mark.parametrize('flat', [False, True])
+def test_folders_are_numbered_as_the_labels_of_the_clean_files(flat, clean, tmp_path):
+    root = write_tree(tmp_path / 'c')
+    names = [path.name for path in sorted((root / 'fog/1').iterdir())]
+    rows = []
+    for label, name in enumerate(reversed(names)):
+        for number in range(3):
+            old = tmp_path / 'data' / name / f'{number}.jpg'
+            file = f'{name}_{number}.jpg' if flat else f'{name}/{number}.jpg'
+            old.rename(tmp_path / 'data' / file)
+            rows.append(f'{file} {label}\n')
+            if flat:  # as in ImageNet, whose stored images keep their names
+                for severity in range(1, 6):
+                    folder = root / 'fog' / str(severity) / name
+                    (folder / f'{number}.JPEG').rename(folder / f'{name}_{number}.JPEG')
+    (tmp_path / 'data/list.txt').write_text(''.join(rows))
+    clean = {**clean, 'ann_file': 'list.txt', 'data_prefix': ''}
+    kept = stored(clean, root)
+    assert kept.dataset('fog', 2)['class_folders'] == names[::-1]
+    kept.check(['fog'], [1, 5])
+    if flat:
+        next((root / 'fog/1/class_2').iterdir()).rename(root / 'fog/1/class_2/other.JPEG')
+        with pytest.raises(ValueError, match='which of its folders is which class is not known'):
+            stored(clean, root)
+
+
+def test_all_that_is_to_be_tested_is_looked_at(clean, tmp_path):
+    arrays, tree = write_arrays(tmp_path / 'a', names=('fog', 'snow')), write_tree(tmp_path / 't')
+    next((tree / 'fog/3/class_1').iterdir()).unlink()
+    with pytest.raises(ValueError, match='fog 3, is of another data set: it has 11 images'):
+        stored(clean, tree).check(['fog'], [1, 3])
+    np.save(arrays / 'snow.npy', np.zeros((60, 40, 40, 3), np.uint8))
+    with pytest.raises(ValueError, match='snow 1, has images of 40×40 pixels'):
+        stored(clean, arrays).check(['fog', 'snow'], [1])
+    with pytest.raises(FileNotFoundError, match=r'there is no .*frost\.npy'):
+        stored(clean, arrays).check(['fog', 'frost'], [1])
+
+
+@pytest.mark.parametrize(
+    ('labels', 'found'),
+    [
+        (np.eye(4)[LABELS], r'float64 of \(60, 4\) from 0'),
+        (LABELS - 1, r'int64 of \(60,\) from -1'),
+        (LABELS / 2, r'float64 of \(60,\) from 0'),
+    ],
+)
+def test_labels_that_are_no_class_numbers_are_named(labels, found, tmp_path):
+    root = write_arrays(tmp_path / 'c')
+    np.save(root / 'labels.npy', np.concatenate([labels] * 5))
+    with pytest.raises(ValueError, match=f'labels.npy in .* has {found}, not class numbers'):
+        CIFARC(str(root), 'fog', 1)
+
+
+def test_the_tool_tests_on_them(tmp_path, monkeypatch, capsys):
     shifted.write_project(tmp_path, 'classifier')
     write_arrays(tmp_path / 'c', names=('fog', 'snow'))
     monkeypatch.chdir(tmp_path)
@@ -108,7 +161,10 @@ def test_the_tool_tests_on_them(tmp_path, monkeypatch):
         '--limit', '8', monkeypatch=monkeypatch,
     )  # fmt: skip
     content = read_robustness('out')
-    assert len(content['checkpoints'][0]['tests']) == 5 and content['limit'] == 8
+    tests = content['checkpoints'][0]['tests']
+    assert len(tests) == 5 and content['limit'] == 8
+    assert [test.get('stored') for test in tests] == [None, *['c'] * 4]
+    assert 'Images of the stored set c: snow, fog at severity 1, 5.' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -124,7 +180,7 @@ def test_the_tool_tests_on_them(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_another_set_is_refused(write, options, message, clean, tmp_path):
     with pytest.raises(ValueError, match=message):
-        stored(clean, write(tmp_path / 'c', **options)).check('fog', 1)
+        stored(clean, write(tmp_path / 'c', **options)).check(['fog'], [1])
 
 
 def test_what_is_not_there_is_named(clean, tmp_path):
