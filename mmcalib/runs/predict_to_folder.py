@@ -211,13 +211,19 @@ def report_in_words(report: FolderReport, out: str) -> str:
             f'{high:.1f} %, if they are like the {scores.validation_images:,} images of the '
             'validation'
         )
-    bound = scores.bound
+    bound, unlabelled = scores.bound, 100 * scores.validation_unlabelled
     if bound:
         lines.append(
             f'keep what is above {bound.threshold:.6g}: on average over such images at most '
             f'{100 * bound.risk:g} % of it is wrong, as {100 * bound.probability:g} % of '
             f'validations prove rightly; in this one {100 * bound.found_risk:.1f} % of it was, and '
             f'{100 * bound.coverage:.1f} % {what} were kept'
+        )
+    if unlabelled:
+        lines.append(
+            f'the validation has no label at {unlabelled:.2g} % of its pixels: accuracies'
+            f'{" and what is wrong" if bound else ""} are of pixels that would get one; '
+            'confidences and what is kept, of all'
         )
     lines += [f'{_files(count)}: {note}' for note, count in sorted(report.notes.items())]
     if report.unreadable:

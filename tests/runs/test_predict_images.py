@@ -248,6 +248,29 @@ def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
     assert first.scores == with_it.scores  # out of the files
 
 
+def test_pixels_without_a_label_are_told_of(photos, segmenting, tmp_path):
+    found = mmcalib.predict(*segmenting, photos).images
+    cells = write_validation(tmp_path / 'val', segmenting[1], found)
+    cells[:, 2, 5] = 100  # unsure ones
+    cells[:, 2, 90] = 100
+    statistics = CalibrationStatistics(
+        {}, 'pooled', 'mmcalib', 15, torch.zeros(3, 1), image_cells=cells
+    )
+    statistics.save(tmp_path / 'val/calibration_val.npz')
+    out, options = tmp_path / 'out', dict(validation=tmp_path / 'val', risk=0.5, pictures=False)
+    report = predict_to_folder(*segmenting, [photos], out, **options)
+    share = (200 / (200 + cells[:, 0].sum(dim=1))).mean().item()
+    assert report.scores.validation_unlabelled == pytest.approx(share)
+    assert (
+        f'no label at {100 * share:.2g} % of its pixels: accuracies and what is wrong are of '
+        'pixels that would get one' in report_in_words(report, out)
+    )
+    statistics.image_cells = cells[:, :2]
+    statistics.save(tmp_path / 'val/calibration_val.npz')
+    with pytest.raises(ValueError, match=r'how many there were is unknown.* test again with'):
+        mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
+
+
 def test_a_classifiers_image_has_no_interval(photos, classifying, tmp_path):
     found = mmcalib.predict(*classifying, photos)
     write_validation(tmp_path / 'val', classifying[1], found.images)
