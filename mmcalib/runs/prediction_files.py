@@ -155,7 +155,8 @@ class PredictionFolder:
         return [_scores_of(row) for row in self.rows]
 
     def close(self, scores: FolderScores, unreadable: Sequence[UnreadableImage]) -> None:
-        """Write the tables, and the summary with what could not be read."""
+        """Write the tables in the order of the files, and the summary with what was unreadable."""
+        self.join()
         with whole_file(self.folder / TABLE) as path, path.open('w', newline='') as file:
             _write_table(file, [_flat(row) for row in self.rows])
         if any(row['masks'] for row in self.rows):

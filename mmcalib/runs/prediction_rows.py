@@ -55,18 +55,17 @@ def join_rows(folder: Path, images: Sequence[Path]) -> list[dict]:
         folder: That they have written to.
         images: In whose order they come, after those of other images.
     """
-    rows, parts = read_rows(folder / ROWS), sorted(folder.glob(PARTS))
-    if not parts:
-        return rows
+    before, parts = read_rows(folder / ROWS), sorted(folder.glob(PARTS))
     # What a process has left that was killed between the next two steps is there twice.
-    found = {row['image']: row for row in rows}
+    found = {row['image']: row for row in before}
     for part in parts:
         for row in read_rows(part):
             found.setdefault(row['image'], row)
     place = {os.path.abspath(image): number for number, image in enumerate(images)}
     rows = sorted(found.values(), key=lambda row: place.get(os.path.abspath(row['image']), -1))
-    with whole_file(folder / ROWS) as path:
-        path.write_bytes(b''.join(map(_line, rows)))
+    if rows != before:
+        with whole_file(folder / ROWS) as path:
+            path.write_bytes(b''.join(map(_line, rows)))
     for part in parts:
         part.unlink()
     return rows
