@@ -14,6 +14,7 @@ from mmcalib.runs.image_predictor import ImagePredictor, UnreadableImage
 from mmcalib.runs.predict_images import (
     PredictionOptions,
     image_prediction,
+    none_predicted,
     predicted,
     prepare_prediction,
 )
@@ -78,7 +79,7 @@ def predict_to_folder(
 
     Raises:
         OSError: If a file that is named is not there, or nothing can be written.
-        ValueError: For what does not fit together; if no file can be read.
+        ValueError: For what does not fit together; if no file can be predicted.
     """
     asked = PredictionOptions(**options)
     predictor, scorer, files = prepare_prediction(config, checkpoint, images, asked)
@@ -105,10 +106,7 @@ def predict_to_folder(
             return None
         unreadable, stopped = _join(folder, files, ends)
     if not folder.rows and unreadable and not stopped:
-        first = unreadable[0]
-        raise ValueError(
-            f'none of the {len(unreadable)} files can be read; {first.image}: {first.reason}'
-        )
+        raise none_predicted(unreadable)
     rows = folder.scores()
     report = FolderReport(
         scorer.folder(rows), unreadable, any(row.label is None for row in rows), before

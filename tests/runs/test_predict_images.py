@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import math
+import re
 
 import cv2
 import numpy as np
@@ -140,12 +141,41 @@ def test_images_that_do_not_fit_or_break_the_model_lose_no_others(photos, segmen
     assert large.reason == '20 x 30 pixels do not fit into memory (cpu)'
     assert sizes == [2, 1, 1, 1, 1, 1]
 
-    def wrong(self, data):
-        raise RuntimeError('another error')
+    def broken(self, data):
+        raise RuntimeError('CUDA error: an illegal memory access was encountered')
 
-    monkeypatch.setattr(ImagePredictor, 'test_step', wrong)
-    with pytest.raises(RuntimeError, match='another error'):
+    monkeypatch.setattr(ImagePredictor, 'test_step', broken)
+    with pytest.raises(RuntimeError, match='CUDA error'):  # and so would be all others
         mmcalib.predict(*segmenting, photos)
+
+
+@pytest.mark.parametrize('refused', [(24, 36), (30, 20)])  # of the first image, and a later one
+def test_a_size_that_the_model_does_not_take_loses_no_others(
+    photos, segmenting, tmp_path, monkeypatch, capsys, refused
+):
+    step, width = ImagePredictor.test_step, resized(*refused)[0]
+
+    def choosing(self, data):
+        if data['inputs'][0].shape[2] == width:
+            raise AssertionError(f'The input image size {refused}')
+        return step(self, data)
+
+    monkeypatch.setattr(ImagePredictor, 'test_step', choosing)
+    report = predict_to_folder(*segmenting, [photos], tmp_path / 'out', pictures=False)
+    left_out = [f'{n}.png' for n in range(5) if SIZES[n] == refused]
+    assert [item.image.name for item in report.unreadable] == left_out
+    assert report.unreadable[0].reason == f'AssertionError: The input image size {refused}'
+    assert report.scores.num_images == 5 - len(left_out)
+    assert (tmp_path / 'out/predictions.csv').is_file()
+
+    only = [*segmenting, *(photos / name for name in left_out)]
+    text = f'files can be predicted; {only[2]}: AssertionError: The input'
+    with pytest.raises(ValueError, match=re.escape(text)):
+        mmcalib.predict(*segmenting, only[2:])
+    with pytest.raises(SystemExit) as ended:
+        call_here('predict.py', *only, '--out', tmp_path / 'none', monkeypatch=monkeypatch)
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
 
 
 def test_files_hold_what_python_returns(photos, segmenting, tmp_path):
@@ -368,7 +398,7 @@ def test_the_tool_ends_with_3_where_files_were_left_out(
     with pytest.raises(SystemExit) as ended:
         call_here('predict.py', *segmenting, *only, monkeypatch=monkeypatch)
     assert ended.value.code == 2
-    assert 'none of the 1 files can be read; ' in capsys.readouterr().err
+    assert 'none of the 1 files can be predicted; ' in capsys.readouterr().err
 
 
 def test_two_processes_equal_one(photos, tmp_path, free_port):
@@ -405,7 +435,9 @@ def test_what_several_processes_left_is_taken_up_by_one(photos, classifying, tmp
     assert (report.before, report.scores.num_images) == (2, 5)
     rows = [[json.loads(line)['image'] for line in (f / 'predictions.jsonl').open()]
             for f in (whole, out)]  # fmt: skip
-    assert sorted(rows[0]) == sorted(rows[1])
+    assert rows[0] == rows[1]  # in the order of the files
+    tables = [list(csv.DictReader((f / 'predictions.csv').open())) for f in (whole, out)]
+    assert [row['image'] for row in tables[0]] == [row['image'] for row in tables[1]]
     assert [path.name for path in out.glob('*.jsonl')] == ['predictions.jsonl']
 
 
