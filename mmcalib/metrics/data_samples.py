@@ -182,11 +182,12 @@ def _of_binary_head(
 ) -> Prediction:
     """Return the predictions of a head whose one "logit" is the probability of class 1."""
     check_binary(prob, name)
-    kept = valid.nonzero().squeeze(1)
+    conf = torch.where(predicted == 1, prob, 1 - prob)
+    kept, left_out = valid.nonzero().squeeze(1), conf[~valid].cpu()
     prob, predicted, label = (x.index_select(0, kept) for x in (prob, predicted, label))
     # What is nearest to 1 stands for all within a quarter of its type's resolution.
     smallest = torch.tensor([torch.finfo(dtype).eps / 4, smallest_probability(dtype)])
-    return of_probabilities(
+    found = of_probabilities(
         torch.stack([1 - prob, prob]),
         label,
         predicted=predicted,
@@ -194,3 +195,4 @@ def _of_binary_head(
         floor=floor,
         smallest=smallest,
     )
+    return found._replace(left_out=left_out)

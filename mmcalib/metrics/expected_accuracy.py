@@ -2,6 +2,9 @@
 
 It holds for images like those of the validation. Of others, such as those of another camera, no
 confidence tells the accuracy.
+
+Accuracy is that of the pixels that get a label. Those that annotators leave out, or labels do, are
+predicted too and cannot be told from the others in an image without labels.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bootstrap_intervals import tails_of, widening
-from mmcalib.metrics.image_cells import count_in_cells
+from mmcalib.metrics.image_cells import count_in_cells, predicted_in_cells
 
 # Parts of the validation, each of which is predicted by the others.
 FOLDS = 10
@@ -26,7 +29,8 @@ class ExpectedAccuracy:
 
     The calibrated confidence of a cell is the accuracy that the validation has there, made
     monotonic in confidence; the expected accuracy of an image is its mean over the image's
-    predictions, that of a folder the mean over images, each alike.
+    predictions, each weighed by the share of the validation's predictions in its cell that have a
+    label; that of a folder is the mean over images, each alike.
 
     How far accuracies lie from this, :math:`r_i = \mathrm{accuracy}_i - \mathrm{expected}_i`, is
     learnt from the validation itself, a tenth of which is predicted by the other nine at a time.
@@ -36,7 +40,7 @@ class ExpectedAccuracy:
     2021, of folders a bootstrap over images.
 
     Args:
-        image_cells: ``(n, 2, C)``, as :func:`~mmcalib.metrics.image_cells.count_in_cells` has them.
+        image_cells: ``(n, 3, C)``, as :func:`~mmcalib.metrics.image_cells.count_in_cells` has them.
         coverage: Of the intervals.
 
     Raises:
@@ -53,18 +57,24 @@ class ExpectedAccuracy:
             )
         self.coverage = coverage
         self.of_cells = isotonic_accuracy(cells.sum(dim=0))
+        self.weights = labelled_share(cells.sum(dim=0))
         found = cells[:, 1].sum(dim=1) / cells[:, 0].sum(dim=1)
-        expected = torch.empty_like(found)
+        predicted, expected = predicted_in_cells(cells), torch.empty_like(found)
         for fold in range(min(FOLDS, len(cells))):
             part = torch.arange(len(cells)) % FOLDS == fold
-            accuracy = isotonic_accuracy(cells[~part].sum(dim=0))
-            expected[part] = _mean_in_cells(cells[part, 0], accuracy)
+            others = cells[~part].sum(dim=0)
+            options = isotonic_accuracy(others), labelled_share(others)
+            expected[part] = _mean_in_cells(predicted[part], *options)
         self.residuals = (found - expected).sort().values
 
     def of_image(self, conf: Tensor) -> float:
         """Return the expected accuracy of an image's ``(M,)`` confidences, NaN of none."""
         counts = count_in_cells(conf.flatten(), torch.zeros(conf.numel(), dtype=torch.bool))[0]
-        return _mean_in_cells(counts.double(), self.of_cells).item()
+        return self.of_counts(counts).item()
+
+    def of_counts(self, counts: Tensor) -> Tensor:
+        """Return that of images with so many predictions in each cell, ``(…, C)`` of them."""
+        return _mean_in_cells(counts.double(), self.of_cells, self.weights)
 
     def image_interval(self, expected: float) -> tuple[float, float]:
         r"""Return where an image's accuracy lies with the probability `coverage`.
@@ -104,14 +114,14 @@ class ExpectedAccuracy:
 
 
 def isotonic_accuracy(table: Tensor) -> Tensor:
-    """Return the accuracy of each cell of a ``(2, C)`` table, made to ascend with confidence.
+    """Return the accuracy of each cell of a ``(3, C)`` table, made to ascend with confidence.
 
     The least-squares fit that does not descend, by pooling adjacent cells. A cell that is empty has
     the value of the next one below that is not, or of the lowest.
     """
     filled = (table[0] > 0).nonzero().squeeze(1)
     blocks: list[list[float]] = []  # count, correct, cells
-    for count, correct in table[:, filled].T.tolist():
+    for count, correct in table[:2, filled].T.tolist():
         blocks.append([count, correct, 1])
         while len(blocks) > 1 and blocks[-2][1] * blocks[-1][0] >= blocks[-1][1] * blocks[-2][0]:
             last = blocks.pop()
@@ -122,8 +132,17 @@ def isotonic_accuracy(table: Tensor) -> Tensor:
     return values[below.clamp(min=0)]
 
 
-def _mean_in_cells(counts: Tensor, values: Tensor) -> Tensor:
-    return counts @ values / counts.sum(dim=-1)
+def labelled_share(table: Tensor) -> Tensor:
+    """Return which share of the predictions of each cell of a ``(3, C)`` table has a label.
+
+    That of all cells counts as one prediction more in each, so that none is without.
+    """
+    labelled, predicted = table[0], table[0] + table[2]
+    return (labelled + labelled.sum() / predicted.sum()) / (predicted + 1)
+
+
+def _mean_in_cells(counts: Tensor, values: Tensor, weights: Tensor) -> Tensor:
+    return counts @ (weights * values) / (counts @ weights)
 
 
 def _in_range(share: float) -> float:

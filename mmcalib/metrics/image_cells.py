@@ -11,24 +11,48 @@ from torch import Tensor
 
 from mmcalib.metrics.confidence_cells import OCTAVES, cell_of, num_cells
 
-# Cells are four to each halving of 1 - confidence: 98 of them, which is 0.8 kB of an image.
+# Cells are four to each halving of 1 - confidence: 98 of them, which is 1.2 kB of an image.
 BITS = 2
 NUM_CELLS = num_cells(BITS)
 
 
-def count_in_cells(conf: Tensor, correct: Tensor) -> Tensor:
-    """Return how many predictions of an image are in each cell, and how many of these are correct.
+def count_in_cells(conf: Tensor, correct: Tensor, unlabelled: Tensor | None = None) -> Tensor:
+    """Return how many predictions of an image are in each cell: labelled, correct, unlabelled.
 
     Args:
-        conf: ``(M,)`` float32 or float64.
+        conf: ``(M,)`` float32 or float64, of the predictions that have a label.
         correct: ``(M,)`` booleans.
+        unlabelled: ``(I,)`` confidences of the pixels without a label, such as ignored ones.
 
     Returns:
-        ``(2, C)`` int32; cells ascend in confidence.
+        ``(3, C)`` int32; cells ascend in confidence.
     """
     code = cell_of(conf, BITS).mul_(2).add_(correct)
     wrong, right = torch.bincount(code, minlength=2 * NUM_CELLS).view(-1, 2).unbind(dim=1)
-    return torch.stack([wrong + right, right]).int()
+    others = conf[:0] if unlabelled is None else unlabelled
+    rest = torch.bincount(cell_of(others, BITS), minlength=NUM_CELLS)
+    return torch.stack([wrong + right, right, rest]).int()
+
+
+def with_unlabelled(image_cells: Tensor) -> Tensor:
+    """Return cells with the row of unlabelled predictions, which an older version did not count.
+
+    Raises:
+        ValueError: If it is lacking and images have pixels, some of which may have had no label.
+    """
+    if image_cells.shape[1] == 3:
+        return image_cells
+    if image_cells[:, 0].sum(dim=1).max() > 1:
+        raise ValueError(
+            'an older version measured it, which did not count the pixels without a label: how '
+            'many there were is unknown, and accuracies expected of all pixels would be wrong'
+        )
+    return torch.cat([image_cells, torch.zeros_like(image_cells[:, :1])], dim=1)
+
+
+def predicted_in_cells(image_cells: Tensor) -> Tensor:
+    """Return how many predictions of each image are in each cell, ``(n, C)``, labelled or not."""
+    return image_cells[:, 0] + image_cells[:, 2]
 
 
 def cell_thresholds() -> Tensor:
@@ -46,16 +70,16 @@ def cell_thresholds() -> Tensor:
 
 
 def shares_above(image_cells: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which share of each image's predictions every threshold keeps, and keeps wrongly.
+    """Return which share of each image's labelled predictions thresholds keep, and keep wrongly.
 
     Args:
-        image_cells: ``(n, 2, C)`` counts, as of :func:`count_in_cells`.
+        image_cells: ``(n, 3, C)`` counts, as of :func:`count_in_cells`.
 
     Returns:
-        Two ``(n, C)`` float64 tables, for :func:`cell_thresholds`; images without predictions are
-        left out.
+        Two ``(n, C)`` float64 tables, for :func:`cell_thresholds`; images without labels are left
+        out.
     """
-    counts = image_cells.double()
+    counts = image_cells[:, :2].double()
     counts = counts[counts[:, 0].sum(dim=1) > 0]
     above = counts.flip(2).cumsum(dim=2).flip(2)
     kept, right = above.unbind(dim=1)

@@ -125,7 +125,7 @@ class CalibrationState:
         # In the order of the rows. What a protocol leaves out nobody can, without labels.
         self._image_cells: GrowingArray | None = None
         if keep_cells and self._protocol.region is None:
-            self._image_cells = GrowingArray(2, NUM_CELLS, dtype=torch.int32)
+            self._image_cells = GrowingArray(3, NUM_CELLS, dtype=torch.int32)
         # By what each prediction has of them.
         strata = {'predicted': per_class, 'distance': per_distance}
         self._strata = {
@@ -182,7 +182,7 @@ class CalibrationState:
         if self._all_cells is not None:
             self._all_cells.add(conf, correct)
         if self._image_cells is not None:
-            own = count_in_cells(prediction.conf, prediction.correct)
+            own = count_in_cells(prediction.conf, prediction.correct, prediction.left_out)
             self._image_cells.append(own[None])
         for name, bins in self._strata.items():
             if getattr(prediction, name) is None:
@@ -301,7 +301,7 @@ class CalibrationState:
         return self._sorted_rows()[1]
 
     def image_cells(self) -> Tensor | None:
-        """Return the ``(n, 2, C)`` cells of each image, in that order, None if not counted."""
+        """Return the ``(n, 3, C)`` cells of each image, in that order, None if not counted."""
         if self._image_cells is None:
             return None
         return self._image_cells.rows[self._rows.rows[:, 0].argsort(stable=True)]

@@ -61,6 +61,8 @@ class Prediction(NamedTuple):
         classes: The probabilities of all classes.
         distance: ``(M,)`` int64, of pixels: in which range of distance from another label, see
             :func:`~mmcalib.metrics.boundary_distance.distance_ranges`.
+        left_out: ``(I,)`` the confidences of the pixels that do not count, of the type of `conf`;
+            None of a classifier.
     """
 
     conf: Tensor
@@ -71,6 +73,7 @@ class Prediction(NamedTuple):
     brier: Tensor | None = None
     classes: ClassProbabilities | None = None
     distance: Tensor | None = None
+    left_out: Tensor | None = None
 
 
 # What else than confidence and correctness can be asked for.
@@ -254,9 +257,9 @@ def of_logits(
     correct = predicted == label
     wrong = places_of(valid & ~correct)
     conf_of_wrong = conf.index_select(0, wrong)
-    label_of_valid = label
+    label_of_valid, left_out = label, conf[:0]
     if not valid.all():
-        kept = places_of(valid)
+        kept, left_out = places_of(valid), conf.index_select(0, places_of(~valid))
         conf, correct = (plane.index_select(0, kept) for plane in (conf, correct))
         if listed is not None:
             label_of_valid = label.index_select(0, kept)
@@ -277,6 +280,7 @@ def of_logits(
         nll,
         brier,
         None if listed is None else listed.result(label_of_valid),
+        left_out=left_out.cpu(),
     )
     ends, unexplained = torch.stack(ends), 0
     finite = ends.isfinite().all() or logits.isfinite().all()

@@ -1,12 +1,13 @@
 r"""Above which confidence to keep predictions, so that few of those kept are wrong: with a proof.
 
-A threshold t keeps a share :math:`a_i(t)` of the predictions of image i, and a share
-:math:`e_i(t)` of them is kept and wrong. Its risk, what is wrong of what it keeps, is
+A threshold t keeps a share :math:`a_i(t)` of the predictions of image i that get a label, and a
+share :math:`e_i(t)` of them is kept and wrong. Its risk, what is wrong of what it keeps, is
 
 .. math:: R(t) = \frac{\mathbb{E}[e(t)]}{\mathbb{E}[a(t)]}
 
 over new images, each alike whatever its size. The n images are independent draws of those; nothing
-is asked of the pixels in them.
+is asked of the pixels in them. Of pixels that nobody labels, nobody can say what is wrong: they are
+in no risk, however many of them are kept.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.argument_checks import check_number
-from mmcalib.metrics.image_cells import cell_thresholds, shares_above
+from mmcalib.metrics.image_cells import cell_thresholds, predicted_in_cells, shares_above
 
 # Where the tests begin, on their way from the strictest threshold to the loosest.
 STARTS = (1 - 2.0**-9, 1 - 2.0**-7, 1 - 2.0**-5, 1 - 2.0**-3, 1 - 2.0**-1)
@@ -35,8 +36,8 @@ class RiskThreshold:
         threshold: What is more confident is kept.
         risk: The bound, a share of what is kept.
         probability: How often such a bound holds.
-        coverage: The share that the threshold keeps of the validation.
-        found_risk: The share of it that is wrong there.
+        coverage: The share that the threshold keeps of the validation, labelled or not.
+        found_risk: The share of the labelled ones among them that is wrong.
         num_images: Of the validation.
     """
 
@@ -63,7 +64,7 @@ def threshold_at_risk(
     Theorem 1; Wiens, Pharmaceutical Statistics 2003, for the fallback procedure.
 
     Args:
-        image_cells: ``(n, 2, C)``, as :func:`~mmcalib.metrics.image_cells.count_in_cells` has them.
+        image_cells: ``(n, 3, C)``, as :func:`~mmcalib.metrics.image_cells.count_in_cells` has them.
         risk: r, a share such as 0.05.
         probability: p.
 
@@ -77,13 +78,14 @@ def threshold_at_risk(
     found = loosest_rejected(risk_p_values(kept, wrong, risk), 1 - probability)
     if found is None:
         return None
-    coverage = kept[:, found].mean().item()
+    predicted = predicted_in_cells(image_cells[image_cells[:, 0].sum(dim=1) > 0]).double()
+    coverage = predicted[:, found:].sum(dim=1) / predicted.sum(dim=1)
     return RiskThreshold(
         threshold=cell_thresholds()[found].item(),
         risk=risk,
         probability=probability,
-        coverage=coverage,
-        found_risk=wrong[:, found].mean().item() / coverage,
+        coverage=coverage.mean().item(),
+        found_risk=(wrong[:, found].mean() / kept[:, found].mean()).item(),
         num_images=len(kept),
     )
 

@@ -20,6 +20,7 @@ from mmcalib.models.predicting_head import check_softmax, classes_of_head, head_
 from mmcalib.models.prediction_mean import PredictionMean
 from mmcalib.models.random_dropout import dropout_layers, random_dropout, seed_of
 from mmcalib.models.sample_scores import (
+    check_finite,
     check_probabilities,
     probabilities_in,
     put_disagreement,
@@ -71,7 +72,8 @@ class MeanProbabilityModel(BaseTTAModel):
         TypeError: For options of another type.
         ValueError: For options out of range; for a model without dropout, or whose head's scores
             are no softmax of one logit per class, as far as its config tells.
-        MemberError: While predicting: for scores that are no probabilities, or of another shape.
+        MemberError: While predicting: for scores that are NaN, no probabilities, or of another
+            shape; for images of a size that a member does not take.
     """
 
     def __init__(
@@ -147,11 +149,19 @@ class MeanProbabilityModel(BaseTTAModel):
     def test_step(self, data: Mapping) -> list[BaseDataElement]:
         """Return a data sample with the mean for each image of a batch, with or without views."""
         found: Found = {}
+        views = views_of_batch(data)
         for number in range(len(self.members)):
             member = self._in_its_turn(number)
-            for view in views_of_batch(data):
-                for place, sample in self._predictions(member, view, number):
-                    self._add(found, place, sample, number)
+            for view in views:
+                try:
+                    for place, sample in self._predictions(member, view, number):
+                        self._add(found, place, sample, number)
+                except AssertionError as error:  # as of a U-Net that cannot halve a size
+                    image = view['data_samples'][0].metainfo.get('img_path', 'an image')
+                    hint = '; --tta-scales chooses the sizes of views' if len(views) > 1 else ''
+                    raise MemberError(
+                        f'{self.names[number]}, of {image}: {str(error) or repr(error)}{hint}'
+                    ) from error
             self._checked.add(number)
         return self._finished(found)
 
@@ -196,8 +206,8 @@ class MeanProbabilityModel(BaseTTAModel):
         found[place] = (sample if upright else kept), mean
         try:
             probs = probabilities_in(sample)
-            if number not in self._checked:
-                check_probabilities(probs)
+            # A head is a softmax or not; what it says may be NaN of any image.
+            (check_finite if number in self._checked else check_probabilities)(probs)
             mean.add(probs)
         except ValueError as error:
             image = sample.metainfo.get('img_path', 'an image')

@@ -36,8 +36,7 @@ def probabilities_in(sample: BaseDataElement) -> Tensor:
 
 def check_probabilities(probs: Tensor) -> None:
     """Raise a ValueError for what are no probabilities of all classes, or of class 1 alone."""
-    if not probs.isfinite().all():
-        raise ValueError('NaN or infinite scores: it has diverged, or its input is broken')
+    check_finite(probs)
     low, high = (end.item() for end in probs.aminmax())
     off = (probs.sum(dim=0) - 1).abs().max().item() if len(probs) > 1 else 0.0
     if low < 0 or high > 1 + SUM_TOLERANCE or off > SUM_TOLERANCE:
@@ -45,6 +44,13 @@ def check_probabilities(probs: Tensor) -> None:
             f'scores from {low:.4g} to {high:.4g}, whose sum is off 1 by up to {off:.4g}: they are '
             'not the softmax over all classes'
         )
+
+
+def check_finite(probs: Tensor) -> None:
+    """Raise a ValueError for probabilities that are NaN or infinite."""
+    # Of at most 1 each, so the sum is finite if they are; cheap enough for every prediction.
+    if not probs.sum().isfinite():
+        raise ValueError('NaN or infinite scores: it has diverged, or its input is broken')
 
 
 def put_probabilities(sample: BaseDataElement, probs: Tensor, *, threshold: float = 0.5) -> None:

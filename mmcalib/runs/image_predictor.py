@@ -18,7 +18,6 @@ from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.hooks.require_same_classes_hook import classes_of
 from mmcalib.metrics.disagreement_metric import disagreement_in
 from mmcalib.metrics.sample_confidence import UnlabelledPrediction, read_unlabelled
-from mmcalib.models.mean_probability_model import MemberError
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.data_preflight import NOT_BUILT, num_classes
 from mmcalib.runs.full_precision import full_precision
@@ -28,6 +27,10 @@ from mmcalib.runs.results_of_mean import AVERAGED
 from mmcalib.runs.training_fingerprint import comparable
 from mmcalib.runs.unlabelled_steps import unlabelled_steps, without_labels
 
+# What a model raises at an image that it does not take.
+NOT_PREDICTED = (AssertionError, RuntimeError, ValueError)
+# In errors of no single image: a broken device, and scores that no head with a softmax has.
+OF_ALL_IMAGES = ('CUDA error', 'the softmax over all classes')
 OUT_OF_MEMORY = ('out of memory', "can't allocate memory")
 
 
@@ -88,6 +91,7 @@ class ImagePredictor:
         averaged: Of which predictions a mean is, None of a model alone.
         steps: The transforms that images go through.
         pipeline: The same without the views of a mean, in JSON's types.
+        failed: Whether the model has failed at an image that could be read.
 
     Raises:
         CheckpointError: If a checkpoint is of another model.
@@ -130,8 +134,12 @@ class ImagePredictor:
     def __call__(self, images: Sequence[Path]) -> Iterator[PredictedImage | UnreadableImage]:
         """Yield each file's prediction, in their order; images of one size share a batch.
 
+        An image that the model fails at, such as one of a size that it does not take, is as one
+        that cannot be read.
+
         Raises:
-            ValueError: If the model's output has no confidence, as of the first image.
+            RuntimeError: If the device is broken.
+            ValueError: If the model's scores are not the softmax over all classes.
         """
         loader = DataLoader(
             _Files(images, self.load),
@@ -139,7 +147,7 @@ class ImagePredictor:
             num_workers=self.workers,
             collate_fn=_unchanged,
         )
-        self._any = False
+        self.failed = False
         batch: list[LoadedImage] = []
         for item in loader:
             ends = isinstance(item, UnreadableImage) or (batch and _size(item) != _size(batch[0]))
@@ -179,35 +187,31 @@ class ImagePredictor:
         try:
             with torch.no_grad(), full_precision():
                 samples = [sample.to_dict() for sample in self.test_step(data)]
-        except RuntimeError as error:
-            if not any(text in str(error) for text in OUT_OF_MEMORY):
-                raise
-            if len(batch) == 1:
-                height, width = batch[0].pixels.shape[:2]
-                size = f'{width} x {height} pixels do not fit into memory'
-                yield UnreadableImage(batch[0].image, f'{size} ({self.device})')
-                return
-            yield from self._one_at_a_time(batch)
-            return
-        except MemberError as error:
-            if len(batch) > 1:
+        except NOT_PREDICTED as error:
+            if len(batch) > 1 and not _of_all_images(error):
                 yield from self._one_at_a_time(batch)
-                return
-            if not self._any:
-                raise
-            yield UnreadableImage(batch[0].image, str(error))
+            else:
+                yield self._failure(batch[0], error)
             return
         for item, sample in zip(batch, samples, strict=True):
             try:
                 found = read_unlabelled(sample, name=str(item.image))
             except ValueError as error:
-                if not self._any:  # the model's fault, as likely as not
-                    raise
-                yield UnreadableImage(item.image, str(error))
+                yield self._failure(item, error)
                 continue
-            self._any = True
             disagreement = disagreement_in(sample)
             yield PredictedImage(item.image, found, item.pixels, disagreement, item.note)
+
+    def _failure(self, item: LoadedImage, error: Exception) -> UnreadableImage:
+        if _of_all_images(error):
+            raise error
+        self.failed = True
+        if any(text in str(error) for text in OUT_OF_MEMORY):
+            height, width = item.pixels.shape[:2]
+            size = f'{width} x {height} pixels do not fit into memory'
+            return UnreadableImage(item.image, f'{size} ({self.device})')
+        kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
+        return UnreadableImage(item.image, f'{kind}{error}')
 
     def _one_at_a_time(
         self, batch: list[LoadedImage]
@@ -238,6 +242,10 @@ class _Files(Dataset):
         if index >= len(self.images):
             raise IndexError(index)
         return self.load(self.images[index])
+
+
+def _of_all_images(error: Exception) -> bool:
+    return any(text in str(error) for text in OF_ALL_IMAGES)
 
 
 def _unchanged(item: object) -> object:

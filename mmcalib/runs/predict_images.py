@@ -159,7 +159,7 @@ def predict(
     Raises:
         FileNotFoundError: If the config, the checkpoint, an image or a validation is not there.
         TypeError: For an option that there is not.
-        ValueError: For what does not fit together.
+        ValueError: For what does not fit together; if the model can predict none of the images.
     """
     predictor, scorer, files = prepare_prediction(
         config, checkpoint, images, PredictionOptions(**options)
@@ -170,8 +170,16 @@ def predict(
             unreadable.append(item)
         else:
             found.append(image_prediction(item, scorer.image(item)))
+    if predictor.failed and not found:
+        raise none_predicted(unreadable)
     scores = scorer.folder([image.scores for image in found])
     return Predictions(found, unreadable, scores, predictor.classes)
+
+
+def none_predicted(unreadable: Sequence[UnreadableImage]) -> ValueError:
+    """Return what says why no image has been predicted, by the first."""
+    first, count = unreadable[0], len(unreadable)
+    return ValueError(f'none of the {count} files can be predicted; {first.image}: {first.reason}')
 
 
 def prepare_prediction(

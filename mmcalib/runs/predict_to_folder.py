@@ -16,6 +16,7 @@ from mmcalib.runs.image_predictor import ImagePredictor, UnreadableImage
 from mmcalib.runs.predict_images import (
     PredictionOptions,
     image_prediction,
+    none_predicted,
     predicted,
     prepare_prediction,
 )
@@ -81,7 +82,7 @@ def predict_to_folder(
 
     Raises:
         OSError: If a file that is named is not there, or nothing can be written.
-        ValueError: For what does not fit together; if no file can be read.
+        ValueError: For what does not fit together; if no file can be predicted.
     """
     asked = PredictionOptions(**options)
     predictor, scorer, files = prepare_prediction(config, checkpoint, images, asked)
@@ -108,10 +109,7 @@ def predict_to_folder(
             return None
         unreadable, stopped = _join(folder, files, ends)
     if not folder.rows and unreadable and not stopped:
-        first = unreadable[0]
-        raise ValueError(
-            f'none of the {len(unreadable)} files can be read; {first.image}: {first.reason}'
-        )
+        raise none_predicted(unreadable)
     rows = folder.scores()
     report = FolderReport(
         scorer.folder(rows), unreadable, any(row.label is None for row in rows), before
@@ -219,13 +217,19 @@ def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
             f'{high:.1f} %, if they are like the {scores.validation_images:,} images of the '
             'validation'
         )
-    bound = scores.bound
+    bound, unlabelled = scores.bound, 100 * scores.validation_unlabelled
     if bound:
         lines.append(
             f'keep what is above {bound.threshold:.6g}: on average over such images at most '
             f'{100 * bound.risk:g} % of it is wrong, as {100 * bound.probability:g} % of '
             f'validations prove rightly; in this one {100 * bound.found_risk:.1f} % of it was, and '
             f'{100 * bound.coverage:.1f} % {what} were kept'
+        )
+    if unlabelled:
+        lines.append(
+            f'the validation has no label at {unlabelled:.2g} % of its pixels: accuracies'
+            f'{" and what is wrong" if bound else ""} are of pixels that would get one; '
+            'confidences and what is kept, of all'
         )
     lines += [f'{_files(count)}: {note}' for note, count in sorted(report.notes.items())]
     if report.unreadable:

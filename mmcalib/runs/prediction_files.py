@@ -165,7 +165,8 @@ class PredictionFolder:
         return [_scores_of(row) for row in self.rows]
 
     def close(self, scores: FolderScores, unreadable: Sequence[UnreadableImage]) -> None:
-        """Write the tables, and the summary with what could not be read."""
+        """Write the tables in the order of the files, and the summary with what was unreadable."""
+        self.join()
         _write_table(self.folder / TABLE, [_flat(row) for row in self.rows])
         if any(row['masks'] for row in self.rows):
             masks = [

@@ -64,17 +64,16 @@ def join_rows(folder: Path, images: Sequence[Path]) -> list[dict]:
         folder: That they have written to.
         images: In whose order they come, after those of other images.
     """
-    rows, parts = read_rows(folder / ROWS), sorted(folder.glob(PARTS))
-    if not parts:
-        return rows
+    before, parts = read_rows(folder / ROWS), sorted(folder.glob(PARTS))
     # What a process has left that was killed between the next two steps is there twice.
-    found = {path_of(row): row for row in rows}
+    found = {path_of(row): row for row in before}
     for part in parts:
         for row in read_rows(part):
             found.setdefault(path_of(row), row)
     place = {os.path.abspath(image): number for number, image in enumerate(images)}
     rows = sorted(found.values(), key=lambda row: place.get(path_of(row), -1))
-    write_rows(folder, rows)
+    if rows != before:
+        write_rows(folder, rows)
     for part in parts:
         part.unlink()
     return rows

@@ -49,7 +49,8 @@ class ImageScores:
         label: The predicted class of a classifier, None of a segmentor.
         name: Of this class.
         masks: Of a segmentor, one for each predicted class.
-        expected_accuracy: The mean calibrated confidence; NaN without a validation.
+        expected_accuracy: The mean calibrated confidence, see
+            :class:`~mmcalib.metrics.expected_accuracy.ExpectedAccuracy`; NaN without a validation.
         accuracy_interval: Where a segmentor's accuracy on this image lies with the probability that
             was asked for; NaN of a classifier, whose one prediction is right or wrong.
         mutual_information: Of the predictions of a mean, in nats, the mean over pixels; NaN if it
@@ -80,10 +81,12 @@ class FolderScores:
         confidence: The mean over images.
         threshold: Above which confidence predictions are kept.
         kept: The mean share that is.
-        expected_accuracy: The mean over images; NaN without a validation.
+        expected_accuracy: The mean over images, of pixels that get a label as the validation's did;
+            NaN without a validation.
         accuracy_interval: Where the mean accuracy lies, likewise.
         bound: What the threshold was proven to keep to, None if no risk was asked for.
         validation_images: Of the validation, 0 without one.
+        validation_unlabelled: Which share of its pixels has no label, 0 without one.
     """
 
     num_images: int
@@ -94,6 +97,7 @@ class FolderScores:
     accuracy_interval: tuple[float, float] = NOTHING
     bound: RiskThreshold | None = None
     validation_images: int = 0
+    validation_unlabelled: float = 0.0
 
 
 class Scorer:
@@ -164,6 +168,7 @@ class Scorer:
             accuracy_interval=interval,
             bound=self.bound,
             validation_images=self.validation.num_images if self.validation else 0,
+            validation_unlabelled=self.validation.unlabelled if self.validation else 0.0,
         )
 
     def _masks(self, prediction: UnlabelledPrediction) -> tuple[Mask, ...]:

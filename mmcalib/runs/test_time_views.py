@@ -27,12 +27,12 @@ def add_views(cfg: Config, split: str, scales: Sequence[float] | None = None) ->
     Args:
         cfg: Of the run.
         split: ``'val'`` or ``'test'``.
-        scales: Relative to the size that the pipeline gives.
+        scales: Relative to the size that the pipeline gives, in any order.
 
     Raises:
         TypeError: If a scale is no number.
         ValueError: If the config's ``tta_model`` merges predictions in a way of its own, scales are
-            none above 0, or the data have no pipeline.
+            none above 0 or lack 1 for a segmentation, or the data have no pipeline.
     """
     kind = type_name((cfg.get('tta_model') or {}).get('type', AVERAGING[0]))
     if kind not in AVERAGING:
@@ -73,7 +73,13 @@ def _own_views(cfg: Config, scales: Sequence[float] | None) -> list[list[dict]]:
         scales = SEGMENTATION_SCALES if cfg.get('default_scope') == 'mmseg' else (1.0,)
     for scale in scales:
         check_number('--tta-scales', scale, least=0.01)
+    if cfg.get('default_scope') == 'mmseg' and 1 not in scales:
+        raise ValueError(
+            f'--tta-scales {" ".join(map(str, scales))}: labels are those of the view at scale 1, '
+            'since other scales resize them too: add 1'
+        )
     # The first view is the image as it would be without the others.
+    scales = sorted(scales, key=lambda scale: scale != 1)
     flips = [dict(type='RandomFlip', prob=prob) for prob in (0.0, 1.0)]
     if tuple(scales) == (1.0,):
         return [flips]

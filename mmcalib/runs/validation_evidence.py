@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mmcalib.hooks.checkpoint_meta_hook import TRAINED
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.image_cells import predicted_in_cells, with_unlabelled
 from mmcalib.metrics.risk_threshold import RiskThreshold, threshold_at_risk
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.runs.image_predictor import ImagePredictor
@@ -33,12 +34,14 @@ class ValidationEvidence:
     Attributes:
         file: The statistics that it was read from.
         num_images: How many images there were.
+        unlabelled: Which share of their pixels has no label, the mean over images.
         accuracy: What to expect of others.
         bound: The threshold for a risk; None if no risk was asked for.
     """
 
     file: Path
     num_images: int
+    unlabelled: float
     accuracy: ExpectedAccuracy
     bound: RiskThreshold | None = None
 
@@ -76,7 +79,12 @@ def read_validation(
             else 'an older version measured it, or it is a .json file'
         )
         raise ValueError(f'{file} does not tell images apart: {why}. {TEST_AGAIN}')
+    try:
+        cells = with_unlabelled(cells)
+    except ValueError as error:
+        raise ValueError(f'{file}: {error}. {TEST_AGAIN}') from error
     accuracy = ExpectedAccuracy(cells, coverage=probability)
+    unlabelled = cells[:, 2].sum(dim=1) / predicted_in_cells(cells).sum(dim=1)
     bound = None
     if risk is not None:
         bound = threshold_at_risk(cells, risk, probability=probability)
@@ -86,7 +94,7 @@ def read_validation(
                 f'{100 * risk:g} % of what it keeps is wrong, with a probability of '
                 f'{100 * probability:g} %: allow a larger risk, or validate on more images'
             )
-    return ValidationEvidence(file, len(cells), accuracy, bound)
+    return ValidationEvidence(file, len(cells), unlabelled.mean().item(), accuracy, bound)
 
 
 def _statistics_file(path: Path) -> Path:

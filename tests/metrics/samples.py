@@ -72,6 +72,6 @@ def image_confidences(count, *, pixels=1, spread=1.0, seed=0):
 
 
 def image_cells(conf, correct):
-    """Their ``(n, 2, C)`` cells."""
+    """Their ``(n, 3, C)`` cells."""
     pairs = zip(conf, correct, strict=True)
     return torch.stack([count_in_cells(c, right) for c, right in pairs])

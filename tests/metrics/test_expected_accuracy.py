@@ -7,7 +7,7 @@ from metrics.samples import image_cells, image_confidences
 from sklearn.isotonic import IsotonicRegression
 
 from mmcalib.metrics.expected_accuracy import FOLDS, ExpectedAccuracy, isotonic_accuracy
-from mmcalib.metrics.image_cells import NUM_CELLS
+from mmcalib.metrics.image_cells import NUM_CELLS, count_in_cells
 
 
 def test_the_fit_is_isotonic_regression():
@@ -24,7 +24,7 @@ def test_the_fit_is_isotonic_regression():
 
 
 def test_an_image_expects_the_accuracy_of_its_cells():
-    table = torch.zeros(40, 2, NUM_CELLS, dtype=torch.int32)
+    table = torch.zeros(40, 3, NUM_CELLS, dtype=torch.int32)
     table[:, 0, -1], table[:, 1, -1] = 10, 9  # of confidence 1, nine in ten are right
     table[:, 0, 1], table[:, 1, 1] = 10, 2
     accuracy = ExpectedAccuracy(table)
@@ -42,7 +42,7 @@ def test_residuals_are_of_images_that_the_fit_has_not_seen():
         others = sum(table[i].double() for i in range(25) if i % FOLDS != fold)
         accuracy = isotonic_accuracy(others)
         for i in range(fold, 25, FOLDS):
-            count, right = table[i].double()
+            count, right, _ = table[i].double()
             expected.append(((right - count * accuracy).sum() / count.sum()).item())
     found = ExpectedAccuracy(table).residuals.tolist()
     assert found == pytest.approx(sorted(expected))
@@ -88,6 +88,42 @@ def test_intervals_hold_the_accuracy_of_new_images(pixels):
     assert folders >= 35
     if pixels > 1:
         assert sum(in_image) >= 0.92 * len(in_image)
+
+
+def test_a_confidence_weighs_as_often_as_it_gets_a_label():
+    table = torch.zeros(40, 3, NUM_CELLS, dtype=torch.int32)
+    table[:, 0, -1], table[:, 1, -1] = 1000, 900
+    table[:, 0, 1], table[:, 1, 1], table[:, 2, 1] = 1000, 200, 3000
+    accuracy = ExpectedAccuracy(table)
+    found = accuracy.of_image(torch.tensor([1.0, 0.01, 0.01, 0.01, 0.01]))
+    assert found == pytest.approx((0.9 + 0.2) / 2, abs=1e-3)  # four in one
+    assert accuracy.of_image(torch.tensor([0.01])) == pytest.approx(0.2)
+    assert accuracy.residuals.abs().max() < 1e-3
+    table[:, 2] = 0
+    assert ExpectedAccuracy(table).weights.eq(1).all()
+
+
+def test_intervals_hold_the_accuracy_of_the_pixels_that_get_a_label():
+    conf, correct = image_confidences(3000, pixels=60, spread=0.5, seed=3)
+    generator = torch.Generator().manual_seed(1)
+    labelled = torch.rand(conf.shape, generator=generator) < (2 * conf - 0.8)  # 20 to 100 %
+    population = torch.stack(
+        [count_in_cells(c[m], r[m], c[~m]) for c, r, m in zip(conf, correct, labelled, strict=True)]
+    )
+    true = (correct & labelled).sum(dim=1) / labelled.sum(dim=1)
+    folders, in_image = 0, []
+    for _ in range(40):
+        order = torch.randperm(len(population), generator=generator)
+        accuracy, new = ExpectedAccuracy(population[order[:100]]), order[100:150].tolist()
+        expected = [accuracy.of_image(conf[i]) for i in new]
+        low, high = accuracy.folder_interval(sum(expected) / 50, 50)
+        folders += low <= true[new].mean().item() <= high
+        assert low < sum(expected) / 50 < high
+        for value, i in zip(expected[:5], new, strict=False):
+            low, high = accuracy.image_interval(value)
+            in_image.append(low <= true[i].item() <= high)
+    assert folders >= 35
+    assert sum(in_image) >= 0.92 * len(in_image)
 
 
 def test_one_image_says_nothing_about_another():

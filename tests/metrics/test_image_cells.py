@@ -8,7 +8,13 @@ from metrics.samples import classified, flatten, segmented
 
 from mmcalib.metrics import CalibrationState, CalibrationStatistics
 from mmcalib.metrics.data_samples import read_prediction
-from mmcalib.metrics.image_cells import NUM_CELLS, cell_thresholds, count_in_cells, shares_above
+from mmcalib.metrics.image_cells import (
+    NUM_CELLS,
+    cell_thresholds,
+    count_in_cells,
+    shares_above,
+    with_unlabelled,
+)
 
 
 def state_of(samples, **options):
@@ -58,8 +64,35 @@ def test_an_image_without_labels_is_left_out_of_the_shares():
     empty, full = segmented(2)
     empty['gt_sem_seg']['data'][:] = 255
     cells = state_of(enumerate([empty, full])).image_cells()
-    assert cells.shape == (2, 2, NUM_CELLS) and not cells[0].any()
+    assert cells.shape == (2, 3, NUM_CELLS) and not cells[0, :2].any()
+    assert cells[0, 2].sum() == empty['gt_sem_seg']['data'].numel()
     assert len(shares_above(cells)[0]) == 1
+
+
+@pytest.mark.parametrize('binary', [False, True])
+def test_pixels_without_a_label_are_counted_by_their_confidence(binary):
+    (sample,) = segmented(3)[2:]  # whose first two rows have none
+    logits = sample['seg_logits']['data']
+    conf = logits.softmax(0).amax(0)
+    if binary:
+        prob = logits[:1].sigmoid()
+        sample['seg_logits']['data'] = prob
+        sample['pred_sem_seg']['data'] = (prob > 0.5).long()
+        sample['gt_sem_seg']['data'][:, 2:] %= 2
+        conf = torch.maximum(prob, 1 - prob)[0]
+    unlabelled = state_of([(0, sample)]).image_cells()[0, 2]
+    above = unlabelled.flip(0).cumsum(0).flip(0).tolist()
+    for threshold, count in zip(cell_thresholds().tolist(), above, strict=True):
+        assert count == sum(value > threshold for value in conf[:2].flatten().tolist())
+
+
+def test_cells_of_an_older_version_are_taken_of_classifiers_alone():
+    cells = state_of(enumerate(classified(9))).image_cells()
+    assert with_unlabelled(cells[:, :2]).equal(cells)
+    cells = state_of(enumerate(segmented(2))).image_cells()
+    assert with_unlabelled(cells) is cells
+    with pytest.raises(ValueError, match='how many there were is unknown'):
+        with_unlabelled(cells[:, :2])
 
 
 @pytest.mark.parametrize('protocol', ['pooled', 'image', 'foreground', 'paper', 'boundary'])
@@ -80,4 +113,4 @@ def test_of_a_classifier_every_image_is_one_prediction():
     cells = state_of(enumerate(classified(9))).image_cells()
     assert cells[:, 0].sum(dim=1).tolist() == [1] * 9
     state = state_of([], convention='torchmetrics')
-    assert state.image_cells().shape == (0, 2, NUM_CELLS)
+    assert state.image_cells().shape == (0, 3, NUM_CELLS)

@@ -62,8 +62,8 @@ def test_the_order_of_the_images_changes_nothing():
 
 
 def test_few_images_and_wrong_ones_prove_nothing():
-    right = torch.zeros(50, 2, NUM_CELLS, dtype=torch.int32)
-    right[:, :, -1] = 1
+    right = torch.zeros(50, 3, NUM_CELLS, dtype=torch.int32)
+    right[:, :2, -1] = 1
     # 0.95^50 is 0.077, and of the budget of a start a fifth of 0.05 is left.
     assert threshold_at_risk(right, 0.05) is None
     more = right.repeat(2, 1, 1)  # 0.95^100 is 0.0059

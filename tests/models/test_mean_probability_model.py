@@ -308,6 +308,36 @@ def test_a_member_that_has_diverged_is_named():
         predict(model, images())
 
 
+@pytest.mark.parametrize('case', CASES)
+def test_a_member_whose_scores_are_nan_from_some_image_on_is_named(case):
+    build, batches = CASES[case]
+    model = mean_of([build(0), build(1)])
+    model.names[1] = 'b.pth'
+    first, *others = batches
+    predict(model, [first])
+    for parameter in model.others[0].parameters():
+        parameter.data[:] = float('nan')
+    with pytest.raises(MemberError, match=r'^b\.pth, of .*: NaN or infinite scores'):
+        predict(model, others)
+
+
+@pytest.mark.parametrize('views', [1, 3])
+def test_a_size_that_a_member_does_not_take_is_named(views):
+    model = mean_of([segmentor(fcn_head()), segmentor(fcn_head(), seed=1)])
+    model.names[1] = 'b.pth'
+
+    def refuse(inputs):
+        raise AssertionError('The input image size (13, 17) should be divisible')
+
+    model.others[0].backbone.forward = refuse
+    (batch, *_) = scenes()
+    if views > 1:
+        batch = {key: [values] * views for key, values in batch.items()}
+    with pytest.raises(MemberError, match=r'^b\.pth, of 0\.jpg: The input image size') as error:
+        predict(model, [batch])
+    assert str(error.value).endswith('--tta-scales chooses the sizes of views') == (views > 1)
+
+
 def test_a_model_without_dropout_has_no_random_passes():
     with pytest.raises(ValueError, match='member 2 has no dropout layer'):
         mean_of([dropping_classifier(), classifier(LINEAR)], mc_dropout=2)

@@ -133,7 +133,7 @@ def test_a_classifiers_ensemble_is_the_mean_of_its_members(digits, run, tmp_path
 
 
 def test_views_of_a_segmentor_are_brought_back_and_averaged(scenes, run, tmp_path):
-    arguments = ['test.py', SCENES, scenes[0], '--tta-scales', 1, 0.8, '--out', 'p.pkl', *FEW]
+    arguments = ['test.py', SCENES, scenes[0], '--tta-scales', 0.8, 1, '--out', 'p.pkl', *FEW]
     assert 'CE + TTA (4)' in run(*arguments)
     model, samples = alone(SCENES, scenes[0], 5)
     for sample, found in zip(samples, pickle.loads((tmp_path / 'p.pkl').read_bytes()), strict=True):
@@ -331,6 +331,9 @@ def test_views_are_the_config_s_or_mirror_images_at_three_scales():
     cfg = config_with_views(tta_pipeline=own)
     add_views(cfg, 'test', [0.5, 1.0])
     assert [len(step) for step in views_of(cfg, 'test')] == [2, 2]
+    assert [view['scale_factor'] for view in views_of(cfg, 'test')[0]] == [1.0, 0.5]
+    with pytest.raises(ValueError, match=r'--tta-scales 0\.8 1\.2: labels are those of .*: add 1'):
+        add_views(config_with_views(), 'test', [0.8, 1.2])
     cfg = config_with_views(tta_model=dict(type='MyMerging'))
     with pytest.raises(ValueError, match='MyMerging of the config merges predictions in its own'):
         add_views(cfg, 'test')

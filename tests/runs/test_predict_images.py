@@ -4,6 +4,7 @@ import csv
 import errno
 import json
 import math
+import re
 from pathlib import Path
 
 import cv2
@@ -141,12 +142,41 @@ def test_images_that_do_not_fit_or_break_the_model_lose_no_others(photos, segmen
     assert large.reason == '20 x 30 pixels do not fit into memory (cpu)'
     assert sizes == [2, 1, 1, 1, 1, 1]
 
-    def wrong(self, data):
-        raise RuntimeError('another error')
+    def broken(self, data):
+        raise RuntimeError('CUDA error: an illegal memory access was encountered')
 
-    monkeypatch.setattr(ImagePredictor, 'test_step', wrong)
-    with pytest.raises(RuntimeError, match='another error'):
+    monkeypatch.setattr(ImagePredictor, 'test_step', broken)
+    with pytest.raises(RuntimeError, match='CUDA error'):  # and so would be all others
         mmcalib.predict(*segmenting, photos)
+
+
+@pytest.mark.parametrize('refused', [(24, 36), (30, 20)])  # of the first image, and a later one
+def test_a_size_that_the_model_does_not_take_loses_no_others(
+    photos, segmenting, tmp_path, monkeypatch, capsys, refused
+):
+    step, width = ImagePredictor.test_step, resized(*refused)[0]
+
+    def choosing(self, data):
+        if data['inputs'][0].shape[2] == width:
+            raise AssertionError(f'The input image size {refused}')
+        return step(self, data)
+
+    monkeypatch.setattr(ImagePredictor, 'test_step', choosing)
+    report = predict_to_folder(*segmenting, [photos], tmp_path / 'out', pictures=False)
+    left_out = [f'{n}.png' for n in range(5) if SIZES[n] == refused]
+    assert [item.image.name for item in report.unreadable] == left_out
+    assert report.unreadable[0].reason == f'AssertionError: The input image size {refused}'
+    assert report.scores.num_images == 5 - len(left_out)
+    assert (tmp_path / 'out/predictions.csv').is_file()
+
+    only = [*segmenting, *(photos / name for name in left_out)]
+    text = f'files can be predicted; {only[2]}: AssertionError: The input'
+    with pytest.raises(ValueError, match=re.escape(text)):
+        mmcalib.predict(*segmenting, only[2:])
+    with pytest.raises(SystemExit) as ended:
+        call_here('predict.py', *only, '--out', tmp_path / 'none', monkeypatch=monkeypatch)
+    assert ended.value.code == 2
+    assert text in capsys.readouterr().err
 
 
 def test_files_hold_what_python_returns(photos, segmenting, tmp_path):
@@ -247,6 +277,29 @@ def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
     )
     first = predict_to_folder(*segmenting, [photos], out, **options)
     assert first.scores == with_it.scores  # out of the files
+
+
+def test_pixels_without_a_label_are_told_of(photos, segmenting, tmp_path):
+    found = mmcalib.predict(*segmenting, photos).images
+    cells = write_validation(tmp_path / 'val', segmenting[1], found)
+    cells[:, 2, 5] = 100  # unsure ones
+    cells[:, 2, 90] = 100
+    statistics = CalibrationStatistics(
+        {}, 'pooled', 'mmcalib', 15, torch.zeros(3, 1), image_cells=cells
+    )
+    statistics.save(tmp_path / 'val/calibration_val.npz')
+    out, options = tmp_path / 'out', dict(validation=tmp_path / 'val', risk=0.5, pictures=False)
+    report = predict_to_folder(*segmenting, [photos], out, **options)
+    share = (200 / (200 + cells[:, 0].sum(dim=1))).mean().item()
+    assert report.scores.validation_unlabelled == pytest.approx(share)
+    assert (
+        f'no label at {100 * share:.2g} % of its pixels: accuracies and what is wrong are of '
+        'pixels that would get one' in report_in_words(report, out)
+    )
+    statistics.image_cells = cells[:, :2]
+    statistics.save(tmp_path / 'val/calibration_val.npz')
+    with pytest.raises(ValueError, match=r'how many there were is unknown.* test again with'):
+        mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
 
 
 def test_a_classifiers_image_has_no_interval(photos, classifying, tmp_path):
@@ -364,7 +417,7 @@ def test_the_tool_ends_with_3_where_files_were_left_out(
     with pytest.raises(SystemExit) as ended:
         call_here('predict.py', *segmenting, *only, monkeypatch=monkeypatch)
     assert ended.value.code == 2
-    assert 'none of the 1 files can be read; ' in capsys.readouterr().err
+    assert 'none of the 1 files can be predicted; ' in capsys.readouterr().err
 
 
 def test_two_processes_equal_one(photos, tmp_path, free_port):
@@ -401,7 +454,9 @@ def test_what_several_processes_left_is_taken_up_by_one(photos, classifying, tmp
     assert (report.before, report.scores.num_images) == (2, 5)
     rows = [[json.loads(line)['image'] for line in (f / 'predictions.jsonl').open()]
             for f in (whole, out)]  # fmt: skip
-    assert sorted(rows[0]) == sorted(rows[1])
+    assert rows[0] == rows[1]  # in the order of the files
+    tables = [list(csv.DictReader((f / 'predictions.csv').open())) for f in (whole, out)]
+    assert [row['image'] for row in tables[0]] == [row['image'] for row in tables[1]]
     assert [path.name for path in out.glob('*.jsonl')] == ['predictions.jsonl']
 
 

@@ -264,8 +264,10 @@ def test_an_image_that_a_member_fails_at_loses_no_others(photos, classifiers, mo
     found = mmcalib.predict(config, checkpoints, photos)
     assert [image.scores.image[-5:] for image in found.images] == ['0.png', '2.png']
     assert [item.reason for item in found.unreadable] == ['1.png: its scores are NaN']
-    with pytest.raises(MemberError):  # of the first, which is the model's fault
-        mmcalib.predict(config, checkpoints, [photos / '1.png', photos / '0.png'])
+    found = mmcalib.predict(config, checkpoints, [photos / '1.png', photos / '0.png'])
+    assert [image.scores.image[-5:] for image in found.images] == ['0.png']
+    with pytest.raises(ValueError, match=r'1\.png: its scores are NaN'):
+        mmcalib.predict(config, checkpoints, photos / '1.png')
 
 
 def test_checkpoints_are_told_from_images():

@@ -23,7 +23,7 @@ import torch
 
 from mmcalib.metrics import risk_threshold
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.image_cells import shares_above
+from mmcalib.metrics.image_cells import predicted_in_cells, shares_above, with_unlabelled
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 
 PROBABILITY = 0.95
@@ -94,7 +94,7 @@ def accuracy_row(cells, splits, seed):
         accuracy = ExpectedAccuracy(cells[half], coverage=PROBABILITY)
         counts = cells[other].double()
         found = counts[:, 1].sum(dim=1) / counts[:, 0].sum(dim=1)
-        expected = counts[:, 0] @ accuracy.of_cells / counts[:, 0].sum(dim=1)
+        expected = accuracy.of_counts(predicted_in_cells(counts))
         low, high = accuracy.folder_interval(expected.mean().item(), len(other))
         folders += low <= found.mean().item() <= high
         error += (expected.mean() - found.mean()).abs().item()
@@ -126,7 +126,7 @@ def main():
     populations = {}
     for run in map(Path, args.runs):
         file = run if run.is_file() else run / 'calibration.npz'
-        cells = CalibrationStatistics.load(file).image_cells
+        cells = with_unlabelled(CalibrationStatistics.load(file).image_cells)
         populations[file.parent.name] = cells[cells[:, 0].sum(dim=1) > 0]
     print('| predictions | images | risk | method | found | kept | other half | population |')
     print('|---|--:|--:|---|--:|--:|--:|--:|')
