@@ -24,7 +24,7 @@ from mmcalib.hooks.require_same_classes_hook import SameClasses
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.reports.closing_table import find_diagram, summary
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, best_checkpoint
-from mmcalib.runs.checkpoint_io import use_safe_files
+from mmcalib.runs.checkpoint_io import file_digest, use_safe_files
 from mmcalib.runs.data_preflight import check_drawn_metrics, check_run_data
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.results_writer import results_of
@@ -137,11 +137,15 @@ def run_test(
     That is ``results.json`` with the metrics and what
     :func:`~mmcalib.runs.results_writer.results_of` says, and ``calibration.npz`` with what the
     ``CalibrationMetric`` has counted; see :func:`~mmcalib.hooks.drawing_hook.kept_statistics` for
-    more than one. Of the split ``'val'`` their names end in ``_val``.
+    more than one. Of the split ``'val'`` their names end in ``_val``. ``checkpoint_digest`` is that
+    of the file, None of weights that are in none, and of a mean, whose members have theirs.
     """
     ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
     for metric in ours:
         metric.keep_statistics = True
+    # Before the test: a training may replace the file meanwhile.
+    whole = is_main_process() and Path(checkpoint).is_file()
+    digest = file_digest(checkpoint) if whole else None
     metrics = runner.test()
     if is_main_process():
         for name, statistics in kept_statistics(ours).items():
@@ -150,6 +154,7 @@ def run_test(
         result = {
             'experiment': experiment_name(runner.cfg.filename),
             'checkpoint': str(checkpoint),
+            'checkpoint_digest': digest,
             'split': split,
             'metrics': metrics,
             **results_of(runner, checkpoint, finished=finished),

@@ -12,6 +12,7 @@ from mmcalib.hooks.checkpoint_meta_hook import TRAINED
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import RiskThreshold, threshold_at_risk
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
+from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.image_predictor import ImagePredictor
 from mmcalib.runs.mean_identity import difference_of_means
 from mmcalib.runs.results_of_mean import TOGETHER
@@ -132,7 +133,10 @@ def _difference(tested: Mapping, name: str, predictor: ImagePredictor) -> str:
     if there or here:
         return _difference_of_means(there or {}, here or {})
     (checkpoint,), meta = predictor.checkpoints, predictor.meta
-    if os.path.realpath(name) == os.path.realpath(checkpoint):
+    # None of an older version, and what is elsewhere has none.
+    written = None if '://' in checkpoint else tested.get('checkpoint_digest')
+    digested = file_digest(checkpoint) if written else None
+    if digested == written and (written or os.path.realpath(name) == os.path.realpath(checkpoint)):
         return ''
     trained = meta.get(TRAINED)
     here = {
@@ -151,6 +155,8 @@ def _difference(tested: Mapping, name: str, predictor: ImagePredictor) -> str:
             return f'the {key} was {there[key]}, not {here[key]}'
     if comparable(describe_calibration(meta)) != tested.get('calibration'):
         return 'one of the two was calibrated after its training, or otherwise'
+    if written:
+        return f'the content of the file was {written}, and is {digested}'
     if not known and os.path.basename(name) != os.path.basename(checkpoint):
         return 'neither says how it was trained'
     return ''

@@ -14,6 +14,7 @@ from file_models import (
     SEGMENTOR,
     normalised,
     resized,
+    write_labelled,
     write_model,
     write_photos,
     write_validation,
@@ -178,20 +179,7 @@ def test_what_a_test_of_a_mean_leaves_is_evidence_of_it(
     photos, classifiers, tmp_path, monkeypatch, capsys
 ):
     _, config, checkpoints = classifiers
-    for number in range(5):  # in a folder of each class
-        folder = tmp_path / f'images/class {number}'
-        folder.mkdir(parents=True)
-        (folder / f'{number}.png').write_bytes((photos / f'{number % 3}.png').read_bytes())
-    steps = CLASSIFIER['test_dataloader']['dataset']['dataset']['pipeline']
-    data = dict(type='CustomDataset', data_root=str(tmp_path / 'images'), pipeline=steps)
-    data['metainfo'] = dict(classes=[f'class {k}' for k in range(5)])
-    loader = dict(dataset=data, sampler=dict(type='DefaultSampler', shuffle=False))
-    loader |= dict(batch_size=1, num_workers=0)
-    (tmp_path / 'test.py').write_text(
-        f'_base_ = {config!r}\ntest_dataloader = dict(_delete_=True, **{loader})\n'
-        'test_cfg = dict()\ntest_evaluator = dict(type="Accuracy")\n'
-    )
-    mean = [str(tmp_path / 'test.py'), *checkpoints[:2], '--tta']
+    mean = [write_labelled(tmp_path, config, photos), *checkpoints[:2], '--tta']
     call_here('test.py', *mean, '--calibration', '--work-dir', tmp_path / 'val',
               monkeypatch=monkeypatch)  # fmt: skip
     out = ['--out', tmp_path / 'out', '--validation', tmp_path / 'val', '--disagreement']
