@@ -112,6 +112,10 @@ def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
         name = tested['checkpoint']
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f'{results} holds no results of a test: {error!r}') from error
+    kept = tested.get('statistics')  # an older version names none
+    if kept is not None and file_digest(file) not in kept.values():
+        why = 'was stopped before it had written both' if kept else 'measured no calibration'
+        raise ValueError(f'{file} is not of the test of {results}, which {why}: {TEST_AGAIN}')
     problem = _difference(tested, name, predictor)
     if problem:
         here = TOGETHER.join(predictor.checkpoints)

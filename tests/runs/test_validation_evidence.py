@@ -39,6 +39,10 @@ def refused(photos, classifying, tmp_path, text):
         mmcalib.predict(*classifying, photos, validation=tmp_path / 'val')
 
 
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
 def save_again(checkpoint, seed=0, **meta):
     content = torch.load(checkpoint, weights_only=False)
     content['state_dict'] = classifier(HEAD, seed=seed).state_dict()
@@ -78,3 +82,25 @@ def test_an_older_version_told_checkpoints_by_their_paths(photos, classifying, t
     results = json.loads(file.read_text())
     file.write_text(json.dumps({'checkpoint': results['checkpoint'], 'seed': 7}))
     mmcalib.predict(*classifying, photos, validation=tmp_path / 'val')
+
+
+def test_a_test_that_measures_no_calibration_leaves_none(photos, classifying, tested, tmp_path):
+    tested(*classifying, '--calibration')
+    earlier = (tmp_path / 'val/calibration.npz').read_bytes()
+    save_again(classifying[1], seed=1)
+    tested(*classifying)
+    with pytest.raises(FileNotFoundError, match='no test has left'):
+        mmcalib.predict(*classifying, photos, validation=tmp_path / 'val')
+    (tmp_path / 'val/calibration.npz').write_bytes(earlier)
+    refused(photos, classifying, tmp_path, r'results\.json, which measured no calibration')
+
+
+def test_statistics_of_a_test_that_was_killed_are_not_those_of_the_one_before(
+    photos, classifying, tested, tmp_path, monkeypatch
+):
+    tested(*classifying, '--calibration')
+    save_again(classifying[1], seed=1)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match='Stopped'):
+        patch.setattr('mmcalib.runs.runner.results_of', interrupted)
+        tested(*classifying, '--calibration')
+    refused(photos, classifying, tmp_path, 'which was stopped before it had written both')
