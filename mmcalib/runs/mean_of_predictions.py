@@ -16,6 +16,7 @@ from mmcalib.models.mean_probability_model import read_temperature
 from mmcalib.runs.checkpoint_io import read_meta
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.mean_identity import mean_identity
+from mmcalib.runs.model_settings import model_of, model_settings
 from mmcalib.runs.parse_config_text import parse_config
 from mmcalib.runs.preflight import as_list
 from mmcalib.runs.results_of_mean import AVERAGED
@@ -115,11 +116,12 @@ def average_predictions(
     check_integer('--mc-dropout', mc_dropout, least=0)
     for path, own in zip(checkpoints, configs, strict=True):
         _check_member(cfg, own, path, splits)
-    first, *others = [_model_of(own) for own in configs]
+    first, *others = [model_of(own) for own in configs]
     loader = cfg[f'{splits[-1]}_dataloader']
     averaged = dict(
         members=len(checkpoints), mc_dropout=mc_dropout, pipeline=pipelines(loader.dataset)
     )
+    averaged['settings'] = list(map(model_settings, configs))
     if tta:
         for split in splits:
             add_views(cfg, split, scales)
@@ -198,14 +200,6 @@ def _averages_weights(hook: object) -> bool:
     return isinstance(hook, Mapping) and type_name(hook.get('type')).endswith('EMAHook')
 
 
-def _model_of(cfg: Config) -> ConfigDict:
-    """Return the model's config, with what a Runner would take from beside it."""
-    model = ConfigDict(cfg.model)
-    if cfg.get('data_preprocessor') is not None:
-        model.setdefault('data_preprocessor', cfg.data_preprocessor)
-    return model
-
-
 def _check_member(cfg: Config, own: Config, path: str, splits: Sequence[str]) -> None:
     """Raise a ValueError if a member needs other images than the run has."""
     if own is not cfg and own.get('default_scope') != cfg.get('default_scope'):
@@ -231,7 +225,7 @@ def _check_member(cfg: Config, own: Config, path: str, splits: Sequence[str]) ->
 
 
 def _normalisation(cfg: Config) -> dict:
-    found = _model_of(cfg).get('data_preprocessor') or {}
+    found = model_of(cfg).get('data_preprocessor') or {}
     return comparable({key: found[key] for key in NORMALISATION if found.get(key)})
 
 

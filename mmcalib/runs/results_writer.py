@@ -23,6 +23,7 @@ from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.stratified_bins import stratum_figures
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS
 from mmcalib.runs.loss_config import main_loss
+from mmcalib.runs.model_settings import model_settings
 from mmcalib.runs.parse_config_text import parse_config
 from mmcalib.runs.results_of_mean import AVERAGED, TOGETHER, common_training, describe_mean
 from mmcalib.runs.training_fingerprint import (
@@ -63,6 +64,8 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
         - ``calibration``: see :func:`describe_calibration`;
         - ``training``: its length, whether it ``finished``, the ``epoch`` of the checkpoint;
         - ``averaged``, of the mean of several predictions alone: see :func:`describe_mean`;
+        - ``settings``, of a model alone: see
+          :func:`~mmcalib.runs.model_settings.model_settings`;
         - ``evaluation``: see :func:`evaluation`;
         - ``per_class`` and ``per_distance``, where they were measured: see :func:`strata`.
     """
@@ -77,7 +80,11 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
     trained = [training_of(runner, meta, path, finished=finished) for meta, path in members]
     return {
         **(common_training(trained) if loading else trained[0]),
-        **({'averaged': describe_mean(runner.cfg, loading, trained)} if loading else {}),
+        **(
+            {'averaged': describe_mean(runner.cfg, loading, trained)}
+            if loading
+            else {'settings': model_settings(runner.cfg)}
+        ),
         'evaluation': evaluation(runner),
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),
         'version': __version__,

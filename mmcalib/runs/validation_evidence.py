@@ -15,6 +15,7 @@ from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.image_predictor import ImagePredictor
 from mmcalib.runs.mean_identity import difference_of_means
+from mmcalib.runs.model_settings import difference_of_settings
 from mmcalib.runs.results_of_mean import TOGETHER
 from mmcalib.runs.results_writer import describe_calibration
 from mmcalib.runs.training_fingerprint import comparable, digest
@@ -117,6 +118,9 @@ def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
         why = 'was stopped before it had written both' if kept else 'measured no calibration'
         raise ValueError(f'{file} is not of the test of {results}, which {why}: {TEST_AGAIN}')
     problem = _difference(tested, name, predictor)
+    if not problem and not predictor.averaged:  # the members of a mean have theirs with them
+        problem = difference_of_settings(tested.get('settings'), predictor.settings[0])
+        problem = problem and f'it was tested with {problem}'
     if problem:
         here = TOGETHER.join(predictor.checkpoints)
         raise ValueError(f'{file} is of {name}, and not of {here}: {problem}. {TEST_AGAIN}')

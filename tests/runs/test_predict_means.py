@@ -26,8 +26,11 @@ from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.models.mean_probability_model import MemberError
 from mmcalib.runs.command_line import tell_checkpoints_from_images
 from mmcalib.runs.image_predictor import ImagePredictor
+from mmcalib.runs.load_config import load_config
 from mmcalib.runs.mean_identity import mean_identity
+from mmcalib.runs.mean_of_predictions import average_predictions
 from mmcalib.runs.predict_to_folder import predict_to_folder
+from mmcalib.runs.results_of_mean import AVERAGED
 
 SIZES = [(24, 36), (24, 36), (30, 20)]
 HEAD = CLASSIFIER['model']['head']
@@ -127,13 +130,21 @@ def test_random_dropout_depends_on_the_image_and_the_seed_alone(photos, segmento
     assert np.abs(other.images[0].confidence - alone.confidence).max() > 0.01
 
 
+def older_identity(checkpoints):
+    averaged = dict(transforms=[], mc_dropout=0, pipeline=[], settings=[None] * len(checkpoints))
+    return mean_identity(checkpoints, averaged)
+
+
+def write_temperature(file, checkpoints, **changes):
+    content = dict(temperature=2.0, mean_of=older_identity(checkpoints) | changes)
+    content |= dict(method='temperature', options={}, split='val', forced=[])
+    file.write_text(json.dumps(content))
+
+
 def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
     models, config, checkpoints = classifiers
-    averaged = dict(transforms=[], mc_dropout=0)
-    content = dict(temperature=2.0, mean_of=mean_identity(checkpoints, averaged))
-    content |= dict(method='temperature', options={}, split='val', forced=[])
     file = tmp_path / 't.json'
-    file.write_text(json.dumps(content))
+    write_temperature(file, checkpoints)
     options = dict(temperature=str(file))
     (image, *_) = mmcalib.predict(config, checkpoints[::-1], photos, **options).images
     inputs = normalised(image.scores.image)
@@ -144,9 +155,29 @@ def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
         mmcalib.predict(config, checkpoints[:2], photos, **options)
 
 
+def test_a_temperature_of_other_settings_is_refused(photos, classifiers, tmp_path):
+    _, config, checkpoints = classifiers
+    cfg = load_config(config)
+    average_predictions(cfg, checkpoints)
+    write_temperature(tmp_path / 't.json', checkpoints, **cfg[AVERAGED]['mean_of'])
+    options = dict(temperature=tmp_path / 't.json')
+    mmcalib.predict(config, checkpoints, photos, **options)
+    steps = CLASSIFIER['test_dataloader']['dataset']['dataset']['pipeline']
+    smaller = [steps[0], dict(type='Resize', scale=16), steps[1]]
+    for changes, text in (
+        (
+            {'data_preprocessor.std': [1.0] * 3},
+            r"\d\.pth with the data_preprocessor .* \(here: .*'std'",
+        ),
+        ({'model.head.topk': (1,)}, r'with the network \w{16} \(here: \w{16}\)'),
+        ({'test_dataloader.dataset.dataset.pipeline': smaller}, 'of the test pipeline .*Resize'),
+    ):
+        with pytest.raises(ValueError, match=f'fitted on another mean, .*{text}'):
+            mmcalib.predict(config, checkpoints, photos, cfg_options=changes, **options)
+
+
 def averaged_of(checkpoints, **changes):
-    averaged = dict(transforms=[], mc_dropout=0)
-    return dict(mean_of=mean_identity(checkpoints, averaged) | changes, temperature=None)
+    return dict(mean_of=older_identity(checkpoints) | changes, temperature=None)
 
 
 def test_a_validation_of_another_mean_is_refused(photos, classifiers, tmp_path):
@@ -161,6 +192,7 @@ def test_a_validation_of_another_mean_is_refused(photos, classifiers, tmp_path):
         (checkpoints, averaged_of(checkpoints[:2]), r'the checkpoints [\w.]+, [\w.]+ \(here: '),
         (checkpoints, averaged_of(checkpoints, mc_dropout=4), r'dropout: 4 \(here: 0\)'),
         (checkpoints, averaged_of(checkpoints, views=[['a', 'b']]), 'another mean, of the views'),
+        (checkpoints, averaged_of(checkpoints, pipeline=[1]), r'the test pipeline \[1\] \(here: '),
         (checkpoints, right | dict(temperature=1.5), 'its temperature was 1.5, not None'),
         (checkpoints, dict(members=3), 'an older version tested it'),
         (checkpoints, None, 'it was of a model alone'),
@@ -202,8 +234,13 @@ def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
     _, config, checkpoints = classifiers
     options = dict(out=tmp_path / 'out', pictures=False)
     predict_to_folder(config, checkpoints[:2], [photos], tta=True, **options)
-    for other in (dict(checkpoint=checkpoints[:2]), dict(checkpoint=checkpoints, tta=True)):
-        with pytest.raises(ValueError, match=r'has predictions of another (mean|checkpoint), '):
+    again = dict(checkpoint=checkpoints[:2], tta=True)
+    for other, what in (
+        (dict(checkpoint=checkpoints[:2]), 'mean'),
+        (dict(checkpoint=checkpoints, tta=True), 'checkpoint'),
+        (again | dict(cfg_options={'model.head.topk': (1,)}), 'network'),
+    ):
+        with pytest.raises(ValueError, match=f'has predictions of another {what}, '):
             predict_to_folder(config, images=[photos], **other, **options)
 
 
