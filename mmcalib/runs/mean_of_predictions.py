@@ -11,6 +11,7 @@ from mmengine.config import Config, ConfigDict
 from torch import nn
 
 from mmcalib.argument_checks import check_integer
+from mmcalib.hooks.load_members_hook import check_members_differ
 from mmcalib.models import MeanProbabilityModel
 from mmcalib.models.mean_probability_model import read_temperature
 from mmcalib.runs.checkpoint_io import read_meta
@@ -190,10 +191,14 @@ def load_members(
         model: Built of ``cfg.model``.
         checkpoints: One for each member.
         load: Called with a member and its checkpoint.
+
+    Raises:
+        CheckpointError: If two have the same weights.
     """
     for member, path in zip(model.members, checkpoints, strict=True):
         load(member, path)
     model.names = [str(path) for path in checkpoints]
+    check_members_differ(model)
 
 
 def _averages_weights(hook: object) -> bool:

@@ -270,6 +270,15 @@ def test_members_of_other_classes_are_refused(photos, classifiers, tmp_path):
         mmcalib.predict(config, [checkpoints[0], str(tmp_path / 'other.pth')], photos)
 
 
+def test_the_same_weights_twice_are_refused(photos, classifiers, tmp_path):
+    _, config, checkpoints = classifiers
+    content = torch.load(checkpoints[1], weights_only=False)
+    torch.save({**content, 'meta': content['meta'] | {'epoch': 9}}, tmp_path / 'other.pth')
+    members = [*checkpoints[:2], str(tmp_path / 'other.pth')]
+    with pytest.raises(CheckpointError, match=r'1\.pth and \S+other\.pth have the same weights'):
+        mmcalib.predict(config, members, photos)
+
+
 def test_an_image_that_a_member_fails_at_loses_no_others(photos, classifiers, monkeypatch):
     _, config, checkpoints = classifiers
     step = ImagePredictor.test_step
