@@ -122,6 +122,7 @@ def average_predictions(
     averaged = dict(
         members=len(checkpoints), mc_dropout=mc_dropout, pipeline=pipelines(loader.dataset)
     )
+    averaged['dropout_seed'] = seed if mc_dropout else None
     averaged['settings'] = list(map(model_settings, configs))
     if tta:
         for split in splits:

@@ -254,22 +254,35 @@ def config_in(meta: Mapping) -> dict | None:
 
 
 def keep_other_results(cfg: Config, checkpoint: str, split: str) -> None:
-    """Move the work dir of a test to a folder below, if it has the results of another checkpoint.
+    """Move the work dir of a test to a folder below, if it has results of another model.
 
-    So the uncalibrated result outlives that of the calibrated checkpoint, for example.
+    That is of another checkpoint, or of another mean of the same ones: of other views, another seed
+    of the dropout or another temperature. So the uncalibrated result outlives that of the
+    calibrated checkpoint, for example.
     """
     name = VALIDATION_RESULTS if split == 'val' else RESULTS
     try:
-        earlier = mmengine.load(Path(cfg.work_dir, name))['checkpoint']
+        results = mmengine.load(Path(cfg.work_dir, name))
+        earlier = results['checkpoint']
     except (FileNotFoundError, KeyError, TypeError, ValueError):
         return
     theirs, ours = earlier.split(TOGETHER), checkpoint.split(TOGETHER)
     # A run that was moved still has its own results.
     names = [[Path(path).name for path in paths] for paths in (theirs, ours)]
     moved = not any(map(os.path.exists, theirs)) and names[0] == names[1]
-    if list(map(os.path.realpath, theirs)) == list(map(os.path.realpath, ours)) or moved:
+    same = list(map(os.path.realpath, theirs)) == list(map(os.path.realpath, ours)) or moved
+    if same and _same_mean(results.get(AVERAGED) or {}, cfg.get(AVERAGED) or {}):
         return
     folder = str(Path(cfg.work_dir, Path(checkpoint).stem))
-    print(f'{cfg.work_dir} has the results of {earlier}: the new ones go to {folder}')
+    what = 'another mean of ' if same else ''
+    print(f'{cfg.work_dir} has the results of {what}{earlier}: the new ones go to {folder}')
     cfg.work_dir = folder
     keep_other_results(cfg, checkpoint, split)  # of another run, it may have the same name
+
+
+def _same_mean(there: Mapping, here: Mapping) -> bool:
+    """Return whether the same is averaged, as far as an older version says."""
+    return bool(there) == bool(here) and all(
+        there.get(key, here.get(key)) == here.get(key)
+        for key in ('transforms', 'mc_dropout', 'dropout_seed', 'temperature')
+    )
