@@ -64,7 +64,7 @@ def read_validation(
     Raises:
         FileNotFoundError: If no test has left anything.
         ValueError: If it was of another checkpoint, mean or pipeline, or lacks what is needed; if
-            no threshold is proven for the risk.
+            no threshold is proven for the risk; if it was a smoke run.
     """
     file = _statistics_file(Path(path))
     _check_same_model(file, predictor)
@@ -113,6 +113,11 @@ def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
         name = tested['checkpoint']
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f'{results} holds no results of a test: {error!r}') from error
+    if tested.get('limit'):
+        raise ValueError(
+            f'{file} is of a smoke run, --limit {tested["limit"]} in the test or in the training, '
+            f'which is evidence of nothing: without it, {TEST_AGAIN}'
+        )
     kept = tested.get('statistics')  # an older version names none
     if kept is not None and file_digest(file) not in kept.values():
         why = 'was stopped before it had written both' if kept else 'measured no calibration'

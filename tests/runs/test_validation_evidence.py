@@ -122,3 +122,9 @@ def test_statistics_of_a_test_that_was_killed_are_not_those_of_the_one_before(
     assert (tmp_path / 'val/results.json').read_text() == results
     with pytest.raises(ValueError, match='which was stopped before it had written both'):
         predict(model, photos, tmp_path)
+
+
+def test_a_smoke_run_is_no_evidence(photos, model, tmp_path):
+    change_results(tmp_path, limit=5)
+    with pytest.raises(ValueError, match='is of a smoke run, --limit 5 in the test or in the'):
+        predict(model, photos, tmp_path)
