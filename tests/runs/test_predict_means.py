@@ -176,6 +176,18 @@ def test_a_temperature_of_other_settings_is_refused(photos, classifiers, tmp_pat
             mmcalib.predict(config, checkpoints, photos, cfg_options=changes, **options)
 
 
+@pytest.mark.parametrize('key', ['members', 'views', 'method', 'forced'])
+def test_a_temperature_whose_file_lacks_a_part_is_refused(photos, classifiers, tmp_path, key):
+    _, config, checkpoints = classifiers
+    file = tmp_path / 't.json'
+    write_temperature(file, checkpoints)
+    content = json.loads(file.read_text())
+    (content['mean_of'] if key in content['mean_of'] else content).pop(key)
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"t\.json lacks '{key}', which tools/calibrate\.py"):
+        mmcalib.predict(config, checkpoints, photos, temperature=file)
+
+
 def averaged_of(checkpoints, **changes):
     return dict(mean_of=older_identity(checkpoints) | changes, temperature=None)
 
