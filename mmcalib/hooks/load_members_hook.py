@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
+import torch
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
@@ -23,7 +25,8 @@ class LoadMembersHook(Hook):
         checkpoints: One for each member, in their order.
 
     Raises:
-        CheckpointError: If one is not of its member's model, or of other classes than the data.
+        CheckpointError: If one is not of its member's model, of other classes than the data, or has
+            the weights of another.
         ValueError: If there are more or fewer than members, or the model has none.
     """
 
@@ -54,3 +57,18 @@ class LoadMembersHook(Hook):
                 except CheckpointError as error:
                     raise CheckpointError(f'{path}: {error}') from error
             self.metas.append(content.get('meta') or {})
+        check_members_differ(model)
+
+
+def check_members_differ(model: MeanProbabilityModel) -> None:
+    """Raise a CheckpointError if two members have the same weights, whatever their files say."""
+    for one, other in combinations(range(len(model.members)), 2):
+        states = [model.members[number].state_dict() for number in (one, other)]
+        # Of those that take turns on a GPU, all but one are on the CPU.
+        if states[0].keys() == states[1].keys() and all(
+            torch.equal(tensor.cpu(), states[1][name].cpu()) for name, tensor in states[0].items()
+        ):
+            raise CheckpointError(
+                f'{model.names[one]} and {model.names[other]} have the same weights: the mean '
+                'would count them double. Name one of them'
+            )

@@ -22,6 +22,7 @@ from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.data_preflight import NOT_BUILT, num_classes
 from mmcalib.runs.full_precision import full_precision
 from mmcalib.runs.image_files import look_at
+from mmcalib.runs.model_settings import model_settings
 from mmcalib.runs.predicting_model import load_predicting_model
 from mmcalib.runs.results_of_mean import AVERAGED
 from mmcalib.runs.training_fingerprint import comparable
@@ -89,6 +90,7 @@ class ImagePredictor:
         checkpoints: The files.
         meta: The first one's.
         averaged: Of which predictions a mean is, None of a model alone.
+        settings: Of each model, see :func:`~mmcalib.runs.model_settings.model_settings`.
         steps: The transforms that images go through.
         pipeline: The same without the views of a mean, in JSON's types.
         failed: Whether the model has failed at an image that could be read.
@@ -111,6 +113,7 @@ class ImagePredictor:
         self.workers = workers
         self.steps = unlabelled_steps(loader.get('dataset'))
         self.averaged = cfg.get(AVERAGED)
+        self.settings = self.averaged['settings'] if self.averaged else [model_settings(cfg)]
         self.pipeline = comparable(
             without_labels(self.averaged['pipeline'][0]) if self.averaged else self.steps
         )

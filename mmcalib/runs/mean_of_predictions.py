@@ -11,11 +11,13 @@ from mmengine.config import Config, ConfigDict
 from torch import nn
 
 from mmcalib.argument_checks import check_integer
+from mmcalib.hooks.load_members_hook import check_members_differ
 from mmcalib.models import MeanProbabilityModel
 from mmcalib.models.mean_probability_model import read_temperature
 from mmcalib.runs.checkpoint_io import read_meta
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.mean_identity import mean_identity
+from mmcalib.runs.model_settings import model_of, model_settings
 from mmcalib.runs.parse_config_text import parse_config
 from mmcalib.runs.preflight import as_list
 from mmcalib.runs.results_of_mean import AVERAGED
@@ -115,11 +117,13 @@ def average_predictions(
     check_integer('--mc-dropout', mc_dropout, least=0)
     for path, own in zip(checkpoints, configs, strict=True):
         _check_member(cfg, own, path, splits)
-    first, *others = [_model_of(own) for own in configs]
+    first, *others = [model_of(own) for own in configs]
     loader = cfg[f'{splits[-1]}_dataloader']
     averaged = dict(
         members=len(checkpoints), mc_dropout=mc_dropout, pipeline=pipelines(loader.dataset)
     )
+    averaged['dropout_seed'] = seed if mc_dropout else None
+    averaged['settings'] = list(map(model_settings, configs))
     if tta:
         for split in splits:
             add_views(cfg, split, scales)
@@ -188,22 +192,18 @@ def load_members(
         model: Built of ``cfg.model``.
         checkpoints: One for each member.
         load: Called with a member and its checkpoint.
+
+    Raises:
+        CheckpointError: If two have the same weights.
     """
     for member, path in zip(model.members, checkpoints, strict=True):
         load(member, path)
     model.names = [str(path) for path in checkpoints]
+    check_members_differ(model)
 
 
 def _averages_weights(hook: object) -> bool:
     return isinstance(hook, Mapping) and type_name(hook.get('type')).endswith('EMAHook')
-
-
-def _model_of(cfg: Config) -> ConfigDict:
-    """Return the model's config, with what a Runner would take from beside it."""
-    model = ConfigDict(cfg.model)
-    if cfg.get('data_preprocessor') is not None:
-        model.setdefault('data_preprocessor', cfg.data_preprocessor)
-    return model
 
 
 def _check_member(cfg: Config, own: Config, path: str, splits: Sequence[str]) -> None:
@@ -231,7 +231,7 @@ def _check_member(cfg: Config, own: Config, path: str, splits: Sequence[str]) ->
 
 
 def _normalisation(cfg: Config) -> dict:
-    found = _model_of(cfg).get('data_preprocessor') or {}
+    found = model_of(cfg).get('data_preprocessor') or {}
     return comparable({key: found[key] for key in NORMALISATION if found.get(key)})
 
 

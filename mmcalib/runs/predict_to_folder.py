@@ -192,6 +192,7 @@ def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOp
             'disagreement': options.disagreement,
         },
         'pipeline': comparable(predictor.steps),
+        **{key: [own[key] for own in predictor.settings] for key in predictor.settings[0]},
         'threshold': scorer.threshold,
         'validation': validation and file_digest(str(validation.file)),
         'probability': validation and validation.accuracy.coverage,

@@ -38,7 +38,8 @@ def describe_mean(cfg: Mapping, loading: LoadMembersHook, members: Sequence[Mapp
 
     Returns:
         ``members``, ``views`` of an image and passes with ``mc_dropout``, how many of each; the
-        ``transforms`` in which views differ; ``mean_of``, which tells it from other means;
+        ``transforms`` in which views differ; ``dropout_seed``, None without dropout; ``mean_of``,
+        which tells it from other means;
         ``calibration`` of the mean, with the keys of a checkpoint's, and its ``temperature``;
         ``checkpoints``, ``seeds`` and, where they differ, ``losses`` of the members.
     """
@@ -49,6 +50,7 @@ def describe_mean(cfg: Mapping, loading: LoadMembersHook, members: Sequence[Mapp
         'views': averaged.get('views', 1),
         'mc_dropout': averaged.get('mc_dropout', 0),
         'transforms': averaged.get('transforms', []),
+        'dropout_seed': averaged.get('dropout_seed'),
         'mean_of': averaged.get('mean_of'),
         'calibration': averaged.get('calibration'),
         'temperature': averaged.get('temperature'),

@@ -23,6 +23,7 @@ from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.stratified_bins import stratum_figures
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS
 from mmcalib.runs.loss_config import main_loss
+from mmcalib.runs.model_settings import model_settings
 from mmcalib.runs.parse_config_text import parse_config
 from mmcalib.runs.results_of_mean import AVERAGED, TOGETHER, common_training, describe_mean
 from mmcalib.runs.training_fingerprint import (
@@ -63,6 +64,8 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
         - ``calibration``: see :func:`describe_calibration`;
         - ``training``: its length, whether it ``finished``, the ``epoch`` of the checkpoint;
         - ``averaged``, of the mean of several predictions alone: see :func:`describe_mean`;
+        - ``settings``, of a model alone: see
+          :func:`~mmcalib.runs.model_settings.model_settings`;
         - ``evaluation``: see :func:`evaluation`;
         - ``per_class`` and ``per_distance``, where they were measured: see :func:`strata`.
     """
@@ -77,7 +80,11 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
     trained = [training_of(runner, meta, path, finished=finished) for meta, path in members]
     return {
         **(common_training(trained) if loading else trained[0]),
-        **({'averaged': describe_mean(runner.cfg, loading, trained)} if loading else {}),
+        **(
+            {'averaged': describe_mean(runner.cfg, loading, trained)}
+            if loading
+            else {'settings': model_settings(runner.cfg)}
+        ),
         'evaluation': evaluation(runner),
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),
         'version': __version__,
@@ -247,22 +254,35 @@ def config_in(meta: Mapping) -> dict | None:
 
 
 def keep_other_results(cfg: Config, checkpoint: str, split: str) -> None:
-    """Move the work dir of a test to a folder below, if it has the results of another checkpoint.
+    """Move the work dir of a test to a folder below, if it has results of another model.
 
-    So the uncalibrated result outlives that of the calibrated checkpoint, for example.
+    That is of another checkpoint, or of another mean of the same ones: of other views, another seed
+    of the dropout or another temperature. So the uncalibrated result outlives that of the
+    calibrated checkpoint, for example.
     """
     name = VALIDATION_RESULTS if split == 'val' else RESULTS
     try:
-        earlier = mmengine.load(Path(cfg.work_dir, name))['checkpoint']
+        results = mmengine.load(Path(cfg.work_dir, name))
+        earlier = results['checkpoint']
     except (FileNotFoundError, KeyError, TypeError, ValueError):
         return
     theirs, ours = earlier.split(TOGETHER), checkpoint.split(TOGETHER)
     # A run that was moved still has its own results.
     names = [[Path(path).name for path in paths] for paths in (theirs, ours)]
     moved = not any(map(os.path.exists, theirs)) and names[0] == names[1]
-    if list(map(os.path.realpath, theirs)) == list(map(os.path.realpath, ours)) or moved:
+    same = list(map(os.path.realpath, theirs)) == list(map(os.path.realpath, ours)) or moved
+    if same and _same_mean(results.get(AVERAGED) or {}, cfg.get(AVERAGED) or {}):
         return
     folder = str(Path(cfg.work_dir, Path(checkpoint).stem))
-    print(f'{cfg.work_dir} has the results of {earlier}: the new ones go to {folder}')
+    what = 'another mean of ' if same else ''
+    print(f'{cfg.work_dir} has the results of {what}{earlier}: the new ones go to {folder}')
     cfg.work_dir = folder
     keep_other_results(cfg, checkpoint, split)  # of another run, it may have the same name
+
+
+def _same_mean(there: Mapping, here: Mapping) -> bool:
+    """Return whether the same is averaged, as far as an older version says."""
+    return bool(there) == bool(here) and all(
+        there.get(key, here.get(key)) == here.get(key)
+        for key in ('transforms', 'mc_dropout', 'dropout_seed', 'temperature')
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -21,10 +22,10 @@ from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
 from mmcalib.hooks.require_complete_weights_hook import CompleteWeights
 from mmcalib.hooks.require_same_classes_hook import SameClasses
-from mmcalib.metrics import CalibrationMetric
+from mmcalib.metrics import CalibrationMetric, CalibrationStatistics
 from mmcalib.reports.closing_table import find_diagram, summary
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, best_checkpoint
-from mmcalib.runs.checkpoint_io import use_safe_files
+from mmcalib.runs.checkpoint_io import file_digest, use_safe_files
 from mmcalib.runs.data_preflight import check_drawn_metrics, check_run_data
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.results_writer import results_of
@@ -32,6 +33,7 @@ from mmcalib.runs.terminal_output import QuietRunner, log_start
 from mmcalib.runs.training_fingerprint import trained_config
 from mmcalib.work_dir_files import (
     RESULTS,
+    STATISTICS,
     VALIDATION_RESULTS,
     experiment_name,
     locked,
@@ -137,24 +139,29 @@ def run_test(
     That is ``results.json`` with the metrics and what
     :func:`~mmcalib.runs.results_writer.results_of` says, and ``calibration.npz`` with what the
     ``CalibrationMetric`` has counted; see :func:`~mmcalib.hooks.drawing_hook.kept_statistics` for
-    more than one. Of the split ``'val'`` their names end in ``_val``.
+    more than one. Of the split ``'val'`` their names end in ``_val``. ``checkpoint_digest`` is that
+    of the file, None of weights that are in none, and of a mean, whose members have theirs;
+    ``statistics`` has those of the ``.npz`` files, by their names.
     """
     ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
     for metric in ours:
         metric.keep_statistics = True
+    # Before the test: a training may replace the file meanwhile.
+    whole = is_main_process() and Path(checkpoint).is_file()
+    digest = file_digest(checkpoint) if whole else None
     metrics = runner.test()
     if is_main_process():
-        for name, statistics in kept_statistics(ours).items():
-            with whole_file(Path(runner.work_dir, of_split(f'{name}.npz', split))) as path:
-                statistics.save(path)
+        path = Path(runner.work_dir, VALIDATION_RESULTS if split == 'val' else RESULTS)
+        kept = kept_statistics(ours)
         result = {
             'experiment': experiment_name(runner.cfg.filename),
             'checkpoint': str(checkpoint),
+            'checkpoint_digest': digest,
             'split': split,
+            'statistics': _replace_statistics(path, kept, split),
             'metrics': metrics,
             **results_of(runner, checkpoint, finished=finished),
         }
-        path = Path(runner.work_dir, VALIDATION_RESULTS if split == 'val' else RESULTS)
         with whole_file(path) as temporary:
             mmengine.dump(result, temporary, indent=2)
         statistics = next((m.statistics for m in ours if m.prefix == 'calibration'), None)
@@ -165,3 +172,23 @@ def run_test(
         }
         print_log('\n' + summary(result, statistics, files), logger='current')
     return metrics
+
+
+def _replace_statistics(
+    results: Path, kept: Mapping[str, CalibrationStatistics], split: str
+) -> dict[str, str]:
+    """Write the statistics of a test beside its results, and return the digests of the files.
+
+    Those of an earlier test go: they would be taken for this one's.
+    """
+    try:
+        earlier = mmengine.load(results).get('statistics') or ()
+    except (AttributeError, FileNotFoundError, ValueError):  # none, or cut off by an older version
+        earlier = ()
+    files = {of_split(f'{name}.npz', split): statistics for name, statistics in kept.items()}
+    for name in {of_split(STATISTICS, split), *earlier} - files.keys():
+        results.with_name(name).unlink(missing_ok=True)
+    for name, statistics in files.items():
+        with whole_file(results.with_name(name)) as temporary:
+            statistics.save(temporary)
+    return {name: file_digest(results.with_name(name)) for name in files}

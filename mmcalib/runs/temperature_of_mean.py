@@ -139,22 +139,28 @@ def find_temperature(path: str, mean: Mapping) -> dict:
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it holds no temperature, or one of another mean.
+        ValueError: If it holds no temperature, or one of another mean, or lacks a part.
     """
     read_temperature(path)
     content = json.loads(Path(path).read_text(encoding='utf-8'))
     fitted = content.get('mean_of')
     if not isinstance(fitted, Mapping):
         raise ValueError(f'{path} does not say of which predictions its temperature is')
-    wrong = difference_of_means(fitted, mean)
+    try:
+        wrong = difference_of_means(fitted, mean)
+        described = {
+            'methods': [content['method']],
+            'options': content['options'],
+            'split': content['split'],
+            'forced': content['forced'],
+        }
+    except KeyError as error:
+        raise ValueError(
+            f'{path} lacks {error}, which tools/calibrate.py wrote: fit the temperature again'
+        ) from error
     if wrong:
         raise ValueError(
             f'{path} was fitted on another mean, of {wrong}: fit one by tools/calibrate.py with '
             'the arguments of this call'
         )
-    return {
-        'methods': [content['method']],
-        'options': content['options'],
-        'split': content['split'],
-        'forced': content['forced'],
-    }
+    return described

@@ -13,8 +13,10 @@ from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.image_cells import predicted_in_cells, with_unlabelled
 from mmcalib.metrics.risk_threshold import RiskThreshold, threshold_at_risk
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
+from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.image_predictor import ImagePredictor
 from mmcalib.runs.mean_identity import difference_of_means
+from mmcalib.runs.model_settings import difference_of_settings
 from mmcalib.runs.results_of_mean import TOGETHER
 from mmcalib.runs.results_writer import describe_calibration
 from mmcalib.runs.training_fingerprint import comparable, digest
@@ -65,7 +67,7 @@ def read_validation(
     Raises:
         FileNotFoundError: If no test has left anything.
         ValueError: If it was of another checkpoint, mean or pipeline, or lacks what is needed; if
-            no threshold is proven for the risk.
+            no threshold is proven for the risk; if it was a smoke run.
     """
     file = _statistics_file(Path(path))
     _check_same_model(file, predictor)
@@ -119,7 +121,19 @@ def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
         name = tested['checkpoint']
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(f'{results} holds no results of a test: {error!r}') from error
+    if tested.get('limit'):
+        raise ValueError(
+            f'{file} is of a smoke run, --limit {tested["limit"]} in the test or in the training, '
+            f'which is evidence of nothing: without it, {TEST_AGAIN}'
+        )
+    kept = tested.get('statistics')  # an older version names none
+    if kept is not None and file_digest(file) not in kept.values():
+        why = 'was stopped before it had written both' if kept else 'measured no calibration'
+        raise ValueError(f'{file} is not of the test of {results}, which {why}: {TEST_AGAIN}')
     problem = _difference(tested, name, predictor)
+    if not problem and not predictor.averaged:  # the members of a mean have theirs with them
+        problem = difference_of_settings(tested.get('settings'), predictor.settings[0])
+        problem = problem and f'it was tested with {problem}'
     if problem:
         here = TOGETHER.join(predictor.checkpoints)
         raise ValueError(f'{file} is of {name}, and not of {here}: {problem}. {TEST_AGAIN}')
@@ -140,7 +154,10 @@ def _difference(tested: Mapping, name: str, predictor: ImagePredictor) -> str:
     if there or here:
         return _difference_of_means(there or {}, here or {})
     (checkpoint,), meta = predictor.checkpoints, predictor.meta
-    if os.path.realpath(name) == os.path.realpath(checkpoint):
+    # None of an older version, and what is elsewhere has none.
+    written = None if '://' in checkpoint else tested.get('checkpoint_digest')
+    digested = file_digest(checkpoint) if written else None
+    if digested == written and (written or os.path.realpath(name) == os.path.realpath(checkpoint)):
         return ''
     trained = meta.get(TRAINED)
     here = {
@@ -159,6 +176,8 @@ def _difference(tested: Mapping, name: str, predictor: ImagePredictor) -> str:
             return f'the {key} was {there[key]}, not {here[key]}'
     if comparable(describe_calibration(meta)) != tested.get('calibration'):
         return 'one of the two was calibrated after its training, or otherwise'
+    if written:
+        return f'the content of the file was {written}, and is {digested}'
     if not known and os.path.basename(name) != os.path.basename(checkpoint):
         return 'neither says how it was trained'
     return ''

@@ -74,6 +74,24 @@ def write_photos(folder, sizes):
     return folder
 
 
+def write_labelled(folder, config, photos):
+    """Write a config that tests a classifier of photos, one of each class, and return its path."""
+    for number in range(5):
+        (folder / f'images/class {number}').mkdir(parents=True)
+        content = (photos / f'{number % len(list(photos.iterdir()))}.png').read_bytes()
+        (folder / f'images/class {number}/{number}.png').write_bytes(content)
+    steps = CLASSIFIER['test_dataloader']['dataset']['dataset']['pipeline']
+    data = dict(type='CustomDataset', data_root=str(folder / 'images'), pipeline=steps)
+    data['metainfo'] = dict(classes=[f'class {k}' for k in range(5)])
+    loader = dict(dataset=data, sampler=dict(type='DefaultSampler', shuffle=False))
+    loader |= dict(batch_size=1, num_workers=0)
+    (folder / 'test.py').write_text(
+        f'_base_ = {config!r}\ntest_dataloader = dict(_delete_=True, **{loader})\n'
+        'test_cfg = dict()\ntest_evaluator = dict(type="Accuracy")\n'
+    )
+    return str(folder / 'test.py')
+
+
 def normalised(path, size=None):
     """Read an image as the models take it, (1, 3, H, W)."""
     image = cv2.imread(str(path))

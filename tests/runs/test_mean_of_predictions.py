@@ -3,6 +3,7 @@
 import csv
 import json
 import pickle
+import shutil
 
 import cv2
 import numpy as np
@@ -218,7 +219,7 @@ def test_members_of_two_configs_each_prepare_their_inputs(digits, run, tmp_path)
         f"_base_ = '{DIGITS}'\ndata_preprocessor = dict(mean=[0.5], std=[0.25])\n"
         "model = dict(head=dict(loss=dict(type='LabelSmoothingLoss', alpha=0.1, _delete_=True)))\n"
     )
-    (other,) = write_members(tmp_path, 'other.py', 1)
+    _, other = write_members(tmp_path, 'other.py', 2)
     other = other.rename(tmp_path / 'other.pth')
     pair = f'other.py:{other}'
     # Whose hook would put the last member's weights into the first.
@@ -258,6 +259,12 @@ def test_members_that_do_not_fit_are_refused(change, message, digits, run, tmp_p
     (tmp_path / 'other.py').write_text(f"_base_ = '{DIGITS}'\n{change}")
     error = run('test.py', DIGITS, digits[0], f'other.py:{digits[1]}', *FEW, fails=True)
     assert message in error
+
+
+def test_a_copy_of_a_checkpoint_is_no_other_member(digits, run, tmp_path):
+    shutil.copy(digits[1], tmp_path / 'copy.pth')
+    error = run('test.py', DIGITS, *digits[:2], 'copy.pth', *FEW, fails=True)
+    assert 'member1.pth and copy.pth have the same weights' in error
 
 
 @pytest.mark.parametrize(

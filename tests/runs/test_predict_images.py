@@ -242,6 +242,13 @@ def test_predictions_of_other_settings_do_not_mix(photos, segmenting, tmp_path):
     predict_to_folder(*segmenting, [photos / '0.png'], out, pictures=False)
     with pytest.raises(ValueError, match=r'another threshold, 0\.9 rather than 0\.5: name'):
         predict_to_folder(*segmenting, [photos], out, threshold=0.5)
+    for changes, text in (
+        ({'model.data_preprocessor.std': [1.0] * 3}, "another data_preprocessor, .*'std': .*than"),
+        ({'model.test_cfg.mode': 'slide'}, "another test_cfg, .*'whole'.* rather than .*'slide'"),
+        ({'model.decode_head.dropout_ratio': 0.5}, r'another network, .*\w{16}'),
+    ):
+        with pytest.raises(ValueError, match=text):
+            predict_to_folder(*segmenting, [photos], out, pictures=False, cfg_options=changes)
     report = predict_to_folder(*segmenting, [photos], out, threshold=0.5, overwrite=True)
     assert (report.before, report.scores.num_images) == (0, 5)
     # The same name elsewhere is another image.

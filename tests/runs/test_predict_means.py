@@ -15,6 +15,7 @@ from file_models import (
     SEGMENTOR,
     normalised,
     resized,
+    write_labelled,
     write_model,
     write_photos,
     write_validation,
@@ -30,7 +31,9 @@ from mmcalib.runs.command_line import tell_checkpoints_from_images
 from mmcalib.runs.image_predictor import ImagePredictor
 from mmcalib.runs.load_config import load_config
 from mmcalib.runs.mean_identity import mean_identity
+from mmcalib.runs.mean_of_predictions import average_predictions
 from mmcalib.runs.predict_to_folder import predict_to_folder
+from mmcalib.runs.results_of_mean import AVERAGED
 
 SIZES = [(24, 36), (24, 36), (30, 20)]
 HEAD = CLASSIFIER['model']['head']
@@ -130,13 +133,21 @@ def test_random_dropout_depends_on_the_image_and_the_seed_alone(photos, segmento
     assert np.abs(other.images[0].confidence - alone.confidence).max() > 0.01
 
 
+def older_identity(checkpoints):
+    averaged = dict(transforms=[], mc_dropout=0, pipeline=[], settings=[None] * len(checkpoints))
+    return mean_identity(checkpoints, averaged)
+
+
+def write_temperature(file, checkpoints, **changes):
+    content = dict(temperature=2.0, mean_of=older_identity(checkpoints) | changes)
+    content |= dict(method='temperature', options={}, split='val', forced=[])
+    file.write_text(json.dumps(content))
+
+
 def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
     models, config, checkpoints = classifiers
-    averaged = dict(transforms=[], mc_dropout=0)
-    content = dict(temperature=2.0, mean_of=mean_identity(checkpoints, averaged))
-    content |= dict(method='temperature', options={}, split='val', forced=[])
     file = tmp_path / 't.json'
-    file.write_text(json.dumps(content))
+    write_temperature(file, checkpoints)
     options = dict(temperature=str(file))
     (image, *_) = mmcalib.predict(config, checkpoints[::-1], photos, **options).images
     inputs = normalised(image.scores.image)
@@ -147,9 +158,41 @@ def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
         mmcalib.predict(config, checkpoints[:2], photos, **options)
 
 
+def test_a_temperature_of_other_settings_is_refused(photos, classifiers, tmp_path):
+    _, config, checkpoints = classifiers
+    cfg = load_config(config)
+    average_predictions(cfg, checkpoints)
+    write_temperature(tmp_path / 't.json', checkpoints, **cfg[AVERAGED]['mean_of'])
+    options = dict(temperature=tmp_path / 't.json')
+    mmcalib.predict(config, checkpoints, photos, **options)
+    steps = CLASSIFIER['test_dataloader']['dataset']['dataset']['pipeline']
+    smaller = [steps[0], dict(type='Resize', scale=16), steps[1]]
+    for changes, text in (
+        (
+            {'data_preprocessor.std': [1.0] * 3},
+            r"\d\.pth with the data_preprocessor .* \(here: .*'std'",
+        ),
+        ({'model.head.topk': (1,)}, r'with the network \w{16} \(here: \w{16}\)'),
+        ({'test_dataloader.dataset.dataset.pipeline': smaller}, 'of the test pipeline .*Resize'),
+    ):
+        with pytest.raises(ValueError, match=f'fitted on another mean, .*{text}'):
+            mmcalib.predict(config, checkpoints, photos, cfg_options=changes, **options)
+
+
+@pytest.mark.parametrize('key', ['members', 'views', 'method', 'forced'])
+def test_a_temperature_whose_file_lacks_a_part_is_refused(photos, classifiers, tmp_path, key):
+    _, config, checkpoints = classifiers
+    file = tmp_path / 't.json'
+    write_temperature(file, checkpoints)
+    content = json.loads(file.read_text())
+    (content['mean_of'] if key in content['mean_of'] else content).pop(key)
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"t\.json lacks '{key}', which tools/calibrate\.py"):
+        mmcalib.predict(config, checkpoints, photos, temperature=file)
+
+
 def averaged_of(checkpoints, **changes):
-    averaged = dict(transforms=[], mc_dropout=0)
-    return dict(mean_of=mean_identity(checkpoints, averaged) | changes, temperature=None)
+    return dict(mean_of=older_identity(checkpoints) | changes, temperature=None)
 
 
 def test_a_validation_of_another_mean_is_refused(photos, classifiers, tmp_path):
@@ -164,6 +207,7 @@ def test_a_validation_of_another_mean_is_refused(photos, classifiers, tmp_path):
         (checkpoints, averaged_of(checkpoints[:2]), r'the checkpoints [\w.]+, [\w.]+ \(here: '),
         (checkpoints, averaged_of(checkpoints, mc_dropout=4), r'dropout: 4 \(here: 0\)'),
         (checkpoints, averaged_of(checkpoints, views=[['a', 'b']]), 'another mean, of the views'),
+        (checkpoints, averaged_of(checkpoints, pipeline=[1]), r'the test pipeline \[1\] \(here: '),
         (checkpoints, right | dict(temperature=1.5), 'its temperature was 1.5, not None'),
         (checkpoints, dict(members=3), 'an older version tested it'),
         (checkpoints, None, 'it was of a model alone'),
@@ -182,20 +226,7 @@ def test_what_a_test_of_a_mean_leaves_is_evidence_of_it(
     photos, classifiers, tmp_path, monkeypatch, capsys
 ):
     _, config, checkpoints = classifiers
-    for number in range(5):  # in a folder of each class
-        folder = tmp_path / f'images/class {number}'
-        folder.mkdir(parents=True)
-        (folder / f'{number}.png').write_bytes((photos / f'{number % 3}.png').read_bytes())
-    steps = CLASSIFIER['test_dataloader']['dataset']['dataset']['pipeline']
-    data = dict(type='CustomDataset', data_root=str(tmp_path / 'images'), pipeline=steps)
-    data['metainfo'] = dict(classes=[f'class {k}' for k in range(5)])
-    loader = dict(dataset=data, sampler=dict(type='DefaultSampler', shuffle=False))
-    loader |= dict(batch_size=1, num_workers=0)
-    (tmp_path / 'test.py').write_text(
-        f'_base_ = {config!r}\ntest_dataloader = dict(_delete_=True, **{loader})\n'
-        'test_cfg = dict()\ntest_evaluator = dict(type="Accuracy")\n'
-    )
-    mean = [str(tmp_path / 'test.py'), *checkpoints[:2], '--tta']
+    mean = [write_labelled(tmp_path, config, photos), *checkpoints[:2], '--tta']
     call_here('test.py', *mean, '--calibration', '--work-dir', tmp_path / 'val',
               monkeypatch=monkeypatch)  # fmt: skip
     out = ['--out', tmp_path / 'out', '--validation', tmp_path / 'val', '--disagreement']
@@ -220,8 +251,13 @@ def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
     predict_to_folder(config, checkpoints[:2], [photos], tta=True, **options)
     again = predict_to_folder(config, checkpoints[1::-1], [photos], tta=True, **options)
     assert again.before == again.scores.num_images > 0  # as members have no order
-    for other in (dict(checkpoint=checkpoints[:2]), dict(checkpoint=checkpoints, tta=True)):
-        with pytest.raises(ValueError, match=r'has predictions of another (mean|checkpoint), '):
+    again = dict(checkpoint=checkpoints[:2], tta=True)
+    for other, what in (
+        (dict(checkpoint=checkpoints[:2]), 'mean'),
+        (dict(checkpoint=checkpoints, tta=True), 'checkpoint'),
+        (again | dict(cfg_options={'model.head.topk': (1,)}), 'network'),
+    ):
+        with pytest.raises(ValueError, match=f'has predictions of another {what}, '):
             predict_to_folder(config, images=[photos], **other, **options)
 
 
@@ -249,6 +285,15 @@ def test_members_of_other_classes_are_refused(photos, classifiers, tmp_path):
     torch.save(content, tmp_path / 'other.pth')
     with pytest.raises(CheckpointError, match="class 0 is 'class 1', not 'class 0'"):
         mmcalib.predict(config, [checkpoints[0], str(tmp_path / 'other.pth')], photos)
+
+
+def test_the_same_weights_twice_are_refused(photos, classifiers, tmp_path):
+    _, config, checkpoints = classifiers
+    content = torch.load(checkpoints[1], weights_only=False)
+    torch.save({**content, 'meta': content['meta'] | {'epoch': 9}}, tmp_path / 'other.pth')
+    members = [*checkpoints[:2], str(tmp_path / 'other.pth')]
+    with pytest.raises(CheckpointError, match=r'1\.pth and \S+other\.pth have the same weights'):
+        mmcalib.predict(config, members, photos)
 
 
 def test_an_image_that_a_member_fails_at_loses_no_others(photos, classifiers, monkeypatch):

@@ -145,6 +145,27 @@ def test_results_of_another_checkpoint_are_not_replaced(tmp_path):
     assert folder('b.pth') == tmp_path
 
 
+@pytest.mark.parametrize(
+    'changes', [dict(transforms=[[1, 2]]), dict(dropout_seed=1), dict(temperature=1.5)]
+)
+def test_results_of_another_mean_are_not_replaced(tmp_path, changes):
+    def folder(averaged):
+        cfg = Config(dict(work_dir=str(tmp_path), averaged=averaged))
+        keep_other_results(cfg, checkpoints, 'test')
+        return Path(cfg.work_dir)
+
+    checkpoints = f'{tmp_path}/a.pth, {tmp_path}/b.pth'
+    mean = dict(transforms=[[dict(type='Resize')]], mc_dropout=2, dropout_seed=0, temperature=None)
+    results = dict(checkpoint=checkpoints, averaged=mean)
+    (tmp_path / 'results.json').write_text(json.dumps(results))
+    assert folder(mean) == tmp_path
+    assert folder(mean | changes) == tmp_path / 'b'
+    assert folder(None) == tmp_path / 'b'
+    del mean['dropout_seed']  # as an older version left it
+    (tmp_path / 'results.json').write_text(json.dumps(results))
+    assert folder(mean | dict(dropout_seed=0)) == tmp_path
+
+
 def test_a_work_dir_that_is_a_file_is_named(tmp_path):
     (tmp_path / 'file').touch()
     with pytest.raises(ValueError, match="file' is a file"):

@@ -1,0 +1,130 @@
+"""What a test leaves in its work dir, as evidence of predictions of the same model alone."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from commands import call_here
+from file_models import CLASSIFIER, write_labelled, write_model, write_photos
+from tiny_models import classifier
+
+import mmcalib
+
+HEAD = CLASSIFIER['model']['head']
+
+
+@pytest.fixture(scope='module')
+def photos(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp('photos'), [(24, 36), (24, 36), (30, 20)])
+
+
+@pytest.fixture(scope='module')
+def first_test(photos, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('first')
+    config, checkpoint = write_model(folder, CLASSIFIER, classifier(HEAD))
+    config = write_labelled(folder, config, photos)
+    with pytest.MonkeyPatch.context() as patch:
+        arguments = [config, checkpoint, '--calibration', '--work-dir', folder / 'val']
+        call_here('test.py', *arguments, monkeypatch=patch)
+    return config, folder
+
+
+@pytest.fixture
+def model(first_test, tmp_path):
+    """Config and checkpoint, with the work dir ``val`` of its test."""
+    config, folder = first_test
+    shutil.copytree(folder / 'val', tmp_path / 'val')
+    shutil.copy(folder / 'best.pth', tmp_path)
+    change_results(tmp_path, checkpoint=str(tmp_path / 'best.pth'))
+    return config, str(tmp_path / 'best.pth')
+
+
+def change_results(folder, **changes):
+    file = folder / 'val/results.json'
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def predict(model, photos, folder, **options):
+    return mmcalib.predict(*model, photos, validation=folder / 'val', **options)
+
+
+def save_again(checkpoint, seed=0, **meta):
+    content = torch.load(checkpoint, weights_only=False)
+    content['state_dict'] = classifier(HEAD, seed=seed).state_dict()
+    torch.save({**content, 'meta': content['meta'] | meta}, checkpoint)
+
+
+def test_a_copy_elsewhere_is_the_same_model(photos, model, tmp_path):
+    assert predict(model, photos, tmp_path).scores.validation_images == 5
+    shutil.move(tmp_path / 'best.pth', tmp_path / 'moved.pth')
+    predict((model[0], str(tmp_path / 'moved.pth')), photos, tmp_path)
+
+
+def test_the_same_path_with_other_weights_is_another_model(photos, model, tmp_path):
+    save_again(model[1], seed=1)
+    with pytest.raises(ValueError, match=r'best\.pth: the content of the file was \w{16}, and is'):
+        predict(model, photos, tmp_path)
+    save_again(model[1], seed=1, epoch=4)
+    with pytest.raises(ValueError, match='the epoch was 3, not 4'):
+        predict(model, photos, tmp_path)
+    change_results(tmp_path, checkpoint_digest=None)  # as an older version left it
+    predict(model, photos, tmp_path)
+
+
+def test_two_temperatures_of_one_checkpoint_are_two_models(photos, model, tmp_path):
+    said = dict(method='temperature', options={}, split='val', forced=[])
+    save_again(model[1], calibration=said | dict(parameters={'temperature': 2.0}))
+    described = dict(methods=['temperature'], options={}, split='val', forced=[])
+    change_results(tmp_path, calibration=described, checkpoint='another/best.pth')
+    with pytest.raises(ValueError, match='the content of the file was'):
+        predict(model, photos, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ('changes', 'text'),
+    [
+        ({'data_preprocessor.std': [1.0] * 3}, r"data_preprocessor .*60.* \(here: .*'std': \[1, 1"),
+        ({'model.head.topk': (1,)}, r'network \w{16} \(here: \w{16}\)'),
+    ],
+)
+def test_a_validation_of_other_settings_is_refused(photos, model, tmp_path, changes, text):
+    with pytest.raises(ValueError, match=f'it was tested with the {text}'):
+        predict(model, photos, tmp_path, cfg_options=changes)
+    change_results(tmp_path, settings=None)  # as an older version left it
+    predict(model, photos, tmp_path, cfg_options=changes)
+
+
+def test_a_test_that_measures_no_calibration_leaves_none(photos, model, tmp_path, monkeypatch):
+    file = tmp_path / 'val/calibration.npz'
+    earlier = file.read_bytes()
+    save_again(model[1], seed=1)
+    call_here('test.py', *model, '--work-dir', tmp_path / 'val', monkeypatch=monkeypatch)
+    with pytest.raises(FileNotFoundError, match='no test has left'):
+        predict(model, photos, tmp_path)
+    file.write_bytes(earlier)
+    with pytest.raises(ValueError, match=r'results\.json, which measured no calibration'):
+        predict(model, photos, tmp_path)
+
+
+def test_statistics_of_a_test_that_was_killed_are_not_those_of_the_one_before(
+    photos, model, tmp_path, monkeypatch
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    results = (tmp_path / 'val/results.json').read_text()
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match='Stopped'):
+        patch.setattr('mmcalib.runs.runner.results_of', interrupted)
+        arguments = [*model, '--calibration', '--work-dir', tmp_path / 'val']
+        call_here('test.py', *arguments, '--cfg-options', "data_preprocessor.mean=[0,0,0]",
+                  monkeypatch=patch)  # fmt: skip
+    assert (tmp_path / 'val/results.json').read_text() == results
+    with pytest.raises(ValueError, match='which was stopped before it had written both'):
+        predict(model, photos, tmp_path)
+
+
+def test_a_smoke_run_is_no_evidence(photos, model, tmp_path):
+    change_results(tmp_path, limit=5)
+    with pytest.raises(ValueError, match='is of a smoke run, --limit 5 in the test or in the'):
+        predict(model, photos, tmp_path)
