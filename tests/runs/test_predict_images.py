@@ -391,10 +391,11 @@ def test_paths_are_taken_as_such(photos, segmenting, tmp_path):
     for given in (checkpoint, [checkpoint]):
         found = mmcalib.predict(config, given, photos / '0.png')
         assert found.scores.confidence == pytest.approx(expected)
-    other = tmp_path / 'other.pth'
-    other.write_bytes(checkpoint.read_bytes())
+    other, content = tmp_path / 'other.pth', torch.load(checkpoint, weights_only=False)
+    next(iter(content['state_dict'].values())).add_(1e-6)
+    torch.save(content, other)
     found = mmcalib.predict(config, [checkpoint, other], [photos / '0.png'])
-    assert found.scores.confidence == pytest.approx(expected, abs=1e-6)
+    assert found.scores.confidence == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_head_that_is_no_softmax_is_refused(photos, tmp_path):

@@ -102,7 +102,7 @@ def test_overwriting_leaves_nothing_of_before_and_all_that_is_not_ours(model, ph
     np.savez(out / 'masks.csv.npz')
     mine = {'notes.txt', 'arrays/mine.npz', 'masks.csv.npz'}
     (tmp_path / 'text.png').write_text('hello')
-    with pytest.raises(ValueError, match='none of the 1 files can be read'):
+    with pytest.raises(ValueError, match='none of the 1 files can be predicted'):
         predict_to_folder(*model, [tmp_path / 'text.png'], out, threshold=0.5, overwrite=True)
     assert files_in(out) == {'settings.json', *mine} and (tmp_path / 'outside.npz').exists()
     assert not (out / 'pictures').exists()
