@@ -22,6 +22,7 @@ from mmcalib.runs.prediction_rows import (
     STATE,
     append_row,
     files_of,
+    follow_moved,
     join_rows,
     name_for_files,
     path_of,
@@ -95,7 +96,7 @@ class PredictionFolder:
             if overwrite:
                 self._clear()
             self._check_settings(json.loads(json.dumps(settings)))
-            self._drop_unfinished(join_rows(self.folder, images))
+            self._drop_unfinished(follow_moved(self.folder, join_rows(self.folder, images), images))
         self.rows = read_rows(self.folder / ROWS)
         done = {path_of(row) for row in self.rows}
         self.left = [image for image in images if os.path.abspath(image) not in done]
@@ -227,9 +228,14 @@ class PredictionFolder:
         except json.JSONDecodeError as error:
             raise ValueError(f'{file} cannot be read: {error}. --overwrite begins anew') from error
         for key in settings:
-            if before.get(key) != settings[key]:
+            if key not in before:
                 raise ValueError(
-                    f'{self.folder} has predictions of another {key}, {before.get(key)} rather '
+                    f'{self.folder} has predictions of an older version, which does not say of '
+                    f'which {key}: name another folder, or --overwrite begins anew'
+                )
+            if before[key] != settings[key]:
+                raise ValueError(
+                    f'{self.folder} has predictions of another {key}, {before[key]} rather '
                     f'than {settings[key]}: name another folder, or --overwrite begins anew'
                 )
 

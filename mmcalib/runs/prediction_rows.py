@@ -100,6 +100,30 @@ def path_of(row: Mapping) -> str:
     return row.get('path') or os.path.abspath(row['image'])
 
 
+def follow_moved(folder: Path, rows: Sequence[Mapping], images: Sequence[Path]) -> list[dict]:
+    """Return the rows, and say where images have been moved to that they were of.
+
+    That is one of the images, if nothing is any more where it was, and it alone has its name, size
+    and time of change.
+    """
+    places: dict[tuple, list] = {}
+    for image in images:
+        places.setdefault(_identity(state_of(image)), []).append(image)
+    followed = [dict(row) for row in rows]
+    for row in followed:
+        found = places.get(_identity(row), ()) if not os.path.exists(path_of(row)) else ()
+        if len(found) == 1:
+            row.update(image=str(found[0]), path=os.path.abspath(found[0]))
+    if followed != list(rows):
+        write_rows(folder, followed)
+    return followed
+
+
+def _identity(state: Mapping) -> tuple:
+    """Return what a row or a state says of a file, wherever it is."""
+    return os.path.basename(path_of(state)), state.get('bytes'), state.get('modified')
+
+
 def name_for_files(path: str) -> str:
     """Return a path below the folder as its files are to be called.
 

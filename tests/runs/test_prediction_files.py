@@ -51,6 +51,33 @@ def test_the_same_name_in_another_current_folder_is_another_image(model, tmp_pat
     assert len({row['path'] for row in rows}) == len({row['files'] for row in rows}) == 3
 
 
+def test_moved_images_are_the_same_images(model, tmp_path, monkeypatch):
+    project = tmp_path / 'project'
+    (project / 'photos').mkdir(parents=True)
+    write_photos(project / 'photos', SIZES)
+    monkeypatch.chdir(project)
+    predict_to_folder(*model, ['photos'], 'out')
+    monkeypatch.chdir(tmp_path)
+    project = project.rename(tmp_path / 'elsewhere')
+    monkeypatch.chdir(project)
+    for _ in range(2):
+        report = predict_to_folder(*model, ['photos'], 'out')
+        assert (report.before, report.scores.num_images) == (2, 2)
+    assert {row['path'] for row in rows_in(project / 'out')} == {
+        str(project / f'photos/{name}.png') for name in (0, 1)
+    }
+
+
+def test_predictions_of_an_older_version_are_said_to_be_such(model, photos, tmp_path):
+    predict_to_folder(*model, [photos], tmp_path / 'out')
+    file = tmp_path / 'out/settings.json'
+    settings = json.loads(file.read_text(encoding='utf-8'))
+    del settings['network']
+    file.write_text(json.dumps(settings), encoding='utf-8')
+    with pytest.raises(ValueError, match='of an older version, which does not say of which netw'):
+        predict_to_folder(*model, [photos], tmp_path / 'out')
+
+
 def test_an_image_that_was_replaced_is_predicted_anew(model, photos, tmp_path):
     out = tmp_path / 'out'
     predict_to_folder(*model, [photos], out)
