@@ -55,7 +55,7 @@ def draw_segmentation(
         'image': np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BOX)),
         'prediction': colours[predicted],
         'confidence (%)': scale[(confidence.astype(np.float32) * 255).round().astype(np.uint8)],
-        f'kept: above {threshold:.6g}': kept,
+        f'kept above {threshold:.6g}; white is not': kept,
     }
     legend = [(colours[k], f'{classes[k]} {text}'.strip()) for k, text in scores]
     width = len(panels) * (size[0] + GAP) + GAP
