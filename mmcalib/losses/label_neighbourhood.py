@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -36,7 +34,8 @@ def neighbourhood_shares(labels: Tensor, valid: Tensor, num_classes: int, kernel
     shares = kernel.new_zeros(len(labels), num_classes, height, width)
     total = kernel.new_zeros(len(labels), 1, height, width)
     # Each neighbour adds to one class of a pixel, where a convolution would go through all of them.
-    for down, right in itertools.product(range(len(kernel)), repeat=2):
+    for place in range(kernel.numel()):  # PyTorch 2.6 compiles no itertools.product
+        down, right = divmod(place, len(kernel))
         pixels = ..., slice(down, down + height), slice(right, right + width)
         part = known[pixels] * kernel[down, right]
         shares.scatter_add_(1, labels[pixels], part)
