@@ -58,3 +58,16 @@ def test_the_citation_is_the_readmes():
     assert citation['title'] in ' '.join(readme.split()) and citation['url'] in readme
     for author in citation['authors']:
         assert author['family-names'] in readme
+
+
+PAGES = [ROOT / 'README.md', *ROOT.glob('docs/*.md'), *ROOT.glob('configs/*/README.md')]
+
+
+@pytest.mark.parametrize('page', PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_pages_name_are_there(page):
+    text = page.read_text(encoding='utf-8')
+    named = re.findall(r'(?<![\w/.])(?:configs|tools|docs)/[\w./]+\.(?:py|sh|md|json|png)\b', text)
+    paths = {ROOT / name for name in set(named) - set(EXAMPLES)}
+    links = re.findall(r'\]\(([^)#\s]+)', text)
+    paths |= {page.parent / link for link in links if '://' not in link}
+    assert paths and [path for path in paths if not path.exists()] == []

@@ -198,7 +198,9 @@ def _rows(runs: Sequence[ReportedRun], entry: Mapping | None) -> tuple[list[Row]
 def _what_differs(runs: Sequence[ReportedRun]) -> tuple[list[list[str]], list[str]]:
     """Return in what the training of each run differs from most, and what most have."""
     known = [run for run in runs if run.config is not None]
-    words, of_most = in_words([_compared(run) for run in known])
+    intervals = Counter(_validates_every(run) for run in known if not _learns_by(run))
+    usual = intervals.most_common(1)[0][0] if intervals else None
+    words, of_most = in_words([_compared(run, usual) for run in known])
     lengths = {run.length for run in runs if run.config is None}
     said = iter(words)
     more = (['training not recorded'] if known else []), len(lengths) > 1
@@ -208,16 +210,36 @@ def _what_differs(runs: Sequence[ReportedRun]) -> tuple[list[list[str]], list[st
     ], of_most
 
 
-def _compared(run: ReportedRun) -> dict:
-    """Return what was trained, as far as the rows of a table can differ in it."""
+def _compared(run: ReportedRun, usual: int | None) -> dict:
+    """Return what was trained, as far as the rows of a table can differ in it.
+
+    Args:
+        run: Whose config is known.
+        usual: After how many epochs the losses of the table validate that do not learn from it.
+    """
     others = {
         key: 'as the main loss' if loss == run.loss else loss
         for key, loss in run.config.get('other_losses', {}).items()
     }
-    # A loss that learns goes without saying with its hook, but not with options of it.
-    learns_by = {'type': LEARNS_BY.get((run.loss or {}).get('type'))}
+    # A loss that learns goes without saying with its hook, but not with options of it, and with a
+    # validation after every epoch.
+    learns_by = _learns_by(run)
     hooks = [hook for hook in run.config.get('hooks', []) if hook != learns_by]
-    return {**run.config, 'network': {}, 'other_losses': others, 'hooks': hooks}
+    changed = {'network': {}, 'other_losses': others, 'hooks': hooks}
+    if learns_by is not None and usual is not None and _validates_every(run) == 1:
+        changed['length'] = {**run.config['length'], 'val_interval': usual}
+    return {**run.config, **changed}
+
+
+def _learns_by(run: ReportedRun) -> dict | None:
+    hook = LEARNS_BY.get((run.loss or {}).get('type'))
+    return {'type': hook} if hook else None
+
+
+def _validates_every(run: ReportedRun) -> int | None:
+    """Return after how many epochs, None if it is not known or by iterations."""
+    length = run.config.get('length') or {}
+    return length.get('val_interval') if length.get('by_epoch') else None
 
 
 def _order(row: Row) -> tuple:

@@ -198,6 +198,18 @@ def test_the_hook_by_which_a_loss_learns_goes_without_saying_but_its_options(tmp
     assert (first, second) == ('CALS m=6', 'CALS m=6, CALSHook')
 
 
+def test_a_loss_that_learns_validates_every_epoch_without_saying_but_no_other_interval(tmp_path):
+    cals, ls = dict(type='CALSLoss', margin=6.0), dict(type='LabelSmoothingLoss', alpha=0.05)
+    runs = [('ce', CE, 5), ('ls', ls, 5), ('every', cals, 1), ('second', cals, 2), ('ce1', CE, 1)]
+    for name, loss, interval in runs:
+        length = dict(by_epoch=True, max_epochs=30, val_interval=interval)
+        experiment = f'{name}/resnet50_cifar10'
+        write(tmp_path / name, experiment, loss=loss, trained=trained(length=length))
+    labels = {row.label for row in only_table(tmp_path).rows}
+    learnt = {'CALS m=6', 'CALS m=6, val interval 2'}
+    assert labels == {'CE', 'CE, val interval 1', 'LS α=0.05', *learnt}
+
+
 def test_tables_are_of_data_and_network_not_of_names(tmp_path):
     small = dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=18))
     write(tmp_path / 'a', 'ce/cifar', loss=CE, trained=trained())
