@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,7 +22,6 @@ from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.metric_keys import ECE, QUALITIES, metric_name
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.reports.results_reader import ReportedRun
 from mmcalib.reports.robustness_results import write_robustness
 from mmcalib.reports.table_cell_texts import number_text
 from mmcalib.runs.checkpoint_io import file_digest
@@ -38,13 +35,19 @@ from mmcalib.runs.earlier_tests import earlier_entries, leave_what_stays, merged
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.preflight import as_list, calibration_configs
 from mmcalib.runs.results_writer import results_of
+from mmcalib.runs.robustness_files import (
+    entry_of,
+    file_of,
+    key_of,
+    label_of,
+    left_by_earlier_call,
+    map_of,
+)
 from mmcalib.runs.shifts import Shift
 from mmcalib.runs.sweep_progress import progress_of
 from mmcalib.work_dir_files import experiment_name, whole_file
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
-# How a loader is fed says nothing about what it gives.
-OF_THE_MACHINE = ('num_workers', 'persistent_workers', 'pin_memory', 'prefetch_factor')
 # Of the calibration metric's options, those that ask for more than is compared here.
 MORE = ('confidence_interval', 'num_bootstrap', 'seed', 'out_file', 'prefix', 'metrics', 'type')
 
@@ -110,12 +113,12 @@ def run_robustness(
         for path, identity in zip(checkpoints, identities, strict=True)
     ]
     keys = [
-        [_key(runner, shift, identity, tested_on) for shift, tested_on in data]
+        [key_of(runner.cfg, shift, identity, tested_on) for shift, tested_on in data]
         for identity in identities
     ]
     found = [
         [
-            _left_by_earlier_call(_file(folder, shift), key, index)
+            left_by_earlier_call(file_of(folder, shift), key, index)
             for shift, key in zip(shifts, row, strict=True)
         ]
         for folder, row in zip(folders, keys, strict=True)
@@ -129,7 +132,7 @@ def run_robustness(
         'experiment': experiment_name(runner.cfg.filename),
         'split': tested_split(runner),
         'limit': runner.cfg.get('limit'),
-        'settings': _key(runner, shifts[0], '', data[0][1]),
+        'settings': key_of(runner.cfg, shifts[0], '', data[0][1]),
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),
         'version': __version__,
         'checkpoints': [],
@@ -152,9 +155,10 @@ def run_robustness(
                 runner.load_checkpoint(str(path))
             for number, (shift, key) in enumerate(zip(shifts, row, strict=True)):
                 if left[number] is None:
-                    left[number] = _test(runner, shift, path, _file(folder, shift), key, hook)
+                    left[number] = _test(runner, shift, path, file_of(folder, shift), key, hook)
                     say(_line(runner, left, number, shift))
-            entry = _entry(runner, path, folder, shifts, left)
+            label = label_of(content['experiment'], left[0]['about'])
+            entry = entry_of(path, label, shifts, left, folder, runner.work_dir)
             content['checkpoints'].append({'digest': identities[folders.index(folder)], **entry})
             if is_main_process():
                 entries = merged(stay, earlier, content['checkpoints'])
@@ -184,7 +188,7 @@ def _test(
             test['image'] = hook.view.index
             meta = runner.test_dataloader.dataset.metainfo
             style = dict(classes=list(meta['classes']), palette=meta.get('palette'))
-            ConfidenceMaps([hook.view], [], **style).save(_map_of(file))
+            ConfidenceMaps([hook.view], [], **style).save(map_of(file))
         with whole_file(file) as path:
             mmengine.dump(test, path)
     return test
@@ -233,74 +237,6 @@ def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, 
     return [(shift, found[shift.text]) for shift in shifts]
 
 
-def _left_by_earlier_call(file: Path, key: str, index: int) -> dict | None:
-    """Return the test that a file holds, None if it is missing, broken, or of something else.
-
-    So is one whose confidence map is of another image.
-    """
-    try:
-        test = json.loads(file.read_text(encoding='utf-8'))
-        return test if test['key'] == key and test.get('image', index) == index else None
-    except (AttributeError, OSError, KeyError, TypeError, ValueError):
-        return None
-
-
-def _key(runner: Runner, shift: Shift, identity: str, data: str) -> str:
-    """Return what is equal where a test would give the same numbers."""
-    cfg = runner.cfg
-    loader = {key: value for key, value in shift.loader.items() if key not in OF_THE_MACHINE}
-    parts = [cfg.model, cfg.get('data_preprocessor'), _anywhere(loader), cfg.test_evaluator]
-    parts += [cfg.get('limit'), cfg.test_cfg, data]
-    text = json.dumps([identity, __version__, parts], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _anywhere(node: object) -> object:
-    """Return a part of a config without where its data lie, which may be moved."""
-    if isinstance(node, Mapping):
-        return {key: _anywhere(value) for key, value in node.items() if key != 'data_root'}
-    return [_anywhere(item) for item in node] if isinstance(node, (list, tuple)) else node
-
-
-def _file(folder: Path, shift: Shift) -> Path:
-    kind = 'data_' if shift.kind == 'data' else ''  # which may be called fog_3
-    return folder / f'{kind}{shift.text.replace(" ", "_")}.json'
-
-
-def _map_of(file: Path) -> Path:
-    return file.with_name(f'{file.stem}_map.npz')
-
-
-def _entry(
-    runner: Runner, checkpoint: str, folder: Path, shifts: Sequence[Shift], tests: Sequence[dict]
-) -> dict:
-    """Return what is said of a checkpoint: itself, and a test for each shift."""
-    about = tests[0]['about']
-    entry = {'checkpoint': str(checkpoint), 'label': _label(runner, about), **about, 'tests': []}
-    for shift, test in zip(shifts, tests, strict=True):
-        file = _file(folder, shift)
-        statistics, view = file.with_suffix('.npz'), _map_of(file)
-        entry['tests'].append(
-            {
-                'kind': shift.kind,
-                'name': shift.name,
-                'severity': shift.severity,
-                **_made(shift),
-                'metrics': test['metrics'],
-                'statistics': str(statistics.relative_to(runner.work_dir)),
-                **({'map': str(view.relative_to(runner.work_dir))} if view.is_file() else {}),
-            }
-        )
-    return entry
-
-
-def _made(shift: Shift) -> dict:
-    """Return by what the images of a corruption have become what they are."""
-    if shift.kind != 'corruption':
-        return {}
-    return {'stored': Path(shift.stored).resolve().name} if shift.stored else {'seed': shift.seed}
-
-
 @contextmanager
 def _quiet_screen(runner: Runner) -> Iterator[None]:
     """Leave what every single test says to the log file."""
@@ -327,11 +263,5 @@ def _line(runner: Runner, tests: Sequence[Mapping | None], number: int, shift: S
     shown = [key for key in (*QUALITIES, ECE) if key in metrics]
     values = ', '.join(f'{metric_name(key)} {number_text(metrics[key], key)} %' for key in shown)
     about = tests[0]['about']
-    return f'{_label(runner, about)}, seed {about["seed"]}, {shift.text}: {values}'
-
-
-def _label(runner: Runner, about: Mapping) -> str:
-    """Return the loss of a checkpoint, and how it was calibrated, as tables name them."""
-    experiment = experiment_name(runner.cfg.filename)
-    known = {key: about[key] for key in ('loss', 'calibration')}
-    return ReportedRun('', experiment, {}, **known).label
+    label = label_of(experiment_name(runner.cfg.filename), about)
+    return f'{label}, seed {about["seed"]}, {shift.text}: {values}'
