@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_integer, check_number
-from mmcalib.losses.cross_entropy import cross_entropy
+from mmcalib.losses.cross_entropy import cross_entropy, function_and_gradient
 from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 
@@ -51,13 +53,30 @@ def ada_focal(
         ... )
         tensor([3.4657e-01, 2.4673e-04])
     """
-    rows = cross_entropy(logits, target)
-    bins = torch.bucketize((-rows).exp().detach(), edges.to(rows.dtype), right=True)
-    gamma = gammas.to(rows.dtype)[bins]
-    base = torch.where(gamma >= 0, -torch.expm1(-rows), 1 + (-rows).exp())
+    rows = _ada_focal(-cross_entropy(logits, target), gammas, edges)
+    return rows if class_weight is None else rows * class_weight[target]
+
+
+def ada_focal_and_gradient(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    gammas: Tensor,
+    edges: Tensor,
+    class_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return :func:`ada_focal` of logits without -inf, and its gradient."""
+    rows = functools.partial(_ada_focal, gammas=gammas, edges=edges)
+    return function_and_gradient(rows, F.log_softmax(logits, dim=1), [target], class_weight)
+
+
+def _ada_focal(log_probs: Tensor, gammas: Tensor, edges: Tensor) -> Tensor:
+    bins = torch.bucketize(log_probs.exp().detach(), edges.to(log_probs.dtype), right=True)
+    gamma = gammas.to(log_probs.dtype)[bins]
+    base = torch.where(gamma >= 0, -torch.expm1(log_probs), 1 + log_probs.exp())
     # At p = 1 the power of 0 has an infinite slope for gamma < 1; the clamp makes it 0 there.
     factor = base.clamp(min=torch.finfo(base.dtype).tiny ** 0.5) ** gamma.abs()
-    return factor * (rows if class_weight is None else rows * class_weight[target])
+    return -factor * log_probs
 
 
 @MODELS.register_module()
@@ -97,6 +116,7 @@ class AdaFocalLoss(CalibrationLoss):
     """
 
     formula = staticmethod(ada_focal)
+    by_hand = staticmethod(ada_focal_and_gradient)
     no_soft_targets = "it weighs a row by the bin of its one true class's probability"
     ranges = dict(rate=(0.0, float('inf')))
 

@@ -58,6 +58,23 @@ class BatchLoss(CalibrationLoss):
         """
         raise NotImplementedError
 
+    def gradient(
+        self, logits: Tensor, target: Tensor, weight: Tensor, slope: Tensor, **options
+    ) -> Tensor:
+        """Return the gradient by the logits of the statistics' product with a slope.
+
+        Args:
+            logits: As of :meth:`statistics`, like the other arguments.
+            target: Likewise.
+            weight: Likewise.
+            slope: In the shape of the statistics.
+            options: Those of :meth:`options`.
+        """
+        with torch.enable_grad():
+            logits = logits.detach().requires_grad_()
+            sums = self.statistics(logits, target, weight, **options)
+        return torch.autograd.grad(sums, logits, slope)[0]
+
     def value(self, statistics: Tensor, **options) -> Tensor:
         """Return the scalar; 0 with a gradient of zeros where no row counts."""
         raise NotImplementedError

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.cross_entropy import nll, pick
+from mmcalib.losses.cross_entropy import function_and_gradient, nll, pick
 from mmcalib.losses.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 
@@ -47,6 +47,28 @@ def dual_focal(
     return factor * nll(log_probs, target, class_weight)
 
 
+def dual_focal_and_gradient(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    gamma: float,
+    detach_weight: bool,
+    class_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return :func:`dual_focal` of logits without -inf, and its gradient."""
+    log_probs = F.log_softmax(logits, dim=1)
+    true = pick(log_probs, target).unsqueeze(1)
+    below, ranked_next = log_probs.masked_fill(log_probs >= true, float('-inf')).max(dim=1)
+    is_last = below == float('-inf')
+
+    def rows(true: Tensor, below: Tensor) -> Tensor:
+        below = below.exp().masked_fill(is_last, 0)
+        factor = factor_of(below - torch.expm1(true), gamma=gamma, detach_weight=detach_weight)
+        return -factor * true
+
+    return function_and_gradient(rows, log_probs, [target, ranked_next], class_weight)
+
+
 @MODELS.register_module()
 class DualFocalLoss(WeightedCrossEntropyLoss):
     """Dual focal loss for mmpretrain and mmseg heads; see :func:`dual_focal`.
@@ -62,6 +84,7 @@ class DualFocalLoss(WeightedCrossEntropyLoss):
     """
 
     formula = staticmethod(dual_focal)
+    by_hand = staticmethod(dual_focal_and_gradient)
     no_soft_targets = 'it is defined by the class that comes after the one true class'
 
     def __init__(

@@ -1,10 +1,12 @@
 """Inverse focal loss."""
 
+import functools
+
 import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.cross_entropy import cross_entropy, nll
+from mmcalib.losses.cross_entropy import cross_entropy, function_and_gradient, nll
 from mmcalib.losses.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 
@@ -45,9 +47,28 @@ def inverse_focal(
         log_probs = F.log_softmax(logits, dim=1)
         factor = factor_of(1 + log_probs.exp(), gamma=gamma, detach_weight=detach_weight)
         return nll(log_probs, target * factor, class_weight)
-    rows = cross_entropy(logits, target)
-    factor = factor_of(1 + (-rows).exp(), gamma=gamma, detach_weight=detach_weight)
-    return factor * (rows if class_weight is None else rows * class_weight[target])
+    rows = _inverse_focal(-cross_entropy(logits, target), gamma, detach_weight)
+    return rows if class_weight is None else rows * class_weight[target]
+
+
+def inverse_focal_and_gradient(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    gamma: float,
+    detach_weight: bool,
+    class_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor] | None:
+    """Return :func:`inverse_focal` of logits without -inf, and its gradient; of labels alone."""
+    if target.is_floating_point():
+        return None
+    rows = functools.partial(_inverse_focal, gamma=gamma, detach_weight=detach_weight)
+    return function_and_gradient(rows, F.log_softmax(logits, dim=1), [target], class_weight)
+
+
+def _inverse_focal(log_probs: Tensor, gamma: float, detach_weight: bool) -> Tensor:
+    factor = factor_of(1 + log_probs.exp(), gamma=gamma, detach_weight=detach_weight)
+    return -factor * log_probs
 
 
 @MODELS.register_module()
@@ -65,6 +86,7 @@ class InverseFocalLoss(WeightedCrossEntropyLoss):
     """
 
     formula = staticmethod(inverse_focal)
+    by_hand = staticmethod(inverse_focal_and_gradient)
 
     def __init__(
         self,

@@ -5,7 +5,8 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.batch_statistics_loss import BatchLoss, divide, weighted_gaps
+from mmcalib.losses.batch_statistics_loss import BatchLoss, divide
+from mmcalib.losses.cross_entropy import per_class
 
 
 @MODELS.register_module()
@@ -36,8 +37,24 @@ class MDCALoss(BatchLoss):
 
     def statistics(self, logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
         """Return K weighted sums of p - y, and the sum of the weights."""
-        gaps = weighted_gaps(F.softmax(logits, dim=1), target, weight)
-        return torch.cat([gaps.sum(dim=[0, *range(2, gaps.ndim)]), weight.sum().view(1)])
+        probs = _sums(F.softmax(logits, dim=1), weight)
+        if target.is_floating_point():
+            labels = _sums(target, weight)
+        else:
+            labels = torch.zeros_like(probs).scatter_add_(0, target.flatten(), weight.flatten())
+        return torch.cat([probs - labels, weight.sum().view(1)])
+
+    def gradient(self, logits: Tensor, target: Tensor, weight: Tensor, slope: Tensor) -> Tensor:
+        """Return what autograd does, in half of its time on a CPU."""
+        probs = F.softmax(logits, dim=1)
+        slopes = per_class(slope[:-1], logits)
+        mean = (probs * slopes).sum(dim=1, keepdim=True)
+        return probs.mul_((slopes - mean).mul_(weight.unsqueeze(1)))
 
     def value(self, statistics: Tensor) -> Tensor:
         return divide(statistics[:-1].abs().mean(), statistics[-1])
+
+
+def _sums(values: Tensor, weight: Tensor) -> Tensor:
+    """Return a weighted sum of each class."""
+    return (values * weight.unsqueeze(1)).sum(dim=[0, *range(2, values.ndim)])

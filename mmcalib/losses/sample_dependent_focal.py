@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mmengine.registry import MODELS
 
 from mmcalib.argument_checks import check_number
-from mmcalib.losses.softmax_focal import softmax_focal
+from mmcalib.losses.softmax_focal import softmax_focal, softmax_focal_and_gradient
 from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 FLSD_SCHEDULE = ((0.2, 5.0), (1.0, 3.0))
@@ -26,6 +26,7 @@ class SampleDependentFocalLoss(CalibrationLoss):
     """
 
     formula = staticmethod(softmax_focal)
+    by_hand = staticmethod(softmax_focal_and_gradient)
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
 """Focal loss on softmax probabilities (FL)."""
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -7,7 +8,12 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.cross_entropy import cross_entropy, finite, per_class
+from mmcalib.losses.cross_entropy import (
+    cross_entropy,
+    finite,
+    function_and_gradient,
+    per_class,
+)
 from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 
@@ -44,15 +50,33 @@ def softmax_focal(
     """
     soft = target.is_floating_point()
     log_probs = finite(F.log_softmax(logits, dim=1)) if soft else -cross_entropy(logits, target)
-    if isinstance(gamma, Sequence):
-        gamma = _gamma_of(log_probs.detach().exp(), gamma)
-    # At p = 1 the power of 0 has an infinite slope for gamma < 1; the clamp makes it 0 there.
-    rest = (-torch.expm1(log_probs)).clamp(min=torch.finfo(log_probs.dtype).tiny ** 0.5)
-    loss = -(rest**gamma) * log_probs
+    loss = _focal(log_probs, gamma)
     if soft:
         loss = loss * target
         return (loss if class_weight is None else loss * per_class(class_weight, loss)).sum(dim=1)
     return loss if class_weight is None else loss * class_weight[target]
+
+
+def softmax_focal_and_gradient(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    gamma: float | Sequence[tuple[float, float]],
+    class_weight: Tensor | None = None,
+) -> tuple[Tensor, Tensor] | None:
+    """Return :func:`softmax_focal` of logits without -inf, and its gradient; of labels alone."""
+    if target.is_floating_point():
+        return None
+    rows = functools.partial(_focal, gamma=gamma)
+    return function_and_gradient(rows, F.log_softmax(logits, dim=1), [target], class_weight)
+
+
+def _focal(log_probs: Tensor, gamma: float | Sequence[tuple[float, float]]) -> Tensor:
+    if isinstance(gamma, Sequence):
+        gamma = _gamma_of(log_probs.detach().exp(), gamma)
+    # At p = 1 the power of 0 has an infinite slope for gamma < 1; the clamp makes it 0 there.
+    rest = (-torch.expm1(log_probs)).clamp(min=torch.finfo(log_probs.dtype).tiny ** 0.5)
+    return -(rest**gamma) * log_probs
 
 
 def _gamma_of(probs: Tensor, schedule: Sequence[tuple[float, float]]) -> Tensor:
@@ -76,6 +100,7 @@ class SoftmaxFocalLoss(CalibrationLoss):
     """
 
     formula = staticmethod(softmax_focal)
+    by_hand = staticmethod(softmax_focal_and_gradient)
     ranges = dict(gamma=(0.0, float('inf')))
 
     def __init__(self, *, gamma: float = 3.0, loss_name: str = 'loss_fl', **common) -> None:

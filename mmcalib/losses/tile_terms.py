@@ -124,14 +124,14 @@ class BatchTerm:
         return 0.0
 
     def value_and_gradient(self, logits: Tensor, tile: Tile) -> tuple[float, Tensor]:
-        with torch.enable_grad():
-            logits = logits.detach().requires_grad_()
-            sums = self._statistics(logits, tile)
-        return 0.0, torch.autograd.grad(sums, logits, self._slope)[0]
+        rows = self._rows(tile)
+        return 0.0, self._loss.gradient(logits, *rows, self._slope, **self._options)
 
     def _statistics(self, logits: Tensor, tile: Tile) -> Tensor:
-        rows = self._target[tile.pixels], self._weight[tile.pixels]
-        return self._loss.statistics(logits, *rows, **self._options)
+        return self._loss.statistics(logits, *self._rows(tile), **self._options)
+
+    def _rows(self, tile: Tile) -> tuple[Tensor, Tensor]:
+        return self._target[tile.pixels], self._weight[tile.pixels]
 
 
 def term_of(

@@ -41,7 +41,8 @@ def weighted_sum(
         weight: ``(N, *)``, or one for all rows; float32 or float64.
         options: Further arguments of the formula; tensors in the shape of the logits go with them.
         by_hand: Takes what the formula takes, and returns the loss of every row and its gradient
-            by the logits; quicker than autograd on a CPU. It need not know logits of -inf.
+            by the logits, or None where autograd shall have it; quicker than autograd on a CPU.
+            It need not know logits of -inf.
         compile: Use ``torch.compile``. Where that does not work: eager, with one warning.
 
     Returns:
@@ -132,8 +133,14 @@ def _has_shape(option, shape: torch.Size) -> bool:
 
 
 def _by_hand(by_hand, logits, target, weight, options, *, out) -> Tensor | None:
-    """Return the total of a piece; None if it is not finite, as where a class is masked."""
-    rows, grad = by_hand(logits, target, **options)
+    """Return the total of a piece; None where there is none that is finite.
+
+    That is so where a class is masked, or where the loss has no gradient by hand.
+    """
+    found = by_hand(logits, target, **options)
+    if found is None:
+        return None
+    rows, grad = found
     total = (rows * weight).sum()
     if not torch.isfinite(total):
         return None
