@@ -1,11 +1,13 @@
 """Dual focal loss."""
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.cross_entropy import function_and_gradient, nll, pick
+from mmcalib.losses.cross_entropy import cross_entropy, function_and_gradient, pick
 from mmcalib.losses.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 
@@ -39,12 +41,11 @@ def dual_focal(
         >>> dual_focal(torch.tensor([[0., 0.]]), torch.tensor([0]), gamma=1.0)
         tensor([0.3466])
     """
-    log_probs = F.log_softmax(logits, dim=1)
-    true = pick(log_probs, target)
-    probs = log_probs.exp()
-    below = torch.where(log_probs < true.unsqueeze(1), probs, 0).amax(dim=1)
-    factor = factor_of(below - torch.expm1(true), gamma=gamma, detach_weight=detach_weight)
-    return factor * nll(log_probs, target, class_weight)
+    true = -cross_entropy(logits, target)
+    ranked_next, is_last = _ranked_next(logits, target)
+    below = -cross_entropy(logits, ranked_next)
+    rows = _dual_focal(true, below, is_last, gamma, detach_weight)
+    return rows if class_weight is None else rows * class_weight[target]
 
 
 def dual_focal_and_gradient(
@@ -56,17 +57,27 @@ def dual_focal_and_gradient(
     class_weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return :func:`dual_focal` of logits without -inf, and its gradient."""
+    ranked_next, is_last = _ranked_next(logits, target)
+    options = dict(is_last=is_last, gamma=gamma, detach_weight=detach_weight)
+    rows = functools.partial(_dual_focal, **options)
     log_probs = F.log_softmax(logits, dim=1)
-    true = pick(log_probs, target).unsqueeze(1)
-    below, ranked_next = log_probs.masked_fill(log_probs >= true, float('-inf')).max(dim=1)
-    is_last = below == float('-inf')
-
-    def rows(true: Tensor, below: Tensor) -> Tensor:
-        below = below.exp().masked_fill(is_last, 0)
-        factor = factor_of(below - torch.expm1(true), gamma=gamma, detach_weight=detach_weight)
-        return -factor * true
-
     return function_and_gradient(rows, log_probs, [target, ranked_next], class_weight)
+
+
+def _ranked_next(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the class ranked next below the true one, the first of several, and if none is."""
+    logits = logits.detach()
+    true = pick(logits, target).unsqueeze(1)
+    highest, ranked_next = logits.masked_fill(logits >= true, float('-inf')).max(dim=1)
+    return ranked_next, highest == float('-inf')
+
+
+def _dual_focal(
+    true: Tensor, below: Tensor, is_last: Tensor, gamma: float, detach_weight: bool
+) -> Tensor:
+    """Return the rows by the log-probabilities of the true class and of that ranked next."""
+    weight = below.exp().masked_fill(is_last, 0) - torch.expm1(true)
+    return -factor_of(weight, gamma=gamma, detach_weight=detach_weight) * true
 
 
 @MODELS.register_module()
