@@ -121,10 +121,12 @@ def largest_resident():
     return next(int(line.split()[1]) for line in lines if line.startswith('VmHWM')) / 1024
 
 
-def alone(function, *args):
+def alone(threads, function, *args):
     """Run a measurement in a process of its own, a fork of this one before its first step."""
     context = multiprocessing.get_context('fork')
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    # Set before the fork, torch now and then finds its threads invalid and aborts.
+    own = dict(initializer=torch.set_num_threads, initargs=(threads,))
+    with ProcessPoolExecutor(1, mp_context=context, **own) as pool:
         return pool.submit(function, *args).result()
 
 
@@ -139,15 +141,14 @@ def main():
     parser.add_argument('--threads', type=int, default=torch.get_num_threads())
     parser.add_argument('--rounds', type=int, default=5)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     names = list(dict.fromkeys([BASE[0], *args.losses]))
     print(f'torch {torch.__version__}, {args.device}, {args.threads} threads')
     for size in args.sizes:
         shape = tuple(map(int, size.split('x')))
         where = shape, args.scale, args.device
         keys = [(name, way) for name in names for way in ways(name)]
-        peaks = {key: alone(memory, *key, *where) for key in keys}
-        best = alone(times, names, *where, args.rounds)
+        peaks = {key: alone(args.threads, memory, *key, *where) for key in keys}
+        best = alone(args.threads, times, names, *where, args.rounds)
         print(
             f'\n{size.replace("x", "×")} from 1/{args.scale}: mmseg’s cross-entropy takes ', end=''
         )
