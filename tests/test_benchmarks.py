@@ -40,7 +40,7 @@ def test_upsampling_prints_a_table(capsys, monkeypatch):
     options = ['--rounds', '1', '--sizes', '1x3x32x32', '--threads', '1', '--losses', 'FL + MDCA']
     monkeypatch.setattr(sys, 'argv', ['upsampling.py', *options])
     module = runpy.run_path(str(BENCHMARKS / 'upsampling.py'))
-    monkeypatch.setitem(module['main'].__globals__, 'alone', lambda f, *args: f(*args))
+    monkeypatch.setitem(module['main'].__globals__, 'alone', lambda threads, f, *args: f(*args))
     module['main']()
     rows = [line.split(' | ') for line in capsys.readouterr().out.splitlines() if ' | ' in line]
     assert [row[0] for row in rows] == ['| loss', '| cross-entropy (mmseg)', '| FL + MDCA']
