@@ -61,14 +61,16 @@ class BatchLoss(CalibrationLoss):
     def gradient(
         self, logits: Tensor, target: Tensor, weight: Tensor, slope: Tensor, **options
     ) -> Tensor:
-        """Return the gradient by the logits of the statistics' product with a slope.
+        """Return the gradient, by the logits, of the inner product of statistics and a slope.
+
+        By autograd; a subclass may have it by hand, where a benchmark shows what that buys.
 
         Args:
-            logits: As of :meth:`statistics`, like the other arguments.
-            target: Likewise.
-            weight: Likewise.
+            logits: Those of :meth:`statistics`, as are `target`, `weight` and `options`.
+            target: See there.
+            weight: See there.
             slope: In the shape of the statistics.
-            options: Those of :meth:`options`.
+            options: See there.
         """
         with torch.enable_grad():
             logits = logits.detach().requires_grad_()
@@ -130,11 +132,3 @@ def divide(total: Tensor, count: Tensor) -> Tensor:
     """Return total / count, 0 with a gradient of 0 where nothing was counted."""
     nothing = count == 0
     return torch.where(nothing, total * 0, total / count.masked_fill(nothing, 1))
-
-
-def weighted_gaps(probs: Tensor, target: Tensor, weight: Tensor) -> Tensor:
-    """Return w (p - y) of ``(N, K, *)`` probabilities; the arguments of `statistics` otherwise."""
-    weight = weight.unsqueeze(1)
-    if target.is_floating_point():
-        return (probs - target) * weight
-    return (probs * weight).scatter_add_(1, target.unsqueeze(1), -weight)

@@ -23,6 +23,8 @@ def dual_focal(
 
     .. math:: -(1 - p_y + p_j)^\gamma \log p_y, \qquad p_j = \max_k \{p_k : p_k < p_y\}
 
+    Of several classes with this probability the first has the gradient.
+
     Source: Tao et al., "Dual Focal Loss for Calibration", ICML 2023; its published code is this,
     with :math:`p_j = 0` where the true class comes last. It takes every row of a label map,
     ignored ones too, and sums unless told otherwise.

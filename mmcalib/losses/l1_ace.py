@@ -6,7 +6,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_choice, check_integer
-from mmcalib.losses.batch_statistics_loss import BatchLoss, divide, weighted_gaps
+from mmcalib.losses.batch_statistics_loss import BatchLoss, divide
 
 BINNINGS = ('hard', 'soft')
 
@@ -82,7 +82,7 @@ class L1ACELoss(BatchLoss):
             logits, weight = logits.flatten(2), weight.flatten(1)
             target = target.flatten(2 if target.is_floating_point() else 1)
         probs = F.softmax(logits, dim=1)
-        rows = weighted_gaps(probs, target, weight), weight.unsqueeze(1).expand_as(probs)
+        rows = _weighted_gaps(probs, target, weight), weight.unsqueeze(1).expand_as(probs)
         size = (*probs.shape[:2], num_bins) if is_map else (num_bins, probs.shape[1])
         sums = [probs.new_zeros(size), probs.new_zeros(size)]
         for bins, part in _memberships(probs, num_bins, binning):
@@ -114,3 +114,11 @@ def _memberships(probs: Tensor, num_bins: int, binning: str) -> list[tuple[Tenso
     upper = position - low
     bins = low.long().clamp_(0, num_bins - 1)  # a NaN is no bin
     return [(bins, 1 - upper), ((bins + 1).clamp(max=num_bins - 1), upper)]
+
+
+def _weighted_gaps(probs: Tensor, target: Tensor, weight: Tensor) -> Tensor:
+    """Return w (p - y) of ``(N, K, *)`` probabilities; the arguments of `statistics` otherwise."""
+    weight = weight.unsqueeze(1)
+    if target.is_floating_point():
+        return (probs - target) * weight
+    return (probs * weight).scatter_add_(1, target.unsqueeze(1), -weight)
