@@ -44,6 +44,16 @@ def equal_width_bins(
     return table
 
 
+def bins_of_each(
+    conf: Tensor, correct: Tensor, num_bins: int, *, convention: Convention = MMCALIB
+) -> Tensor:
+    """Return ``(M, 3, B)``, the table that :func:`equal_width_bins` makes of each prediction."""
+    tables = torch.zeros(len(conf), 3, convention.num_columns(num_bins), dtype=torch.float64)
+    own = torch.stack([torch.ones_like(conf), correct.to(conf), conf], dim=1).double()
+    index = convention.bin_of(conf, num_bins)[:, None, None].expand(-1, 3, 1)
+    return tables.scatter_(2, index, own[:, :, None])
+
+
 def floor_of(num_bins: int) -> float:
     """Return what a probability that is not in the first bin is above, under any convention."""
     return (1 - 1e-5) / num_bins

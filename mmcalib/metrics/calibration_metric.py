@@ -15,9 +15,10 @@ from torch import Tensor
 
 from mmcalib.argument_checks import check_integer
 from mmcalib.metrics.boundary_distance import RANGE_NAMES
+from mmcalib.metrics.data_samples import probabilities_of_batch
 from mmcalib.metrics.mergeable_state import CalibrationState
 from mmcalib.metrics.metric_definitions import OfBins, OfMean, definition_of
-from mmcalib.metrics.predictions import Prediction
+from mmcalib.metrics.predictions import Prediction, of_probabilities
 from mmcalib.metrics.saved_statistics import CalibrationStatistics, check_suffix
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.metrics.shared_softmax import SharedReader
@@ -166,6 +167,24 @@ class CalibrationMetric(StateMetric):
             per_class=self.per_class,
             per_distance=self.per_distance,
         )
+
+    def _take(self, samples: Sequence[dict]) -> None:
+        """Count a batch at once, but for the last sample, which may turn out to be padding."""
+        batch = None
+        if self.protocol == 'pooled' and not self.per_distance:
+            batch = probabilities_of_batch(samples)
+        if batch is None:
+            super()._take(samples)
+            return
+        probs, label, smallest = batch
+        read = partial(
+            of_probabilities, wanted=self._state.wanted, floor=self._state.floor, smallest=smallest
+        )
+        last = read(probs[:, -1:], label[-1:])
+        waited, places = self._padding.let_in_batch(len(samples), last)
+        self._count(waited)
+        if places:
+            self._state.update_each(read(probs[:, :-1], label[:-1], of_images=True), places=places)
 
     def _update(self, image: Prediction, place: int) -> None:
         self._state.update(image, index=place)

@@ -34,6 +34,18 @@ def count_in_cells(conf: Tensor, correct: Tensor, unlabelled: Tensor | None = No
     return torch.stack([wrong + right, right, rest]).int()
 
 
+def cell_of_each(conf: Tensor, correct: Tensor) -> Tensor:
+    """Return what :func:`count_in_cells` does of images that have one prediction each, ``(M,)``.
+
+    Returns:
+        ``(M, 3, C)`` int32.
+    """
+    counts = torch.zeros(len(conf), 3, NUM_CELLS, dtype=torch.int32)
+    own = torch.stack([torch.ones_like(correct), correct, torch.zeros_like(correct)], dim=1)
+    index = cell_of(conf, BITS)[:, None, None].expand(-1, 3, 1)
+    return counts.scatter_(2, index, own[:, :, None].int())
+
+
 def with_unlabelled(image_cells: Tensor) -> Tensor:
     """Return cells with the row of unlabelled predictions, which an older version did not count.
 

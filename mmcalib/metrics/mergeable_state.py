@@ -11,12 +11,12 @@ from torch import Tensor
 
 from mmcalib.argument_checks import check_choice, check_integer
 from mmcalib.metrics.bin_conventions import CONVENTIONS
-from mmcalib.metrics.bin_tables import equal_width_bins, floor_of
+from mmcalib.metrics.bin_tables import bins_of_each, equal_width_bins, floor_of
 from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
 from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.confidence_cells import ConfidenceCells, condense
 from mmcalib.metrics.growing_array import GrowingArray
-from mmcalib.metrics.image_cells import NUM_CELLS, count_in_cells
+from mmcalib.metrics.image_cells import NUM_CELLS, cell_of_each, count_in_cells
 from mmcalib.metrics.metric_definitions import (
     NAMES,
     SUMS,
@@ -169,26 +169,33 @@ class CalibrationState:
                 protocol ``'paper'``, and the draws of intervals.
         """
         index = self.num_images if index is None else index
-        conf, correct = self._binned(prediction)
-        bins = self.bins_of(prediction)
         sums = [prediction.correct.sum(), prediction.conf.sum(dtype=torch.float64)]
         sums += [prediction.nll, prediction.brier]
-        # Of numbers: torch makes a row of small tensors in several times as long.
-        sums = [0.0 if value is None else value.item() for value in sums]
-        own = self._groups.add(conf, correct, prediction, index=index)
-        own = [] if own is None else own.flatten().tolist()
-        row = [index, *bins.flatten().tolist(), *sums, *own]
-        self._rows.append(torch.tensor([row], dtype=torch.float64))
-        if self._all_cells is not None:
-            self._all_cells.add(conf, correct)
+        own = self._count(prediction, index)
+        self._append([index], self.bins_of(prediction)[None], sums, own)
         if self._image_cells is not None:
             own = count_in_cells(prediction.conf, prediction.correct, prediction.left_out)
             self._image_cells.append(own[None])
-        for name, bins in self._strata.items():
-            if getattr(prediction, name) is None:
-                raise ValueError(f'predictions lack `{name}`: read them with all that is `wanted`')
-            number = prediction.num_classes if name == 'predicted' else len(RANGE_NAMES)
-            bins.add(getattr(prediction, name), number, prediction.conf, prediction.correct)
+        return self
+
+    def update_each(self, predictions: Prediction, *, places: Sequence[int]) -> CalibrationState:
+        """Count predictions that are of an image each, as :meth:`update` would one by one.
+
+        Args:
+            predictions: Of at least what :attr:`wanted` says.
+            places: Of their images in the data set.
+
+        Raises:
+            ValueError: If the protocol takes images apart.
+        """
+        if self._protocol.group is not None:
+            raise ValueError('images that a protocol takes apart are counted by update()')
+        self._count(predictions)
+        bins = bins_of_each(*self._binned(predictions), self.num_bins, convention=self._convention)
+        sums = [predictions.correct, predictions.conf, predictions.nll, predictions.brier]
+        self._append(places, bins, sums)
+        if self._image_cells is not None:
+            self._image_cells.append(cell_of_each(predictions.conf, predictions.correct))
         return self
 
     def merge(self, other: CalibrationState) -> CalibrationState:
@@ -313,6 +320,37 @@ class CalibrationState:
             positive = prediction.predicted == 1
             return torch.where(positive, conf, 1 - conf), correct == positive
         return conf, correct
+
+    def _count(self, prediction: Prediction, index: int | None = None) -> Tensor | None:
+        """Count what is not kept by image; return the values of one that is a group of its own."""
+        conf, correct = self._binned(prediction)
+        if self._all_cells is not None:
+            self._all_cells.add(conf, correct)
+        for name, bins in self._strata.items():
+            if getattr(prediction, name) is None:
+                raise ValueError(f'predictions lack `{name}`: read them with all that is `wanted`')
+            number = prediction.num_classes if name == 'predicted' else len(RANGE_NAMES)
+            bins.add(getattr(prediction, name), number, prediction.conf, prediction.correct)
+        return self._groups.add(conf, correct, prediction, index=index)
+
+    def _append(
+        self,
+        places: Sequence[int],
+        bins: Tensor,
+        sums: Sequence[Tensor | None],
+        own: Tensor | None = None,
+    ) -> None:
+        """Append the rows of images: ``(n, 3, B)`` bins, each of ``SUMS``, own values."""
+        rows = torch.zeros(len(places), sum(self._widths), dtype=torch.float64)
+        place, table, total, rest = rows.split(self._widths, dim=1)
+        place[:, 0] = torch.tensor(places)
+        table.copy_(bins.flatten(1))
+        for column, values in zip(total.unbind(1), sums, strict=True):
+            if values is not None:
+                column.copy_(values)
+        if own is not None:
+            rest.copy_(own.view(1, -1))
+        self._rows.append(rows)
 
     def _sorted_rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the places, ``(n, 3, B)`` bins, sums and own values of the images, in order."""

@@ -47,7 +47,7 @@ class ClassProbabilities(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The predictions of one image: one for a classifier, one per pixel for a segmentor.
+    """The predictions of one image, one for a classifier, one per pixel for a segmentor.
 
     All on the CPU; what was not asked for is None.
 
@@ -56,8 +56,10 @@ class Prediction(NamedTuple):
         correct: ``(M,)`` booleans.
         num_classes: K, 2 for a binary head; None if unknown.
         predicted: ``(M,)`` int64.
-        nll: The sum of the negative log-likelihoods of the true classes, in nats; float64.
-        brier: The sum over predictions and classes of (probability - [is the true class])².
+        nll: The sum of the negative log-likelihoods of the true classes, in nats; float64. Where
+            each prediction is of an image of its own, ``(M,)``.
+        brier: The sum over predictions and classes of (probability - [is the true class])²;
+            likewise.
         classes: The probabilities of all classes.
         distance: ``(M,)`` int64, of pixels: in which range of distance from another label, see
             :func:`~mmcalib.metrics.boundary_distance.distance_ranges`.
@@ -135,6 +137,7 @@ def of_probabilities(
     wanted: Set[str] = frozenset(),
     floor: float = 0.0,
     smallest: Tensor | float | None = None,
+    of_images: bool = False,
 ) -> Prediction:
     """Return what is wanted of probabilities.
 
@@ -146,6 +149,7 @@ def of_probabilities(
         floor: Of the listed probabilities of all classes.
         smallest: What lower probabilities count as in the negative log-likelihood, of all classes
             or of each, ``(K,)``; if None, :func:`smallest_probability` of the type.
+        of_images: Each prediction is of an image of its own.
     """
     if predicted is None:
         conf, predicted = probs.max(dim=0)
@@ -157,10 +161,12 @@ def of_probabilities(
         lowest = smallest_probability(probs.dtype) if smallest is None else smallest
         if isinstance(lowest, Tensor):
             lowest = lowest.to(own).index_select(0, label)
-        nll = -own.clamp(min=lowest).log().sum(dtype=torch.float64)
+        nll = -own.clamp(min=lowest).log().double()
+        nll = nll if of_images else nll.sum()
     if 'brier' in wanted:
         squares = probs.square().sum(dim=0) - 2 * own + 1
-        brier = squares.clamp_(min=0).sum(dtype=torch.float64)
+        brier = squares.clamp_(min=0).double()
+        brier = brier if of_images else brier.sum()
     if 'classes' in wanted:
         index = places_of((probs >= floor).flatten())
         klass = index.div(max(probs.shape[1], 1), rounding_mode='floor')

@@ -54,9 +54,9 @@ class ProtocolGroups:
         return None if self._size else self._open[0].cells
 
     def add(
-        self, conf: Tensor, correct: Tensor, prediction: Prediction, *, index: int
+        self, conf: Tensor, correct: Tensor, prediction: Prediction, *, index: int | None
     ) -> Tensor | None:
-        """Count an image that has this place in the data set.
+        """Count an image that has this place in the data set, which a single group need not know.
 
         Returns:
             ``(L, 2)`` values and bounds, where an image is a group of its own: nothing is kept.

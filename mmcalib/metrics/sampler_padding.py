@@ -23,10 +23,19 @@ class SamplerPadding:
 
     def let_in(self, sample: Any) -> list[tuple[int, Any]]:
         """Take the next sample of this rank, and return the one before with its place, if any."""
-        through = self._waiting
-        self._waiting = [(self.place, sample)]
-        self.num_samples += 1
-        return through
+        return self.let_in_batch(1, sample)[0]
+
+    def let_in_batch(self, count: int, last: Any) -> tuple[list[tuple[int, Any]], list[int]]:
+        """Take so many samples of this rank at once, the last of which waits.
+
+        Returns:
+            What :meth:`let_in` returns of the first, and the places of all but the last.
+        """
+        through, first = self._waiting, self.place
+        self.num_samples += count
+        *places, place = range(first, self.place, get_dist_info()[1])
+        self._waiting = [(place, last)]
+        return through, places
 
     @property
     def waiting(self) -> list[Any]:

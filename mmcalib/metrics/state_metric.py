@@ -30,8 +30,7 @@ class StateMetric(BaseMetric):
         if not self._padding.num_samples:
             self._state = self._new_state()  # hooks may have changed an option
         try:
-            for sample in data_samples:
-                self._count(self._padding.let_in(self._read(sample)))
+            self._take(data_samples)
         except BaseException:
             self.reset()
             raise
@@ -60,6 +59,10 @@ class StateMetric(BaseMetric):
         for other in results[1:]:
             state.merge(other)
         return self._values_of(state)
+
+    def _take(self, samples: Sequence[dict]) -> None:
+        for sample in samples:
+            self._count(self._padding.let_in(self._read(sample)))
 
     def _count(self, images: list[tuple[int, Any]]) -> None:
         for place, image in images:

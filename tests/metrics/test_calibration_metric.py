@@ -27,6 +27,7 @@ from mmcalib.metrics import (
 )
 from mmcalib.metrics import calibration_metric as module
 from mmcalib.metrics import confidence_cells as cells_module
+from mmcalib.metrics.bin_conventions import CONVENTIONS
 
 
 def evaluate(samples, *metrics, batch=4, size=None):
@@ -214,6 +215,46 @@ def test_nothing_valid_is_nan():
         sample['gt_sem_seg']['data'].fill_(255)
     assert all(math.isnan(value) for value in evaluate(samples).values())
     assert all(math.isnan(value) for value in evaluate([]).values())
+
+
+@pytest.mark.parametrize('convention', CONVENTIONS)
+@pytest.mark.parametrize('num_classes', [2, 7])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.float64])
+def test_a_batch_of_a_classifier_counts_as_one_sample_after_the_other(
+    convention, num_classes, dtype
+):
+    samples = classified(23, num_classes)
+    for number, sample in enumerate(samples):
+        # In the last batch of 5 they are not alike, which leaves the short way.
+        sample['pred_score'] = sample['pred_score'].to(torch.float64 if number == 21 else dtype)
+    names = [name for name in NAMES if name not in CONVENTIONS[convention].missing]
+    options = dict(convention=convention, per_class=True, confidence_interval=0.9)
+    found = []
+    for batch in (1, 5, 23):
+        metric = CalibrationMetric(names, num_bootstrap=20, **options)
+        metric.keep_statistics = True
+        found.append((evaluate(samples, metric, batch=batch), metric.statistics))
+    (values, statistics), *others = found
+    for other, tables in others:
+        assert other == pytest.approx(values, abs=1e-5, nan_ok=True)
+        for name in ('cells', 'image_bins', 'image_cells', 'class_bins'):
+            assert torch.equal(getattr(tables, name), getattr(statistics, name))
+
+
+def test_a_broken_sample_of_a_batch_is_named():
+    samples = classified(5)
+    samples[3]['gt_label'] = torch.tensor([7])
+    with pytest.raises(ValueError, match=r'sample 3 has 1 labels outside \[0, 7\): 7'):
+        evaluate(samples, batch=5)
+    samples[3]['gt_label'] = torch.tensor([1, 2])
+    with pytest.raises(ValueError, match=r'sample 3 needs one gt_label; got \[1, 2\]'):
+        evaluate(samples, batch=5)
+
+
+def test_images_that_a_protocol_takes_apart_are_counted_one_by_one():
+    state = CalibrationState(['ECE'], protocol='image')
+    with pytest.raises(ValueError, match='takes apart'):
+        state.update_each(Prediction(torch.ones(2), torch.ones(2).bool()), places=[0, 1])
 
 
 def test_evaluating_twice_starts_afresh():

@@ -7,7 +7,7 @@ from mmcalib.metrics import sampler_padding as module
 from mmcalib.metrics.sampler_padding import SamplerPadding
 
 
-def counted(shares, size, monkeypatch):
+def counted(shares, size, monkeypatch, batch=None):
     """The samples that all ranks let through, and their places."""
     counts = [torch.tensor(len(share)) for share in shares]
     monkeypatch.setattr(module, 'all_gather', lambda count: counts)
@@ -15,8 +15,13 @@ def counted(shares, size, monkeypatch):
     for rank, share in enumerate(shares):
         monkeypatch.setattr(module, 'get_dist_info', lambda rank=rank: (rank, len(shares)))
         padding = SamplerPadding()
-        for sample in share:
-            found += padding.let_in(sample)
+        for start in range(0, len(share), batch or 1):
+            if batch is None:
+                found += padding.let_in(share[start])
+            else:
+                samples = share[start : start + batch]
+                waited, places = padding.let_in_batch(len(samples), samples[-1])
+                found += [*waited, *zip(places, samples, strict=False)]
         found += padding.close(size)
     return sorted(found)
 
@@ -24,12 +29,13 @@ def counted(shares, size, monkeypatch):
 @pytest.mark.parametrize('size', range(9))
 @pytest.mark.parametrize('world_size', [1, 2, 3, 4])
 @pytest.mark.parametrize('padded', [True, False])
-def test_every_sample_counts_once_in_its_place(size, world_size, padded, monkeypatch):
+@pytest.mark.parametrize('batch', [None, 1, 3])
+def test_every_sample_counts_once_in_its_place(size, world_size, padded, batch, monkeypatch):
     samples = list(range(size))
     if padded and size:  # as mmengine's DefaultSampler does
         samples = (samples * world_size)[: -(-size // world_size) * world_size]
     shares = [samples[rank::world_size] for rank in range(world_size)]
-    assert counted(shares, size, monkeypatch) == [(n, n) for n in range(size)]
+    assert counted(shares, size, monkeypatch, batch) == [(n, n) for n in range(size)]
 
 
 def test_samples_that_are_all_on_one_rank_count_once(monkeypatch):

@@ -3,7 +3,7 @@
 import gc
 
 import pytest
-from metrics.samples import classified, segmented
+from metrics.samples import segmented
 from metrics.test_calibration_metric import evaluate
 
 from mmcalib.metrics import AECE, ECE, CalibrationMetric, ClasswiseECE
@@ -32,9 +32,8 @@ def metrics():
     ]
 
 
-@pytest.mark.parametrize('samples', [classified(11), segmented(11)], ids=['mmpretrain', 'mmseg'])
-def test_what_several_metrics_want_is_read_once(samples, read):
-    together = metrics()
+def test_what_several_metrics_want_of_a_segmentor_is_read_once(read):
+    samples, together = segmented(11), metrics()
     values = evaluate(samples, *together, batch=2)
     # The metrics find each other in the first batch, which each reads for itself.
     assert len(read) == 4 * 2 + 9

@@ -32,6 +32,8 @@ from mmcalib.runs.runner import build_runner
 SIZES = ('21x375x500', '150x512x683')
 # After so many images memory is read.
 IMAGES = (1, 100, 1200)
+# Of a classifier.
+BATCH = 64
 PROTOCOLS = ('pooled', 'boundary', 'image', 'paper')
 EVERY = ('ECE', 'AECE', 'NLL', 'Brier', 'ClasswiseECE')
 # Metrics, and other options, of the measurements of memory.
@@ -161,11 +163,12 @@ def growth_of_classifier(num_classes, count):
     """Return the MiB, and the seconds of CPU, of a classifier's samples and their evaluation."""
     metric = CalibrationMetric(EVERY)
     generator = torch.Generator().manual_seed(0)
-    scores = torch.softmax(4 * torch.randn(64, num_classes, generator=generator), dim=1)
+    scores = torch.softmax(4 * torch.randn(BATCH, num_classes, generator=generator), dim=1)
     before, start = resident(), time.process_time()
-    for number in range(count):
-        label = torch.tensor([number % num_classes])
-        metric.process(None, [{'pred_score': scores[number % 64], 'gt_label': label}])
+    for first in range(0, count, BATCH):
+        labels = torch.arange(first, min(first + BATCH, count)) % num_classes
+        pairs = zip(scores, labels, strict=False)
+        metric.process(None, [{'pred_score': score, 'gt_label': label} for score, label in pairs])
     metric.evaluate(count)
     return resident() - before, time.process_time() - start
 
