@@ -46,6 +46,8 @@ class CIFARC(BaseDataset):
         self.corruption = corruption
         self.severity = check_choice('severity', severity, SEVERITIES)
         self.channel_order = check_choice('channel_order', channel_order, ('rgb', 'bgr'))
+        # The images are in one array already, which workers share as they do serialised samples.
+        kwargs.setdefault('serialize_data', False)
         super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
 
     def load_data_list(self) -> list[dict]:
