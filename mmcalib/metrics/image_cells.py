@@ -34,7 +34,7 @@ def count_in_cells(conf: Tensor, correct: Tensor, unlabelled: Tensor | None = No
     return torch.stack([wrong + right, right, rest]).int()
 
 
-def cell_of_each(conf: Tensor, correct: Tensor) -> Tensor:
+def cells_of_each(conf: Tensor, correct: Tensor) -> Tensor:
     """Return what :func:`count_in_cells` does of images that have one prediction each, ``(M,)``.
 
     Returns:

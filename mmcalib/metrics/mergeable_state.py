@@ -16,7 +16,7 @@ from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
 from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.confidence_cells import ConfidenceCells, condense
 from mmcalib.metrics.growing_array import GrowingArray
-from mmcalib.metrics.image_cells import NUM_CELLS, cell_of_each, count_in_cells
+from mmcalib.metrics.image_cells import NUM_CELLS, cells_of_each, count_in_cells
 from mmcalib.metrics.metric_definitions import (
     NAMES,
     SUMS,
@@ -195,7 +195,7 @@ class CalibrationState:
         sums = [predictions.correct, predictions.conf, predictions.nll, predictions.brier]
         self._append(places, bins, sums)
         if self._image_cells is not None:
-            self._image_cells.append(cell_of_each(predictions.conf, predictions.correct))
+            self._image_cells.append(cells_of_each(predictions.conf, predictions.correct))
         return self
 
     def merge(self, other: CalibrationState) -> CalibrationState:
