@@ -50,6 +50,10 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--severity', type=int, choices=SEVERITIES, help='of the sheet (default: 3, or the nearest)'
     )
+    parser.add_argument(
+        '--only', nargs='+', metavar='NAME',
+        help="of robustness: only these checkpoints, by the legend's names, in this order",
+    )  # fmt: skip
     parser.add_argument('--dpi', type=float, default=200, help='of a PNG (default: %(default)s)')
     return parser, parser.parse_args()
 
@@ -58,10 +62,12 @@ def main() -> None:
     parser, args = parse_args()
     if args.kind == 'robustness' and args.names:
         parser.error('--names is not of robustness, whose folders have several checkpoints each')
+    if args.kind != 'robustness' and args.only:
+        parser.error('--only is of robustness')
     try:
         if args.kind == 'robustness':
             figure = robustness_plots.robustness_figure(
-                args.runs, args.figure, severity=args.severity
+                args.runs, args.figure, severity=args.severity, only=args.only
             )
             write(figure, args)
             return

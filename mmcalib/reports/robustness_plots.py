@@ -32,7 +32,11 @@ Entry = tuple[Path, Mapping]
 
 
 def robustness_figure(
-    paths: Sequence[str | Path], what: str, *, severity: int | None = None
+    paths: Sequence[str | Path],
+    what: str,
+    *,
+    severity: int | None = None,
+    only: Sequence[str] | None = None,
 ) -> Figure:
     """Draw one of :data:`FIGURES` of the checkpoints in some folders or ``robustness.json``.
 
@@ -41,13 +45,14 @@ def robustness_figure(
         what: Boxes over corruptions by severity, of the quality, ECE and NLL; lines of the mean
             ECE and NLL; or the sheet of one image under all corruptions.
         severity: Of the sheet; None for 3 or what was tested that is nearest to it.
+        only: Names of the checkpoints to draw, as figures have them; None for all.
 
     Raises:
         FileNotFoundError: If there are no results.
-        ValueError: If they cannot be read, have nothing to draw, or are of one loss and were not
-            tested alike.
+        ValueError: If they cannot be read, have nothing to draw, none of a name, or are of one
+            loss and were not tested alike.
     """
-    entries = list(_entries(paths))
+    entries = _named(list(_entries(paths)), only)
     _check_alike(entries)
     if what == 'sheet':
         return draw_corruption_sheet(_views(entries, severity))
@@ -78,6 +83,17 @@ def _entries(paths: Sequence[str | Path]) -> Iterator[Entry]:
         entries = read_robustness(path)['checkpoints']
         for entry, file in zip(entries, files_of(entries), strict=True):
             yield folder, {**entry, 'name': ', '.join(filter(None, [entry['label'], file]))}
+
+
+def _named(entries: list[Entry], only: Sequence[str] | None) -> list[Entry]:
+    """Return the checkpoints of some names, in the order of these."""
+    if only is None:
+        return entries
+    known = list(dict.fromkeys(entry['name'] for _, entry in entries))
+    for name in only:
+        if name not in known:
+            raise ValueError(f'--only: no checkpoint is named {name!r}; there are {known}')
+    return [pair for name in dict.fromkeys(only) for pair in entries if pair[1]['name'] == name]
 
 
 def _check_alike(entries: Sequence[Entry]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.stratified_bins import stratum_figures
-from mmcalib.visualization.figure_style import COLOURS, GREY, MARKERS
+from mmcalib.visualization.figure_style import GREY, colour_of, marker_of
 
 ROOM = 120  # letters of a legend that are as wide as the figure
 
@@ -98,7 +98,7 @@ def draw_boundary_curves(curves: Sequence[BoundaryCurve]) -> Figure:
         axes.spines[['top', 'right']].set_visible(False)
         axes.tick_params(axis='y', labelsize=8)
     handles = [
-        Line2D([], [], color=_colour(index), marker=_marker(index), label=_label(curve))
+        Line2D([], [], color=colour_of(index), marker=marker_of(index), label=_label(curve))
         for index, curve in enumerate(curves)
     ]
     handles += [
@@ -117,19 +117,11 @@ def _draw(
     axes: Axes, values: Sequence[float], filled: Sequence[int], index: int, linestyle: str = '-'
 ) -> None:
     axes.plot(
-        range(len(filled)), [values[i] for i in filled], color=_colour(index), linewidth=1.5,
-        marker=_marker(index), markersize=4.5, linestyle=linestyle,
+        range(len(filled)), [values[i] for i in filled], color=colour_of(index), linewidth=1.5,
+        marker=marker_of(index), markersize=4.5, linestyle=linestyle,
         markerfacecolor='white' if linestyle == '--' else None,
     )  # fmt: skip
 
 
 def _label(curve: BoundaryCurve) -> str:
     return ', '.join(part for part in (curve.name, curve.note) if part)
-
-
-def _colour(index: int) -> str:
-    return COLOURS[index % len(COLOURS)]
-
-
-def _marker(index: int) -> str:
-    return MARKERS[index % len(MARKERS)]

@@ -6,11 +6,21 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which the colour-blind can tell apart and which differ in lightness too;
-# markers and hatches tell things apart without any colour.
-COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
+# Okabe and Ito's colours, which the colour-blind can tell apart and which differ in lightness too,
+# with grey for their black, which is that of hatches; these and markers do without any colour.
+COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#777777')
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 GREY = '#444444'
+
+
+def colour_of(index: int) -> str:
+    """Return the colour of what is drawn at a place; those of the first seven come again."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def marker_of(index: int) -> str:
+    """Return its marker, which with its colour tells the first 49 apart."""
+    return MARKERS[(index + index // len(COLOURS)) % len(MARKERS)]
 
 
 def to_rgb(figure: Figure) -> np.ndarray:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from mmcalib.visualization.figure_style import COLOURS, MARKERS, percent
+from mmcalib.visualization.figure_style import COLOURS, colour_of, marker_of, percent
 
 ACCURACY = '#A6CFE8'
 OVER = dict(facecolor='#F3B48A', edgecolor='#B34700', hatch='////')
@@ -88,9 +88,9 @@ def draw_curves(axes: Axes, panel: Sequence[Reliability]) -> None:
     """Draw accuracy against confidence as a curve for each evaluation."""
     for index, diagram in enumerate(panel):
         filled, conf, accuracy = _points(diagram.table)
-        colour = COLOURS[index % len(COLOURS)]
+        colour = colour_of(index)
         axes.plot(
-            conf, accuracy, color=colour, marker=MARKERS[index % len(MARKERS)], markersize=4.5,
+            conf, accuracy, color=colour, marker=marker_of(index), markersize=4.5,
             markeredgecolor='white', markeredgewidth=0.5, linewidth=1.4, zorder=5,
         )  # fmt: skip
         if diagram.band is not None:
@@ -108,7 +108,7 @@ def draw_histogram(axes: Axes, panel: Sequence[Reliability]) -> None:
         share = 100 * count / count.sum()
         edges = np.linspace(0, 100, len(count) + 1)
         if len(panel) > 1:
-            axes.stairs(share, edges, color=COLOURS[index % len(COLOURS)], linewidth=1.4)
+            axes.stairs(share, edges, color=colour_of(index), linewidth=1.4)
             continue
         axes.stairs(share, edges, color='#BBBBBB', fill=True)
         for value, style in ((correct.sum(), '-'), (conf.sum(), ':')):
@@ -176,7 +176,7 @@ def curve_handles(diagrams: Sequence[Reliability]) -> list:
     """Return the entries of the legend of :func:`draw_curves`."""
     handles = [
         Line2D(
-            [], [], color=COLOURS[index % len(COLOURS)], marker=MARKERS[index % len(MARKERS)],
+            [], [], color=colour_of(index), marker=marker_of(index),
             markersize=4.5, label=_label(diagram),
         )
         for index, diagram in enumerate(diagrams)

@@ -18,7 +18,7 @@ from mmcalib.metrics.selective_prediction import (
     cells_auroc,
     risk_coverage_curve,
 )
-from mmcalib.visualization.figure_style import COLOURS, GREY, by_line, percent
+from mmcalib.visualization.figure_style import COLOURS, GREY, by_line, colour_of, percent
 
 PER_ROW = 4
 STYLES = ('-', '--', '-.', ':')
@@ -156,7 +156,7 @@ def _highest(evaluation: RiskCoverage) -> float:
 def _draw(axes: Axes, evaluation: RiskCoverage, index: int, *, alone: bool) -> None:
     coverage, risk = _curve(evaluation)
     error = risk[-1]
-    colour = COLOURS[index % len(COLOURS)]
+    colour = colour_of(index)
     style = STYLES[index // len(COLOURS) % len(STYLES)]
     axes.plot(coverage, risk, color=colour, linestyle=style, linewidth=1.6, zorder=5)
     axes.plot(100, error, marker='o', markersize=5, color=colour, clip_on=False, zorder=6)
@@ -175,7 +175,7 @@ def _handles(evaluations: Sequence[RiskCoverage], overlay: bool) -> list:
     if overlay:
         own = [
             Line2D(
-                [], [], color=COLOURS[i % len(COLOURS)], linewidth=1.6,
+                [], [], color=colour_of(i), linewidth=1.6,
                 linestyle=STYLES[i // len(COLOURS) % len(STYLES)], label=_label(evaluation),
             )
             for i, evaluation in enumerate(evaluations)

@@ -13,13 +13,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mmcalib.metric_keys import metric_heading
-from mmcalib.visualization.figure_style import COLOURS, GREY, MARKERS
+from mmcalib.visualization.figure_style import COLOURS, GREY, colour_of, marker_of
 
 # Inches.
 WIDTH = 7.4
 PANEL = 2.1
 LINES_PANEL = 3.4
 GROUP = 0.8  # of the distance between severities, for the boxes of all methods
+# Of boxes whose colour comes again.
+HATCHES = ('', '..', 'xx', 'oo')
+CALIBRATED = '///'
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ def draw_severity_boxes(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
     """Draw a box over corruptions for each severity, one colour a model, one panel a metric.
 
     A box has the quartiles and the median, its whiskers the least and the largest value, and a
-    dot the mean. Calibrated models are hatched and have the colour of the model before it.
+    dot the mean. Calibrated models are hatched and have the colour of the model before it; from the
+    eighth model on colours come again, with dots, crosses or rings.
 
     Source: Ovadia et al., "Can You Trust Your Model's Uncertainty?", NeurIPS 2019, Figure 2.
 
@@ -62,7 +66,7 @@ def draw_severity_boxes(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
     """
     severities = _severities(models, keys)
     figure = Figure(figsize=(WIDTH, PANEL * len(keys) + 0.9), layout='constrained')
-    colours = _colours(models)
+    places = _places(models)
     width = GROUP / len(models)
     panels = figure.subplots(len(keys), 1, sharex=True, squeeze=False)[:, 0]
     for axes, key in zip(panels, keys, strict=True):
@@ -81,18 +85,14 @@ def draw_severity_boxes(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
                 manage_ticks=False,
             )
             for box in boxes['boxes']:
-                box.set(facecolor=colours[model.before], alpha=0.75, linewidth=0.7)
-                box.set_hatch('///' if model.name != model.before else None)
+                box.set(**_look_of_box(model, places), linewidth=0.7)
         axes.set_ylabel(metric_heading(key))
         _style(axes, severities)
     panels[-1].set_xlabel('severity of the corruptions')
     handles = [
-        Patch(
-            facecolor=colours[model.before], edgecolor='black', linewidth=0.7, alpha=0.75,
-            hatch='///' if model.name != model.before else None, label=model.name,
-        )
+        Patch(**_look_of_box(model, places), edgecolor='black', linewidth=0.7, label=model.name)
         for model in models
-    ]  # fmt: skip
+    ]
     _legend(figure, handles)
     return figure
 
@@ -105,15 +105,14 @@ def draw_severity_lines(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
     """
     severities = _severities(models, keys)
     figure = Figure(figsize=(LINES_PANEL * len(keys) + 0.4, 3.6), layout='constrained')
-    colours = _colours(models)
-    markers = dict(zip(colours, MARKERS * len(colours), strict=False))
+    places = _places(models)
     handles = []
     for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
         handles = []
         for model in models:
-            calibrated = model.name != model.before
+            calibrated, place = model.name != model.before, places[model.before]
             look = dict(
-                color=colours[model.before], marker=markers[model.before], markersize=5,
+                color=colour_of(place), marker=marker_of(place), markersize=5,
                 linewidth=1.4, linestyle='--' if calibrated else '-',
                 markerfacecolor='white' if calibrated else None,
             )  # fmt: skip
@@ -136,10 +135,17 @@ def _severities(models: Sequence[ShiftedModel], keys: Sequence[str]) -> list[int
     return severities
 
 
-def _colours(models: Sequence[ShiftedModel]) -> dict[str, str]:
-    """Return a colour for each model before its calibration."""
+def _places(models: Sequence[ShiftedModel]) -> dict[str, int]:
+    """Return the place of each model before its calibration, which says how it looks."""
     names = dict.fromkeys(model.before for model in models)
-    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
+    return {name: place for place, name in enumerate(names)}
+
+
+def _look_of_box(model: ShiftedModel, places: Mapping[str, int]) -> dict:
+    place = places[model.before]
+    hatch = HATCHES[place // len(COLOURS) % len(HATCHES)]
+    hatch += CALIBRATED if model.name != model.before else ''
+    return dict(facecolor=colour_of(place), alpha=0.75, hatch=hatch or None)
 
 
 def _style(axes: Axes, severities: Sequence[int]) -> None:

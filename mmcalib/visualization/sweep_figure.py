@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mmcalib.metric_keys import ECE, QUALITIES, metric_heading
-from mmcalib.visualization.figure_style import COLOURS, GREY, MARKERS
+from mmcalib.visualization.figure_style import GREY, colour_of, marker_of
 
 PARAMETERS = {
     'margin': 'margin $m$ (logits)',
@@ -73,7 +73,7 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
 def _handles(sweeps: Sequence[Mapping]) -> list[Line2D]:
     """Return the entries of the legend: the sweeps, and what of them is drawn."""
     handles = [
-        Line2D([], [], color=_colour(index), marker=_marker(index), label=name)
+        Line2D([], [], color=colour_of(index), marker=marker_of(index), label=name)
         for index, name in enumerate(_names(sweeps))
     ]
     rows = [row for sweep in sweeps for row in sweep['rows']]
@@ -102,11 +102,11 @@ def _draw_curves(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, i
             [place for place, _, _ in points],
             [statistics.mean(values) for _, values, _ in points],
             [statistics.stdev(values) if len(values) > 1 else 0.0 for _, values, _ in points],
-            color=_colour(index),
+            color=colour_of(index),
             linestyle=style if len(points) > 1 else '',
-            marker=_marker(index),
+            marker=marker_of(index),
             markersize=5,
-            markerfacecolor='white' if split == 'val' else _colour(index),
+            markerfacecolor='white' if split == 'val' else colour_of(index),
             linewidth=1.4,
             elinewidth=0.9,
             capsize=2.5 if any(len(values) > 1 for _, values, _ in points) else 0,
@@ -115,7 +115,7 @@ def _draw_curves(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, i
             if chosen and split == 'val':  # which is what it was chosen by
                 axes.plot(
                     place, statistics.mean(values), linestyle='', marker='*', markersize=12,
-                    color=_colour(index), markeredgecolor='white', markeredgewidth=0.7, zorder=5,
+                    color=colour_of(index), markeredgecolor='white', markeredgewidth=0.7, zorder=5,
                 )  # fmt: skip
 
 
@@ -162,11 +162,3 @@ def _names(sweeps: Sequence[Mapping]) -> list[str]:
     if len(set(names)) < len(names):
         names = [f'{name}, {s["experiment"]}' for name, s in zip(names, sweeps, strict=True)]
     return names
-
-
-def _colour(index: int) -> str:
-    return COLOURS[index % len(COLOURS)]
-
-
-def _marker(index: int) -> str:
-    return MARKERS[index % len(MARKERS)]

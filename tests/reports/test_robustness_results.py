@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from mmcalib.corruption_names import BENCHMARK, CORRUPTIONS
-from mmcalib.metric_keys import metric_heading, worst
+from mmcalib.metric_keys import ECE, metric_heading, worst
 from mmcalib.reports import html
 from mmcalib.reports.collect_runs import collect_runs
 from mmcalib.reports.group_runs import tables_of
@@ -26,7 +26,13 @@ from mmcalib.reports.robustness_results import (
     shifts_text,
     write_robustness,
 )
-from mmcalib.visualization import ConfidenceMaps, ConfidenceView
+from mmcalib.visualization import (
+    ConfidenceMaps,
+    ConfidenceView,
+    ShiftedModel,
+    draw_severity_boxes,
+    draw_severity_lines,
+)
 
 LOSSES = {
     'CE': dict(type='CrossEntropyLoss'),
@@ -250,6 +256,25 @@ def test_files_of_one_loss_and_seed_are_told_apart(tmp_path):
     assert {'CE', 'CE, best.pth', 'CE, last.pth'} <= set(said)
     both[1]['checkpoint'] = 'other/best.pth'
     assert files_of(both) == ['some/best.pth', 'other/best.pth']
+
+
+def test_figures_of_some_names_alone(tmp_path):
+    write(tmp_path, entry('CE'), entry('CE + temperature'), entry('LS α=0.1'))
+    lines = robustness_figure([tmp_path], 'lines', only=['LS α=0.1', 'CE']).legends[0]
+    assert [text.get_text() for text in lines.get_texts()] == ['LS α=0.1', 'CE']
+    with pytest.raises(ValueError, match=r"no checkpoint is named 'LS'; there are \['CE', .*'LS α"):
+        robustness_figure([tmp_path], 'lines', only=['LS'])
+
+
+def test_twenty_models_look_different():
+    tests = {severity: [metrics(50, 5.0)] for severity in (0, 1)}
+    names = [f'{number}{more}' for number in range(10) for more in ('', ' + temperature')]
+    models = [ShiftedModel(name, name.split()[0], tests) for name in names]
+    boxes = draw_severity_boxes(models, [ECE]).legends[0].get_patches()
+    assert len({(box.get_facecolor(), box.get_hatch()) for box in boxes}) == 20
+    lines = draw_severity_lines(models, [ECE]).legends[0].get_lines()
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
+    assert len(looks) == 20
 
 
 @pytest.mark.parametrize(
