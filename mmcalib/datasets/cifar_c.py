@@ -46,7 +46,7 @@ class CIFARC(BaseDataset):
         self.corruption = corruption
         self.severity = check_choice('severity', severity, SEVERITIES)
         self.channel_order = check_choice('channel_order', channel_order, ('rgb', 'bgr'))
-        # The images are in one array already, which workers share as they do serialised samples.
+        # The images are in one array, on the disk or in memory, which workers share in any case.
         kwargs.setdefault('serialize_data', False)
         super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
 

@@ -83,7 +83,7 @@ def probabilities_of_batch(samples: Sequence[Mapping]) -> tuple[Tensor, Tensor, 
     """
     scores = [sample.get('pred_score') for sample in samples if 'seg_logits' not in sample]
     labels = [sample.get('gt_label') for sample in samples]
-    if len(scores) < len(samples) or any(x is None for x in (*scores, *labels)):
+    if not samples or len(scores) < len(samples) or any(x is None for x in (*scores, *labels)):
         return None
     alike = {
         (score.shape, score.dtype, score.device, label.dtype, label.device)

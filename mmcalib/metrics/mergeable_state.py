@@ -182,7 +182,7 @@ class CalibrationState:
         """Count predictions that are of an image each, as :meth:`update` would one by one.
 
         Args:
-            predictions: Of at least what :attr:`wanted` says.
+            predictions: Of at least what :attr:`wanted` says, with `nll` and `brier` of each.
             places: Of their images in the data set.
 
         Raises:

@@ -241,6 +241,13 @@ def test_a_batch_of_a_classifier_counts_as_one_sample_after_the_other(
             assert torch.equal(getattr(tables, name), getattr(statistics, name))
 
 
+def test_an_empty_batch_changes_nothing():
+    metric = CalibrationMetric()
+    metric.process(None, classified(5))
+    metric.process(None, [])
+    assert metric.evaluate(5) == evaluate(classified(5), CalibrationMetric())
+
+
 def test_a_broken_sample_of_a_batch_is_named():
     samples = classified(5)
     samples[3]['gt_label'] = torch.tensor([7])
