@@ -46,7 +46,7 @@ class CIFARC(BaseDataset):
         self.corruption = corruption
         self.severity = check_choice('severity', severity, SEVERITIES)
         self.channel_order = check_choice('channel_order', channel_order, ('rgb', 'bgr'))
-        # The images are in one array, on the disk or in memory, which workers share in any case.
+        # The images are in one array already, which forked workers share.
         kwargs.setdefault('serialize_data', False)
         super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
 
@@ -55,7 +55,7 @@ class CIFARC(BaseDataset):
         size = len(labels) // len(SEVERITIES)
         part = slice((self.severity - 1) * size, self.severity * size)
         flip = slice(None, None, -1 if self.channel_order == 'bgr' else 1)
-        images = np.ascontiguousarray(images[part][..., flip])
+        images = np.array(images[part][..., flip], order='C')  # whatever becomes of the file
         return [
             {'img': image, 'gt_label': int(label)}
             for image, label in zip(images, labels[part], strict=True)

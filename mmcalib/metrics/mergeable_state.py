@@ -186,10 +186,13 @@ class CalibrationState:
             places: Of their images in the data set.
 
         Raises:
-            ValueError: If the protocol takes images apart.
+            ValueError: If the protocol takes images apart, or `nll` or `brier` is a sum.
         """
         if self._protocol.group is not None:
             raise ValueError('images that a protocol takes apart are counted by update()')
+        own = predictions.nll, predictions.brier
+        if any(v is not None and v.shape != (len(places),) for v in own):
+            raise ValueError('nll and brier must be of each prediction, not their sums')
         self._count(predictions)
         bins = bins_of_each(*self._binned(predictions), self.num_bins, convention=self._convention)
         sums = [predictions.correct, predictions.conf, predictions.nll, predictions.brier]

@@ -22,6 +22,9 @@ class SharedReader:
     second batch on, what the first of them reads is kept until the last has had it. Nothing is
     wrong if they part again: what nobody asks for is dropped with the next batch.
 
+    It is for what is read sample by sample, as segmentations are; batches of a classifier that
+    are counted at once do not pass through it.
+
     Args:
         ignore_index: Label of the pixels to leave out.
         protocol: Whose region to keep.

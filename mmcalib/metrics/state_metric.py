@@ -13,11 +13,12 @@ from mmcalib.metrics.sampler_padding import SamplerPadding
 
 
 class StateMetric(BaseMetric):
-    """A metric whose images are read and counted one by one, and whose ranks' states are merged.
+    """A metric that counts every image once, and merges the states of its ranks.
 
     A sampler's padding drops out, so any split over ranks gives the same numbers. A metric says
     what its state is (``_new_state``, with a method ``merge``), what it takes of a data sample
-    (``_read``), how that is counted (``_update``), and what it prints of a state (``_values_of``).
+    (``_read``), how that is counted (``_update``), and what it prints of a state (``_values_of``);
+    one that can count a batch at once does so in ``_take``.
     """
 
     def reset(self) -> None:

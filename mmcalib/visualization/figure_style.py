@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 # with grey for their black, which is that of hatches; these and markers do without any colour.
 COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#777777')
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
+LINES = ('-', '--', '-.', ':')
 GREY = '#444444'
 
 
@@ -21,6 +22,11 @@ def colour_of(index: int) -> str:
 def marker_of(index: int) -> str:
     """Return its marker, which with its colour tells the first 49 apart."""
     return MARKERS[(index + index // len(COLOURS)) % len(MARKERS)]
+
+
+def line_of(index: int) -> str:
+    """Return its style of line, which with its colour tells the first 28 apart."""
+    return LINES[index // len(COLOURS) % len(LINES)]
 
 
 def to_rgb(figure: Figure) -> np.ndarray:

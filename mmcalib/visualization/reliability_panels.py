@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from mmcalib.visualization.figure_style import COLOURS, colour_of, marker_of, percent
+from mmcalib.visualization.figure_style import COLOURS, colour_of, line_of, marker_of, percent
 
 ACCURACY = '#A6CFE8'
 OVER = dict(facecolor='#F3B48A', edgecolor='#B34700', hatch='////')
@@ -90,8 +90,8 @@ def draw_curves(axes: Axes, panel: Sequence[Reliability]) -> None:
         filled, conf, accuracy = _points(diagram.table)
         colour = colour_of(index)
         axes.plot(
-            conf, accuracy, color=colour, marker=marker_of(index), markersize=4.5,
-            markeredgecolor='white', markeredgewidth=0.5, linewidth=1.4, zorder=5,
+            conf, accuracy, color=colour, linestyle=line_of(index), marker=marker_of(index),
+            markersize=4.5, markeredgecolor='white', markeredgewidth=0.5, linewidth=1.4, zorder=5,
         )  # fmt: skip
         if diagram.band is not None:
             low, high = 100 * diagram.band.numpy()[:, filled]
@@ -108,7 +108,8 @@ def draw_histogram(axes: Axes, panel: Sequence[Reliability]) -> None:
         share = 100 * count / count.sum()
         edges = np.linspace(0, 100, len(count) + 1)
         if len(panel) > 1:
-            axes.stairs(share, edges, color=colour_of(index), linewidth=1.4)
+            style = dict(color=colour_of(index), linestyle=line_of(index))
+            axes.stairs(share, edges, **style, linewidth=1.4)
             continue
         axes.stairs(share, edges, color='#BBBBBB', fill=True)
         for value, style in ((correct.sum(), '-'), (conf.sum(), ':')):
@@ -176,7 +177,7 @@ def curve_handles(diagrams: Sequence[Reliability]) -> list:
     """Return the entries of the legend of :func:`draw_curves`."""
     handles = [
         Line2D(
-            [], [], color=colour_of(index), marker=marker_of(index),
+            [], [], color=colour_of(index), linestyle=line_of(index), marker=marker_of(index),
             markersize=4.5, label=_label(diagram),
         )
         for index, diagram in enumerate(diagrams)

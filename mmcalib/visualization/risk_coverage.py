@@ -18,10 +18,9 @@ from mmcalib.metrics.selective_prediction import (
     cells_auroc,
     risk_coverage_curve,
 )
-from mmcalib.visualization.figure_style import COLOURS, GREY, by_line, colour_of, percent
+from mmcalib.visualization.figure_style import COLOURS, GREY, by_line, colour_of, line_of, percent
 
 PER_ROW = 4
-STYLES = ('-', '--', '-.', ':')
 # Below this coverage a few predictions make the risk, so the axis of risks need not reach them.
 STEADY = 5.0
 # Inches.
@@ -157,8 +156,7 @@ def _draw(axes: Axes, evaluation: RiskCoverage, index: int, *, alone: bool) -> N
     coverage, risk = _curve(evaluation)
     error = risk[-1]
     colour = colour_of(index)
-    style = STYLES[index // len(COLOURS) % len(STYLES)]
-    axes.plot(coverage, risk, color=colour, linestyle=style, linewidth=1.6, zorder=5)
+    axes.plot(coverage, risk, color=colour, linestyle=line_of(index), linewidth=1.6, zorder=5)
     axes.plot(100, error, marker='o', markersize=5, color=colour, clip_on=False, zorder=6)
     covered = np.linspace(max(100 - error, 1e-6), 100, 200)
     best = 100 * (1 - (100 - error) / covered)
@@ -175,8 +173,8 @@ def _handles(evaluations: Sequence[RiskCoverage], overlay: bool) -> list:
     if overlay:
         own = [
             Line2D(
-                [], [], color=colour_of(i), linewidth=1.6,
-                linestyle=STYLES[i // len(COLOURS) % len(STYLES)], label=_label(evaluation),
+                [], [], color=colour_of(i), linestyle=line_of(i), linewidth=1.6,
+                label=_label(evaluation),
             )
             for i, evaluation in enumerate(evaluations)
         ]  # fmt: skip

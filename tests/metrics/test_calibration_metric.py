@@ -264,6 +264,13 @@ def test_images_that_a_protocol_takes_apart_are_counted_one_by_one():
         state.update_each(Prediction(torch.ones(2), torch.ones(2).bool()), places=[0, 1])
 
 
+@pytest.mark.parametrize('name', ['nll', 'brier'])
+def test_a_sum_is_not_taken_for_a_value_of_each_image(name):
+    sums = Prediction(torch.ones(2), torch.ones(2).bool())._replace(**{name: torch.tensor(1.0)})
+    with pytest.raises(ValueError, match='of each prediction, not their sums'):
+        CalibrationState(['ECE']).update_each(sums, places=[0, 1])
+
+
 def test_evaluating_twice_starts_afresh():
     metric = CalibrationMetric()
     first = evaluate(segmented(3), metric)

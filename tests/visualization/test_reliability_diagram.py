@@ -60,6 +60,16 @@ def test_side_by_side_and_overlaid(count):
     assert all(f'run {i}\n' in names for i in range(count))
 
 
+def test_no_two_runs_of_many_look_alike():
+    figure = draw_reliability([Reliability(str(i), table(seed=i)) for i in range(20)], overlay=True)
+    top, bottom = figure.axes
+    curves = [
+        (each.get_color(), each.get_linestyle()) for each in top.lines if len(each.get_xdata()) > 2
+    ]
+    outlines = [(each.get_edgecolor(), each.get_linestyle()) for each in bottom.patches]
+    assert len(set(curves)) == len(set(outlines)) == 20
+
+
 @pytest.mark.parametrize('count', [1, 2, 5])
 def test_nothing_of_it_is_cut(count):
     band = torch.rand(2, 10)
