@@ -4,6 +4,7 @@ import copy
 import functools
 import itertools
 import os
+import time
 from types import SimpleNamespace
 
 from yapf.yapflib import yapf_api
@@ -19,13 +20,15 @@ def quicken_mmengine(monkeypatch, configs):
     It reads a config anew for each that inherits from it (here those below `configs` once),
     searches for garbage, among all of pytest's objects, after loading a data set, looks for mmcv's
     extension at every layer of a network, and sleeps for a millisecond at everything it builds, so
-    that no two have one name.
+    that no two have one name. It names a run by its second, and of two runs in one second it gives
+    the other the first one's scope, log and folder of pictures: here each has a second of its own.
     """
     from mmengine.config import Config
     from mmengine.dataset import base_dataset
     from mmengine.model import utils
     from mmengine.optim.optimizer import default_constructor
     from mmengine.registry import default_scope
+    from mmengine.runner import runner
 
     read, known = Config._file2dict, {}
 
@@ -45,3 +48,8 @@ def quicken_mmengine(monkeypatch, configs):
         monkeypatch.setattr(module, 'mmcv_full_available', found)
     counted = SimpleNamespace(time=itertools.count().__next__, sleep=lambda seconds: None)
     monkeypatch.setattr(default_scope, 'time', counted)
+    runs = itertools.count()
+    a_second_each = SimpleNamespace(
+        time=lambda: time.time() + next(runs), strftime=time.strftime, localtime=time.localtime
+    )
+    monkeypatch.setattr(runner, 'time', a_second_each)
