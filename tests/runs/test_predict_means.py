@@ -82,7 +82,7 @@ def test_a_classifier_s_mean_is_that_of_members_and_mirror_images(photos, classi
             )
         mean = probs.mean(0)
         np.testing.assert_allclose(image.probabilities, mean, atol=1e-5)
-        assert image.predicted == mean.argmax()
+        assert image.predicted == int(mean.argmax())
         information = (probs * probs.log()).sum(1).mean() - (mean * mean.log()).sum()
         assert image.scores.mutual_information == pytest.approx(information.item(), abs=1e-4)
         variance = (probs - mean).square().sum(1).mean().item()
