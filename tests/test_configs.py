@@ -51,6 +51,7 @@ def tiny_data(tmp_path_factory):
         write_folders(folder / 'data/cifar10_folder' / split)
     for split in ('train', 'val', 'test'):
         write_folders(folder / 'data/images' / split)
+        write_folders(folder / 'data/tinyimagenet_folder' / split, classes=200, per_class=1)
     write_tiny_imagenet(folder / 'data/tiny-imagenet-200', classes=200, train=2, val=1)
     write_cub(folder / 'data/CUB_200_2011')
     write_voc(folder / 'data/VOCdevkit/VOC2012')
@@ -307,6 +308,7 @@ def test_no_loss_learns_from_the_test_split(path):
         'deeplabv3_r50_voc_heldout',
         'deeplabv3plus_efflite0_people_animals',
         'efflite0_cifar10_finetune',
+        'efflite0_tinyimagenet_finetune',
         'efflite0_image_folder',
         'gpool_cnn_20news',
     ],

@@ -30,6 +30,7 @@ DATA = {
     'image_folder': 'Folders of images',
     'people_animals': 'VOC 2012 people and animals',
     'tinyimagenet': 'Tiny-ImageNet',
+    'tinyimagenet_finetune': 'Folders of Tiny-ImageNet',
     'voc': 'PASCAL VOC 2012',
     'voc_heldout': 'PASCAL VOC 2012, held-out validation',
 }

@@ -1,0 +1,5 @@
+# Softmax focal loss on folders of Tiny-ImageNet with EfficientNet-Lite0, fine-tuned.
+_base_ = '../ce/efflite0_tinyimagenet_finetune.py'
+
+model = dict(
+    head=dict(loss=dict(_delete_=True, type='SoftmaxFocalLoss', gamma=3.0)))
