@@ -16,11 +16,12 @@ except ImportError as error:
         "pip install 'mmcalib[openmmlab]' (classic OpenMMLab); never both."
     ) from error
 
-from mmcalib import datasets, hooks, losses, metrics, models, transforms
+from mmcalib import datasets, ensembles, hooks, losses, metrics, models, transforms
 
 __all__ = [
     '__version__',
     'datasets',
+    'ensembles',
     'hooks',
     'losses',
     'metrics',
@@ -32,7 +33,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == 'predict':  # runs a model, which a config that imports the package does not
-        from mmcalib.runs.predict_images import predict
+        from mmcalib.predict.predict_images import predict
 
         return predict
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -10,7 +10,7 @@ from metrics.samples import image_cells, image_confidences
 from mmengine.registry import MODELS, init_default_scope
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.runs.load_config import load_config
+from mmcalib.runs.config import load_config
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / 'tools' / 'benchmarks'
 LOSSES = runpy.run_path(str(BENCHMARKS / 'losses.py'))['LOSSES']

@@ -15,9 +15,9 @@ from posts import write_posts, write_vectors
 from mmcalib.datasets.same_data import same_data
 from mmcalib.hooks import fit_vocabulary
 from mmcalib.metric_keys import HEADLINE
-from mmcalib.runs.load_config import DATALOADERS, load_config, use_evaluation
+from mmcalib.runs.config import DATALOADERS, load_config, use_evaluation
+from mmcalib.runs.config_checks import check_metrics
 from mmcalib.runs.misspelt_options import check_constructors
-from mmcalib.runs.preflight import check_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = sorted(

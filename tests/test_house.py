@@ -8,20 +8,37 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / 'mmcalib'
 TOOLBOXES = ('mmpretrain', 'mmseg', 'mmcv')
 # What a room may not import. Modules at the top of the package serve all rooms, so use none.
+TASKS = ('calibrate', 'sweep', 'predict', 'robustness')
+ABOVE = ('runs', 'reports', *TASKS)  # the library
 FORBIDDEN = {
-    'losses': ('metrics', 'posthoc', 'visualization', 'hooks', 'runs', 'reports'),
-    'metrics': ('losses', 'posthoc', 'visualization', 'hooks', 'runs', 'reports'),
-    'posthoc': ('losses', 'visualization', 'hooks', 'runs', 'reports', 'datasets', 'models'),
-    'visualization': ('losses', 'posthoc', 'hooks', 'runs', 'reports', 'datasets', 'models'),
-    'transforms': ('losses', 'metrics', 'posthoc', 'visualization', 'hooks', 'runs', 'reports'),
-    'datasets': ('losses', 'metrics', 'posthoc', 'visualization', 'hooks', 'runs', 'reports'),
-    'models': ('losses', 'metrics', 'posthoc', 'visualization', 'hooks', 'runs', 'reports'),
-    'hooks': ('runs', 'reports'),
-    'reports': ('runs', 'hooks', 'losses', 'datasets', 'models', 'transforms'),
-    'runs': (),
+    'losses': ('metrics', 'posthoc', 'ensembles', 'visualization', 'hooks', *ABOVE),
+    'metrics': ('losses', 'posthoc', 'ensembles', 'visualization', 'hooks', *ABOVE),
+    'posthoc': ('losses', 'visualization', 'hooks', 'datasets', *ABOVE),
+    'ensembles': ('losses', 'posthoc', 'visualization', 'hooks', 'datasets', *ABOVE),
+    'visualization': ('losses', 'posthoc', 'ensembles', 'hooks', 'datasets', 'models', *ABOVE),
+    'transforms': ('losses', 'metrics', 'posthoc', 'ensembles', 'visualization', 'hooks', *ABOVE),
+    'datasets': ('losses', 'metrics', 'posthoc', 'ensembles', 'visualization', 'hooks', *ABOVE),
+    'models': ('losses', 'metrics', 'posthoc', 'ensembles', 'visualization', 'hooks', *ABOVE),
+    'hooks': ABOVE,
+    'reports': (
+        'losses',
+        'posthoc',
+        'ensembles',
+        'hooks',
+        'datasets',
+        'models',
+        'transforms',
+        'runs',
+        *TASKS,
+    ),
+    'runs': TASKS,
+    'calibrate': ('reports', 'sweep', 'predict', 'robustness'),
+    'sweep': ('calibrate', 'predict', 'robustness'),
+    'predict': ('sweep', 'robustness'),
+    'robustness': ('sweep', 'predict'),
 }
 # Rooms that know nothing of a training or a test.
-NO_RUNNER = ('posthoc', 'visualization', 'reports')
+NO_RUNNER = ('visualization', 'reports')
 RUNNER_PACKAGES = ('mmengine.runner', 'mmengine.hooks', 'mmengine.model')
 
 

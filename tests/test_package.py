@@ -41,7 +41,7 @@ def run(code, blocked):
 def test_neither_toolboxes_nor_scikit_learn_are_imported():
     code = (
         'import mmcalib, mmcalib.datasets.unpacked_data_check, mmcalib.reports.html, '
-        'mmcalib.runs.calibrate_checkpoint, mmcalib.runs.execute_sweep, mmcalib.runs.runner'
+        'mmcalib.calibrate.calibrate_checkpoint, mmcalib.sweep.execute_sweep, mmcalib.runs.runner'
     )
     assert run(code, ('mmpretrain', 'mmseg', 'mmcv', 'sklearn')).returncode == 0
 

@@ -7,12 +7,14 @@ import argparse
 import inspect
 import sys
 
+from mmcalib.calibrate.calibrate_checkpoint import SPLITS, CalibrationOptions, calibrate_checkpoint
+from mmcalib.calibrate.calibrate_ensemble import fit_temperature
+from mmcalib.calibrate.calibration_checks import check_out, check_splits
 from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.sampled_logits import NUM_SAMPLES
 from mmcalib.posthoc.temperature_scaler import CRITERIA
 from mmcalib.reports.before_after_table import print_calibration
-from mmcalib.runs.calibrate_checkpoint import SPLITS, CalibrationOptions, calibrate_checkpoint
-from mmcalib.runs.calibration_preconditions import check_out, check_splits
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import (
     ToolParser,
@@ -22,12 +24,10 @@ from mmcalib.runs.command_line import (
     mean_options,
     parse_member_arguments,
 )
-from mmcalib.runs.load_config import load_config, set_loader_defaults, set_work_dir
-from mmcalib.runs.mean_of_predictions import average_predictions
-from mmcalib.runs.preflight import check_config
+from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
+from mmcalib.runs.config_checks import check_config
+from mmcalib.runs.ensemble_config import average_predictions
 from mmcalib.runs.runner import build_runner
-from mmcalib.runs.sampled_predictions import NUM_SAMPLES
-from mmcalib.runs.temperature_of_mean import fit_temperature
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:

@@ -15,6 +15,7 @@ import sys
 
 from mmcalib.distributed import join_processes
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.predict.predict_to_folder import predict_to_folder, report_in_words
 from mmcalib.runs.command_line import (
     ConfigOptions,
     ToolParser,
@@ -23,7 +24,6 @@ from mmcalib.runs.command_line import (
     add_temperature_argument,
     tell_checkpoints_from_images,
 )
-from mmcalib.runs.predict_to_folder import predict_to_folder, report_in_words
 
 INCOMPLETE = 3  # the exit status where not all images have been predicted
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from mmcalib.argument_checks import check_integer
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep_figure
 from mmcalib.runs.command_line import ToolParser, add_limit_argument
-from mmcalib.runs.execute_sweep import run_sweep
-from mmcalib.runs.sweep_plan import SweepPlan, default_work_dir, parse_parameter
+from mmcalib.sweep.execute_sweep import run_sweep
+from mmcalib.sweep.sweep_plan import SweepPlan, default_work_dir, parse_parameter
 
 STOPPED = 130  # what a shell reports after Ctrl-C
 

@@ -9,9 +9,9 @@ import mmengine
 from mmengine.dist import is_main_process
 from mmengine.evaluator import DumpResults
 
+from mmcalib.ensembles.ensemble_model import MemberError
 from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
-from mmcalib.models.mean_probability_model import MemberError
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import (
     ToolParser,
@@ -24,8 +24,7 @@ from mmcalib.runs.command_line import (
     mean_options,
     parse_member_arguments,
 )
-from mmcalib.runs.data_preflight import DataError, check_drawn_metrics, check_run_data
-from mmcalib.runs.load_config import (
+from mmcalib.runs.config import (
     add_calibration,
     enable_drawing,
     limit_samples,
@@ -35,14 +34,15 @@ from mmcalib.runs.load_config import (
     test_on_validation,
     use_evaluation,
 )
-from mmcalib.runs.mean_of_predictions import (
+from mmcalib.runs.config_checks import check_amp, check_config
+from mmcalib.runs.data_checks import DataError, check_drawn_metrics, check_run_data
+from mmcalib.runs.ensemble_config import (
     average_predictions,
     averaged_name,
     measure_disagreement,
 )
-from mmcalib.runs.preflight import check_amp, check_config
-from mmcalib.runs.results_of_mean import AVERAGED, TOGETHER
-from mmcalib.runs.results_writer import keep_other_results
+from mmcalib.runs.ensemble_record import AVERAGED, TOGETHER
+from mmcalib.runs.record import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.terminal_output import ConfigError, log_start
 from mmcalib.runs.unseen_labels import leave_out_diagrams

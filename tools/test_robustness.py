@@ -10,6 +10,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+from mmcalib.robustness.test_under_shift import measure_robustness, run_robustness
 from mmengine.dist import is_main_process
 
 from mmcalib.argument_checks import check_integer
@@ -17,6 +18,7 @@ from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES
 from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.reports.robustness_results import robustness_table, shifts_text
+from mmcalib.robustness.shifts import ShiftOptions, plan_shifts
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import (
     NamedFiles,
@@ -25,8 +27,7 @@ from mmcalib.runs.command_line import (
     add_runner_arguments,
     add_split_argument,
 )
-from mmcalib.runs.data_preflight import DataError
-from mmcalib.runs.load_config import (
+from mmcalib.runs.config import (
     limit_samples,
     load_config,
     set_loader_defaults,
@@ -34,10 +35,9 @@ from mmcalib.runs.load_config import (
     test_on_validation,
     use_evaluation,
 )
-from mmcalib.runs.preflight import check_config
-from mmcalib.runs.robustness import measure_robustness, run_robustness
+from mmcalib.runs.config_checks import check_config
+from mmcalib.runs.data_checks import DataError
 from mmcalib.runs.runner import build_runner
-from mmcalib.runs.shifts import ShiftOptions, plan_shifts
 from mmcalib.runs.terminal_output import ConfigError, log_start
 from mmcalib.work_dir_files import ROBUSTNESS, WorkDirInUse, locked
 

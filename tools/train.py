@@ -13,8 +13,7 @@ from mmcalib.runs.command_line import (
     add_runner_arguments,
     add_split_argument,
 )
-from mmcalib.runs.data_preflight import DataError
-from mmcalib.runs.load_config import (
+from mmcalib.runs.config import (
     DATALOADERS,
     limit_samples,
     load_config,
@@ -22,12 +21,13 @@ from mmcalib.runs.load_config import (
     set_work_dir,
     test_on_validation,
 )
-from mmcalib.runs.preflight import (
+from mmcalib.runs.config_checks import (
     check_amp,
     check_auto_scale_lr,
     check_config,
     check_learning,
 )
+from mmcalib.runs.data_checks import DataError
 from mmcalib.runs.resumed_loss_check import check_resumed_loss
 from mmcalib.runs.runner import train_and_test
 from mmcalib.runs.terminal_output import ConfigError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mmcalib.reports.config_readmes import Experiment, with_models, with_results
 from mmcalib.reports.quoted_numbers import read_measured
-from mmcalib.runs.load_config import load_config
+from mmcalib.runs.config import load_config
 from mmcalib.runs.loss_config import main_loss
 from mmcalib.work_dir_files import whole_file
 

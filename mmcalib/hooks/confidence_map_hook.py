@@ -13,10 +13,10 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmcalib.argument_checks import check_integer
+from mmcalib.ensembles.batch_views import upright_view
 from mmcalib.hooks.confidence_view import view_of
 from mmcalib.hooks.drawing_hook import SPLIT_NAMES, DrawingHook, calibration_metrics, tested_split
-from mmcalib.metrics.errors_of_bins import binned_calibration_error
-from mmcalib.models.batch_views import upright_view
+from mmcalib.metrics.bins.binned_errors import binned_calibration_error
 from mmcalib.work_dir_files import MAPS, of_split
 
 if TYPE_CHECKING:

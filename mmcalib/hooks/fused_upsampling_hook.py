@@ -12,8 +12,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmcalib.losses.tile_terms import why_only_whole
-from mmcalib.losses.upsampled_losses import upsampled_losses
+from mmcalib.losses.upsampling.tile_terms import why_only_whole
+from mmcalib.losses.upsampling.upsampled_losses import upsampled_losses
 
 
 @HOOKS.register_module()

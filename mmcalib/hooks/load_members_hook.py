@@ -11,8 +11,8 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
-from mmcalib.models import MeanProbabilityModel
 
 
 @HOOKS.register_module()

@@ -9,7 +9,7 @@ from mmengine.runner import IterBasedTrainLoop
 from torch import nn
 
 from mmcalib.argument_checks import check_choice, check_integer, check_number
-from mmcalib.losses.toolbox_contract import CalibrationLoss
+from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 MODES = ('add', 'multiply', 'step')
 

@@ -2,7 +2,8 @@
 
 from mmcalib.losses.acls import ACLSLoss, acls
 from mmcalib.losses.ada_focal import AdaFocalLoss, ada_focal
-from mmcalib.losses.batch_statistics_loss import BatchLoss
+from mmcalib.losses.base.batch_loss import BatchLoss
+from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 from mmcalib.losses.brier import BrierLoss, brier
 from mmcalib.losses.bsce import BSCELoss, bsce
 from mmcalib.losses.cals import CALSLoss, cals
@@ -23,7 +24,6 @@ from mmcalib.losses.nacl import NACLLoss, nacl
 from mmcalib.losses.sample_dependent_focal import SampleDependentFocalLoss
 from mmcalib.losses.softmax_focal import SoftmaxFocalLoss, softmax_focal
 from mmcalib.losses.svls import SVLSLoss
-from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 __all__ = [
     'ACLSLoss',

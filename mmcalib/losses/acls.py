@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.cross_entropy import cross_entropy, nll_and_gradient
+from mmcalib.losses.base.cross_entropy import cross_entropy, nll_and_gradient
+from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 from mmcalib.losses.margin_label_smoothing import add_to_largest
-from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 
 def acls(

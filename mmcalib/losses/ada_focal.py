@@ -12,8 +12,8 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_integer, check_number
-from mmcalib.losses.cross_entropy import cross_entropy, function_and_gradient
-from mmcalib.losses.toolbox_contract import CalibrationLoss
+from mmcalib.losses.base.cross_entropy import cross_entropy, function_and_gradient
+from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
 def ada_focal(
@@ -97,7 +97,7 @@ class AdaFocalLoss(CalibrationLoss):
     class's confidence in the validation, and are applied to the true class's probability in the
     training, as here; its edges are interpolated between two confidences, here they are the lowest
     confidence of the upper bin, or the mean of its cell; see
-    :class:`~mmcalib.metrics.confidence_cells.ConfidenceCells`. It leaves out the smallest
+    :class:`~mmcalib.metrics.bins.narrow_bins.ConfidenceCells`. It leaves out the smallest
     confidence, knows no ignored pixels, and does not save what it has learnt.
 
     Args:

@@ -5,8 +5,8 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_choice, check_integer
-from mmcalib.losses.cross_entropy import nll, nll_and_gradient, shares_of
-from mmcalib.losses.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
+from mmcalib.losses.base.cross_entropy import nll, nll_and_gradient, shares_of
+from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 
 def bsce(

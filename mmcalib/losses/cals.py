@@ -8,9 +8,9 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_integer, check_number
-from mmcalib.losses.cross_entropy import cross_entropy, nll_and_gradient, per_class
+from mmcalib.losses.base.cross_entropy import cross_entropy, nll_and_gradient, per_class
+from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 from mmcalib.losses.margin_label_smoothing import add_to_largest
-from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 # Between which a multiplier stays, as in the published code.
 MULTIPLIERS = (1e-6, 1e6)

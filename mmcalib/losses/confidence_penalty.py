@@ -6,8 +6,8 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_choice
-from mmcalib.losses.cross_entropy import cross_entropy_and_entropy, nll, nll_and_gradient
-from mmcalib.losses.toolbox_contract import CLASS_REDUCTIONS, CalibrationLoss
+from mmcalib.losses.base.cross_entropy import cross_entropy_and_entropy, nll, nll_and_gradient
+from mmcalib.losses.base.toolbox_contract import CLASS_REDUCTIONS, CalibrationLoss
 
 
 def confidence_penalty(

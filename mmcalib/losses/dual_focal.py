@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.cross_entropy import cross_entropy, function_and_gradient, pick
-from mmcalib.losses.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
+from mmcalib.losses.base.cross_entropy import cross_entropy, function_and_gradient, pick
+from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 
 def dual_focal(

@@ -6,7 +6,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_choice, check_integer
-from mmcalib.losses.batch_statistics_loss import BatchLoss, divide
+from mmcalib.losses.base.batch_loss import BatchLoss, divide
 
 BINNINGS = ('hard', 'soft')
 

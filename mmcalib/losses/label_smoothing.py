@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.cross_entropy import nll, nll_and_gradient
-from mmcalib.losses.toolbox_contract import CalibrationLoss
+from mmcalib.losses.base.cross_entropy import nll, nll_and_gradient
+from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
 def label_smoothing(

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.batch_statistics_loss import BatchLoss, divide
-from mmcalib.losses.cross_entropy import per_class
+from mmcalib.losses.base.batch_loss import BatchLoss, divide
+from mmcalib.losses.base.cross_entropy import per_class
 
 
 @MODELS.register_module()

@@ -6,9 +6,9 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_integer
-from mmcalib.losses.cross_entropy import cross_entropy, nll_and_gradient
-from mmcalib.losses.label_neighbourhood import neighbourhood_shares
-from mmcalib.losses.toolbox_contract import CalibrationLoss
+from mmcalib.losses.base.cross_entropy import cross_entropy, nll_and_gradient
+from mmcalib.losses.base.label_neighbourhood import neighbourhood_shares
+from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
 def nacl(

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from mmengine.registry import MODELS
 
 from mmcalib.argument_checks import check_number
+from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 from mmcalib.losses.softmax_focal import softmax_focal, softmax_focal_and_gradient
-from mmcalib.losses.toolbox_contract import CalibrationLoss
 
 FLSD_SCHEDULE = ((0.2, 5.0), (1.0, 3.0))
 

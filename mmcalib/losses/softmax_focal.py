@@ -8,13 +8,13 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.cross_entropy import (
+from mmcalib.losses.base.cross_entropy import (
     cross_entropy,
     finite,
     function_and_gradient,
     per_class,
 )
-from mmcalib.losses.toolbox_contract import CalibrationLoss
+from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
 def softmax_focal(

@@ -1,6 +1,49 @@
 """Calibration metrics: registered in mmengine, computed in pure torch."""
 
-from mmcalib.metrics.array_functions import (
+from mmcalib.metrics.bins.bin_tables import equal_mass_bins, equal_width_bins
+from mmcalib.metrics.bins.binned_errors import (
+    binned_accuracy,
+    binned_calibration_error,
+    binned_classwise_error,
+    binned_confidence,
+    binned_maximum_error,
+    binned_overconfidence_error,
+    binned_root_mean_square_error,
+    equal_mass_error,
+    equal_mass_error_bound,
+)
+from mmcalib.metrics.bins.classwise_bins import classwise_bins
+from mmcalib.metrics.bins.conventions import CONVENTIONS
+from mmcalib.metrics.bins.estimates import (
+    binned_average_error,
+    binned_debiased_error,
+    binned_reliability,
+    binned_resolution,
+    binned_uncertainty,
+)
+from mmcalib.metrics.bins.narrow_bins import ConfidenceCells
+from mmcalib.metrics.bins.risk_coverage import (
+    cells_augrc,
+    cells_aupr,
+    cells_aurc,
+    cells_auroc,
+    cells_coverage,
+    cells_fpr,
+    cells_risk,
+    risk_coverage_curve,
+)
+from mmcalib.metrics.bins.smooth_calibration_error import cells_smooth_error
+from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
+from mmcalib.metrics.calibration_state import CalibrationState
+from mmcalib.metrics.disagreement_metric import DisagreementMetric
+from mmcalib.metrics.foreground_iou import ForegroundIoU
+from mmcalib.metrics.functional.brier import (
+    brier_score,
+    confidence_reliability,
+    confidence_resolution,
+    confidence_uncertainty,
+)
+from mmcalib.metrics.functional.calibration_error import (
     accuracy,
     adaptive_calibration_error,
     average_calibration_error,
@@ -13,52 +56,14 @@ from mmcalib.metrics.array_functions import (
     root_mean_square_calibration_error,
     smooth_calibration_error,
 )
-from mmcalib.metrics.bin_conventions import CONVENTIONS
-from mmcalib.metrics.bin_estimates import (
-    binned_average_error,
-    binned_debiased_error,
-    binned_reliability,
-    binned_resolution,
-    binned_uncertainty,
-)
-from mmcalib.metrics.bin_tables import equal_mass_bins, equal_width_bins
-from mmcalib.metrics.brier_array_functions import (
-    brier_score,
-    confidence_reliability,
-    confidence_resolution,
-    confidence_uncertainty,
-)
-from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
-from mmcalib.metrics.classwise_array_functions import (
+from mmcalib.metrics.functional.classwise_calibration_error import (
     classwise_adaptive_calibration_error,
     classwise_calibration_error,
     predicted_class_calibration,
     thresholded_adaptive_calibration_error,
 )
-from mmcalib.metrics.classwise_bins import classwise_bins
-from mmcalib.metrics.confidence_cells import ConfidenceCells
-from mmcalib.metrics.disagreement_metric import DisagreementMetric
-from mmcalib.metrics.errors_of_bins import (
-    binned_accuracy,
-    binned_calibration_error,
-    binned_classwise_error,
-    binned_confidence,
-    binned_maximum_error,
-    binned_overconfidence_error,
-    binned_root_mean_square_error,
-    equal_mass_error,
-    equal_mass_error_bound,
-)
-from mmcalib.metrics.foreground_iou import ForegroundIoU
-from mmcalib.metrics.mergeable_state import CalibrationState
-from mmcalib.metrics.metric_definitions import NAMES
-from mmcalib.metrics.ood_metric import OODMetric
-from mmcalib.metrics.ood_scores import scores_of_logits, scores_of_probabilities
-from mmcalib.metrics.ood_state import OODState
-from mmcalib.metrics.predictions import Prediction
-from mmcalib.metrics.saved_statistics import CalibrationStatistics
-from mmcalib.metrics.segmentation_protocols import PROTOCOLS
-from mmcalib.metrics.selective_array_functions import (
+from mmcalib.metrics.functional.out_of_distribution import scores_of_logits, scores_of_probabilities
+from mmcalib.metrics.functional.risk_coverage import (
     area_under_generalized_risk_coverage,
     area_under_risk_coverage,
     coverage_at_risk,
@@ -66,17 +71,12 @@ from mmcalib.metrics.selective_array_functions import (
     failure_fpr95,
     risk_at_coverage,
 )
-from mmcalib.metrics.selective_prediction import (
-    cells_augrc,
-    cells_aupr,
-    cells_aurc,
-    cells_auroc,
-    cells_coverage,
-    cells_fpr,
-    cells_risk,
-    risk_coverage_curve,
-)
-from mmcalib.metrics.smooth_calibration import cells_smooth_error
+from mmcalib.metrics.metric_definitions import NAMES
+from mmcalib.metrics.ood_metric import OODMetric
+from mmcalib.metrics.ood_state import OODState
+from mmcalib.metrics.predictions import Prediction
+from mmcalib.metrics.saved_statistics import CalibrationStatistics
+from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 
 __all__ = [
     'AECE',

@@ -14,16 +14,16 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_integer
+from mmcalib.metrics.bins.stratified_bins import stratum_text
 from mmcalib.metrics.boundary_distance import RANGE_NAMES
+from mmcalib.metrics.calibration_state import CalibrationState
 from mmcalib.metrics.data_samples import probabilities_of_batch
-from mmcalib.metrics.mergeable_state import CalibrationState
 from mmcalib.metrics.metric_definitions import OfBins, OfMean, definition_of
 from mmcalib.metrics.predictions import Prediction, of_probabilities
 from mmcalib.metrics.saved_statistics import CalibrationStatistics, check_suffix
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.metrics.shared_softmax import SharedReader
 from mmcalib.metrics.state_metric import StateMetric
-from mmcalib.metrics.stratified_bins import stratum_text
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
@@ -53,7 +53,7 @@ class CalibrationMetric(StateMetric):
       ``resolution`` and ``uncertainty``, the parts of the confidence's own Brier score, from bins.
     - ``AURC``, ``AUGRC``, ``AUROC``, ``FPR95``, ``risk@coverage_0.8`` and ``coverage@risk_0.05``
       with any levels: whether confidence tells right from wrong; see
-      :mod:`mmcalib.metrics.selective_prediction`. Of more than a million predictions each has a
+      :mod:`mmcalib.metrics.bins.risk_coverage`. Of more than a million predictions each has a
       bound beside it, as AECE does.
 
     Keys are ``calibration/ECE`` and so on, in percent but for ``NLL``, ``Brier`` and its parts;
@@ -69,7 +69,7 @@ class CalibrationMetric(StateMetric):
             paper's VOC table; ``'boundary'``, those near another label.
         boundary_width: How many pixels the boundary reaches to either side.
         convention: ``'mmcalib'``, or what ``'published'``, ``'torchmetrics'`` or ``'netcal'`` code
-            would print of the same predictions; see :mod:`mmcalib.metrics.bin_conventions`.
+            would print of the same predictions; see :mod:`mmcalib.metrics.bins.conventions`.
         confidence_interval: Coverage, such as 0.95, of intervals ``ECE_low`` to ``ECE_high`` and so
             on, by a bootstrap over images, which allows for the bias of binned errors; NaN where
             all predictions are of one image. Not for metrics whose statistics are not kept by

@@ -26,8 +26,9 @@ class DisagreementMetric(BaseMetric):
     """Mean mutual information (nats) and variance of the predictions behind a mean.
 
     Both are what a ``MeanProbabilityModel`` with ``disagreement`` leaves in its data samples, see
-    :class:`~mmcalib.models.prediction_mean.PredictionMean`; of a segmented image, the mean over all
-    its pixels. The keys are ``disagreement/mutual_information`` and ``disagreement/variance``.
+    :class:`~mmcalib.ensembles.mean_and_disagreement.PredictionMean`; of a segmented image, the mean
+    over all its pixels. The keys are ``disagreement/mutual_information`` and
+    ``disagreement/variance``.
 
     Args:
         out_dir: Folder for ``disagreement.csv``, a line for each image, and of segmentors

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.bin_conventions import Convention
-from mmcalib.metrics.classwise_bins import ClasswiseBins
-from mmcalib.metrics.classwise_cells import LEAST_BITS, ClasswiseCells
-from mmcalib.metrics.confidence_cells import ConfidenceCells
+from mmcalib.metrics.bins.classwise_bins import ClasswiseBins
+from mmcalib.metrics.bins.classwise_narrow_bins import LEAST_BITS, ClasswiseCells
+from mmcalib.metrics.bins.conventions import Convention
+from mmcalib.metrics.bins.narrow_bins import ConfidenceCells
 from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, OfClasses
 from mmcalib.metrics.predictions import Prediction
 

@@ -1,7 +1,7 @@
 """What each name in ``CalibrationMetric(metrics=[…])`` is computed from, and by which formula.
 
 To add a metric, add a line to ``DEFINITIONS``; a function of other statistics than these four kinds
-needs a place for them in ``mergeable_state.py`` too.
+needs a place for them in ``calibration_state.py`` too.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from functools import partial
 
 from torch import Tensor
 
-from mmcalib.metrics import bin_estimates, selective_prediction, smooth_calibration
-from mmcalib.metrics import errors_of_bins as errors
-from mmcalib.metrics.bin_conventions import Convention
-from mmcalib.metrics.classwise_cells import ClasswiseCells
-from mmcalib.metrics.confidence_cells import ConfidenceCells
+from mmcalib.metrics.bins import binned_errors as errors
+from mmcalib.metrics.bins import estimates, risk_coverage, smooth_calibration_error
+from mmcalib.metrics.bins.classwise_narrow_bins import ClasswiseCells
+from mmcalib.metrics.bins.conventions import Convention
+from mmcalib.metrics.bins.narrow_bins import ConfidenceCells
 
 # What a row of an image has beside its bins: sums over its predictions.
 SUMS = ('correct', 'conf', 'nll', 'brier')
@@ -91,7 +91,7 @@ def order_figure(
 ) -> tuple[float, float]:
     table, bound = cells.table(), math.nan
     if not cells.exact:
-        bound = selective_prediction.order_bound(figure, table, cells.spread()).item()
+        bound = risk_coverage.order_bound(figure, table, cells.spread()).item()
     return figure(table).item(), bound
 
 
@@ -100,8 +100,8 @@ def smooth_error(
 ) -> tuple[float, float]:
     table, bound = cells.table(), math.nan
     if not cells.exact:
-        bound = smooth_calibration.smooth_error_bound(table, cells.spread()).item()
-    return smooth_calibration.cells_smooth_error(table).item(), bound
+        bound = smooth_calibration_error.smooth_error_bound(table, cells.spread()).item()
+    return smooth_calibration_error.cells_smooth_error(table).item(), bound
 
 
 def classwise_error(table: Tensor | None, convention: Convention) -> float:
@@ -123,28 +123,28 @@ DEFINITIONS: dict[str, Definition] = {
     # Nixon et al. leave out what is not above 1 %.
     'TACE': OfClassCells(partial(ClasswiseCells.error, above_floor=True), floor=0.01),
     'smECE': OfCells(smooth_error),
-    'debiasedECE': OfBins(bin_estimates.binned_debiased_error),
-    'ACE': OfBins(bin_estimates.binned_average_error),
+    'debiasedECE': OfBins(estimates.binned_debiased_error),
+    'ACE': OfBins(estimates.binned_average_error),
     'MCE': OfBins(errors.binned_maximum_error),
     'RMSCE': OfBins(errors.binned_root_mean_square_error),
     'OE': OfBins(errors.binned_overconfidence_error),
     'NLL': OfMean('nll', highest=math.inf),
     'Brier': OfMean('brier', highest=2.0),
-    'reliability': OfBins(bin_estimates.binned_reliability, highest=1.0),
-    'resolution': OfBins(bin_estimates.binned_resolution, highest=0.25, of_gaps=False),
-    'uncertainty': OfBins(bin_estimates.binned_uncertainty, highest=0.25, of_gaps=False),
-    'AURC': of_order(selective_prediction.cells_aurc),
-    'AUGRC': of_order(selective_prediction.cells_augrc),
-    'AUROC': of_order(selective_prediction.cells_auroc),
-    'FPR95': of_order(selective_prediction.cells_fpr),
+    'reliability': OfBins(estimates.binned_reliability, highest=1.0),
+    'resolution': OfBins(estimates.binned_resolution, highest=0.25, of_gaps=False),
+    'uncertainty': OfBins(estimates.binned_uncertainty, highest=0.25, of_gaps=False),
+    'AURC': of_order(risk_coverage.cells_aurc),
+    'AUGRC': of_order(risk_coverage.cells_augrc),
+    'AUROC': of_order(risk_coverage.cells_auroc),
+    'FPR95': of_order(risk_coverage.cells_fpr),
     'accuracy': OfMean('correct', factor=100.0),
     'confidence': OfMean('conf', factor=100.0),
 }
 NAMES = tuple(DEFINITIONS)
 # Metrics that go with a level, as in ``risk@coverage_0.8``.
 WITH_LEVEL = {
-    'risk@coverage': (selective_prediction.cells_risk, 'coverage'),
-    'coverage@risk': (selective_prediction.cells_coverage, 'risk'),
+    'risk@coverage': (risk_coverage.cells_risk, 'coverage'),
+    'coverage@risk': (risk_coverage.cells_coverage, 'risk'),
 }
 
 

@@ -12,8 +12,8 @@ from mmengine.registry import METRICS
 
 from mmcalib.argument_checks import check_choice
 from mmcalib.metric_keys import OOD_GROUPS
+from mmcalib.metrics.functional.out_of_distribution import SCORES
 from mmcalib.metrics.ood_samples import read_ood_scores
-from mmcalib.metrics.ood_scores import SCORES
 from mmcalib.metrics.ood_state import SEEN, OODState
 from mmcalib.metrics.state_metric import StateMetric
 
@@ -36,7 +36,8 @@ class OODMetric(StateMetric):
     curve by lines, and flags all that is tied at the threshold: with distinct scores ``AUROC`` and
     ``FPR95`` are its own, and ``AUPR`` is nearly; docs/shift.md has how nearly.
 
-    The scores are those of :func:`~mmcalib.metrics.ood_scores.scores_of_logits`:
+    The scores are those of
+    :func:`~mmcalib.metrics.functional.out_of_distribution.scores_of_logits`:
     ``'max_probability'``, ``'max_logit'``, ``'energy'`` and ``'entropy'``. mmpretrain leaves only
     probabilities; for ``'max_logit'`` and ``'energy'`` add ``KeepLogitsHook``.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmcalib.argument_checks import check_labels
 from mmcalib.metrics.data_samples import read_logits
-from mmcalib.metrics.ood_scores import (
+from mmcalib.metrics.functional.out_of_distribution import (
     NEED_LOGITS,
     SCORES,
     scores_of_logits,
@@ -39,7 +39,7 @@ def read_ood_scores(
 
     Args:
         sample: As for :func:`read_prediction`; a classifier's may also have its ``logits``.
-        scores: Some of :data:`~mmcalib.metrics.ood_scores.SCORES`.
+        scores: Some of :data:`~mmcalib.metrics.functional.out_of_distribution.SCORES`.
         ood_index: Label of what is out of distribution. So are a classifier's negative labels.
         ignore_index: Label of the pixels to leave out.
         name: What errors call the sample.

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.confidence_cells import ConfidenceCells, ScoreCells
-from mmcalib.metrics.selective_prediction import cells_aupr, cells_auroc, cells_fpr, order_bound
+from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, ScoreCells
+from mmcalib.metrics.bins.risk_coverage import cells_aupr, cells_auroc, cells_fpr, order_bound
 
 SEEN = 0
 
@@ -17,10 +17,10 @@ class OODState:
     """Counts the scores of predictions, so that any split of them, merged, gives the same numbers.
 
     Constant memory for each score and set: exact up to a million values of it, and in fine cells
-    above, see :mod:`mmcalib.metrics.confidence_cells`.
+    above, see :mod:`mmcalib.metrics.bins.narrow_bins`.
 
     Args:
-        scores: Some of :data:`~mmcalib.metrics.ood_scores.SCORES`.
+        scores: Some of :data:`~mmcalib.metrics.functional.out_of_distribution.SCORES`.
         exact_limit: Up to how many values, of the seen and an unseen set together, figures are
             exact; a million if None.
     """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mmcalib.metrics.bin_conventions import Convention
-from mmcalib.metrics.confidence_cells import ConfidenceCells
+from mmcalib.metrics.bins.conventions import Convention
+from mmcalib.metrics.bins.narrow_bins import ConfidenceCells
 from mmcalib.metrics.image_group_statistics import GroupStatistics
 from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, OfClasses
 from mmcalib.metrics.predictions import Prediction

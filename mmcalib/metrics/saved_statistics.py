@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.bin_conventions import MMCALIB
-from mmcalib.metrics.bin_tables import equal_mass_bins
+from mmcalib.metrics.bins.bin_tables import equal_mass_bins
+from mmcalib.metrics.bins.conventions import MMCALIB
 
 TABLES = ('cells', 'image_bins', 'image_cells', 'class_bins', 'distance_bins')
 # As large as the data set, so not for text.
@@ -32,7 +32,7 @@ class CalibrationStatistics:
         image_bins: ``(n, 3, B)`` float64, the bins of equal width of each image, in the order of
             the dataset; None if read from ``.json``, which does not hold them.
         image_cells: ``(n, 3, C)`` int32, how many predictions of each image are in each cell of
-            :mod:`~mmcalib.metrics.image_cells`: those with a label, the correct ones, and those
+            :mod:`~mmcalib.metrics.bins.image_bins`: those with a label, the correct ones, and those
             without a label; None if read from ``.json``, before version 0.2, or if the protocol
             leaves out pixels by their labels.
         class_bins: ``(3, K, B)`` float64, those of the predictions of each class; None if they were

@@ -13,7 +13,7 @@ from string import Template
 from matplotlib.figure import Figure
 from rich.progress import track
 
-from mmcalib.metrics.stratified_bins import stratum_rows
+from mmcalib.metrics.bins.stratified_bins import stratum_rows
 from mmcalib.reports import robustness_plots, run_plots
 from mmcalib.reports.group_runs import Table
 from mmcalib.reports.output_formats import others_left_out

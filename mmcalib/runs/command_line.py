@@ -10,8 +10,8 @@ from typing import NoReturn
 from mmengine.config import Config, DictAction
 
 from mmcalib.distributed import is_first_process
-from mmcalib.runs.load_config import SPLITS
-from mmcalib.runs.mean_of_predictions import load_member_configs, split_members
+from mmcalib.runs.config import SPLITS
+from mmcalib.runs.ensemble_config import load_member_configs, split_members
 
 PATIENCE = 30.0  # seconds for the first process to say what is wrong
 

@@ -8,7 +8,7 @@ from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.runs.checkpoint_io import load_from_local
 from mmcalib.runs.loss_config import main_loss
-from mmcalib.runs.results_writer import config_in
+from mmcalib.runs.record import config_in
 from mmcalib.runs.training_fingerprint import comparable
 
 

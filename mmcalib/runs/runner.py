@@ -26,9 +26,9 @@ from mmcalib.metrics import CalibrationMetric, CalibrationStatistics
 from mmcalib.reports.closing_table import find_diagram, summary
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, best_checkpoint
 from mmcalib.runs.checkpoint_io import file_digest, use_safe_files
-from mmcalib.runs.data_preflight import check_drawn_metrics, check_run_data
+from mmcalib.runs.data_checks import check_drawn_metrics, check_run_data
 from mmcalib.runs.loss_config import type_name
-from mmcalib.runs.results_writer import results_of
+from mmcalib.runs.record import results_of
 from mmcalib.runs.terminal_output import QuietRunner, log_start
 from mmcalib.runs.training_fingerprint import trained_config
 from mmcalib.work_dir_files import (
@@ -137,7 +137,7 @@ def run_test(
     """Test, and leave what later tools read in the work dir.
 
     That is ``results.json`` with the metrics and what
-    :func:`~mmcalib.runs.results_writer.results_of` says, and ``calibration.npz`` with what the
+    :func:`~mmcalib.runs.record.results_of` says, and ``calibration.npz`` with what the
     ``CalibrationMetric`` has counted; see :func:`~mmcalib.hooks.drawing_hook.kept_statistics` for
     more than one. Of the split ``'val'`` their names end in ``_val``. ``checkpoint_digest`` is that
     of the file, None of weights that are in none, and of a mean, whose members have theirs;

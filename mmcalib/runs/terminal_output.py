@@ -13,9 +13,9 @@ from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.metric_keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better_rule
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.model_labels import averaging_label
+from mmcalib.runs.config_checks import calibration_keys, kept_checkpoints
+from mmcalib.runs.ensemble_record import AVERAGED
 from mmcalib.runs.loss_config import main_loss, type_name
-from mmcalib.runs.preflight import calibration_keys, kept_checkpoints
-from mmcalib.runs.results_of_mean import AVERAGED
 from mmcalib.work_dir_files import experiment_name
 
 # Lines that come with every run, or every epoch, and tell a reader nothing.

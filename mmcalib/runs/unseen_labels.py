@@ -5,8 +5,8 @@ from __future__ import annotations
 from mmengine.config import Config
 
 from mmcalib.metrics import DisagreementMetric, OODMetric
+from mmcalib.runs.config_checks import as_list, metric_class
 from mmcalib.runs.loss_config import type_name
-from mmcalib.runs.preflight import as_list, metric_class
 
 # Of our default hooks, those that draw what a CalibrationMetric measures.
 DRAWING = ('ReliabilityDiagramHook', 'ConfidenceMapHook')

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from torch import Tensor
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.selective_prediction import (
+from mmcalib.metrics.bins.risk_coverage import (
     cells_augrc,
     cells_aurc,
     cells_auroc,

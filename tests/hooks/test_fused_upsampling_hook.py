@@ -11,7 +11,7 @@ from torch import nn
 
 from mmcalib.hooks import FusedUpsamplingHook
 from mmcalib.hooks.fused_upsampling_hook import decode_heads, why_not
-from mmcalib.losses import upsampled_tiles
+from mmcalib.losses.upsampling import tiles
 
 pytest.importorskip('mmseg.models')
 pytestmark = pytest.mark.filterwarnings('ignore:Default ``avg_non_ignore`` is False')
@@ -47,7 +47,7 @@ class Loop:
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    monkeypatch.setitem(upsampled_tiles.TILE, 'cpu', 4 * 60)
+    monkeypatch.setitem(tiles.TILE, 'cpu', 4 * 60)
 
 
 def one_step(model, batch):

@@ -5,8 +5,8 @@ import torch
 from mmengine.runner.checkpoint import _load_checkpoint_to_model
 from tiny_models import classifier
 
+from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.hooks import LoadMembersHook
-from mmcalib.models import MeanProbabilityModel
 
 LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=8)
 

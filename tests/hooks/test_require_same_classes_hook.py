@@ -8,7 +8,7 @@ from images import write_folders
 
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.hooks.require_same_classes_hook import classes_of, difference
-from mmcalib.runs.load_config import load_config, set_loader_defaults
+from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
 
 

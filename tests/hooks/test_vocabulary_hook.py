@@ -6,8 +6,8 @@ from mmengine.registry import DATASETS
 from posts import write_posts, write_vectors
 
 from mmcalib.models.text_data_preprocessor import most_frequent
-from mmcalib.runs.load_config import DATALOADERS, load_config, set_loader_defaults
-from mmcalib.runs.preflight import check_data
+from mmcalib.runs.config import DATALOADERS, load_config, set_loader_defaults
+from mmcalib.runs.config_checks import check_data
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
 from mmcalib.runs.terminal_output import ConfigError
 

@@ -6,7 +6,7 @@ import torch
 from forked import on_ranks
 
 from mmcalib.losses import L1ACELoss, MDCALoss
-from mmcalib.losses.upsampled_losses import upsampled_losses
+from mmcalib.losses.upsampling.upsampled_losses import upsampled_losses
 
 IGNORED = 255
 

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from mmcalib.losses import NACLLoss, SVLSLoss
-from mmcalib.losses import value_and_gradient as module
-from mmcalib.losses.label_neighbourhood import gaussian_kernel, neighbourhood_shares
+from mmcalib.losses.base import value_and_gradient as module
+from mmcalib.losses.base.label_neighbourhood import gaussian_kernel, neighbourhood_shares
 
 IGNORED = 255
 K = 4

@@ -22,9 +22,9 @@ from mmcalib.losses import (
     compiled_kernel,
     upsampled_tiles,
 )
-from mmcalib.losses.tile_terms import why_only_whole
-from mmcalib.losses.upsampled_losses import upsampled_losses
-from mmcalib.losses.upsampled_tiles import UpsampledTiles
+from mmcalib.losses.upsampling.tile_terms import why_only_whole
+from mmcalib.losses.upsampling.tiles import UpsampledTiles
+from mmcalib.losses.upsampling.upsampled_losses import upsampled_losses
 
 K, IGNORED = 5, 255
 

@@ -7,9 +7,10 @@ import torch
 from test_all_losses import IGNORED, LOSSES, build, draw, pairwise, takes_soft
 
 from mmcalib import losses
-from mmcalib.losses import compiled_kernel, margin_label_smoothing
-from mmcalib.losses import value_and_gradient as module
-from mmcalib.losses.loss_call_checks import split_ignored
+from mmcalib.losses import margin_label_smoothing
+from mmcalib.losses.base import compiled_kernel
+from mmcalib.losses.base import value_and_gradient as module
+from mmcalib.losses.base.call_checks import split_ignored
 
 
 def plain(name, logits, target, **options):

@@ -26,8 +26,8 @@ from mmcalib.metrics import (
     protocol_groups,
 )
 from mmcalib.metrics import calibration_metric as module
-from mmcalib.metrics import confidence_cells as cells_module
-from mmcalib.metrics.bin_conventions import CONVENTIONS
+from mmcalib.metrics.bins import narrow_bins as cells_module
+from mmcalib.metrics.bins.conventions import CONVENTIONS
 
 
 def evaluate(samples, *metrics, batch=4, size=None):

@@ -14,10 +14,10 @@ from mmengine.registry import METRICS
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from mmcalib.metrics import OODMetric, OODState, scores_of_logits
-from mmcalib.metrics import confidence_cells as cells_module
 from mmcalib.metrics import ood_metric as module
-from mmcalib.metrics.confidence_cells import ScoreCells
-from mmcalib.metrics.ood_scores import SCORES
+from mmcalib.metrics.bins import narrow_bins as cells_module
+from mmcalib.metrics.bins.narrow_bins import ScoreCells
+from mmcalib.metrics.functional.out_of_distribution import SCORES
 
 SETS = dict(near=['one'], far=['two', 'three'])
 FIGURES = ('AUROC', 'AUPR_in', 'AUPR_out', 'FPR95')

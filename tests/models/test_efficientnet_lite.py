@@ -4,7 +4,7 @@ from commands import ROOT, call_here
 from mmengine.registry import MODELS, init_default_scope
 
 from mmcalib.models import efficientnet_lite as lite
-from mmcalib.runs.load_config import load_config
+from mmcalib.runs.config import load_config
 
 FOREIGN = {
     '_stem.weight': torch.randn(4, 3, 3, 3),

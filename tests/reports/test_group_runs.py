@@ -12,7 +12,7 @@ from mmcalib.metric_keys import HEADLINE
 from mmcalib.reports import output_formats, paper_numbers
 from mmcalib.reports.collect_runs import collect_runs
 from mmcalib.reports.group_runs import tables_of
-from mmcalib.runs.load_config import load_config
+from mmcalib.runs.config import load_config
 
 CIFAR10 = dict(type='CIFAR10', split='test', samples=10000)
 VOC = dict(type='PascalVOCDataset', ann_file='ImageSets/Segmentation/val.txt', samples=1449)

@@ -14,7 +14,7 @@ from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.runs import checkpoint_io
 from mmcalib.runs.checkpoint_choice import check_checkpoint, last_checkpoint, resume_latest
 from mmcalib.runs.checkpoint_io import BACKEND, ONLY_WEIGHTS, load_from_local
-from mmcalib.runs.load_config import load_config, set_loader_defaults
+from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.resumed_loss_check import check_resumed_loss
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
 from mmcalib.work_dir_files import WorkDirInUse, locked

@@ -5,7 +5,7 @@ from commands import ROOT, call_here
 from mmengine.config import Config
 
 from mmcalib.runs import command_line
-from mmcalib.runs.load_config import load_config
+from mmcalib.runs.config import load_config
 from mmcalib.runs.misspelt_options import check_constructors
 
 DIGITS = str(ROOT / 'configs/mbls/digits.py')

@@ -7,8 +7,8 @@ from commands import ROOT, call_here
 from mmengine.config import Config
 
 from mmcalib.reports.collect_runs import collect_runs
-from mmcalib.runs.load_config import add_calibration, limit_samples, load_config, set_work_dir
-from mmcalib.runs.preflight import check_data
+from mmcalib.runs.config import add_calibration, limit_samples, load_config, set_work_dir
+from mmcalib.runs.config_checks import check_data
 
 
 def iterations(limit, batch_size):

@@ -5,7 +5,7 @@ import json
 import pytest
 from commands import ROOT
 
-from mmcalib.runs.load_config import load_config
+from mmcalib.runs.config import load_config
 from mmcalib.runs.parse_config_text import parse_config
 from mmcalib.runs.training_fingerprint import digest, trained_config
 

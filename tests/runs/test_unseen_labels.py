@@ -15,8 +15,8 @@ from mmengine.runner import Runner
 from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-from mmcalib.runs.load_config import load_config, use_evaluation
-from mmcalib.runs.preflight import check_config
+from mmcalib.runs.config import load_config, use_evaluation
+from mmcalib.runs.config_checks import check_config
 from mmcalib.runs.unseen_labels import DRAWING, UnseenLabels, leave_out_diagrams
 
 pytest.importorskip('mmpretrain.models')

@@ -13,14 +13,14 @@ import torch
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS, init_default_scope
 
+from mmcalib.predict.load_model import load_predicting_model
 from mmcalib.runs.command_line import ConfigOptions
-from mmcalib.runs.load_config import load_config
-from mmcalib.runs.mean_of_predictions import (
+from mmcalib.runs.config import load_config
+from mmcalib.runs.ensemble_config import (
     average_predictions,
     load_member_configs,
     split_members,
 )
-from mmcalib.runs.predicting_model import load_predicting_model
 
 # What is asked of average_predictions, of the first checkpoint alone but for the ensemble.
 MEANS = {

@@ -26,7 +26,7 @@ import torch
 from mmengine.config import DictAction
 
 from mmcalib.metrics import AECE, ECE, NAMES, CalibrationMetric
-from mmcalib.runs.load_config import limit_samples, load_config, set_loader_defaults
+from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner
 
 SIZES = ('21x375x500', '150x512x683')

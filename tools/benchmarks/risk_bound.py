@@ -21,9 +21,9 @@ from pathlib import Path
 
 import torch
 
-from mmcalib.metrics import risk_threshold
-from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.image_cells import predicted_in_cells, shares_above, with_unlabelled
+from mmcalib.metrics.bins.image_bins import predicted_in_cells, shares_above, with_unlabelled
+from mmcalib.metrics.functional import risk_threshold
+from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 
 PROBABILITY = 0.95

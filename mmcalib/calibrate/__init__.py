@@ -1,0 +1,1 @@
+"""Calibration of a trained model: logits, fit, proof, new checkpoint."""

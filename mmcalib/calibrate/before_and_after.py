@@ -1,0 +1,94 @@
+"""A model on a split before and after folding: its metrics, and the proof that it was folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from mmcalib.metrics import CalibrationMetric
+from mmcalib.metrics.data_samples import read_logits
+from mmcalib.posthoc.fold_into_layer import largest_difference, swapped_parameters
+from mmcalib.posthoc.logit_scaler import LogitScaler
+from mmcalib.posthoc.model_logits import ImageLogits, predictor, progress
+
+COMPARED_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
+
+
+@dataclass
+class BeforeAndAfter:
+    """A model on a split, before and after folding.
+
+    Attributes:
+        before: Metrics by name, in percent but for NLL and Brier.
+        after: The same after folding.
+        num_predictions: How many valid predictions there are.
+        changed: Of how many of them the predicted class is another.
+        difference: The largest difference of a folded from a scaled logit, relative to the largest
+            scaled logit if that is above 1.
+    """
+
+    before: dict[str, float]
+    after: dict[str, float]
+    num_predictions: int
+    changed: int
+    difference: float
+
+
+def measure_before_and_after(
+    model: nn.Module,
+    loader: Iterable,
+    scaler: LogitScaler,
+    tensors: Mapping[str, Tensor],
+    *,
+    num_bins: int = 15,
+    ignore_index: int = 255,
+    text: str = 'Before and after',
+) -> BeforeAndAfter:
+    """Run a model on a split as it is and folded, and hold all folded logits against scaled ones.
+
+    Args:
+        model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
+        loader: Batches of the split.
+        scaler: What was folded.
+        tensors: The folded tensors by key.
+        num_bins: Of ECE and AECE.
+        ignore_index: Label of the pixels to leave out.
+        text: What the progress bar says.
+    """
+    before, after = (
+        CalibrationMetric(COMPARED_METRICS, num_bins=num_bins, ignore_index=ignore_index)
+        for _ in range(2)
+    )
+    total = changed = images = 0
+    difference = 0.0
+    with predictor(model) as predict:
+        for batch in progress(loader, text):
+            ours = predict(batch)
+            # Both runs write into the same data samples, so those of the first are read first.
+            read = [_read(image, ignore_index) for image in ours]
+            before.process(None, [image.sample for image in ours])
+            with swapped_parameters(model, tensors):
+                folded = predict(batch)
+            after.process(None, [image.sample for image in folded])
+            images += len(ours)
+            for (logits, predicted), image in zip(read, folded, strict=True):
+                new_logits, new_predicted = _read(image, ignore_index)
+                total += len(predicted)
+                changed += int((predicted != new_predicted).sum())
+                if len(predicted):
+                    scaled = scaler.transform(logits)
+                    difference = max(difference, largest_difference([scaled], [new_logits]))
+    values = [
+        {key.split('/')[-1]: value for key, value in metric.evaluate(images).items()}
+        for metric in (before, after)
+    ]
+    return BeforeAndAfter(*values, num_predictions=total, changed=changed, difference=difference)
+
+
+def _read(image: ImageLogits, ignore_index: int) -> tuple[Tensor, Tensor]:
+    logits, _, predicted = read_logits(
+        image.sample, image.logits, ignore_index=ignore_index, name=image.name
+    )
+    return logits, predicted

@@ -1,0 +1,261 @@
+"""What tools/calibrate.py does: from a checkpoint and held-out data to a calibrated checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+import torch
+from mmengine.runner import CheckpointLoader, Runner
+from torch import Tensor, nn
+
+from mmcalib import __version__
+from mmcalib.argument_checks import check_choice, check_integer
+from mmcalib.calibrate.before_and_after import (
+    COMPARED_METRICS,
+    BeforeAndAfter,
+    measure_before_and_after,
+)
+from mmcalib.calibrate.calibration_checks import check_not_calibrated, check_splits
+from mmcalib.ensembles import MeanProbabilityModel
+from mmcalib.hooks.name_broken_samples_hook import name_samples
+from mmcalib.metrics import CalibrationMetric
+from mmcalib.models.predicting_head import head_of
+from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
+from mmcalib.posthoc.fold_into_layer import (
+    TOLERANCE,
+    check_bias,
+    find_predicting_layers,
+    fold_layers,
+    keys_in_checkpoint,
+)
+from mmcalib.posthoc.model_logits import reader_of_all
+from mmcalib.posthoc.sampled_logits import NUM_SAMPLES, DrawnPredictions, draw_predictions
+from mmcalib.runs.data_checks import check_run_data
+from mmcalib.runs.record import CALIBRATION, describe_dataset
+from mmcalib.runs.terminal_output import log_start
+from mmcalib.work_dir_files import whole_file
+
+SPLITS = ('val', 'test')
+
+
+@dataclass
+class CalibrationOptions:
+    """What a calibration is to do.
+
+    Attributes:
+        split: ``'val'`` or ``'test'``: which of the config's splits to fit on.
+        test: Whether to measure before and after on the test split too.
+        num_samples: How many predictions to draw for the fit.
+        every_prediction: Whether to go on to the optimum of all predictions, in several passes.
+        seed: Of the draw.
+        num_bins: Of the ECE and AECE before and after.
+        force: Whether to go on where the result may mislead.
+    """
+
+    split: str = 'val'
+    test: bool = False
+    num_samples: int = NUM_SAMPLES
+    every_prediction: bool = False
+    seed: int = 0
+    num_bins: int = 15
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice('split', self.split, SPLITS)
+        check_integer('num_samples', self.num_samples)
+        check_integer('seed', self.seed, least=0)
+        CalibrationMetric(COMPARED_METRICS, num_bins=self.num_bins)  # refuses wrong numbers
+
+
+def calibrate_checkpoint(
+    runner: Runner, scaler: LogitScaler, checkpoint: str, out: str, options: CalibrationOptions
+) -> dict:
+    """Fit a scaling to a model's logits, fold it into its last layer and write a checkpoint.
+
+    The file differs from the original in the tensors of that layer (nearly always a weight and a
+    bias) and in ``meta['calibration']``: method, parameters, what it was fitted on, the numbers
+    before and after.
+
+    Args:
+        runner: With the checkpoint as ``load_from``.
+        scaler: Not fitted yet.
+        checkpoint: The file to read.
+        out: The file to write.
+        options: See :class:`CalibrationOptions`.
+
+    Returns:
+        What the checkpoint says of it under ``meta['calibration']``.
+
+    Raises:
+        ValueError: If no linear layer makes the model's logits, as found by running it; for what
+            :mod:`~mmcalib.calibrate.calibration_checks` refuses; for data that determine no
+            scaling.
+    """
+    forced = check_splits(runner.cfg, split=options.split, test=options.test, force=options.force)
+    content = read_checkpoint(checkpoint)
+    forced += check_not_calibrated(content['meta'], force=options.force)
+    loaders = load_model_and_data(runner, options)
+    model, loader = runner.model, loaders[options.split]
+
+    # Before the long part: is there a layer to fold into, and is it in the file?
+    names = find_predicting_layers(model, next(iter(loader)), mixes_classes=scaler.per_class)
+    keys = keys_in_checkpoint(content['state_dict'], model, names)
+    if scaler.per_class:
+        check_bias(model, names)
+
+    fitted_on = fit_to_split(scaler, runner, loader, options)
+    tensors = _in_precision_of(content['state_dict'], keys, fold_layers(model, names, scaler))
+    results = {}
+    for split, data in loaders.items():
+        results[split] = measure_before_and_after(
+            model,
+            data,
+            scaler,
+            tensors,
+            num_bins=options.num_bins,
+            ignore_index=ignore_index_of(model),
+            text=f'Before and after, {split}',
+        )
+        _check_proof(results[split])
+
+    meta = {
+        'method': next(name for name, kind in SCALERS.items() if type(scaler) is kind),
+        'options': {k: v for k, v in vars(scaler).items() if not k.endswith('_') and k[0] != '_'},
+        **fitted_on,
+        'layers': names,
+        'threshold': _threshold(model),
+        'fitted': asdict(results[options.split]),
+        'tested': asdict(results['test']) if 'test' in results else None,
+        'forced': forced,
+        'checkpoint': os.path.basename(checkpoint),
+        **made_now(),
+    }
+    if CALIBRATION in content['meta']:
+        meta['earlier'] = content['meta'][CALIBRATION]
+    content['meta'][CALIBRATION] = meta
+    content['state_dict'].update({keys[name]: tensor for name, tensor in tensors.items()})
+    with whole_file(out) as temporary:
+        torch.save(content, temporary)
+    runner.call_hook('after_run')
+    return meta
+
+
+def read_checkpoint(path: str) -> dict:
+    """Return a checkpoint with its ``state_dict`` and ``meta``, which bare weights lack."""
+    content = CheckpointLoader.load_checkpoint(path, map_location='cpu')
+    if 'state_dict' not in content:  # the bare weights, as of some model zoos
+        content = {'state_dict': content}
+    return {**content, 'meta': dict(content.get('meta') or {})}
+
+
+def load_model_and_data(runner: Runner, options: CalibrationOptions) -> dict[str, Iterable]:
+    """Load a Runner's weights as its own ``val`` and ``test`` do, and return loaders by split.
+
+    First all loops, then ``before_run``, then the checkpoint: so hooks that compare a checkpoint
+    with the data of the run see all of them.
+
+    Raises:
+        DataError: If a split is empty or cannot be read.
+    """
+    splits = dict.fromkeys([options.split, *(['test'] if options.test else [])])
+    check_run_data(runner, splits, training=False)
+    log_start(runner, tuple(splits))
+    loops = {split: runner.val_loop if split == 'val' else runner.test_loop for split in splits}
+    for loop in loops.values():
+        name_samples(loop.dataloader.dataset)
+    runner.call_hook('before_run')
+    runner.load_or_resume()
+    return {split: loop.dataloader for split, loop in loops.items()}
+
+
+def fit_to_split(
+    scaler: LogitScaler, runner: Runner, loader: Iterable, options: CalibrationOptions
+) -> dict:
+    """Fit a scaler to a model's predictions of a split.
+
+    Returns:
+        Its parameters and what they were fitted on; ``standard_error`` of a temperature, and the
+        ``sampling_error`` that the draw adds.
+    """
+    ignore_index = ignore_index_of(runner.model)
+    drawn = draw_predictions(
+        runner.model,
+        loader,
+        num_samples=options.num_samples,
+        seed=options.seed,
+        ignore_index=ignore_index,
+    )
+    scaler.fit(drawn.logits, drawn.labels)
+    errors = _standard_errors(scaler, drawn)
+    if options.every_prediction and not drawn.is_everything:
+        scaler.refine(reader_of_all(runner.model, loader, ignore_index=ignore_index))
+        if errors:
+            errors['sampling_error'] = 0.0
+    dataset = describe_dataset(runner.cfg[f'{options.split}_dataloader'].dataset)
+    return {
+        'parameters': scaler.parameters,
+        **errors,
+        'split': options.split,
+        'dataset': {**dataset, 'samples': drawn.num_images},
+        'num_predictions': drawn.population,
+        'num_fitted': scaler.num_predictions_,
+        'seed': options.seed,
+        'num_bins': options.num_bins,
+    }
+
+
+def made_now() -> dict[str, str]:
+    """Return date and version, for what a calibration leaves behind."""
+    date = datetime.now().astimezone().isoformat(timespec='seconds')
+    return {'date': date, 'version': __version__}
+
+
+def ignore_index_of(model: nn.Module) -> int:
+    """Return the label of the pixels that a model's loss leaves out, the first of a mean's."""
+    member = model.module if isinstance(model, MeanProbabilityModel) else model
+    index = getattr(head_of(member), 'ignore_index', None)
+    return 255 if index is None else index
+
+
+def _threshold(model: nn.Module) -> float | None:
+    """Return above which probability a binary head predicts its class, None of another head."""
+    head = head_of(model)
+    return head.threshold if getattr(head, 'out_channels', None) == 1 else None
+
+
+def _in_precision_of(
+    state: Mapping[str, Tensor], keys: Mapping[str, str], tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return tensors in the file's precision, so that what is proven is what is written.
+
+    But half precision is too coarse for the proof, and becomes single.
+    """
+    return {
+        name: tensor.to(torch.promote_types(state[keys[name]].dtype, torch.float32))
+        for name, tensor in tensors.items()
+    }
+
+
+def _standard_errors(scaler: LogitScaler, drawn: DrawnPredictions) -> dict[str, float]:
+    """Return the standard error of a temperature, and the part of it that is due to the draw."""
+    if not isinstance(scaler, TemperatureScaler) or scaler.criterion != 'nll' or scaler.at_bound_:
+        return {}
+    of_draw = scaler.standard_error(drawn.logits, drawn.labels)
+    left_out = 1 - len(drawn.labels) / drawn.population
+    return {
+        'standard_error': scaler.standard_error(drawn.logits, drawn.labels, drawn.images),
+        'sampling_error': of_draw * left_out**0.5,
+    }
+
+
+def _check_proof(result: BeforeAndAfter) -> None:
+    """Raise a ValueError if folding did not reproduce the scaled logits."""
+    if not result.difference <= TOLERANCE:
+        raise ValueError(
+            f'folding was tried, but the logits differ from the scaled ones by '
+            f'{result.difference:.1e} of the largest: the head changes them after its last layer, '
+            'or they are too large for single precision. Nothing was written'
+        )

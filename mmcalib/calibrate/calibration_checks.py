@@ -1,0 +1,82 @@
+"""What a calibration refuses before it starts, or does by force and says so in the checkpoint."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from mmengine.config import Config
+
+from mmcalib.datasets.same_data import same_data
+from mmcalib.runs.record import CALIBRATION
+from mmcalib.work_dir_files import check_writable
+
+HELD_OUT = (
+    'Fit on data that no test sees: a part of the training images that the training left out, as '
+    'SeededSplit draws it in the _heldout configs; or --force, which the checkpoint will say'
+)
+
+
+def check_splits(cfg: Config, *, split: str, test: bool, force: bool) -> list[str]:
+    """Return for what reasons a forced calibration may mislead, judged by the config.
+
+    Args:
+        cfg: Of the run.
+        split: What it fits on.
+        test: Whether it measures on the test split too.
+        force: Whether to go on where the result may mislead.
+
+    Raises:
+        ValueError: If the config lacks a split, or there is such a reason and it is not forced.
+    """
+    for name in [split, *(['test'] if test else [])]:
+        if cfg.get(f'{name}_dataloader') is None:
+            raise ValueError(f'the config has no {name}_dataloader')
+    if cfg.get('launcher', 'none') != 'none':
+        raise ValueError(f'calibrating runs on one process: leave out --launcher {cfg.launcher}')
+    if split == 'test':
+        return [_refuse('fitted on the test split', HELD_OUT, force=force)]
+    if same_data(cfg.val_dataloader, cfg.get('test_dataloader')):
+        reason = "fitted on the validation split, which is the config's test split as well"
+        return [_refuse(reason, HELD_OUT, force=force)]
+    return []
+
+
+def check_out(out: str, checkpoint: str, *, overwrite: bool) -> None:
+    """Raise an error if the file to write is there already, is the one to read, or cannot be made.
+
+    Raises:
+        ValueError: If it is the checkpoint itself, by whatever name; a folder; or there, unless
+            `overwrite`.
+        OSError: If nothing can be written there.
+    """
+    if os.path.exists(out) and os.path.exists(checkpoint) and os.path.samefile(out, checkpoint):
+        raise ValueError(f'--out {out} is the checkpoint itself: name another file')
+    if os.path.isdir(out):
+        raise ValueError(f'--out {out} is a folder: name a file in it')
+    if os.path.exists(out) and not overwrite:
+        raise ValueError(f'--out {out} exists: name another file, or add --overwrite')
+    check_writable(out)
+
+
+def check_not_calibrated(meta: Mapping, *, force: bool) -> list[str]:
+    """Return why it misleads to calibrate a checkpoint of this ``meta``.
+
+    Raises:
+        ValueError: If it has been calibrated before, and this is not forced.
+    """
+    earlier = meta.get(CALIBRATION)
+    if not earlier:
+        return []
+    hint = (
+        f'It holds a {earlier["method"]} scaling, fitted on {earlier["split"]} at '
+        f'{earlier["date"]}: take the original, {earlier["checkpoint"]}; or --force, which puts '
+        'another scaling on top, and the checkpoint will tell of both'
+    )
+    return [_refuse('calibrated before', hint, force=force)]
+
+
+def _refuse(reason: str, hint: str, *, force: bool) -> str:
+    if not force:
+        raise ValueError(f'refused: {reason}. {hint}')
+    return reason

@@ -1,0 +1,5 @@
+"""Ensembles: members, test-time augmentation and MC dropout as one model."""
+
+from mmcalib.ensembles.ensemble_model import MeanProbabilityModel
+
+__all__ = ['MeanProbabilityModel']

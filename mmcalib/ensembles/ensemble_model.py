@@ -1,0 +1,260 @@
+"""The mean of the probabilities of several models, views of an image and random dropouts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from mmengine.model import BaseTTAModel
+from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
+from torch import nn
+
+from mmcalib.argument_checks import check_integer, check_number
+from mmcalib.ensembles.batch_views import copies_of_image, views_of_batch
+from mmcalib.ensembles.mc_dropout import dropout_layers, random_dropout, seed_of
+from mmcalib.ensembles.mean_and_disagreement import PredictionMean
+from mmcalib.models.predicting_head import check_softmax, classes_of_head, head_of
+from mmcalib.models.sample_scores import (
+    check_finite,
+    check_probabilities,
+    probabilities_in,
+    put_disagreement,
+    put_probabilities,
+    temper,
+)
+
+# By the places of a batch's images: the data sample to return, and the mean so far.
+Found = dict[int, tuple[BaseDataElement, PredictionMean]]
+
+
+class MemberError(ValueError):
+    """Predictions that have no common mean; the text is for the user."""
+
+
+@MODELS.register_module()
+class MeanProbabilityModel(BaseTTAModel):
+    r"""Predicts the mean of the probabilities of N predictions, as a model of either toolbox does.
+
+    .. math:: \bar p = \frac1N \sum_{i=1}^N \mathrm{softmax}(z_i)
+
+    The predictions are those of each member, of each view of an image that a ``TestTimeAug`` in the
+    pipeline makes, and of each pass with random dropout. The data samples are the toolbox's own:
+    mmseg's ``seg_logits`` are :math:`\log \bar p` and ``pred_sem_seg`` is its argmax (of a binary
+    head, as there, the mean probability and its threshold); mmpretrain's ``pred_score`` is
+    :math:`\bar p`. So all metrics and hooks take them. Labels are those of the first view that is
+    not flipped. In memory are two predictions and sums of all, however many there are.
+
+    Its checkpoints are the members', see :class:`~mmcalib.hooks.LoadMembersHook`.
+
+    Args:
+        module: The first member, or its config.
+        others: The other members. Each prepares its inputs by its own ``data_preprocessor``.
+        data_preprocessor: Of members whose configs have none.
+        mc_dropout: How many passes with random dropout, all else in evaluation; 0 for none. They
+            depend on the seed and the image alone, whatever batch or process it comes in. Source:
+            Gal and Ghahramani, Dropout as a Bayesian Approximation, 2016.
+        passes_at_once: How many of them are computed as one batch, which decides what is drawn.
+        seed: Of the dropout.
+        temperature: Divides :math:`\log \bar p` (of a binary head the logit of the mean), followed
+            by a softmax: a number, or the file that ``tools/calibrate.py`` leaves.
+        disagreement: Whether data samples get ``mutual_information`` and ``variance``, see
+            :class:`~mmcalib.ensembles.mean_and_disagreement.PredictionMean`: numbers of a
+            classifier's, in ``disagreement`` as maps ``(1, H, W)`` of a segmentor's.
+        one_at_a_time: Whether members wait in the memory of the CPU for their turn, where they do
+            not fit on a GPU together.
+
+    Raises:
+        TypeError: For options of another type.
+        ValueError: For options out of range; for a model without dropout, or whose head's scores
+            are no softmax of one logit per class, as far as its config tells.
+        MemberError: While predicting: for scores that are NaN, no probabilities, or of another
+            shape; for images of a size that a member does not take.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | dict,
+        *,
+        others: Sequence[nn.Module | dict] = (),
+        data_preprocessor: dict | None = None,
+        mc_dropout: int = 0,
+        passes_at_once: int = 1,
+        seed: int = 0,
+        temperature: float | str | None = None,
+        disagreement: bool = False,
+        one_at_a_time: bool = False,
+    ) -> None:
+        members = [_built(member, data_preprocessor) for member in (module, *others)]
+        super().__init__(members[0])
+        self.one_at_a_time = one_at_a_time
+        # What waits is in a plain list, which no one moves to a GPU.
+        self.others = members[1:] if one_at_a_time else nn.ModuleList(members[1:])
+        self.mc_dropout = check_integer('mc_dropout', mc_dropout, least=0)
+        self.passes_at_once = check_integer('passes_at_once', passes_at_once)
+        self.seed = check_integer('seed', seed, least=0)
+        self.temperature = None if temperature is None else read_temperature(temperature)
+        self.disagreement = disagreement
+        self.names = [f'member {number + 1}' for number in range(len(members))]
+        self._checked: set[int] = set()
+        self._placed = 0
+        classes = [classes_of_head(member) for member in members]
+        for name, member, count in zip(self.names, members, classes, strict=True):
+            check_softmax(member, name)
+            if None not in (count, classes[0]) and count != classes[0]:
+                raise ValueError(
+                    f'{name} has {count} classes, and member 1 has {classes[0]}: their '
+                    'probabilities have no mean'
+                )
+            if mc_dropout and not dropout_layers(member):
+                raise ValueError(
+                    f'{name} has no dropout layer with a probability above 0, so all its passes '
+                    'would be the same: leave out mc_dropout, or give the config dropout as it was '
+                    'trained with'
+                )
+
+    @property
+    def members(self) -> list[nn.Module]:
+        """All models."""
+        return [self.module, *self.others]
+
+    @property
+    def threshold(self) -> float:
+        """Above which probability a binary head of mmseg predicts its class."""
+        return getattr(head_of(self.module), 'threshold', 0.5)
+
+    @contextmanager
+    def holding(self, number: int) -> Iterator[nn.Module]:
+        """Have one member in the place that a Runner loads a checkpoint into."""
+        first = self.module
+        self.module = self.members[number]
+        try:
+            yield self.module
+        finally:
+            self.module = first
+
+    def train(self, mode: bool = True) -> MeanProbabilityModel:
+        for member in self.others:
+            member.train(mode)
+        return super().train(mode)
+
+    def val_step(self, data: Mapping) -> list[BaseDataElement]:
+        """Predict as in a test."""
+        return self.test_step(data)
+
+    def test_step(self, data: Mapping) -> list[BaseDataElement]:
+        """Return a data sample with the mean for each image of a batch, with or without views."""
+        found: Found = {}
+        views = views_of_batch(data)
+        for number in range(len(self.members)):
+            member = self._in_its_turn(number)
+            for view in views:
+                try:
+                    for place, sample in self._predictions(member, view, number):
+                        self._add(found, place, sample, number)
+                except AssertionError as error:  # as of a U-Net that cannot halve a size
+                    image = view['data_samples'][0].metainfo.get('img_path', 'an image')
+                    hint = '; --tta-scales chooses the sizes of views' if len(views) > 1 else ''
+                    raise MemberError(
+                        f'{self.names[number]}, of {image}: {str(error) or repr(error)}{hint}'
+                    ) from error
+            self._checked.add(number)
+        return self._finished(found)
+
+    def merge_preds(
+        self, data_samples_list: Sequence[Sequence[BaseDataElement]]
+    ) -> list[BaseDataElement]:
+        """Return a data sample with the mean for each image's predictions."""
+        found: Found = {}
+        for place, samples in enumerate(data_samples_list):
+            for sample in samples:
+                self._add(found, place, sample, 0)
+        return self._finished(found)
+
+    def _in_its_turn(self, number: int) -> nn.Module:
+        """Return a member on the device, where there may be room for one alone."""
+        members = self.members
+        if self.one_at_a_time and number != self._placed:
+            members[self._placed].to('cpu')
+            members[number].to(self.data_preprocessor.device)
+            self._placed = number
+        return members[number]
+
+    def _predictions(
+        self, member: nn.Module, view: Mapping, number: int
+    ) -> Iterator[tuple[int, BaseDataElement]]:
+        """Yield a member's predictions of a view, each with the place of its image."""
+        if not self.mc_dropout:
+            yield from enumerate(member.test_step(view))
+            return
+        for place, image in enumerate(view['inputs']):
+            seed = seed_of(image, self.seed, number)
+            with random_dropout(member, seed, torch.device(self.data_preprocessor.device)):
+                for start in range(0, self.mc_dropout, self.passes_at_once):
+                    count = min(self.passes_at_once, self.mc_dropout - start)
+                    for sample in member.test_step(copies_of_image(view, place, count)):
+                        yield place, sample
+
+    def _add(self, found: Found, place: int, sample: BaseDataElement, number: int) -> None:
+        """Take in one prediction of the image at a place of the batch."""
+        kept, mean = found.get(place) or (sample, PredictionMean(disagreement=self.disagreement))
+        upright = kept.metainfo.get('flip') and not sample.metainfo.get('flip')
+        found[place] = (sample if upright else kept), mean
+        try:
+            probs = probabilities_in(sample)
+            # A head is a softmax or not; what it says may be NaN of any image.
+            (check_finite if number in self._checked else check_probabilities)(probs)
+            mean.add(probs)
+        except ValueError as error:
+            image = sample.metainfo.get('img_path', 'an image')
+            raise MemberError(f'{self.names[number]}, of {image}: {error}') from error
+
+    def _finished(self, found: Found) -> list[BaseDataElement]:
+        """Return the data samples of a batch, with their means."""
+        samples = []
+        for sample, mean in (found[place] for place in sorted(found)):
+            if sample.metainfo.get('flip') and 'gt_sem_seg' in sample:
+                raise MemberError(
+                    'all views are flipped, so their labels may be too: give TestTimeAug a view '
+                    'that is not'
+                )
+            put_probabilities(sample, mean.mean, threshold=self.threshold)
+            if self.disagreement:
+                put_disagreement(sample, mean.mutual_information, mean.variance)
+            if self.temperature is not None:
+                temper(sample, self.temperature, threshold=self.threshold)
+            samples.append(sample)
+        return samples
+
+
+def read_temperature(source: float | str) -> float:
+    """Return a temperature, out of the file that a calibration has left if that is given.
+
+    Raises:
+        ValueError: If it is no number above 0, or the file holds none.
+    """
+    value = source
+    if isinstance(source, str):
+        try:
+            value = json.loads(Path(source).read_text(encoding='utf-8'))['temperature']
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f'{source} holds no temperature of a mean: it is what tools/calibrate.py writes '
+                'for several predictions'
+            ) from error
+    return check_number('temperature', value, least=1e-6)
+
+
+def _built(member: nn.Module | dict, data_preprocessor: dict | None) -> nn.Module:
+    if isinstance(member, nn.Module):
+        return member
+    if not isinstance(member, Mapping):
+        raise TypeError(f'a member must be a model or its config, got {member!r}')
+    member = deepcopy(member)
+    if data_preprocessor is not None:
+        member.setdefault('data_preprocessor', data_preprocessor)
+    return MODELS.build(member)

@@ -1,0 +1,1 @@
+"""The call contract of both toolboxes, value and gradient in one pass, compilation."""

@@ -1,0 +1,1 @@
+"""Losses of upsampled logits, computed tile by tile."""

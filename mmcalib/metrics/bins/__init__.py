@@ -1,0 +1,1 @@
+"""Mergeable bins of confidences, and the figures computed from them."""

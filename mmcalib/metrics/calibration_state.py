@@ -1,0 +1,411 @@
+"""The mergeable state of an evaluation: what was predicted, in tables that add up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from mmcalib.argument_checks import check_choice, check_integer
+from mmcalib.metrics.bins.bin_tables import bins_of_each, equal_width_bins, floor_of
+from mmcalib.metrics.bins.conventions import CONVENTIONS
+from mmcalib.metrics.bins.growing_array import GrowingArray
+from mmcalib.metrics.bins.image_bins import NUM_CELLS, cells_of_each, count_in_cells
+from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, condense
+from mmcalib.metrics.bins.stratified_bins import StratifiedBins
+from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
+from mmcalib.metrics.boundary_distance import RANGE_NAMES
+from mmcalib.metrics.metric_definitions import (
+    NAMES,
+    SUMS,
+    OfBins,
+    OfCells,
+    OfClassCells,
+    OfClasses,
+    OfMean,
+    definition_of,
+)
+from mmcalib.metrics.predictions import Prediction
+from mmcalib.metrics.protocol_groups import ProtocolGroups
+from mmcalib.metrics.saved_statistics import CalibrationStatistics
+from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+
+
+class CalibrationState:
+    """Counts predictions, so that any split of them, merged in any order, gives the same numbers.
+
+    Knows nothing of toolboxes, samplers and ranks. Each image leaves one small row: its place in
+    the data set, its bins and some sums. What is too large for that, cells of confidence and the
+    bins of all classes, is kept for all images together, or for those that a protocol computes
+    errors of together.
+
+        state = CalibrationState(['ECE', 'AECE'])
+        for number, prediction in enumerate(predictions):
+            state.update(prediction, index=number)
+        values = state.merge(another).compute()
+
+    Args:
+        metrics: Some of :data:`~mmcalib.metrics.metric_definitions.NAMES`.
+        num_bins: B.
+        convention: Name of the convention of binning.
+        protocol: Name of the segmentation protocol, which says what errors are averaged over; its
+            region is up to the predictions.
+        keep_cells: Keep the cells that diagrams of any number of bins are drawn from.
+        per_class: Count the predictions of each class apart, all that the protocol has together.
+        per_distance: Likewise those in each range of distance from a boundary.
+        exact_limit: Up to how many confidences AECE is exact; a million if None.
+
+    Raises:
+        TypeError: If `num_bins` is no integer.
+        ValueError: If an option is none of those there are, or the convention lacks a metric.
+    """
+
+    def __init__(
+        self,
+        metrics: Sequence[str],
+        *,
+        num_bins: int = 15,
+        convention: str = 'mmcalib',
+        protocol: str = 'pooled',
+        keep_cells: bool = False,
+        per_class: bool = False,
+        per_distance: bool = False,
+        exact_limit: int | None = None,
+    ) -> None:
+        metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        if not metrics:
+            raise ValueError(f'metrics must be some of {NAMES}, got none')
+        self._definitions = {name: definition_of(name) for name in metrics}
+        check_integer('num_bins', num_bins)
+        check_choice('convention', convention, CONVENTIONS)
+        check_choice('protocol', protocol, PROTOCOLS)
+        missing = sorted(set(metrics) & set(CONVENTIONS[convention].missing))
+        if missing:
+            raise ValueError(f'{convention} has no {", ".join(missing)}: leave it out')
+        self.options = dict(
+            metrics=metrics,
+            num_bins=num_bins,
+            convention=convention,
+            protocol=protocol,
+            keep_cells=keep_cells,
+            per_class=per_class,
+            per_distance=per_distance,
+            exact_limit=exact_limit,
+        )
+        self.metrics = metrics
+        self.num_bins = num_bins
+        self._convention = CONVENTIONS[convention]
+        self._protocol = PROTOCOLS[protocol]
+        self._large = {
+            name: definition
+            for name, definition in self._definitions.items()
+            if isinstance(definition, (OfCells, OfClasses, OfClassCells))
+        }
+        # A row is the place in the data set, bins, sums, and, where errors are those of single
+        # images, the value and bound of each metric that cannot be computed from bins and sums.
+        own = 2 * len(self._large) if self._protocol.group == 1 else 0
+        self._shape = 3, self._convention.num_columns(num_bins)
+        self._widths = [1, math.prod(self._shape), len(SUMS), own]
+        self._rows = GrowingArray(sum(self._widths))
+        self._groups = ProtocolGroups(
+            self._protocol.group,
+            list(self._large.values()),
+            num_bins,
+            self._convention,
+            keep_cells=keep_cells,
+            exact_limit=exact_limit,
+        )
+        # Where all images are one group, its cells serve for diagrams too.
+        self._all_cells: ConfidenceCells | None = None
+        if keep_cells and self._protocol.group is not None:
+            self._all_cells = ConfidenceCells(exact_limit=exact_limit)
+        # In the order of the rows. What a protocol leaves out nobody can, without labels.
+        self._image_cells: GrowingArray | None = None
+        if keep_cells and self._protocol.region is None:
+            self._image_cells = GrowingArray(3, NUM_CELLS, dtype=torch.int32)
+        # By what each prediction has of them.
+        strata = {'predicted': per_class, 'distance': per_distance}
+        self._strata = {
+            name: StratifiedBins(num_bins, self._convention) for name in strata if strata[name]
+        }
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """What predictions must have beside confidence and correctness."""
+        definitions = self._definitions.values()
+        found = {d.sum for d in definitions if isinstance(d, OfMean)} & {'nll', 'brier'}
+        if any(isinstance(d, (OfClasses, OfClassCells)) for d in definitions):
+            found.add('classes')
+        if self._convention.positive_of_two:
+            found.add('predicted')
+        return frozenset(found.union(self._strata))
+
+    @property
+    def floor(self) -> float:
+        """Down to which the probabilities of all classes must be listed."""
+        floors = [d.floor for d in self._large.values() if isinstance(d, OfClassCells)]
+        return min([floor_of(self.num_bins), *floors])
+
+    @property
+    def num_images(self) -> int:
+        """How many updates there were."""
+        return len(self._rows)
+
+    @property
+    def num_predictions(self) -> int:
+        """How many predictions they had."""
+        return int(self.image_bins()[:, 0].sum())
+
+    def update(self, prediction: Prediction, *, index: int | None = None) -> CalibrationState:
+        """Count the predictions of an image, and return self.
+
+        Args:
+            prediction: Of at least what :attr:`wanted` says.
+            index: The place of the image in the data set; the number of those before if None. It
+                matters for what is computed in the order of the data set: the batches of the
+                protocol ``'paper'``, and the draws of intervals.
+        """
+        index = self.num_images if index is None else index
+        sums = [prediction.correct.sum(), prediction.conf.sum(dtype=torch.float64)]
+        sums += [prediction.nll, prediction.brier]
+        own = self._count(prediction, index)
+        self._append([index], self.bins_of(prediction)[None], sums, own)
+        if self._image_cells is not None:
+            own = count_in_cells(prediction.conf, prediction.correct, prediction.left_out)
+            self._image_cells.append(own[None])
+        return self
+
+    def update_each(self, predictions: Prediction, *, places: Sequence[int]) -> CalibrationState:
+        """Count predictions that are of an image each, as :meth:`update` would one by one.
+
+        Args:
+            predictions: Of at least what :attr:`wanted` says, with `nll` and `brier` of each.
+            places: Of their images in the data set.
+
+        Raises:
+            ValueError: If the protocol takes images apart, or `nll` or `brier` is a sum.
+        """
+        if self._protocol.group is not None:
+            raise ValueError('images that a protocol takes apart are counted by update()')
+        own = predictions.nll, predictions.brier
+        if any(v is not None and v.shape != (len(places),) for v in own):
+            raise ValueError('nll and brier must be of each prediction, not their sums')
+        self._count(predictions)
+        bins = bins_of_each(*self._binned(predictions), self.num_bins, convention=self._convention)
+        sums = [predictions.correct, predictions.conf, predictions.nll, predictions.brier]
+        self._append(places, bins, sums)
+        if self._image_cells is not None:
+            self._image_cells.append(cells_of_each(predictions.conf, predictions.correct))
+        return self
+
+    def merge(self, other: CalibrationState) -> CalibrationState:
+        """Add everything that `other` holds, and return self.
+
+        Raises:
+            ValueError: If it has other options.
+        """
+        if other.options != self.options:
+            raise ValueError(f'states differ: {self.options} and {other.options}')
+        self._rows.append(other._rows.rows)
+        self._groups.merge(other._groups)
+        if self._all_cells is not None:
+            self._all_cells.merge(other._all_cells)
+        if self._image_cells is not None:
+            self._image_cells.append(other._image_cells.rows)
+        for name, bins in self._strata.items():
+            bins.merge(other._strata[name])
+        return self
+
+    def compute(self) -> dict[str, float]:
+        """Return the value of each metric, and ``…_bound`` for those that may be off by as much.
+
+        All are in percent but for ``NLL``, ``Brier`` and its parts, and NaN without predictions.
+        """
+        bins, sums, large = self._units()
+        once = torch.ones(1, len(bins), dtype=torch.float64)
+        values = {name: value.item() for name, value in self._estimate(bins, sums, once).items()}
+        bounds = {}
+        for name, column in zip(self._large, large.unbind(1), strict=True):
+            value, bound = column.unbind(1)
+            exact = bound.isnan().all()
+            if self._protocol.group is not None:
+                count = bins[:, 0].sum(dim=-1)
+                bound = torch.where(value.isnan(), torch.nan, bound.nan_to_num(0))
+                value, bound = (self._mean(v, count, once) for v in (value, bound))
+            values[name] = value.item()
+            if not exact:
+                bounds[f'{name}_bound'] = bound.item()
+        return {name: values[name] for name in self.metrics} | bounds
+
+    def intervals(
+        self, *, coverage: float, num_bootstrap: int = 1000, seed: int = 0
+    ) -> dict[str, tuple[float, float]]:
+        """Return bootstrap intervals over images, of the metrics that rows suffice for.
+
+        NaN where all predictions are of one image, or of one batch of the protocol ``'paper'``.
+        Arguments are those of :func:`~mmcalib.metrics.bootstrap_intervals.intervals`.
+        """
+        bins, sums, _ = self._units()
+        filled = bins[:, 0].sum(dim=1) > 0
+        bins, sums = bins[filled], sums[filled]
+        own = {name: d for name, d in self._definitions.items() if name not in self._large}
+        options = dict(
+            coverage=coverage,
+            num_bootstrap=num_bootstrap,
+            seed=seed,
+            highest={name: definition.highest for name, definition in own.items()},
+        )
+        bounds = intervals(partial(self._estimate, bins, sums), len(bins), **options)
+        if self._protocol.group is None:
+            gaps = {n: d.value for n, d in own.items() if isinstance(d, OfBins) and d.of_gaps}
+            bounds |= gap_intervals(gaps, bins, **options)
+        return {name: bounds[name] for name in own}
+
+    def statistics(self, values: dict[str, float]) -> CalibrationStatistics:
+        """Return what later tools draw, beside the numbers that were printed.
+
+        Raises:
+            ValueError: If the cells were not to be kept.
+        """
+        if not self.options['keep_cells']:
+            raise ValueError('a state has statistics for diagrams if made with keep_cells=True')
+        cells = self._all_cells or self._groups.cells
+        bins = self.image_bins()
+        return CalibrationStatistics(
+            metrics=values,
+            protocol=self.options['protocol'],
+            convention=self.options['convention'],
+            num_bins=self.num_bins,
+            cells=condense(cells.table()),
+            image_bins=bins if len(bins) else None,
+            image_cells=self.image_cells() if len(bins) else None,
+            class_bins=self.class_bins(),
+            distance_bins=self.distance_bins(),
+        )
+
+    def class_bins(self) -> Tensor | None:
+        """Return the ``(3, K, B)`` bins of the predictions of each class, None if not counted."""
+        bins = self._strata.get('predicted')
+        return bins and bins.table
+
+    def distance_bins(self) -> Tensor | None:
+        """Return the ``(3, D, B)`` bins of each range of distance, None if not counted."""
+        bins = self._strata.get('distance')
+        return bins and bins.table
+
+    def bins_of(self, prediction: Prediction) -> Tensor:
+        """Return the ``(3, B)`` bins of equal width of an image, which is not counted."""
+        conf, correct = self._binned(prediction)
+        return equal_width_bins(conf, correct, self.num_bins, convention=self._convention)
+
+    def bins_of_last(self, count: int) -> Tensor:
+        """Return the ``(count, 3, B)`` bins of equal width of the images that came last."""
+        rows = self._rows.rows[len(self._rows) - count :]
+        return rows.split(self._widths, dim=1)[1].unflatten(1, self._shape)
+
+    def image_bins(self) -> Tensor:
+        """Return the ``(n, 3, B)`` bins of each image, in the order of the data set."""
+        return self._sorted_rows()[1]
+
+    def image_cells(self) -> Tensor | None:
+        """Return the ``(n, 3, C)`` cells of each image, in that order, None if not counted."""
+        if self._image_cells is None:
+            return None
+        return self._image_cells.rows[self._rows.rows[:, 0].argsort(stable=True)]
+
+    def _binned(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
+        """Return the confidences that are binned, and whether they came true."""
+        conf, correct = prediction.conf, prediction.correct
+        if self._convention.positive_of_two and prediction.num_classes == 2:
+            positive = prediction.predicted == 1
+            return torch.where(positive, conf, 1 - conf), correct == positive
+        return conf, correct
+
+    def _count(self, prediction: Prediction, index: int | None = None) -> Tensor | None:
+        """Count what is not kept by image; return the values of one that is a group of its own."""
+        conf, correct = self._binned(prediction)
+        if self._all_cells is not None:
+            self._all_cells.add(conf, correct)
+        for name, bins in self._strata.items():
+            if getattr(prediction, name) is None:
+                raise ValueError(f'predictions lack `{name}`: read them with all that is `wanted`')
+            number = prediction.num_classes if name == 'predicted' else len(RANGE_NAMES)
+            bins.add(getattr(prediction, name), number, prediction.conf, prediction.correct)
+        return self._groups.add(conf, correct, prediction, index=index)
+
+    def _append(
+        self,
+        places: Sequence[int],
+        bins: Tensor,
+        sums: Sequence[Tensor | None],
+        own: Tensor | None = None,
+    ) -> None:
+        """Append the rows of images: ``(n, 3, B)`` bins, each of ``SUMS``, own values."""
+        rows = torch.zeros(len(places), sum(self._widths), dtype=torch.float64)
+        place, table, total, rest = rows.split(self._widths, dim=1)
+        place[:, 0] = torch.tensor(places)
+        table.copy_(bins.flatten(1))
+        for column, values in zip(total.unbind(1), sums, strict=True):
+            if values is not None:
+                column.copy_(values)
+        if own is not None:
+            rest.copy_(own.view(1, -1))
+        self._rows.append(rows)
+
+    def _sorted_rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the places, ``(n, 3, B)`` bins, sums and own values of the images, in order."""
+        rows = self._rows.rows
+        rows = rows[rows[:, 0].argsort(stable=True)]
+        place, bins, sums, own = rows.split(self._widths, dim=1)
+        return place[:, 0].long(), bins.unflatten(1, self._shape), sums, own
+
+    def _units(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ``(U, 3, B)`` bins, ``(U, S)`` sums and ``(U, L, 2)`` values and bounds.
+
+        Units are what is averaged, and drawn by the bootstrap: images, or batches of them. Where
+        images are pooled, there is one value for all of them.
+        """
+        place, bins, sums, own = self._sorted_rows()
+        if self._protocol.group is None:
+            return bins, sums, self._groups.values()[None]
+        if self._protocol.group == 1:
+            return bins, sums, own.unflatten(1, (len(self._large), 2))
+        keys, unit = (place // self._protocol.group).unique(return_inverse=True)
+        bins = bins.new_zeros(len(keys), *bins.shape[1:]).index_add_(0, unit, bins)
+        sums = sums.new_zeros(len(keys), sums.shape[1]).index_add_(0, unit, sums)
+        large = torch.zeros(len(keys), len(self._large), 2, dtype=torch.float64)
+        if large.numel():
+            large = torch.stack([self._groups.values(key) for key in keys.tolist()])
+        return bins, sums, large
+
+    def _estimate(self, bins: Tensor, sums: Tensor, weights: Tensor) -> dict[str, Tensor]:
+        """Return the ``(R,)`` metrics of rows for ``(R, U)`` weights of the units."""
+        pooled = self._protocol.group is None
+        if pooled:
+            bins = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
+            sums = weights @ sums
+        count = bins[:, 0].sum(dim=-1)
+        values = {}
+        for name, definition in self._definitions.items():
+            if isinstance(definition, OfBins):
+                values[name] = definition.value(bins)
+            elif isinstance(definition, OfMean):
+                total = sums[:, SUMS.index(definition.sum)]
+                values[name] = definition.factor * total / count
+            else:
+                continue
+            if not pooled:
+                values[name] = self._mean(values[name], count, weights)
+        return values
+
+    def _mean(self, values: Tensor, count: Tensor, weights: Tensor) -> Tensor:
+        """Average ``(U,)`` values for ``(R, U)`` weights of units; what is NaN drops out.
+
+        That is every value of an empty unit, and the AUROC of one without errors.
+        """
+        share = count if self._protocol.by_pixels else torch.ones_like(count)
+        share = torch.where(values.isnan(), 0, share)
+        return weights @ (share * values.nan_to_num(0)) / (weights @ share)

@@ -1,0 +1,1 @@
+"""Metrics as functions of arrays: numpy or torch, no Runner, no config."""

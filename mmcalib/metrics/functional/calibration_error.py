@@ -1,0 +1,344 @@
+"""Calibration of arrays of probabilities, in one call: numpy or torch, no Runner, no config.
+
+Each function takes probabilities ``(N, K)`` of N predictions and K classes with their true labels
+``(N,)``, or, where that suffices, confidences ``conf=`` and whether they came true ``correct=``.
+None takes logits: take their softmax first. Others are in ``classwise_calibration_error.py``,
+``brier.py`` and ``risk_coverage.py``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmcalib.argument_checks import at_least_single, check_labels
+from mmcalib.metrics.calibration_state import CalibrationState
+from mmcalib.metrics.predictions import (
+    Prediction,
+    check_probabilities,
+    check_range,
+    of_probabilities,
+    smallest_probability,
+)
+
+Array = np.ndarray | Tensor
+
+# Probabilities that are worked on together.
+PIECE = 1 << 22
+
+
+def expected_calibration_error(
+    probs: Array | None = None,
+    labels: Array | None = None,
+    *,
+    conf: Array | None = None,
+    correct: Array | None = None,
+    num_bins: int = 15,
+) -> float:
+    r"""Return the expected calibration error, ECE, in percent.
+
+    .. math:: \sum_b \frac{n_b}{n} \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
+
+    over bins of equal width, each (lo, hi]. NaN of no predictions.
+
+    >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
+    >>> round(expected_calibration_error(probs, np.array([0, 1, 1, 0]), num_bins=2), 6)
+    25.0
+    >>> conf, correct = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False])
+    >>> round(expected_calibration_error(conf=conf, correct=correct, num_bins=2), 6)
+    25.0
+
+    Source: Eq. 8 of the paper.
+
+    Args:
+        probs: ``(N, K)`` probabilities.
+        labels: ``(N,)`` true classes, integers from 0 to K - 1.
+        conf: ``(N,)`` probabilities of the predicted classes, in place of `probs` and `labels`.
+        correct: ``(N,)`` booleans, whether these were right.
+        num_bins: B.
+
+    Raises:
+        TypeError: For what is no array of numbers, or labels that are no integers.
+        ValueError: For values outside [0, 1], rows that do not sum to one, labels out of range, or
+            arrays that do not fit each other.
+    """
+    return measure('ECE', probs, labels, conf, correct, num_bins=num_bins)
+
+
+def adaptive_calibration_error(
+    probs: Array | None = None,
+    labels: Array | None = None,
+    *,
+    conf: Array | None = None,
+    correct: Array | None = None,
+    num_bins: int = 15,
+) -> float:
+    """Return the calibration error over bins of equal count, AECE, in percent.
+
+    The formula is that of :func:`expected_calibration_error`. Equal confidences are shared between
+    bins in proportion, so no order of the predictions changes the number.
+
+    >>> conf, correct = np.array([0.6, 0.7, 0.8, 0.9]), np.array([False, True, False, True])
+    >>> round(adaptive_calibration_error(conf=conf, correct=correct, num_bins=2), 6)
+    25.0
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('AECE', probs, labels, conf, correct, num_bins=num_bins)
+
+
+def maximum_calibration_error(
+    probs: Array | None = None,
+    labels: Array | None = None,
+    *,
+    conf: Array | None = None,
+    correct: Array | None = None,
+    num_bins: int = 15,
+) -> float:
+    r"""Return :math:`\max_b |\mathrm{acc}_b - \mathrm{conf}_b|` over non-empty bins, in percent.
+
+    >>> conf, correct = np.array([0.9, 0.9, 0.6]), np.array([True, False, True])
+    >>> round(maximum_calibration_error(conf=conf, correct=correct, num_bins=5), 6)
+    40.0
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('MCE', probs, labels, conf, correct, num_bins=num_bins)
+
+
+def root_mean_square_calibration_error(
+    probs: Array | None = None,
+    labels: Array | None = None,
+    *,
+    conf: Array | None = None,
+    correct: Array | None = None,
+    num_bins: int = 15,
+) -> float:
+    r"""Return the root mean square gap of the bins, in percent.
+
+    .. math:: \sqrt{\sum_b \frac{n_b}{n} (\mathrm{acc}_b - \mathrm{conf}_b)^2}
+
+    >>> conf, correct = np.array([0.9, 0.9, 0.6, 0.6]), np.array([True, False, True, True])
+    >>> round(root_mean_square_calibration_error(conf=conf, correct=correct, num_bins=5), 6)
+    40.0
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('RMSCE', probs, labels, conf, correct, num_bins=num_bins)
+
+
+def overconfidence_error(
+    probs: Array | None = None,
+    labels: Array | None = None,
+    *,
+    conf: Array | None = None,
+    correct: Array | None = None,
+    num_bins: int = 15,
+) -> float:
+    r"""Return the over-confidence error, in percent.
+
+    .. math:: \sum_b \frac{n_b}{n} \mathrm{conf}_b \max(\mathrm{conf}_b - \mathrm{acc}_b, 0)
+
+    >>> conf, correct = np.array([0.9, 0.9, 0.6, 0.6]), np.array([True, False, True, True])
+    >>> round(overconfidence_error(conf=conf, correct=correct, num_bins=5), 6)
+    18.0
+
+    Source: Thulasidasan et al., On Mixup Training, 2019.
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('OE', probs, labels, conf, correct, num_bins=num_bins)
+
+
+def smooth_calibration_error(
+    probs: Array | None = None,
+    labels: Array | None = None,
+    *,
+    conf: Array | None = None,
+    correct: Array | None = None,
+) -> float:
+    r"""Return the smooth calibration error, smECE, in percent: it has no bins.
+
+    .. math:: \sigma = \int_0^1 \Big| \frac1N \sum_i (y_i - p_i) K_\sigma(t, p_i) \Big| \, dt
+
+    for correctness :math:`y_i` and confidence :math:`p_i`, and the one width :math:`\sigma` of a
+    Gaussian kernel, reflected at 0 and 1, that this holds for.
+
+    >>> conf, correct = np.array([0.75, 0.75, 0.25, 0.25]), np.array([True, True, False, False])
+    >>> round(smooth_calibration_error(conf=conf, correct=correct), 1)
+    19.8
+
+    Source: Błasiok and Nakkiran, Smooth ECE, ICLR 2024.
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('smECE', probs, labels, conf, correct)
+
+
+def debiased_calibration_error(
+    probs: Array | None = None,
+    labels: Array | None = None,
+    *,
+    conf: Array | None = None,
+    correct: Array | None = None,
+    num_bins: int = 15,
+) -> float:
+    r"""Return the root mean square gap of the bins less their noise, in percent.
+
+    .. math:: \sqrt{\max\Big(0, \sum_b \frac{n_b}{n} \Big[ (\mathrm{acc}_b - \mathrm{conf}_b)^2
+        - \frac{\mathrm{acc}_b (1 - \mathrm{acc}_b)}{n_b - 1} \Big]\Big)}
+
+    >>> conf, correct = np.array([0.9, 0.9, 0.6, 0.6]), np.array([False, False, True, True])
+    >>> round(debiased_calibration_error(conf=conf, correct=correct, num_bins=5), 6)
+    69.641941
+
+    Source: Kumar, Liang and Ma, Verified Uncertainty Calibration, NeurIPS 2019.
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('debiasedECE', probs, labels, conf, correct, num_bins=num_bins)
+
+
+def average_calibration_error(
+    probs: Array | None = None,
+    labels: Array | None = None,
+    *,
+    conf: Array | None = None,
+    correct: Array | None = None,
+    num_bins: int = 15,
+) -> float:
+    r"""Return the mean gap of the bins that are not empty, each alike, in percent.
+
+    .. math:: \frac{1}{\#\{b : n_b > 0\}} \sum_{b : n_b > 0}
+        \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
+
+    netcal and MONAI call it ACE; it is not the adaptive error, :func:`adaptive_calibration_error`.
+
+    >>> conf, correct = np.array([0.9, 0.9, 0.6]), np.array([True, False, True])
+    >>> round(average_calibration_error(conf=conf, correct=correct, num_bins=5), 6)
+    40.0
+
+    Source: Neumann, Zisserman and Vedaldi, Relaxed Softmax, 2018.
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('ACE', probs, labels, conf, correct, num_bins=num_bins)
+
+
+def negative_log_likelihood(probs: Array, labels: Array) -> float:
+    r"""Return the mean of :math:`-\log p_y` of the true classes y, in nats.
+
+    A probability of 0 counts as the least that its type of float can hold: 87 nats in float32, and
+    17 in float16, which rounds all below 3e-8 to 0.
+
+    >>> probs = np.array([[0.5, 0.5], [0.25, 0.75]])
+    >>> round(negative_log_likelihood(probs, np.array([0, 0])), 6)
+    1.039721
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('NLL', probs, labels)
+
+
+def accuracy(probs: Array, labels: Array) -> float:
+    """Return how many of the most probable classes are the true ones, in percent.
+
+    >>> accuracy(np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([0, 1]))
+    50.0
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('accuracy', probs, labels)
+
+
+def mean_confidence(probs: Array) -> float:
+    """Return the mean probability of the most probable classes, in percent.
+
+    >>> round(mean_confidence(np.array([[0.9, 0.1], [0.8, 0.2]])), 6)
+    85.0
+
+    Arguments and errors are those of :func:`expected_calibration_error`.
+    """
+    return measure('confidence', probs, np.zeros(len(probs), dtype=int))
+
+
+def measure(
+    name: str,
+    probs: Array | None = None,
+    labels: Array | None = None,
+    conf: Array | None = None,
+    correct: Array | None = None,
+    *,
+    num_bins: int = 15,
+) -> float:
+    """Return one of ``CalibrationMetric``'s metrics of arrays; see the functions that call it."""
+    given = [x is not None for x in (probs, labels, conf, correct)]
+    if given not in ([True, True, False, False], [False, False, True, True]):
+        raise TypeError('give probs and labels, or conf=… and correct=…')
+    count = len(conf) if probs is None else len(probs)
+    state = CalibrationState([name], num_bins=num_bins, exact_limit=count)
+    if probs is None:
+        state.update(_read_confidences(conf, correct))
+    else:
+        probs, labels, smallest = read_probabilities(probs, labels)
+        options = dict(wanted=state.wanted, floor=state.floor, smallest=smallest)
+        # Of no predictions too there is one piece.
+        step = max(PIECE // probs.shape[1], 1)
+        for rows, classes in zip(probs.split(step), labels.split(step), strict=True):
+            columns = at_least_single(rows).clamp(max=1).T
+            state.update(of_probabilities(columns, classes, **options))
+    return state.compute()[name]
+
+
+def read_probabilities(probs: Array, labels: Array) -> tuple[Tensor, Tensor, float]:
+    """Return checked probabilities and labels, and what a probability of 0 counts as."""
+    probs, labels = _numbers('probs', probs), _tensor('labels', labels)
+    if probs.ndim != 2 or labels.shape != probs.shape[:1] or not probs.shape[1]:
+        raise ValueError(
+            f'probs must be (N, K) and labels (N,), got {tuple(probs.shape)} and '
+            f'{tuple(labels.shape)}; where only confidences are known, give conf=… and correct=…'
+        )
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f'labels must be integers, got {_name(labels)}')
+    check_labels(labels, probs.shape[1], name='labels')
+    check_probabilities(at_least_single(probs), 'probs')
+    return probs, labels.long(), smallest_probability(probs.dtype)
+
+
+def _read_confidences(conf: Array, correct: Array) -> Prediction:
+    conf, correct = at_least_single(_numbers('conf', conf)), _tensor('correct', correct)
+    if conf.ndim != 1 or correct.shape != conf.shape:
+        raise ValueError(
+            f'conf and correct must be (N,), got {tuple(conf.shape)} and {tuple(correct.shape)}; '
+            'probabilities of all classes go with labels'
+        )
+    if correct.dtype != torch.bool and not ((correct == 0) | (correct == 1)).all():
+        raise ValueError(f'correct must be booleans, got values such as {correct.unique()[:5]}')
+    check_range(conf, 'conf')
+    return Prediction(conf.clamp(max=1), correct.bool())
+
+
+def _numbers(name: str, values: Array) -> Tensor:
+    values = _tensor(name, values)
+    if not values.is_floating_point():
+        raise TypeError(f'{name} must be floats, got {_name(values)}')
+    return values
+
+
+def _name(values: Tensor) -> str:
+    return str(values.dtype).removeprefix('torch.')  # as numpy calls it too
+
+
+def _tensor(name: str, values: Array) -> Tensor:
+    if torch.is_tensor(values):
+        return values.detach().cpu()
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in 'fiub':
+        what = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+        raise TypeError(f'{name} must be an array or tensor of numbers, got {what}')
+    # torch has no unsigned integers of more than 8 bits, foreign byte orders and negative strides.
+    if values.dtype.kind == 'u' and values.itemsize > 1:
+        values = values.astype(np.int64)
+    if values.dtype == np.longdouble:
+        values = values.astype(np.float64)
+    return torch.from_numpy(np.ascontiguousarray(values, values.dtype.newbyteorder('=')))

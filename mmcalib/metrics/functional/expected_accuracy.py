@@ -1,0 +1,149 @@
+"""How many predictions are right, before anybody has labelled them: the mean calibrated confidence.
+
+It holds for images like those of the validation. Of others, such as those of another camera, no
+confidence tells the accuracy.
+
+Accuracy is that of the pixels that get a label. Those that annotators leave out, or labels do, are
+predicted too and cannot be told from the others in an image without labels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mmcalib.metrics.bins.image_bins import count_in_cells, predicted_in_cells
+from mmcalib.metrics.bootstrap_intervals import tails_of, widening
+
+# Parts of the validation, each of which is predicted by the others.
+FOLDS = 10
+NUM_BOOTSTRAP = 2000
+SEED = 0
+# Of more images, as many are drawn; their own share of the interval is small by then.
+MOST_DRAWN = 10_000
+CHUNK = 1_000_000  # draws at a time
+
+
+class ExpectedAccuracy:
+    r"""Accuracies expected of images without labels, from a validation with them.
+
+    The calibrated confidence of a cell is the accuracy that the validation has there, made
+    monotonic in confidence; the expected accuracy of an image is its mean over the image's
+    predictions, each weighed by the share of the validation's predictions in its cell that have a
+    label; that of a folder is the mean over images, each alike.
+
+    How far accuracies lie from this, :math:`r_i = \mathrm{accuracy}_i - \mathrm{expected}_i`, is
+    learnt from the validation itself, a tenth of which is predicted by the other nine at a time.
+
+    Source: isotonic calibration, Zadrozny and Elkan, KDD 2002; intervals of images as in conformal
+    prediction by cross-validation, Barber, Candès, Ramdas and Tibshirani, Annals of Statistics
+    2021, of folders a bootstrap over images.
+
+    Args:
+        image_cells: ``(n, 3, C)``, of :func:`~mmcalib.metrics.bins.image_bins.count_in_cells`.
+        coverage: Of the intervals.
+
+    Raises:
+        ValueError: If fewer than two images have predictions.
+    """
+
+    def __init__(self, image_cells: Tensor, *, coverage: float = 0.95) -> None:
+        cells = image_cells.double()
+        cells = cells[cells[:, 0].sum(dim=1) > 0]
+        if len(cells) < 2:
+            raise ValueError(
+                f'a validation of {len(cells)} images with labels cannot say what to expect of '
+                'another: it takes at least two, and some hundred to be of use'
+            )
+        self.coverage = coverage
+        self.of_cells = isotonic_accuracy(cells.sum(dim=0))
+        self.weights = labelled_share(cells.sum(dim=0))
+        found = cells[:, 1].sum(dim=1) / cells[:, 0].sum(dim=1)
+        predicted, expected = predicted_in_cells(cells), torch.empty_like(found)
+        for fold in range(min(FOLDS, len(cells))):
+            part = torch.arange(len(cells)) % FOLDS == fold
+            others = cells[~part].sum(dim=0)
+            options = isotonic_accuracy(others), labelled_share(others)
+            expected[part] = _mean_in_cells(predicted[part], *options)
+        self.residuals = (found - expected).sort().values
+
+    def of_image(self, conf: Tensor) -> float:
+        """Return the expected accuracy of an image's ``(M,)`` confidences, NaN of none."""
+        counts = count_in_cells(conf.flatten(), torch.zeros(conf.numel(), dtype=torch.bool))[0]
+        return self.of_counts(counts).item()
+
+    def of_counts(self, counts: Tensor) -> Tensor:
+        """Return that of images with so many predictions in each cell, ``(…, C)`` of them."""
+        return _mean_in_cells(counts.double(), self.of_cells, self.weights)
+
+    def image_interval(self, expected: float) -> tuple[float, float]:
+        r"""Return where an image's accuracy lies with the probability `coverage`.
+
+        Between :math:`\mathrm{expected} + r_{(k)}` and :math:`\mathrm{expected} + r_{(n + 1 - k)}`
+        for :math:`k = \lfloor (n + 1) \alpha / 2 \rfloor`, over images and validations together. It
+        says nothing, and is 0 to 1, of fewer than 39 images.
+        """
+        n = len(self.residuals)
+        k = int((n + 1) * (1 - self.coverage) / 2 + 1e-9)
+        if k < 1:
+            return 0.0, 1.0
+        low, high = self.residuals[k - 1].item(), self.residuals[n - k].item()
+        return _in_range(expected + low), _in_range(expected + high)
+
+    def folder_interval(self, expected: float, num_images: int) -> tuple[float, float]:
+        """Return where the mean accuracy of so many images lies with the probability `coverage`.
+
+        It allows for the draw of these images and for that of the validation's.
+        """
+        n = len(self.residuals)
+        generator = torch.Generator().manual_seed(SEED)
+        new, old = (self._drawn_means(count, generator) for count in (num_images, n))
+        mean = self.residuals.mean()
+        # Draws of images that are there vary less than new ones would.
+        around = mean + widening(n, NUM_BOOTSTRAP, SEED) * ((new - mean) - (old - mean))
+        low, high = (expected + around.quantile(tails_of(self.coverage))).tolist()
+        return _in_range(low), _in_range(high)
+
+    def _drawn_means(self, count: int, generator: torch.Generator) -> Tensor:
+        count, means = min(count, MOST_DRAWN), []
+        for rows in torch.arange(NUM_BOOTSTRAP).split(max(1, CHUNK // count)):
+            size = (len(rows), count)
+            drawn = torch.randint(len(self.residuals), size, generator=generator)
+            means.append(self.residuals[drawn].mean(dim=1))
+        return torch.cat(means)
+
+
+def isotonic_accuracy(table: Tensor) -> Tensor:
+    """Return the accuracy of each cell of a ``(3, C)`` table, made to ascend with confidence.
+
+    The least-squares fit that does not descend, by pooling adjacent cells. A cell that is empty has
+    the value of the next one below that is not, or of the lowest.
+    """
+    filled = (table[0] > 0).nonzero().squeeze(1)
+    blocks: list[list[float]] = []  # count, correct, cells
+    for count, correct in table[:2, filled].T.tolist():
+        blocks.append([count, correct, 1])
+        while len(blocks) > 1 and blocks[-2][1] * blocks[-1][0] >= blocks[-1][1] * blocks[-2][0]:
+            last = blocks.pop()
+            blocks[-1] = [a + b for a, b in zip(blocks[-1], last, strict=True)]
+    values = [correct / count for count, correct, cells in blocks for _ in range(int(cells))]
+    values = torch.tensor(values, dtype=torch.float64)
+    below = torch.searchsorted(filled, torch.arange(table.shape[1]), right=True) - 1
+    return values[below.clamp(min=0)]
+
+
+def labelled_share(table: Tensor) -> Tensor:
+    """Return which share of the predictions of each cell of a ``(3, C)`` table has a label.
+
+    That of all cells counts as one prediction more in each, so that none is without.
+    """
+    labelled, predicted = table[0], table[0] + table[2]
+    return (labelled + labelled.sum() / predicted.sum()) / (predicted + 1)
+
+
+def _mean_in_cells(counts: Tensor, values: Tensor, weights: Tensor) -> Tensor:
+    return counts @ (weights * values) / (counts @ weights)
+
+
+def _in_range(share: float) -> float:
+    return min(max(share, 0.0), 1.0)

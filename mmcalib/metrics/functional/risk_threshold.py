@@ -1,0 +1,151 @@
+r"""Above which confidence to keep predictions, so that few of those kept are wrong: with a proof.
+
+A threshold t keeps a share :math:`a_i(t)` of the predictions of image i that get a label, and a
+share :math:`e_i(t)` of them is kept and wrong. Its risk, what is wrong of what it keeps, is
+
+.. math:: R(t) = \frac{\mathbb{E}[e(t)]}{\mathbb{E}[a(t)]}
+
+over new images, each alike whatever its size. The n images are independent draws of those; nothing
+is asked of the pixels in them. Of pixels that nobody labels, nobody can say what is wrong: they are
+in no risk, however many of them are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mmcalib.argument_checks import check_number
+from mmcalib.metrics.bins.image_bins import cell_thresholds, predicted_in_cells, shares_above
+
+# Where the tests begin, on their way from the strictest threshold to the loosest.
+STARTS = (1 - 2.0**-9, 1 - 2.0**-7, 1 - 2.0**-5, 1 - 2.0**-3, 1 - 2.0**-1)
+# Parts of the largest bet there may be, and how much is put on each.
+BETS = (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
+STAKES = (1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 16)
+
+
+@dataclass(frozen=True)
+class RiskThreshold:
+    """A threshold whose risk is at most `risk`, with the given `probability` over validations.
+
+    Attributes:
+        threshold: What is more confident is kept.
+        risk: The bound, a share of what is kept.
+        probability: How often such a bound holds.
+        coverage: The share that the threshold keeps of the validation, labelled or not.
+        found_risk: The share of the labelled ones among them that is wrong.
+        num_images: Of the validation.
+    """
+
+    threshold: float
+    risk: float
+    probability: float
+    coverage: float
+    found_risk: float
+    num_images: int
+
+
+def threshold_at_risk(
+    image_cells: Tensor, risk: float, *, probability: float = 0.95
+) -> RiskThreshold | None:
+    r"""Return the threshold that keeps the most at a risk, None where no threshold is proven.
+
+    Learn then Test: every threshold of a fixed list has a hypothesis, :math:`R(t) > r`, and a
+    p-value of it, :func:`risk_p_values`. They are tested from the strictest on by the fallback
+    procedure, which spends :math:`\delta = 1 - p` on a few starts and hands on what a rejected
+    hypothesis was tested with. With a probability of at least p no true hypothesis is rejected, so
+    all rejected ones are false together, and the loosest of them may be taken.
+
+    Source: Angelopoulos, Bates, Candès, Jordan and Lei, Learn then Test, arXiv:2110.01052,
+    Theorem 1; Wiens, Pharmaceutical Statistics 2003, for the fallback procedure.
+
+    Args:
+        image_cells: ``(n, 3, C)``, of :func:`~mmcalib.metrics.bins.image_bins.count_in_cells`.
+        risk: r, a share such as 0.05.
+        probability: p.
+
+    Raises:
+        ValueError: If one of the two is not in (0, 1).
+    """
+    for name, value in (('risk', risk), ('probability', probability)):
+        if not 0 < check_number(name, value, most=1) < 1:
+            raise ValueError(f'{name} must be a share between 0 and 1, got {value!r}')
+    kept, wrong = shares_above(image_cells)
+    found = loosest_rejected(risk_p_values(kept, wrong, risk), 1 - probability)
+    if found is None:
+        return None
+    predicted = predicted_in_cells(image_cells[image_cells[:, 0].sum(dim=1) > 0]).double()
+    coverage = predicted[:, found:].sum(dim=1) / predicted.sum(dim=1)
+    return RiskThreshold(
+        threshold=cell_thresholds()[found].item(),
+        risk=risk,
+        probability=probability,
+        coverage=coverage.mean().item(),
+        found_risk=(wrong[:, found].mean() / kept[:, found].mean()).item(),
+        num_images=len(kept),
+    )
+
+
+def loosest_rejected(p_values: list[float], level: float) -> int | None:
+    """Return the first cell whose threshold's hypothesis is rejected, None without any.
+
+    Args:
+        p_values: Of the thresholds of all cells.
+        level: With what probability any true hypothesis may be rejected.
+    """
+    thresholds, budget, found = cell_thresholds().tolist(), 0.0, None
+    for column in reversed(range(1, len(thresholds))):
+        budget += level / len(STARTS) * (thresholds[column] in STARTS)
+        if p_values[column] <= budget:
+            found = column
+        else:
+            budget = 0.0
+    return found
+
+
+def risk_p_values(kept: Tensor, wrong: Tensor, risk: float) -> list[float]:
+    r"""Return a p-value of each threshold's hypothesis that its risk is above r.
+
+    Where each image has one prediction, given how many are kept, the errors among them are
+    binomial, and this is exact:
+
+    .. math:: P\big(\mathrm{Bin}(\textstyle\sum_i a_i,\, r) \leq \sum_i e_i\big)
+
+    Of images of many pixels it is the inverse of what a bettor against the hypothesis owns in the
+    end, who may not win on average while it is true:
+
+    .. math:: 1 \Big/ \sum_k w_k \prod_i \Big(1 + \frac{b_k}{1 - r} (r a_i - e_i)\Big)
+
+    for fixed bets :math:`b_k \leq 1` and stakes :math:`w_k` that sum to 1. No order of the images
+    changes it. Unlike Hoeffding's bound it gains from images that resemble each other.
+
+    Source: Waudby-Smith and Ramdas, Estimating means of bounded random variables by betting,
+    JRSS B 2024, Section 4, with Markov's inequality.
+
+    Args:
+        kept: ``(n, C)`` float64 shares :math:`a_i` of each image and threshold.
+        wrong: ``(n, C)`` float64 shares :math:`e_i`.
+        risk: r, in (0, 1).
+    """
+    if all(((share == 0) | (share == 1)).all() for share in (kept, wrong)):
+        return _binomial_cdf(wrong.sum(dim=0), kept.sum(dim=0), risk)
+    wins = (risk * kept - wrong) / (1 - risk)
+    # Rounding must not make a loss of all a larger one.
+    growth = [(bet * wins).clamp(min=-1).log1p().sum(dim=0) for bet in BETS]
+    stakes = torch.tensor(STAKES, dtype=torch.float64)
+    owned = (torch.stack(growth, dim=1) + stakes.log()).logsumexp(dim=1)
+    return (-owned).exp().clamp(max=1).tolist()
+
+
+def _binomial_cdf(counts: Tensor, sizes: Tensor, share: float) -> list[float]:
+    """Return how probable at most so many of so many are, for ``(C,)`` float64 of both."""
+    k = torch.arange(int(counts.amax()) + 1, dtype=torch.float64)
+    n, lacking = sizes[:, None], (sizes[:, None] - k).clamp(min=0)
+    ways = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(lacking + 1)
+    logs = ways + k * math.log(share) + lacking * math.log1p(-share)
+    logs = torch.where(k <= counts[:, None], logs, -torch.inf)
+    return logs.logsumexp(dim=1).exp().clamp(max=1).tolist()

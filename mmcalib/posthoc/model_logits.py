@@ -1,0 +1,164 @@
+"""Raw logits out of a toolbox's model while it predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor, nn
+
+from mmcalib.ensembles import MeanProbabilityModel
+from mmcalib.metrics.data_samples import read_logits
+from mmcalib.models.sample_scores import logits_in
+from mmcalib.posthoc.full_precision import full_precision
+from mmcalib.posthoc.logit_scaler import LogitReader
+
+
+@dataclass
+class ImageLogits:
+    """One evaluated image: its data sample as a dict, and the ``(K, …)`` logits behind it."""
+
+    sample: dict
+    logits: Tensor
+    name: str
+
+
+@contextmanager
+def predictor(model: nn.Module) -> Iterator[Callable[[Any], list[ImageLogits]]]:
+    """Give a function from a batch to the images' predictions, with the logits behind them.
+
+    A classifier's logits are what its head returns; a segmentor's those that it would return as
+    ``seg_logits``, also where a sigmoid comes in between, at the images' original size; a mean's
+    the logarithms of its probabilities.
+
+    Args:
+        model: mmpretrain's or mmseg's, or one with the same methods.
+
+    Raises:
+        TypeError: If it is neither.
+        ValueError: While predicting, if a head returns anything but one tensor of logits.
+    """
+    captured: list[Tensor] = []
+    if isinstance(model, MeanProbabilityModel):
+        watching = _watch_mean(model, captured)
+    elif hasattr(model, 'postprocess_result'):
+        watching = _watch_segmentor(model, captured)
+    elif isinstance(getattr(model, 'head', None), nn.Module):
+        watching = _watch_classifier(model.head, captured)
+    else:
+        raise TypeError(
+            f'{type(model).__name__} is neither an mmpretrain classifier with a head nor an mmseg '
+            'segmentor, so its logits are unknown'
+        )
+    count = 0
+
+    def predict(batch: Any) -> list[ImageLogits]:
+        nonlocal count
+        captured.clear()
+        with torch.no_grad():
+            samples = model.val_step(batch)
+        if len(captured) != len(samples):
+            raise ValueError(
+                f'{type(model).__name__} predicted {len(samples)} images out of {len(captured)} '
+                'rows of logits: test-time augmentation, or a head called more than once'
+            )
+        images = []
+        for sample, logits in zip(samples, captured, strict=True):
+            name = sample.get('img_path') or f'sample {count}'
+            images.append(ImageLogits(sample.to_dict(), logits, str(name)))
+            count += 1
+        return images
+
+    training = model.training
+    model.eval()
+    try:
+        with watching, full_precision():
+            yield predict
+    finally:
+        model.train(training)
+
+
+@contextmanager
+def _watch_mean(model: MeanProbabilityModel, captured: list[Tensor]) -> Iterator[None]:
+    original = model.test_step
+
+    def test_step(data: Any) -> list:
+        samples = original(data)
+        captured.extend(logits_in(sample) for sample in samples)
+        return samples
+
+    model.test_step = test_step
+    try:
+        yield
+    finally:
+        del model.test_step
+
+
+@contextmanager
+def _watch_segmentor(model: nn.Module, captured: list[Tensor]) -> Iterator[None]:
+    original = model.postprocess_result
+
+    def postprocess(seg_logits: Tensor, data_samples: list | None = None) -> list:
+        binary = seg_logits.shape[1] == 1
+        if binary:
+            # Of one channel only its sigmoid comes out, whose logit has lost digits; a second one
+            # makes them logits of a softmax, which are left as they are.
+            pair = torch.cat([torch.zeros_like(seg_logits), seg_logits], dim=1)
+            captured.extend(s.seg_logits.data[1:] for s in original(pair, data_samples))
+        samples = original(seg_logits, data_samples)
+        if not binary:
+            captured.extend(s.seg_logits.data for s in samples)
+        return samples
+
+    model.postprocess_result = postprocess
+    try:
+        yield
+    finally:
+        del model.postprocess_result
+
+
+@contextmanager
+def _watch_classifier(head: nn.Module, captured: list[Tensor]) -> Iterator[None]:
+    def keep(module: nn.Module, inputs: tuple, output: Any) -> None:
+        if not torch.is_tensor(output) or output.ndim != 2:
+            what = tuple(output.shape) if torch.is_tensor(output) else type(output).__name__
+            raise ValueError(
+                f'{type(head).__name__} returns {what}, not (N, K) logits, so what it predicts is '
+                'not one linear layer'
+            )
+        captured.extend(output.detach())
+
+    handle = head.register_forward_hook(keep)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterable:
+    """Show a progress bar on stderr, of batches of a loader, or of so many items."""
+    total = len(items) if total is None else total
+    return track(items, text, total=total, console=Console(stderr=True))
+
+
+def reader_of_all(model: nn.Module, loader: Iterable, *, ignore_index: int = 255) -> LogitReader:
+    """Return what reads all logits and labels of a split anew at each call, image by image."""
+    number = 0
+
+    def read() -> Iterator[tuple[Tensor, Tensor]]:
+        nonlocal number
+        number += 1
+        with predictor(model) as predict:
+            for batch in progress(loader, f'All predictions, pass {number}'):
+                for image in predict(batch):
+                    logits, labels, _ = read_logits(
+                        image.sample, image.logits, ignore_index=ignore_index, name=image.name
+                    )
+                    yield logits, labels
+
+    return read

@@ -1,0 +1,117 @@
+"""Predictions drawn at random with their logits, in memory that no data set outgrows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mmcalib.metrics.data_samples import read_logits
+from mmcalib.posthoc.model_logits import predictor, progress
+
+# So many predictions determine a temperature to a fraction of a percent; of 21 classes they take
+# 17 MB.
+NUM_SAMPLES = 200_000
+
+
+@dataclass
+class DrawnPredictions:
+    """Predictions drawn from all of a split, each as likely as any other.
+
+    Attributes:
+        logits: ``(M, K)`` float32 or float64, on the CPU.
+        labels: ``(M,)`` int64.
+        images: ``(M,)`` int64, which image of the loader each is of.
+        population: How many valid predictions there were to draw from.
+        num_images: How many images there were.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    images: Tensor
+    population: int
+    num_images: int
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether no prediction was left out."""
+        return len(self.labels) == self.population
+
+
+def draw_predictions(
+    model: nn.Module,
+    loader: Iterable,
+    *,
+    num_samples: int = NUM_SAMPLES,
+    seed: int = 0,
+    ignore_index: int = 255,
+    text: str = 'Reading logits',
+) -> DrawnPredictions:
+    """Draw predictions with their logits from a split, in one pass.
+
+    Every valid prediction gets a random priority and the `num_samples` least are kept, so each is
+    as likely as any other, whatever the sizes of the images. The draw depends on the seed and the
+    order of the loader, not on its batch size. At most twice as many are in memory, and an image.
+
+    Args:
+        model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
+        loader: Batches of the split, in a fixed order.
+        num_samples: How many predictions to keep at most.
+        seed: Of the draw.
+        ignore_index: Label of the pixels to leave out.
+        text: What the progress bar says.
+
+    Raises:
+        ValueError: If the split has no valid prediction, or one that
+            :func:`~mmcalib.metrics.data_samples.read_logits` refuses.
+    """
+    kept = _LowestPriorities(num_samples)
+    num_images = population = 0
+    with predictor(model) as predict:
+        for batch in progress(loader, text):
+            for image in predict(batch):
+                logits, labels, _ = read_logits(
+                    image.sample, image.logits, ignore_index=ignore_index, name=image.name
+                )
+                generator = torch.Generator().manual_seed(1_000_003 * seed + num_images)
+                priority = torch.rand(len(labels), generator=generator, dtype=torch.float64)
+                kept.add(priority, logits, labels, num_images)
+                population += len(labels)
+                num_images += 1
+    if not population:
+        raise ValueError(f'no valid prediction in {num_images} images: there is nothing to fit')
+    return DrawnPredictions(*kept.result(), population=population, num_images=num_images)
+
+
+class _LowestPriorities:
+    """The rows of the lowest priorities, in the order in which they came."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.below = 1.0
+        self.parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        self.count = 0
+
+    def add(self, priority: Tensor, logits: Tensor, labels: Tensor, image: int) -> None:
+        index = (priority < self.below).nonzero().squeeze(1)
+        here = index.to(logits.device)
+        images = torch.full((len(index),), image)
+        self.parts.append((priority[index], logits[here].cpu(), labels[here].cpu(), images))
+        self.count += len(index)
+        if self.count > 2 * self.limit:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        columns = [torch.cat(column) for column in zip(*self.parts, strict=True)]
+        if self.count > self.limit:
+            self.below = columns[0].kthvalue(self.limit + 1).values.item()
+            index = (columns[0] < self.below).nonzero().squeeze(1)
+            columns = [column[index] for column in columns]
+        self.parts = [tuple(columns)]
+        self.count = len(columns[0])
+
+    def result(self) -> tuple[Tensor, Tensor, Tensor]:
+        self._shrink()
+        return self.parts[0][1:]

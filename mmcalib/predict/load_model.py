@@ -1,0 +1,66 @@
+"""From a config and checkpoints to a model that predicts, without a Runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from mmengine.config import Config
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS
+from mmengine.runner import CheckpointLoader
+from torch import nn
+
+from mmcalib.ensembles import MeanProbabilityModel
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError, load_complete
+from mmcalib.hooks.require_same_classes_hook import classes_of, difference
+from mmcalib.runs.checkpoint_io import load_from_local
+from mmcalib.runs.ensemble_config import load_members
+
+
+def load_predicting_model(cfg: Config, checkpoints: Sequence[str]) -> tuple[nn.Module, list[dict]]:
+    """Return the model of a config with its weights, in evaluation, and what its checkpoints say.
+
+    Args:
+        cfg: Of either toolbox, or as
+            :func:`~mmcalib.runs.ensemble_config.average_predictions` made it.
+        checkpoints: One, or one for each member of a mean.
+
+    Raises:
+        CheckpointError: If one does not fill its model, or was trained on other classes than the
+            first.
+    """
+    config = dict(cfg.model)
+    if cfg.get('data_preprocessor') is not None:
+        config.setdefault('data_preprocessor', cfg.data_preprocessor)
+    model = MODELS.build(config)
+    metas: list[dict] = []
+
+    def load(member: nn.Module, path: str) -> None:
+        content = (
+            CheckpointLoader.load_checkpoint(path, map_location='cpu')
+            if '://' in path
+            else load_from_local(path, map_location='cpu')
+        )
+        try:
+            load_complete(member, content)
+        except CheckpointError as error:
+            raise CheckpointError(f'{path}: {error}') from error
+        revert_sync_batchnorm(member)
+        metas.append(content.get('meta') or {})
+
+    if isinstance(model, MeanProbabilityModel):
+        load_members(model, checkpoints, load)
+    else:
+        load(model, checkpoints[0])
+    _check_classes(checkpoints, metas)
+    return model.eval(), metas
+
+
+def _check_classes(checkpoints: Sequence[str], metas: Sequence[Mapping]) -> None:
+    trained = [classes_of(meta.get('dataset_meta')) for meta in metas]
+    for path, classes in zip(checkpoints, trained, strict=True):
+        if trained[0] and classes and classes != trained[0]:
+            raise CheckpointError(
+                f'{path} was trained on other classes than {checkpoints[0]}: '
+                f'{difference(trained[0], classes)}'
+            )

@@ -1,0 +1,250 @@
+"""What tools/predict.py does: from images to a folder of predictions, and a page of words."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mmengine.dist import all_gather_object, barrier, get_dist_info
+
+from mmcalib.predict.captions import printable
+from mmcalib.predict.image_predictor import ImagePredictor, UnreadableImage
+from mmcalib.predict.predict_images import (
+    PredictionOptions,
+    image_prediction,
+    none_predicted,
+    predicted,
+    prepare_prediction,
+)
+from mmcalib.predict.prediction_folder import (
+    ARRAYS,
+    MASKS,
+    PICTURES,
+    SUMMARY,
+    TABLE,
+    PredictionFolder,
+)
+from mmcalib.predict.prediction_rows import ROWS
+from mmcalib.predict.prediction_scores import FolderScores, Scorer
+from mmcalib.runs.checkpoint_io import file_digest
+from mmcalib.runs.ensemble_record import TOGETHER
+from mmcalib.runs.training_fingerprint import comparable
+
+MOST_NAMED = 20
+WRITTEN = (TABLE, MASKS, ROWS, SUMMARY, ARRAYS, PICTURES)
+
+
+@dataclass
+class FolderReport:
+    """How a prediction ended.
+
+    Attributes:
+        scores: Of all images that have been predicted, in earlier calls too.
+        unreadable: The files that have not, and why.
+        segmented: Whether the model segments.
+        before: How many had been predicted by earlier calls.
+        notes: How many files were read with each note, such as grey ones.
+        stopped: Why it ended before the last image, empty if it did not.
+    """
+
+    scores: FolderScores
+    unreadable: list[UnreadableImage]
+    segmented: bool
+    before: int
+    notes: dict[str, int] = field(default_factory=dict)
+    stopped: str = ''
+
+
+def predict_to_folder(
+    config: str | os.PathLike,
+    checkpoint: str | os.PathLike | Sequence[str | os.PathLike],
+    images: str | os.PathLike | Sequence[str | os.PathLike],
+    out: str | os.PathLike,
+    *,
+    arrays: bool = True,
+    pictures: bool = True,
+    overwrite: bool = False,
+    **options,
+) -> FolderReport | None:
+    """Predict image files into a folder, going on where an earlier call has stopped.
+
+    Of several processes each takes some of the files, and the first one gets the report.
+
+    Args:
+        config, checkpoint, images: As of :func:`~mmcalib.predict.predict_images.predict`.
+        out: The folder.
+        arrays, pictures, overwrite: See
+            :class:`~mmcalib.predict.prediction_folder.PredictionFolder`.
+        options: The attributes of :class:`~mmcalib.predict.predict_images.PredictionOptions`.
+
+    Raises:
+        OSError: If a file that is named is not there, or nothing can be written.
+        ValueError: For what does not fit together; if no file can be predicted.
+    """
+    asked = PredictionOptions(**options)
+    predictor, scorer, files = prepare_prediction(config, checkpoint, images, asked)
+    settings = settings_of(predictor, scorer, asked)
+    rank, processes = get_dist_info()
+    for first in (True, False):  # takes up what the others then read
+        if (rank == 0) == first:
+            folder = PredictionFolder(
+                out,
+                files,
+                settings,
+                arrays=arrays,
+                pictures=pictures,
+                overwrite=overwrite,
+                rank=rank,
+                processes=processes,
+            )
+        barrier()
+    before = len(folder.rows)
+    unreadable, stopped = _predict_own(folder, predictor, scorer, show_progress=rank == 0)
+    if processes > 1:
+        ends = all_gather_object((unreadable, stopped))
+        if rank:
+            return None
+        unreadable, stopped = _join(folder, files, ends)
+    if not folder.rows and unreadable and not stopped:
+        raise none_predicted(unreadable)
+    rows = folder.scores()
+    report = FolderReport(
+        scorer.folder(rows), unreadable, any(row.label is None for row in rows), before
+    )
+    for row in rows:
+        if row.note:
+            report.notes[row.note] = report.notes.get(row.note, 0) + 1
+    try:
+        folder.close(report.scores, unreadable)
+    except OSError as error:
+        stopped = stopped or f'{error.strerror or error}: {TABLE} cannot be written.'
+    if stopped:
+        missing = len(folder.left) - (len(rows) - before) - len(unreadable)
+        report.stopped = (
+            f'{stopped} {len(rows):,} images are finished, {missing:,} are not: the same command '
+            'goes on.'
+        )
+    return report
+
+
+def _predict_own(
+    folder: PredictionFolder, predictor: ImagePredictor, scorer: Scorer, *, show_progress: bool
+) -> tuple[list[UnreadableImage], str]:
+    """Predict the images of this process; return those without a prediction, and why it stopped."""
+    unreadable: list[UnreadableImage] = []
+    try:
+        for item in predicted(predictor, folder.own, show_progress=show_progress):
+            if isinstance(item, UnreadableImage):
+                unreadable.append(item)
+                continue
+            prediction = image_prediction(item, scorer.image(item), pixels=True)
+            try:
+                folder.write(
+                    prediction,
+                    threshold=scorer.threshold,
+                    classes=predictor.classes,
+                    palette=predictor.palette,
+                )
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                unreadable.append(UnreadableImage(item.image, f'its files: {error.strerror}'))
+    except OSError as error:
+        reason = error.strerror or error
+        return unreadable, f'{reason}: nothing more can be written to {folder.folder}.'
+    except KeyboardInterrupt:
+        return unreadable, 'Stopped.'
+    return unreadable, ''
+
+
+def _join(
+    folder: PredictionFolder,
+    files: Sequence[Path],
+    ends: Sequence[tuple[list[UnreadableImage], str]],
+) -> tuple[list[UnreadableImage], str]:
+    """Join the lines of all processes; return how these ended, as of one."""
+    places = {image: number for number, image in enumerate(files)}
+    unreadable = sorted(
+        (item for some, _ in ends for item in some), key=lambda item: places[item.image]
+    )
+    stopped = next((text for _, text in ends if text), '')
+    try:
+        folder.join()
+    except OSError as error:
+        stopped = stopped or f'{error.strerror or error}: {ROWS} cannot be written.'
+    return unreadable, stopped
+
+
+def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOptions) -> dict:
+    """Return what predictions depend on, for a folder that is to hold those of one kind."""
+    validation, averaged = scorer.validation, predictor.averaged
+    return {
+        'checkpoint': TOGETHER.join(sorted(map(file_digest, predictor.checkpoints))),
+        'mean': averaged
+        and {
+            'views': averaged['transforms'],
+            'mc_dropout': averaged['mc_dropout'],
+            'dropout_seed': options.dropout_seed,
+            'temperature': averaged['temperature'],
+            'disagreement': options.disagreement,
+        },
+        'pipeline': comparable(predictor.steps),
+        **{key: [own[key] for own in predictor.settings] for key in predictor.settings[0]},
+        'threshold': scorer.threshold,
+        'validation': validation and file_digest(str(validation.file)),
+        'probability': validation and validation.accuracy.coverage,
+    }
+
+
+def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
+    """Return what a prediction has found, for people."""
+    scores, lines = report.scores, []
+    if not scores.num_images:
+        return 'No image has been predicted.'
+    earlier = f' ({report.before:,} of them before)' if report.before else ''
+    what = 'of the pixels' if report.segmented else 'of them'
+    images = f'{scores.num_images:,} image{"s" * (scores.num_images != 1)}{earlier}'
+    lines.append(
+        f'{images}: mean confidence {100 * scores.confidence:.1f} %, '
+        f'{100 * scores.kept:.1f} % {what} above {scores.threshold:.6g}'
+    )
+    if not math.isnan(scores.expected_accuracy):
+        low, high = (100 * end for end in scores.accuracy_interval)
+        lines.append(
+            f'expected accuracy {100 * scores.expected_accuracy:.1f} %, between {low:.1f} and '
+            f'{high:.1f} %, if they are like the {scores.validation_images:,} images of the '
+            'validation'
+        )
+    bound, unlabelled = scores.bound, 100 * scores.validation_unlabelled
+    if bound:
+        lines.append(
+            f'keep what is above {bound.threshold:.6g}: on average over such images at most '
+            f'{100 * bound.risk:g} % of it is wrong, as {100 * bound.probability:g} % of '
+            f'validations prove rightly; in this one {100 * bound.found_risk:.1f} % of it was, and '
+            f'{100 * bound.coverage:.1f} % {what} were kept'
+        )
+    if unlabelled:
+        lines.append(
+            f'the validation has no label at {unlabelled:.2g} % of its pixels: accuracies'
+            f'{" and what is wrong" if bound else ""} are of pixels that would get one; '
+            'confidences and what is kept, of all'
+        )
+    lines += [f'{_files(count)}: {note}' for note, count in sorted(report.notes.items())]
+    if report.unreadable:
+        lines.append(f'{_files(len(report.unreadable))} without a prediction:')
+        lines += [
+            printable(f'  {item.image}: {item.reason}') for item in report.unreadable[:MOST_NAMED]
+        ]
+        if len(report.unreadable) > MOST_NAMED:
+            lines.append('  … all of them are in summary.json')
+    there = [name for name in WRITTEN if Path(out, name).exists()]
+    lines.append(f'{out}: {", ".join(there)}')
+    return '\n'.join(lines)
+
+
+def _files(count: int) -> str:
+    return f'{count:,} file{"s" * (count != 1)}'

@@ -1,0 +1,192 @@
+"""What predictions without labels say of themselves: scores of images, of masks, of a folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmcalib.argument_checks import check_number
+from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.functional.risk_threshold import RiskThreshold
+from mmcalib.metrics.sample_confidence import UnlabelledPrediction
+from mmcalib.predict.image_predictor import PredictedImage
+from mmcalib.predict.validation_evidence import ValidationEvidence
+
+THRESHOLD = 0.9
+NOTHING = (math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The pixels of an image that a segmentor gives to one class.
+
+    Attributes:
+        label: The class.
+        name: Of the class.
+        pixels: How many there are.
+        share: Of the image, in [0, 1].
+        score: The mean of their confidences.
+    """
+
+    label: int
+    name: str
+    pixels: int
+    share: float
+    score: float
+
+
+@dataclass(frozen=True)
+class ImageScores:
+    """What a prediction without labels says of itself. All shares are in [0, 1].
+
+    Attributes:
+        image: The file.
+        confidence: The probability of the predicted class, of a segmentor its mean over pixels.
+        kept: Which share of the predictions is above the threshold: of a classifier, 0 or 1.
+        label: The predicted class of a classifier, None of a segmentor.
+        name: Of this class.
+        masks: Of a segmentor, one for each predicted class.
+        expected_accuracy: The mean calibrated confidence, see
+            :class:`~mmcalib.metrics.functional.expected_accuracy.ExpectedAccuracy`; NaN without a
+            validation.
+        accuracy_interval: Where a segmentor's accuracy on this image lies with the probability that
+            was asked for; NaN of a classifier, whose one prediction is right or wrong.
+        mutual_information: Of the predictions of a mean, in nats, the mean over pixels; NaN if it
+            was not asked for.
+        variance: Of these predictions, likewise.
+        note: What became of the file while it was read, such as of 16-bit pixels; else empty.
+    """
+
+    image: str
+    confidence: float
+    kept: float
+    label: int | None = None
+    name: str | None = None
+    masks: tuple[Mask, ...] = ()
+    expected_accuracy: float = math.nan
+    accuracy_interval: tuple[float, float] = NOTHING
+    mutual_information: float = math.nan
+    variance: float = math.nan
+    note: str = ''
+
+
+@dataclass(frozen=True)
+class FolderScores:
+    """What the predictions of several images say of themselves, each image alike.
+
+    Attributes:
+        num_images: How many there are.
+        confidence: The mean over images.
+        threshold: Above which confidence predictions are kept.
+        kept: The mean share that is.
+        expected_accuracy: The mean over images, of pixels that get a label as the validation's did;
+            NaN without a validation.
+        accuracy_interval: Where the mean accuracy lies, likewise.
+        bound: What the threshold was proven to keep to, None if no risk was asked for.
+        validation_images: Of the validation, 0 without one.
+        validation_unlabelled: Which share of its pixels has no label, 0 without one.
+    """
+
+    num_images: int
+    confidence: float
+    threshold: float
+    kept: float
+    expected_accuracy: float = math.nan
+    accuracy_interval: tuple[float, float] = NOTHING
+    bound: RiskThreshold | None = None
+    validation_images: int = 0
+    validation_unlabelled: float = 0.0
+
+
+class Scorer:
+    """What is said of predictions without labels, by a threshold and perhaps a validation.
+
+    Args:
+        classes: K names.
+        threshold: Above which confidence predictions are kept; that of the validation's bound if
+            there is one, else 0.9 if None.
+        validation: None for no expected accuracies.
+
+    Raises:
+        ValueError: If the threshold is outside [0, 1], or is to be two.
+    """
+
+    def __init__(
+        self,
+        classes: Sequence[str],
+        *,
+        threshold: float | None = None,
+        validation: ValidationEvidence | None = None,
+    ) -> None:
+        self.classes, self.validation = classes, validation
+        self.bound = validation.bound if validation else None
+        if self.bound and threshold is not None:
+            raise ValueError('a risk sets the threshold: give one of the two')
+        if self.bound:
+            threshold = self.bound.threshold
+        self.threshold = THRESHOLD if threshold is None else threshold
+        check_number('threshold', self.threshold, most=1)
+
+    @property
+    def accuracy(self) -> ExpectedAccuracy | None:
+        """What the validation says."""
+        return self.validation and self.validation.accuracy
+
+    def image(self, found: PredictedImage) -> ImageScores:
+        """Return the scores of an image."""
+        prediction, expected = found.prediction, math.nan
+        if self.accuracy:
+            expected = self.accuracy.of_image(prediction.conf)
+        shared = dict(
+            image=str(found.image),
+            confidence=prediction.conf.double().mean().item(),
+            kept=(prediction.conf > self.threshold).double().mean().item(),
+            expected_accuracy=expected,
+            note=found.note,
+            **{key: float(a.mean(dtype=np.float64)) for key, a in found.disagreement.items()},
+        )
+        if prediction.probs is not None:
+            label = int(prediction.predicted)
+            return ImageScores(**shared, label=label, name=self.classes[label])
+        interval = self.accuracy.image_interval(expected) if self.accuracy else NOTHING
+        return ImageScores(**shared, masks=self._masks(prediction), accuracy_interval=interval)
+
+    def folder(self, images: Sequence[ImageScores]) -> FolderScores:
+        """Return the scores of several images together."""
+        expected = _mean([image.expected_accuracy for image in images])
+        interval = NOTHING
+        if self.accuracy and images:
+            interval = self.accuracy.folder_interval(expected, len(images))
+        return FolderScores(
+            num_images=len(images),
+            confidence=_mean([image.confidence for image in images]),
+            threshold=self.threshold,
+            kept=_mean([image.kept for image in images]),
+            expected_accuracy=expected,
+            accuracy_interval=interval,
+            bound=self.bound,
+            validation_images=self.validation.num_images if self.validation else 0,
+            validation_unlabelled=self.validation.unlabelled if self.validation else 0.0,
+        )
+
+    def _masks(self, prediction: UnlabelledPrediction) -> tuple[Mask, ...]:
+        predicted = prediction.predicted.flatten().numpy()
+        pixels = np.bincount(predicted)
+        scores = np.bincount(predicted, weights=prediction.conf.flatten().numpy())
+        return tuple(
+            Mask(
+                label=int(k),
+                name=self.classes[k],
+                pixels=int(pixels[k]),
+                share=pixels[k] / len(predicted),
+                score=scores[k] / pixels[k],
+            )
+            for k in np.flatnonzero(pixels)
+        )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else math.nan

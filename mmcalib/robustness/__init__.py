@@ -1,0 +1,1 @@
+"""Tests on corrupted images and on other data sets."""

@@ -1,0 +1,267 @@
+"""Models on clean and on shifted data: what tools/test_robustness.py does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
+from datetime import datetime
+from numbers import Real
+from pathlib import Path
+
+import mmengine
+from mmengine.config import Config
+from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.runner import Runner
+
+from mmcalib import __version__
+from mmcalib.hooks.drawing_hook import kept_statistics, tested_split
+from mmcalib.hooks.one_view_hook import OneViewHook
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.hooks.require_same_classes_hook import classes_of, difference
+from mmcalib.metric_keys import ECE, QUALITIES, metric_name
+from mmcalib.metrics import CalibrationMetric
+from mmcalib.reports.robustness_results import write_robustness
+from mmcalib.reports.table_cell_texts import number_text
+from mmcalib.robustness.earlier_tests import earlier_entries, leave_what_stays, merged
+from mmcalib.robustness.result_files import (
+    entry_of,
+    file_of,
+    key_of,
+    label_of,
+    left_by_earlier_call,
+    map_of,
+)
+from mmcalib.robustness.shifts import Shift
+from mmcalib.runs.checkpoint_io import file_digest
+from mmcalib.runs.config_checks import as_list, calibration_configs
+from mmcalib.runs.data_checks import DataError, check_run_data
+from mmcalib.runs.data_fingerprint import (
+    corruption_version,
+    data_fingerprint,
+    stored_fingerprint,
+)
+from mmcalib.runs.loss_config import type_name
+from mmcalib.runs.progress import progress_of
+from mmcalib.runs.record import results_of
+from mmcalib.work_dir_files import experiment_name, whole_file
+
+METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
+# Of the calibration metric's options, those that ask for more than is compared here.
+MORE = ('confidence_interval', 'num_bootstrap', 'seed', 'out_file', 'prefix', 'metrics', 'type')
+
+
+def measure_robustness(cfg: Config) -> None:
+    """Have a test measure what is compared under shift, and draw and log nothing else.
+
+    That is the quality that the config measures, and ECE, AECE, NLL and AUGRC by the protocol,
+    bins and convention of its first calibration metric.
+
+    Raises:
+        ValueError: For mmseg's test-time augmentation.
+    """
+    if type_name(cfg.model['type']) == 'SegTTAModel':
+        raise ValueError(
+            'of test-time augmentation mmseg keeps the logits of the last view alone, whose '
+            'confidence is not that of the prediction: take the config without it'
+        )
+    evaluator = cfg.get('test_evaluator')
+    ours = [dict(metric) for metric, _ in calibration_configs(evaluator)]
+    others = [m for m in as_list(evaluator) if dict(m) not in ours]
+    first = next((m for m in ours if not m.get('prefix')), ours[0] if ours else {})
+    options = {key: value for key, value in first.items() if key not in MORE}
+    metric = dict(type='CalibrationMetric', metrics=list(METRICS), **options)
+    cfg.test_evaluator = [*deepcopy(others), metric]
+    hooks = cfg.get('default_hooks') or {}
+    drawing = ('reliability_diagram', 'confidence_map', 'visualization')
+    cfg.default_hooks = {k: hook for k, hook in hooks.items() if k not in drawing}
+    cfg.default_hooks['logger'] = None  # a line for every few batches of each test
+
+
+def run_robustness(
+    runner: Runner, shifts: Sequence[Shift], checkpoints: Sequence[str], *, index: int = 0
+) -> dict:
+    """Test checkpoints on all shifts, and return what ``robustness.json`` in the work dir says.
+
+    Each test leaves its metrics and statistics when it ends. A test that an earlier call has left
+    is not repeated, if neither weights nor data nor options are others. The file also keeps the
+    checkpoints and shifts of earlier calls with the same options and clean data.
+
+    Args:
+        runner: Of a config that :func:`measure_robustness` has prepared.
+        shifts: Of :func:`~mmcalib.robustness.shifts.plan_shifts`, the clean data first.
+        checkpoints: Of the config's model.
+        index: The image of the test set whose confidence map is kept, of a segmentor.
+
+    Raises:
+        CheckpointError: If a checkpoint was named twice, or does not fit the model.
+        DataError: If data are missing or have other classes, or there is no such image.
+    """
+    identities = [file_digest(path) for path in checkpoints]
+    for number, identity in enumerate(identities):
+        if identity in identities[:number]:
+            raise CheckpointError(f'{checkpoints[number]} is the same file as one before it')
+    data = _checked_data(runner, shifts)
+    size = len(runner.test_dataloader.dataset)
+    if index >= size:
+        raise DataError(f'--image {index}: the test data have {size:,} images, counted from 0')
+    hook = OneViewHook(index)
+    runner.register_hook(hook)
+    folders = [
+        Path(runner.work_dir, 'tests', f'{Path(path).stem}-{identity[:8]}')
+        for path, identity in zip(checkpoints, identities, strict=True)
+    ]
+    keys = [
+        [key_of(runner.cfg, shift, identity, tested_on) for shift, tested_on in data]
+        for identity in identities
+    ]
+    found = [
+        [
+            left_by_earlier_call(file_of(folder, shift), key, index)
+            for shift, key in zip(shifts, row, strict=True)
+        ]
+        for folder, row in zip(folders, keys, strict=True)
+    ]
+    parts = [found]
+    broadcast_object_list(parts)  # of the first process, which alone writes files
+    found = parts[0]
+    missing = sum(test is None for row in found for test in row)
+    runner.call_hook('before_run')
+    content = {
+        'experiment': experiment_name(runner.cfg.filename),
+        'split': tested_split(runner),
+        'limit': runner.cfg.get('limit'),
+        'settings': key_of(runner.cfg, shifts[0], '', data[0][1]),
+        'date': datetime.now().astimezone().isoformat(timespec='seconds'),
+        'version': __version__,
+        'checkpoints': [],
+    }
+    to_come = {
+        identity: {
+            (shift.kind, shift.name, shift.severity)
+            for shift, test in zip(shifts, row, strict=True)
+            if test is None
+        }
+        for identity, row in zip(identities, found, strict=True)
+    }
+    earlier, stay = [], []
+    if is_main_process():
+        earlier = earlier_entries(runner.work_dir, content)
+        stay = leave_what_stays(runner.work_dir, content, earlier, to_come)
+    with _quiet_screen(runner), _progress(missing) as say:
+        for path, folder, row, left in zip(checkpoints, folders, keys, found, strict=True):
+            if None in left:
+                runner.load_checkpoint(str(path))
+            for number, (shift, key) in enumerate(zip(shifts, row, strict=True)):
+                if left[number] is None:
+                    left[number] = _test(runner, shift, path, file_of(folder, shift), key, hook)
+                    say(_line(runner, left, number, shift))
+            label = label_of(content['experiment'], left[0]['about'])
+            entry = entry_of(path, label, shifts, left, folder, runner.work_dir)
+            content['checkpoints'].append({'digest': identities[folders.index(folder)], **entry})
+            if is_main_process():
+                entries = merged(stay, earlier, content['checkpoints'])
+                write_robustness(runner.work_dir, {**content, 'checkpoints': entries})
+    runner.call_hook('after_run')
+    return content
+
+
+def _test(
+    runner: Runner, shift: Shift, checkpoint: str, file: Path, key: str, hook: OneViewHook
+) -> dict:
+    """Test the model on one shift, and leave the result; the main file comes last."""
+    _use(runner, shift)
+    metric = next(m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric))
+    metric.keep_statistics = True
+    measured = runner.test_loop.run().items()
+    metrics = {name: float(value) for name, value in measured if isinstance(value, Real)}
+    about = results_of(runner, checkpoint) if shift.kind == 'clean' else {}
+    test = {'key': key, 'metrics': metrics, 'about': about}
+    if is_main_process():
+        (statistics,) = kept_statistics([metric]).values()
+        with whole_file(file.with_suffix('.npz')) as path:
+            statistics.save(path)
+        if hook.view is not None:
+            from mmcalib.visualization import ConfidenceMaps
+
+            test['image'] = hook.view.index
+            meta = runner.test_dataloader.dataset.metainfo
+            style = dict(classes=list(meta['classes']), palette=meta.get('palette'))
+            ConfidenceMaps([hook.view], [], **style).save(map_of(file))
+        with whole_file(file) as path:
+            mmengine.dump(test, path)
+    return test
+
+
+def _use(runner: Runner, shift: Shift) -> None:
+    """Have the runner's next test take the data of a shift, and new metrics."""
+    runner._test_dataloader = deepcopy(shift.loader)
+    runner._test_evaluator = deepcopy(runner.cfg.test_evaluator)
+    # What the results say of the evaluation is read off the config.
+    runner.cfg.test_dataloader = deepcopy(shift.loader)
+    runner._test_loop = runner.build_test_loop(deepcopy(runner.cfg.test_cfg))
+
+
+def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, str]]:
+    """Return what tells whether the data of shifts are those of an earlier test, beside each.
+
+    All severities of a corruption read the same images, and so do corruptions.
+
+    Raises:
+        DataError: For what would end a test later, before the first begins.
+    """
+    corruptions = [shift for shift in shifts if shift.kind == 'corruption']
+    others = [shift for shift in shifts if shift.kind == 'data']
+    names: list[str] = []
+    found = {}
+    for shift in [*shifts[:1], *corruptions[:1], *others]:
+        _use(runner, shift)
+        try:
+            check_run_data(runner, ('test',), training=False)
+        except DataError as error:
+            raise DataError(f'{shift.text}: {error}') from error
+        dataset = runner.test_dataloader.dataset
+        here = classes_of(getattr(dataset, 'metainfo', None))
+        names = names or here
+        if shift.kind == 'data' and names and here and here != names:
+            raise DataError(f'--data {shift.name} has other classes: {difference(names, here)}')
+        if shift.kind != 'corruption':
+            found[shift.text] = data_fingerprint(dataset)
+    _use(runner, shifts[0])
+    for shift in shifts:
+        if shift.kind == 'corruption' and shift.stored is None:
+            found[shift.text] = found[shifts[0].text] + corruption_version()
+        elif shift.kind == 'corruption':
+            found[shift.text] = stored_fingerprint(shift.stored, shift.name, shift.severity)
+    return [(shift, found[shift.text]) for shift in shifts]
+
+
+@contextmanager
+def _quiet_screen(runner: Runner) -> Iterator[None]:
+    """Leave what every single test says to the log file."""
+    handlers = [h for h in runner.logger.handlers if not isinstance(h, logging.FileHandler)]
+    levels = [handler.level for handler in handlers]
+    for handler in handlers:
+        handler.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for handler, level in zip(handlers, levels, strict=True):
+            handler.setLevel(level)
+
+
+def _progress(total: int) -> AbstractContextManager:
+    if not total or not is_main_process():
+        return nullcontext(lambda line: None)
+    return progress_of('Testing', total)
+
+
+def _line(runner: Runner, tests: Sequence[Mapping | None], number: int, shift: Shift) -> str:
+    """Return the checkpoint, the quality and the ECE of a test that has ended."""
+    metrics: Mapping = tests[number]['metrics']
+    shown = [key for key in (*QUALITIES, ECE) if key in metrics]
+    values = ', '.join(f'{metric_name(key)} {number_text(metrics[key], key)} %' for key in shown)
+    about = tests[0]['about']
+    label = label_of(experiment_name(runner.cfg.filename), about)
+    return f'{label}, seed {about["seed"]}, {shift.text}: {values}'

@@ -1,0 +1,175 @@
+"""CIFAR-10-C, ImageNet-C and their like in place of a config's test data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+from mmengine.registry import DATASETS
+from PIL import Image
+
+from mmcalib.corruption_names import SEVERITIES
+from mmcalib.datasets.cifar_c import LABELS, stored_arrays
+from mmcalib.datasets.imagenet_c import stored_files
+from mmcalib.robustness.corrupted_pipeline import CorruptionPlace, corruption_places
+
+
+class StoredSet:
+    """Corrupted images of the same classes that lie in a folder.
+
+    What is stored takes the place of an image that was loaded and resized, as the sets were made.
+
+    Args:
+        clean: Config of the clean test data, which may be in a wrapper.
+        places: See :func:`~mmcalib.robustness.corrupted_pipeline.corruption_places`.
+        root: The folder of CIFAR-10-C or CIFAR-100-C, or of ImageNet-C.
+        scope: The config's ``default_scope``.
+
+    Raises:
+        FileNotFoundError: If there is no such folder.
+        ValueError: If the clean data are several sets, or it is not known which folder is which
+            class.
+    """
+
+    def __init__(
+        self, clean: Mapping, places: Sequence[CorruptionPlace], root: str, scope: str | None
+    ) -> None:
+        if not Path(root).is_dir():
+            raise FileNotFoundError(f'--stored {root}: there is no such folder')
+        if len(places) != 1:
+            raise ValueError(f'--stored replaces one data set, and the config has {len(places)}')
+        self.root, self.scope, self.place, self.clean = root, scope, places[0], clean
+        node = clean
+        while 'dataset' in node:
+            node = node['dataset']
+        self.metainfo = node.get('metainfo')
+        self.pipeline = list(node.get('pipeline') or ())
+        self.of_arrays = Path(root, LABELS).is_file()
+        built = _build(clean, scope)
+        samples = [built.get_data_info(index) for index in range(len(built))]
+        self.labels = _counts(samples)
+        # Data sets that number their folders say so: mmpretrain's, and Tiny-ImageNet.
+        numbers = getattr(built, 'folder_to_idx', None) or {}
+        self.class_folders = getattr(built, 'class_folders', sorted(numbers, key=numbers.get))
+        if not (self.of_arrays or self.class_folders or self.place.loader is None):
+            self.class_folders = self._folders_of(samples)
+
+    def dataset(self, corruption: str, severity: int) -> dict:
+        """Return the config of one corruption at one severity, packed as the clean data are."""
+        rest = self.pipeline[self.place.index :]
+        common = dict(data_root=self.root, corruption=corruption, severity=severity)
+        if self.metainfo:
+            common['metainfo'] = deepcopy(self.metainfo)
+        if self.of_arrays:
+            file = Path(self.root, f'{corruption}.npy')
+            if not file.is_file():
+                raise FileNotFoundError(f'--stored: there is no {file}')
+            order = self.place.channel_order
+            return dict(type='CIFARC', **common, channel_order=order, pipeline=deepcopy(rest))
+        if not Path(self.root, corruption, str(severity)).is_dir():
+            raise FileNotFoundError(
+                f'--stored {self.root} has neither {LABELS}, as CIFAR-10-C, nor a folder '
+                f'{corruption}/{severity}, as ImageNet-C'
+            )
+        if self.place.loader is None:
+            raise ValueError('--stored in folders needs a test pipeline that loads files')
+        if self.place.flipped:
+            raise ValueError('--stored in folders needs a test pipeline that keeps files in BGR')
+        pipeline = deepcopy([*self.pipeline[: self.place.loader + 1], *rest])
+        return dict(type='ImageNetC', **common, class_folders=self.class_folders, pipeline=pipeline)
+
+    def check(self, corruptions: Sequence[str], severities: Sequence[int]) -> None:
+        """Raise an error if one of them is missing or broken, or has other classes or sizes.
+
+        Raises:
+            FileNotFoundError: If an array or a folder is not there.
+            ValueError: For the others.
+        """
+        for corruption in corruptions:
+            for severity in severities:
+                config = self.dataset(corruption, severity)
+                where = f'{self.root}, {corruption} {severity},'
+                found, shape = self._found(corruption, severity)
+                if not np.array_equal(found, self.labels):
+                    raise ValueError(
+                        f'--stored {where} is of another data set: it has {found.sum():,} images '
+                        f'in {len(found)} classes, the clean test data {self.labels.sum():,} in '
+                        f'{len(self.labels)}'
+                        + (', of other sizes' if len(found) == len(self.labels) else '')
+                    )
+                if shape != self.place.shape:
+                    raise ValueError(
+                        f'--stored {where} has images of {_size(shape)}, and clean ones are '
+                        f'{_size(self.place.shape)} where they would be corrupted'
+                    )
+        # What is alike in all of them: how the first image is loaded.
+        corruption_places(config, self.scope)
+
+    def _found(self, corruption: str, severity: int) -> tuple[np.ndarray, tuple[int, int]]:
+        """Return how many images each class has, and the size of the first one."""
+        if self.of_arrays:
+            images, labels = stored_arrays(self.root, corruption)
+            size = len(labels) // len(SEVERITIES)
+            return np.bincount(labels[(severity - 1) * size :][:size]), images.shape[1:3]
+        files = stored_files(self.root, corruption, severity, self.class_folders)
+        counts = np.array([len(names) for names in files.values()])
+        folder = Path(self.root, corruption, str(severity))
+        first = next((folder / name / file[0] for name, file in files.items() if file), None)
+        if first is None:
+            return counts, (0, 0)
+        with Image.open(first) as image:  # which reads its header alone
+            return counts, image.size[::-1]
+
+    def _folders_of(self, samples: Sequence[Mapping]) -> list[str]:
+        """Return the classes' folders by label, where an ``ann_file`` numbers the classes.
+
+        The clean images lie in folders of the same names; or all in one, as ImageNet's, under the
+        names that they have in the stored set.
+        """
+        paths = [Path(info.get('img_path') or '') for info in samples]
+        labels = [info['gt_label'] for info in samples]
+        found = _by_label([path.parent.name for path in paths], labels)
+        if found is None:
+            found = self._folders_by_file(dict(zip((p.stem for p in paths), labels, strict=True)))
+        if found is None:
+            raise ValueError(
+                f'--stored {self.root}: which of its folders is which class is not known, since '
+                'neither folders nor files of the clean test data have the names of these'
+            )
+        return found
+
+    def _folders_by_file(self, labels: Mapping[str, int]) -> list[str] | None:
+        """Return them by the labels of files, None if these are not of one class in each."""
+        folder = min(Path(self.root).glob('*/[1-5]'), default=Path(self.root))
+        files = list(folder.glob('*/*.*'))
+        known = [labels.get(path.stem) for path in files]
+        return None if None in known else _by_label([path.parent.name for path in files], known)
+
+
+def _build(config: Mapping, scope: str | None):
+    with DATASETS.switch_scope_and_registry(scope) as registry:
+        dataset = registry.build(deepcopy(config))
+    if hasattr(dataset, 'full_init'):
+        dataset.full_init()
+    return dataset
+
+
+def _counts(samples: Sequence[Mapping]) -> np.ndarray:
+    """Return how many images each class has."""
+    labels = [info.get('gt_label') for info in samples]
+    if None in labels:
+        raise ValueError('--stored is for classification: its sets have no masks')
+    return np.bincount(labels)
+
+
+def _by_label(names: Sequence[str], labels: Sequence[int]) -> list[str] | None:
+    """Return the name of each label, None if one has several names or one name several labels."""
+    pairs = sorted(set(zip(labels, names, strict=True)))
+    known = [label for label, _ in pairs] == list(range(len(pairs)))
+    return [name for _, name in pairs] if known and len(set(names)) == len(pairs) else None
+
+
+def _size(shape: Sequence[int]) -> str:
+    return f'{shape[0]}×{shape[1]} pixels'

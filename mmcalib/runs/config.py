@@ -1,0 +1,265 @@
+"""From a config file and options to the config of a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.config import config as config_of_mmengine
+from mmengine.config.utils import MODULE2PACKAGE
+from mmengine.registry import METRICS
+
+from mmcalib.argument_checks import check_integer
+from mmcalib.hooks.drawing_hook import TESTED_SPLIT
+from mmcalib.runs.config_checks import as_list, calibration_configs
+from mmcalib.runs.misspelt_options import check_option_keys
+from mmcalib.work_dir_files import experiment_name
+
+DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+SPLITS = ('test', 'val')
+# mmengine's default hooks, which None turns off.
+OWN_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
+
+
+def load_config(path: str, options: dict | None = None) -> Config:
+    """Read a config, which may inherit ``mmcalib::…``, ``mmpretrain::…`` or ``mmseg::…`` ones.
+
+    Args:
+        path: The config file.
+        options: Dotted keys and the values that replace those of the file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ImportError: If the toolbox that the config belongs to is not installed.
+        ValueError: If it cannot be read, or an option sets what the config does not have.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f'there is no config {path!r} in {os.getcwd()}')
+    # mmengine refuses prefixes of packages that it does not list.
+    MODULE2PACKAGE.setdefault('mmcalib', 'mmcalib')
+    # It also looks for mmseg in the distribution mmsegmentation, which the onedl stack lacks.
+    try:
+        distribution('mmsegmentation')
+    except PackageNotFoundError:
+        MODULE2PACKAGE['mmseg'] = 'mmseg'
+    hint = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
+    try:
+        with _editable_packages():
+            cfg = Config.fromfile(path)
+    except ImportError as error:
+        raise ImportError(f'{path}: {error}. For the toolboxes: {hint}') from error
+    except (SyntaxError, KeyError, TypeError, NameError, AttributeError) as error:
+        raise ValueError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
+    _drop_own_scope(cfg._cfg_dict)
+    _list_metrics(cfg)
+    scope = cfg.get('default_scope', 'mmengine')
+    if find_spec(scope) is None:
+        raise ImportError(f'{path} needs {scope}, which is not installed: {hint}')
+    if options:
+        before = deepcopy(cfg)
+        try:
+            cfg.merge_from_dict(options)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f'--cfg-options {" ".join(options)}: {error.args[0]}') from error
+        check_option_keys(before, cfg, options)
+        _list_metrics(cfg)
+    _drop_hooks_turned_off(cfg)
+    return cfg
+
+
+@contextmanager
+def _editable_packages() -> Iterator[None]:
+    """Let ``_base_ = 'mmcalib::…'`` find packages of `pip install -e`.
+
+    mmengine 0.10 expects every package beside its metadata, which of these are in site-packages.
+    """
+    installed_path = config_of_mmengine.get_installed_path
+    modules = {package: module for module, package in MODULE2PACKAGE.items()}
+
+    def existing_path(package: str) -> str:
+        path = installed_path(package)
+        if Path(path).is_dir():
+            return path
+        return str(Path(find_spec(modules.get(package, package)).origin).parent)
+
+    config_of_mmengine.get_installed_path = existing_path
+    try:
+        yield
+    finally:
+        config_of_mmengine.get_installed_path = installed_path
+
+
+def _drop_hooks_turned_off(cfg: Config) -> None:
+    """Take out the default hooks that are None, for which mmengine takes only its own."""
+    hooks = cfg.get('default_hooks') or {}
+    for name in [name for name, hook in hooks.items() if hook is None and name not in OWN_HOOKS]:
+        del hooks[name]
+
+
+def _list_metrics(cfg: Config) -> None:
+    """Make a list of an evaluator that is one metric with an option `metrics`.
+
+    mmengine takes any dict with that key for an evaluator that holds metrics.
+    """
+    for key in ('val_evaluator', 'test_evaluator'):
+        evaluator = cfg.get(key)
+        if isinstance(evaluator, dict) and evaluator.get('type') in METRICS.module_dict:
+            cfg[key] = [evaluator]
+
+
+def _drop_own_scope(node: object) -> None:
+    """Take out the ``_scope_='mmcalib'`` that inheriting from ``mmcalib::`` puts into every dict.
+
+    mmengine takes the package for a toolbox, and would look for all classes in registries named
+    mmcalib. But ours are in the root ones, and all others in those of the config's own toolbox.
+    """
+    if isinstance(node, dict):
+        if node.get('_scope_') == 'mmcalib':
+            del node['_scope_']
+        node = list(node.values())
+    if isinstance(node, (list, tuple)):
+        for item in node:
+            _drop_own_scope(item)
+
+
+def set_work_dir(cfg: Config, work_dir: str | None, *, limit: int | None = None) -> None:
+    """Set the work dir: the given one, else the config's, else one named after the experiment.
+
+    A smoke run that is given none has one below it, and leaves the files of real runs alone.
+
+    Raises:
+        ValueError: If it is a file.
+    """
+    cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
+    if os.path.isfile(cfg.work_dir):
+        raise ValueError(f'the work dir {cfg.work_dir!r} is a file: name a folder')
+    if limit and not work_dir:
+        cfg.work_dir = str(Path(cfg.work_dir, f'limit{limit}'))
+
+
+def limit_samples(cfg: Config, limit: int) -> None:
+    """Make a smoke run of a config: a few samples of each split, and one epoch at most.
+
+    Results and checkpoints say so, and reports leave them out.
+
+    Args:
+        cfg: Of the run.
+        limit: Samples of each split.
+
+    Raises:
+        ValueError: If it is below 1.
+    """
+    cfg.limit = check_integer('--limit', limit)
+    for key in DATALOADERS:
+        loader = cfg.get(key)
+        if loader is not None:
+            loader.dataset = dict(type='EvenSubset', dataset=loader.dataset, samples=limit)
+            loader.pop('num_batch_per_epoch', None)
+    loader, schedule = cfg.get('train_dataloader'), cfg.get('train_cfg')
+    if not loader or not schedule:
+        return
+    if 'batch_size' in loader:  # a sampler that drops the last batch would have none
+        loader.batch_size = min(loader.batch_size, limit)
+    schedule.pop('dynamic_intervals', None)
+    schedule.pop('val_begin', None)
+    if schedule.get('max_epochs'):
+        schedule.update(max_epochs=1, val_interval=1)
+    else:
+        iterations = -(-limit // (loader.get('batch_size') or 1))
+        schedule.update(max_iters=iterations, val_interval=iterations)
+
+
+def add_calibration(cfg: Config) -> None:
+    """Have a test measure the calibration and draw it, where the config does not."""
+    if any(
+        not metric.get('prefix') for metric, _ in calibration_configs(cfg.get('test_evaluator'))
+    ):
+        return
+    metric = dict(
+        type='CalibrationMetric',
+        metrics=['ECE', 'AECE', 'NLL', 'Brier'],
+        confidence_interval=0.95,
+    )
+    evaluator = cfg.get('test_evaluator') or []
+    if isinstance(evaluator, dict) and 'metrics' in evaluator:  # one that holds metrics
+        evaluator.metrics = [*as_list(evaluator.metrics), metric]
+    else:
+        cfg.test_evaluator = [*as_list(evaluator), metric]
+    drawing = dict(type='ReliabilityDiagramHook', splits=['test'])
+    cfg.default_hooks = {'reliability_diagram': drawing, **(cfg.get('default_hooks') or {})}
+
+
+def test_on_validation(cfg: Config) -> None:
+    """Have a test take the validation split, as a choice between models has to.
+
+    Raises:
+        ValueError: If the config has none.
+    """
+    if cfg.get('val_dataloader') is None:
+        raise ValueError('--split val needs a val_dataloader in the config')
+    cfg.test_dataloader = deepcopy(cfg.val_dataloader)
+    cfg.test_evaluator = deepcopy(cfg.val_evaluator)
+    cfg.setdefault('test_cfg', dict())
+    cfg[TESTED_SPLIT] = 'val'
+
+
+def set_loader_defaults(
+    cfg: Config, pin_memory: bool = True, persistent_workers: bool = True
+) -> None:
+    """Fill in what mmpretrain's own tools do for its configs, and what the machine rules out."""
+    for key in DATALOADERS:
+        loader = cfg.get(key)
+        if loader is None:
+            continue
+        if cfg.get('default_scope') == 'mmpretrain':
+            loader.setdefault('collate_fn', dict(type='default_collate'))
+            loader.setdefault('pin_memory', True)
+            loader.setdefault('persistent_workers', True)
+        if not pin_memory or not torch.cuda.is_available():
+            loader.pin_memory = False
+        if not persistent_workers or not loader.get('num_workers'):
+            loader.persistent_workers = False
+
+
+def use_evaluation(cfg: Config, name: str) -> None:
+    """Test by one of the config's named ``evaluations``, in a folder of its own in the work dir.
+
+    Raises:
+        ValueError: If the config has none of that name.
+    """
+    named = cfg.get('evaluations', {})
+    if name not in named:
+        known = f'it has {", ".join(sorted(named))}' if named else 'it has none'
+        raise ValueError(f'--evaluation {name}: the config has no such evaluation; {known}')
+    cfg.merge_from_dict(named[name])
+    cfg.work_dir = str(Path(cfg.work_dir, name))
+
+
+def enable_drawing(
+    cfg: Config, show: bool, show_dir: str | None, interval: int, wait_time: float
+) -> None:
+    """Have the toolbox's own visualization hook draw the predictions of a test.
+
+    Raises:
+        ValueError: If the config has no such hook.
+    """
+    hook = cfg.get('default_hooks', {}).get('visualization')
+    if hook is None:
+        raise ValueError(
+            '--show and --show-dir need default_hooks.visualization in the config; the embedded '
+            'demos have none, since their images are no files'
+        )
+    hook.update(show=show, interval=interval, wait_time=wait_time)
+    if cfg.get('default_scope') == 'mmpretrain':
+        hook.update(enable=True, out_dir=show_dir)
+    else:
+        hook.draw = True
+        if show_dir:
+            cfg.visualizer.save_dir = show_dir

@@ -1,0 +1,243 @@
+"""From a config and checkpoints to the config of a run of their mean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+from mmengine.config import Config, ConfigDict
+from torch import nn
+
+from mmcalib.argument_checks import check_integer
+from mmcalib.ensembles import MeanProbabilityModel
+from mmcalib.ensembles.ensemble_model import read_temperature
+from mmcalib.hooks.load_members_hook import check_members_differ
+from mmcalib.runs.checkpoint_io import read_meta
+from mmcalib.runs.config_checks import as_list
+from mmcalib.runs.ensemble_identity import find_temperature, mean_identity
+from mmcalib.runs.ensemble_record import AVERAGED
+from mmcalib.runs.loss_config import type_name
+from mmcalib.runs.model_settings import model_of, model_settings
+from mmcalib.runs.parse_config_text import parse_config
+from mmcalib.runs.test_time_augmentation import add_views, views_of
+from mmcalib.runs.training_fingerprint import comparable, pipelines
+
+# Of a data_preprocessor: what changes the pixels that a network sees.
+NORMALISATION = ('mean', 'std', 'bgr_to_rgb', 'rgb_to_bgr', 'to_rgb')
+
+
+def split_members(config: str, checkpoints: Sequence[str]) -> list[tuple[str, str]]:
+    """Return config and checkpoint of each member.
+
+    Args:
+        config: A config, or ``CONFIG:CHECKPOINT`` of the first member.
+        checkpoints: Each of the config, or with a config of its own as ``CONFIG:CHECKPOINT``.
+
+    Raises:
+        ValueError: If there is no checkpoint, or one twice.
+    """
+    first, own = _split_pair(config)
+    pairs = [(None, own)] if own else []
+    pairs += [_split_pair(text) if '.py:' in text else (None, text) for text in checkpoints]
+    members = [(given or first, checkpoint) for given, checkpoint in pairs]
+    if not members:
+        raise ValueError(f'{config}: name a checkpoint')
+    seen = [os.path.realpath(checkpoint) for _, checkpoint in members]
+    twice = next((text for text in seen if seen.count(text) > 1), None)
+    if twice:
+        raise ValueError(f'{twice} is named twice: the mean would count it double')
+    return members
+
+
+def _split_pair(text: str) -> tuple[str, str | None]:
+    config, found, checkpoint = text.partition('.py:')
+    return (f'{config}.py', checkpoint) if found else (text, None)
+
+
+def load_member_configs(
+    cfg: Config, members: Sequence[tuple[str, str]], prepare: Callable[[str], Config]
+) -> list[Config]:
+    """Return the config of each member: `cfg` of those that have that of the first.
+
+    Args:
+        cfg: That of the first member, as the run has it.
+        members: Config and checkpoint of each.
+        prepare: Loads another config, and makes it as `cfg` was made.
+    """
+    loaded = {members[0][0]: cfg}
+    for path, _ in members:
+        if path not in loaded:
+            loaded[path] = prepare(path)
+    return [loaded[path] for path, _ in members]
+
+
+def average_predictions(
+    cfg: Config,
+    checkpoints: Sequence[str | Path],
+    *,
+    member_configs: Sequence[Config] | None = None,
+    splits: Sequence[str] = ('test',),
+    tta: bool = False,
+    scales: Sequence[float] | None = None,
+    mc_dropout: int = 0,
+    seed: int = 0,
+    temperature: str | None = None,
+    disagreement: bool = False,
+    one_at_a_time: bool = False,
+) -> None:
+    """Have a run predict the mean of the probabilities of several models, views and dropouts.
+
+    The Runner that is built of the config loads the checkpoints itself, before it tests; a model
+    without one is ``MODELS.build(cfg.model)``, and :func:`load_members` loads them.
+
+    Args:
+        cfg: Of the run: the data and metrics are its. As a test of its model would have it.
+        checkpoints: One for each member.
+        member_configs: Config of each checkpoint, where they are not all `cfg`. Only the model is
+            theirs, and what it needs of the images must be the same.
+        splits: Those that the run uses.
+        tta: Whether to average over views of each image, see
+            :func:`~mmcalib.runs.test_time_augmentation.add_views`.
+        scales: Of these views.
+        mc_dropout: How many passes with random dropout; 0 for none.
+        seed: Of the dropout.
+        temperature: The file that a calibration of this mean left.
+        disagreement: Whether data samples get mutual information and variance.
+        one_at_a_time: Whether members wait in the memory of the CPU for their turn.
+
+    Raises:
+        OSError: If a checkpoint cannot be read.
+        ValueError: If members do not fit together, or as :func:`add_views` says.
+    """
+    checkpoints = list(map(str, checkpoints))
+    configs = list(member_configs or [cfg] * len(checkpoints))
+    check_integer('--mc-dropout', mc_dropout, least=0)
+    for path, own in zip(checkpoints, configs, strict=True):
+        _check_member(cfg, own, path, splits)
+    first, *others = [model_of(own) for own in configs]
+    loader = cfg[f'{splits[-1]}_dataloader']
+    averaged = dict(
+        members=len(checkpoints), mc_dropout=mc_dropout, pipeline=pipelines(loader.dataset)
+    )
+    averaged['dropout_seed'] = seed if mc_dropout else None
+    averaged['settings'] = list(map(model_settings, configs))
+    if tta:
+        for split in splits:
+            add_views(cfg, split, scales)
+    transforms = views_of(cfg, splits[-1])
+    averaged |= dict(transforms=transforms, views=prod(map(len, transforms)))
+    averaged |= dict(mean_of=mean_identity(checkpoints, averaged), temperature=None)
+    averaged['calibration'] = None
+    if disagreement and averaged['members'] * averaged['views'] * max(mc_dropout, 1) == 1:
+        raise ValueError(
+            '--disagreement: one prediction disagrees with none; name more checkpoints, --tta or '
+            '--mc-dropout N'
+        )
+    if temperature is not None:
+        averaged['calibration'] = find_temperature(temperature, averaged['mean_of'])
+        averaged['temperature'] = read_temperature(temperature)
+    cfg[AVERAGED] = averaged
+    cfg.model = ConfigDict(
+        type='MeanProbabilityModel',
+        module=first,
+        others=others,
+        mc_dropout=mc_dropout,
+        # As many copies of an image as images are predicted at a time without dropout.
+        passes_at_once=loader.get('batch_size') or 1,
+        seed=seed,
+        temperature=temperature,
+        disagreement=disagreement,
+        one_at_a_time=one_at_a_time,
+    )
+    hook = dict(type='LoadMembersHook', checkpoints=checkpoints)
+    # A checkpoint's weights are already those that the hook has averaged, and it would copy the
+    # last member's into the first.
+    others = [each for each in cfg.get('custom_hooks') or () if not _averages_weights(each)]
+    cfg.custom_hooks = [*others, hook]
+    cfg.load_from = None
+
+
+def measure_disagreement(cfg: Config, folder: str) -> None:
+    """Have the test of a mean measure how far its predictions disagree, and write it."""
+    metric = dict(type='DisagreementMetric', out_dir=folder)
+    evaluator = cfg.test_evaluator
+    if isinstance(evaluator, Mapping) and 'metrics' in evaluator:  # one that holds metrics
+        evaluator.metrics = [*as_list(evaluator), metric]
+    else:
+        cfg.test_evaluator = [*as_list(evaluator), metric]
+
+
+def averaged_name(averaged: Mapping) -> str:
+    """Return what a mean is called in the names of folders, such as ``x3_tta_temperature``."""
+    parts = [
+        f'x{averaged["members"]}' if averaged['members'] > 1 else '',
+        'tta' if averaged['views'] > 1 else '',
+        f'mc{averaged["mc_dropout"]}' if averaged['mc_dropout'] else '',
+        'temperature' if averaged['calibration'] else '',
+    ]
+    return '_'.join(part for part in parts if part) or 'mean'
+
+
+def load_members(
+    model: MeanProbabilityModel,
+    checkpoints: Sequence[str | Path],
+    load: Callable[[nn.Module, str | Path], object],
+) -> None:
+    """Load a checkpoint into each member of a ``MeanProbabilityModel``, without a Runner.
+
+    Args:
+        model: Built of ``cfg.model``.
+        checkpoints: One for each member.
+        load: Called with a member and its checkpoint.
+
+    Raises:
+        CheckpointError: If two have the same weights.
+    """
+    for member, path in zip(model.members, checkpoints, strict=True):
+        load(member, path)
+    model.names = [str(path) for path in checkpoints]
+    check_members_differ(model)
+
+
+def _averages_weights(hook: object) -> bool:
+    return isinstance(hook, Mapping) and type_name(hook.get('type')).endswith('EMAHook')
+
+
+def _check_member(cfg: Config, own: Config, path: str, splits: Sequence[str]) -> None:
+    """Raise a ValueError if a member needs other images than the run has."""
+    if own is not cfg and own.get('default_scope') != cfg.get('default_scope'):
+        raise ValueError(
+            f'{own.filename} is of {own.get("default_scope")}, and {cfg.filename} of '
+            f'{cfg.get("default_scope")}: their models predict different things'
+        )
+    for split in splits if own is not cfg else ():
+        here, theirs = (pipelines(each[f'{split}_dataloader'].dataset) for each in (cfg, own))
+        if theirs != here:
+            raise ValueError(
+                f'{own.filename} prepares the images of {split} in another way than '
+                f'{cfg.filename}, whose images all members would get: {theirs} is not {here}. '
+                'Only members of one pipeline can be averaged; a normalisation belongs into the '
+                'data_preprocessor, of which each has its own'
+            )
+    wanted, trained = _normalisation(own), _trained_normalisation(path)
+    if trained is not None and wanted != trained:
+        raise ValueError(
+            f'{path} was trained on images normalised by {trained}, and {own.filename} has '
+            f'{wanted}: name it with the config that it was trained with, as CONFIG.py:{path}'
+        )
+
+
+def _normalisation(cfg: Config) -> dict:
+    found = model_of(cfg).get('data_preprocessor') or {}
+    return comparable({key: found[key] for key in NORMALISATION if found.get(key)})
+
+
+def _trained_normalisation(path: str) -> dict | None:
+    """Return what normalised the images of a checkpoint's training, None if it does not say."""
+    text = read_meta(path).get('cfg')
+    try:
+        return _normalisation(Config(parse_config(text))) if isinstance(text, str) else None
+    except (AttributeError, ValueError):  # code, or no config of a model
+        return None

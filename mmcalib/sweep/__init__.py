@@ -1,0 +1,1 @@
+"""A sweep over a parameter of the loss, chosen on validation data."""

@@ -1,0 +1,184 @@
+"""What a sweep over a parameter of the loss trains, checked before anything is trained."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.registry import MODELS
+
+from mmcalib.metric_keys import ECE
+from mmcalib.reports.loss_labels import loss_label
+from mmcalib.reports.sweep_summary import Value, value_text
+from mmcalib.runs.config_checks import calibration_keys
+from mmcalib.runs.loss_config import loss_and_term_configs, loss_parameters, main_loss
+from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
+
+
+@dataclass
+class SweepPlan:
+    """What to train, and how.
+
+    Attributes:
+        config: The config file.
+        parameter: Constructor parameter of the loss.
+        values: What to set it to.
+        tools: The folder of train.py and test.py.
+        work_dir: Where everything goes.
+        seeds: Seeds to average over, each in a folder of its own; None for the config's.
+        options: ``KEY=VALUE`` for the config.
+        arguments: Further arguments of train.py and test.py.
+        train_arguments: Further arguments of train.py.
+        gpus: Processes of each training, by dist_train.sh; None for a single one without it.
+        jobs: Trainings at a time.
+        test_all: Whether to test every value.
+    """
+
+    config: str
+    parameter: str
+    values: list[Value]
+    tools: Path
+    work_dir: Path
+    seeds: list[int] | None = None
+    options: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+    train_arguments: list[str] = field(default_factory=list)
+    gpus: int | None = None
+    jobs: int = 1
+    test_all: bool = False
+
+
+@dataclass
+class SweepTraining:
+    """One training of a sweep: a value, a seed, and the folder of both."""
+
+    value: Value
+    seed: int | None
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        seed = '' if self.seed is None else f'/{self.folder.name}'
+        return f'{(self.folder.parent if seed else self.folder).name}{seed}'
+
+    def results(self, split: str) -> dict | None:
+        """Return what the training left of a split, None if it has not come to that."""
+        path = self.folder / (VALIDATION_RESULTS if split == 'val' else RESULTS)
+        try:
+            content = json.loads(path.read_text(encoding='utf-8'))
+        except (FileNotFoundError, ValueError):  # none, or cut off while it was written
+            return None
+        known = isinstance(content, dict) and isinstance(content.get('metrics'), dict)
+        return content if known else None
+
+
+def parse_parameter(text: str) -> tuple[str, list[Value]]:
+    """Read ``margin=0,2,4``.
+
+    Raises:
+        ValueError: If it is not of that form, or names a value twice.
+    """
+    name, _, listed = text.partition('=')
+    values = [_value(part.strip()) for part in listed.split(',')]
+    if not name.isidentifier() or '' in values:
+        raise ValueError(f'--param takes NAME=VALUE,VALUE,…, such as margin=0,2,4; got {text!r}')
+    if len(set(values)) < len(values):
+        raise ValueError(f'--param names a value twice: {text!r}')
+    return name, values
+
+
+def _value(text: str) -> Value:
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not math.isfinite(number):
+        raise ValueError(f'--param takes finite numbers, got {text!r}')
+    return number
+
+
+def default_work_dir(config: str, parameter: str, *, limit: int | None = None) -> Path:
+    """Return ``work_dirs/sweeps/<loss>/<experiment>/<parameter>``, below it with a limit."""
+    folder = Path('work_dirs/sweeps', experiment_name(config), parameter)
+    return folder if limit is None else folder / f'limit{limit}'
+
+
+def option_keys(cfg: Config, parameter: str) -> list[str]:
+    """Return the dotted keys of a parameter in the losses of a model that have it.
+
+    Raises:
+        ValueError: If none has it; the message names what they have.
+    """
+    keys, known = [], {}
+    for key, loss in loss_and_term_configs(cfg.get('model')):
+        names = loss_parameters(loss, cfg.get('default_scope'))
+        known[f'{key} ({loss["type"]})'] = sorted(names)
+        if parameter in names:
+            keys.append(f'{key}.{parameter}')
+    if not keys:
+        has = '; '.join(f'{loss} has {", ".join(names)}' for loss, names in known.items())
+        raise ValueError(f'no loss of the model has a parameter {parameter!r}: {has or "no loss"}')
+    return keys
+
+
+def check_selection(cfg: Config) -> None:
+    """Raise a ValueError if a value cannot be chosen by the ECE of the validation data."""
+    if ECE in calibration_keys(cfg):
+        return
+    raise ValueError(
+        "a sweep chooses by the validation ECE: add dict(type='ECE') to val_evaluator, without a "
+        'prefix'
+    )
+
+
+def check_values(cfg: Config, keys: Sequence[str], values: Sequence[Value]) -> None:
+    """Raise a ValueError for a value that a loss refuses, before others are trained."""
+    for key in keys:
+        path, _, parameter = key.rpartition('.')
+        loss = dict(loss_and_term_configs(cfg.model))[path]
+        for value in values:
+            with MODELS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
+                try:
+                    registry.build({**loss, parameter: value})
+                except (TypeError, ValueError) as error:
+                    raise ValueError(f'--param {parameter}={value_text(value)}: {error}') from error
+
+
+def shared_settings(plan: SweepPlan, cfg: Config) -> dict:
+    """Return the settings that all values of a sweep must share."""
+    base = json.dumps(cfg.to_dict(), sort_keys=True, default=str)
+    loss = _without(plan.parameter, main_loss(cfg))
+    same = cfg.get('test_dataloader') and cfg.val_dataloader.dataset == cfg.test_dataloader.dataset
+    return {
+        'experiment': experiment_name(plan.config),
+        'parameter': plan.parameter,
+        'loss': loss_label(loss),
+        'options': plan.options,
+        'arguments': [*plan.arguments, *plan.train_arguments],
+        'config_digest': hashlib.sha256(base.encode()).hexdigest()[:16],
+        'validates_on_test_data': bool(same),
+    }
+
+
+def _without(parameter: str, node: object) -> object:
+    if isinstance(node, Mapping):
+        return {key: _without(parameter, item) for key, item in node.items() if key != parameter}
+    return [_without(parameter, item) for item in node] if isinstance(node, list) else node
+
+
+def trainings_of(
+    plan: SweepPlan, values: Sequence[Value], seeds: Sequence[int]
+) -> list[SweepTraining]:
+    """Return a training for each value and seed."""
+    trainings = []
+    for value in values:
+        folder = plan.work_dir / f'{plan.parameter}={value_text(value)}'
+        for seed in seeds or [None]:
+            place = folder if seed is None else folder / f'seed{seed}'
+            trainings.append(SweepTraining(value, seed, place))
+    return trainings

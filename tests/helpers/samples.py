@@ -1,0 +1,77 @@
+"""Evaluated data samples as the toolboxes hand them to a metric, drawn at random."""
+
+import torch
+
+from mmcalib.metrics.bins.image_bins import count_in_cells
+
+
+def classified(n, num_classes=7, seed=0):
+    """mmpretrain's samples: softmax scores and a label."""
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.softmax(3 * torch.randn(n, num_classes, generator=generator), dim=1)
+    labels = torch.multinomial(scores.sqrt(), 1, generator=generator)
+    return [
+        {'pred_score': s, 'gt_label': y, 'sample_idx': i}
+        for i, (s, y) in enumerate(zip(scores, labels, strict=True))
+    ]
+
+
+def segmented(n, num_classes=5, size=(12, 17), seed=0):
+    """mmseg's samples: raw logits, their argmax, and a label map with some 255."""
+    generator = torch.Generator().manual_seed(seed)
+    samples = []
+    for i in range(n):
+        logits = 3 * torch.randn(num_classes, *size, generator=generator)
+        label = (logits + 3 * torch.randn(logits.shape, generator=generator)).argmax(0)
+        label[: i % 3] = 255
+        samples.append(as_segmented(logits, logits.argmax(0), label, f'image_{i}.jpg'))
+    return samples
+
+
+def as_segmented(logits, predicted, label, img_path='image.jpg'):
+    return {
+        'seg_logits': {'data': logits},
+        'pred_sem_seg': {'data': predicted[None]},
+        'gt_sem_seg': {'data': label[None]},
+        'img_path': img_path,
+    }
+
+
+def probabilities(samples):
+    """Probabilities of all classes, and labels, of all valid predictions, by the definition."""
+    probs, labels = [], []
+    for sample in samples:
+        if 'pred_score' in sample:
+            probs += [sample['pred_score'].tolist()]
+            labels += [sample['gt_label'].item()]
+        else:
+            logits, label = sample['seg_logits']['data'], sample['gt_sem_seg']['data'][0]
+            for i in range(label.shape[0]):
+                for j in range(label.shape[1]):
+                    if label[i, j] != 255:
+                        probs.append(logits[:, i, j].double().softmax(0).tolist())
+                        labels.append(label[i, j].item())
+    return probs, labels
+
+
+def flatten(samples):
+    """Confidences and correctness of all valid predictions, by the definition."""
+    probs, labels = probabilities(samples)
+    return [max(p) for p in probs], [
+        p.index(max(p)) == y for p, y in zip(probs, labels, strict=True)
+    ]
+
+
+def image_confidences(count, *, pixels=1, spread=1.0, seed=0):
+    """Confidences of images, each with an accuracy of its own, and which of them are right."""
+    generator = torch.Generator().manual_seed(seed)
+    conf = 1 - torch.rand(count, pixels, generator=generator) ** 4 / 2
+    effect = spread * torch.randn(count, 1, generator=generator)
+    chance = torch.special.ndtr(torch.special.ndtri(conf.clamp(max=1 - 1e-7)) + effect)
+    return conf, torch.rand(conf.shape, generator=generator) < chance
+
+
+def image_cells(conf, correct):
+    """Their ``(n, 3, C)`` cells."""
+    pairs = zip(conf, correct, strict=True)
+    return torch.stack([count_in_cells(c, right) for c, right in pairs])

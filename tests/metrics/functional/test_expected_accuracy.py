@@ -1,0 +1,134 @@
+"""Accuracies expected without labels: against scikit-learn's isotonic fit, loops, and the truth."""
+
+import numpy as np
+import pytest
+import torch
+from metrics.samples import image_cells, image_confidences
+from sklearn.isotonic import IsotonicRegression
+
+from mmcalib.metrics.bins.image_bins import NUM_CELLS, count_in_cells
+from mmcalib.metrics.functional.expected_accuracy import FOLDS, ExpectedAccuracy, isotonic_accuracy
+
+
+def test_the_fit_is_isotonic_regression():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        count = rng.integers(0, 30, 40) * (rng.uniform(size=40) < 0.7)
+        table = torch.from_numpy(np.stack([count, rng.binomial(count, 0.6)])).double()
+        filled = np.flatnonzero(count)
+        fit = IsotonicRegression().fit(filled, table[1, filled] / count[filled], count[filled])
+        found = isotonic_accuracy(table)
+        np.testing.assert_allclose(found[filled], fit.predict(filled), atol=1e-9)
+        assert found.diff().ge(0).all()
+        assert (found * table[0]).sum().item() == pytest.approx(table[1].sum().item())
+
+
+def test_an_image_expects_the_accuracy_of_its_cells():
+    table = torch.zeros(40, 3, NUM_CELLS, dtype=torch.int32)
+    table[:, 0, -1], table[:, 1, -1] = 10, 9  # of confidence 1, nine in ten are right
+    table[:, 0, 1], table[:, 1, 1] = 10, 2
+    accuracy = ExpectedAccuracy(table)
+    assert accuracy.of_image(torch.ones(7)) == pytest.approx(0.9)
+    assert accuracy.of_image(torch.tensor([[1.0, 0.01], [1.0, 1.0]])) == pytest.approx(0.725)
+    assert accuracy.of_image(torch.tensor([0.5])) == pytest.approx(0.2)  # as the next one below
+    assert np.isnan(accuracy.of_image(torch.ones(0)))
+    assert accuracy.residuals.abs().max() < 1e-12
+
+
+def test_residuals_are_of_images_that_the_fit_has_not_seen():
+    table = image_cells(*image_confidences(25, pixels=30))
+    expected = []
+    for fold in range(FOLDS):
+        others = sum(table[i].double() for i in range(25) if i % FOLDS != fold)
+        accuracy = isotonic_accuracy(others)
+        for i in range(fold, 25, FOLDS):
+            count, right, _ = table[i].double()
+            expected.append(((right - count * accuracy).sum() / count.sum()).item())
+    found = ExpectedAccuracy(table).residuals.tolist()
+    assert found == pytest.approx(sorted(expected))
+
+
+def test_intervals_of_an_image_are_order_statistics():
+    table = image_cells(*image_confidences(79, pixels=30))
+    accuracy = ExpectedAccuracy(table)
+    low, high = accuracy.image_interval(0.5)
+    r = accuracy.residuals  # k = floor(80 / 40) = 2
+    assert (low, high) == pytest.approx((0.5 + r[1].item(), 0.5 + r[-2].item()))
+    assert accuracy.image_interval(0.99)[1] == 1
+    assert ExpectedAccuracy(table[:38]).image_interval(0.5) == (0, 1)
+    assert ExpectedAccuracy(table[:39]).image_interval(0.5) != (0, 1)
+
+
+def test_the_interval_of_a_folder_narrows_with_its_images_down_to_that_of_the_validation():
+    accuracy = ExpectedAccuracy(image_cells(*image_confidences(100, pixels=30, spread=0.5)))
+    spread = accuracy.residuals.std().item()
+    for count in (10, 100, 20_000):
+        low, high = accuracy.folder_interval(0.6, count)
+        expected = 2 * 1.984 * spread * (1 / min(count, 10_000) + 1 / 100) ** 0.5
+        assert high - low == pytest.approx(expected, rel=0.1)
+        assert low < 0.6 < high
+
+
+@pytest.mark.parametrize('pixels', [1, 20])
+def test_intervals_hold_the_accuracy_of_new_images(pixels):
+    conf, correct = image_confidences(3000, pixels=pixels, spread=0.5, seed=3)
+    population = image_cells(conf, correct)
+    generator = torch.Generator().manual_seed(0)
+    folders, in_image = 0, []
+    for _ in range(40):
+        order = torch.randperm(len(population), generator=generator)
+        old, new = order[:100], order[100:150]
+        accuracy = ExpectedAccuracy(population[old])
+        expected = [accuracy.of_image(conf[i]) for i in new.tolist()]
+        low, high = accuracy.folder_interval(sum(expected) / 50, 50)
+        folders += low <= correct[new].double().mean().item() <= high
+        for value, i in zip(expected[:5], new.tolist(), strict=False):
+            low, high = accuracy.image_interval(value)
+            in_image.append(low <= correct[i].double().mean().item() <= high)
+    assert folders >= 35
+    if pixels > 1:
+        assert sum(in_image) >= 0.92 * len(in_image)
+
+
+def test_a_confidence_weighs_as_often_as_it_gets_a_label():
+    table = torch.zeros(40, 3, NUM_CELLS, dtype=torch.int32)
+    table[:, 0, -1], table[:, 1, -1] = 1000, 900
+    table[:, 0, 1], table[:, 1, 1], table[:, 2, 1] = 1000, 200, 3000
+    accuracy = ExpectedAccuracy(table)
+    found = accuracy.of_image(torch.tensor([1.0, 0.01, 0.01, 0.01, 0.01]))
+    assert found == pytest.approx((0.9 + 0.2) / 2, abs=1e-3)  # four in one
+    assert accuracy.of_image(torch.tensor([0.01])) == pytest.approx(0.2)
+    assert accuracy.residuals.abs().max() < 1e-3
+    table[:, 2] = 0
+    assert ExpectedAccuracy(table).weights.eq(1).all()
+
+
+def test_intervals_hold_the_accuracy_of_the_pixels_that_get_a_label():
+    conf, correct = image_confidences(3000, pixels=60, spread=0.5, seed=3)
+    generator = torch.Generator().manual_seed(1)
+    labelled = torch.rand(conf.shape, generator=generator) < (2 * conf - 0.8)  # 20 to 100 %
+    population = torch.stack(
+        [count_in_cells(c[m], r[m], c[~m]) for c, r, m in zip(conf, correct, labelled, strict=True)]
+    )
+    true = (correct & labelled).sum(dim=1) / labelled.sum(dim=1)
+    folders, in_image = 0, []
+    for _ in range(40):
+        order = torch.randperm(len(population), generator=generator)
+        accuracy, new = ExpectedAccuracy(population[order[:100]]), order[100:150].tolist()
+        expected = [accuracy.of_image(conf[i]) for i in new]
+        low, high = accuracy.folder_interval(sum(expected) / 50, 50)
+        folders += low <= true[new].mean().item() <= high
+        assert low < sum(expected) / 50 < high
+        for value, i in zip(expected[:5], new, strict=False):
+            low, high = accuracy.image_interval(value)
+            in_image.append(low <= true[i].item() <= high)
+    assert folders >= 35
+    assert sum(in_image) >= 0.92 * len(in_image)
+
+
+def test_one_image_says_nothing_about_another():
+    table = image_cells(*image_confidences(2))
+    without_labels = table * torch.tensor([1, 0], dtype=torch.int32)[:, None, None]
+    for cut in (table[:1], table[:0], without_labels):
+        with pytest.raises(ValueError, match='takes at least two'):
+            ExpectedAccuracy(cut)

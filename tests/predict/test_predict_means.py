@@ -1,0 +1,348 @@
+"""Predictions of image files by the mean of several: against plain loops, and its evidence."""
+
+import csv
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import ROOT, call_here
+from file_models import (
+    CLASSIFIER,
+    SEGMENTOR,
+    normalised,
+    resized,
+    write_labelled,
+    write_model,
+    write_photos,
+    write_validation,
+)
+from mmengine.registry import MODELS
+from tiny_models import classifier, fcn_head, segmentor
+
+import mmcalib
+from mmcalib.datasets import Digits
+from mmcalib.ensembles.ensemble_model import MemberError
+from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.predict.image_predictor import ImagePredictor
+from mmcalib.predict.predict_to_folder import predict_to_folder
+from mmcalib.runs.command_line import tell_checkpoints_from_images
+from mmcalib.runs.config import load_config
+from mmcalib.runs.ensemble_config import average_predictions
+from mmcalib.runs.ensemble_identity import mean_identity
+from mmcalib.runs.ensemble_record import AVERAGED
+
+SIZES = [(24, 36), (24, 36), (30, 20)]
+HEAD = CLASSIFIER['model']['head']
+
+
+@pytest.fixture(scope='module')
+def photos(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp('photos'), SIZES)
+
+
+def write_members(folder, config, models):
+    """Write a config and a checkpoint of each model."""
+    members = []
+    for number, model in enumerate(models):
+        path, checkpoint = write_model(folder, config, model)
+        members.append(str(folder / f'{number}.pth'))
+        Path(checkpoint).rename(members[-1])
+    return path, members
+
+
+@pytest.fixture(scope='module')
+def classifiers(tmp_path_factory):
+    models = [classifier(HEAD, seed=seed) for seed in range(3)]
+    return models, *write_members(tmp_path_factory.mktemp('classifiers'), CLASSIFIER, models)
+
+
+@pytest.fixture(scope='module')
+def segmentors(tmp_path_factory):
+    models = [segmentor(fcn_head(), seed=seed) for seed in range(2)]
+    return models, *write_members(tmp_path_factory.mktemp('segmentors'), SEGMENTOR, models)
+
+
+def test_a_classifier_s_mean_is_that_of_members_and_mirror_images(photos, classifiers):
+    models, config, checkpoints = classifiers
+    found = mmcalib.predict(config, checkpoints, photos, tta=True, disagreement=True)
+    assert len(found.images) == len(SIZES)
+    for image in found.images:
+        inputs = normalised(image.scores.image)
+        with torch.no_grad():
+            probs = torch.cat(
+                [
+                    model(view, mode='tensor').softmax(1)
+                    for model in models
+                    for view in (inputs, inputs.flip(3))
+                ]
+            )
+        mean = probs.mean(0)
+        np.testing.assert_allclose(image.probabilities, mean, atol=1e-5)
+        assert image.predicted == int(mean.argmax())
+        information = (probs * probs.log()).sum(1).mean() - (mean * mean.log()).sum()
+        assert image.scores.mutual_information == pytest.approx(information.item(), abs=1e-4)
+        variance = (probs - mean).square().sum(1).mean().item()
+        assert image.scores.variance == pytest.approx(variance, abs=1e-5)
+    alone = mmcalib.predict(config, checkpoints[0], photos)
+    assert math.isnan(alone.images[0].scores.variance)
+
+
+@pytest.mark.parametrize('own_views', [False, True])
+def test_a_segmentor_s_mean_is_brought_back_from_its_views(photos, segmentors, tmp_path, own_views):
+    models, config, checkpoints = segmentors
+    options = dict(tta_scales=[1])
+    if own_views:  # with the steps for labels that mmseg's configs have there
+        load, resize, label, pack = SEGMENTOR['test_dataloader']['dataset']['pipeline']
+        flips = [dict(type='RandomFlip', prob=0.0), dict(type='RandomFlip', prob=1.0)]
+        views = dict(type='TestTimeAug', transforms=[[resize], flips, [label], [pack]])
+        (tmp_path / 'own.py').write_text(
+            f'_base_ = {config!r}\ntta_pipeline = {[load, views]}\n'
+            "tta_model = dict(type='SegTTAModel')\n"
+        )
+        config, options = str(tmp_path / 'own.py'), dict(tta=True)
+    found = mmcalib.predict(config, checkpoints, photos, disagreement=True, **options)
+    for image, size in zip(found.images, SIZES, strict=True):
+        inputs, mean = normalised(image.scores.image, resized(*size)), 0
+        for model in models:
+            for flip in (False, True):
+                view = inputs.flip(3) if flip else inputs
+                with torch.no_grad():
+                    logits = model.encode_decode(view, [dict(img_shape=view.shape[2:])])
+                logits = logits.flip(3) if flip else logits
+                logits = torch.nn.functional.interpolate(logits, size, mode='bilinear')[0]
+                mean = mean + logits.softmax(0) / 4
+        conf, predicted = mean.max(0)
+        assert np.array_equal(image.predicted, predicted)
+        np.testing.assert_allclose(image.confidence, conf, atol=1e-5)
+        assert image.disagreement['mutual_information'].shape == size
+        information = image.disagreement['mutual_information'].mean()
+        assert image.scores.mutual_information == pytest.approx(information, rel=1e-5) != 0
+
+
+def test_random_dropout_depends_on_the_image_and_the_seed_alone(photos, segmentors):
+    _, config, (checkpoint, _) = segmentors
+    options = dict(mc_dropout=3, cfg_options={'model.decode_head.dropout_ratio': 0.5})
+    together = mmcalib.predict(config, checkpoint, photos, **options).images
+    alone = mmcalib.predict(config, checkpoint, photos / '1.png', **options).images[0]
+    np.testing.assert_allclose(together[1].confidence, alone.confidence, atol=1e-5)
+    other = mmcalib.predict(config, checkpoint, photos / '1.png', dropout_seed=1, **options)
+    assert np.abs(other.images[0].confidence - alone.confidence).max() > 0.01
+
+
+def older_identity(checkpoints):
+    averaged = dict(transforms=[], mc_dropout=0, pipeline=[], settings=[None] * len(checkpoints))
+    return mean_identity(checkpoints, averaged)
+
+
+def write_temperature(file, checkpoints, **changes):
+    content = dict(temperature=2.0, mean_of=older_identity(checkpoints) | changes)
+    content |= dict(method='temperature', options={}, split='val', forced=[])
+    file.write_text(json.dumps(content))
+
+
+def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
+    models, config, checkpoints = classifiers
+    file = tmp_path / 't.json'
+    write_temperature(file, checkpoints)
+    options = dict(temperature=str(file))
+    (image, *_) = mmcalib.predict(config, checkpoints[::-1], photos, **options).images
+    inputs = normalised(image.scores.image)
+    with torch.no_grad():
+        mean = torch.cat([model(inputs, mode='tensor').softmax(1) for model in models]).mean(0)
+    np.testing.assert_allclose(image.probabilities, (mean.log() / 2).softmax(0), atol=1e-5)
+    with pytest.raises(ValueError, match=r't\.json was fitted on another mean, of the checkpoints'):
+        mmcalib.predict(config, checkpoints[:2], photos, **options)
+
+
+def test_a_temperature_of_other_settings_is_refused(photos, classifiers, tmp_path):
+    _, config, checkpoints = classifiers
+    cfg = load_config(config)
+    average_predictions(cfg, checkpoints)
+    write_temperature(tmp_path / 't.json', checkpoints, **cfg[AVERAGED]['mean_of'])
+    options = dict(temperature=tmp_path / 't.json')
+    mmcalib.predict(config, checkpoints, photos, **options)
+    steps = CLASSIFIER['test_dataloader']['dataset']['dataset']['pipeline']
+    smaller = [steps[0], dict(type='Resize', scale=16), steps[1]]
+    for changes, text in (
+        (
+            {'data_preprocessor.std': [1.0] * 3},
+            r"\d\.pth with the data_preprocessor .* \(here: .*'std'",
+        ),
+        ({'model.head.topk': (1,)}, r'with the network \w{16} \(here: \w{16}\)'),
+        ({'test_dataloader.dataset.dataset.pipeline': smaller}, 'of the test pipeline .*Resize'),
+    ):
+        with pytest.raises(ValueError, match=f'fitted on another mean, .*{text}'):
+            mmcalib.predict(config, checkpoints, photos, cfg_options=changes, **options)
+
+
+@pytest.mark.parametrize('key', ['members', 'views', 'method', 'forced'])
+def test_a_temperature_whose_file_lacks_a_part_is_refused(photos, classifiers, tmp_path, key):
+    _, config, checkpoints = classifiers
+    file = tmp_path / 't.json'
+    write_temperature(file, checkpoints)
+    content = json.loads(file.read_text())
+    (content['mean_of'] if key in content['mean_of'] else content).pop(key)
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"t\.json lacks '{key}', which tools/calibrate\.py"):
+        mmcalib.predict(config, checkpoints, photos, temperature=file)
+
+
+def averaged_of(checkpoints, **changes):
+    return dict(mean_of=older_identity(checkpoints) | changes, temperature=None)
+
+
+def test_a_validation_of_another_mean_is_refused(photos, classifiers, tmp_path):
+    _, config, checkpoints = classifiers
+    found, val = mmcalib.predict(config, checkpoints, photos).images, tmp_path / 'val'
+    together = ', '.join(checkpoints)
+    right = averaged_of(checkpoints[::-1])
+    write_validation(val, together, found, averaged=right)
+    with_it = mmcalib.predict(config, checkpoints, photos, validation=val)
+    assert 0 < with_it.scores.expected_accuracy < 1
+    for predicted, averaged, text in (
+        (checkpoints, averaged_of(checkpoints[:2]), r'the checkpoints [\w.]+, [\w.]+ \(here: '),
+        (checkpoints, averaged_of(checkpoints, mc_dropout=4), r'dropout: 4 \(here: 0\)'),
+        (checkpoints, averaged_of(checkpoints, views=[['a', 'b']]), 'another mean, of the views'),
+        (checkpoints, averaged_of(checkpoints, pipeline=[1]), r'the test pipeline \[1\] \(here: '),
+        (checkpoints, right | dict(temperature=1.5), 'its temperature was 1.5, not None'),
+        (checkpoints, dict(members=3), 'an older version tested it'),
+        (checkpoints, None, 'it was of a model alone'),
+        (checkpoints[0], right, 'it was of the mean of several predictions, and this is a model'),
+    ):
+        write_validation(val, together, found, images=3, averaged=averaged)
+        with pytest.raises(ValueError, match=text):
+            mmcalib.predict(config, predicted, photos, validation=val)
+    # The same checkpoint, but of its views: its mean is another one.
+    write_validation(val, checkpoints[0], found, images=3, averaged=averaged_of(checkpoints[:1]))
+    with pytest.raises(ValueError, match='and this is a model alone'):
+        mmcalib.predict(config, checkpoints[0], photos, validation=val)
+
+
+def test_what_a_test_of_a_mean_leaves_is_evidence_of_it(
+    photos, classifiers, tmp_path, monkeypatch, capsys
+):
+    _, config, checkpoints = classifiers
+    mean = [write_labelled(tmp_path, config, photos), *checkpoints[:2], '--tta']
+    call_here('test.py', *mean, '--calibration', '--work-dir', tmp_path / 'val',
+              monkeypatch=monkeypatch)  # fmt: skip
+    out = ['--out', tmp_path / 'out', '--validation', tmp_path / 'val', '--disagreement']
+    with pytest.raises(SystemExit) as ended:
+        call_here('predict.py', *mean, tmp_path / 'images', *out, monkeypatch=monkeypatch)
+    assert ended.value.code == 0
+    assert 'the 5 images of the validation' in capsys.readouterr().out
+    with (tmp_path / 'out/predictions.csv').open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 5 and all(float(row['mutual_information']) > 0 for row in rows)
+    with np.load(tmp_path / f'out/arrays/{rows[0]["files"]}.npz') as arrays:
+        assert arrays['variance'] == pytest.approx(float(rows[0]['variance']))
+    with pytest.raises(SystemExit) as ended:
+        call_here('predict.py', *mean[:2], tmp_path / 'images', *out[:4], monkeypatch=monkeypatch)
+    assert ended.value.code == 2
+    assert 'and this is a model alone' in capsys.readouterr().err
+
+
+def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
+    _, config, checkpoints = classifiers
+    options = dict(out=tmp_path / 'out', pictures=False)
+    predict_to_folder(config, checkpoints[:2], [photos], tta=True, **options)
+    again = predict_to_folder(config, checkpoints[1::-1], [photos], tta=True, **options)
+    assert again.before == again.scores.num_images > 0  # as members have no order
+    again = dict(checkpoint=checkpoints[:2], tta=True)
+    for other, what in (
+        (dict(checkpoint=checkpoints[:2]), 'mean'),
+        (dict(checkpoint=checkpoints, tta=True), 'checkpoint'),
+        (again | dict(cfg_options={'model.head.topk': (1,)}), 'network'),
+    ):
+        with pytest.raises(ValueError, match=f'has predictions of another {what}, '):
+            predict_to_folder(config, images=[photos], **other, **options)
+
+
+@pytest.mark.parametrize(
+    ('checkpoints', 'options', 'text'),
+    [
+        ([0, 0], {}, '0.pth is named twice'),
+        ([], {}, 'name a checkpoint'),
+        ([0], dict(disagreement=True), 'one prediction disagrees with none'),
+        ([0], dict(mc_dropout=2), 'member 1 has no dropout layer'),
+        ([0], dict(mc_dropout=-1), '--mc-dropout must be an integer of at least 0'),
+        ([0], dict(tta_scales=[-1]), '--tta-scales must be a finite number'),
+    ],
+)
+def test_what_has_no_mean_is_said_first(photos, classifiers, checkpoints, options, text):
+    _, config, paths = classifiers
+    with pytest.raises(ValueError, match=text):
+        mmcalib.predict(config, [paths[number] for number in checkpoints], photos, **options)
+
+
+def test_members_of_other_classes_are_refused(photos, classifiers, tmp_path):
+    _, config, checkpoints = classifiers
+    content = torch.load(checkpoints[1], weights_only=False)
+    content['meta']['dataset_meta'] = {'classes': [f'class {k}' for k in (1, 0, 2, 3, 4)]}
+    torch.save(content, tmp_path / 'other.pth')
+    with pytest.raises(CheckpointError, match="class 0 is 'class 1', not 'class 0'"):
+        mmcalib.predict(config, [checkpoints[0], str(tmp_path / 'other.pth')], photos)
+
+
+def test_the_same_weights_twice_are_refused(photos, classifiers, tmp_path):
+    _, config, checkpoints = classifiers
+    content = torch.load(checkpoints[1], weights_only=False)
+    torch.save({**content, 'meta': content['meta'] | {'epoch': 9}}, tmp_path / 'other.pth')
+    members = [*checkpoints[:2], str(tmp_path / 'other.pth')]
+    with pytest.raises(CheckpointError, match=r'1\.pth and \S+other\.pth have the same weights'):
+        mmcalib.predict(config, members, photos)
+
+
+def test_an_image_that_a_member_fails_at_loses_no_others(photos, classifiers, monkeypatch):
+    _, config, checkpoints = classifiers
+    step = ImagePredictor.test_step
+
+    def failing(self, data):
+        if any(sample.img_path.endswith('1.png') for sample in data['data_samples']):
+            raise MemberError('1.png: its scores are NaN')
+        return step(self, data)
+
+    monkeypatch.setattr(ImagePredictor, 'test_step', failing)
+    found = mmcalib.predict(config, checkpoints, photos)
+    assert [image.scores.image[-5:] for image in found.images] == ['0.png', '2.png']
+    assert [item.reason for item in found.unreadable] == ['1.png: its scores are NaN']
+    found = mmcalib.predict(config, checkpoints, [photos / '1.png', photos / '0.png'])
+    assert [image.scores.image[-5:] for image in found.images] == ['0.png']
+    with pytest.raises(ValueError, match=r'1\.png: its scores are NaN'):
+        mmcalib.predict(config, checkpoints, photos / '1.png')
+
+
+def test_checkpoints_are_told_from_images():
+    tell = tell_checkpoints_from_images
+    assert tell('c.py', ['best', 'photos']) == (['best'], ['photos'])
+    assert tell('c.py', ['a.pth', 'b.pth', 'x.jpg']) == (['a.pth', 'b.pth'], ['x.jpg'])
+    assert tell('c.py', ['a', 'x.jpg', 'd.py:b']) == (['a', 'd.py:b'], ['x.jpg'])
+    assert tell('c.py:a.pth', ['photos', 'b.pth']) == (['b.pth'], ['photos'])
+
+
+def test_the_digits_of_the_documentation_can_be_averaged(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / 'docs/predictions.md').read_text(encoding='utf-8')
+    blocks = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+    (config,) = (block for block in blocks if 'digit_files.py' in block)
+    (images,) = (block for block in blocks if 'cv2.imwrite' in block)
+    Path('digit_files.py').write_text(config.replace("'configs/", f"'{ROOT}/configs/"))
+    exec(images, {})
+    trained = load_config(str(ROOT / 'configs/ce/digits.py'))
+    first = torch.from_numpy(Digits('test')[0]['img'])
+    expected = 0
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        with MODELS.switch_scope_and_registry(trained.default_scope) as registry:
+            prepare = trained.data_preprocessor
+            model = registry.build({**trained.model, 'data_preprocessor': prepare}).eval()
+        content = {'state_dict': model.state_dict(), 'meta': {'cfg': trained.pretty_text}}
+        torch.save(content, f'{seed}.pth')
+        with torch.no_grad():
+            expected += model((first[None, None] - 0.3) / 0.5, mode='tensor').softmax(1)[0] / 2
+    file = next(Path('digits/test').rglob('0.png'))
+    (image,) = mmcalib.predict('digit_files.py', ['0.pth', '1.pth'], file).images
+    np.testing.assert_allclose(image.probabilities, expected, atol=5e-3)  # of rounded levels

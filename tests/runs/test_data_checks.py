@@ -1,0 +1,222 @@
+"""Data that do not fit the model, or cannot be read, are found before the first step."""
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from commands import ROOT, call_here
+from images import write_folders, write_tiny_imagenet, write_voc
+from mmengine.config import Config
+from mmengine.dataset import BaseDataset
+from mmengine.logging import MMLogger
+from mmengine.registry import DATASETS
+from test_checkpoint_choice import config
+from torch import nn
+from torch.utils.data import DataLoader
+
+from mmcalib.hooks.name_broken_samples_hook import SampleError, name_samples
+from mmcalib.runs import data_checks
+from mmcalib.runs.data_checks import DataError, check_run_data
+from mmcalib.runs.runner import train_and_test
+
+LOAD = [dict(type='LoadImageFromFile'), dict(type='mmpretrain.PackInputs')]
+
+
+class Labels(BaseDataset):
+    def __init__(self, labels, classes=None, **kwargs):
+        self.labels = labels
+        super().__init__(metainfo=dict(classes=classes) if classes else None, **kwargs)
+
+    def load_data_list(self):
+        return [{'gt_label': label} for label in self.labels]
+
+
+def check(classes, *, training=True, evaluator=None, **datasets):
+    """Check datasets, or what builds them, for a head of so many classes."""
+
+    class Runner(SimpleNamespace):
+        def __getattr__(self, name):
+            data = datasets[name.removesuffix('_dataloader')]
+            return SimpleNamespace(dataset=data() if callable(data) else data)
+
+    model = nn.Module()
+    model.head = nn.Module()
+    model.head.num_classes = classes
+    runner = Runner(
+        model=model,
+        cfg=Config(
+            {f'{split}_dataloader': {} for split in datasets} | dict(test_evaluator=evaluator)
+        ),
+        logger=MMLogger.get_current_instance(),
+    )
+    check_run_data(runner, ('train', 'val', 'test'), training=training)
+
+
+def folders(root):
+    return DATASETS.build(dict(type='mmpretrain.CustomDataset', data_root=str(root), pipeline=LOAD))
+
+
+def test_data_that_fit_are_taken(tmp_path):
+    data = folders(write_folders(tmp_path, classes=3))
+    check(3, train=data, val=data, test=data)
+    check(None, test=Labels([7]))
+    check(3, test=Labels([[0, 9]]))  # several labels are another's business
+
+
+@pytest.mark.parametrize('classes', [2, 4])
+def test_other_classes_than_the_models(classes):
+    data = Labels([0, 1, 1], classes=('a', 'b', 'c'))
+    with pytest.raises(DataError, match=rf'train data have 3 classes, .* model {classes}\. Is the'):
+        check(classes, train=data)
+    if classes == 4:
+        check(classes, test=data, training=False)
+
+
+def test_labels_out_of_range():
+    with pytest.raises(DataError, match=r'val data have 2 labels .* \[0, 3\), .*sample 1 has 3'):
+        check(3, train=Labels([0, 1, 2]), val=Labels([0, 3, -1, 2]))
+
+
+def test_unseen_classes_have_other_labels_where_only_their_metric_reads_them():
+    ours = dict(type='OODMetric', ood_index=7)
+    check(3, test=Labels([0, -1, 2, -2, 7]), evaluator=[ours])
+    check(3, test=Labels([0, -1]), evaluator=dict(type='OODMetric'))
+    with pytest.raises(DataError, match=r'have 1 labels .*sample 1 has 4$'):
+        check(3, test=Labels([0, 4, -1]), evaluator=[ours])
+    with pytest.raises(DataError, match=r'sample 1 has -1: OODMetric takes it .*, and Accuracy wo'):
+        check(3, test=Labels([0, -1]), evaluator=[dict(type='OODMetric'), dict(type='Accuracy')])
+    with pytest.raises(DataError, match=r'test_evaluator: ood_index=7 is none of the 3 classes: '):
+        check(3, test=Labels([0]), evaluator=[ours, dict(type='Accuracy')])
+    with pytest.raises(DataError, match='the train data have 1 labels'):
+        check(3, train=Labels([-1]), test=Labels([-1]), evaluator=[ours])
+
+
+def test_every_nth_label_of_many(monkeypatch):
+    monkeypatch.setattr(data_checks, 'MOST_LABELS', 10)
+    labels = [0] * 50
+    labels[45] = 9
+    with pytest.raises(DataError, match='sample 45 has 9'):
+        check(3, test=Labels(labels))
+    labels[45], labels[46] = 0, 9
+    check(3, test=Labels(labels))
+
+
+def test_an_empty_test_and_one_that_cannot_be_listed(tmp_path):
+    with pytest.raises(DataError, match='test data or their metrics: Found 0 files'):
+        check(3, train=Labels([0]), test=lambda: folders(tmp_path))
+    for empty in (lambda: Labels([]), []):
+        with pytest.raises(DataError, match='the test data have no samples'):
+            check(3, train=Labels([0]), test=empty)
+    with pytest.raises(DataError, match=r'the test data or their metrics: .*nowhere'):
+        check(3, train=Labels([0]), test=lambda: Path('nowhere').read_text())
+
+
+def test_an_incomplete_tiny_imagenet(tmp_path):
+    root = write_tiny_imagenet(tmp_path)
+    tiny = dict(type='TinyImageNet', data_root=str(root), split='train')
+    with pytest.raises(DataError, match='train data have 3 classes, and the head of the model 200'):
+        check(200, train=DATASETS.build(tiny))
+
+
+@pytest.mark.parametrize('broken', ['missing', 'empty'])
+def test_missing_and_empty_images(tmp_path, broken):
+    data = folders(write_folders(tmp_path, classes=3, per_class=2))
+    for path in (tmp_path / 'class_1/1.jpg', tmp_path / 'class_2/0.jpg'):
+        path.unlink()
+        if broken == 'empty':
+            path.touch()
+    with pytest.raises(DataError, match=r'class_1/1\.jpg.*, and 1 more of 6 samples'):
+        check(3, train=data)
+
+
+def test_a_first_sample_that_cannot_be_loaded_leaves_randomness_as_it_was(tmp_path):
+    data = folders(write_folders(tmp_path, classes=3))
+
+    def state():
+        return random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+
+    before = state()
+    data.pipeline.transforms.insert(1, lambda sample: (random.random(), torch.rand(3), sample)[2])
+    check(3, test=data)
+    assert state() == before
+    (tmp_path / 'class_0/0.jpg').write_text('no image')
+    with pytest.raises(DataError, match=r'test data: cannot load .*class_0/0\.jpg: '):
+        check(3, test=data)
+
+
+def test_a_mask_with_other_labels(tmp_path):
+    write_voc(tmp_path)
+    voc = dict(
+        type='mmseg.PascalVOCDataset',
+        data_root=str(tmp_path),
+        data_prefix=dict(img_path='JPEGImages', seg_map_path='SegmentationClass'),
+        ann_file='ImageSets/Segmentation/val.txt',
+        pipeline=[
+            dict(type='LoadImageFromFile'),
+            dict(type='mmseg.LoadAnnotations'),
+            dict(type='mmseg.PackSegInputs'),
+        ],
+    )
+    data = DATASETS.build(voc)
+    check(21, test=data)
+    data._metainfo = {}
+    with pytest.raises(DataError, match=r'labels outside \[0, 10\): 20; the model has 10 classes'):
+        check(10, test=data)
+    check(10, test=data, evaluator=[dict(type='OODMetric', ood_index=20)])
+    (tmp_path / 'SegmentationClass/f.png').unlink()
+    with pytest.raises(DataError, match=r'there is no file .*SegmentationClass/f\.png'):
+        check(21, test=data)
+    data.pipeline.transforms = []  # a test that needs no masks
+    check(21, test=data)
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+def test_an_image_that_breaks_later_is_named(tmp_path, workers):
+    data = folders(write_folders(tmp_path, classes=2, per_class=2))
+    name_samples(SimpleNamespace(datasets=[SimpleNamespace(dataset=data)]))
+    path = tmp_path / 'class_1/1.jpg'
+    path.write_bytes(b'')
+    with pytest.raises(SampleError) as error:
+        list(DataLoader(data, num_workers=workers, collate_fn=list))
+    assert error.value.reason == f'cannot load {path}: {path} is empty (0 bytes)'
+
+
+def test_a_transform_that_fails_names_the_sample_and_the_error():
+    data = Labels([0, 1], pipeline=[lambda sample: sample['no such key']])
+    name_samples(data)
+    name_samples(data)
+    with pytest.raises(SampleError, match=r"^cannot load sample 1: KeyError: 'no such key'$"):
+        data[1]
+
+
+def test_a_training_looks_at_all_of_its_data_before_the_first_step(tmp_path):
+    # Of which a training, a validation and a test would find nothing wrong.
+    with pytest.raises(DataError, match='train data have 10 classes, and the head of the model 12'):
+        train_and_test(config(tmp_path / 'a', model__head__num_classes=12))
+    with pytest.raises(DataError, match='the test data have no samples'):
+        train_and_test(config(tmp_path / 'b', test_dataloader__dataset__indices=[]))
+    assert not list(tmp_path.rglob('*.pth'))
+
+
+def test_a_test_looks_at_its_data_first(tmp_path, monkeypatch, capsys):
+    torch.save({'state_dict': {}}, tmp_path / 'a.pth')
+    with pytest.raises(SystemExit):
+        call_here(
+            'test.py', ROOT / 'configs/mbls/digits.py', tmp_path / 'a.pth', '--work-dir',
+            tmp_path / 'b', '--cfg-options', 'test_dataloader.dataset.indices=[]',
+            monkeypatch=monkeypatch,
+        )  # fmt: skip
+    assert 'error: the test data have no samples' in capsys.readouterr().err
+
+
+def test_a_training_names_the_image_that_breaks_it(tmp_path):
+    root = write_folders(tmp_path / 'images', per_class=1)
+    (root / 'class_7/0.jpg').write_text('no image')
+    cfg = config(tmp_path / 'run')
+    cfg.train_dataloader.dataset = dict(type='CustomDataset', data_root=str(root), pipeline=LOAD)
+    cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    with pytest.raises(SampleError, match=r'cannot load .*class_7/0\.jpg: '):
+        train_and_test(cfg, test=False)
