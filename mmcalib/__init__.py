@@ -33,7 +33,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == 'predict':  # runs a model, which a config that imports the package does not
-        from mmcalib.predict.predict_images import predict
+        from mmcalib.prediction.predict_images import predict
 
         return predict
     raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / 'mmcalib'
 TOOLBOXES = ('mmpretrain', 'mmseg', 'mmcv')
 # What a room may not import. Modules at the top of the package serve all rooms, so use none.
-TASKS = ('calibrate', 'sweep', 'predict', 'robustness')
+TASKS = ('calibrate', 'sweep', 'prediction', 'robustness')
 ABOVE = ('runs', 'reports', *TASKS)  # the library
 FORBIDDEN = {
     'losses': ('metrics', 'posthoc', 'ensembles', 'visualization', 'hooks', *ABOVE),
@@ -32,10 +32,10 @@ FORBIDDEN = {
         *TASKS,
     ),
     'runs': TASKS,
-    'calibrate': ('reports', 'sweep', 'predict', 'robustness'),
-    'sweep': ('calibrate', 'predict', 'robustness'),
-    'predict': ('sweep', 'robustness'),
-    'robustness': ('sweep', 'predict'),
+    'calibrate': ('reports', 'sweep', 'prediction', 'robustness'),
+    'sweep': ('calibrate', 'prediction', 'robustness'),
+    'prediction': ('sweep', 'robustness'),
+    'robustness': ('sweep', 'prediction'),
 }
 # Rooms that know nothing of a training or a test.
 NO_RUNNER = ('visualization', 'reports')

@@ -15,7 +15,7 @@ import sys
 
 from mmcalib.distributed import join_processes
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
-from mmcalib.predict.predict_to_folder import predict_to_folder, report_in_words
+from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
 from mmcalib.runs.command_line import (
     ConfigOptions,
     ToolParser,

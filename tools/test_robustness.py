@@ -10,7 +10,6 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from mmcalib.robustness.test_under_shift import measure_robustness, run_robustness
 from mmengine.dist import is_main_process
 
 from mmcalib.argument_checks import check_integer
@@ -18,6 +17,7 @@ from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES
 from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.reports.robustness_results import robustness_table, shifts_text
+from mmcalib.robustness.evaluate_under_shift import measure_robustness, run_robustness
 from mmcalib.robustness.shifts import ShiftOptions, plan_shifts
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import (

@@ -13,7 +13,7 @@ import torch
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS, init_default_scope
 
-from mmcalib.predict.load_model import load_predicting_model
+from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.command_line import ConfigOptions
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import (

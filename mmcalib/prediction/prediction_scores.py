@@ -12,8 +12,8 @@ from mmcalib.argument_checks import check_number
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold
 from mmcalib.metrics.sample_confidence import UnlabelledPrediction
-from mmcalib.predict.image_predictor import PredictedImage
-from mmcalib.predict.validation_evidence import ValidationEvidence
+from mmcalib.prediction.image_predictor import PredictedImage
+from mmcalib.prediction.validation_evidence import ValidationEvidence
 
 THRESHOLD = 0.9
 NOTHING = (math.nan, math.nan)

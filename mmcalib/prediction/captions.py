@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from mmcalib.predict.prediction_rows import UNPRINTABLE
-from mmcalib.predict.prediction_scores import ImageScores
+from mmcalib.prediction.prediction_rows import UNPRINTABLE
+from mmcalib.prediction.prediction_scores import ImageScores
 
 
 def captions_of(scores: ImageScores, threshold: float) -> list[str]:

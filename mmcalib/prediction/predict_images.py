@@ -13,10 +13,10 @@ from mmengine.config import Config
 
 from mmcalib.argument_checks import check_integer, check_number
 from mmcalib.posthoc.model_logits import progress
-from mmcalib.predict.image_files import find_image_files
-from mmcalib.predict.image_predictor import ImagePredictor, PredictedImage, UnreadableImage
-from mmcalib.predict.prediction_scores import FolderScores, ImageScores, Scorer
-from mmcalib.predict.validation_evidence import read_validation
+from mmcalib.prediction.image_files import find_image_files
+from mmcalib.prediction.image_predictor import ImagePredictor, PredictedImage, UnreadableImage
+from mmcalib.prediction.prediction_scores import FolderScores, ImageScores, Scorer
+from mmcalib.prediction.validation_evidence import read_validation
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import (
@@ -106,7 +106,7 @@ class ImagePrediction:
         confidence: Their probabilities, float32, of the same shape.
         probabilities: ``(K,)`` of all classes of a classifier, None of a segmentor.
         disagreement: Of the predictions of a mean, see
-            :class:`~mmcalib.predict.image_predictor.PredictedImage`.
+            :class:`~mmcalib.prediction.image_predictor.PredictedImage`.
         pixels: ``(H, W, 3)`` uint8, RGB, as the file was read; None if not asked for.
     """
 
@@ -152,7 +152,7 @@ def predict(
         checkpoint: Its checkpoint; or several, of which some may have a config of their own as
             ``CONFIG.py:CHECKPOINT``, for the mean of their probabilities.
         images: Files, folders, patterns or lists, as
-            :func:`~mmcalib.predict.image_files.find_image_files` takes them.
+            :func:`~mmcalib.prediction.image_files.find_image_files` takes them.
         show_progress: Whether to show a bar on stderr.
         options: The attributes of :class:`PredictionOptions`.
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmcalib.predict.image_files import find_image_files, look_at
+from mmcalib.prediction.image_files import find_image_files, look_at
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
 LONG = PIXELS.astype(np.uint16) << 8

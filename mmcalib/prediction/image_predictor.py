@@ -19,8 +19,8 @@ from mmcalib.hooks.require_same_classes_hook import classes_of
 from mmcalib.metrics.disagreement_metric import disagreement_in
 from mmcalib.metrics.sample_confidence import UnlabelledPrediction, read_unlabelled
 from mmcalib.posthoc.full_precision import full_precision
-from mmcalib.predict.image_files import look_at
-from mmcalib.predict.load_model import load_predicting_model
+from mmcalib.prediction.image_files import look_at
+from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.data_checks import NOT_BUILT, num_classes
 from mmcalib.runs.ensemble_record import AVERAGED

@@ -11,8 +11,8 @@ import pytest
 from file_models import CLASSIFIER, write_model, write_photos
 from tiny_models import classifier
 
-from mmcalib.predict import prediction_folder
-from mmcalib.predict.predict_to_folder import predict_to_folder, report_in_words
+from mmcalib.prediction import prediction_folder
+from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
 
 SIZES = [(24, 36), (24, 36)]
 TABLES = {'predictions.csv', 'predictions.jsonl', 'settings.json', 'summary.json'}

@@ -27,8 +27,8 @@ import mmcalib
 from mmcalib.datasets import Digits
 from mmcalib.ensembles.ensemble_model import MemberError
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
-from mmcalib.predict.image_predictor import ImagePredictor
-from mmcalib.predict.predict_to_folder import predict_to_folder
+from mmcalib.prediction.image_predictor import ImagePredictor
+from mmcalib.prediction.predict_to_folder import predict_to_folder
 from mmcalib.runs.command_line import tell_checkpoints_from_images
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import average_predictions

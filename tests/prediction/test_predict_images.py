@@ -29,9 +29,9 @@ from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.functional.risk_threshold import threshold_at_risk
-from mmcalib.predict import prediction_folder
-from mmcalib.predict.image_predictor import ImagePredictor
-from mmcalib.predict.predict_to_folder import predict_to_folder, report_in_words
+from mmcalib.prediction import prediction_folder
+from mmcalib.prediction.image_predictor import ImagePredictor
+from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
 
 SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
 

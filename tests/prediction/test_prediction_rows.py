@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mmcalib.predict.prediction_rows import append_row, join_rows, read_rows, rows_file
+from mmcalib.prediction.prediction_rows import append_row, join_rows, read_rows, rows_file
 
 
 def test_a_line_that_does_not_fit_on_the_disk_is_taken_back(tmp_path):

@@ -13,7 +13,7 @@ from mmcalib.metrics.bins.image_bins import predicted_in_cells, with_unlabelled
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold, threshold_at_risk
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
-from mmcalib.predict.image_predictor import ImagePredictor
+from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.ensemble_identity import difference_of_means
 from mmcalib.runs.ensemble_record import TOGETHER

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from mmcalib.metrics.disagreement_metric import MEASURES
-from mmcalib.predict.captions import captions_of
-from mmcalib.predict.image_predictor import UnreadableImage
-from mmcalib.predict.predict_images import ImagePrediction
-from mmcalib.predict.prediction_rows import (
+from mmcalib.prediction.captions import captions_of
+from mmcalib.prediction.image_predictor import UnreadableImage
+from mmcalib.prediction.predict_images import ImagePrediction
+from mmcalib.prediction.prediction_rows import (
     KINDS,
     ROWS,
     STATE,
@@ -33,7 +33,7 @@ from mmcalib.predict.prediction_rows import (
     state_of,
     write_rows,
 )
-from mmcalib.predict.prediction_scores import FolderScores, ImageScores, Mask
+from mmcalib.prediction.prediction_scores import FolderScores, ImageScores, Mask
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.work_dir_files import whole_file
 

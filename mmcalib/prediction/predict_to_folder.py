@@ -11,16 +11,16 @@ from pathlib import Path
 
 from mmengine.dist import all_gather_object, barrier, get_dist_info
 
-from mmcalib.predict.captions import printable
-from mmcalib.predict.image_predictor import ImagePredictor, UnreadableImage
-from mmcalib.predict.predict_images import (
+from mmcalib.prediction.captions import printable
+from mmcalib.prediction.image_predictor import ImagePredictor, UnreadableImage
+from mmcalib.prediction.predict_images import (
     PredictionOptions,
     image_prediction,
     none_predicted,
     predicted,
     prepare_prediction,
 )
-from mmcalib.predict.prediction_folder import (
+from mmcalib.prediction.prediction_folder import (
     ARRAYS,
     MASKS,
     PICTURES,
@@ -28,8 +28,8 @@ from mmcalib.predict.prediction_folder import (
     TABLE,
     PredictionFolder,
 )
-from mmcalib.predict.prediction_rows import ROWS
-from mmcalib.predict.prediction_scores import FolderScores, Scorer
+from mmcalib.prediction.prediction_rows import ROWS
+from mmcalib.prediction.prediction_scores import FolderScores, Scorer
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.ensemble_record import TOGETHER
 from mmcalib.runs.training_fingerprint import comparable
@@ -75,11 +75,11 @@ def predict_to_folder(
     Of several processes each takes some of the files, and the first one gets the report.
 
     Args:
-        config, checkpoint, images: As of :func:`~mmcalib.predict.predict_images.predict`.
+        config, checkpoint, images: As of :func:`~mmcalib.prediction.predict_images.predict`.
         out: The folder.
         arrays, pictures, overwrite: See
-            :class:`~mmcalib.predict.prediction_folder.PredictionFolder`.
-        options: The attributes of :class:`~mmcalib.predict.predict_images.PredictionOptions`.
+            :class:`~mmcalib.prediction.prediction_folder.PredictionFolder`.
+        options: The attributes of :class:`~mmcalib.prediction.predict_images.PredictionOptions`.
 
     Raises:
         OSError: If a file that is named is not there, or nothing can be written.
