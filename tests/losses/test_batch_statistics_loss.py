@@ -146,6 +146,25 @@ def test_a_diverged_model_has_a_loss_of_nan(name, logit):
 
 
 @every_loss
+@pytest.mark.parametrize('logit', [float('nan'), float('inf'), float('-inf')])
+@pytest.mark.parametrize('shape', [(5, 3), (2, 3, 4, 4)])
+def test_an_ignored_row_may_hold_anything(name, logit, shape):
+    logits, target = draw(shape)
+    loss = LOSSES[name](ignore_index=IGNORED)
+    expected = loss(logits, target)
+    (slope,) = torch.autograd.grad(expected, logits, create_graph=True)
+    (curve,) = torch.autograd.grad(slope.square().sum(), logits)
+    rows = (target == IGNORED).unsqueeze(1)
+    broken = logits.detach().masked_fill(rows, logit).requires_grad_()
+    value = loss(broken, target)
+    (grad,) = torch.autograd.grad(value, broken, create_graph=True)
+    (second,) = torch.autograd.grad(grad.square().sum(), broken)
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(grad, slope)
+    torch.testing.assert_close(second, curve)
+
+
+@every_loss
 @pytest.mark.parametrize('shape', [(4, 3), (2, 3, 4, 4)])
 def test_everything_ignored(name, shape):
     logits = torch.randn(shape, requires_grad=True)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mmcalib.losses import MarginLabelSmoothingLoss, SoftmaxFocalLoss, loss_call_checks
+from mmcalib.losses import MarginLabelSmoothingLoss, SoftmaxFocalLoss
+from mmcalib.losses.base import call_checks
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ def waits(monkeypatch):
         return tolist(tensor)
 
     monkeypatch.setattr(torch.Tensor, 'tolist', counted)
-    monkeypatch.setattr(loss_call_checks, 'LOOKS_ARE_FREE_ON', ())  # as for a GPU
+    monkeypatch.setattr(call_checks, 'LOOKS_ARE_FREE_ON', ())  # as for a GPU
     return counter
 
 

@@ -20,8 +20,8 @@ from mmcalib.losses import (
     NACLLoss,
     SoftmaxFocalLoss,
     compiled_kernel,
-    upsampled_tiles,
 )
+from mmcalib.losses.upsampling import tiles as upsampled_tiles
 from mmcalib.losses.upsampling.tile_terms import why_only_whole
 from mmcalib.losses.upsampling.tiles import UpsampledTiles
 from mmcalib.losses.upsampling.upsampled_losses import upsampled_losses

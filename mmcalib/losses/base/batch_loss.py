@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from mmcalib.argument_checks import at_least_single
-from mmcalib.losses.base.call_checks import row_weights
+from mmcalib.losses.base.call_checks import counted, row_weights
 from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
@@ -51,7 +50,7 @@ class BatchLoss(CalibrationLoss):
         """Return sums over the rows, of which the sum over two batches is that of both together.
 
         Args:
-            logits: ``(N, K, *)``.
+            logits: ``(N, K, *)``; finite where a row is ignored.
             target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
             weight: ``(N, *)``; 0 where a row is ignored.
             options: Those of :meth:`options`.
@@ -98,8 +97,9 @@ class BatchLoss(CalibrationLoss):
         self._check_reduction(reduction_override or self.reduction)
         target, valid, options = self.read_call(pred, target, weight, ignore_index)
         weights = row_weights(valid, pred, weight=weight, mean=False)
+        logits = counted(pred, weights)
         weights = weights.expand(pred.shape[:1] + pred.shape[2:])
-        sums = self.statistics(at_least_single(pred), target, weights, **options)
+        sums = self.statistics(logits, target, weights, **options)
         return self.of_statistics(sums, **options)
 
     def of_statistics(self, sums: Tensor, **options) -> Tensor:

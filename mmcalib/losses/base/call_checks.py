@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import check_labels, check_number, label_range
+from mmcalib.argument_checks import at_least_single, check_labels, check_number, label_range
 
 # Where a look at the labels makes nobody wait.
 LOOKS_ARE_FREE_ON = ('cpu',)
@@ -88,6 +88,15 @@ def split_ignored(
 def known_rows(valid: Tensor | None, labels: Tensor) -> Tensor:
     """Return which rows are valid, in the shape of the labels, where None means all of them."""
     return torch.ones_like(labels, dtype=torch.bool) if valid is None else valid
+
+
+def counted(logits: Tensor, weight: Tensor) -> Tensor:
+    """Return the logits with 0 in rows of weight 0, of which nothing may come, not even a NaN.
+
+    Their label may be a class that is masked with -inf.
+    """
+    logits = at_least_single(logits)
+    return logits if weight.ndim == 0 else torch.where((weight != 0).unsqueeze(1), logits, 0)
 
 
 def row_weights(

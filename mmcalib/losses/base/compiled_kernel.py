@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.argument_checks import at_least_single
+from mmcalib.losses.base.call_checks import counted
 
 # How many sets of numbers are compiled in.
 CONSTANTS = 2
@@ -19,15 +20,6 @@ CONSTANTS = 2
 def total_of(formula, logits, target, weight, options) -> Tensor:
     """Return the weighted sum by the formula, in plain operations."""
     return (formula(counted(logits, weight), target, **options) * weight).sum()
-
-
-def counted(logits: Tensor, weight: Tensor) -> Tensor:
-    """Return the logits with 0 in rows of weight 0, of which nothing may come, not even a NaN.
-
-    Their label may be a class that is masked with -inf.
-    """
-    logits = at_least_single(logits)
-    return logits if weight.ndim == 0 else torch.where((weight != 0).unsqueeze(1), logits, 0)
 
 
 def kept_dtype(logits: Tensor) -> torch.dtype:

@@ -10,11 +10,11 @@ from mmcalib.argument_checks import check_choice, check_number
 from mmcalib.losses.base.call_checks import (
     check_shapes,
     computed_dtype,
+    counted,
     known_rows,
     row_weights,
     split_ignored,
 )
-from mmcalib.losses.base.compiled_kernel import counted
 from mmcalib.losses.base.value_and_gradient import weighted_sum
 
 REDUCTIONS = ('none', 'mean', 'sum')
