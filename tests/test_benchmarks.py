@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from metrics.samples import image_cells, image_confidences
 from mmengine.registry import MODELS, init_default_scope
+from samples import image_cells, image_confidences
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.runs.config import load_config

@@ -28,7 +28,7 @@ from mmcalib.metrics.metric_definitions import (
     OfMean,
     definition_of,
 )
-from mmcalib.metrics.predictions import Prediction
+from mmcalib.metrics.predictions import Prediction, check_range
 from mmcalib.metrics.protocol_groups import ProtocolGroups
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
@@ -159,6 +159,17 @@ class CalibrationState:
         """How many predictions they had."""
         return int(self.image_bins()[:, 0].sum())
 
+    def _check(self, prediction: Prediction) -> None:
+        """Raise a ValueError for predictions that lack what a metric needs, or are none."""
+        lacking = [name for name in sorted(self.wanted) if getattr(prediction, name) is None]
+        if lacking:
+            raise ValueError(
+                f'the prediction has no {", ".join(lacking)}, which a state of '
+                f'{", ".join(self.metrics)} with these options needs: it `wanted` '
+                f'{", ".join(sorted(self.wanted))}'
+            )
+        check_range(prediction.conf, 'conf')
+
     def update(self, prediction: Prediction, *, index: int | None = None) -> CalibrationState:
         """Count the predictions of an image, and return self.
 
@@ -167,7 +178,12 @@ class CalibrationState:
             index: The place of the image in the data set; the number of those before if None. It
                 matters for what is computed in the order of the data set: the batches of the
                 protocol ``'paper'``, and the draws of intervals.
+
+        Raises:
+            ValueError: If the prediction lacks one of :attr:`wanted`, or a confidence is NaN or
+                outside [0, 1].
         """
+        self._check(prediction)
         index = self.num_images if index is None else index
         sums = [prediction.correct.sum(), prediction.conf.sum(dtype=torch.float64)]
         sums += [prediction.nll, prediction.brier]
@@ -186,8 +202,10 @@ class CalibrationState:
             places: Of their images in the data set.
 
         Raises:
-            ValueError: If the protocol takes images apart, or `nll` or `brier` is a sum.
+            ValueError: As :meth:`update`; if the protocol takes images apart, or `nll` or `brier`
+                is a sum.
         """
+        self._check(predictions)
         if self._protocol.group is not None:
             raise ValueError('images that a protocol takes apart are counted by update()')
         own = predictions.nll, predictions.brier
@@ -330,8 +348,6 @@ class CalibrationState:
         if self._all_cells is not None:
             self._all_cells.add(conf, correct)
         for name, bins in self._strata.items():
-            if getattr(prediction, name) is None:
-                raise ValueError(f'predictions lack `{name}`: read them with all that is `wanted`')
             number = prediction.num_classes if name == 'predicted' else len(RANGE_NAMES)
             bins.add(getattr(prediction, name), number, prediction.conf, prediction.correct)
         return self._groups.add(conf, correct, prediction, index=index)

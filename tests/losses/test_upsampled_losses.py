@@ -19,8 +19,8 @@ from mmcalib.losses import (
     MDCALoss,
     NACLLoss,
     SoftmaxFocalLoss,
-    compiled_kernel,
 )
+from mmcalib.losses.base import compiled_kernel
 from mmcalib.losses.upsampling import tiles as upsampled_tiles
 from mmcalib.losses.upsampling.tile_terms import why_only_whole
 from mmcalib.losses.upsampling.tiles import UpsampledTiles

@@ -7,10 +7,10 @@ import pytest
 import references
 import torch
 from forked import on_ranks
-from metrics.samples import classified, flatten, probabilities, segmented
 from mmengine.evaluator import Evaluator
 from mmengine.registry import METRICS
 from references import adaptive_calibration_error, expected_calibration_error
+from samples import classified, flatten, probabilities, segmented
 
 from mmcalib import metrics
 from mmcalib.metrics import (

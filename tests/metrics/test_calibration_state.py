@@ -4,10 +4,18 @@ import pickle
 import random
 
 import pytest
-from metrics.samples import classified, segmented
+import torch
 from metrics.test_calibration_metric import evaluate, in_patches
+from samples import classified, segmented
 
-from mmcalib.metrics import NAMES, PROTOCOLS, CalibrationMetric, CalibrationState, protocol_groups
+from mmcalib.metrics import (
+    NAMES,
+    PROTOCOLS,
+    CalibrationMetric,
+    CalibrationState,
+    Prediction,
+    protocol_groups,
+)
 from mmcalib.metrics.bins import narrow_bins as cells_module
 from mmcalib.metrics.data_samples import read_prediction
 
@@ -97,3 +105,21 @@ def test_a_batch_of_the_paper_has_no_image_twice():
     again = whole([prediction] * 8, ['AECE'], protocol='paper')
     with pytest.raises(ValueError, match='place from 0 to 7: give update'):
         state.merge(again)
+
+
+@pytest.mark.parametrize('metric', ['NLL', 'Brier', 'ClasswiseECE'])
+def test_a_prediction_that_lacks_what_a_metric_needs_is_refused(metric):
+    state = CalibrationState(['ECE', metric])
+    with pytest.raises(ValueError, match=rf'has no \w+, which a state of ECE, {metric}'):
+        state.update(Prediction(torch.tensor([0.9]), torch.tensor([True]), 3))
+    with pytest.raises(ValueError, match=rf'has no \w+, which a state of ECE, {metric}'):
+        state.update_each(Prediction(torch.tensor([0.9]), torch.tensor([True]), 3), places=[0])
+    assert state.num_images == 0
+
+
+@pytest.mark.parametrize('conf', [float('nan'), 1.2, -0.1])
+def test_a_confidence_that_is_none_is_refused(conf):
+    state = CalibrationState(['ECE', 'AECE'])
+    with pytest.raises(ValueError, match=r'conf has 1 of 2 values outside \[0, 1\]'):
+        state.update(Prediction(torch.tensor([0.5, conf]), torch.tensor([True, False])))
+    assert state.num_images == 0

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from metrics.samples import as_segmented, classified, flatten, probabilities, segmented
+from samples import as_segmented, classified, flatten, probabilities, segmented
 
 from mmcalib.metrics.data_samples import read_prediction
 

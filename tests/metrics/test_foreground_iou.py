@@ -2,8 +2,8 @@ import math
 
 import pytest
 import torch
-from metrics.samples import segmented
 from mmengine.evaluator import Evaluator
+from samples import segmented
 
 from mmcalib.metrics import ForegroundIoU
 from mmcalib.transforms import AtInputSize

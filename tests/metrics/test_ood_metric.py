@@ -8,9 +8,9 @@ import references
 import tiny_models
 import torch
 from forked import on_ranks
-from metrics.samples import as_segmented, classified, segmented
 from mmengine.evaluator import Evaluator
 from mmengine.registry import METRICS
+from samples import as_segmented, classified, segmented
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from mmcalib.metrics import OODMetric, OODState, scores_of_logits

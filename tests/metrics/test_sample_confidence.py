@@ -1,6 +1,6 @@
 import pytest
 import torch
-from metrics.samples import classified, segmented
+from samples import classified, segmented
 
 from mmcalib.metrics import sample_confidence
 from mmcalib.metrics.data_samples import read_prediction

@@ -3,8 +3,8 @@
 import gc
 
 import pytest
-from metrics.samples import segmented
 from metrics.test_calibration_metric import evaluate
+from samples import segmented
 
 from mmcalib.metrics import AECE, ECE, CalibrationMetric, ClasswiseECE
 from mmcalib.metrics import shared_softmax as module

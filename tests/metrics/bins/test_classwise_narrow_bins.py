@@ -9,7 +9,7 @@ import references
 import torch
 
 from mmcalib.metrics import predictions as predictions_module
-from mmcalib.metrics.bins import classwise_bins
+from mmcalib.metrics.bins.classwise_bins import classwise_bins
 from mmcalib.metrics.bins.classwise_narrow_bins import ClasswiseCells, _cell_of, _size
 from mmcalib.metrics.predictions import of_probabilities
 

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from metrics.samples import classified
 from metrics.test_calibration_metric import evaluate
 from references import published_adaptive_calibration_error
+from samples import classified
 
 from mmcalib.metrics import (
     CONVENTIONS,
@@ -165,10 +165,11 @@ def test_fine_cells_lie_within_their_bound_by_any_convention(name, seed, monkeyp
     rng = np.random.default_rng(seed)
     conf = torch.from_numpy(np.float32(1 - rng.exponential(10.0**-seed, 6000).clip(0, 0.9)))
     correct = torch.from_numpy(rng.uniform(size=6000)) < 0.8
-    exact = CalibrationState(['AECE'], convention=name).update(Prediction(conf, correct)).compute()
+    prediction = Prediction(conf, correct, predicted=torch.zeros(6000, dtype=torch.int64))
+    exact = CalibrationState(['AECE'], convention=name).update(prediction).compute()
     state = CalibrationState(['AECE'], convention=name, exact_limit=0)
     monkeypatch.setattr('mmcalib.metrics.bins.narrow_bins.CELL_BITS', 2)
-    fine = state.update(Prediction(conf, correct)).compute()
+    fine = state.update(prediction).compute()
     assert abs(fine['AECE'] - exact['AECE']) <= fine['AECE_bound'] + 1e-9
 
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 import torch
-from metrics.samples import classified, flatten, segmented
+from samples import classified, flatten, segmented
 
 from mmcalib.metrics import CalibrationState, CalibrationStatistics
 from mmcalib.metrics.bins.image_bins import (

@@ -5,9 +5,9 @@ import math
 import pytest
 import references
 import torch
-from metrics.samples import as_segmented, classified, segmented
 from metrics.test_boundary_distance import distance
 from metrics.test_calibration_metric import evaluate, in_patches
+from samples import as_segmented, classified, segmented
 
 from mmcalib.metrics import (
     AECE,
@@ -158,7 +158,7 @@ def test_what_cannot_be_counted_is_said():
     other = CalibrationState(['ECE'], per_class=True).update(predictions[1])
     with pytest.raises(ValueError, match='predictions of 2 and of 3 classes'):
         CalibrationState(['ECE'], per_class=True).update(predictions[0]).merge(other)
-    with pytest.raises(ValueError, match='predictions lack `predicted`'):
+    with pytest.raises(ValueError, match='has no predicted, which a state of ECE'):
         state.update(predictions[0]._replace(predicted=None))
     samples = segmented(2)
     samples[1]['seg_logits']['data'].fill_(math.nan)

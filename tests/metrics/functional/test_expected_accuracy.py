@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from metrics.samples import image_cells, image_confidences
+from samples import image_cells, image_confidences
 from sklearn.isotonic import IsotonicRegression
 
 from mmcalib.metrics.bins.image_bins import NUM_CELLS, count_in_cells

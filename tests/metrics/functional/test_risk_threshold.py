@@ -3,7 +3,7 @@
 import pytest
 import references
 import torch
-from metrics.samples import image_cells, image_confidences
+from samples import image_cells, image_confidences
 
 from mmcalib.metrics.bins.image_bins import NUM_CELLS, cell_thresholds
 from mmcalib.metrics.functional.risk_threshold import STARTS, risk_p_values, threshold_at_risk
