@@ -141,6 +141,8 @@ class CalibrationState:
             found.add('classes')
         if self._convention.positive_of_two:
             found.add('predicted')
+        elif any(isinstance(d, OfCells) and d.ranks for d in definitions):
+            found.add('doubt')
         return frozenset(found.union(self._strata))
 
     @property
@@ -161,12 +163,14 @@ class CalibrationState:
 
     def _check(self, prediction: Prediction) -> None:
         """Raise a ValueError for predictions that lack what a metric needs, or are none."""
-        lacking = [name for name in sorted(self.wanted) if getattr(prediction, name) is None]
+        # Without doubt, predictions are ranked by their confidence.
+        wanted = sorted(self.wanted - {'doubt'})
+        lacking = [name for name in wanted if getattr(prediction, name) is None]
         if lacking:
             raise ValueError(
                 f'the prediction has no {", ".join(lacking)}, which a state of '
                 f'{", ".join(self.metrics)} with these options needs: it `wanted` '
-                f'{", ".join(sorted(self.wanted))}'
+                f'{", ".join(wanted)}'
             )
         check_range(prediction.conf, 'conf')
 
@@ -345,6 +349,8 @@ class CalibrationState:
     def _count(self, prediction: Prediction, index: int | None = None) -> Tensor | None:
         """Count what is not kept by image; return the values of one that is a group of its own."""
         conf, correct = self._binned(prediction)
+        if self._convention.positive_of_two:
+            prediction = prediction._replace(doubt=None)
         if self._all_cells is not None:
             self._all_cells.add(conf, correct)
         for name, bins in self._strata.items():

@@ -11,7 +11,7 @@ from torch import Tensor
 from mmcalib.metrics.bins.classwise_bins import ClasswiseBins
 from mmcalib.metrics.bins.classwise_narrow_bins import LEAST_BITS, ClasswiseCells
 from mmcalib.metrics.bins.conventions import Convention
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells
+from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, RankCells
 from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, OfClasses
 from mmcalib.metrics.predictions import Prediction
 
@@ -23,6 +23,7 @@ class GroupStatistics:
         num_bins: B.
         convention: Of the bins.
         cells: Empty, to be filled; None if no metric is of cells.
+        ranks: Likewise of metrics of the order of predictions.
         classwise: Whether to count the probabilities of all classes in bins.
         floors: Of the cells to count them in too.
         few_cells: Of which there are to be few.
@@ -34,11 +35,13 @@ class GroupStatistics:
         convention: Convention,
         *,
         cells: ConfidenceCells | None,
+        ranks: RankCells | None = None,
         classwise: bool,
         floors: Sequence[float] = (),
         few_cells: bool = False,
     ) -> None:
         self.cells = cells
+        self._ranks = ranks
         self._num_bins = num_bins
         self._convention = convention
         self.num_images = 0
@@ -53,6 +56,9 @@ class GroupStatistics:
         self.num_images += 1
         if self.cells is not None:
             self.cells.add(conf, correct)
+        if self._ranks is not None:
+            doubt = 1 - conf.double() if prediction.doubt is None else prediction.doubt
+            self._ranks.add(-doubt, correct)
         if self._classwise:
             if self._class_bins is None:
                 self._class_bins = ClasswiseBins(
@@ -72,6 +78,8 @@ class GroupStatistics:
         self.num_images += other.num_images
         if self.cells is not None:
             self.cells.merge(other.cells)
+        if self._ranks is not None:
+            self._ranks.merge(other._ranks)
         if other._class_bins is not None:
             if self._class_bins is None:
                 self._class_bins = copy.deepcopy(other._class_bins)
@@ -95,7 +103,8 @@ class GroupStatistics:
                 if cells is not None:
                     value, bound = definition.value(cells, self._num_bins)
             else:
-                value, bound = definition.value(self.cells, self._num_bins, self._convention)
-                bound = torch.nan if self.cells.exact else bound
+                cells = self._ranks if definition.ranks else self.cells
+                value, bound = definition.value(cells, self._num_bins, self._convention)
+                bound = torch.nan if cells.exact else bound
             found.append((value, bound))
         return torch.tensor(found, dtype=torch.float64).view(-1, 2)

@@ -52,6 +52,7 @@ class OfCells:
     """
 
     value: Callable[[ConfidenceCells, int, Convention], tuple[float, float]]
+    ranks: bool = False  # by doubt, which tells saturated predictions apart
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def adaptive_error(
 
 def of_order(figure: Callable[[Tensor], Tensor]) -> OfCells:
     """Return the metric of a figure of predictions in the order of their confidence."""
-    return OfCells(partial(order_figure, figure))  # which can be pickled, as a closure cannot
+    # A closure could not be pickled.
+    return OfCells(partial(order_figure, figure), ranks=True)
 
 
 def order_figure(

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, ScoreCells
+from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, RankCells, ScoreCells
 from mmcalib.metrics.bins.risk_coverage import cells_aupr, cells_auroc, cells_fpr, order_bound
 
 SEEN = 0
@@ -84,7 +84,7 @@ class OODState:
         return self._cells.setdefault((score, number), self._new(score))
 
     def _new(self, score: str) -> ConfidenceCells:
-        kind = ConfidenceCells if score == 'max_probability' else ScoreCells
+        kind = RankCells if score == 'max_probability' else ScoreCells
         return kind(exact_limit=self.exact_limit)
 
 

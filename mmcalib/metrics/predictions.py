@@ -63,6 +63,7 @@ class Prediction(NamedTuple):
         classes: The probabilities of all classes.
         distance: ``(M,)`` int64, of pixels: in which range of distance from another label, see
             :func:`~mmcalib.metrics.boundary_distance.distance_ranges`.
+        doubt: ``(M,)`` float64, :func:`doubt_of` the prediction, by which it is ranked.
         left_out: ``(I,)`` the confidences of the pixels that do not count, of the type of `conf`;
             None of a classifier.
     """
@@ -75,14 +76,30 @@ class Prediction(NamedTuple):
     brier: Tensor | None = None
     classes: ClassProbabilities | None = None
     distance: Tensor | None = None
+    doubt: Tensor | None = None
     left_out: Tensor | None = None
 
 
 # What else than confidence and correctness can be asked for.
-WANTED = ('predicted', 'nll', 'brier', 'classes', 'distance')
+WANTED = ('predicted', 'nll', 'brier', 'classes', 'distance', 'doubt')
 # Pixels whose logits are worked on together: about what the cache of a core holds.
 PIECE_BYTES = 1 << 20
 GPU_PIECE_BYTES = 1 << 26
+
+
+# Above it, float32 tells 1 - confidence to fewer than 12 bits, and at 17 nats not at all.
+NEARLY_ONE = 1 - 2.0**-12
+
+
+def doubt_of(conf: Tensor, others: Tensor) -> Tensor:
+    """Return 1 - confidence in float64, to rank saturated predictions by.
+
+    Args:
+        conf: ``(M,)`` probability of the predicted class.
+        others: ``(M,)`` sum of the probabilities of the other classes, which stands for it where
+            the confidence is next to 1.
+    """
+    return torch.where(conf > NEARLY_ONE, others.double(), 1 - conf.double())
 
 
 # How far a probability may lie above 1, and how far the sum of a half-precision softmax from 1.
@@ -156,7 +173,9 @@ def of_probabilities(
     else:
         conf = probs.gather(0, predicted[None])[0]
     own = probs.gather(0, label[None])[0]
-    nll = brier = classes = None
+    nll = brier = classes = doubt = None
+    if 'doubt' in wanted:
+        doubt = doubt_of(conf, probs.scatter(0, predicted[None], 0).sum(dim=0)).cpu()
     if 'nll' in wanted:
         lowest = smallest_probability(probs.dtype) if smallest is None else smallest
         if isinstance(lowest, Tensor):
@@ -191,6 +210,7 @@ def of_probabilities(
         nll if nll is None else nll.cpu(),
         brier if brier is None else brier.cpu(),
         classes,
+        doubt=doubt,
     )
 
 
@@ -243,6 +263,7 @@ def of_logits(
     step = max(budget // (num_classes * logits.element_size()) // 64 * 64, 64)
     memory = logits.new_empty(num_classes * min(step, count))
     conf = logits.new_empty(count)
+    doubt = logits.new_empty(count, dtype=torch.float64) if 'doubt' in wanted else None
     squares = torch.zeros((), dtype=torch.float64, device=logits.device)
     ends = [logits.new_zeros(())]
     listed = _Listed(num_classes, floor, logits) if 'classes' in wanted else None
@@ -255,6 +276,11 @@ def of_logits(
         ends += [exps.amax(), exps.amin()]
         total = exps.exp_().sum(dim=0)
         share = torch.reciprocal(total, out=conf[part])  # the highest logit has exp(0)
+        if doubt is not None:
+            own = predicted[None, part]
+            others = exps.scatter_(0, own, 0).sum(dim=0)
+            doubt[part] = doubt_of(share, others * share)
+            exps.scatter_(0, own, 1)
         if listed is not None:
             listed.add(exps, share, predicted[part], label[part], kept)
         if 'brier' in wanted:
@@ -267,6 +293,7 @@ def of_logits(
     if not valid.all():
         kept, left_out = places_of(valid), conf.index_select(0, places_of(~valid))
         conf, correct = (plane.index_select(0, kept) for plane in (conf, correct))
+        doubt = doubt if doubt is None else doubt.index_select(0, kept)
         if listed is not None:
             label_of_valid = label.index_select(0, kept)
     # Where the prediction is right, the true class has the highest logit. In float64, since at 3e38
@@ -286,6 +313,7 @@ def of_logits(
         nll,
         brier,
         None if listed is None else listed.result(label_of_valid),
+        doubt=doubt if doubt is None else doubt.cpu(),
         left_out=left_out.cpu(),
     )
     ends, unexplained = torch.stack(ends), 0

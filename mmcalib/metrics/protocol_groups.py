@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from mmcalib.metrics.bins.conventions import Convention
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells
+from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, RankCells
 from mmcalib.metrics.image_group_statistics import GroupStatistics
 from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, OfClasses
 from mmcalib.metrics.predictions import Prediction
@@ -43,7 +43,8 @@ class ProtocolGroups:
         self._num_bins = num_bins
         self._convention = convention
         self._exact_limit = exact_limit
-        self._with_cells = any(isinstance(d, OfCells) for d in definitions)
+        self._with_ranks = any(isinstance(d, OfCells) and d.ranks for d in definitions)
+        self._with_cells = any(isinstance(d, OfCells) and not d.ranks for d in definitions)
         self._with_cells |= keep_cells and size is None
         self._open: dict[int, GroupStatistics] = {} if size else {0: self._new()}
         self._closed: dict[int, Tensor] = {}  # of those that have all of their images
@@ -118,6 +119,7 @@ class ProtocolGroups:
             self._num_bins,
             self._convention,
             cells=ConfidenceCells(**limits) if self._with_cells else None,
+            ranks=RankCells(**limits) if self._with_ranks else None,
             classwise=any(isinstance(d, OfClasses) for d in self.definitions),
             floors=sorted({d.floor for d in self.definitions if isinstance(d, OfClassCells)}),
             few_cells=self._size is not None,

@@ -7,6 +7,7 @@ end in ``_``. All computing is in float64.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,6 +20,9 @@ from mmcalib.argument_checks import at_least_single, check_integer, check_labels
 # Gives all logits (M, K) with their labels (M,) in parts, anew at each call, so that neither arrays
 # in float64 nor the pixels of a data set are ever in memory as a whole.
 LogitReader = Callable[[], Iterable[tuple[Tensor, Tensor]]]
+
+# How far a half-precision softmax may sum from 1.
+PROBABILITY_TOLERANCE = 1e-2
 
 _CHUNK_VALUES = 4_000_000
 
@@ -54,12 +58,16 @@ class LogitScaler:
                 binary classifier that ends in a sigmoid.
             labels: ``(N,)`` true classes, integers or booleans.
 
+        Warns:
+            UserWarning: If the logits look like probabilities.
+
         Raises:
             TypeError: If labels are no integers.
             ValueError: If there is no prediction, logits are NaN or infinite, labels are out of
                 range, the shapes do not fit, or the data leave the scaling undetermined.
         """
         logits, labels = check_arrays(logits, labels)
+        warn_of_probabilities(logits)
         self._fit(partial(in_chunks, logits, labels))
         self.num_predictions_ = len(labels)
         return self
@@ -234,6 +242,18 @@ def check_arrays(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:
     labels = labels.long()
     check_labels(labels, max(logits.shape[1], 2), name='labels')
     return logits, labels
+
+
+def warn_of_probabilities(logits: Tensor) -> None:
+    """Warn if all rows lie in [0, 1] and sum to 1, as those of a softmax do."""
+    if logits.shape[1] > 1 and logits.min() >= 0 and logits.max() <= 1:
+        total = at_least_single(logits).sum(dim=1)
+        if (total - 1).abs().max() < PROBABILITY_TOLERANCE:
+            warnings.warn(
+                'the logits look like probabilities: all rows lie in [0, 1] and sum to 1. Give raw '
+                'logits, or the logarithm of the probabilities',
+                stacklevel=3,
+            )
 
 
 def in_chunks(logits: Tensor, labels: Tensor) -> Iterable[tuple[Tensor, Tensor]]:

@@ -527,3 +527,41 @@ def test_any_split_over_ranks(world_size, of_one_process, tmp_path):
             assert values == pytest.approx(expected, abs=1e-9), (kind, limit, protocol)
             if rank == 0:
                 torch.testing.assert_close(bins, expected_bins, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize('limit', [1_000_000, 100])
+@pytest.mark.parametrize('toolbox', ['mmseg', 'mmpretrain'])
+def test_saturated_predictions_are_ranked_by_what_float32_rounds_away(toolbox, limit, monkeypatch):
+    """Of two classes, 18 to 57 nats apart, the less sure half is wrong."""
+    monkeypatch.setattr(cells_module, 'EXACT_LIMIT', limit)
+    gaps = torch.linspace(18, 57, 400)
+    logits, label = torch.stack([gaps / 2, -gaps / 2]), (torch.arange(400) < 200).long()
+    assert (logits.softmax(0)[0] == 1).sum() > 390
+    names = ['AUROC', 'AURC', 'AUGRC', 'FPR95', 'coverage@risk_0.05', 'ECE', 'AECE']
+    if toolbox == 'mmseg':
+        plane = dict(pred_sem_seg=dict(data=torch.zeros(1, 20, 20, dtype=torch.int64)))
+        samples = [
+            dict(
+                seg_logits=dict(data=logits.view(2, 20, 20)),
+                gt_sem_seg=dict(data=label.view(1, 20, 20)),
+                **plane,
+            )
+        ]
+    else:
+        samples = [
+            dict(pred_score=z.softmax(0), gt_label=y[None])
+            for z, y in zip(logits.T, label, strict=True)
+        ]
+    values = evaluate(samples, CalibrationMetric(names))
+    rank, correct = gaps.tolist(), (label == 0).tolist()
+    order = sorted(range(400), key=lambda i: -rank[i])
+    errors = itertools.accumulate(not correct[i] for i in order)
+    risks = [wrong / count for count, wrong in enumerate(errors, 1)]
+    found = {name: values[f'calibration/{name}'] for name in names}
+    tolerance = values.get('calibration/AURC_bound', 0) + 1e-6
+    assert found['AUROC'] == pytest.approx(100, abs=tolerance)
+    assert found['AURC'] == pytest.approx(100 * sum(risks) / 400, abs=tolerance)
+    assert found['FPR95'] == pytest.approx(0, abs=tolerance)
+    covered = max(i for i, risk in enumerate(risks, 1) if risk <= 0.05) / 4
+    assert found['coverage@risk_0.05'] == pytest.approx(covered, abs=0.3)
+    assert found['ECE'] == found['AECE'] == pytest.approx(50, abs=1e-4)

@@ -153,21 +153,27 @@ def test_peers():
     assert list(found.values()) == pytest.approx([100 * value for value in expected])
 
 
-def test_saturated_predictions_are_tied_in_probability_alone():
+def test_saturated_predictions_are_told_apart():
     samples = with_logits(60, [0, -1])
     for sample in samples:
-        sample['logits'] = (60 * sample['logits']).float()
+        sample['logits'] = (20 * sample['logits']).float()
         sample['pred_score'] = sample['logits'].softmax(0)
     found = evaluate(samples, OODMetric(SCORES))
     conf = [s['pred_score'].max().item() for s in samples]
     seen = [s['gt_label'].item() == 0 for s in samples]
-    assert conf.count(1.0) > 40
-    expected = references.failure_auroc_of_pairs(conf, seen)
+    assert conf.count(1.0) > 20
+    others = [s['logits'].double().softmax(0).sort().values[:-1].sum().item() for s in samples]
+    expected = references.failure_auroc_of_pairs([-other for other in others], seen)
     assert found['ood/max_probability/AUROC'] == pytest.approx(expected)
     # Down to where e^-x is 0 in float32.
     entropies = scores_of_logits(torch.stack([s['logits'] for s in samples], 1), SCORES)['entropy']
     assert len(entropies.unique()) > sum(c < 1 for c in conf) + 10
     assert entropies.max() <= 0 and found['ood/entropy/AUROC'] > 0
+    for sample in samples:  # what a softmax in float32 leaves of it suffices
+        del sample['logits']
+    assert evaluate(samples, OODMetric('max_probability'))[
+        'ood/max_probability/AUROC'
+    ] == pytest.approx(expected)
 
 
 def test_probabilities_alone_give_the_same_scores():

@@ -1,6 +1,7 @@
 """What must hold of any scaling."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -202,3 +203,15 @@ class TestWhatIsLeftAlone:
             scaler.refine(lambda: [])
         with pytest.raises(ValueError, match='max_passes'):
             scaler.refine(lambda: [], max_passes=0)
+
+
+@pytest.mark.parametrize('name', SCALERS)
+@pytest.mark.parametrize('dtype', [torch.float16, torch.float32, torch.float64])
+def test_probabilities_in_place_of_logits_are_warned_of(name, dtype):
+    logits, labels = (torch.as_tensor(a) for a in draw(num_classes=4))
+    with pytest.warns(UserWarning, match='look like probabilities'):
+        SCALERS[name]().fit(logits.softmax(dim=1).to(dtype), labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        SCALERS[name]().fit(logits.to(dtype), labels)
+        SCALERS[name]().fit(logits.log_softmax(dim=1), labels)

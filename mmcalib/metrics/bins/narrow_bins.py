@@ -17,6 +17,8 @@ PIECE = 1 << 16
 # confidences crowd just below 1, still spreads over thousands of them.
 CELL_BITS = 12
 OCTAVES = 24  # from 1 down to 2^-24, the last step before 1 in float32
+# Likewise of 1 - confidence that is not rounded to float32: further octaves, in fewer cells each.
+RANK_OCTAVES, RANK_BITS = 102, 6
 SCORE_OCTAVES = OCTAVES + 16  # from 2^-24 up to 2^16; logits beyond share the last cell
 # Fine enough for a diagram of any number of bins, and at most 6,146 cells.
 CONDENSED_BITS = 8
@@ -34,11 +36,13 @@ class ConfidenceCells:
         bits: The cells are ``2**bits`` to each halving of 1 - confidence.
     """
 
+    dtype = torch.float32  # of the values that are kept as they are
+
     def __init__(self, *, exact_limit: int | None = None, bits: int = CELL_BITS) -> None:
         self.count = 0
         self.bits = bits
         self._limit = EXACT_LIMIT if exact_limit is None else exact_limit
-        self._conf = GrowingArray(dtype=torch.float32)
+        self._conf = GrowingArray(dtype=self.dtype)
         self._correct = GrowingArray(dtype=torch.bool)
         self._table: Tensor | None = None
         self._lowest: Tensor | None = None  # confidence in each fine cell
@@ -131,6 +135,26 @@ class ConfidenceCells:
             self._make_fine()
             self._table[:, full] = columns[:3]
             self._lowest[full], self._highest[full] = columns[3:]
+
+
+class RankCells(ConfidenceCells):
+    """Likewise confidence - 1 in float64, told apart down to 2^-126 below 0.
+
+    The cells are those of :class:`ConfidenceCells`, but for its last one, which holds all that
+    float32 rounds to a confidence of 1.
+    """
+
+    dtype = torch.float64
+
+    def _num_cells(self) -> int:
+        return (RANK_OCTAVES << RANK_BITS) + (OCTAVES << self.bits) + 1
+
+    def _cell_of(self, conf: Tensor) -> Tensor:
+        code = conf.neg().float().view(torch.int32)
+        deep = (code >> (23 - RANK_BITS)) - (1 << RANK_BITS)
+        upper = (code >> (23 - self.bits)) - ((127 - OCTAVES) << self.bits)
+        cell = torch.where(upper < 0, deep.clamp(min=0), upper + (RANK_OCTAVES << RANK_BITS))
+        return cell.neg_().add_(self._num_cells() - 1).clamp_(min=0).long()
 
 
 class ScoreCells(ConfidenceCells):

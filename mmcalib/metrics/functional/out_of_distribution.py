@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.predictions import PIECE_BYTES
+from mmcalib.metrics.predictions import PIECE_BYTES, doubt_of
 
 SCORES = ('max_probability', 'max_logit', 'energy', 'entropy')
 # Which a constant added to all logits changes, so that probabilities do not tell them.
@@ -18,10 +18,11 @@ def scores_of_logits(logits: Tensor, wanted: Collection[str]) -> dict[str, Tenso
     r"""Return scores of predictions, each the higher the more a prediction is like the seen.
 
     .. math::
-        \max_k p_k, \qquad \max_k l_k, \qquad \log \sum_k e^{l_k}, \qquad \sum_k p_k \log p_k
+        \max_k p_k - 1, \qquad \max_k l_k, \qquad \log \sum_k e^{l_k}, \qquad \sum_k p_k \log p_k
 
     for logits l and p = softmax(l): ``max_probability``, ``max_logit``, ``energy`` (the negative
-    of the energy at temperature 1) and ``entropy`` (the negative of it).
+    of the energy at temperature 1) and ``entropy`` (the negative of it). The first is float64 and
+    less 1, which keeps saturated predictions apart.
 
     Args:
         logits: ``(K, M)`` float32 or float64, finite.
@@ -43,7 +44,9 @@ def scores_of_probabilities(probs: Tensor, wanted: Collection[str]) -> dict[str,
     """Return the scores that ``(K, M)`` probabilities tell, as :func:`scores_of_logits` does."""
     found = {}
     if 'max_probability' in wanted:
-        found['max_probability'] = probs.amax(dim=0).cpu()
+        conf, top = probs.max(dim=0)
+        others = probs.scatter(0, top[None], 0).sum(dim=0)
+        found['max_probability'] = -doubt_of(conf, others).cpu()
     if 'entropy' in wanted:
         found['entropy'] = torch.xlogy(probs, probs).sum(dim=0).cpu()
     return found
@@ -56,7 +59,7 @@ def _of_piece(logits: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
     others = below.exp().scatter_(0, top[None], 0)
     total = others.sum(dim=0)
     found = {
-        'max_probability': 1 / (1 + total),
+        'max_probability': -doubt_of(1 / (1 + total), total / (1 + total)),
         'max_logit': highest,
         'energy': highest + total.log1p(),
     }
