@@ -68,8 +68,9 @@ class CalibrationMetric(StateMetric):
             the foreground in batches of 8 consecutive images, averaged by their pixels, as in the
             paper's VOC table; ``'boundary'``, those near another label.
         boundary_width: How many pixels the boundary reaches to either side.
-        convention: ``'mmcalib'``, or what ``'published'``, ``'torchmetrics'`` or ``'netcal'`` code
-            would print of the same predictions; see :mod:`mmcalib.metrics.bins.conventions`.
+        convention: ``'mmcalib'``, or the binning of ``'published'``, ``'torchmetrics'`` or
+            ``'netcal'`` code, whose results are fractions: ours are 100 times as large. See
+            :mod:`mmcalib.metrics.bins.conventions`.
         confidence_interval: Coverage, such as 0.95, of intervals ``ECE_low`` to ``ECE_high`` and so
             on, by a bootstrap over images, which allows for the bias of binned errors; NaN where
             all predictions are of one image. Not for metrics whose statistics are not kept by
