@@ -7,6 +7,7 @@ from mmengine.registry import DATASETS
 from mmcalib.argument_checks import check_choice, check_number
 
 CLASSES = tuple(str(digit) for digit in range(10))
+VALUE_RANGE = (-1.5, 2.5)  # black and white of an image with its noise, for corruptions
 SPLITS = {'train': slice(0, 800), 'val': slice(800, 1000), 'test': slice(1000, 1797)}
 
 
@@ -38,7 +39,7 @@ class Digits(BaseDataset):
         ValueError: If the split is unknown or the noise negative.
     """
 
-    METAINFO = dict(classes=CLASSES)
+    METAINFO = dict(classes=CLASSES, value_range=VALUE_RANGE)
 
     def __init__(self, split: str, *, noise: float = 0.4, pipeline=(), **kwargs) -> None:
         self.split = check_choice('split', split, SPLITS)
@@ -77,6 +78,7 @@ class DigitScenes(BaseDataset):
 
     METAINFO = dict(
         classes=('background', *CLASSES),
+        value_range=VALUE_RANGE,
         # Tol's bright and muted schemes, which the colour-blind can tell apart.
         palette=[
             [0, 0, 0], [68, 119, 170], [102, 204, 238], [34, 136, 51], [204, 187, 68],

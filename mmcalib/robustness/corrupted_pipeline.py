@@ -29,6 +29,7 @@ class CorruptionPlace:
         shape: ``(H, W)`` of the first image there.
         loaded_shape: And as it was loaded.
         flipped: Whether transforms before it have exchanged red and blue.
+        value_range: Which values are black and white, None of 8 bits.
     """
 
     index: int
@@ -36,6 +37,7 @@ class CorruptionPlace:
     shape: tuple[int, int]
     loaded_shape: tuple[int, int]
     flipped: bool = False
+    value_range: tuple[float, float] | None = None
 
     @property
     def channel_order(self) -> str:
@@ -70,7 +72,8 @@ def corruption_places(dataset: Mapping, scope: str | None) -> list[CorruptionPla
         scope: The config's ``default_scope``.
 
     Raises:
-        ValueError: If there is no list of transforms, or the images are no colours of 8 bits.
+        ValueError: If there is no list of transforms, or the images have neither 8 bits nor a
+            ``value_range`` in the ``metainfo`` of their data set.
     """
     places = []
     with DATASETS.switch_scope_and_registry(scope) as registry, unchanged_randomness():
@@ -81,22 +84,25 @@ def corruption_places(dataset: Mapping, scope: str | None) -> list[CorruptionPla
                 raise ValueError(f'{node["type"]} has no list of transforms to put Corrupt into')
             if hasattr(built, 'full_init'):
                 built.full_init()
-            places.append(find_place(transforms, built.get_data_info(0)))
+            value_range = (getattr(built, 'metainfo', None) or {}).get('value_range')
+            places.append(find_place(transforms, built.get_data_info(0), value_range))
     return places
 
 
-def find_place(transforms: Sequence, sample: Mapping) -> CorruptionPlace:
+def find_place(
+    transforms: Sequence, sample: Mapping, value_range: tuple[float, float] | None = None
+) -> CorruptionPlace:
     """Watch transforms at work on a sample, and return where its image is to be corrupted.
 
     So they are on an image of another size, since one that has its size already is not resized.
 
     Raises:
-        ValueError: If the image is no colours of 8 bits when it is loaded, or a PIL image from
-            where it is resized to where it is packed.
+        ValueError: If the image has neither 8 bits nor a range when it is loaded, or is a PIL image
+            from where it is resized to where it is packed.
     """
     seen = _watch(transforms, deepcopy(sample))
     image = seen.images.get(seen.end)
-    check_image(_array(image))
+    check_image(_array(image), value_range)
     both = [seen, *_probed(transforms, sample)]
     index = max([number + 1 for work in both for number in work.changes] + [min(seen.images)])
     index = min(index, *(work.end for work in both))
@@ -109,7 +115,9 @@ def find_place(transforms: Sequence, sample: Mapping) -> CorruptionPlace:
             )
     flips = [number for number in both[-1].flips if number < index]
     shapes = [_array(seen.images[place]).shape[:2] for place in (index, min(seen.images))]
-    return CorruptionPlace(index, seen.loader, *shapes, flipped=len(flips) % 2 == 1)
+    flipped = len(flips) % 2 == 1
+    value_range = None if _array(image).dtype == np.uint8 else value_range
+    return CorruptionPlace(index, seen.loader, *shapes, flipped, value_range)
 
 
 def _probed(transforms: Sequence, sample: Mapping) -> list[_Work]:
@@ -137,7 +145,7 @@ def _watch(transforms: Sequence, sample: Mapping, probe: np.ndarray | None = Non
                 work.loader, sample = number, _with_probe(sample, probe)
                 work.images[number + 1] = _image(sample)
             continue
-        if after is None or after.dtype != before.dtype or _pads(before, after):
+        if after is None or _normalises(before, after) or _pads(before, after):
             work.end = number
             break
         if not np.array_equal(after, before):
@@ -167,6 +175,8 @@ def corrupted(
             seed=seed,
             channel_order=place.channel_order,
         )
+        if place.value_range is not None:
+            transform['value_range'] = place.value_range
         pipeline = list(node.get('pipeline') or ())
         new['pipeline'] = [*pipeline[: place.index], transform, *pipeline[place.index :]]
     return changed
@@ -195,6 +205,12 @@ def _with_probe(sample: dict, probe: np.ndarray | None) -> dict:
         return sample
     size = probe.shape[:2]
     return {**sample, 'img': probe.copy(), 'img_shape': size, 'ori_shape': size}
+
+
+def _normalises(before: np.ndarray, after: np.ndarray) -> bool:
+    """Return whether values are of another kind; floats may be of other values alone."""
+    rescaled = before.dtype.kind == 'f' and before.shape == after.shape
+    return before.dtype != after.dtype or (rescaled and not np.array_equal(before, after))
 
 
 def _pads(before: np.ndarray, after: np.ndarray) -> bool:

@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from mmengine.config import Config, ConfigDict
+from mmengine.logging import print_log
 
 from mmcalib.argument_checks import check_integer
 from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
+from mmcalib.distributed import is_first_process
 from mmcalib.metric_keys import CLEAN, OVER_SHIFTS
-from mmcalib.robustness.corrupted_pipeline import corrupted, corruption_places
+from mmcalib.robustness.corrupted_pipeline import CorruptionPlace, corrupted, corruption_places
 from mmcalib.robustness.stored_corruptions import StoredSet
 from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
 from mmcalib.runs.config_checks import check_data
-from mmcalib.transforms.corrupt import check_size, corruption_function
+from mmcalib.transforms.corrupt import LEAST_SIZE, check_size, corruption_function, too_wide
 
 # What tables have of other names than those of corruptions.
 OF_TABLES = (*OVER_SHIFTS, 'overall', *SETS)
@@ -93,10 +95,9 @@ def plan_shifts(cfg: Config, options: ShiftOptions, *, pin_memory: bool = True) 
         inner = dataset.dataset if cfg.get('limit') else dataset
         places = corruption_places(inner, cfg.get('default_scope'))
         if stored_in is None:
+            names = _that_fit(names, options.corruptions, places)
             for name in names:
                 corruption_function(name)
-            for place in places:
-                check_size(place.shape, names)
         else:
             stored = StoredSet(inner, places, stored_in, cfg.get('default_scope'))
             stored.check(names, severities)
@@ -120,6 +121,22 @@ def _corruptions(names: Sequence[str]) -> tuple[str, ...]:
             raise ValueError(f'--corruptions None stands alone, got {" ".join(names)}')
         return ()
     return corruptions_of(names)
+
+
+def _that_fit(
+    names: Sequence[str], asked: Sequence[str], places: Sequence[CorruptionPlace]
+) -> list[str]:
+    """Return corruptions without those of sets for which images are too small, which it says."""
+    smallest = min((place.shape for place in places), key=min)
+    wide = [name for name in too_wide(smallest, names) if name not in asked]
+    fit = [name for name in names if name not in wide]
+    check_size(smallest, fit or names)
+    if wide and is_first_process():
+        print_log(
+            f'Left out, since images of {smallest[0]}×{smallest[1]} pixels are below the '
+            f'{LEAST_SIZE}×{LEAST_SIZE} that they need: {", ".join(wide)}.'
+        )
+    return fit
 
 
 def _severities(severities: Sequence[int]) -> list[int]:

@@ -29,8 +29,8 @@ class StoredSet:
 
     Raises:
         FileNotFoundError: If there is no such folder.
-        ValueError: If the clean data are several sets, or it is not known which folder is which
-            class.
+        ValueError: If the clean data are several sets or not of 8 bits, or it is not known which
+            folder is which class.
     """
 
     def __init__(
@@ -40,6 +40,11 @@ class StoredSet:
             raise FileNotFoundError(f'--stored {root}: there is no such folder')
         if len(places) != 1:
             raise ValueError(f'--stored replaces one data set, and the config has {len(places)}')
+        if places[0].value_range:
+            raise ValueError(
+                f'--stored {root} has images of 8 bits, and those of the config are others, of '
+                f'value_range={places[0].value_range}'
+            )
         self.root, self.scope, self.place, self.clean = root, scope, places[0], clean
         node = clean
         while 'dataset' in node:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from hashlib import blake2b
@@ -11,7 +11,7 @@ from hashlib import blake2b
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from mmcalib.argument_checks import check_choice, check_integer
+from mmcalib.argument_checks import check_choice, check_integer, check_number
 from mmcalib.corruption_names import CORRUPTIONS, SEVERITIES
 
 CHANNEL_ORDERS = ('bgr', 'rgb')
@@ -44,17 +44,26 @@ class Corrupt:
         severity: From 1 to 5; 0 leaves the image as it is.
         seed: Of all that is random.
         channel_order: Of the image: ``'bgr'``, as the toolboxes load files, or ``'rgb'``, as
-            mmpretrain's CIFAR-10 comes.
+            mmpretrain's CIFAR-10 comes. Grey images have none.
+        value_range: What stands for black and for white in images that are not of 8 bits. They are
+            brought to 8 bits, corrupted and brought back; values outside are clipped.
 
     Raises:
         ImportError: If the extra ``mmcalib[shift]`` is not installed.
-        TypeError: If severity or seed are no integers.
+        TypeError: If severity or seed are no integers, or the range no numbers.
         ValueError: If an option is unknown or out of range; while transforming, for an image that
-            is not of three colours with 8 bits, or too small for the corruption.
+            is neither grey nor of three colours, has not 8 bits and no range, or is too small for
+            the corruption.
     """
 
     def __init__(
-        self, corruption: str, severity: int = 1, *, seed: int = 0, channel_order: str = 'bgr'
+        self,
+        corruption: str,
+        severity: int = 1,
+        *,
+        seed: int = 0,
+        channel_order: str = 'bgr',
+        value_range: Sequence[float] | None = None,
     ) -> None:
         self.corruption = check_choice('corruption', corruption, CORRUPTIONS)
         self.severity = check_integer('severity', severity, least=0)
@@ -62,6 +71,11 @@ class Corrupt:
             raise ValueError(f'severity must be from 0 to {SEVERITIES[-1]}, got {severity!r}')
         self.seed = check_integer('seed', seed, least=0)
         self.channel_order = check_choice('channel_order', channel_order, CHANNEL_ORDERS)
+        self.value_range = value_range
+        if value_range is not None:
+            low, high = (check_number('value_range', x, least=-np.inf) for x in value_range)
+            if low >= high:
+                raise ValueError(f'value_range must rise from black to white, got {value_range}')
         if severity:
             function = corruption_function(corruption)
             if corruption == 'glass_blur':  # compiled now, not again in each worker that is forked
@@ -69,22 +83,37 @@ class Corrupt:
 
     def __call__(self, results: dict) -> dict:
         if self.severity:
-            check_image(results.get('img'))
-            check_size(results['img'].shape, [self.corruption])
-            results['img'] = self._corrupted(results['img'])
+            image = results.get('img')
+            check_image(image, self.value_range)
+            check_size(image.shape, [self.corruption])
+            if self.value_range is None:
+                results['img'] = self._corrupted(image)
+            else:
+                low, high = self.value_range
+                levels = np.rint(np.clip((image - low) / (high - low), 0, 1) * 255)
+                values = low + self._corrupted(np.uint8(levels)) * ((high - low) / 255)
+                values = np.rint(values) if image.dtype.kind in 'iu' else values
+                results['img'] = values.astype(image.dtype)
         return results
 
     def _corrupted(self, image: np.ndarray) -> np.ndarray:
+        """Return what becomes of an image of 8 bits."""
+        if image.ndim == 2 or image.shape[2] == 1:  # three equal colours, of which red is kept
+            colours = image.reshape(*image.shape[:2], 1).repeat(3, axis=2)
+            return np.ascontiguousarray(self._corrupted_rgb(colours)[..., 0]).reshape(image.shape)
+        flip = slice(None, None, -1 if self.channel_order == 'bgr' else 1)
+        return np.ascontiguousarray(self._corrupted_rgb(image[..., flip])[..., flip])
+
+    def _corrupted_rgb(self, image: np.ndarray) -> np.ndarray:
         from PIL import Image
 
-        flip = slice(None, None, -1 if self.channel_order == 'bgr' else 1)
-        image = np.ascontiguousarray(image[..., flip])
+        image = np.ascontiguousarray(image)
         words = self._random_words(image)
         options = {'seed': int(words[0])} if self.corruption in SEEDED else {}
         function = corruption_function(self.corruption)
         with _numpy_seed(words):
             corrupted = function(Image.fromarray(image), self.severity, **options)
-        return np.ascontiguousarray(np.uint8(corrupted)[..., flip])
+        return np.uint8(corrupted)
 
     def _random_words(self, image: np.ndarray) -> np.ndarray:
         """Return four words of 32 bits that only the image and the options decide."""
@@ -96,30 +125,37 @@ class Corrupt:
     def __repr__(self) -> str:
         return (
             f'{type(self).__name__}(corruption={self.corruption!r}, severity={self.severity}, '
-            f'seed={self.seed}, channel_order={self.channel_order!r})'
+            f'seed={self.seed}, channel_order={self.channel_order!r}, '
+            f'value_range={self.value_range})'
         )
 
 
-def check_image(image: object) -> None:
-    """Raise a ValueError for what is no image of three colours with 8 bits each."""
+def check_image(image: object, value_range: Sequence[float] | None = None) -> None:
+    """Raise a ValueError for what is no image, grey or in three colours, of 8 bits or a range."""
     if not isinstance(image, np.ndarray):
         raise ValueError(f'there is no image to corrupt, but {image!r}: load it first')
-    if image.dtype != np.uint8:
+    if image.dtype != np.uint8 and value_range is None:
         raise ValueError(
             f'corruptions are defined for colours of 8 bits, and the image has {image.dtype}: they '
-            'come before an image is normalised; one of other values, such as 16 bits, has none'
+            'come before an image is normalised. If the data set itself has other values, its '
+            'metainfo has to say which are black and white, such as value_range=(0, 65535)'
         )
-    if image.ndim != 3 or image.shape[2] != 3:
+    if image.ndim != 2 and (image.ndim != 3 or image.shape[2] not in (1, 3)):
         raise ValueError(
-            f'corruptions are defined for images of three colours, and this one is {image.shape}: '
-            "load a grey one by LoadImageFromFile(color_type='color')"
+            'corruptions are defined for images of three colours, or grey ones, and this one is '
+            f'{image.shape}'
         )
 
 
-def check_size(shape: tuple[int, ...], corruptions: list[str] | tuple[str, ...]) -> None:
+def too_wide(shape: Sequence[int], corruptions: Sequence[str]) -> list[str]:
+    """Return those corruptions for which an image is too small."""
+    small = min(shape[:2]) < LEAST_SIZE
+    return [name for name in corruptions if small and name not in OF_PIXELS]
+
+
+def check_size(shape: Sequence[int], corruptions: Sequence[str]) -> None:
     """Raise a ValueError that names those corruptions for which an image is too small."""
-    wide = [name for name in corruptions if name not in OF_PIXELS]
-    if wide and min(shape[:2]) < LEAST_SIZE:
+    if wide := too_wide(shape, corruptions):
         raise ValueError(
             f'an image of {shape[0]}×{shape[1]} pixels is below the {LEAST_SIZE}×{LEAST_SIZE} that '
             f'these need: leave out {", ".join(wide)}. Of any size can be '

@@ -141,13 +141,31 @@ def test_pil_images_that_are_packed_as_they_are_have_no_place():
     [
         (None, 'no image to corrupt'),
         (FILE.astype(np.uint16), 'uint16'),
-        (FILE[..., 0], 'three colours'),
+        (FILE[..., :2], 'three colours'),
         (FILE / 255, 'float64'),
     ],
 )
 def test_images_that_have_no_corruptions(image, message):
     with pytest.raises(ValueError, match=message):
         find_place([annotate], {'img': image} if image is not None else {})
+
+
+def test_grey_images_and_values_of_a_range():
+    assert find_place([], {'img': FILE[..., 0]}) == CorruptionPlace(0, None, (50, 60), (50, 60))
+    grey = {'img': FILE[..., 0] / np.float32(255)}
+    # They are floats before and behind what normalises.
+    place = find_place([resize, normalise, pack_pil], grey, (0, 1))
+    assert place == CorruptionPlace(1, None, (25, 30), (50, 60), value_range=(0, 1))
+    assert find_place([pack], {'img': FILE}, (0, 1)).value_range is None
+
+
+@pytest.mark.parametrize('name', ['digits', 'digit_scenes'])
+def test_the_embedded_data_say_their_range(name):
+    cfg = load_config(str(ROOT / f'configs/ce/{name}.py'))
+    dataset = cfg.test_dataloader.dataset
+    (place,) = corruption_places(dataset, cfg.default_scope)
+    transform = corrupted(dataset, [place], 'contrast', 1)['pipeline'][0]
+    assert transform['type'] == 'Corrupt' and transform['value_range'] == (-1.5, 2.5)
 
 
 def test_pipelines_of_the_toolboxes(tmp_path):

@@ -15,6 +15,7 @@ from shifted import needs_extra
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports.robustness_results import read_robustness
 from mmcalib.robustness import evaluate_under_shift
+from mmcalib.robustness.shifts import ShiftOptions, plan_shifts
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.visualization import ConfidenceMaps
@@ -295,14 +296,22 @@ def test_augmented_segmentation_is_refused_before_a_test(tmp_path, monkeypatch, 
     assert 'of test-time augmentation mmseg keeps the logits' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('name', ['digits', 'digit_scenes'])
-def test_grey_images_are_refused_before_a_test(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    torch.save({'state_dict': {}}, 'some.pth')
-    config = shifted.ROOT / f'configs/ce/{name}.py'
-    with pytest.raises(SystemExit):
-        call_here('test_robustness.py', config, 'some.pth', monkeypatch=monkeypatch)
-    assert 'colours of 8 bits, and the image has float32' in capsys.readouterr().err
+def test_of_sets_of_corruptions_those_that_small_images_cannot_have_are_left_out(capsys):
+    cfg = load_config(str(shifted.ROOT / 'configs/ce/digits.py'))
+    shifts = plan_shifts(cfg, ShiftOptions(['digital', 'holdout'], [1]))
+    assert [shift.text for shift in shifts] == [
+        'clean',
+        'contrast 1',
+        'speckle_noise 1',
+        'saturate 1',
+    ]
+    assert capsys.readouterr().out.endswith(
+        'Left out, since images of 8×8 pixels are below the 32×32 that they need: '
+        'elastic_transform, pixelate, jpeg_compression, gaussian_blur, spatter.\n'
+    )
+    for names in (['noise', 'fog'], ['blur']):
+        with pytest.raises(ValueError, match=r'leave out (fog|defocus_blur, glass_blur, .*zoom)'):
+            plan_shifts(cfg, ShiftOptions(names, [1]))
 
 
 def test_results_are_json_without_nan_where_all_is_measured(tested, project):

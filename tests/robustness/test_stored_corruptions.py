@@ -183,6 +183,12 @@ def test_another_set_is_refused(write, options, message, clean, tmp_path):
         stored(clean, write(tmp_path / 'c', **options)).check(['fog'], [1])
 
 
+def test_values_of_a_range_are_none_that_are_stored(tmp_path):
+    dataset = load_config(str(shifted.ROOT / 'configs/ce/digits.py')).test_dataloader.dataset
+    with pytest.raises(ValueError, match=r'has images of 8 bits, .* value_range=\(-1\.5, 2\.5\)'):
+        stored(dataset, write_arrays(tmp_path / 'c', size=8))
+
+
 def test_what_is_not_there_is_named(clean, tmp_path):
     arrays, tree = write_arrays(tmp_path / 'a'), write_tree(tmp_path / 't')
     for root, name in ((arrays, r'there is no .*snow.npy'), (tree, 'nor a folder snow/1')):

@@ -180,6 +180,17 @@ def test_ranks_change_nothing():
         (dict(corruption='fog', severity=1.0), TypeError, 'severity must be .* got 1.0'),
         (dict(corruption='fog', seed='a'), TypeError, "seed must be .* got 'a'"),
         (dict(corruption='fog', channel_order='gray'), ValueError, "channel_order .*'gray'"),
+        (
+            dict(corruption='fog', value_range=(1, 1)),
+            ValueError,
+            r'rise from black .* got \(1, 1\)',
+        ),
+        (
+            dict(corruption='fog', value_range=(0, np.inf)),
+            ValueError,
+            'value_range must .* got inf',
+        ),
+        (dict(corruption='fog', value_range='01'), TypeError, "value_range must .* got '0'"),
     ],
 )
 def test_wrong_options(options, error, message):
@@ -188,13 +199,49 @@ def test_wrong_options(options, error, message):
 
 
 @needs_extra
+@pytest.mark.parametrize('name', ['gaussian_noise', 'glass_blur', 'frost', 'jpeg_compression'])
+@pytest.mark.parametrize('order', ['bgr', 'rgb'])
+def test_a_grey_image_is_three_equal_colours_and_keeps_red(name, order):
+    grey = PHOTO[..., 0]
+    expected = corrupted(name, image=np.stack([grey] * 3, axis=2), channel_order='rgb')[..., 0]
+    np.testing.assert_array_equal(corrupted(name, image=grey, channel_order=order), expected)
+    last = corrupted(name, image=grey[..., None], channel_order=order)
+    np.testing.assert_array_equal(last, expected[..., None])
+
+
+@needs_extra
+@pytest.mark.parametrize('dtype', [np.float32, np.float64, np.uint16, np.uint8])
+@pytest.mark.parametrize('image', [PHOTO, PHOTO[..., 0]], ids=['colour', 'grey'])
+def test_values_of_a_range_are_brought_to_8_bits_and_back(image, dtype):
+    low, high = (-1.5, 2.5) if dtype in (np.float32, np.float64) else (10, 229.3)
+    values = low + image * ((high - low) / 255)
+    if dtype in (np.uint8, np.uint16):
+        values = np.rint(values)
+    given = values.astype(dtype)
+    found = corrupted('shot_noise', image=given, value_range=(low, high))
+    assert found.dtype == dtype
+    levels = np.rint((given.astype(float) - low) * (255 / (high - low))).astype(np.uint8)
+    expected = low + corrupted('shot_noise', image=levels) * ((high - low) / 255)
+    np.testing.assert_allclose(found, expected, atol=0.5 if dtype().itemsize < 4 else 1e-6)
+
+
+@needs_extra
+def test_values_outside_of_a_range_are_clipped():
+    image = np.array([[-9.0, -1, 0, 1, 9]])
+    found = [
+        corrupted('contrast', image=x, value_range=(-1, 1)) for x in (image, image.clip(-1, 1))
+    ]
+    np.testing.assert_array_equal(*found)
+
+
+@needs_extra
 @pytest.mark.parametrize(
     ('image', 'message'),
     [
-        (PHOTO.astype(np.uint16), '8 bits, and the image has uint16'),
+        (PHOTO.astype(np.uint16), r'8 bits, and the image has uint16.*value_range=\(0, 65535\)'),
         (PHOTO.astype(np.float32), '8 bits, and the image has float32'),
-        (PHOTO[..., 0], r"three colours, and this one is \(36, 48\).*color_type='color'"),
-        (PHOTO[..., :1], 'three colours'),
+        (PHOTO[0, 0], r'three colours, or grey ones, and this one is \(3,\)'),
+        (PHOTO[..., :2], 'three colours'),
         (None, 'no image to corrupt, but None: load it first'),
         (PHOTO[:31], r'31×48 pixels is below the 32×32 .* leave out fog\. Of any .* contrast'),
     ],

@@ -1,11 +1,13 @@
-# A small U-Net for 64×64 grey images.
+# A small U-Net for 40×40 grey images.
 norm_cfg = dict(type='BN', requires_grad=True)
 
 model = dict(
     type='EncoderDecoder',
     data_preprocessor=dict(
         type='SegDataPreProcessor', mean=[0.1], std=[0.5], size=(40, 40), pad_val=0,
-        seg_pad_val=255),
+        seg_pad_val=255,
+        # Images of other sizes, such as the scales of `--tta`: it halves them three times.
+        test_cfg=dict(size_divisor=8)),
     backbone=dict(
         type='UNet',
         in_channels=1,
