@@ -9,12 +9,17 @@ predicted too and cannot be told from the others in an image without labels.
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor
 
 from mmcalib.metrics.bins.image_bins import count_in_cells, predicted_in_cells
 from mmcalib.metrics.bootstrap_intervals import tails_of, widening
 
+# With 20 images, the 95 % interval of a folder held the truth in 65 % of simulations in which 4 % of
+# all images are wrong everywhere: a validation that has none of those knows nothing of them.
+FEW_IMAGES = 100
 # Parts of the validation, each of which is predicted by the others.
 FOLDS = 10
 NUM_BOOTSTRAP = 2000
@@ -43,6 +48,9 @@ class ExpectedAccuracy:
         image_cells: ``(n, 3, C)``, of :func:`~mmcalib.metrics.bins.image_bins.count_in_cells`.
         coverage: Of the intervals.
 
+    Warns:
+        UserWarning: With fewer than 100 images, of which a folder's interval may be too narrow.
+
     Raises:
         ValueError: If fewer than two images have predictions.
     """
@@ -54,6 +62,12 @@ class ExpectedAccuracy:
             raise ValueError(
                 f'a validation of {len(cells)} images with labels cannot say what to expect of '
                 'another: it takes at least two, and some hundred to be of use'
+            )
+        if len(cells) < FEW_IMAGES:
+            warnings.warn(
+                f'a validation of {len(cells)} images: the interval of the expected accuracy of a '
+                f'folder may be too narrow; validate on {FEW_IMAGES} or more',
+                stacklevel=2,
             )
         self.coverage = coverage
         self.of_cells = isotonic_accuracy(cells.sum(dim=0))

@@ -1,5 +1,7 @@
 """Accuracies expected without labels: against scikit-learn's isotonic fit, loops, and the truth."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -132,3 +134,13 @@ def test_one_image_says_nothing_about_another():
     for cut in (table[:1], table[:0], without_labels):
         with pytest.raises(ValueError, match='takes at least two'):
             ExpectedAccuracy(cut)
+
+
+@pytest.mark.parametrize(('count', 'warned'), [(99, True), (100, False)])
+def test_a_small_validation_is_warned_of(count, warned):
+    table = torch.zeros(count, 3, NUM_CELLS, dtype=torch.int32)
+    table[:, 0, -1], table[:, 1, -1] = 10, 9
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter('always')
+        ExpectedAccuracy(table)
+    assert [f'a validation of {count} images' in str(w.message) for w in found] == [True] * warned
