@@ -17,8 +17,8 @@ from torch import Tensor
 from mmcalib.metrics.bins.image_bins import count_in_cells, predicted_in_cells
 from mmcalib.metrics.bootstrap_intervals import tails_of, widening
 
-# With 20 images, the 95 % interval of a folder held the truth in 65 % of simulations in which 4 % of
-# all images are wrong everywhere: a validation that has none of those knows nothing of them.
+# With 20 images, a folder's 95 % interval held the truth in 65 % of simulations in which 4 % of all
+# images are wrong everywhere: a validation that has none of those knows nothing of them.
 FEW_IMAGES = 100
 # Parts of the validation, each of which is predicted by the others.
 FOLDS = 10
