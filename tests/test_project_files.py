@@ -29,7 +29,7 @@ def test_what_contributing_names_is_there():
         ('mmcalib/metrics/metric_definitions.py', 'DEFINITIONS'),
         ('tests/losses/test_all_losses.py', 'LOSSES'),
         ('mmcalib/losses/label_smoothing.py', 'formula'),
-        ('mmcalib/losses/label_smoothing.py', 'by_hand'),
+        ('mmcalib/losses/margin_label_smoothing.py', 'by_hand'),
         ('mmcalib/losses/label_smoothing.py', 'ranges'),
     ],
 )

@@ -1,13 +1,11 @@
 """Adaptive and conditional label smoothing (ACLS)."""
 
 import torch
-import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.base.cross_entropy import cross_entropy, nll_and_gradient
+from mmcalib.losses.base.cross_entropy import cross_entropy
 from mmcalib.losses.base.toolbox_contract import CalibrationLoss
-from mmcalib.losses.margin_label_smoothing import add_to_largest
 
 
 def acls(
@@ -56,28 +54,6 @@ def acls(
     return rows + alpha * predicted + alpha_others * others
 
 
-def acls_and_gradient(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    margin: float,
-    alpha: float,
-    alpha_others: float,
-    class_weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return :func:`acls` of logits without -inf, and its gradient."""
-    alpha_others = alpha_others / (logits.shape[1] - 1)
-    rows, gradient = nll_and_gradient(F.log_softmax(logits, dim=1), target, class_weight)
-    highest = logits.amax(dim=1, keepdim=True)
-    excess = torch.sub(highest - margin, logits).relu_()
-    gradient.sub_(excess, alpha=2 * alpha_others)
-    rows.add_(torch.square(excess).sum(dim=1), alpha=alpha_others)
-    predicted = (highest - margin).relu_()
-    rows.add_(predicted.square().squeeze(1), alpha=alpha)
-    slope = predicted.mul_(2 * alpha)
-    return rows, add_to_largest(gradient, slope, logits, highest, memory=excess)
-
-
 @MODELS.register_module()
 class ACLSLoss(CalibrationLoss):
     """Adaptive and conditional label smoothing for mmpretrain and mmseg heads; see :func:`acls`.
@@ -95,7 +71,6 @@ class ACLSLoss(CalibrationLoss):
     """
 
     formula = staticmethod(acls)
-    by_hand = staticmethod(acls_and_gradient)
     ranges = dict.fromkeys(('margin', 'alpha', 'alpha_others'), (0.0, float('inf')))
 
     def __init__(

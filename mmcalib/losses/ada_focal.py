@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_integer, check_number
-from mmcalib.losses.base.cross_entropy import cross_entropy, function_and_gradient
+from mmcalib.losses.base.cross_entropy import cross_entropy
 from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
@@ -55,19 +53,6 @@ def ada_focal(
     """
     rows = _ada_focal(-cross_entropy(logits, target), gammas, edges)
     return rows if class_weight is None else rows * class_weight[target]
-
-
-def ada_focal_and_gradient(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    gammas: Tensor,
-    edges: Tensor,
-    class_weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return :func:`ada_focal` of logits without -inf, and its gradient."""
-    rows = functools.partial(_ada_focal, gammas=gammas, edges=edges)
-    return function_and_gradient(rows, F.log_softmax(logits, dim=1), [target], class_weight)
 
 
 def _ada_focal(log_probs: Tensor, gammas: Tensor, edges: Tensor) -> Tensor:
@@ -116,7 +101,6 @@ class AdaFocalLoss(CalibrationLoss):
     """
 
     formula = staticmethod(ada_focal)
-    by_hand = staticmethod(ada_focal_and_gradient)
     no_soft_targets = "it weighs a row by the bin of its one true class's probability"
     ranges = dict(rate=(0.0, float('inf')))
 

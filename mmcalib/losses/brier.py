@@ -35,25 +35,6 @@ def brier(logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None)
     return rows * (shares * per_class(class_weight, logits)).sum(dim=1)
 
 
-def brier_and_gradient(
-    logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return :func:`brier` and its gradient."""
-    probs = F.softmax(logits, dim=1)
-    if target.is_floating_point():
-        gaps = probs - target
-    else:
-        index = target.unsqueeze(1)
-        gaps = probs.scatter_add(1, index, probs.new_full((), -1.0).expand(index.shape))
-    rows = gaps.square().sum(dim=1)
-    gradient = gaps.sub_((probs * gaps).sum(dim=1, keepdim=True)).mul_(probs).mul_(2)
-    if class_weight is not None:
-        shares = shares_of(target, logits)
-        weight = (shares * per_class(class_weight, logits)).sum(dim=1)
-        rows, gradient = rows.mul_(weight), gradient.mul_(weight.unsqueeze(1))
-    return rows, gradient
-
-
 @MODELS.register_module()
 class BrierLoss(CalibrationLoss):
     """Brier loss for mmpretrain and mmseg heads; see :func:`brier`.
@@ -64,7 +45,6 @@ class BrierLoss(CalibrationLoss):
     """
 
     formula = staticmethod(brier)
-    by_hand = staticmethod(brier_and_gradient)
 
     def __init__(self, *, loss_name: str = 'loss_brier', **common) -> None:
         super().__init__(loss_name=loss_name, **common)

@@ -5,7 +5,7 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_choice, check_integer
-from mmcalib.losses.base.cross_entropy import nll, nll_and_gradient, shares_of
+from mmcalib.losses.base.cross_entropy import nll, shares_of
 from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 
@@ -50,28 +50,6 @@ def bsce(
     return factor * nll(log_probs, target, class_weight)
 
 
-def bsce_and_gradient(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    gamma: float,
-    norm: int,
-    detach_weight: bool,
-    class_weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor] | None:
-    """Return :func:`bsce` of logits without -inf, and its gradient.
-
-    Of labels and a detached weight alone, since then the distance is the gradient of cross-entropy.
-    """
-    if target.is_floating_point() or not detach_weight:
-        return None
-    rows, distance = nll_and_gradient(F.log_softmax(logits, dim=1), target)
-    factor = factor_of(_distance(distance, norm), gamma=gamma, detach_weight=True)
-    if class_weight is not None:
-        factor = factor * class_weight[target]
-    return rows.mul_(factor), distance.mul_(factor.unsqueeze(1))
-
-
 def _distance(difference: Tensor, norm: int) -> Tensor:
     return (difference.abs() if norm == 1 else difference.square()).sum(dim=1)
 
@@ -92,7 +70,6 @@ class BSCELoss(WeightedCrossEntropyLoss):
     """
 
     formula = staticmethod(bsce)
-    by_hand = staticmethod(bsce_and_gradient)
 
     def __init__(
         self,

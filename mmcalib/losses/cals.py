@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_integer, check_number
-from mmcalib.losses.base.cross_entropy import cross_entropy, nll_and_gradient, per_class
+from mmcalib.losses.base.cross_entropy import cross_entropy, per_class
 from mmcalib.losses.base.toolbox_contract import CalibrationLoss
-from mmcalib.losses.margin_label_smoothing import add_to_largest
 
 # Between which a multiplier stays, as in the published code.
 MULTIPLIERS = (1e-6, 1e6)
@@ -67,27 +65,6 @@ def lagrangian(
     return torch.where(known, (slope.square() - own.square()) / (2 * rho), 0), slope
 
 
-def cals_and_gradient(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    multipliers: Tensor,
-    rho: Tensor,
-    margin: float,
-    class_weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return :func:`cals` of logits without -inf, and its gradient."""
-    own, rho = multipliers.to(logits.dtype), rho.to(logits.dtype)
-    rows, gradient = nll_and_gradient(F.log_softmax(logits, dim=1), target, class_weight)
-    highest = logits.amax(dim=1, keepdim=True)
-    scale = rho / margin
-    slope = torch.sub(highest - margin, logits).mul_(scale).add_(per_class(own, logits)).relu_()
-    gradient.sub_(slope / margin)
-    of_largest = slope.sum(dim=1, keepdim=True) / margin
-    rows += (slope.square_().sum(dim=1) - own.square().sum()) / (2 * rho)
-    return rows, add_to_largest(gradient, of_largest, logits, highest, memory=slope)
-
-
 @MODELS.register_module()
 class CALSLoss(CalibrationLoss):
     r"""Class-adaptive label smoothing for mmpretrain and mmseg heads; see :func:`cals`.
@@ -125,7 +102,6 @@ class CALSLoss(CalibrationLoss):
     """
 
     formula = staticmethod(cals)
-    by_hand = staticmethod(cals_and_gradient)
     ranges = dict(margin=(1e-2, float('inf')))
 
     def __init__(

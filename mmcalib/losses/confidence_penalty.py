@@ -1,12 +1,10 @@
 """Explicit confidence penalty (ECP)."""
 
-import torch
-import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_choice
-from mmcalib.losses.base.cross_entropy import cross_entropy_and_entropy, nll, nll_and_gradient
+from mmcalib.losses.base.cross_entropy import cross_entropy_and_entropy
 from mmcalib.losses.base.toolbox_contract import CLASS_REDUCTIONS, CalibrationLoss
 
 
@@ -44,33 +42,6 @@ def confidence_penalty(
     return rows - (alpha / logits.shape[1] if class_reduction == 'mean' else alpha) * entropy
 
 
-def confidence_penalty_and_gradient(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    alpha: float,
-    class_reduction: str,
-    class_weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return :func:`confidence_penalty` of logits without -inf, and its gradient."""
-    if class_reduction == 'mean':
-        alpha = alpha / logits.shape[1]
-    log_probs = F.log_softmax(logits, dim=1)
-    terms = log_probs.exp().mul_(log_probs)
-    negative_entropy = terms.sum(dim=1, keepdim=True)
-    if class_weight is None and not target.is_floating_point():
-        rows = nll(log_probs, target)
-        # p - y + a (p log p + p H), where p is taken once.
-        gradient = log_probs.exp_().mul_(1 - alpha * negative_entropy)
-        minus_one = torch.full_like(rows, -1).unsqueeze(1)
-        gradient.scatter_add_(1, target.unsqueeze(1), minus_one)
-    else:
-        terms.addcmul_(log_probs.exp(), negative_entropy, value=-1)
-        rows, gradient = nll_and_gradient(log_probs, target, class_weight)
-    rows.add_(negative_entropy.squeeze(1), alpha=alpha)
-    return rows, gradient.add_(terms, alpha=alpha)
-
-
 @MODELS.register_module()
 class ConfidencePenaltyLoss(CalibrationLoss):
     """Explicit confidence penalty as a loss of both toolboxes; see :func:`confidence_penalty`.
@@ -87,7 +58,6 @@ class ConfidencePenaltyLoss(CalibrationLoss):
     """
 
     formula = staticmethod(confidence_penalty)
-    by_hand = staticmethod(confidence_penalty_and_gradient)
     ranges = dict(alpha=(0.0, float('inf')))
 
     def __init__(

@@ -1,13 +1,10 @@
 """Dual focal loss."""
 
-import functools
-
 import torch
-import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.base.cross_entropy import cross_entropy, function_and_gradient, pick
+from mmcalib.losses.base.cross_entropy import cross_entropy, pick
 from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 
@@ -50,22 +47,6 @@ def dual_focal(
     return rows if class_weight is None else rows * class_weight[target]
 
 
-def dual_focal_and_gradient(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    gamma: float,
-    detach_weight: bool,
-    class_weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return :func:`dual_focal` of logits without -inf, and its gradient."""
-    ranked_next, is_last = _ranked_next(logits, target)
-    options = dict(is_last=is_last, gamma=gamma, detach_weight=detach_weight)
-    rows = functools.partial(_dual_focal, **options)
-    log_probs = F.log_softmax(logits, dim=1)
-    return function_and_gradient(rows, log_probs, [target, ranked_next], class_weight)
-
-
 def _ranked_next(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return the class ranked next below the true one, the first of several, and if none is."""
     logits = logits.detach()
@@ -97,7 +78,6 @@ class DualFocalLoss(WeightedCrossEntropyLoss):
     """
 
     formula = staticmethod(dual_focal)
-    by_hand = staticmethod(dual_focal_and_gradient)
     no_soft_targets = 'it is defined by the class that comes after the one true class'
 
     def __init__(

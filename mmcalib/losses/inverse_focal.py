@@ -1,12 +1,10 @@
 """Inverse focal loss."""
 
-import functools
-
 import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.base.cross_entropy import cross_entropy, function_and_gradient, nll
+from mmcalib.losses.base.cross_entropy import cross_entropy, nll
 from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 
@@ -51,21 +49,6 @@ def inverse_focal(
     return rows if class_weight is None else rows * class_weight[target]
 
 
-def inverse_focal_and_gradient(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    gamma: float,
-    detach_weight: bool,
-    class_weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor] | None:
-    """Return :func:`inverse_focal` of logits without -inf, and its gradient; of labels alone."""
-    if target.is_floating_point():
-        return None
-    rows = functools.partial(_inverse_focal, gamma=gamma, detach_weight=detach_weight)
-    return function_and_gradient(rows, F.log_softmax(logits, dim=1), [target], class_weight)
-
-
 def _inverse_focal(log_probs: Tensor, gamma: float, detach_weight: bool) -> Tensor:
     factor = factor_of(1 + log_probs.exp(), gamma=gamma, detach_weight=detach_weight)
     return -factor * log_probs
@@ -86,7 +69,6 @@ class InverseFocalLoss(WeightedCrossEntropyLoss):
     """
 
     formula = staticmethod(inverse_focal)
-    by_hand = staticmethod(inverse_focal_and_gradient)
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.losses.base.cross_entropy import nll, nll_and_gradient
+from mmcalib.losses.base.cross_entropy import nll
 from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
@@ -38,23 +38,6 @@ def label_smoothing(
     return (1 - alpha) * nll(log_probs, target, class_weight) + alpha * uniform
 
 
-def label_smoothing_and_gradient(
-    logits: Tensor, target: Tensor, *, alpha: float, class_weight: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return :func:`label_smoothing` of logits without -inf, and its gradient."""
-    log_probs = F.log_softmax(logits, dim=1)
-    uniform = -log_probs.mean(dim=1)
-    if class_weight is None and not target.is_floating_point():
-        rows, gradient = nll_and_gradient(log_probs, target)
-        # The gradient of both parts has p: (1 - a)(p - y) + a (p - 1/K) = p - (1 - a) y - a / K.
-        gradient.scatter_add_(1, target.unsqueeze(1), torch.full_like(rows, alpha).unsqueeze(1))
-    else:
-        probs = log_probs.exp()
-        rows, gradient = nll_and_gradient(log_probs, target, class_weight)
-        gradient.mul_(1 - alpha).add_(probs, alpha=alpha)
-    return rows.mul_(1 - alpha).add_(uniform, alpha=alpha), gradient.sub_(alpha / logits.shape[1])
-
-
 @MODELS.register_module()
 class LabelSmoothingLoss(CalibrationLoss):
     """Label smoothing as a loss of mmpretrain and mmseg heads; see :func:`label_smoothing`.
@@ -71,7 +54,6 @@ class LabelSmoothingLoss(CalibrationLoss):
     """
 
     formula = staticmethod(label_smoothing)
-    by_hand = staticmethod(label_smoothing_and_gradient)
     ranges = dict(alpha=(0.0, 1.0))
 
     def __init__(self, *, alpha: float = 0.05, loss_name: str = 'loss_ls', **common) -> None:

@@ -1,12 +1,11 @@
 """Neighbour-aware calibration (NACL)."""
 
 import torch
-import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.argument_checks import check_integer
-from mmcalib.losses.base.cross_entropy import cross_entropy, nll_and_gradient
+from mmcalib.losses.base.cross_entropy import cross_entropy
 from mmcalib.losses.base.label_neighbourhood import neighbourhood_shares
 from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
@@ -40,22 +39,6 @@ def nacl(
     return cross_entropy(logits, target, class_weight) + alpha * distance.mean(dim=1)
 
 
-def nacl_and_gradient(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    neighbours: Tensor,
-    alpha: float,
-    class_weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return :func:`nacl` of logits without -inf, and its gradient."""
-    alpha = alpha / logits.shape[1]
-    rows, gradient = nll_and_gradient(F.log_softmax(logits, dim=1), target, class_weight)
-    distance = logits - neighbours
-    rows.add_(distance.abs().sum(dim=1), alpha=alpha)
-    return rows, gradient.add_(distance.sign_(), alpha=alpha)
-
-
 @MODELS.register_module()
 class NACLLoss(CalibrationLoss):
     r"""Neighbour-aware calibration for mmseg heads; see :func:`nacl`.
@@ -78,7 +61,6 @@ class NACLLoss(CalibrationLoss):
     """
 
     formula = staticmethod(nacl)
-    by_hand = staticmethod(nacl_and_gradient)
     no_soft_targets = 'it counts the labels of neighbouring pixels'
     ranges = dict(alpha=(0.0, float('inf')))
 

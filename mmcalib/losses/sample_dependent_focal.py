@@ -6,7 +6,7 @@ from mmengine.registry import MODELS
 
 from mmcalib.argument_checks import check_number
 from mmcalib.losses.base.toolbox_contract import CalibrationLoss
-from mmcalib.losses.softmax_focal import softmax_focal, softmax_focal_and_gradient
+from mmcalib.losses.softmax_focal import softmax_focal
 
 FLSD_SCHEDULE = ((0.2, 5.0), (1.0, 3.0))
 
@@ -26,7 +26,6 @@ class SampleDependentFocalLoss(CalibrationLoss):
     """
 
     formula = staticmethod(softmax_focal)
-    by_hand = staticmethod(softmax_focal_and_gradient)
 
     def __init__(
         self,

@@ -1,6 +1,5 @@
 """Focal loss on softmax probabilities (FL)."""
 
-import functools
 from collections.abc import Sequence
 
 import torch
@@ -11,7 +10,6 @@ from torch import Tensor
 from mmcalib.losses.base.cross_entropy import (
     cross_entropy,
     finite,
-    function_and_gradient,
     per_class,
 )
 from mmcalib.losses.base.toolbox_contract import CalibrationLoss
@@ -57,20 +55,6 @@ def softmax_focal(
     return loss if class_weight is None else loss * class_weight[target]
 
 
-def softmax_focal_and_gradient(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    gamma: float | Sequence[tuple[float, float]],
-    class_weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor] | None:
-    """Return :func:`softmax_focal` of logits without -inf, and its gradient; of labels alone."""
-    if target.is_floating_point():
-        return None
-    rows = functools.partial(_focal, gamma=gamma)
-    return function_and_gradient(rows, F.log_softmax(logits, dim=1), [target], class_weight)
-
-
 def _focal(log_probs: Tensor, gamma: float | Sequence[tuple[float, float]]) -> Tensor:
     if isinstance(gamma, Sequence):
         gamma = _gamma_of(log_probs.detach().exp(), gamma)
@@ -100,7 +84,6 @@ class SoftmaxFocalLoss(CalibrationLoss):
     """
 
     formula = staticmethod(softmax_focal)
-    by_hand = staticmethod(softmax_focal_and_gradient)
     ranges = dict(gamma=(0.0, float('inf')))
 
     def __init__(self, *, gamma: float = 3.0, loss_name: str = 'loss_fl', **common) -> None:

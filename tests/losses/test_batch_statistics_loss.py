@@ -165,6 +165,18 @@ def test_an_ignored_row_may_hold_anything(name, logit, shape):
 
 
 @every_loss
+def test_an_ignored_row_may_hold_anything_by_tiles(name):
+    logits, target = draw((2, 3, 4, 4))
+    broken = logits.detach().masked_fill((target == IGNORED).unsqueeze(1), float('nan'))
+    broken.requires_grad_()
+    loss, call = [LOSSES[name]()], dict(ignore_index=IGNORED, align_corners=False)
+    values = [upsampled_losses(each, target, loss, **call)[0].sum() for each in (logits, broken)]
+    torch.testing.assert_close(*values)
+    grads = [torch.autograd.grad(v, x)[0] for v, x in zip(values, (logits, broken), strict=True)]
+    torch.testing.assert_close(*grads)
+
+
+@every_loss
 @pytest.mark.parametrize('shape', [(4, 3), (2, 3, 4, 4)])
 def test_everything_ignored(name, shape):
     logits = torch.randn(shape, requires_grad=True)

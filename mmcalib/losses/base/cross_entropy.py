@@ -1,7 +1,5 @@
 """The term that all losses share, and the one place where they know of a compiler."""
 
-from collections.abc import Callable, Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -77,36 +75,6 @@ def nll_and_gradient(
     if class_weight is not None:
         gradient.mul_(weights)
     return rows, gradient.scatter_add_(1, target.unsqueeze(1), -weights)
-
-
-def function_and_gradient(
-    function: Callable[..., Tensor],
-    log_probs: Tensor,
-    classes: Sequence[Tensor],
-    class_weight: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    r"""Return a function of a few log-probabilities of each row, and its gradient by the logits.
-
-    .. math:: \nabla_l f(\log p_{c_1}, \ldots) = \sum_j \frac{\partial f}{\partial \log p_{c_j}}
-        (e_{c_j} - p)
-
-    Args:
-        function: Returns a loss of every row, of as many log-probabilities ``(N, *)`` as there are
-            classes.
-        log_probs: ``(N, K, *)``, whose memory the gradient takes.
-        classes: ``(N, *)`` int64, the labels first.
-        class_weight: ``(K,)`` factors of the rows by their labels, or None.
-    """
-    index = torch.stack(list(classes), dim=1)
-    with torch.enable_grad():
-        picked = log_probs.gather(1, index).requires_grad_()
-        rows = function(*picked.unbind(1))
-        if class_weight is not None:
-            rows = rows * class_weight[classes[0]]
-        total = rows.sum()
-    (slopes,) = torch.autograd.grad(total, picked)
-    gradient = log_probs.exp_().mul_(-slopes.sum(dim=1, keepdim=True))
-    return rows.detach(), gradient.scatter_add_(1, index, slopes)
 
 
 def pick(values: Tensor, target: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mmcalib.losses.base.batch_loss import BatchLoss
 from mmcalib.losses.base.call_checks import (
     computed_dtype,
+    counted,
     known_rows,
     row_weights,
     split_ignored,
@@ -124,14 +125,15 @@ class BatchTerm:
         return 0.0
 
     def value_and_gradient(self, logits: Tensor, tile: Tile) -> tuple[float, Tensor]:
-        rows = self._rows(tile)
-        return 0.0, self._loss.gradient(logits, *rows, self._slope, **self._options)
+        rows = self._rows(logits, tile)
+        return 0.0, self._loss.gradient(*rows, self._slope, **self._options)
 
     def _statistics(self, logits: Tensor, tile: Tile) -> Tensor:
-        return self._loss.statistics(logits, *self._rows(tile), **self._options)
+        return self._loss.statistics(*self._rows(logits, tile), **self._options)
 
-    def _rows(self, tile: Tile) -> tuple[Tensor, Tensor]:
-        return self._target[tile.pixels], self._weight[tile.pixels]
+    def _rows(self, logits: Tensor, tile: Tile) -> tuple[Tensor, Tensor, Tensor]:
+        weight = self._weight[tile.pixels]
+        return counted(logits, weight), self._target[tile.pixels], weight
 
 
 def term_of(
