@@ -58,6 +58,16 @@ def join_without_gpus(launcher: str, **options) -> None:
         torch.distributed.init_process_group('gloo', **options)
 
 
+def leave_processes() -> None:
+    """Wait for the other processes, and part from them: one that just exits may take others along.
+
+    Call it after everything was written.
+    """
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+
+
 def warn_if_models_differ() -> None:
     """Say once if this is a validation in a training whose processes may each have another model.
 

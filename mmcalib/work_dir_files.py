@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,18 @@ MAPS = 'confidence_maps.npz'
 SWEEP = 'sweep.json'
 # Of tests on shifted data.
 ROBUSTNESS = 'robustness.json'
+# What a training and its test leave beside logs, and the folder that a later training moves it to.
+OF_A_RUN = (
+    'epoch_*.pth',
+    'iter_*.pth',
+    'best_*.pth',
+    'last_checkpoint',
+    RESULTS,
+    VALIDATION_RESULTS,
+    'calibration*.npz',
+    'confidence_maps*.npz',
+)
+EARLIER = 'earlier_'
 
 
 def of_split(file: str, split: str) -> str:
@@ -75,6 +88,32 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
+    """Move what an earlier run left in a work dir into its next free folder ``earlier_N``.
+
+    So one work dir never holds checkpoints and results of two trainings. Logs stay.
+
+    Args:
+        folder: The work dir, which may be missing.
+        keep: A checkpoint that the next training starts from, which stays.
+
+    Returns:
+        The new folder; None if there was nothing to move.
+    """
+    folder = Path(folder)
+    kept = Path(keep).resolve() if keep and '://' not in str(keep) else None
+    left = [path for pattern in OF_A_RUN for path in sorted(folder.glob(pattern))]
+    left = [path for path in left if path.is_file() and path.resolve() != kept]
+    if not left:
+        return None
+    number = next(n for n in itertools.count(1) if not (folder / f'{EARLIER}{n}').exists())
+    aside = folder / f'{EARLIER}{number}'
+    aside.mkdir()
+    for path in left:
+        path.rename(aside / path.name)
+    return aside
+
+
 class WorkDirInUse(RuntimeError):
     """Another process writes to a work dir."""
 
@@ -98,8 +137,8 @@ def locked(folder: str | Path) -> Iterator[int | None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise WorkDirInUse(
-                f'{folder} is in use: a training or a sweep runs there, or one that was stopped '
-                'left a training behind. Wait for its end, or name another --work-dir'
+                f'{folder} is in use: a training, a test or a sweep runs there, or one that was '
+                'stopped left a training behind. Wait for its end, or name another --work-dir'
             ) from error
         except OSError:  # some network file systems know none
             held = None

@@ -3,12 +3,14 @@
 import argparse
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import mmengine
 from mmengine.dist import is_main_process
 from mmengine.evaluator import DumpResults
 
+from mmcalib.distributed import leave_processes
 from mmcalib.ensembles.ensemble_model import MemberError
 from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
@@ -46,7 +48,7 @@ from mmcalib.runs.record import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.terminal_output import ConfigError, log_start
 from mmcalib.runs.unseen_labels import leave_out_diagrams
-from mmcalib.work_dir_files import check_writable, whole_file
+from mmcalib.work_dir_files import WorkDirInUse, check_writable, locked, whole_file
 
 METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
 
@@ -176,8 +178,9 @@ def main() -> None:
         if args.out and args.out_item != 'metrics':
             runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
         log_start(runner, ('test',))
-        metrics = run_test(runner, tested(args), split=args.split)
-    except (CheckpointError, ConfigError, DataError) as error:
+        with locked(cfg.work_dir) if is_main_process() else nullcontext():
+            metrics = run_test(runner, tested(args), split=args.split)
+    except (CheckpointError, ConfigError, DataError, WorkDirInUse) as error:
         parser.refuse(str(error))
     except SampleError as error:  # perhaps of one process alone
         parser.refuse_here(error.reason)
@@ -188,6 +191,7 @@ def main() -> None:
     if args.out_item == 'metrics' and is_main_process():
         with whole_file(args.out) as path:
             mmengine.dump(metrics, path)
+    leave_processes()
 
 
 if __name__ == '__main__':

@@ -14,6 +14,7 @@ from mmengine.dist import is_main_process
 
 from mmcalib.argument_checks import check_integer
 from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES
+from mmcalib.distributed import leave_processes
 from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.reports.robustness_results import robustness_table, shifts_text
@@ -145,6 +146,7 @@ def main() -> None:
             how = 'Images of the' if args.stored else 'Corrupted by'
             print(f'{how} {shifts_text(content["checkpoints"][0])}.')
         print(Path(cfg.work_dir, ROBUSTNESS))
+    leave_processes()
 
 
 if __name__ == '__main__':

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 
+from mmcalib.distributed import leave_processes
 from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.runs.checkpoint_choice import check_checkpoint, resume_latest
@@ -109,6 +110,7 @@ def main() -> None:
         parser.refuse_here(error.reason)
     except KeyboardInterrupt:
         sys.exit('Stopped: the same command with --resume goes on from the last checkpoint.')
+    leave_processes()
 
 
 if __name__ == '__main__':

@@ -10,7 +10,7 @@ from pathlib import Path
 from mmcalib.reports.ood_results import parts_of
 from mmcalib.reports.results_reader import ReportedRun, read_results
 from mmcalib.reports.robustness_results import reported_runs
-from mmcalib.work_dir_files import RESULTS, ROBUSTNESS, VALIDATION_RESULTS
+from mmcalib.work_dir_files import EARLIER, RESULTS, ROBUSTNESS, VALIDATION_RESULTS
 
 LOG_FOLDER = re.compile(r'\d{8}_\d{6}')  # mmengine names it by the time of the start
 
@@ -25,9 +25,7 @@ def collect_runs(folders: Sequence[str]) -> tuple[list[ReportedRun], dict[str, l
         FileNotFoundError: If there is no tested run.
     """
     runs, others = [], defaultdict(list)
-    for folder in dict.fromkeys(
-        path for root in folders for path in sorted([Path(root), *Path(root).rglob('*/')])
-    ):
+    for folder in dict.fromkeys(path for root in folders for path in _folders(Path(root))):
         if (folder / RESULTS).is_file():
             try:
                 run = read_results(folder / RESULTS)
@@ -57,6 +55,16 @@ def collect_runs(folders: Sequence[str]) -> tuple[list[ReportedRun], dict[str, l
         found = ''.join(f'; {reason}: {", ".join(paths)}' for reason, paths in others.items())
         raise FileNotFoundError(f'no {RESULTS} below {", ".join(map(str, folders))}{found}')
     return runs, dict(others)
+
+
+def _folders(root: Path) -> list[Path]:
+    """Return a folder and those below it, but for what later trainings have set aside."""
+    below = [
+        path
+        for path in root.rglob('*/')
+        if not any(part.startswith(EARLIER) for part in path.relative_to(root).parts)
+    ]
+    return sorted([root, *below])
 
 
 def _has_log(folder: Path) -> bool:

@@ -127,10 +127,18 @@ class WholeFileBackend(LocalBackend):
 
     ``CheckpointHook`` removes a checkpoint and then writes the next. Here it is removed after that:
     after the next one that a training can be resumed from, since the last of those still names the
-    best checkpoint before.
+    best checkpoint before. Nothing outside of the run's own folder is removed.
+
+    Args:
+        folder: That of the run.
     """
 
-    _outlived: set[Path] = set()
+    # To be removed, by the folder of the run: mmengine makes a new backend for every file.
+    _outlived_of: dict[Path, set[Path]] = {}
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder).resolve()
+        self._outlived = self._outlived_of.setdefault(self._folder, set())
 
     def put(self, obj: bytes, filepath: str | Path) -> None:
         path = Path(filepath)
@@ -147,7 +155,8 @@ class WholeFileBackend(LocalBackend):
             self._outlived.clear()
 
     def remove(self, filepath: str | Path) -> None:
-        self._outlived.add(Path(filepath))
+        if Path(filepath).resolve().is_relative_to(self._folder):
+            self._outlived.add(Path(filepath))
 
 
 def use_safe_files(runner: Runner) -> None:
@@ -160,7 +169,7 @@ def use_safe_files(runner: Runner) -> None:
             and hook.file_client_args is None
             and '://' not in str(hook.out_dir or runner.work_dir)
         ):
-            hook.backend_args = dict(backend=BACKEND)
+            hook.backend_args = dict(backend=BACKEND, folder=str(hook.out_dir or runner.work_dir))
 
 
 def file_digest(path: str | Path) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -78,6 +80,7 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
     else:
         members = [(hook.meta if hook else {}, checkpoint)]
     trained = [training_of(runner, meta, path, finished=finished) for meta, path in members]
+    _warn_of_mixed_work_dirs([path for _, path in members], trained)
     return {
         **(common_training(trained) if loading else trained[0]),
         **(
@@ -90,6 +93,20 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
         'version': __version__,
         **strata(runner),
     }
+
+
+def _warn_of_mixed_work_dirs(checkpoints: Sequence[str], trained: Sequence[Mapping]) -> None:
+    """Say which work dir several members come from that are of different trainings."""
+    found = defaultdict(set)
+    for path, training in zip(checkpoints, trained, strict=True):
+        found[os.path.dirname(path)].add((training['trained']['digest'], training['seed']))
+    for folder in (folder for folder, trainings in found.items() if len(trainings) > 1):
+        print_log(
+            f'{folder or "."} holds checkpoints of different trainings, and this is their mean: '
+            'name those of one training, unless that is meant',
+            'current',
+            logging.WARNING,
+        )
 
 
 def training_of(

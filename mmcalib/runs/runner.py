@@ -19,6 +19,7 @@ from mmengine.runner import Runner
 from mmcalib.distributed import is_first_process, join_without_gpus
 from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.drawing_hook import kept_statistics
+from mmcalib.hooks.moved_checkpoints_hook import MovedCheckpoints
 from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
 from mmcalib.hooks.require_complete_weights_hook import CompleteWeights
 from mmcalib.hooks.require_same_classes_hook import SameClasses
@@ -38,6 +39,7 @@ from mmcalib.work_dir_files import (
     experiment_name,
     locked,
     of_split,
+    set_aside,
     whole_file,
 )
 
@@ -65,6 +67,7 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
         share_buffers(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else QuietRunner.from_cfg(cfg)
     runner.register_hook(CheckpointMeta(trained_config(cfg, processes=get_world_size())))
+    runner.register_hook(MovedCheckpoints())
     runner.register_hook(SameClasses())
     runner.register_hook(BrokenSamples())
     if complete_weights or cfg.get('resume'):
@@ -106,9 +109,14 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
         The metrics of the test, or None without one.
 
     Raises:
-        WorkDirInUse: If another training runs in the work dir.
+        WorkDirInUse: If another training or test runs in the work dir.
     """
     with locked(cfg.work_dir) if is_first_process() else nullcontext():
+        resumed = cfg.get('resume') and cfg.get('load_from')
+        if is_first_process() and not resumed:
+            aside = set_aside(cfg.work_dir, keep=cfg.get('load_from'))
+            if aside:
+                print_log(f'What an earlier run left in {cfg.work_dir} is in {aside} now.')
         runner = build_runner(cfg)
         splits = ('train', 'val', 'test') if test else ('train', 'val')
         check_run_data(runner, splits, training=True)

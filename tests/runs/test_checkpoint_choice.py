@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from mmcalib.runs.checkpoint_io import BACKEND, ONLY_WEIGHTS, load_from_local
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.resumed_loss_check import check_resumed_loss
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
-from mmcalib.work_dir_files import WorkDirInUse, locked
+from mmcalib.work_dir_files import WorkDirInUse, locked, set_aside
 
 
 def config(folder, name='mbls/digits', **options):
@@ -317,7 +318,7 @@ def test_no_more_checkpoints_are_kept_than_asked_for(tmp_path):
 
 
 def test_a_best_one_without_others_replaces_the_one_before(tmp_path):
-    files = get_file_backend(backend_args=dict(backend=BACKEND))
+    files = get_file_backend(backend_args=dict(backend=BACKEND, folder=str(tmp_path)))
     (tmp_path / '.best_0.17.pth').touch()  # of a training that was killed
     files.put(b'1', tmp_path / 'best_a.pth')
     files.remove(tmp_path / 'best_a.pth')
@@ -327,9 +328,76 @@ def test_a_best_one_without_others_replaces_the_one_before(tmp_path):
 
 
 def test_a_second_training_in_a_work_dir_is_refused(tmp_path):
-    with locked(tmp_path), pytest.raises(WorkDirInUse, match='in use: a training or a sweep'):
+    with (
+        locked(tmp_path),
+        pytest.raises(WorkDirInUse, match='a training, a test or a sweep'),
+    ):
         train_and_test(config(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ['.lock']
+
+
+def test_a_second_training_sets_the_first_aside(tmp_path, capsys):
+    train_and_test(config(tmp_path, train_cfg__max_epochs=3))
+    first = {path.name for path in tmp_path.glob('*.pth')} | {'results.json', 'calibration.npz'}
+    (tmp_path / 'notes.txt').touch()
+    cfg = config(tmp_path, randomness__seed=1)
+    cfg.experiment_name += '_again'
+    train_and_test(cfg, test=False)
+    aside = tmp_path / 'earlier_1'
+    assert {path.name for path in aside.iterdir()} == {*first, 'last_checkpoint'}
+    assert len(list(tmp_path.glob('best_*.pth'))) == 1
+    assert str(aside) in capsys.readouterr().out and (tmp_path / 'notes.txt').exists()
+    assert not (tmp_path / 'results.json').exists()
+    # A resume goes on with the second one, although the first has later epochs.
+    again = config(tmp_path, train_cfg__max_epochs=2, randomness__seed=1)
+    again.experiment_name += '_resumed'
+    resume_latest(again)
+    assert again.load_from == str(tmp_path / 'epoch_1.pth')
+    train_and_test(again, test=False)
+    assert not (tmp_path / 'earlier_2').exists()
+
+
+def test_a_training_may_start_from_a_checkpoint_in_its_work_dir(trained, tmp_path):
+    for name in ('epoch_1.pth', 'epoch_2.pth'):
+        (tmp_path / name).write_bytes(trained.read_bytes())
+    assert set_aside(tmp_path, keep=str(tmp_path / 'epoch_1.pth')) == tmp_path / 'earlier_1'
+    assert (tmp_path / 'epoch_1.pth').exists() and (tmp_path / 'earlier_1/epoch_2.pth').exists()
+    assert set_aside(tmp_path, keep=str(tmp_path / 'epoch_1.pth')) is None
+    assert set_aside(tmp_path / 'none') is None
+
+
+@pytest.mark.parametrize('floor', [False, True])
+def test_a_copied_work_dir_goes_on_without_the_original(floor, tmp_path):
+    options = dict(default_hooks__checkpoint__max_keep_ckpts=1)
+    if floor:
+        options |= {
+            'default_hooks.checkpoint.type': 'AccuracyFloorCheckpointHook',
+            'default_hooks.checkpoint.save_best': 'calibration/ECE',
+            'default_hooks.checkpoint.rule': 'less',
+        }
+    original, copy = tmp_path / 'original', tmp_path / 'copy'
+    train_and_test(config(original, **options), test=False)
+    shutil.copytree(original, copy)
+    before = sorted(original.glob('*.pth'))
+    cfg = config(copy, train_cfg__max_epochs=3, **options)
+    resume_latest(cfg)
+    train_and_test(cfg, test=False)
+    assert sorted(original.glob('*.pth')) == before
+    assert len(list(copy.glob('best_*.pth'))) == 1 and (copy / 'epoch_3.pth').exists()
+    named = load_from_local(str(copy / 'epoch_3.pth'))['message_hub']['runtime_info']['best_ckpt']
+    assert Path(named).parent == copy and Path(named).exists()
+
+
+def test_runs_of_one_process_do_not_remove_each_others_files(tmp_path):
+    args = [dict(backend=BACKEND, folder=str(tmp_path / n)) for n in ('a', 'b')]
+    first, second = (get_file_backend(backend_args=each) for each in args)
+    first.put(b'1', tmp_path / 'a/best_a.pth')
+    first.remove(tmp_path / 'a/best_a.pth')
+    second.remove(tmp_path / 'a/best_a.pth')  # not its own
+    second.put(b'2', tmp_path / 'b/best_b.pth')
+    assert (tmp_path / 'a/best_a.pth').exists()
+    first.put(b'3', tmp_path / 'a/best_c.pth')
+    assert not (tmp_path / 'a/best_a.pth').exists()
 
 
 def test_a_resumed_training_started_from_what_it_first_did(trained, tmp_path):
