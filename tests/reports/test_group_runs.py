@@ -78,6 +78,16 @@ def test_seeds_are_averaged_beside_the_published_value(tmp_path):
     assert (first['calibration/ECE std'], first['calibration/ECE paper']) == ('', '5.85')
 
 
+@pytest.mark.parametrize('value', [float('nan'), float('inf')])
+def test_a_metric_that_is_not_finite_in_one_run_has_a_mean_alone(value, tmp_path):
+    for seed, ece in enumerate([4.0, value]):
+        write(tmp_path / f'{seed}', 'mbls/resnet50_cifar10', seed=seed, ece=ece)
+    table = only_table(tmp_path)
+    assert f'| 90.00 ± 0.00 | 95.25 | {value} | 1.16 |' in output_formats.markdown([table], {})
+    (row,) = csv.DictReader(io.StringIO(output_formats.comma_separated([table])))
+    assert (row['calibration/ECE mean'], row['calibration/ECE std']) == (str(value), '')
+
+
 def test_other_parameters_are_a_row_without_a_published_value(tmp_path):
     write(tmp_path / 'a', 'mbls/resnet50_cifar10')
     write(tmp_path / 'b', 'mbls/resnet50_cifar10', loss=MBLS | dict(margin=8.0))
