@@ -166,6 +166,7 @@ def test_old_results_are_read_and_named(tmp_path):
         (dict(batch_size=64), 'batch size 64'),
         (dict(optimizer=dict(type='AmpOptimWrapper')), 'optimizer AmpOptimWrapper'),
         (dict(length=dict(by_epoch=True, max_epochs=30)), '30 epochs'),
+        (dict(selection=dict(min_accuracy=0.98)), 'validation accuracy floor 0.98'),
         (dict(initial_weights='a.pth'), 'initial weights a.pth'),
         (dict(other_losses={'model.aux.loss': CE}), 'model.aux.loss CrossEntropyLoss'),
         (dict(loss_schedules=[dict(parameter='margin', factor=-1)]), 'margin schedule'),
