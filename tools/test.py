@@ -41,7 +41,7 @@ from mmcalib.runs.ensemble_config import (
     averaged_name,
     measure_disagreement,
 )
-from mmcalib.runs.ensemble_record import AVERAGED, TOGETHER
+from mmcalib.runs.ensemble_record import AVERAGED
 from mmcalib.runs.record import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.terminal_output import ConfigError, log_start
@@ -91,9 +91,10 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     return parser, parse_member_arguments(parser)
 
 
-def tested(args: argparse.Namespace) -> str:
-    """Return the checkpoints as results.json names them."""
-    return TOGETHER.join(checkpoint for _, checkpoint in args.members)
+def tested(args: argparse.Namespace) -> str | list[str]:
+    """Return the checkpoint as results.json names it, or those of a mean."""
+    paths = [checkpoint for _, checkpoint in args.members]
+    return paths if len(paths) > 1 else paths[0]
 
 
 def load_evaluated(path: str, args: argparse.Namespace):

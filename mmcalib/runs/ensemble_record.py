@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from mmcalib.hooks.load_members_hook import LoadMembersHook
 from mmcalib.runs.training_fingerprint import digest
 
 # In a config: of which predictions a run tests the mean.
 AVERAGED = 'averaged'
-# Between the checkpoints of its members.
-TOGETHER = ', '
+
+
+def members_of(checkpoint: str | Path | Sequence[str]) -> list[str]:
+    """Return the paths of what ``results.json`` names: a checkpoint, or those of a mean."""
+    return [str(checkpoint)] if isinstance(checkpoint, (str, Path)) else list(checkpoint)
 
 
 def common_training(members: Sequence[Mapping]) -> dict:
