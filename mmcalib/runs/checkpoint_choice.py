@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from mmengine.config import Config
@@ -11,6 +13,26 @@ from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner, find_latest_checkpoint
 
 LAST_WEIGHTS = 'last weights'
+
+
+def which_checkpoint(path: str | Path, length: Mapping[str, int]) -> str | None:
+    """Return which checkpoint of its training a file is, as its name says.
+
+    Args:
+        path: Of the file, or :data:`LAST_WEIGHTS`.
+        length: Of the training, ``{'epochs': n}`` or ``{'iterations': n}``.
+
+    Returns:
+        ``'best'``, ``'last'``, ``'epoch 3'`` or ``'iteration 800'``; None of another name.
+    """
+    name = os.path.basename(path)
+    if name.startswith('best'):
+        return 'best'
+    found = re.fullmatch(r'(epoch|iter)_(\d+)\.pth', name)
+    unit = {'epoch': 'epoch', 'iter': 'iteration'}[found[1]] if found else None
+    if name == LAST_WEIGHTS or (found and int(found[2]) == length.get(f'{unit}s')):
+        return 'last'
+    return f'{unit} {int(found[2])}' if found else None
 
 
 def check_checkpoint(path: str) -> None:

@@ -25,6 +25,7 @@ def common_training(members: Sequence[Mapping]) -> dict:
     first = members[0]
     digests = sorted({member['trained']['digest'] for member in members})
     finished = [member['training']['finished'] for member in members]
+    which = {member['training']['checkpoint'] for member in members}
     worst = next((value for value in (False, None) if value in finished), True)
     return {
         **{
@@ -33,7 +34,11 @@ def common_training(members: Sequence[Mapping]) -> dict:
         },
         'trained': first['trained'] | ({'digest': digest(digests)} if digests[1:] else {}),
         'limit': next((member['limit'] for member in members if member['limit']), None),
-        'training': {**first['training'], 'finished': worst},
+        'training': {
+            **first['training'],
+            'finished': worst,
+            'checkpoint': None if None in which else ' & '.join(sorted(which)),
+        },
     }
 
 

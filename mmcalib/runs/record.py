@@ -21,7 +21,7 @@ from mmcalib.hooks.load_members_hook import LoadMembersHook
 from mmcalib.metrics import CalibrationMetric, OODMetric
 from mmcalib.metrics.bins.stratified_bins import stratum_figures
 from mmcalib.metrics.boundary_distance import RANGE_NAMES
-from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS
+from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, which_checkpoint
 from mmcalib.runs.ensemble_record import (
     AVERAGED,
     common_training,
@@ -69,7 +69,9 @@ def results_of(
           equal where all parts are;
         - ``limit``: to how many samples a smoke run was limited, in training or in the test;
         - ``calibration``: see :func:`describe_calibration`;
-        - ``training``: its length, whether it ``finished``, the ``epoch`` of the checkpoint;
+        - ``training``: its length, whether it ``finished``, the ``epoch`` of the checkpoint, and
+          which ``checkpoint`` it is, see
+          :func:`~mmcalib.runs.checkpoint_choice.which_checkpoint`, before any calibration;
         - ``averaged``, of the mean of several predictions alone: see :func:`describe_mean`;
         - ``settings``, of a model alone: see
           :func:`~mmcalib.runs.model_settings.model_settings`;
@@ -117,8 +119,21 @@ def training_of(
         'trained': {'digest': digest(trained), 'config': trained},
         'calibration': describe_calibration(meta),
         'limit': runner.cfg.get('limit') or cfg.get('limit'),
-        'training': {**schedule, 'finished': finished, 'epoch': meta.get('epoch')},
+        'training': {
+            **schedule,
+            'finished': finished,
+            'epoch': meta.get('epoch'),
+            'checkpoint': which_checkpoint(_uncalibrated(meta, checkpoint), schedule),
+        },
     }
+
+
+def _uncalibrated(meta: Mapping, checkpoint: str) -> str:
+    """Return which checkpoint the training left, whatever it is called after a calibration."""
+    found = meta.get(CALIBRATION)
+    while isinstance(found, Mapping) and 'checkpoint' in found:
+        checkpoint, found = found['checkpoint'], found.get('earlier')
+    return checkpoint
 
 
 def describe_calibration(meta: Mapping) -> dict | None:

@@ -282,6 +282,46 @@ def test_names_are_no_markup(tmp_path):
     assert 'My[/bold]Loss option=a&#124;b |' in output_formats.markdown(tables_of(runs), others)
 
 
+NETWORK = dict(type='ImageClassifier', data_preprocessor=dict(mean=[0.3], std=[0.5]))
+SETTINGS = dict(data_preprocessor=dict(mean=[0.3], std=[0.5]), test_cfg={}, network='abcdef01')
+OTHER_MEAN = SETTINGS | dict(data_preprocessor=dict(mean=[9], std=[0.5]))
+
+
+@pytest.mark.parametrize(
+    ('which', 'settings', 'words'),
+    [
+        ('epoch 1', SETTINGS, ', checkpoint: epoch 1'),
+        ('last', SETTINGS, ', checkpoint: last'),
+        (None, SETTINGS, ', checkpoint: renamed'),
+        ('best', OTHER_MEAN, ', tested with data preprocessor mean [9]'),
+        ('best', SETTINGS | dict(network='12345678'), ', model 123456'),
+    ],
+)
+def test_another_model_of_a_training_is_a_row_and_said(which, settings, words, tmp_path):
+    about = dict(trained=trained(network=NETWORK))
+    length = dict(epochs=350, finished=True)
+    for seed in range(2):
+        plain = dict(training=length | dict(checkpoint='best'), settings=SETTINGS, **about)
+        write(tmp_path / f'{seed}', 'mbls/resnet50_cifar10', seed=seed, **plain)
+    other = dict(training=length | dict(checkpoint=which), settings=settings, **about)
+    write(tmp_path / 'other', 'mbls/resnet50_cifar10', seed=2, ece=9.0, **other)
+    rows = only_table(tmp_path).rows
+    assert sorted(len(row.runs) for row in rows) == [1, 2]
+    (row,) = [row for row in rows if len(row.runs) == 1]
+    assert row.label.endswith(words) and row.values('calibration/ECE') == [9.0]
+
+
+def test_means_of_members_with_other_settings_are_rows_of_their_own(tmp_path):
+    for seed, settings in enumerate(
+        [[SETTINGS, OTHER_MEAN], [OTHER_MEAN, SETTINGS], [SETTINGS] * 2]
+    ):
+        members = [dict(file='a.pth', settings=each) for each in settings]
+        averaged = dict(members=2, views=1, mc_dropout=0, calibration=None)
+        averaged |= dict(mean_of=dict(members=members))
+        write(tmp_path / f'{seed}', 'mbls/resnet50_cifar10', seed=seed, averaged=averaged)
+    assert sorted(len(row.runs) for row in only_table(tmp_path).rows) == [1, 2]
+
+
 def test_a_second_run_of_a_seed_is_named(tmp_path):
     write(tmp_path / 'a', 'mbls/resnet50_cifar10', ece=9.0)
     write(tmp_path / 'b', 'mbls/resnet50_cifar10', ece=3.0, date='2026-02-02')

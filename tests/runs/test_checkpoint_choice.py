@@ -12,7 +12,13 @@ from mmengine.fileio import get_file_backend
 
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.runs import checkpoint_io
-from mmcalib.runs.checkpoint_choice import check_checkpoint, last_checkpoint, resume_latest
+from mmcalib.runs.checkpoint_choice import (
+    LAST_WEIGHTS,
+    check_checkpoint,
+    last_checkpoint,
+    resume_latest,
+    which_checkpoint,
+)
 from mmcalib.runs.checkpoint_io import BACKEND, ONLY_WEIGHTS, load_from_local
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.resumed_loss_check import check_resumed_loss
@@ -340,3 +346,20 @@ def test_a_resumed_training_started_from_what_it_first_did(trained, tmp_path):
     train_and_test(cfg, test=False)
     content = load_from_local(str(tmp_path / 'epoch_2.pth'))
     assert content['meta']['trained']['initial_weights'] == 'epoch_1.pth'
+
+
+@pytest.mark.parametrize(
+    ('name', 'length', 'expected'),
+    [
+        ('a/best_accuracy_top1_epoch_30.pth', dict(epochs=30), 'best'),
+        (LAST_WEIGHTS, dict(epochs=30), 'last'),
+        ('a/epoch_30.pth', dict(epochs=30), 'last'),
+        ('a/epoch_3.pth', dict(epochs=30), 'epoch 3'),
+        ('iter_800.pth', dict(iterations=800), 'last'),
+        ('iter_80.pth', dict(iterations=800), 'iteration 80'),
+        ('iter_30.pth', dict(epochs=30), 'iteration 30'),
+        ('mine.pth', dict(epochs=30), None),
+    ],
+)
+def test_a_checkpoint_is_the_best_the_last_or_of_an_epoch(name, length, expected):
+    assert which_checkpoint(name, length) == expected

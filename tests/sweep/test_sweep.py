@@ -413,7 +413,12 @@ def test_the_command_trains_chooses_tests_and_draws(tmp_path, monkeypatch, capsy
     assert row['val'] == [validated['metrics']]
     tested = json.loads((folder / 'results.json').read_text())
     assert Path(tested['checkpoint']).name == Path(validated['checkpoint']).name
-    assert tested['training'] == {'epochs': 1, 'finished': True, 'epoch': 1}
+    assert tested['training'] == {
+        'epochs': 1,
+        'finished': True,
+        'epoch': 1,
+        'checkpoint': 'best',
+    }
     assert (tmp_path / 'work/sweep.png').stat().st_size > 1000
     assert (tmp_path / 'work/sweep.pdf').is_file()
 
