@@ -32,6 +32,7 @@ OF_A_RUN = (
     'last_checkpoint',
     RESULTS,
     VALIDATION_RESULTS,
+    ROBUSTNESS,
     'calibration*.npz',
     'confidence_maps*.npz',
 )

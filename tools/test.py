@@ -43,7 +43,7 @@ from mmcalib.runs.ensemble_config import (
     averaged_name,
     measure_disagreement,
 )
-from mmcalib.runs.ensemble_record import AVERAGED, TOGETHER
+from mmcalib.runs.ensemble_record import AVERAGED
 from mmcalib.runs.record import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.terminal_output import ConfigError, log_start
@@ -93,9 +93,10 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     return parser, parse_member_arguments(parser)
 
 
-def tested(args: argparse.Namespace) -> str:
-    """Return the checkpoints as results.json names them."""
-    return TOGETHER.join(checkpoint for _, checkpoint in args.members)
+def tested(args: argparse.Namespace) -> str | list[str]:
+    """Return the checkpoint as results.json names it, or those of a mean."""
+    paths = [checkpoint for _, checkpoint in args.members]
+    return paths if len(paths) > 1 else paths[0]
 
 
 def load_evaluated(path: str, args: argparse.Namespace):
@@ -164,6 +165,15 @@ def prepare(args: argparse.Namespace):
     return cfg
 
 
+def refuse_overtaken(cfg, args: argparse.Namespace) -> None:
+    """Raise an error if a test of something else has ended in the work dir since it was chosen."""
+    chosen = cfg.work_dir
+    if not args.work_dir and is_main_process():
+        keep_other_results(cfg, tested(args), args.split)
+    if cfg.work_dir != chosen:
+        raise WorkDirInUse(f'another test has just written its results to {chosen}: run this again')
+
+
 def main() -> None:
     parser, args = parse_args()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
@@ -179,6 +189,7 @@ def main() -> None:
             runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
         log_start(runner, ('test',))
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
+            refuse_overtaken(cfg, args)
             metrics = run_test(runner, tested(args), split=args.split)
     except (CheckpointError, ConfigError, DataError, WorkDirInUse) as error:
         parser.refuse(str(error))

@@ -14,6 +14,7 @@ from mmcalib.metric_keys import AACC, ECE, QUALITIES
 
 CANDIDATES = 'accuracy_floor_candidates'  # in mmengine's message hub, which checkpoints hold
 ACCURACY_KEYS = (*QUALITIES, AACC)
+MIN_ACCURACY = 0.98
 
 
 @HOOKS.register_module()
@@ -39,7 +40,7 @@ class AccuracyFloorCheckpointHook(CheckpointHook):
     """
 
     def __init__(
-        self, *, min_accuracy: float = 0.98, accuracy: str | None = None, **options
+        self, *, min_accuracy: float = MIN_ACCURACY, accuracy: str | None = None, **options
     ) -> None:
         super().__init__(**options)
         self.min_accuracy = check_number('min_accuracy', min_accuracy, most=1.0)

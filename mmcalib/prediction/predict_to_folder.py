@@ -31,7 +31,6 @@ from mmcalib.prediction.prediction_folder import (
 from mmcalib.prediction.prediction_rows import ROWS
 from mmcalib.prediction.prediction_scores import FolderScores, Scorer
 from mmcalib.runs.checkpoint_io import file_digest
-from mmcalib.runs.ensemble_record import TOGETHER
 from mmcalib.runs.training_fingerprint import comparable
 
 MOST_NAMED = 20
@@ -183,7 +182,7 @@ def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOp
     """Return what predictions depend on, for a folder that is to hold those of one kind."""
     validation, averaged = scorer.validation, predictor.averaged
     return {
-        'checkpoint': TOGETHER.join(sorted(map(file_digest, predictor.checkpoints))),
+        'checkpoint': sorted(map(file_digest, predictor.checkpoints)),
         'mean': averaged
         and {
             'views': averaged['transforms'],

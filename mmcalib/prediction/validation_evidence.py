@@ -16,7 +16,7 @@ from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.ensemble_identity import difference_of_means
-from mmcalib.runs.ensemble_record import TOGETHER
+from mmcalib.runs.ensemble_record import members_of
 from mmcalib.runs.model_settings import difference_of_settings
 from mmcalib.runs.record import describe_calibration
 from mmcalib.runs.training_fingerprint import comparable, digest
@@ -135,8 +135,8 @@ def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
         problem = difference_of_settings(tested.get('settings'), predictor.settings[0])
         problem = problem and f'it was tested with {problem}'
     if problem:
-        here = TOGETHER.join(predictor.checkpoints)
-        raise ValueError(f'{file} is of {name}, and not of {here}: {problem}. {TEST_AGAIN}')
+        there, here = (', '.join(members_of(each)) for each in (name, predictor.checkpoints))
+        raise ValueError(f'{file} is of {there}, and not of {here}: {problem}. {TEST_AGAIN}')
     evaluated = tested.get('evaluation') or {}
     if evaluated.get('tta'):
         raise ValueError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')

@@ -14,7 +14,11 @@ IMPLIED = (
     *('optimizer', 'other_losses', 'sampling', 'model', 'evaluation', 'data_options', 'pipeline'),
 )
 UNITS = {'max_epochs': 'epochs', 'max_iters': 'iterations'}
-RENAMED = {'selection': 'validation', 'save_best': 'best checkpoint by'}
+RENAMED = {
+    'selection': 'validation',
+    'save_best': 'best checkpoint by',
+    'min_accuracy': 'accuracy floor',
+}
 
 
 def in_words(configs: Sequence[Mapping]) -> tuple[list[list[str]], list[str]]:
@@ -85,7 +89,8 @@ def _name_of(item: object) -> str:
 
 def _can_be_absent(path: Path, settings: Sequence[Mapping]) -> bool:
     """Return whether a place is of a part that some configs lack, and of no option of one."""
-    return path[0] == 'other_losses' or any(each.get(path) is PRESENT for each in settings)
+    optional = path[0] == 'other_losses' or path == ('selection', 'min_accuracy')
+    return optional or any(each.get(path) is PRESENT for each in settings)
 
 
 def _is_there(config: Mapping, path: Path, settings: Sequence[Mapping]) -> bool:

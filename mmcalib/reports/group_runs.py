@@ -168,12 +168,29 @@ def _key(part: object) -> str:
 def _row_key(run: ReportedRun) -> str:
     """Return what must be equal in all runs that are averaged."""
     averaged = {key: value for key, value in (run.averaged or {}).items() if key in OF_MEAN}
-    told = [averaged, run.score, run.file]
+    told = [averaged, run.score, run.file, run.training.get('checkpoint'), _settings(run)]
     if run.trained is not None:
         return _key([run.loss, run.calibration, run.trained['digest'], *told])
     if run.loss is not None:
         return _key([run.loss, run.calibration, run.length, *told])
     return f'{run.experiment} {run.score or ""} {run.file or ""}'
+
+
+def _settings(run: ReportedRun) -> object:
+    """Return the settings of the model that was tested, of all members of a mean."""
+    members = ((run.averaged or {}).get('mean_of') or {}).get('members')
+    return sorted(_key(each.get('settings')) for each in members) if members else run.settings
+
+
+def _tested_in_words(run: ReportedRun) -> list[str]:
+    """Return which checkpoint was tested, unless the best, and with what other normalisation."""
+    which = run.training.get('checkpoint', 'best')
+    words = [] if which == 'best' else [f'checkpoint: {which or "renamed"}']
+    trained = (run.config or {}).get('network', {}).get('data_preprocessor')
+    if trained is None or run.settings is None:
+        return words
+    both = [{'data_preprocessor': each} for each in (trained, run.settings['data_preprocessor'])]
+    return words + [f'tested with {text}' for text in in_words(both)[0][1]]
 
 
 def _rows(runs: Sequence[ReportedRun], entry: Mapping | None) -> tuple[list[Row], list[str]]:
@@ -183,12 +200,16 @@ def _rows(runs: Sequence[ReportedRun], entry: Mapping | None) -> tuple[list[Row]
         groups[_row_key(run)].append(run)
     firsts = [group[0] for group in groups.values()]
     words, of_most = _what_differs(firsts)
-    labels = [', '.join([run.label, *each]) for run, each in zip(firsts, words, strict=True)]
+    labels = [
+        ', '.join([run.label, *each, *_tested_in_words(run)])
+        for run, each in zip(firsts, words, strict=True)
+    ]
     rows = []
     for label, group in zip(labels, groups.values(), strict=True):
         first = group[0]
         if labels.count(label) > 1:  # as where transforms change places
             label += f', config {first.trained["digest"][:6] if first.trained else "unknown"}'
+            label += f', model {first.settings["network"][:6]}' if first.settings else ''
         known = entry and not first.calibration and not first.averaged
         paper = paper_numbers.published_values(entry, first.loss) if known else None
         rows.append(Row(label, group, paper[1] if paper else {}))

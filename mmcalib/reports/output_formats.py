@@ -15,7 +15,7 @@ from rich.text import Text
 
 from mmcalib.metric_keys import INTERVAL
 from mmcalib.reports.group_runs import Table
-from mmcalib.reports.table_cell_texts import cells, header
+from mmcalib.reports.table_cell_texts import cells, header, standard_deviation
 
 WIDTH = 200  # of text that is not for a terminal
 
@@ -72,7 +72,7 @@ def comma_separated(tables: Sequence[Table]) -> str:
             for key in keys:
                 values = row.values(key)
                 line.append(statistics.mean(values) if values else '')
-                line.append(statistics.stdev(values) if len(values) > 1 else '')
+                line.append(standard_deviation(values))
                 line.append(row.paper.get(key, ''))
             writer.writerow(line)
     return file.getvalue().rstrip()

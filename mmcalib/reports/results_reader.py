@@ -27,6 +27,8 @@ TYPES = {
     'averaged.views': int,
     'averaged.mc_dropout': int,
     'averaged.losses': list,
+    'averaged.mean_of': (dict, NOTHING),
+    'averaged.mean_of.members': list,
     'averaged.calibration': (dict, NOTHING),
     'averaged.calibration.methods': list,
     'averaged.calibration.forced': list,
@@ -35,6 +37,10 @@ TYPES = {
     'training.epochs': int,
     'training.iterations': int,
     'training.finished': (bool, NOTHING),
+    'training.checkpoint': (str, NOTHING),
+    'settings': (dict, NOTHING),
+    'settings.data_preprocessor': dict,
+    'settings.network': str,
     'trained': (dict, NOTHING),
     'trained.digest': str,
     'trained.config': dict,
@@ -56,6 +62,7 @@ REQUIRED = (
     *('averaged.members', 'averaged.views', 'averaged.mc_dropout', 'averaged.calibration'),
     *('averaged.calibration.methods', 'averaged.calibration.forced'),
     *('trained.digest', 'trained.config', 'evaluation.dataset', 'evaluation.dataset.samples'),
+    *('settings.data_preprocessor', 'settings.network', 'averaged.mean_of.members'),
 )
 
 
@@ -71,6 +78,7 @@ class ReportedRun:
     trained: dict | None = None
     calibration: dict | None = None
     averaged: dict | None = None
+    settings: dict | None = None
     limit: int | None = None
     training: dict = field(default_factory=dict)
     evaluation: dict | None = None
@@ -133,6 +141,9 @@ def check_parts(content: object) -> None:
     for metric in (content.get('evaluation') or {}).get('ood', []):
         if not isinstance(metric, dict) or not _is_ood_metric(**metric):
             raise ValueError(f'its metric of unseen classes is {metric!r}')
+    for member in ((content.get('averaged') or {}).get('mean_of') or {}).get('members', []):
+        if not isinstance(member, dict):
+            raise ValueError(f'its member of a mean is {member!r}')
     losses = [content.get('loss') or {'type': ''}]
     losses += (content.get('averaged') or {}).get('losses', [])
     try:

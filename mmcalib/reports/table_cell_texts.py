@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -19,16 +20,22 @@ def number_text(value: float, key: str) -> str:
 def mean_and_deviation(values: Sequence[float], key: str) -> str:
     """Return ``mean ± standard deviation``, the mean of a single value, a dash of none.
 
+    Of values of which one is NaN or infinite, there is a mean alone.
+
     Args:
         values: Of a metric, in several runs.
         key: Of the metric.
     """
     if not values:
         return NOTHING
-    mean = number_text(statistics.mean(values), key)
-    if len(values) == 1:
-        return mean
-    return f'{mean} ± {number_text(statistics.stdev(values), key)}'
+    mean, deviation = number_text(statistics.mean(values), key), standard_deviation(values)
+    return mean if deviation is None else f'{mean} ± {number_text(deviation, key)}'
+
+
+def standard_deviation(values: Sequence[float]) -> float | None:
+    """Return the standard deviation of a sample, None of less than two values or not finite."""
+    known = len(values) > 1 and all(map(math.isfinite, values))
+    return statistics.stdev(values) if known else None
 
 
 def header(table: Table) -> list[str]:

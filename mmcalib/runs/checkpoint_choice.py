@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from mmengine.config import Config
@@ -11,6 +13,26 @@ from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner, find_latest_checkpoint
 
 LAST_WEIGHTS = 'last weights'
+
+
+def which_checkpoint(path: str | Path, length: Mapping[str, int]) -> str | None:
+    """Return which checkpoint of its training a file is, as its name says.
+
+    Args:
+        path: Of the file, or :data:`LAST_WEIGHTS`.
+        length: Of the training, ``{'epochs': n}`` or ``{'iterations': n}``.
+
+    Returns:
+        ``'best'``, ``'last'``, ``'epoch 3'`` or ``'iteration 800'``; None of another name.
+    """
+    name = os.path.basename(path)
+    if name.startswith('best'):
+        return 'best'
+    found = re.fullmatch(r'(epoch|iter)_(\d+)\.pth', name)
+    unit = {'epoch': 'epoch', 'iter': 'iteration'}[found[1]] if found else None
+    if name == LAST_WEIGHTS or (found and int(found[2]) == length.get(f'{unit}s')):
+        return 'last'
+    return f'{unit} {int(found[2])}' if found else None
 
 
 def check_checkpoint(path: str) -> None:
@@ -46,7 +68,15 @@ def damage(path: str | Path) -> str | None:
 
 
 def last_checkpoint(folder: str | Path) -> Path | None:
-    """Return the newest checkpoint of a training that is whole, None without any."""
+    """Return the checkpoint that a training wrote last, None without any.
+
+    That is the one which ``last_checkpoint`` names, by its name in this folder, since this may be a
+    copy; where it is gone or damaged, the whole one of the highest number.
+    """
+    file = Path(folder, 'last_checkpoint')
+    named = Path(folder, Path(file.read_text().strip()).name) if file.is_file() else None
+    if named and named.is_file() and damage(named) is None:
+        return named
     paths = [path for kind in ('epoch', 'iter') for path in Path(folder).glob(f'{kind}_*.pth')]
     paths = [path for path in paths if path.is_file() and path.stem.split('_')[-1].isdigit()]
     paths.sort(key=lambda path: int(path.stem.split('_')[-1]), reverse=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from mmcalib.hooks.load_members_hook import LoadMembersHook
 from mmcalib.runs.training_fingerprint import digest
 
 # In a config: of which predictions a run tests the mean.
 AVERAGED = 'averaged'
-# Between the checkpoints of its members.
-TOGETHER = ', '
+
+
+def members_of(checkpoint: str | Path | Sequence[str]) -> list[str]:
+    """Return the paths of what ``results.json`` names: a checkpoint, or those of a mean."""
+    return [str(checkpoint)] if isinstance(checkpoint, (str, Path)) else list(checkpoint)
 
 
 def common_training(members: Sequence[Mapping]) -> dict:
@@ -21,6 +25,7 @@ def common_training(members: Sequence[Mapping]) -> dict:
     first = members[0]
     digests = sorted({member['trained']['digest'] for member in members})
     finished = [member['training']['finished'] for member in members]
+    which = {member['training']['checkpoint'] for member in members}
     worst = next((value for value in (False, None) if value in finished), True)
     return {
         **{
@@ -29,7 +34,11 @@ def common_training(members: Sequence[Mapping]) -> dict:
         },
         'trained': first['trained'] | ({'digest': digest(digests)} if digests[1:] else {}),
         'limit': next((member['limit'] for member in members if member['limit']), None),
-        'training': {**first['training'], 'finished': worst},
+        'training': {
+            **first['training'],
+            'finished': worst,
+            'checkpoint': None if None in which else ' & '.join(sorted(which)),
+        },
     }
 
 

@@ -23,8 +23,13 @@ from mmcalib.hooks.load_members_hook import LoadMembersHook
 from mmcalib.metrics import CalibrationMetric, OODMetric
 from mmcalib.metrics.bins.stratified_bins import stratum_figures
 from mmcalib.metrics.boundary_distance import RANGE_NAMES
-from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS
-from mmcalib.runs.ensemble_record import AVERAGED, TOGETHER, common_training, describe_mean
+from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, which_checkpoint
+from mmcalib.runs.ensemble_record import (
+    AVERAGED,
+    common_training,
+    describe_mean,
+    members_of,
+)
 from mmcalib.runs.loss_config import main_loss
 from mmcalib.runs.model_settings import model_settings
 from mmcalib.runs.parse_config_text import parse_config
@@ -42,7 +47,9 @@ CALIBRATION = 'calibration'
 DATASET_KEYS = ('type', 'split', 'part', 'ann_file', 'protocol')
 
 
-def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None) -> dict:
+def results_of(
+    runner: Runner, checkpoint: str | Sequence[str], *, finished: bool | None = None
+) -> dict:
     """Return what identifies the evaluation that a Runner has just made.
 
     A checkpoint knows its own seed and config: those count, since it may be tested under a config
@@ -50,7 +57,7 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
 
     Args:
         runner: After its test.
-        checkpoint: What was tested.
+        checkpoint: What was tested: its path, or those of a mean.
         finished: Whether the training came to its end; None to find out from the files beside the
             checkpoint.
 
@@ -64,7 +71,9 @@ def results_of(runner: Runner, checkpoint: str, *, finished: bool | None = None)
           equal where all parts are;
         - ``limit``: to how many samples a smoke run was limited, in training or in the test;
         - ``calibration``: see :func:`describe_calibration`;
-        - ``training``: its length, whether it ``finished``, the ``epoch`` of the checkpoint;
+        - ``training``: its length, whether it ``finished``, the ``epoch`` of the checkpoint, and
+          which ``checkpoint`` it is, see
+          :func:`~mmcalib.runs.checkpoint_choice.which_checkpoint`, before any calibration;
         - ``averaged``, of the mean of several predictions alone: see :func:`describe_mean`;
         - ``settings``, of a model alone: see
           :func:`~mmcalib.runs.model_settings.model_settings`;
@@ -127,8 +136,21 @@ def training_of(
         'trained': {'digest': digest(trained), 'config': trained},
         'calibration': describe_calibration(meta),
         'limit': runner.cfg.get('limit') or cfg.get('limit'),
-        'training': {**schedule, 'finished': finished, 'epoch': meta.get('epoch')},
+        'training': {
+            **schedule,
+            'finished': finished,
+            'epoch': meta.get('epoch'),
+            'checkpoint': which_checkpoint(_uncalibrated(meta, checkpoint), schedule),
+        },
     }
+
+
+def _uncalibrated(meta: Mapping, checkpoint: str) -> str:
+    """Return which checkpoint the training left, whatever it is called after a calibration."""
+    found = meta.get(CALIBRATION)
+    while isinstance(found, Mapping) and 'checkpoint' in found:
+        checkpoint, found = found['checkpoint'], found.get('earlier')
+    return checkpoint
 
 
 def describe_calibration(meta: Mapping) -> dict | None:
@@ -270,7 +292,7 @@ def config_in(meta: Mapping) -> dict | None:
     return cfg if 'model' in cfg else None
 
 
-def keep_other_results(cfg: Config, checkpoint: str, split: str) -> None:
+def keep_other_results(cfg: Config, checkpoint: str | Sequence[str], split: str) -> None:
     """Move the work dir of a test to a folder below, if it has results of another model.
 
     That is of another checkpoint, or of another mean of the same ones: of other views, another seed
@@ -280,19 +302,20 @@ def keep_other_results(cfg: Config, checkpoint: str, split: str) -> None:
     name = VALIDATION_RESULTS if split == 'val' else RESULTS
     try:
         results = mmengine.load(Path(cfg.work_dir, name))
-        earlier = results['checkpoint']
+        theirs, ours = members_of(results['checkpoint']), members_of(checkpoint)
     except (FileNotFoundError, KeyError, TypeError, ValueError):
         return
-    theirs, ours = earlier.split(TOGETHER), checkpoint.split(TOGETHER)
     # A run that was moved still has its own results.
     names = [[Path(path).name for path in paths] for paths in (theirs, ours)]
     moved = not any(map(os.path.exists, theirs)) and names[0] == names[1]
     same = list(map(os.path.realpath, theirs)) == list(map(os.path.realpath, ours)) or moved
     if same and _same_mean(results.get(AVERAGED) or {}, cfg.get(AVERAGED) or {}):
         return
-    folder = str(Path(cfg.work_dir, Path(checkpoint).stem))
-    what = 'another mean of ' if same else ''
-    print(f'{cfg.work_dir} has the results of {what}{earlier}: the new ones go to {folder}')
+    # The names of all members may be too long for that of a folder.
+    several = f'x{len(ours)}_{digest(list(map(os.path.realpath, ours)))[:8]}'
+    folder = str(Path(cfg.work_dir, several if len(ours) > 1 else Path(ours[0]).stem))
+    what = f'{"another mean of " if same else ""}{", ".join(theirs)}'
+    print(f'{cfg.work_dir} has the results of {what}: the new ones go to {folder}')
     cfg.work_dir = folder
     keep_other_results(cfg, checkpoint, split)  # of another run, it may have the same name
 

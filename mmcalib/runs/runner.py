@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from mmcalib.reports.closing_table import find_diagram, summary
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, best_checkpoint
 from mmcalib.runs.checkpoint_io import file_digest, use_safe_files
 from mmcalib.runs.data_checks import check_drawn_metrics, check_run_data
+from mmcalib.runs.ensemble_record import members_of
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.record import results_of
 from mmcalib.runs.terminal_output import QuietRunner, log_start
@@ -112,16 +113,15 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
         WorkDirInUse: If another training or test runs in the work dir.
     """
     with locked(cfg.work_dir) if is_first_process() else nullcontext():
-        resumed = cfg.get('resume') and cfg.get('load_from')
-        if is_first_process() and not resumed:
-            aside = set_aside(cfg.work_dir, keep=cfg.get('load_from'))
-            if aside:
-                print_log(f'What an earlier run left in {cfg.work_dir} is in {aside} now.')
         runner = build_runner(cfg)
         splits = ('train', 'val', 'test') if test else ('train', 'val')
         check_run_data(runner, splits, training=True)
         check_drawn_metrics(runner, splits)
         log_start(runner, splits)
+        if is_main_process() and not goes_on(cfg):
+            aside = set_aside(cfg.work_dir, keep=cfg.get('load_from'))
+            if aside:
+                print_log(f'What an earlier run left here is in {aside} now.', logger='current')
         runner.train()
         if not test:
             return None
@@ -139,8 +139,18 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
         return run_test(runner, best or LAST_WEIGHTS, split=split, finished=True)
 
 
+def goes_on(cfg: Config) -> bool:
+    """Return whether a training is resumed from a checkpoint in its own work dir."""
+    start = cfg.get('load_from') if cfg.get('resume') else None
+    return bool(start) and Path(start).resolve().parent == Path(cfg.work_dir).resolve()
+
+
 def run_test(
-    runner: Runner, checkpoint: str, *, split: str = 'test', finished: bool | None = None
+    runner: Runner,
+    checkpoint: str | Sequence[str],
+    *,
+    split: str = 'test',
+    finished: bool | None = None,
 ) -> dict:
     """Test, and leave what later tools read in the work dir.
 
@@ -148,22 +158,23 @@ def run_test(
     :func:`~mmcalib.runs.record.results_of` says, and ``calibration.npz`` with what the
     ``CalibrationMetric`` has counted; see :func:`~mmcalib.hooks.drawing_hook.kept_statistics` for
     more than one. Of the split ``'val'`` their names end in ``_val``. ``checkpoint_digest`` is that
-    of the file, None of weights that are in none, and of a mean, whose members have theirs;
-    ``statistics`` has those of the ``.npz`` files, by their names.
+    of the file, None of weights that are in none, and of a mean, whose members have theirs and
+    whose ``checkpoint`` is a list; ``statistics`` has those of the ``.npz`` files, by their names.
     """
     ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
     for metric in ours:
         metric.keep_statistics = True
     # Before the test: a training may replace the file meanwhile.
-    whole = is_main_process() and Path(checkpoint).is_file()
-    digest = file_digest(checkpoint) if whole else None
+    paths = members_of(checkpoint)
+    whole = is_main_process() and len(paths) == 1 and Path(paths[0]).is_file()
+    digest = file_digest(paths[0]) if whole else None
     metrics = runner.test()
     if is_main_process():
         path = Path(runner.work_dir, VALIDATION_RESULTS if split == 'val' else RESULTS)
         kept = kept_statistics(ours)
         result = {
             'experiment': experiment_name(runner.cfg.filename),
-            'checkpoint': str(checkpoint),
+            'checkpoint': paths if len(paths) > 1 else paths[0],
             'checkpoint_digest': digest,
             'split': split,
             'statistics': _replace_statistics(path, kept, split),
@@ -174,7 +185,7 @@ def run_test(
             mmengine.dump(result, temporary, indent=2)
         statistics = next((m.statistics for m in ours if m.prefix == 'calibration'), None)
         files = {
-            'checkpoint': checkpoint,
+            'checkpoint': ', '.join(paths),
             'results': path,
             'diagram': find_diagram(runner.log_dir, split),
         }

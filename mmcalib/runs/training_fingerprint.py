@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from mmcalib.datasets.download_sources import SOURCES, ood_sets
+from mmcalib.hooks.accuracy_floor_hook import MIN_ACCURACY
 from mmcalib.runs.loss_config import (
     describe_loss,
     loss_configs,
@@ -48,6 +49,7 @@ LOADING_OPTIONS = (
     'test_mode',
 )
 # Of the hook that keeps checkpoints, also of ours with a floor under the accuracy.
+CHECKPOINT_HOOKS = ('CheckpointHook', 'AccuracyFloorCheckpointHook')
 SELECTION_OPTIONS = ('save_best', 'rule', 'min_accuracy', 'accuracy')
 SPLIT_FOLDERS = ('images', 'test', 'train', 'training', 'val', 'validation')
 # mmpretrain's tools add one, mmengine takes the other by default.
@@ -88,7 +90,9 @@ def trained_config(cfg: Mapping, *, processes: int | None = None) -> dict:
     model.pop('test_cfg', None)
     loader = cfg.get('train_dataloader') or {}
     hooks = list(_hooks(cfg))
-    checkpoint = next((hook for hook in hooks if hook.get('type') == 'CheckpointHook'), {})
+    checkpoint = next((hook for hook in hooks if hook.get('type') in CHECKPOINT_HOOKS), {})
+    if checkpoint.get('type') == 'AccuracyFloorCheckpointHook':
+        checkpoint = {'min_accuracy': MIN_ACCURACY, **checkpoint}
     scaling = cfg.get('auto_scale_lr') or {}
     main = main_loss_key(cfg)
     parts = {
@@ -120,7 +124,7 @@ def trained_config(cfg: Mapping, *, processes: int | None = None) -> dict:
         'hooks': [
             hook
             for hook in hooks
-            if hook.get('type') not in (*OBSERVING_HOOKS, 'CheckpointHook', 'LossScheduleHook')
+            if hook.get('type') not in (*OBSERVING_HOOKS, *CHECKPOINT_HOOKS, 'LossScheduleHook')
         ],
         'selection': {
             **{key: checkpoint[key] for key in SELECTION_OPTIONS if checkpoint.get(key)},

@@ -12,6 +12,7 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
+from mmcalib.datasets.same_data import same_data
 from mmcalib.metric_keys import ECE
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.sweep_summary import Value, value_text
@@ -153,7 +154,6 @@ def shared_settings(plan: SweepPlan, cfg: Config) -> dict:
     """Return the settings that all values of a sweep must share."""
     base = json.dumps(cfg.to_dict(), sort_keys=True, default=str)
     loss = _without(plan.parameter, main_loss(cfg))
-    same = cfg.get('test_dataloader') and cfg.val_dataloader.dataset == cfg.test_dataloader.dataset
     return {
         'experiment': experiment_name(plan.config),
         'parameter': plan.parameter,
@@ -161,7 +161,7 @@ def shared_settings(plan: SweepPlan, cfg: Config) -> dict:
         'options': plan.options,
         'arguments': [*plan.arguments, *plan.train_arguments],
         'config_digest': hashlib.sha256(base.encode()).hexdigest()[:16],
-        'validates_on_test_data': bool(same),
+        'validates_on_test_data': same_data(cfg.get('val_dataloader'), cfg.get('test_dataloader')),
     }
 
 

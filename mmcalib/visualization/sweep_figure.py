@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -101,7 +102,7 @@ def _draw_curves(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, i
         axes.errorbar(
             [place for place, _, _ in points],
             [statistics.mean(values) for _, values, _ in points],
-            [statistics.stdev(values) if len(values) > 1 else 0.0 for _, values, _ in points],
+            [np.std(values, ddof=1) if len(values) > 1 else 0.0 for _, values, _ in points],
             color=colour_of(index),
             linestyle=style if len(points) > 1 else '',
             marker=marker_of(index),

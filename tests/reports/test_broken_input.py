@@ -37,9 +37,11 @@ WHOLE = {
         'transforms': [[{'type': 'RandomFlip'}]],
         'calibration': {'methods': ['temperature'], 'forced': ['so']},
         'seeds': [0, 1, 2],
+        'mean_of': {'members': [{'settings': {'network': 'a'}}]},
         'losses': [{'type': 'CrossEntropyLoss'}, {'type': 'LabelSmoothingLoss', 'alpha': 0.1}],
     },
-    'training': {'epochs': 350, 'finished': True, 'epoch': 300},
+    'settings': {'data_preprocessor': {'mean': [0.5]}, 'test_cfg': {}, 'network': 'a'},
+    'training': {'epochs': 350, 'finished': True, 'epoch': 300, 'checkpoint': 'best'},
     'evaluation': {
         'dataset': {'type': 'CIFAR10', 'split': 'test', 'samples': 10000},
         'data_options': {'noise': 0},

@@ -78,6 +78,16 @@ def test_seeds_are_averaged_beside_the_published_value(tmp_path):
     assert (first['calibration/ECE std'], first['calibration/ECE paper']) == ('', '5.85')
 
 
+@pytest.mark.parametrize('value', [float('nan'), float('inf')])
+def test_a_metric_that_is_not_finite_in_one_run_has_a_mean_alone(value, tmp_path):
+    for seed, ece in enumerate([4.0, value]):
+        write(tmp_path / f'{seed}', 'mbls/resnet50_cifar10', seed=seed, ece=ece)
+    table = only_table(tmp_path)
+    assert f'| 90.00 ± 0.00 | 95.25 | {value} | 1.16 |' in output_formats.markdown([table], {})
+    (row,) = csv.DictReader(io.StringIO(output_formats.comma_separated([table])))
+    assert (row['calibration/ECE mean'], row['calibration/ECE std']) == (str(value), '')
+
+
 def test_other_parameters_are_a_row_without_a_published_value(tmp_path):
     write(tmp_path / 'a', 'mbls/resnet50_cifar10')
     write(tmp_path / 'b', 'mbls/resnet50_cifar10', loss=MBLS | dict(margin=8.0))
@@ -156,6 +166,7 @@ def test_old_results_are_read_and_named(tmp_path):
         (dict(batch_size=64), 'batch size 64'),
         (dict(optimizer=dict(type='AmpOptimWrapper')), 'optimizer AmpOptimWrapper'),
         (dict(length=dict(by_epoch=True, max_epochs=30)), '30 epochs'),
+        (dict(selection=dict(min_accuracy=0.98)), 'validation accuracy floor 0.98'),
         (dict(initial_weights='a.pth'), 'initial weights a.pth'),
         (dict(other_losses={'model.aux.loss': CE}), 'model.aux.loss CrossEntropyLoss'),
         (dict(loss_schedules=[dict(parameter='margin', factor=-1)]), 'margin schedule'),
@@ -269,6 +280,46 @@ def test_names_are_no_markup(tmp_path):
     for part in ('My[/bold]Loss option=a|b', '[blink]data', '[i]', '[dim]'):
         assert part in text
     assert 'My[/bold]Loss option=a&#124;b |' in output_formats.markdown(tables_of(runs), others)
+
+
+NETWORK = dict(type='ImageClassifier', data_preprocessor=dict(mean=[0.3], std=[0.5]))
+SETTINGS = dict(data_preprocessor=dict(mean=[0.3], std=[0.5]), test_cfg={}, network='abcdef01')
+OTHER_MEAN = SETTINGS | dict(data_preprocessor=dict(mean=[9], std=[0.5]))
+
+
+@pytest.mark.parametrize(
+    ('which', 'settings', 'words'),
+    [
+        ('epoch 1', SETTINGS, ', checkpoint: epoch 1'),
+        ('last', SETTINGS, ', checkpoint: last'),
+        (None, SETTINGS, ', checkpoint: renamed'),
+        ('best', OTHER_MEAN, ', tested with data preprocessor mean [9]'),
+        ('best', SETTINGS | dict(network='12345678'), ', model 123456'),
+    ],
+)
+def test_another_model_of_a_training_is_a_row_and_said(which, settings, words, tmp_path):
+    about = dict(trained=trained(network=NETWORK))
+    length = dict(epochs=350, finished=True)
+    for seed in range(2):
+        plain = dict(training=length | dict(checkpoint='best'), settings=SETTINGS, **about)
+        write(tmp_path / f'{seed}', 'mbls/resnet50_cifar10', seed=seed, **plain)
+    other = dict(training=length | dict(checkpoint=which), settings=settings, **about)
+    write(tmp_path / 'other', 'mbls/resnet50_cifar10', seed=2, ece=9.0, **other)
+    rows = only_table(tmp_path).rows
+    assert sorted(len(row.runs) for row in rows) == [1, 2]
+    (row,) = [row for row in rows if len(row.runs) == 1]
+    assert row.label.endswith(words) and row.values('calibration/ECE') == [9.0]
+
+
+def test_means_of_members_with_other_settings_are_rows_of_their_own(tmp_path):
+    for seed, settings in enumerate(
+        [[SETTINGS, OTHER_MEAN], [OTHER_MEAN, SETTINGS], [SETTINGS] * 2]
+    ):
+        members = [dict(file='a.pth', settings=each) for each in settings]
+        averaged = dict(members=2, views=1, mc_dropout=0, calibration=None)
+        averaged |= dict(mean_of=dict(members=members))
+        write(tmp_path / f'{seed}', 'mbls/resnet50_cifar10', seed=seed, averaged=averaged)
+    assert sorted(len(row.runs) for row in only_table(tmp_path).rows) == [1, 2]
 
 
 def test_a_second_run_of_a_seed_is_named(tmp_path):

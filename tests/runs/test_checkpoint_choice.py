@@ -13,7 +13,13 @@ from mmengine.fileio import get_file_backend
 
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.runs import checkpoint_io
-from mmcalib.runs.checkpoint_choice import check_checkpoint, last_checkpoint, resume_latest
+from mmcalib.runs.checkpoint_choice import (
+    LAST_WEIGHTS,
+    check_checkpoint,
+    last_checkpoint,
+    resume_latest,
+    which_checkpoint,
+)
 from mmcalib.runs.checkpoint_io import BACKEND, ONLY_WEIGHTS, load_from_local
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.resumed_loss_check import check_resumed_loss
@@ -366,6 +372,32 @@ def test_a_training_may_start_from_a_checkpoint_in_its_work_dir(trained, tmp_pat
     assert set_aside(tmp_path / 'none') is None
 
 
+def test_a_resume_from_elsewhere_sets_what_is_there_aside(trained, tmp_path):
+    for name in ('results.json', 'robustness.json', 'best_x_epoch_9.pth'):
+        (tmp_path / name).touch()
+    resume_into = config(tmp_path, resume=True, load_from=str(trained), train_cfg__max_epochs=2)
+    train_and_test(resume_into, test=False)
+    assert len(list((tmp_path / 'earlier_1').iterdir())) == 3
+    assert (tmp_path / 'epoch_2.pth').exists()
+
+
+def test_a_training_that_is_refused_sets_nothing_aside(tmp_path):
+    (tmp_path / 'results.json').touch()
+    options = {'model.head.num_classes': 3, 'test_dataloader.dataset.indices': 16}
+    with pytest.raises(Exception, match='class'):
+        train_and_test(config(tmp_path, **options))
+    assert not (tmp_path / 'earlier_1').exists()
+
+
+@pytest.mark.parametrize(('named', 'expected'), [('epoch_1', 1), ('epoch_7', 2), (None, 2)])
+def test_the_last_checkpoint_is_the_one_that_is_named(named, expected, trained, tmp_path):
+    for number in (1, 2):
+        (tmp_path / f'epoch_{number}.pth').write_bytes(trained.read_bytes())
+    if named:
+        (tmp_path / 'last_checkpoint').write_text(f'/elsewhere/{named}.pth')
+    assert last_checkpoint(tmp_path) == tmp_path / f'epoch_{expected}.pth'
+
+
 @pytest.mark.parametrize('floor', [False, True])
 def test_a_copied_work_dir_goes_on_without_the_original(floor, tmp_path):
     options = dict(default_hooks__checkpoint__max_keep_ckpts=1)
@@ -408,3 +440,20 @@ def test_a_resumed_training_started_from_what_it_first_did(trained, tmp_path):
     train_and_test(cfg, test=False)
     content = load_from_local(str(tmp_path / 'epoch_2.pth'))
     assert content['meta']['trained']['initial_weights'] == 'epoch_1.pth'
+
+
+@pytest.mark.parametrize(
+    ('name', 'length', 'expected'),
+    [
+        ('a/best_accuracy_top1_epoch_30.pth', dict(epochs=30), 'best'),
+        (LAST_WEIGHTS, dict(epochs=30), 'last'),
+        ('a/epoch_30.pth', dict(epochs=30), 'last'),
+        ('a/epoch_3.pth', dict(epochs=30), 'epoch 3'),
+        ('iter_800.pth', dict(iterations=800), 'last'),
+        ('iter_80.pth', dict(iterations=800), 'iteration 80'),
+        ('iter_30.pth', dict(epochs=30), 'iteration 30'),
+        ('mine.pth', dict(epochs=30), None),
+    ],
+)
+def test_a_checkpoint_is_the_best_the_last_or_of_an_epoch(name, length, expected):
+    assert which_checkpoint(name, length) == expected

@@ -128,6 +128,7 @@ def test_a_classifiers_ensemble_is_the_mean_of_its_members(digits, run, tmp_path
     )
     averaged = results(folder)['averaged']
     assert averaged['seeds'] == [0, 1, 2] and len(averaged['checkpoints']) == 3
+    assert results(folder)['checkpoint'] == list(map(str, digits))
     assert results(folder)['evaluation']['tta'] is False
     assert results(folder)['seed'] is None
     assert read_results(folder / 'results.json').label == 'CE × 3'

@@ -90,7 +90,7 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeyp
     assert tested['evaluation']['dataset'] == dict(type='Digits', split='test', samples=30)
     for content in (validated, tested):
         assert content['seed'] == 7 and content['loss']['margin'] == 5.0
-        assert content['training'] == dict(epochs=1, finished=True, epoch=1)
+        assert content['training'] == dict(epochs=1, finished=True, epoch=1, checkpoint='best')
         assert content['trained']['config']['data']['noise'] == 0.2
         assert content['date'] and content['version']
     assert validated['trained'] == tested['trained']

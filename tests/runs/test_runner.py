@@ -145,6 +145,24 @@ def test_results_of_another_checkpoint_are_not_replaced(tmp_path):
     assert folder('b.pth') == tmp_path
 
 
+def test_results_of_other_members_are_not_replaced(tmp_path):
+    def folder(*names):
+        cfg = Config(dict(work_dir=str(tmp_path)))
+        keep_other_results(cfg, [str(tmp_path / name) for name in names], 'test')
+        return Path(cfg.work_dir)
+
+    names = ('a, b.pth', 'c.pth', 'd.pth')
+    for name in names:
+        (tmp_path / name).touch()
+    there = dict(checkpoint=[str(tmp_path / name) for name in names[:2]])
+    (tmp_path / 'results.json').write_text(json.dumps(there))
+    assert folder(*names[:2]) == tmp_path
+    others = [folder(*names[1:]), folder(*names), folder(names[0], names[2])]
+    assert len(set(others)) == 3 and all(other.parent == tmp_path for other in others)
+    assert not {other.name for other in others} & {'c', 'd'}
+    assert folder(names[0]) == tmp_path / 'a, b'
+
+
 @pytest.mark.parametrize(
     'changes', [dict(transforms=[[1, 2]]), dict(dropout_seed=1), dict(temperature=1.5)]
 )
@@ -154,13 +172,13 @@ def test_results_of_another_mean_are_not_replaced(tmp_path, changes):
         keep_other_results(cfg, checkpoints, 'test')
         return Path(cfg.work_dir)
 
-    checkpoints = f'{tmp_path}/a.pth, {tmp_path}/b.pth'
+    checkpoints = [f'{tmp_path}/a, best.pth', f'{tmp_path}/b.pth']
     mean = dict(transforms=[[dict(type='Resize')]], mc_dropout=2, dropout_seed=0, temperature=None)
     results = dict(checkpoint=checkpoints, averaged=mean)
     (tmp_path / 'results.json').write_text(json.dumps(results))
     assert folder(mean) == tmp_path
-    assert folder(mean | changes) == tmp_path / 'b'
-    assert folder(None) == tmp_path / 'b'
+    elsewhere = folder(mean | changes)
+    assert elsewhere.parent == tmp_path and elsewhere.name.startswith('x2_')
     del mean['dropout_seed']  # as an older version left it
     (tmp_path / 'results.json').write_text(json.dumps(results))
     assert folder(mean | dict(dropout_seed=0)) == tmp_path

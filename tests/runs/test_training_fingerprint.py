@@ -16,6 +16,7 @@ def trained(name='ce/digits', processes=1, **options):
     return trained_config(cfg, processes=processes)
 
 
+FLOOR = dict(type='AccuracyFloorCheckpointHook', save_best='accuracy/top1')
 SCHEDULE = dict(type='LossScheduleHook', parameter='margin', factor=-1.0)
 
 
@@ -40,6 +41,8 @@ SCHEDULE = dict(type='LossScheduleHook', parameter='margin', factor=-1.0)
         ('hooks', dict(custom_hooks=[dict(type='mine.OwnHook')])),
         ('selection', dict(default_hooks__checkpoint__save_best='calibration/NLL')),
         ('selection', dict(val_dataloader__dataset__noise=0)),
+        ('selection', dict(default_hooks__checkpoint=FLOOR)),
+        ('selection', dict(default_hooks__checkpoint=FLOOR | dict(min_accuracy=0.9))),
         ('initial_weights', dict(load_from='https://a.b/weights.pth')),
     ],
 )
@@ -66,6 +69,14 @@ def test_what_decides_about_figures_is_told_apart(part, options):
 )
 def test_what_does_not_is_not(options):
     assert digest(trained(**options)) == digest(trained())
+
+
+def test_the_accuracy_floor_of_the_best_checkpoint_is_told_apart():
+    hooks = [FLOOR, FLOOR | dict(min_accuracy=0.9), FLOOR | dict(accuracy='aAcc')]
+    digests = {digest(trained(default_hooks__checkpoint=hook)) for hook in hooks}
+    assert len(digests) == 3
+    same = trained(default_hooks__checkpoint=FLOOR | dict(min_accuracy=0.98, interval=3))
+    assert digest(same) in digests
 
 
 def test_a_data_set_is_not_the_folder_it_lies_in():

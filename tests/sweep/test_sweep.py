@@ -103,6 +103,14 @@ def test_further_values_join_those_that_are_there(make):
     assert '| 2 |' in sweep_table(summary)
 
 
+@pytest.mark.parametrize(('split', 'expected'), [('val', True), ('test', False)])
+def test_data_are_the_same_whatever_their_pipeline(split, expected, make):
+    cfg = load_config(str(ROOT / 'configs/ce/digits.py'))
+    pipeline = [*cfg.val_dataloader.dataset.pipeline, dict(type='mine.Resize')]
+    cfg.test_dataloader.dataset = cfg[f'{split}_dataloader'].dataset | dict(pipeline=pipeline)
+    assert shared_settings(make(), cfg)['validates_on_test_data'] is expected
+
+
 def test_terms_of_a_sum_have_parameters_too(make):
     cfg = load_config(str(ROOT / 'configs/mdca/digits.py'))
     assert option_keys(cfg, 'gamma') == ['model.head.loss.losses.1.gamma']
@@ -405,7 +413,12 @@ def test_the_command_trains_chooses_tests_and_draws(tmp_path, monkeypatch, capsy
     assert row['val'] == [validated['metrics']]
     tested = json.loads((folder / 'results.json').read_text())
     assert Path(tested['checkpoint']).name == Path(validated['checkpoint']).name
-    assert tested['training'] == {'epochs': 1, 'finished': True, 'epoch': 1}
+    assert tested['training'] == {
+        'epochs': 1,
+        'finished': True,
+        'epoch': 1,
+        'checkpoint': 'best',
+    }
     assert (tmp_path / 'work/sweep.png').stat().st_size > 1000
     assert (tmp_path / 'work/sweep.pdf').is_file()
 

@@ -39,6 +39,14 @@ def test_a_single_tested_value_is_a_point():
     assert lines(left) == ['--']
 
 
+def test_a_value_whose_metric_is_nan_in_one_run_is_not_drawn():
+    drawn = sweep()
+    failed = drawn['rows'][0]['val']
+    failed.append(failed[0] | {'calibration/ECE': float('nan')})
+    heights = draw_sweeps([drawn]).axes[0].containers[0].lines[0].get_ydata()
+    assert [height == height for height in heights] == [False, True, True]
+
+
 def test_the_star_is_on_the_validation_value_that_was_chosen_by():
     drawn = sweep()
     drawn['rows'][1]['test'][0]['calibration/ECE'] = 9.0
