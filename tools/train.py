@@ -108,6 +108,10 @@ def main() -> None:
         parser.refuse(str(error))
     except SampleError as error:  # perhaps of one process alone
         parser.refuse_here(error.reason)
+    except RuntimeError as error:  # of gloo; NCCL waits until the launcher ends this process
+        if 'closed by peer' not in str(error):
+            raise
+        sys.exit('Stopped: another process of this training has ended.')
     except KeyboardInterrupt:
         sys.exit('Stopped: the same command with --resume goes on from the last checkpoint.')
     leave_processes()

@@ -1,20 +1,28 @@
-"""Names the file of a sample that cannot be loaded."""
+"""Names the file of a sample that cannot be loaded, or not be trained on."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
+import torch
 from mmengine.dataset import Compose
 from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
+from torch import nn
+
+from mmcalib.argument_checks import check_labels
+from mmcalib.models.predicting_head import classes_of_head
 
 # Where the toolboxes' samples say what is to be read.
 FILES = ('img_path', 'seg_map_path')
+IGNORED = 255  # by mmseg's heads and ours, unless told otherwise
 
 
 class SampleError(RuntimeError):
-    """A sample cannot be loaded."""
+    """A sample cannot be loaded, or not be trained on."""
 
     @property
     def reason(self) -> str:
@@ -22,32 +30,76 @@ class SampleError(RuntimeError):
         return str(self).rpartition(f'{type(self).__name__}: ')[2].strip()
 
 
+@dataclass(frozen=True)
+class KnownLabels:
+    """The labels that a model can be trained on: its classes, and what it ignores."""
+
+    classes: int
+    ignored: tuple[int, ...]
+
+    def check(self, sample: object, name: str) -> None:
+        """Raise a ValueError if a sample, as a pipeline packs it, has others."""
+        mask = getattr(sample, 'gt_sem_seg', None)
+        labels = getattr(sample, 'gt_label', None) if mask is None else mask.data
+        if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
+            return
+        outside = labels[(labels < 0) | (labels >= self.classes)]  # few, or the rest takes long
+        outside = outside[~torch.isin(outside, torch.tensor(self.ignored))]
+        ignored = ', '.join(map(str, self.ignored))
+        hint = f'The model has {self.classes} classes and ignores {ignored}: check the file, or '
+        check_labels(outside, self.classes, name=name, hint=hint + 'num_classes')
+
+
+def labels_known_to(model: nn.Module) -> KnownLabels | None:
+    """Return the labels that a model can be trained on, None if it has no classes."""
+    classes = classes_of_head(model.module if is_model_wrapper(model) else model)
+    found = {getattr(module, 'ignore_index', None) for module in model.modules()}
+    ignored = tuple(sorted(each for each in found if isinstance(each, int)))
+    # A single logit tells two classes apart.
+    return None if classes is None else KnownLabels(max(classes, 2), ignored or (IGNORED,))
+
+
 class NamingPipeline(Compose):
     """A dataset's transforms, whose errors name the sample.
 
+    Args:
+        pipeline: The transforms.
+        known: The labels that a sample may have; None for any.
+
     Raises:
-        SampleError: If one of them fails.
+        SampleError: If one of them fails, or the sample has other labels.
     """
 
-    def __init__(self, pipeline: Compose) -> None:
+    def __init__(self, pipeline: Compose, known: KnownLabels | None = None) -> None:
         super().__init__(pipeline.transforms)
+        self.known = known
 
     def __call__(self, data: dict) -> dict | None:
         files = sample_files(data)
         name = ', '.join(files.values()) or data.get('path') or f'sample {data.get("sample_idx")}'
         try:
-            return super().__call__(data)
+            packed = super().__call__(data)
         except Exception as error:
             empty = [problem for problem in map(file_problem, files.values()) if problem]
             reason = ', '.join(empty) or f'{type(error).__name__}: {error}'
             raise SampleError(f'cannot load {name}: {reason}') from error
+        if self.known is not None and isinstance(packed, Mapping):
+            try:
+                self.known.check(packed.get('data_samples'), files.get('seg_map_path', name))
+            except ValueError as error:
+                raise SampleError(str(error)) from error
+        return packed
 
 
 class BrokenSamples(Hook):
-    """Has errors while loading data name the file, as OpenCV's of an empty image does not."""
+    """Has errors while loading data name the file, as OpenCV's of an empty image does not.
+
+    So do labels that the model cannot be trained on, which are looked for where data are loaded: a
+    loss names no file, and on a GPU fails some steps later.
+    """
 
     def before_train(self, runner: Runner) -> None:
-        name_samples(runner.train_dataloader.dataset)
+        name_samples(runner.train_dataloader.dataset, labels_known_to(runner.model))
 
     def before_val(self, runner: Runner) -> None:
         name_samples(runner.val_dataloader.dataset)
@@ -56,12 +108,17 @@ class BrokenSamples(Hook):
         name_samples(runner.test_dataloader.dataset)
 
 
-def name_samples(dataset: object) -> None:
-    """Have the pipelines of a dataset, and of those that it wraps, name what they cannot load."""
+def name_samples(dataset: object, known: KnownLabels | None = None) -> None:
+    """Have the pipelines of a dataset, and of those that it wraps, name what they cannot load.
+
+    Args:
+        dataset: With transforms of its own, or a wrapper such as ConcatDataset.
+        known: The labels that its samples may have; None for any.
+    """
     for part in wrapped(dataset):
         # Pipelines of other classes may have methods that others call.
         if type(getattr(part, 'pipeline', None)) is Compose:
-            part.pipeline = NamingPipeline(part.pipeline)
+            part.pipeline = NamingPipeline(part.pipeline, known)
 
 
 def wrapped(dataset: object) -> Iterator[object]:

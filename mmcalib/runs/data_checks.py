@@ -17,6 +17,7 @@ from torch import nn
 from mmcalib.argument_checks import check_labels
 from mmcalib.hooks.drawing_hook import DrawingHook, calibration_metrics
 from mmcalib.hooks.name_broken_samples_hook import (
+    IGNORED,
     SampleError,
     file_problem,
     name_samples,
@@ -30,7 +31,6 @@ from mmcalib.runs.unseen_labels import UnseenLabels
 # Of large data sets, every n-th sample is looked at, so that it takes seconds.
 MOST_LABELS = 100_000
 MOST_FILES = 10_000
-IGNORED = 255  # by mmseg's heads and ours, unless told otherwise
 # What datasets raise that cannot be listed, and parts of a config that cannot be built.
 NOT_BUILT = (AssertionError, KeyError, TypeError, ValueError)
 NOT_LISTED = (*NOT_BUILT, OSError, RuntimeError)

@@ -7,17 +7,25 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, call_here
+from commands import ROOT, call, call_here
 from images import write_folders, write_tiny_imagenet, write_voc
 from mmengine.config import Config
-from mmengine.dataset import BaseDataset
+from mmengine.dataset import BaseDataset, Compose
 from mmengine.logging import MMLogger
 from mmengine.registry import DATASETS
+from PIL import Image
 from test_checkpoint_choice import config
+from tiny_models import fcn_head, segmentor
 from torch import nn
 from torch.utils.data import DataLoader
 
-from mmcalib.hooks.name_broken_samples_hook import SampleError, name_samples
+from mmcalib.hooks.name_broken_samples_hook import (
+    KnownLabels,
+    NamingPipeline,
+    SampleError,
+    labels_known_to,
+    name_samples,
+)
 from mmcalib.runs import data_checks
 from mmcalib.runs.data_checks import DataError, check_run_data
 from mmcalib.runs.runner import train_and_test
@@ -220,3 +228,83 @@ def test_a_training_names_the_image_that_breaks_it(tmp_path):
     cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
     with pytest.raises(SampleError, match=r'cannot load .*class_7/0\.jpg: '):
         train_and_test(cfg, test=False)
+
+
+def train_on_masks(folder, loss, name, label, **options):
+    """Train a small network on Pascal VOC, one of whose masks has a label in a corner."""
+    train_and_test(masks(folder, loss, name, label, **options), test=False)
+
+
+def masks(folder, loss, name, label, **options):
+    """Return the config of such a training, whose masks are in `folder`."""
+    root = write_voc(folder / 'VOC2012')
+    path = root / f'SegmentationClass/{name}.png'
+    mask = np.asarray(Image.open(path)).copy()
+    mask[:6, :6] = label
+    Image.fromarray(mask).save(path)
+    cfg = config(folder / 'run', 'mbls/digit_scenes', **options)
+    load = [dict(type='LoadImageFromFile', color_type='grayscale'), dict(type='LoadAnnotations')]
+    steps = [*load, dict(type='Resize', scale=(40, 40)), dict(type='PackSegInputs')]
+    cfg.train_dataloader.dataset = dict(
+        type='PascalVOCDataset', data_root=str(root), ann_file='ImageSets/Segmentation/train.txt',
+        data_prefix=dict(img_path='JPEGImages', seg_map_path='SegmentationClass'), pipeline=steps,
+    )  # fmt: skip
+    cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    cfg.model.decode_head.num_classes = 21
+    cfg.model.decode_head.loss_decode = loss
+    return cfg
+    return path
+
+
+LOSSES = [dict(type=name) for name in ('MarginLabelSmoothingLoss', 'CrossEntropyLoss', 'DiceLoss')]
+
+
+@pytest.mark.parametrize('workers', [0, 1])
+@pytest.mark.parametrize('loss', LOSSES, ids=lambda loss: loss['type'])
+def test_a_training_names_the_mask_with_a_label_out_of_range(loss, workers, tmp_path):
+    with pytest.raises(SampleError) as error:
+        train_on_masks(tmp_path, loss, 'b', 77, train_dataloader__num_workers=workers)
+    path = tmp_path / 'VOC2012/SegmentationClass/b.png'
+    start, _, end = error.value.reason.partition(' labels outside [0, 21): 77. The model has 21 ')
+    assert start.startswith(f'{path} has ') and '255: check the file' in end
+    assert '\n' not in error.value.reason
+
+
+def test_on_two_processes_the_other_one_says_no_more(tmp_path, free_port):
+    cfg = masks(tmp_path, LOSSES[1], 'b', 77, train_dataloader__batch_size=1)
+    cfg.dump(tmp_path / 'masks.py')
+    said = call(
+        'dist_train.sh', tmp_path / 'masks.py', 2, '--work-dir', 'run', '--no-test', cwd=tmp_path,
+        check=False, PORT=free_port,
+    )  # fmt: skip
+    (line,) = [line for line in said.splitlines() if 'error:' in line]
+    assert 'SegmentationClass/b.png has ' in line and 'outside [0, 21): 77' in line
+    assert 'Traceback' not in said
+
+
+def test_labels_that_the_model_ignores_are_trained_with(tmp_path):
+    ignoring = dict(model__decode_head__ignore_index=77)
+    with pytest.raises(SampleError, match=r'outside \[0, 21\): 255\. .* ignores 77: check'):
+        train_on_masks(tmp_path, LOSSES[1], 'b', 77, **ignoring)
+
+
+@pytest.mark.parametrize(
+    ('ignored', 'labels', 'wrong'),
+    [((255,), [0, 2, 255], None), ((9, 255), [9, 2], None), ((255,), [-1, 2], -1), ((), [3], 3)],
+)
+def test_a_class_out_of_range_is_named_with_its_image(ignored, labels, wrong):
+    sample = SimpleNamespace(gt_label=torch.tensor(labels))
+    steps = Compose([lambda _: dict(data_samples=sample)])
+    load = NamingPipeline(steps, KnownLabels(3, ignored))
+    if wrong is None:
+        assert load(dict(img_path='a.jpg'))['data_samples'] is sample
+    else:
+        with pytest.raises(SampleError, match=rf'^a\.jpg has 1 labels outside \[0, 3\): {wrong}\.'):
+            load(dict(img_path='a.jpg'))
+
+
+@pytest.mark.parametrize(('classes', 'expected'), [(1, 2), (4, 4)])
+def test_a_single_logit_tells_two_classes_apart(classes, expected):
+    model = segmentor(fcn_head(num_classes=classes, ignore_index=7))
+    assert labels_known_to(model).classes == expected
+    assert 7 in labels_known_to(model).ignored
