@@ -13,6 +13,7 @@ from commands import ROOT, call, call_here
 from forked import call_forked
 
 from mmcalib.metrics import CalibrationStatistics
+from mmcalib.work_dir_files import locked
 
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 VOC = str(ROOT / 'configs/mbls/deeplabv3_r50_voc.py')
@@ -314,3 +315,35 @@ def test_several_processes_add_nothing_to_what_a_tool_refuses(
     assert result.stderr.startswith('tool.py: error: no such config\n')
     assert ('ChildFailedError' in result.stderr) is reported
     assert (len(result.stderr.splitlines()) > 1) is reported
+
+
+def test_a_mean_of_different_trainings_in_one_folder_says_so(trained, tmp_path):
+    best = trained[0].parents[2] / 'best.pth'
+    content = torch.load(best, weights_only=False)
+    content['meta']['seed'] += 1
+    next(iter(content['state_dict'].values())).mul_(1.01)
+    torch.save(content, tmp_path / 'other.pth')
+    for place, said in ((tmp_path / 'best.pth', True), (best, False)):
+        if said:
+            shutil.copy(best, place)
+        log = call_forked('test.py', CONFIG, place, tmp_path / 'other.pth', cwd=tmp_path)
+        assert ('holds checkpoints of different trainings' in log) == said
+
+
+def test_a_test_in_a_work_dir_in_use_is_refused(trained, tmp_path):
+    best = trained[0].parents[2] / 'best.pth'
+    with (
+        locked(tmp_path / 'W'),
+        pytest.raises(AssertionError, match='W is in use: a training, a test or a sweep'),
+    ):
+        call_forked('test.py', CONFIG, best, '--work-dir', 'W', cwd=tmp_path)
+    assert not (tmp_path / 'W/results.json').exists()
+
+
+def test_reports_leave_out_what_was_set_aside(trained, tmp_path):
+    for folder in (tmp_path, tmp_path / 'earlier_1'):
+        folder.mkdir(exist_ok=True)
+        for file in ('results.json', 'calibration.npz'):
+            shutil.copy(trained[0] / file, folder)
+    log = call_forked('report.py', tmp_path, '--format', 'csv', cwd=tmp_path)
+    assert ',MbLS m=8 α=0.1,1,' in log
