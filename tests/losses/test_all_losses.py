@@ -36,7 +36,7 @@ class AnyCALSLoss(CALSLoss):
 
     def read_call(self, pred, *call):
         self.num_classes = pred.shape[1]
-        self.multipliers = torch.full((self.num_classes,), self.multiplier)
+        self.multipliers = torch.full((self.num_classes,), self.multiplier, device=pred.device)
         return super().read_call(pred, *call)
 
 

@@ -1,0 +1,286 @@
+"""Everything a GPU runs, on a device that only pretends to be another than the CPU.
+
+Values are those of the CPU, no tensor is on the wrong device, and a training step makes nobody wait
+but for its one look at the labels.
+"""
+
+import copy
+import math
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+from commands import ROOT
+from losses import test_all_losses, test_batch_statistics_loss, test_label_maps
+from mmengine.optim import OptimWrapper
+from mmengine.registry import OPTIM_WRAPPERS
+from pretended_device import DEVICE, Pretended, PretendedDevice, there
+
+from mmcalib.ensembles.mean_and_disagreement import PredictionMean
+from mmcalib.losses import CalibrationLoss, CombinedLoss, MDCALoss, SoftmaxFocalLoss
+from mmcalib.losses.base import call_checks
+from mmcalib.losses.upsampling.upsampled_losses import upsampled_losses
+from mmcalib.metrics import NAMES, CalibrationState, scores_of_logits
+from mmcalib.metrics.data_samples import read_prediction
+from mmcalib.metrics.predictions import of_logits, of_probabilities
+from mmcalib.posthoc import SCALERS
+from mmcalib.runs.config import load_config, set_loader_defaults
+from mmcalib.runs.runner import train_and_test
+
+IGNORED = 255
+LOSSES = {
+    **{
+        name: (lambda n=name, **o: test_all_losses.build(n, **o)) for name in test_all_losses.LOSSES
+    },
+    **dict(test_batch_statistics_loss.LOSSES),
+    'svls': lambda **o: test_label_maps.LOSSES['svls'][0](**o),
+    'nacl': lambda **o: test_label_maps.LOSSES['nacl'][0](**o),
+    'combined': lambda **o: CombinedLoss(losses=[MDCALoss(**o), SoftmaxFocalLoss(**o)]),
+}
+every_loss = pytest.mark.parametrize('name', LOSSES)
+
+
+def draw(dtype=torch.float32, shape=(2, 5, 6, 4)):
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(shape, generator=generator, dtype=torch.float64)
+    target = torch.randint(shape[1], (shape[0], *shape[2:]), generator=generator)
+    target.view(-1)[::4] = IGNORED
+    return logits.to(dtype), target
+
+
+def moved(loss):
+    """Return a copy of a loss on the pretended device."""
+    loss = copy.deepcopy(loss)
+    for module in loss.modules():
+        for name, value in module._buffers.items():
+            module._buffers[name] = value if value is None else there(value)
+    return loss
+
+
+@every_loss
+@pytest.mark.parametrize('labels', [torch.int64, torch.uint8])
+def test_a_training_step(name, labels):
+    loss = LOSSES[name](ignore_index=IGNORED)
+    logits, target = draw()
+    logits.requires_grad_()
+    expected = loss(logits, target.to(labels))
+    (slope,) = torch.autograd.grad(expected, logits)
+    with PretendedDevice() as device:
+        other, labelled = there(logits).requires_grad_(), there(target.to(labels))
+        value = moved(loss)(other, labelled)
+        (grad,) = torch.autograd.grad(value, other)
+    assert isinstance(value, Pretended) and isinstance(grad, Pretended)
+    torch.testing.assert_close(value.detach().value, expected.detach())
+    torch.testing.assert_close(grad.value, slope, rtol=1e-4, atol=1e-6)
+    # The look at the labels: their range, and whether there are any.
+    assert set(device.waits) <= {'_local_scalar_dense', 'tolist'} and len(device.waits) <= 2
+
+
+@every_loss
+def test_a_step_without_a_look_at_the_labels_waits_for_nothing(name, monkeypatch):
+    monkeypatch.setattr(call_checks, 'check_labels', lambda *args, **options: None)
+    logits, target = draw()
+    with PretendedDevice() as device:
+        other = there(logits).requires_grad_()
+        moved(LOSSES[name](ignore_index=IGNORED))(other, there(target)).backward()
+    assert device.waits == []
+
+
+@every_loss
+def test_the_fused_step(name, monkeypatch):
+    # It has none to turn off.
+    monkeypatch.setattr(torch, 'autocast', lambda *args, **options: nullcontext())
+    logits, target = draw(shape=(2, 5, 3, 2))
+    target = torch.randint(5, (2, 6, 4), generator=torch.Generator().manual_seed(1))
+    call = dict(ignore_index=IGNORED, align_corners=False)
+    logits.requires_grad_()
+    expected = upsampled_losses(logits, target, [LOSSES[name]()], **call)[0].sum()
+    (slope,) = torch.autograd.grad(expected, logits)
+    with PretendedDevice():
+        other = there(logits).requires_grad_()
+        value = upsampled_losses(other, there(target), [moved(LOSSES[name]())], **call)[0].sum()
+        (grad,) = torch.autograd.grad(value, other)
+    torch.testing.assert_close(value.detach().value, expected.detach(), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(grad.value, slope, rtol=1e-4, atol=1e-6)
+
+
+@every_loss
+def test_bfloat16_autocast(name):
+    loss = LOSSES[name](ignore_index=IGNORED)
+    logits, target = draw()
+    rounded = logits.bfloat16()
+    exact = rounded.float().requires_grad_()
+    rounded.requires_grad_()
+    expected = loss(exact, target)
+    expected.backward()
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        value = loss(rounded, target)
+    value.backward()
+    assert value.dtype == torch.float32 and rounded.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(rounded.grad.float(), exact.grad, rtol=1e-2, atol=1e-4)
+
+
+WANTED = frozenset(['predicted', 'nll', 'brier', 'classes', 'doubt'])
+
+
+def test_a_segmentation_is_read():
+    logits, target = draw()
+    valid, label = target[0] != IGNORED, target[0].clamp(max=4)
+    found = []
+    for place in (lambda x: x, there):
+        with PretendedDevice():
+            planes = [x.flatten() for x in (logits[0].argmax(0), label, valid)]
+            arguments = [place(x) for x in (logits[0].flatten(1), *planes)]
+            found.append(of_logits(*arguments, wanted=WANTED, floor=0.05))
+    here, other = found
+    assert (here.finite, here.unexplained) == (other.finite, other.unexplained) == (True, 0)
+    assert_equal(here.prediction, other.prediction)
+
+
+def test_a_classification_is_read():
+    logits, _ = draw(shape=(9, 5))
+    label = torch.arange(9) % 5
+    found = []
+    for place in (lambda x: x, there):
+        with PretendedDevice():
+            probs = place(logits.softmax(1).T.contiguous())
+            found.append(of_probabilities(probs, place(label), wanted=WANTED, floor=0.05))
+    assert_equal(*found)
+
+
+def assert_equal(here, other):
+    for name, value in here._asdict().items():
+        theirs = getattr(other, name)
+        if isinstance(value, tuple):
+            assert_equal(value, theirs)
+        elif torch.is_tensor(value):
+            assert not isinstance(theirs, Pretended), name
+            torch.testing.assert_close(theirs, value, msg=name)
+        else:
+            assert value == theirs
+
+
+def test_every_metric_of_samples_there():
+    logits, target = draw()
+    values = []
+    for place in (lambda x: x, there):
+        with PretendedDevice():
+            state = CalibrationState(NAMES, per_class=True, per_distance=True, keep_cells=True)
+            for plane, labels in zip(logits, target, strict=True):
+                sample = dict(
+                    seg_logits=dict(data=place(plane)),
+                    pred_sem_seg=dict(data=place(plane.argmax(0)[None])),
+                    gt_sem_seg=dict(data=place(labels[None])),
+                )
+                options = dict(ignore_index=IGNORED, wanted=state.wanted, floor=state.floor)
+                state.update(read_prediction(sample, name='a sample', **options))
+        values.append(state.compute())
+    assert values[0] == pytest.approx(values[1], abs=1e-4, nan_ok=True)
+
+
+def test_scores_of_the_unseen():
+    logits, _ = draw(shape=(5, 30))
+    scores = ('max_probability', 'max_logit', 'energy', 'entropy')
+    here = scores_of_logits(logits, scores)
+    with PretendedDevice():
+        other = scores_of_logits(there(logits), scores)
+    for name in scores:
+        torch.testing.assert_close(other[name], here[name])
+
+
+@pytest.mark.parametrize('name', SCALERS)
+def test_a_scaler_there(name):
+    logits, _ = draw(shape=(60, 4))
+    labels = torch.arange(60) % 4
+    scaler = SCALERS[name]().fit(logits, labels)
+    with PretendedDevice():
+        found = scaler.transform(there(logits)), scaler.predict_proba(there(logits))
+    torch.testing.assert_close(found[0].value, scaler.transform(logits))
+    torch.testing.assert_close(found[1].value, scaler.predict_proba(logits))
+
+
+def test_an_ensemble_there():
+    probs = [draw(shape=(5, 3, 4))[0].softmax(0), torch.full((5, 3, 4), 0.2)]
+    means = [PredictionMean(disagreement=True) for _ in range(2)]
+    with PretendedDevice() as device:
+        for part in probs:
+            means[0].add(part)
+            means[1].add(there(part))
+        found = [means[1].mean, means[1].mutual_information, means[1].variance]
+    assert device.waits == []
+    expected = [means[0].mean, means[0].mutual_information, means[0].variance]
+    torch.testing.assert_close([x.value for x in found], expected)
+
+
+class OnTheCPU(CalibrationLoss):
+    def options(self):
+        return {}
+
+    @staticmethod
+    def formula(logits, target):
+        weight = torch.ones(logits.shape[1:])
+        return (logits * weight).sum(dim=1)
+
+
+class Waiting(CalibrationLoss):
+    def options(self):
+        return {}
+
+    @staticmethod
+    def formula(logits, target):
+        return logits.sum(dim=1) * (2.0 if logits.max().item() > 0 else 1.0)
+
+
+@pytest.mark.parametrize('loss', [OnTheCPU, Waiting])
+def test_that_a_wrong_device_and_a_wait_are_found(loss, monkeypatch):
+    monkeypatch.setattr(call_checks, 'check_labels', lambda *args, **options: None)
+    logits, target = draw()
+    with PretendedDevice() as device:
+        arguments = there(logits).requires_grad_(), there(target)
+        assert arguments[0].device == DEVICE
+        if loss is OnTheCPU:
+            with pytest.raises(RuntimeError, match='on two devices'):
+                loss(loss_name='loss_x', ignore_index=IGNORED)(*arguments)
+        else:
+            loss(loss_name='loss_x', ignore_index=IGNORED)(*arguments)
+            assert '_local_scalar_dense' in device.waits
+
+
+class HalfPrecisionOptimWrapper(OptimWrapper):
+    """What mmengine's ``AmpOptimWrapper`` does on a GPU, which it insists on."""
+
+    @contextmanager
+    def optim_context(self, model):
+        with super().optim_context(model), torch.autocast('cpu', dtype=torch.bfloat16):
+            yield
+
+
+@pytest.mark.parametrize(
+    ('folder', 'data'),
+    [
+        *((folder, 'digits') for folder in ('ce', 'mbls', 'mdca')),
+        *((folder, 'digit_scenes') for folder in ('ce', 'mbls', 'nacl')),
+    ],
+)
+def test_a_training_in_mixed_precision(folder, data, tmp_path, monkeypatch):
+    path = ROOT / f'configs/{folder}/{data}.py'
+    monkeypatch.setitem(
+        OPTIM_WRAPPERS.module_dict, 'HalfPrecisionOptimWrapper', HalfPrecisionOptimWrapper
+    )
+    options = {
+        'optim_wrapper.type': 'HalfPrecisionOptimWrapper',
+        'train_cfg.max_epochs': 2,
+        'train_cfg.val_interval': 2,
+        'train_dataloader.dataset.indices': 32,
+        'val_dataloader.dataset.indices': 16,
+        'test_dataloader.dataset.indices': 16,
+    }
+    cfg = load_config(str(path), options)
+    cfg.work_dir, cfg.launcher = str(tmp_path), 'none'
+    cfg.experiment_name = f'half_{folder}_{data}'
+    set_loader_defaults(cfg)
+    metrics = train_and_test(cfg)
+    assert all(math.isfinite(metrics[f'calibration/{name}']) for name in ('ECE', 'AECE'))
+    state = torch.load(tmp_path / 'epoch_2.pth', weights_only=False)['state_dict']
+    assert all(value.isfinite().all() for value in state.values() if value.is_floating_point())
