@@ -7,9 +7,10 @@ import argparse
 import inspect
 import sys
 
+from mmcalib.argument_checks import check_number
 from mmcalib.calibrate.calibrate_checkpoint import SPLITS, CalibrationOptions, calibrate_checkpoint
 from mmcalib.calibrate.calibrate_ensemble import fit_temperature
-from mmcalib.calibrate.calibration_checks import check_out, check_splits
+from mmcalib.calibrate.calibration_checks import check_out, check_splits, hold_out
 from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.sampled_logits import NUM_SAMPLES
@@ -62,6 +63,14 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         choices=SPLITS,
         default='val',
         help='what to fit on (default: val); test is refused without --force',
+    )
+    parser.add_argument(
+        '--holdout',
+        type=float,
+        default=0.5,
+        metavar='SHARE',
+        help='where validation and test data are the same: fit on this share of the images, and '
+        'test on the others (default: %(default)s)',
     )
     parser.add_argument('--test', action='store_true', help='before and after on test, too')
     parser.add_argument(
@@ -127,6 +136,14 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
             'of its own, which tools/test.py --temperature reads: name a .json file'
         )
     cfg = load_evaluated(args.members[0][0], args)
+    check_number('--holdout', args.holdout, least=0.01, most=0.99)
+    held_out = options.split == 'val' and not options.force
+    if held_out and hold_out(cfg, args.holdout, seed=options.seed):
+        print(
+            'Validation and test data are the same: the scaling is fitted on '
+            f'{100 * args.holdout:g} % of the images (seed {options.seed}), and --test measures it '
+            'on the others. A test on all of them would see those it was fitted on.'
+        )
     check_splits(cfg, split=options.split, test=options.test, force=options.force)
     if of_mean(args):
         average_predictions(

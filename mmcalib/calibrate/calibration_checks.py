@@ -12,8 +12,8 @@ from mmcalib.runs.record import CALIBRATION
 from mmcalib.work_dir_files import check_writable
 
 HELD_OUT = (
-    'Fit on data that no test sees: a part of the training images that the training left out, as '
-    'SeededSplit draws it in the _heldout configs; or --force, which the checkpoint will say'
+    'Fit on images that no test sees: leave out --split test, or --force, which the checkpoint '
+    'will say'
 )
 
 
@@ -40,6 +40,29 @@ def check_splits(cfg: Config, *, split: str, test: bool, force: bool) -> list[st
         reason = "fitted on the validation split, which is the config's test split as well"
         return [_refuse(reason, HELD_OUT, force=force)]
     return []
+
+
+def hold_out(cfg: Config, share: float, *, seed: int) -> bool:
+    """Fit on a share of the images and test on the others, where both splits are the same data.
+
+    Nearly all configs of the toolboxes validate and test on the same images.
+
+    Args:
+        cfg: Of the run, which is changed.
+        share: Of the images to fit on.
+        seed: Of the draw.
+
+    Returns:
+        Whether they were.
+    """
+    if not same_data(cfg.get('val_dataloader'), cfg.get('test_dataloader')):
+        return False
+    for split, part in (('val', 'held_out'), ('test', 'train')):
+        loader = cfg[f'{split}_dataloader']
+        loader.dataset = dict(
+            type='SeededSplit', part=part, held_out=share, seed=seed, dataset=loader.dataset
+        )
+    return True
 
 
 def check_out(out: str, checkpoint: str, *, overwrite: bool) -> None:

@@ -16,7 +16,7 @@ def seeded_split(
     dataset: dict | BaseDataset,
     part: str,
     *,
-    held_out: int | None = None,
+    held_out: int | float | None = None,
     held_out_per_class: int | None = None,
     seed: int = 0,
 ) -> BaseDataset:
@@ -39,7 +39,8 @@ def seeded_split(
         dataset: The whole training set, or its config; it is left as it is. What is returned is of
             the same class, with all its data loaded.
         part: ``'train'`` or ``'held_out'``.
-        held_out: How many samples to hold out in all; either this or the next.
+        held_out: How many samples to hold out in all, or which share of them, below 1; either this
+            or the next.
         held_out_per_class: How many to hold out of each class, by ``gt_label``.
         seed: Of the split, not of the training: it must be the same for both parts.
 
@@ -67,7 +68,8 @@ def seeded_split(
             f'held_out={held_out!r}, held_out_per_class={held_out_per_class!r}'
         )
     if held_out is not None:
-        chosen = draw(len(dataset), held_out, seed=seed)
+        count = round(held_out * len(dataset)) if isinstance(held_out, float) else held_out
+        chosen = draw(len(dataset), count, seed=seed)
     else:
         chosen = draw_per_class(_labels(dataset), held_out_per_class, seed=seed)
     kept = chosen if part == 'held_out' else np.setdiff1d(np.arange(len(dataset)), chosen)

@@ -15,6 +15,8 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from mmengine.runner import BaseLoop
 
+from mmcalib.calibrate.calibration_checks import hold_out
+from mmcalib.datasets import seeded_split
 from mmcalib.datasets.same_data import same_data
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.posthoc.sampled_logits import draw_predictions
@@ -228,7 +230,7 @@ def test_a_binary_segmentor_says_how_many_pixels_changed_side(run, tmp_path):
 
 def test_fitting_on_test_is_refused_and_marked(digits, run, tmp_path):
     error = run(DIGITS, digits, '--split', 'test', fails=True)
-    assert 'refused: fitted on the test split' in error and '_heldout' in error
+    assert 'refused: fitted on the test split' in error and 'leave out --split' in error
     assert not (tmp_path / 'out.pth').exists()
     content, output = run(DIGITS, digits, '--split', 'test', '--force', '--test')
     meta = content['meta']['calibration']
@@ -237,12 +239,44 @@ def test_fitting_on_test_is_refused_and_marked(digits, run, tmp_path):
     assert 'Beware: fitted on the test split' in output
 
 
-def test_a_validation_split_that_is_the_test_split_is_refused(digits, run):
+@pytest.mark.parametrize('share', [None, 0.25])
+def test_a_validation_split_that_is_the_test_split_is_divided(share, digits, run):
     same = ['--cfg-options', 'val_dataloader.dataset.split=test', *FEW_DIGITS]
-    error = run(DIGITS, digits, *same, fails=True)
-    assert "which is the config's test split as well" in error
-    options = ['--force', *same]
-    forced = run(DIGITS, digits, *options)[0]['meta']['calibration']['forced']
+    options = [] if share is None else ['--holdout', str(share)]
+    content, output = run(DIGITS, digits, *options, '--test', *same)
+    assert 'Validation and test data are the same' in output
+    meta = content['meta']['calibration']
+    assert meta['forced'] == []
+    fitted, tested = (meta[key]['num_predictions'] for key in ('fitted', 'tested'))
+    total = fitted + tested
+    assert fitted == meta['dataset']['samples'] == round((share or 0.5) * total)
+    assert total == 60
+
+
+def test_the_two_parts_share_no_image():
+    cfg = load_config(str(ROOT / 'configs/ce/deeplabv3_r50_voc.py'))
+    assert hold_out(cfg, 0.4, seed=3)
+    parts = [cfg[f'{split}_dataloader'].dataset for split in ('val', 'test')]
+    digits = dict(type='Digits', split='test', pipeline=[])
+    numbers = [
+        seeded_split(digits, **{key: part[key] for key in ('part', 'held_out', 'seed')})
+        for part in parts
+    ]
+    places = [{part.get_data_info(i)['sample_idx'] for i in range(len(part))} for part in numbers]
+    assert [len(part) for part in numbers] == [319, 478]
+    drawn = [part.metainfo['held_out']['indices'] for part in numbers]
+    assert drawn[0] == drawn[1] and len(drawn[0]) == 319 and len(places[0]) == 319
+
+
+@pytest.mark.parametrize('share', ['0', '1', '-1', 'nan'])
+def test_a_share_that_leaves_nothing_is_refused(share, digits, run):
+    error = run(DIGITS, digits, '--holdout', share, fails=True)
+    assert '--holdout must be' in error
+
+
+def test_a_validation_split_that_is_the_test_split_may_be_forced(digits, run):
+    same = ['--cfg-options', 'val_dataloader.dataset.split=test', *FEW_DIGITS]
+    forced = run(DIGITS, digits, '--force', *same)[0]['meta']['calibration']['forced']
     assert len(forced) == 1 and 'as well' in forced[0]
 
 
