@@ -23,7 +23,7 @@ from mmcalib.runs.command_line import (
     parse_member_arguments,
 )
 from mmcalib.runs.load_config import load_config, set_loader_defaults, set_work_dir
-from mmcalib.runs.mean_of_predictions import average_predictions
+from mmcalib.runs.mean_of_predictions import average_predictions, leave_out_averaging
 from mmcalib.runs.preflight import check_config
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.sampled_predictions import NUM_SAMPLES
@@ -134,6 +134,7 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
             splits=sorted({options.split, 'test'} if options.test else {options.split}),
             **mean_options(args, cfg, lambda path: load_evaluated(path, args)),
         )
+    leave_out_averaging(cfg)  # mmpretrain's EMAHook loads what was not averaged
     set_loader_defaults(cfg, not args.no_pin_memory)
     splits = {options.split, 'test'} if options.test else {options.split}
     check_config(cfg, tuple(f'{split}_dataloader' for split in sorted(splits)))
