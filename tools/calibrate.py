@@ -27,7 +27,7 @@ from mmcalib.runs.command_line import (
 )
 from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
 from mmcalib.runs.config_checks import check_config
-from mmcalib.runs.ensemble_config import average_predictions
+from mmcalib.runs.ensemble_config import average_predictions, leave_out_averaging
 from mmcalib.runs.runner import build_runner
 
 
@@ -151,6 +151,7 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
             splits=sorted({options.split, 'test'} if options.test else {options.split}),
             **mean_options(args, cfg, lambda path: load_evaluated(path, args)),
         )
+    leave_out_averaging(cfg)  # mmpretrain's EMAHook loads what was not averaged
     set_loader_defaults(cfg, not args.no_pin_memory)
     splits = {options.split, 'test'} if options.test else {options.split}
     check_config(cfg, tuple(f'{split}_dataloader' for split in sorted(splits)))

@@ -97,7 +97,8 @@ def summary(
 def heading(results: Mapping) -> str:
     """Return what was tested, in a line."""
     parts = [str(results.get('experiment'))]
-    model = model_label(results.get('loss'), None, results.get('averaged'), experiment='')
+    parts_of_model = (results.get(key) for key in ('loss', 'calibration', 'averaged'))
+    model = model_label(*parts_of_model, experiment='')
     if model:
         parts.append(model.strip())
     samples = ((results.get('evaluation') or {}).get('dataset') or {}).get('samples')

@@ -152,10 +152,8 @@ def average_predictions(
         one_at_a_time=one_at_a_time,
     )
     hook = dict(type='LoadMembersHook', checkpoints=checkpoints)
-    # A checkpoint's weights are already those that the hook has averaged, and it would copy the
-    # last member's into the first.
-    others = [each for each in cfg.get('custom_hooks') or () if not _averages_weights(each)]
-    cfg.custom_hooks = [*others, hook]
+    leave_out_averaging(cfg)  # it would copy the last member's weights into the first
+    cfg.custom_hooks.append(hook)
     cfg.load_from = None
 
 
@@ -201,8 +199,13 @@ def load_members(
     check_members_differ(model)
 
 
-def _averages_weights(hook: object) -> bool:
-    return isinstance(hook, Mapping) and type_name(hook.get('type')).endswith('EMAHook')
+def leave_out_averaging(cfg: Config) -> None:
+    """Have a run leave weights as a checkpoint has them, where they are averaged already."""
+
+    def averages(hook: object) -> bool:
+        return isinstance(hook, Mapping) and type_name(hook.get('type')).endswith('EMAHook')
+
+    cfg.custom_hooks = [hook for hook in cfg.get('custom_hooks') or () if not averages(hook)]
 
 
 def _check_member(cfg: Config, own: Config, path: str, splits: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import torch
 from mmengine import fileio
 from mmengine.config import Config
 from mmengine.dist import barrier, get_world_size, is_main_process
+from mmengine.hooks import EMAHook
 from mmengine.logging import print_log
 from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
@@ -133,9 +134,13 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
         if best is None or not fileio.exists(best):  # a resumed run may have been moved
             best = None
             print_log('No best checkpoint was kept: testing the last weights.', logger='current')
+            for hook in runner.hooks:  # those that it has averaged, as a checkpoint has them
+                if isinstance(hook, EMAHook) and getattr(hook, 'evaluate_on_ema', True):
+                    hook._swap_ema_parameters()
         else:
             print_log(f'Testing the best checkpoint, {best}.', logger='current')
-            runner.load_checkpoint(best)
+            # To be loaded behind before_run, where EMAHook copies the model.
+            runner._load_from, runner._resume, runner._has_loaded = best, False, False
         return run_test(runner, best or LAST_WEIGHTS, split=split, finished=True)
 
 

@@ -56,6 +56,12 @@ def test_what_was_not_measured_is_said():
     assert words(summary(empty, statistics(torch.zeros(3, 0))))[1:] == [['ECE', 'nan', '%']]
 
 
+def test_a_calibrated_checkpoint_is_called_what_reports_call_it():
+    calibrated = {**RESULTS, 'calibration': {'methods': ['temperature'], 'forced': []}}
+    text = summary(calibrated, statistics())
+    assert text.startswith('mbls/digits; MbLS m=8 α=0.1 + temperature; test split')
+
+
 def test_a_smoke_run_says_so():
     assert 'SMOKE RUN with --limit 8' in summary({**RESULTS, 'limit': 8}, statistics())
     all_tested = {**RESULTS, 'limit': 8, 'evaluation': {'dataset': {'samples': 9}}}

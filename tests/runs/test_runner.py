@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT
+from commands import ROOT, call_here
+from forked import call_forked
 from mmengine.config import Config
 from mmengine.config import config as config_module
 from mmengine.config.utils import MODULE2PACKAGE
@@ -210,3 +211,37 @@ def test_other_launchers_need_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
     with pytest.raises(ValueError, match=r'--launcher slurm needs GPUs.*dist_train\.sh'):
         build_runner(Config(dict(launcher='slurm')))
+
+
+@pytest.mark.parametrize(
+    ('name', 'options', 'checkpoint'),
+    [
+        ('digits', [], 'best_*.pth'),
+        ('digits', ['--no-validate'], 'epoch_2.pth'),  # of which the last weights are tested
+        ('digit_scenes', [], 'best_*.pth'),
+    ],
+)
+def test_averaged_weights_are_tested_and_calibrated_as_checkpoints_have_them(
+    name, options, checkpoint, tmp_path, monkeypatch
+):
+    """mmpretrain's EMAHook is not mmengine's, which the scenes have."""
+    monkeypatch.chdir(tmp_path)
+    Path('mine.py').write_text(
+        f"_base_ = '{ROOT}/configs/ce/{name}.py'\n"
+        "custom_hooks = [dict(type='EMAHook', momentum=0.05)]\n"
+        'train_cfg = dict(max_epochs=2, val_interval=2)\n'
+        'train_dataloader = dict(batch_size=8, dataset=dict(indices=32))\n'
+        'val_dataloader = dict(dataset=dict(indices=8))\n'
+        'test_dataloader = dict(dataset=dict(indices=20))\n'
+    )
+    call_forked('train.py', 'mine.py', '--work-dir', 'trained', *options, cwd=tmp_path)
+    (path,) = Path('trained').glob(checkpoint)
+    trained = json.loads(Path('trained/results.json').read_text())['metrics']
+    call_here('test.py', 'mine.py', path, '--work-dir', 'tested', monkeypatch=monkeypatch)
+    assert trained == json.loads(Path('tested/results.json').read_text())['metrics']
+    call_here(
+        'calibrate.py', 'mine.py', path, '--out', 'out.pth', '--test', monkeypatch=monkeypatch
+    )
+    calibration = torch.load('out.pth', weights_only=False)['meta']['calibration']
+    before = calibration['tested']['before']['ECE']
+    assert before == pytest.approx(trained['calibration/ECE'], abs=1e-4)
