@@ -96,10 +96,12 @@ def test_the_fused_step(name, monkeypatch):
     logits.requires_grad_()
     expected = upsampled_losses(logits, target, [LOSSES[name]()], **call)[0].sum()
     (slope,) = torch.autograd.grad(expected, logits)
-    with PretendedDevice():
+    monkeypatch.setattr(call_checks, 'check_labels', lambda *args, **options: None)
+    with PretendedDevice() as device:
         other = there(logits).requires_grad_()
         value = upsampled_losses(other, there(target), [moved(LOSSES[name]())], **call)[0].sum()
         (grad,) = torch.autograd.grad(value, other)
+    assert device.waits == []
     torch.testing.assert_close(value.detach().value, expected.detach(), rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(grad.value, slope, rtol=1e-4, atol=1e-6)
 
