@@ -1,86 +1,138 @@
-"""Every tool, with its default options, on the data that every installation has.
+"""Every tool with its default options on the data that come with the package.
 
-The sweep over the digits is in ``sweep/test_sweep.py``.
+The data sets of tools/prepare_data.py do not.
 """
 
 import json
-import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import ROOT
-from forked import call_forked
+from commands import ROOT, call_here
+from forked import ForkedPopen, call_forked
 from PIL import Image
+from shifted import needs_extra
 
-FEW = [
-    'train_cfg.max_epochs=1',
-    'train_cfg.val_interval=1',
-    'train_dataloader.dataset.indices=32',
-    'val_dataloader.dataset.indices=20',
-    'test_dataloader.dataset.indices=20',
-]
+from mmcalib.reports.robustness_results import read_robustness
+
+# The second also measures what visualize.py boundary draws, as a newcomer's config may.
+CONFIGS = {
+    'digits': ("_base_ = '{}/configs/mbls/digits.py'\n", 'PackInputs', 8),
+    'scenes': (
+        "_base_ = '{}/configs/mbls/digit_scenes.py'\n"
+        "metric = dict(type='CalibrationMetric', metrics=['ECE', 'AECE'], per_distance=True)\n"
+        "test_evaluator = [dict(type='IoUMetric', iou_metrics=['mIoU']), metric]\n",
+        'PackSegInputs',
+        40,
+    ),
+}
+FEW = """
+train_cfg = dict(max_epochs=1, val_interval=1)
+train_dataloader = dict(dataset=dict(indices=16))
+val_dataloader = dict(dataset=dict(indices=10))
+test_dataloader = dict(dataset=dict(indices=10))
+"""
+OF_FILES = """
+_base_ = 'mine.py'
+test_dataloader = dict(dataset=dict(pipeline=[
+    dict(type='LoadImageFromFile', color_type='grayscale'),
+    dict(type='Normalize', mean=[95.625], std=[63.75], to_rgb=False),
+    dict(type='{}')]))
+"""
 
 
-@pytest.fixture(scope='module', params=['digits', 'digit_scenes'])
+@pytest.fixture(scope='module', params=list(CONFIGS))
 def trained(request, tmp_path_factory):
-    """A config, the folder of a short training of it, and its best checkpoint."""
+    """A folder with a config, its trained model, and image files."""
     folder = tmp_path_factory.mktemp(request.param)
-    config = str(ROOT / f'configs/mbls/{request.param}.py')
-    log = call_forked('train.py', config, '--cfg-options', *FEW, cwd=folder)
-    assert 'ECE' in log
-    (best,) = (folder / 'work_dirs/mbls' / request.param).glob('best_*.pth')
-    shutil.copy(best, folder / 'best.pth')
-    return config, folder
+    config, pack, size = CONFIGS[request.param]
+    (folder / 'mine.py').write_text(config.format(ROOT) + FEW)
+    (folder / 'files.py').write_text(OF_FILES.format(pack))
+    (folder / 'images').mkdir()
+    image = np.random.default_rng(0).integers(0, 256, (size, size), dtype=np.uint8)
+    Image.fromarray(image).save(folder / 'images/a.png')
+    call_forked('train.py', 'mine.py', cwd=folder)
+    (best,) = folder.glob('work_dirs/mine/best_*.pth')
+    best.rename(folder / 'best.pth')
+    return folder
 
 
-def run(tool, trained, *arguments, few=True):
-    options = ['--cfg-options', *FEW[2:]] if few else []
-    return call_forked(tool, *arguments, *options, cwd=trained[1])
+@pytest.fixture
+def run(trained, monkeypatch, capsys):
+    """Run a tool in the folder, and return what it prints."""
+    monkeypatch.chdir(trained)
+
+    def run(tool, *arguments):
+        call_here(tool, *arguments, monkeypatch=monkeypatch)
+        return capsys.readouterr().out
+
+    return run
 
 
-@pytest.mark.parametrize('views', [[], ['--tta'], ['--calibration', '--split', 'val']])
-def test_test(trained, views):
-    log = run('test.py', trained, trained[0], 'best.pth', *views)
-    assert 'mean confidence' in log
+def of_scenes():
+    return Path('work_dirs/mine/confidence_maps.npz').exists()
 
 
-def test_calibrate(trained):
-    arguments = trained[0], 'best.pth', '--out', 'calibrated.pth', '--overwrite', '--test'
-    assert 'ECE' in run('calibrate.py', trained, *arguments)
-    assert (trained[1] / 'calibrated.pth').exists()
+def test_training_tests(trained):
+    metrics = json.loads((trained / 'work_dirs/mine/results.json').read_text())['metrics']
+    assert {'calibration/ECE', 'calibration/AECE'} <= metrics.keys()
 
 
-def test_test_robustness(trained):
-    arguments = trained[0], 'best.pth', '--severities', '1', '--work-dir', 'shift', '--limit', '4'
-    assert 'gaussian_noise' in run('test_robustness.py', trained, *arguments, few=False)
-    tests = json.loads((trained[1] / 'shift/robustness.json').read_text())['checkpoints'][0]
-    assert len(tests['tests']) > 4  # the others need larger images than the digits
+def test_test(run):
+    run('test.py', 'mine.py', 'best.pth', '--work-dir', 'tested')
+    one, two = (Path(f'{folder}/results.json') for folder in ('work_dirs/mine', 'tested'))
+    assert json.loads(one.read_text())['metrics'] == json.loads(two.read_text())['metrics']
 
 
-def test_predict(trained):
-    config, folder = trained
-    images = folder / 'images'
-    images.mkdir(exist_ok=True)
-    grey = np.random.default_rng(0).integers(0, 256, (32, 32), dtype=np.uint8)
-    Image.fromarray(grey).save(images / 'one.png')
-    with pytest.raises(AssertionError, match='predicts no image files'):
-        call_forked('predict.py', config, 'best.pth', 'images', '--out', 'p', cwd=folder)
-    pack = 'PackSegInputs' if 'scenes' in config else 'PackInputs'
-    (folder / 'files.py').write_text(
-        f'_base_ = {config!r}\n'
-        'pipeline = [\n'
-        "    dict(type='LoadImageFromFile', color_type='grayscale'),\n"
-        f'    dict(type={pack!r})]\n'
-        'test_dataloader = dict(dataset=dict(pipeline=pipeline))\n'
-    )
-    call_forked('predict.py', 'files.py', 'best.pth', 'images', '--out', 'p', cwd=folder)
-    assert (folder / 'p/summary.json').exists()
+def test_several_views_and_their_temperature(run):
+    run('calibrate.py', 'mine.py', 'best.pth', '--tta', '--out', 'temperature.json')
+    run('test.py', 'mine.py', 'best.pth', '--tta', '--temperature', 'temperature.json')
+    results = json.loads(Path('work_dirs/mine/tta_temperature/results.json').read_text())
+    assert results['averaged']['views'] == (6 if of_scenes() else 2)
 
 
-def test_report_and_visualize(trained):
-    _, folder = trained
-    assert 'MbLS' in call_forked('report.py', 'work_dirs', cwd=folder)
-    (results,) = (folder / 'work_dirs/mbls').glob('*/results.json')
-    for kind in ('reliability', 'risk'):
-        call_forked('visualize.py', kind, results.parent, '--out', f'{kind}.png', cwd=folder)
-        assert (folder / f'{kind}.png').stat().st_size > 1000
+def test_calibrate(run):
+    said = run('calibrate.py', 'mine.py', 'best.pth', '--out', 'calibrated.pth', '--test')
+    assert 'Written: calibrated.pth' in said
+    run('test.py', 'mine.py', 'calibrated.pth', '--work-dir', 'calibrated')
+
+
+def test_predict(run):
+    with pytest.raises(SystemExit) as end:
+        run('predict.py', 'files.py', 'best.pth', 'images', '--out', 'predicted')
+    assert end.value.code == 0
+    assert len(Path('predicted/predictions.csv').read_text().splitlines()) == 2
+
+
+def test_sweep(run, monkeypatch):
+    monkeypatch.setattr('mmcalib.sweep.parallel_trainings.subprocess.Popen', ForkedPopen)
+    assert '**chosen**' in run('sweep.py', 'mine.py', '--param', 'margin=4,8')
+
+
+@needs_extra
+def test_test_robustness_and_its_figures(run):
+    run('test_robustness.py', 'mine.py', 'best.pth', '--limit', '1', '--work-dir', 'shifted')
+    (entry,) = read_robustness('shifted')['checkpoints']
+    assert len(entry['tests']) == (76 if of_scenes() else 26)
+    for figure in ('boxes', 'lines', *(['sheet'] if of_scenes() else [])):
+        out = f'{figure}.png'
+        run('visualize.py', 'robustness', 'shifted', '--figure', figure, '--out', out)
+        assert Path(out).stat().st_size > 3000
+
+
+def test_report(run):
+    assert 'MbLS m=8 α=0.1' in run('report.py', 'work_dirs')
+    for kind in ('txt', 'md', 'csv', 'json', 'html'):
+        run('report.py', 'work_dirs', '--out', f'table.{kind}')
+        assert 'MbLS m=8' in Path(f'table.{kind}').read_text(encoding='utf-8')
+
+
+@pytest.mark.parametrize('kind', ['reliability', 'risk', 'boundary', 'maps', 'worst'])
+def test_visualize(kind, run):
+    if kind in ('boundary', 'maps', 'worst') and not of_scenes():
+        with pytest.raises(SystemExit) as end:
+            run('visualize.py', kind, 'work_dirs/mine', '--out', f'{kind}.png')
+        assert end.value.code == 2
+    else:
+        run('visualize.py', kind, 'work_dirs/mine', '--out', f'{kind}.png')
+        assert Path(f'{kind}.png').stat().st_size > 3000

@@ -23,6 +23,12 @@ class ConfigOptions(DictAction):
         for value in values:
             if not value.partition('=')[0] or '=' not in value:
                 raise ArgumentError(self, f'takes KEY=VALUE, got {value!r}')
+            if 'dict(' in value or '{' in value:  # mmengine would make a text of it, or loop
+                raise ArgumentError(
+                    self,
+                    f'takes no dict, got {value!r}: write a config with this one as _base_, or '
+                    'replace single values, such as model.head.loss.type=X',
+                )
         try:
             super().__call__(parser, namespace, values, option_string)
         except AssertionError as error:

@@ -9,8 +9,8 @@ from mmcalib.runs.loss_config import type_name
 # What a predicted image has none of, and what brings a prediction to its labels' size.
 OF_LABELS = ('Annotation', 'AtInputSize')
 LOADER_HINT = (
-    'give it one that starts with LoadImageFromFile, by --cfg-options '
-    'test_dataloader.dataset.pipeline=…'
+    'give it one that starts with LoadImageFromFile, in a config with this one as _base_; '
+    'docs/predictions.md has that of the digits'
 )
 
 

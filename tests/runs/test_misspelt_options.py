@@ -117,11 +117,20 @@ def test_a_metric_with_metrics_alone_is_an_evaluator(tmp_path):
     ]
 
 
-@pytest.mark.parametrize('options', ['model.head', '=3', 'a=[1,(2]'])
-def test_what_is_no_option_is_an_error_of_the_command_line(options, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ('model.head', 'takes KEY=VALUE'),
+        ('=3', 'takes KEY=VALUE'),
+        ('a=[1,(2]', 'Imbalanced brackets'),
+        ("a=[dict(type='X',b=1)]", 'takes no dict'),
+        ("a={'type':'X'}", 'takes no dict'),
+    ],
+)
+def test_what_is_no_option_is_an_error_of_the_command_line(options, message, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         call_here('train.py', DIGITS, '--cfg-options', options, monkeypatch=monkeypatch)
-    assert 'argument --cfg-options: ' in capsys.readouterr().err
+    assert f'argument --cfg-options: {message}' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize('arguments', [['nowhere.py'], [DIGITS, '--no-such-option']])
