@@ -62,6 +62,7 @@ def free_port():
 # They start first, so that no process is left with one of them at the end.
 LONGEST = (
     'test_tools.py',
+    'test_every_tool.py',
     'test_configs.py',
     'test_value_and_gradient.py',
     'test_calibrate_checkpoint.py',

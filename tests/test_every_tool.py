@@ -32,6 +32,7 @@ train_dataloader = dict(dataset=dict(indices=16))
 val_dataloader = dict(dataset=dict(indices=10))
 test_dataloader = dict(dataset=dict(indices=10))
 """
+COARSE = ['--dpi', '50']  # figures are drawn sooner
 OF_FILES = """
 _base_ = 'mine.py'
 test_dataloader = dict(dataset=dict(pipeline=[
@@ -106,7 +107,7 @@ def test_predict(run):
 
 def test_sweep(run, monkeypatch):
     monkeypatch.setattr('mmcalib.sweep.parallel_trainings.subprocess.Popen', ForkedPopen)
-    assert '**chosen**' in run('sweep.py', 'mine.py', '--param', 'margin=4,8')
+    assert '**chosen**' in run('sweep.py', 'mine.py', '--param', 'margin=8')
 
 
 @needs_extra
@@ -116,7 +117,7 @@ def test_test_robustness_and_its_figures(run):
     assert len(entry['tests']) == (76 if of_scenes() else 26)
     for figure in ('boxes', 'lines', *(['sheet'] if of_scenes() else [])):
         out = f'{figure}.png'
-        run('visualize.py', 'robustness', 'shifted', '--figure', figure, '--out', out)
+        run('visualize.py', 'robustness', 'shifted', '--figure', figure, '--out', out, *COARSE)
         assert Path(out).stat().st_size > 3000
 
 
@@ -131,8 +132,8 @@ def test_report(run):
 def test_visualize(kind, run):
     if kind in ('boundary', 'maps', 'worst') and not of_scenes():
         with pytest.raises(SystemExit) as end:
-            run('visualize.py', kind, 'work_dirs/mine', '--out', f'{kind}.png')
+            run('visualize.py', kind, 'work_dirs/mine', '--out', f'{kind}.png', *COARSE)
         assert end.value.code == 2
     else:
-        run('visualize.py', kind, 'work_dirs/mine', '--out', f'{kind}.png')
+        run('visualize.py', kind, 'work_dirs/mine', '--out', f'{kind}.png', *COARSE)
         assert Path(f'{kind}.png').stat().st_size > 3000

@@ -138,7 +138,8 @@ def check_image(image: object, value_range: Sequence[float] | None = None) -> No
         raise ValueError(
             f'corruptions are defined for colours of 8 bits, and the image has {image.dtype}: they '
             'come before an image is normalised. If the data set itself has other values, its '
-            'metainfo has to say which are black and white, such as value_range=(0, 65535)'
+            'metainfo, or an option of Corrupt, has to say which are black and white, such as '
+            'value_range=(0, 65535)'
         )
     if image.ndim != 2 and (image.ndim != 3 or image.shape[2] not in (1, 3)):
         raise ValueError(
