@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mmcalib.checks import UserError
+
 try:
     import fcntl
 except ImportError:  # Windows, which goes without the lock
@@ -115,10 +117,6 @@ def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
     return aside
 
 
-class WorkDirInUse(RuntimeError):
-    """Another process writes to a work dir."""
-
-
 @contextmanager
 def locked(folder: str | Path) -> Iterator[int | None]:
     """Hold a work dir for this process and the commands that it starts, even if they outlive it.
@@ -126,7 +124,7 @@ def locked(folder: str | Path) -> Iterator[int | None]:
     Its descriptor is given, None where the system knows no locks. The folder is made.
 
     Raises:
-        WorkDirInUse: If another process holds it.
+        UserError: If another process holds it.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     if fcntl is None:
@@ -137,7 +135,7 @@ def locked(folder: str | Path) -> Iterator[int | None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise WorkDirInUse(
+            raise UserError(
                 f'{folder} is in use: a training, a test or a sweep runs there, or one that was '
                 'stopped left a training behind. Wait for its end, or name another --work-dir'
             ) from error

@@ -5,13 +5,11 @@ The new checkpoint is one of the same model, for every tool that reads the old o
 
 import argparse
 import inspect
-import sys
 
 from mmcalib.argument_checks import check_number
 from mmcalib.calibrate.calibrate_checkpoint import SPLITS, CalibrationOptions, calibrate_checkpoint
 from mmcalib.calibrate.calibrate_ensemble import fit_temperature
 from mmcalib.calibrate.calibration_checks import check_out, check_splits, hold_out
-from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.sampled_logits import NUM_SAMPLES
 from mmcalib.posthoc.temperature_scaler import CRITERIA
@@ -160,7 +158,9 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
 
 def main() -> None:
     parser, args = parse_args()
-    try:
+    with parser.ending_with_errors(
+        ImportError, OSError, ValueError, stopped='Stopped: nothing was written.'
+    ):
         options = CalibrationOptions(
             split=args.split,
             test=args.test,
@@ -178,12 +178,6 @@ def main() -> None:
         else:
             checkpoint = args.members[0][1]
             result = calibrate_checkpoint(runner, scaler, checkpoint, args.out, options)
-    except SampleError as error:
-        parser.refuse(error.reason)
-    except (ImportError, OSError, ValueError) as error:
-        parser.refuse(str(error))
-    except KeyboardInterrupt:
-        sys.exit('Stopped: nothing was written.')
     print_calibration(result, args.out)
 
 

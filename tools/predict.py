@@ -14,7 +14,6 @@ import os
 import sys
 
 from mmcalib.distributed import join_processes
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
 from mmcalib.runs.command_line import (
     ConfigOptions,
@@ -104,11 +103,9 @@ def main() -> None:
     for name in ('arrays', 'pictures'):
         options[name] = not options.pop(f'no_{name}')
     os.environ.setdefault('LOCAL_RANK', str(options.pop('local_rank')))
-    try:
+    with parser.ending_with_errors(ImportError, OSError, TypeError, ValueError):
         join_processes(options.pop('launcher'))
         report = predict_to_folder(**options)
-    except (CheckpointError, ImportError, OSError, TypeError, ValueError) as error:
-        parser.refuse(str(error))
     if report is None:  # of several processes, the first one reports
         return
     print(report_in_words(report, args.out))

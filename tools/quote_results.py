@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument('pages', nargs='*', type=Path, help='all of README and docs by default')
     parser.add_argument('--results', type=Path, default=ROOT / 'docs/results')
     args = parser.parse_args()
-    try:
+    with parser.ending_with_errors(FileNotFoundError, ValueError):
         measured = read_measured(args.results)
         for page in args.pages or [ROOT / 'README.md', *sorted(ROOT.glob('docs/*.md'))]:
             old = page.read_text(encoding='utf-8')
@@ -28,8 +28,6 @@ def main() -> None:
                 with whole_file(page) as path:
                     path.write_text(new, encoding='utf-8')
                 print(page)
-    except (FileNotFoundError, ValueError) as error:
-        parser.refuse(str(error))
 
 
 if __name__ == '__main__':

@@ -47,10 +47,8 @@ def main() -> None:
     kind = args.format or ('text' if not args.out else SUFFIXES.get(Path(args.out).suffix))
     if kind is None:
         parser.error(f'--out {args.out}: name a {", ".join(SUFFIXES)} file, or add --format')
-    try:
+    with parser.ending_with_errors(FileNotFoundError):
         runs, others = collect_runs(args.folders)
-    except FileNotFoundError as error:
-        parser.refuse(str(error))
     tables = tables_of(runs, args.protocol)
     if kind in ('csv', 'json'):
         content = (

@@ -81,7 +81,14 @@ def prepare(args: argparse.Namespace) -> SweepPlan:
 
 def main() -> None:
     parser, args = parse_args()
-    try:
+    with parser.ending_with_errors(
+        ImportError,
+        OSError,
+        RuntimeError,
+        ValueError,
+        stopped='Stopped: the same command goes on from here.',
+        status=STOPPED,
+    ):
         if args.plot:
             if not args.out:
                 raise ValueError('--plot needs --out')
@@ -90,11 +97,6 @@ def main() -> None:
         plan = prepare(args)
         summary, failed = run_sweep(plan)
         write_sweep_figure([summary], [plan.work_dir / f'sweep.{kind}' for kind in ('png', 'pdf')])
-    except (ImportError, OSError, RuntimeError, ValueError) as error:
-        parser.refuse(str(error))
-    except KeyboardInterrupt:
-        print('Stopped: the same command goes on from here.', file=sys.stderr)
-        sys.exit(STOPPED)
     print(sweep_table(summary))
     if failed:
         sys.exit(f'FAILED: {", ".join(failed)}; the same command tries them again')

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,10 +9,8 @@ import mmengine
 from mmengine.dist import is_main_process
 from mmengine.evaluator import DumpResults
 
+from mmcalib.checks import UserError
 from mmcalib.distributed import leave_processes
-from mmcalib.ensembles.ensemble_model import MemberError
-from mmcalib.hooks.name_broken_samples_hook import SampleError
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import (
     ToolParser,
@@ -37,7 +34,7 @@ from mmcalib.runs.config import (
     use_evaluation,
 )
 from mmcalib.runs.config_checks import check_amp, check_config
-from mmcalib.runs.data_checks import DataError, check_drawn_metrics, check_run_data
+from mmcalib.runs.data_checks import check_drawn_metrics, check_run_data
 from mmcalib.runs.ensemble_config import (
     average_predictions,
     averaged_name,
@@ -46,9 +43,9 @@ from mmcalib.runs.ensemble_config import (
 from mmcalib.runs.ensemble_record import AVERAGED
 from mmcalib.runs.record import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
-from mmcalib.runs.terminal_output import ConfigError, log_start
+from mmcalib.runs.terminal_output import log_start
 from mmcalib.runs.unseen_labels import leave_out_diagrams
-from mmcalib.work_dir_files import WorkDirInUse, check_writable, locked, whole_file
+from mmcalib.work_dir_files import check_writable, locked, whole_file
 
 METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
 
@@ -171,17 +168,15 @@ def refuse_overtaken(cfg, args: argparse.Namespace) -> None:
     if not args.work_dir and is_main_process():
         keep_other_results(cfg, tested(args), args.split)
     if cfg.work_dir != chosen:
-        raise WorkDirInUse(f'another test has just written its results to {chosen}: run this again')
+        raise UserError(f'another test has just written its results to {chosen}: run this again')
 
 
 def main() -> None:
     parser, args = parse_args()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    try:
+    with parser.ending_with_errors(ImportError, OSError, ValueError):
         cfg = prepare(args)
-    except (ImportError, OSError, ValueError) as error:
-        parser.refuse(str(error))
-    try:
+    with parser.ending_with_errors():
         runner = build_runner(cfg, complete_weights=True)
         check_run_data(runner, ('test',), training=False)
         check_drawn_metrics(runner, ('test',))
@@ -191,14 +186,6 @@ def main() -> None:
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
             refuse_overtaken(cfg, args)
             metrics = run_test(runner, tested(args), split=args.split)
-    except (CheckpointError, ConfigError, DataError, WorkDirInUse) as error:
-        parser.refuse(str(error))
-    except SampleError as error:  # perhaps of one process alone
-        parser.refuse_here(error.reason)
-    except MemberError as error:
-        parser.refuse_here(str(error))
-    except KeyboardInterrupt:
-        sys.exit('Stopped.')
     if args.out_item == 'metrics' and is_main_process():
         with whole_file(args.out) as path:
             mmengine.dump(metrics, path)

@@ -6,7 +6,6 @@ more checkpoints, corruptions or severities tests what is new.
 
 import argparse
 import os
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from mmengine.dist import is_main_process
 from mmcalib.argument_checks import check_integer
 from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES
 from mmcalib.distributed import leave_processes
-from mmcalib.hooks.name_broken_samples_hook import SampleError
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.reports.robustness_results import robustness_table, shifts_text
 from mmcalib.robustness.evaluate_under_shift import measure_robustness, run_robustness
 from mmcalib.robustness.shifts import ShiftOptions, plan_shifts
@@ -37,10 +34,9 @@ from mmcalib.runs.config import (
     use_evaluation,
 )
 from mmcalib.runs.config_checks import check_config
-from mmcalib.runs.data_checks import DataError
 from mmcalib.runs.runner import build_runner
-from mmcalib.runs.terminal_output import ConfigError, log_start
-from mmcalib.work_dir_files import ROBUSTNESS, WorkDirInUse, locked
+from mmcalib.runs.terminal_output import log_start
+from mmcalib.work_dir_files import ROBUSTNESS, locked
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
@@ -125,21 +121,14 @@ def prepare(args: argparse.Namespace):
 def main() -> None:
     parser, args = parse_args()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    try:
+    with parser.ending_with_errors(ImportError, OSError, TypeError, ValueError):
         cfg, shifts = prepare(args)
-    except (ImportError, OSError, TypeError, ValueError) as error:
-        parser.refuse(str(error))
-    try:
+    goes_on = 'Stopped: the same call goes on with the test that was not finished.'
+    with parser.ending_with_errors(stopped=goes_on):
         runner = build_runner(cfg, complete_weights=True)
         log_start(runner, ('test',))
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
             content = run_robustness(runner, shifts, args.checkpoints, index=args.image)
-    except (CheckpointError, ConfigError, DataError, WorkDirInUse) as error:
-        parser.refuse(str(error))
-    except SampleError as error:  # perhaps of one process alone
-        parser.refuse_here(error.reason)
-    except KeyboardInterrupt:
-        sys.exit('Stopped: the same call goes on with the test that was not finished.')
     if is_main_process():
         print(robustness_table(content))
         if any(shift.kind == 'corruption' for shift in shifts):

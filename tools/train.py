@@ -2,11 +2,8 @@
 
 import argparse
 import os
-import sys
 
 from mmcalib.distributed import leave_processes
-from mmcalib.hooks.name_broken_samples_hook import SampleError
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.runs.checkpoint_choice import check_checkpoint, resume_latest
 from mmcalib.runs.command_line import (
     ToolParser,
@@ -28,11 +25,8 @@ from mmcalib.runs.config_checks import (
     check_config,
     check_learning,
 )
-from mmcalib.runs.data_checks import DataError
 from mmcalib.runs.resumed_loss_check import check_resumed_loss
 from mmcalib.runs.runner import train_and_test
-from mmcalib.runs.terminal_output import ConfigError
-from mmcalib.work_dir_files import WorkDirInUse
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
@@ -98,22 +92,11 @@ def prepare(args: argparse.Namespace):
 def main() -> None:
     parser, args = parse_args()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    try:
+    with parser.ending_with_errors(ImportError, OSError, ValueError):
         cfg = prepare(args)
-    except (ImportError, OSError, ValueError) as error:
-        parser.refuse(str(error))
-    try:
+    goes_on = 'Stopped: the same command with --resume goes on from the last checkpoint.'
+    with parser.ending_with_errors(stopped=goes_on):
         train_and_test(cfg, test=not args.no_test, split=args.split)
-    except (CheckpointError, ConfigError, DataError, WorkDirInUse) as error:
-        parser.refuse(str(error))
-    except SampleError as error:  # perhaps of one process alone
-        parser.refuse_here(error.reason)
-    except RuntimeError as error:  # of gloo; NCCL waits until the launcher ends this process
-        if 'closed by peer' not in str(error):
-            raise
-        sys.exit('Stopped: another process of this training has ended.')
-    except KeyboardInterrupt:
-        sys.exit('Stopped: the same command with --resume goes on from the last checkpoint.')
     leave_processes()
 
 

@@ -64,7 +64,7 @@ def main() -> None:
         parser.error('--names is not of robustness, whose folders have several checkpoints each')
     if args.kind != 'robustness' and args.only:
         parser.error('--only is of robustness')
-    try:
+    with parser.ending_with_errors(FileNotFoundError, ValueError):
         if args.kind == 'robustness':
             figure = robustness_plots.robustness_figure(
                 args.runs, args.figure, severity=args.severity, only=args.only
@@ -90,8 +90,6 @@ def main() -> None:
                 args.runs, names, worst=args.kind == 'worst', images=args.images
             )
         write(figure, args)
-    except (FileNotFoundError, ValueError) as error:
-        parser.refuse(str(error))
 
 
 def write(figure, args: argparse.Namespace) -> None:

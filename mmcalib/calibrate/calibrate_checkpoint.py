@@ -158,7 +158,7 @@ def load_model_and_data(runner: Runner, options: CalibrationOptions) -> dict[str
     with the data of the run see all of them.
 
     Raises:
-        DataError: If a split is empty or cannot be read.
+        UserError: If a split is empty or cannot be read.
     """
     splits = dict.fromkeys([options.split, *(['test'] if options.test else [])])
     check_run_data(runner, splits, training=False)

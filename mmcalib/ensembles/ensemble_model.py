@@ -15,6 +15,7 @@ from mmengine.structures import BaseDataElement
 from torch import nn
 
 from mmcalib.argument_checks import check_integer, check_number
+from mmcalib.checks import UserError
 from mmcalib.ensembles.batch_views import copies_of_image, views_of_batch
 from mmcalib.ensembles.mc_dropout import dropout_layers, random_dropout, seed_of
 from mmcalib.ensembles.mean_and_disagreement import PredictionMean
@@ -30,10 +31,6 @@ from mmcalib.models.sample_scores import (
 
 # By the places of a batch's images: the data sample to return, and the mean so far.
 Found = dict[int, tuple[BaseDataElement, PredictionMean]]
-
-
-class MemberError(ValueError):
-    """Predictions that have no common mean; the text is for the user."""
 
 
 @MODELS.register_module()
@@ -72,7 +69,7 @@ class MeanProbabilityModel(BaseTTAModel):
         TypeError: For options of another type.
         ValueError: For options out of range; for a model without dropout, or whose head's scores
             are no softmax of one logit per class, as far as its config tells.
-        MemberError: While predicting: for scores that are NaN, no probabilities, or of another
+        UserError: While predicting: for scores that are NaN, no probabilities, or of another
             shape; for images of a size that a member does not take.
     """
 
@@ -159,8 +156,9 @@ class MeanProbabilityModel(BaseTTAModel):
                 except AssertionError as error:  # as of a U-Net that cannot halve a size
                     image = view['data_samples'][0].metainfo.get('img_path', 'an image')
                     hint = '; --tta-scales chooses the sizes of views' if len(views) > 1 else ''
-                    raise MemberError(
-                        f'{self.names[number]}, of {image}: {str(error) or repr(error)}{hint}'
+                    raise UserError(
+                        f'{self.names[number]}, of {image}: {str(error) or repr(error)}{hint}',
+                        one_process=True,
                     ) from error
             self._checked.add(number)
         return self._finished(found)
@@ -211,16 +209,19 @@ class MeanProbabilityModel(BaseTTAModel):
             mean.add(probs)
         except ValueError as error:
             image = sample.metainfo.get('img_path', 'an image')
-            raise MemberError(f'{self.names[number]}, of {image}: {error}') from error
+            raise UserError(
+                f'{self.names[number]}, of {image}: {error}', one_process=True
+            ) from error
 
     def _finished(self, found: Found) -> list[BaseDataElement]:
         """Return the data samples of a batch, with their means."""
         samples = []
         for sample, mean in (found[place] for place in sorted(found)):
             if sample.metainfo.get('flip') and 'gt_sem_seg' in sample:
-                raise MemberError(
+                raise UserError(
                     'all views are flipped, so their labels may be too: give TestTimeAug a view '
-                    'that is not'
+                    'that is not',
+                    one_process=True,
                 )
             put_probabilities(sample, mean.mean, threshold=self.threshold)
             if self.disagreement:

@@ -11,8 +11,8 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
+from mmcalib.checks import UserError
 from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 
 
 @HOOKS.register_module()
@@ -25,7 +25,7 @@ class LoadMembersHook(Hook):
         checkpoints: One for each member, in their order.
 
     Raises:
-        CheckpointError: If one is not of its member's model, of other classes than the data, or has
+        UserError: If one is not of its member's model, of other classes than the data, or has
             the weights of another.
         ValueError: If there are more or fewer than members, or the model has none.
     """
@@ -54,21 +54,21 @@ class LoadMembersHook(Hook):
             with model.holding(number):
                 try:
                     content = runner.load_checkpoint(path)
-                except CheckpointError as error:
-                    raise CheckpointError(f'{path}: {error}') from error
+                except UserError as error:
+                    raise UserError(f'{path}: {error}') from error
             self.metas.append(content.get('meta') or {})
         check_members_differ(model)
 
 
 def check_members_differ(model: MeanProbabilityModel) -> None:
-    """Raise a CheckpointError if two members have the same weights, whatever their files say."""
+    """Raise a UserError if two members have the same weights, whatever their files say."""
     for one, other in combinations(range(len(model.members)), 2):
         states = [model.members[number].state_dict() for number in (one, other)]
         # Of those that take turns on a GPU, all but one are on the CPU.
         if states[0].keys() == states[1].keys() and all(
             torch.equal(tensor.cpu(), states[1][name].cpu()) for name, tensor in states[0].items()
         ):
-            raise CheckpointError(
+            raise UserError(
                 f'{model.names[one]} and {model.names[other]} have the same weights: the mean '
                 'would count them double. Name one of them'
             )

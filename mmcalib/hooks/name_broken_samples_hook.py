@@ -14,20 +14,12 @@ from mmengine.runner import Runner
 from torch import nn
 
 from mmcalib.argument_checks import check_labels
+from mmcalib.checks import UserError
 from mmcalib.models.predicting_head import classes_of_head
 
 # Where the toolboxes' samples say what is to be read.
 FILES = ('img_path', 'seg_map_path')
 IGNORED = 255  # by mmseg's heads and ours, unless told otherwise
-
-
-class SampleError(RuntimeError):
-    """A sample cannot be loaded, or not be trained on."""
-
-    @property
-    def reason(self) -> str:
-        """What is wrong, without the traceback that a worker process puts around it."""
-        return str(self).rpartition(f'{type(self).__name__}: ')[2].strip()
 
 
 @dataclass(frozen=True)
@@ -67,7 +59,7 @@ class NamingPipeline(Compose):
         known: The labels that a sample may have; None for any.
 
     Raises:
-        SampleError: If one of them fails, or the sample has other labels.
+        UserError: If one of them fails, or the sample has other labels.
     """
 
     def __init__(self, pipeline: Compose, known: KnownLabels | None = None) -> None:
@@ -82,12 +74,12 @@ class NamingPipeline(Compose):
         except Exception as error:
             empty = [problem for problem in map(file_problem, files.values()) if problem]
             reason = ', '.join(empty) or f'{type(error).__name__}: {error}'
-            raise SampleError(f'cannot load {name}: {reason}') from error
+            raise UserError(f'cannot load {name}: {reason}', one_process=True) from error
         if self.known is not None and isinstance(packed, Mapping):
             try:
                 self.known.check(packed.get('data_samples'), files.get('seg_map_path', name))
             except ValueError as error:
-                raise SampleError(str(error)) from error
+                raise UserError(str(error), one_process=True) from error
         return packed
 
 

@@ -9,11 +9,8 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import Runner
 from torch import nn
 
+from mmcalib.checks import UserError
 from mmcalib.losses import CalibrationLoss
-
-
-class CheckpointError(ValueError):
-    """A checkpoint does not fit the model or the data of a run; the text is for the user."""
 
 
 class CompleteWeights(Hook):
@@ -26,7 +23,7 @@ class CompleteWeights(Hook):
     from validations; a training that is resumed needs both too.
 
     Raises:
-        CheckpointError: If something is missing, or has another shape.
+        UserError: If something is missing, or has another shape.
     """
 
     def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
@@ -40,12 +37,12 @@ def load_complete(model: nn.Module, checkpoint: Mapping, *, resumed: bool = Fals
     """Load a checkpoint into a model that it must fill, as :class:`CompleteWeights` says.
 
     Raises:
-        CheckpointError: If something is missing, or has another shape.
+        UserError: If something is missing, or has another shape.
     """
     problem = _misfit(model, checkpoint.get('state_dict', checkpoint), resumed=resumed)
     if problem:
         other = ', or start anew from its weights by load_from' if resumed else ''
-        raise CheckpointError(
+        raise UserError(
             f'the checkpoint is not of the model of this config: {problem}. Take the config '
             f'that it was trained with{other}'
         )

@@ -9,7 +9,7 @@ from mmengine.hooks import Hook
 from mmengine.logging import print_log
 from mmengine.runner import BaseLoop, Runner
 
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.checks import UserError
 
 
 class SameClasses(Hook):
@@ -22,7 +22,7 @@ class SameClasses(Hook):
     can know: give the data set the names trained on, as its ``metainfo=dict(classes=[…])``.
 
     Raises:
-        CheckpointError: If names, order or number of classes differ.
+        UserError: If names, order or number of classes differ.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class SameClasses(Hook):
         if trained[: len(here)] == here:
             print_log(f'Of the classes trained on, {text}.', 'current', logging.WARNING)
             return
-        raise CheckpointError(
+        raise UserError(
             f'the labels would mean other classes than those trained on in {text}. Complete the '
             'data, or, if only words differ, give it the names trained on: '
             f'{split}_dataloader.dataset.metainfo.classes'

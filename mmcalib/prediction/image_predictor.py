@@ -14,7 +14,7 @@ from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS
 from torch.utils.data import DataLoader, Dataset
 
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.checks import UserError
 from mmcalib.hooks.require_same_classes_hook import classes_of
 from mmcalib.metrics.disagreement_metric import disagreement_in
 from mmcalib.metrics.sample_confidence import UnlabelledPrediction, read_unlabelled
@@ -96,7 +96,7 @@ class ImagePredictor:
         failed: Whether the model has failed at an image that could be read.
 
     Raises:
-        CheckpointError: If a checkpoint is of another model.
+        UserError: If a checkpoint is of another model.
         ValueError: If the model cannot be built, or the pipeline loads no files.
     """
 
@@ -122,7 +122,7 @@ class ImagePredictor:
             try:
                 self._read, self._transform = Compose(self.steps[:1]), Compose(self.steps[1:])
                 model, metas = load_predicting_model(cfg, checkpoints)
-            except CheckpointError:
+            except UserError:
                 raise
             except NOT_BUILT as error:
                 raise ValueError(f'the model or its pipeline cannot be built: {error}') from error

@@ -10,8 +10,9 @@ from mmengine.registry import MODELS
 from mmengine.runner import CheckpointLoader
 from torch import nn
 
+from mmcalib.checks import UserError
 from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError, load_complete
+from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.runs.checkpoint_io import load_from_local
 from mmcalib.runs.ensemble_config import load_members
@@ -26,7 +27,7 @@ def load_predicting_model(cfg: Config, checkpoints: Sequence[str]) -> tuple[nn.M
         checkpoints: One, or one for each member of a mean.
 
     Raises:
-        CheckpointError: If one does not fill its model, or was trained on other classes than the
+        UserError: If one does not fill its model, or was trained on other classes than the
             first.
     """
     config = dict(cfg.model)
@@ -43,8 +44,8 @@ def load_predicting_model(cfg: Config, checkpoints: Sequence[str]) -> tuple[nn.M
         )
         try:
             load_complete(member, content)
-        except CheckpointError as error:
-            raise CheckpointError(f'{path}: {error}') from error
+        except UserError as error:
+            raise UserError(f'{path}: {error}') from error
         revert_sync_batchnorm(member)
         metas.append(content.get('meta') or {})
 
@@ -60,7 +61,7 @@ def _check_classes(checkpoints: Sequence[str], metas: Sequence[Mapping]) -> None
     trained = [classes_of(meta.get('dataset_meta')) for meta in metas]
     for path, classes in zip(checkpoints, trained, strict=True):
         if trained[0] and classes and classes != trained[0]:
-            raise CheckpointError(
+            raise UserError(
                 f'{path} was trained on other classes than {checkpoints[0]}: '
                 f'{difference(trained[0], classes)}'
             )

@@ -16,9 +16,9 @@ from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.runner import Runner
 
 from mmcalib import __version__
+from mmcalib.checks import UserError
 from mmcalib.hooks.drawing_hook import kept_statistics, tested_split
 from mmcalib.hooks.one_view_hook import OneViewHook
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.metric_keys import ECE, QUALITIES, metric_name
 from mmcalib.metrics import CalibrationMetric
@@ -36,7 +36,7 @@ from mmcalib.robustness.result_files import (
 from mmcalib.robustness.shifts import Shift
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.config_checks import as_list, calibration_configs
-from mmcalib.runs.data_checks import DataError, check_run_data
+from mmcalib.runs.data_checks import check_run_data
 from mmcalib.runs.data_fingerprint import (
     corruption_version,
     data_fingerprint,
@@ -95,17 +95,17 @@ def run_robustness(
         index: The image of the test set whose confidence map is kept, of a segmentor.
 
     Raises:
-        CheckpointError: If a checkpoint was named twice, or does not fit the model.
-        DataError: If data are missing or have other classes, or there is no such image.
+        UserError: If a checkpoint was named twice, or does not fit the model.
+        UserError: If data are missing or have other classes, or there is no such image.
     """
     identities = [file_digest(path) for path in checkpoints]
     for number, identity in enumerate(identities):
         if identity in identities[:number]:
-            raise CheckpointError(f'{checkpoints[number]} is the same file as one before it')
+            raise UserError(f'{checkpoints[number]} is the same file as one before it')
     data = _checked_data(runner, shifts)
     size = len(runner.test_dataloader.dataset)
     if index >= size:
-        raise DataError(f'--image {index}: the test data have {size:,} images, counted from 0')
+        raise UserError(f'--image {index}: the test data have {size:,} images, counted from 0')
     hook = OneViewHook(index)
     runner.register_hook(hook)
     folders = [
@@ -209,7 +209,7 @@ def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, 
     All severities of a corruption read the same images, and so do corruptions.
 
     Raises:
-        DataError: For what would end a test later, before the first begins.
+        UserError: For what would end a test later, before the first begins.
     """
     corruptions = [shift for shift in shifts if shift.kind == 'corruption']
     others = [shift for shift in shifts if shift.kind == 'data']
@@ -219,13 +219,13 @@ def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, 
         _use(runner, shift)
         try:
             check_run_data(runner, ('test',), training=False)
-        except DataError as error:
-            raise DataError(f'{shift.text}: {error}') from error
+        except UserError as error:
+            raise UserError(f'{shift.text}: {error}') from error
         dataset = runner.test_dataloader.dataset
         here = classes_of(getattr(dataset, 'metainfo', None))
         names = names or here
         if shift.kind == 'data' and names and here and here != names:
-            raise DataError(f'--data {shift.name} has other classes: {difference(names, here)}')
+            raise UserError(f'--data {shift.name} has other classes: {difference(names, here)}')
         if shift.kind != 'corruption':
             found[shift.text] = data_fingerprint(dataset)
     _use(runner, shifts[0])

@@ -20,7 +20,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.logging import HistoryBuffer, print_log
 from mmengine.runner import CheckpointLoader, Runner
 
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.checks import UserError
 from mmcalib.work_dir_files import whole_file
 
 BACKEND = 'whole_files'
@@ -38,7 +38,7 @@ def load_from_local(filename: str, map_location: Any = None, *, mmap: bool = Fal
     ``TORCH_FORCE_WEIGHTS_ONLY_LOAD`` is set.
 
     Raises:
-        CheckpointError: If it cannot be read, or holds something else.
+        UserError: If it cannot be read, or holds something else.
         FileNotFoundError: If it is not there.
     """
     filename = os.path.expanduser(filename)
@@ -47,7 +47,7 @@ def load_from_local(filename: str, map_location: Any = None, *, mmap: bool = Fal
     try:
         content = _load(filename, map_location, mmap)
     except Exception as error:  # of whatever its bytes, or its code, led to
-        raise CheckpointError(f'{filename!r} cannot be read: {error}') from error
+        raise UserError(f'{filename!r} cannot be read: {error}') from error
     _check_content(content, filename)
     if content.get('meta'):
         content['meta'].pop('config', None)  # of old versions; mmengine would execute it
@@ -115,7 +115,7 @@ def _check_content(content: object, filename: str) -> None:
         }
     for where, part in parts.items():
         if not isinstance(part, Mapping):
-            raise CheckpointError(
+            raise UserError(
                 f'{filename!r} is no checkpoint of a model: it holds{where} a '
                 f'{type(part).__name__} in place of values by name'
             )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from argparse import Action, ArgumentError, ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from mmengine.config import Config, DictAction
 
+from mmcalib.checks import UserError
 from mmcalib.distributed import is_first_process
 from mmcalib.runs.config import SPLITS
 from mmcalib.runs.ensemble_config import load_member_configs, split_members
@@ -62,13 +65,40 @@ class ToolParser(ArgumentParser):
         _wait_for_the_first_process()
         super().error(message)
 
-    def refuse(self, message: str) -> NoReturn:
-        """Say what is wrong with the config, the data or a file."""
-        _wait_for_the_first_process()
-        self.refuse_here(message)
+    @contextmanager
+    def ending_with_errors(
+        self, *others: type[Exception], stopped: str = 'Stopped.', status: int = 1
+    ) -> Iterator[None]:
+        """End the tool with one line, in place of a traceback, for what its user can mend.
 
-    def refuse_here(self, message: str) -> NoReturn:
-        """Say at once what may be an error of this process alone."""
+        Args:
+            others: Further errors to print; those of a config's own code, for example.
+            stopped: The line after an interruption.
+            status: The exit status after one.
+        """
+        try:
+            yield
+        except UserError as error:
+            self.refuse(error.reason, at_once=error.one_process)
+        except others as error:
+            self.refuse(str(error))
+        except RuntimeError as error:  # of gloo; NCCL waits until the launcher ends this process
+            if 'closed by peer' not in str(error):
+                raise
+            sys.exit('Stopped: another process of this run has ended.')
+        except KeyboardInterrupt:
+            print(stopped, file=sys.stderr)
+            sys.exit(status)
+
+    def refuse(self, message: str, *, at_once: bool = False) -> NoReturn:
+        """Print an error in the config, the data or a file, which all processes meet.
+
+        Args:
+            message: Problem, value and remedy.
+            at_once: Print it although other processes may not meet it.
+        """
+        if not at_once:
+            _wait_for_the_first_process()
         self.exit(2, f'{self.prog}: error: {message}\n')
 
 

@@ -15,10 +15,10 @@ from mmengine.runner import Runner
 from torch import nn
 
 from mmcalib.argument_checks import check_labels
+from mmcalib.checks import UserError
 from mmcalib.hooks.drawing_hook import DrawingHook, calibration_metrics
 from mmcalib.hooks.name_broken_samples_hook import (
     IGNORED,
-    SampleError,
     file_problem,
     name_samples,
     sample_files,
@@ -36,10 +36,6 @@ NOT_BUILT = (AssertionError, KeyError, TypeError, ValueError)
 NOT_LISTED = (*NOT_BUILT, OSError, RuntimeError)
 
 
-class DataError(ValueError):
-    """The data of a run do not fit its model, or cannot be read."""
-
-
 def check_run_data(runner: Runner, splits: Iterable[str], *, training: bool) -> None:
     """List the data of a run, and raise an error for what would end it, or train nonsense, later.
 
@@ -53,7 +49,7 @@ def check_run_data(runner: Runner, splits: Iterable[str], *, training: bool) -> 
             tested on fewer.
 
     Raises:
-        DataError: If a split is empty, cannot be listed or measured, or has other classes, labels
+        UserError: If a split is empty, cannot be listed or measured, or has other classes, labels
             out of range, missing or empty files, or a first sample that cannot be loaded.
     """
     classes = num_classes(runner.model)
@@ -69,7 +65,7 @@ def check_run_data(runner: Runner, splits: Iterable[str], *, training: bool) -> 
 
 
 def check_drawn_metrics(runner: Runner, splits: Iterable[str]) -> None:
-    """Raise a DataError if a hook is to draw an evaluation that measures no calibration."""
+    """Raise a UserError if a hook is to draw an evaluation that measures no calibration."""
     for split in splits:
         if split == 'train' or runner.cfg.get(f'{split}_dataloader') is None:
             continue
@@ -78,7 +74,7 @@ def check_drawn_metrics(runner: Runner, splits: Iterable[str]) -> None:
                 try:
                     calibration_metrics(getattr(runner, f'{split}_evaluator'), hook)
                 except ValueError as error:
-                    raise DataError(str(error)) from error
+                    raise UserError(str(error)) from error
 
 
 def check_config_data(cfg: Config, splits: Iterable[str]) -> None:
@@ -87,7 +83,7 @@ def check_config_data(cfg: Config, splits: Iterable[str]) -> None:
     It builds the model on the CPU.
 
     Raises:
-        DataError: As :func:`check_run_data`.
+        UserError: As :func:`check_run_data`.
         ValueError: If the model cannot be built.
     """
     scope = cfg.get('default_scope')
@@ -110,11 +106,11 @@ def check_config_data(cfg: Config, splits: Iterable[str]) -> None:
             _check_dataset(split, dataset, classes, _unseen(cfg, split), training=True)
 
 
-def _not_listed(split: str, error: Exception) -> DataError:
+def _not_listed(split: str, error: Exception) -> UserError:
     # Which is what mmengine's datasets say of an empty list.
     if 'need at least one array to concatenate' in str(error):
-        return DataError(f'the {split} data have no samples')
-    return DataError(f'the {split} data or their metrics: {error}')
+        return UserError(f'the {split} data have no samples')
+    return UserError(f'the {split} data or their metrics: {error}')
 
 
 def _unseen(cfg: Config, split: str) -> UnseenLabels:
@@ -125,11 +121,11 @@ def _check_dataset(
     split: str, dataset: object, classes: int | None, unseen: UnseenLabels, *, training: bool
 ) -> None:
     if len(dataset) == 0:
-        raise DataError(f'the {split} data have no samples')
+        raise UserError(f'the {split} data have no samples')
     if classes is not None:
         _check_classes(split, dataset, classes, training)
         if reason := unseen.misread(classes):
-            raise DataError(f'{split}_evaluator: {reason}')
+            raise UserError(f'{split}_evaluator: {reason}')
     _check_samples(split, dataset, classes, unseen)
     if split != 'train':  # its transforms are random, and may be a GPU's
         _check_first(split, dataset, classes, unseen)
@@ -146,7 +142,7 @@ def _check_classes(split: str, dataset: object, classes: int, training: bool) ->
     names = (getattr(dataset, 'metainfo', None) or {}).get('classes')
     if names is None or len(names) == classes or (len(names) < classes and not training):
         return
-    raise DataError(
+    raise UserError(
         f'the {split} data have {len(names)} classes, and the head of the model {classes}. Is the '
         f'data set complete? If it is, set num_classes of the head to {len(names)}'
     )
@@ -173,13 +169,13 @@ def _check_samples(split: str, dataset: object, classes: int | None, unseen: Uns
             broken += [problem for problem in map(file_problem, files) if problem]
     if out_of_range:
         index, label = out_of_range[0]
-        raise DataError(
+        raise UserError(
             f'the {split} data have {len(out_of_range):,} labels outside [0, {classes}), the '
             f'classes of the model: sample {index} has {label}{unseen.remedy()}'
         )
     if broken:
         more = f', and {len(broken) - 1:,} more of {looked_at:,} samples' if broken[1:] else ''
-        raise DataError(f'the {split} data: {broken[0]}{more}')
+        raise UserError(f'the {split} data: {broken[0]}{more}')
 
 
 def _reads_masks(dataset: object) -> bool:
@@ -195,8 +191,8 @@ def _check_first(split: str, dataset: object, classes: int | None, unseen: Unsee
     with unchanged_randomness():
         try:
             sample = dataset[0]
-        except SampleError as error:
-            raise DataError(f'the {split} data: {error.reason}') from error
+        except UserError as error:
+            raise UserError(f'the {split} data: {error.reason}') from error
     labelled = sample.get('data_samples')
     if isinstance(labelled, (list, tuple)):  # several views of the image
         labelled = labelled[0]
@@ -207,7 +203,7 @@ def _check_first(split: str, dataset: object, classes: int | None, unseen: Unsee
         try:
             check_labels(labels, classes, name=f'the mask of the first of the {split} data')
         except ValueError as error:
-            raise DataError(f'{error}; the model has {classes} classes') from error
+            raise UserError(f'{error}; the model has {classes} classes') from error
 
 
 @contextmanager

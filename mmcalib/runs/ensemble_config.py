@@ -191,7 +191,7 @@ def load_members(
         load: Called with a member and its checkpoint.
 
     Raises:
-        CheckpointError: If two have the same weights.
+        UserError: If two have the same weights.
     """
     for member, path in zip(model.members, checkpoints, strict=True):
         load(member, path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmengine.config import Config
 
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.checks import UserError
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.runs.checkpoint_io import load_from_local
 from mmcalib.runs.loss_config import main_loss
@@ -13,7 +13,7 @@ from mmcalib.runs.training_fingerprint import comparable
 
 
 def check_resumed_loss(cfg: Config) -> None:
-    """Raise a CheckpointError if the training that is to be resumed has another main loss.
+    """Raise a UserError if the training that is to be resumed has another main loss.
 
     Its result would stand in the row of the new loss, however few epochs that one has had.
     """
@@ -23,7 +23,7 @@ def check_resumed_loss(cfg: Config) -> None:
     earlier = config_in(load_from_local(path, 'cpu').get('meta') or {})
     before, now = (each and main_loss(each) for each in (earlier, cfg))
     if before and now and comparable(before) != comparable(now):
-        raise CheckpointError(
+        raise UserError(
             f'{path} is of a training with {loss_label(before)}, and this config has '
             f'{loss_label(now)}: resume it with its own loss, or start anew in another --work-dir, '
             f'from its weights if you like (--cfg-options load_from={path})'

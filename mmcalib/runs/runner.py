@@ -111,7 +111,7 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
         The metrics of the test, or None without one.
 
     Raises:
-        WorkDirInUse: If another training or test runs in the work dir.
+        UserError: If another training or test runs in the work dir.
     """
     with locked(cfg.work_dir) if is_first_process() else nullcontext():
         runner = build_runner(cfg)

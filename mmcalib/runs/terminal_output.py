@@ -9,7 +9,7 @@ from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner
 
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.checks import UserError
 from mmcalib.metric_keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better_rule
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.model_labels import averaging_label
@@ -31,10 +31,6 @@ BEFORE = ('before_run', 'before_train', 'before_val', 'before_test')
 WARNINGS = (r'Setting \w+_NUM_THREADS', '`broadcast_buffers` is deprecated')
 
 
-class ConfigError(ValueError):
-    """A Runner cannot be built of a config, or what was built cannot start."""
-
-
 class QuietRunner(Runner):
     """mmengine's Runner, whose pages of environment, config and hooks go to the log file alone.
 
@@ -42,7 +38,7 @@ class QuietRunner(Runner):
     say no more than their last line.
 
     Raises:
-        ConfigError: If a part of the config cannot be built; for what a hook refuses.
+        UserError: If a part of the config cannot be built; for what a hook refuses.
     """
 
     def __init__(self, *args, **kwargs) -> None:
@@ -59,20 +55,20 @@ class QuietRunner(Runner):
     def call_hook(self, fn_name: str, **kwargs) -> None:
         try:
             super().call_hook(fn_name, **kwargs)
-        except CheckpointError:
+        except UserError:
             raise
         except (TypeError, ValueError) as error:
             if fn_name not in BEFORE:
                 raise
             raise self._config_error('', error) from error
 
-    def _config_error(self, start: str, error: Exception) -> ConfigError:
+    def _config_error(self, start: str, error: Exception) -> UserError:
         where = ''
         if hasattr(self, 'logger'):
             self.logger.info('', exc_info=True, extra={'screen': False})
             where = f' (the traceback is in {log_file(self)})'
         reason = (error.args[0] if error.args else None) or repr(error)
-        return ConfigError(f'{start}{reason}{where}')
+        return UserError(f'{start}{reason}{where}')
 
     def build_logger(self, *args, **kwargs) -> MMLogger:
         logger = super().build_logger(*args, **kwargs)

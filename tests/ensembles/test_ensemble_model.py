@@ -10,8 +10,8 @@ from mmengine.structures import PixelData
 from tiny_models import classifier, fcn_head, images, scenes, segmentor
 from torch import nn
 
+from mmcalib.checks import UserError
 from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.ensembles.ensemble_model import MemberError
 from mmcalib.ensembles.mc_dropout import seed_of
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.models.sample_scores import probabilities_in
@@ -155,7 +155,7 @@ def test_views_are_averaged_and_labels_are_the_upright_view_s():
 def test_labels_that_may_be_flipped_are_refused():
     batches = flipped(scenes(1))
     only = [{key: [value[0]] for key, value in batch.items()} for batch in batches]
-    with pytest.raises(MemberError, match='all views are flipped'):
+    with pytest.raises(UserError, match='all views are flipped'):
         predict(mean_of([segmentor(fcn_head())]), only)
 
 
@@ -282,7 +282,7 @@ def test_members_that_have_no_common_mean_are_named():
     model.others[0].postprocess_result = lambda logits, samples: postprocess(
         logits, [sample.set_metainfo(dict(ori_shape=(5, 6))) or sample for sample in samples]
     )
-    with pytest.raises(MemberError, match=r'^member 2, of 0\.jpg: .*\(4, 5, 6\), .*\(4, 13, 17\)'):
+    with pytest.raises(UserError, match=r'^member 2, of 0\.jpg: .*\(4, 5, 6\), .*\(4, 13, 17\)'):
         predict(model, scenes())
 
 
@@ -297,14 +297,14 @@ def test_scores_that_are_no_softmax_are_refused():
     model.module.head._get_predictions = lambda scores, samples: [
         sample.set_pred_score(score) for sample, score in zip(samples, scores, strict=True)
     ]
-    with pytest.raises(MemberError, match=r'member 1.*not the softmax over all classes'):
+    with pytest.raises(UserError, match=r'member 1.*not the softmax over all classes'):
         predict(model, images())
 
 
 def test_a_member_that_has_diverged_is_named():
     model = mean_of([classifier(LINEAR), classifier(LINEAR, seed=1)])
     model.others[0].head.fc.weight.data[0] = float('nan')
-    with pytest.raises(MemberError, match=r'member 2.*NaN or infinite'):
+    with pytest.raises(UserError, match=r'member 2.*NaN or infinite'):
         predict(model, images())
 
 
@@ -317,7 +317,7 @@ def test_a_member_whose_scores_are_nan_from_some_image_on_is_named(case):
     predict(model, [first])
     for parameter in model.others[0].parameters():
         parameter.data[:] = float('nan')
-    with pytest.raises(MemberError, match=r'^b\.pth, of .*: NaN or infinite scores'):
+    with pytest.raises(UserError, match=r'^b\.pth, of .*: NaN or infinite scores'):
         predict(model, others)
 
 
@@ -333,7 +333,7 @@ def test_a_size_that_a_member_does_not_take_is_named(views):
     (batch, *_) = scenes()
     if views > 1:
         batch = {key: [values] * views for key, values in batch.items()}
-    with pytest.raises(MemberError, match=r'^b\.pth, of 0\.jpg: The input image size') as error:
+    with pytest.raises(UserError, match=r'^b\.pth, of 0\.jpg: The input image size') as error:
         predict(model, [batch])
     assert str(error.value).endswith('--tta-scales chooses the sizes of views') == (views > 1)
 

@@ -6,7 +6,7 @@ import pytest
 from commands import ROOT
 from images import write_folders
 
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.checks import UserError
 from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
@@ -48,7 +48,7 @@ def test_a_missing_folder_of_test_images_is_refused(tmp_path):
     assert evaluate()
     shutil.rmtree(tmp_path / 'test/class_3')
     with pytest.raises(
-        CheckpointError, match=r"it has 8 classes, not 10; it lacks .*; class 3 is 'class_4', not"
+        UserError, match=r"it has 8 classes, not 10; it lacks .*; class 3 is 'class_4', not"
     ):
         evaluate()
 

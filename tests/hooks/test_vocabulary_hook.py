@@ -5,11 +5,11 @@ import torch
 from mmengine.registry import DATASETS
 from posts import write_posts, write_vectors
 
+from mmcalib.checks import UserError
 from mmcalib.models.text_data_preprocessor import most_frequent
 from mmcalib.runs.config import DATALOADERS, load_config, set_loader_defaults
 from mmcalib.runs.config_checks import check_data
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
-from mmcalib.runs.terminal_output import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,7 +92,7 @@ def test_a_model_average_has_the_vocabulary_too(tmp_path):
 def test_other_preprocessors_are_refused(tmp_path):
     cfg = config(tmp_path)
     cfg.model.data_preprocessor = dict(type='ClsDataPreprocessor')
-    with pytest.raises(ConfigError, match=r'TextDataPreprocessor.*got ClsDataPreprocessor'):
+    with pytest.raises(UserError, match=r'TextDataPreprocessor.*got ClsDataPreprocessor'):
         build_runner(cfg).train()
 
 

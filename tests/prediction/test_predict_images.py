@@ -25,7 +25,7 @@ from forked import call_forked
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.checks import UserError
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.functional.risk_threshold import threshold_at_risk
@@ -356,7 +356,7 @@ def test_statistics_that_do_not_tell_images_apart_are_refused(photos, segmenting
 
 def test_a_checkpoint_of_another_model_is_refused(photos, segmenting, tmp_path):
     torch.save({'state_dict': segmentor(fcn_head(7)).state_dict()}, tmp_path / 'seven.pth')
-    with pytest.raises(CheckpointError, match='is not of the model of this config: size mismatch'):
+    with pytest.raises(UserError, match='is not of the model of this config: size mismatch'):
         mmcalib.predict(segmenting[0], str(tmp_path / 'seven.pth'), photos)
 
 

@@ -24,9 +24,8 @@ from mmengine.registry import MODELS
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
+from mmcalib.checks import UserError
 from mmcalib.datasets import Digits
-from mmcalib.ensembles.ensemble_model import MemberError
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.prediction.predict_to_folder import predict_to_folder
 from mmcalib.runs.command_line import tell_checkpoints_from_images
@@ -283,7 +282,7 @@ def test_members_of_other_classes_are_refused(photos, classifiers, tmp_path):
     content = torch.load(checkpoints[1], weights_only=False)
     content['meta']['dataset_meta'] = {'classes': [f'class {k}' for k in (1, 0, 2, 3, 4)]}
     torch.save(content, tmp_path / 'other.pth')
-    with pytest.raises(CheckpointError, match="class 0 is 'class 1', not 'class 0'"):
+    with pytest.raises(UserError, match="class 0 is 'class 1', not 'class 0'"):
         mmcalib.predict(config, [checkpoints[0], str(tmp_path / 'other.pth')], photos)
 
 
@@ -292,7 +291,7 @@ def test_the_same_weights_twice_are_refused(photos, classifiers, tmp_path):
     content = torch.load(checkpoints[1], weights_only=False)
     torch.save({**content, 'meta': content['meta'] | {'epoch': 9}}, tmp_path / 'other.pth')
     members = [*checkpoints[:2], str(tmp_path / 'other.pth')]
-    with pytest.raises(CheckpointError, match=r'1\.pth and \S+other\.pth have the same weights'):
+    with pytest.raises(UserError, match=r'1\.pth and \S+other\.pth have the same weights'):
         mmcalib.predict(config, members, photos)
 
 
@@ -302,7 +301,7 @@ def test_an_image_that_a_member_fails_at_loses_no_others(photos, classifiers, mo
 
     def failing(self, data):
         if any(sample.img_path.endswith('1.png') for sample in data['data_samples']):
-            raise MemberError('1.png: its scores are NaN')
+            raise UserError('1.png: its scores are NaN')
         return step(self, data)
 
     monkeypatch.setattr(ImagePredictor, 'test_step', failing)

@@ -11,7 +11,7 @@ import torch
 from commands import ROOT
 from mmengine.fileio import get_file_backend
 
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
+from mmcalib.checks import UserError
 from mmcalib.runs import checkpoint_io
 from mmcalib.runs.checkpoint_choice import (
     LAST_WEIGHTS,
@@ -24,7 +24,7 @@ from mmcalib.runs.checkpoint_io import BACKEND, ONLY_WEIGHTS, load_from_local
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.resumed_loss_check import check_resumed_loss
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
-from mmcalib.work_dir_files import WorkDirInUse, locked, set_aside
+from mmcalib.work_dir_files import locked, set_aside
 
 
 def config(folder, name='mbls/digits', **options):
@@ -76,7 +76,7 @@ BOTH = pytest.mark.parametrize('run', [resume, evaluate], ids=['resume', 'test']
 
 @BOTH
 def test_another_architecture_is_refused(run, trained, tmp_path):
-    with pytest.raises(CheckpointError, match=r'size mismatch.*Take the config that it was'):
+    with pytest.raises(UserError, match=r'size mismatch.*Take the config that it was'):
         run(tmp_path, trained, model__backbone__base_channels=16, model__head__in_channels=64)
     assert not list(tmp_path.glob('*.json')) and not list(tmp_path.glob('*.pth'))
 
@@ -88,7 +88,7 @@ def test_another_loss_is_refused(trained, tmp_path):
         ('mbls/digits', margin, 'this config has MbLS m=4 α=0.1'),
     ):
         options = {**options, 'resume': True, 'load_from': str(trained)}
-        with pytest.raises(CheckpointError, match=text):
+        with pytest.raises(UserError, match=text):
             check_resumed_loss(config(tmp_path, name, **options))
     check_resumed_loss(config(tmp_path, resume=True, load_from=str(trained)))
     check_resumed_loss(config(tmp_path, 'ce/digits', load_from=str(trained)))
@@ -100,7 +100,7 @@ def test_missing_statistics_of_batch_normalisation_are_refused(run, trained, tmp
         for key in [key for key in content['state_dict'] if key.endswith('running_var')]:
             del content['state_dict'][key]
 
-    with pytest.raises(CheckpointError, match=r'lacks \d+ of \d+ buffers, .*running_var'):
+    with pytest.raises(UserError, match=r'lacks \d+ of \d+ buffers, .*running_var'):
         run(tmp_path, changed(trained, tmp_path, change))
 
 
@@ -131,14 +131,14 @@ def test_data_of_other_classes_are_refused(run, classes, message, trained, tmp_p
         if run is evaluate:  # it has the first ten of twelve classes
             assert evaluate(tmp_path, path)
         return
-    with pytest.raises(CheckpointError, match=rf'{message}.*metainfo\.classes'):
+    with pytest.raises(UserError, match=rf'{message}.*metainfo\.classes'):
         run(tmp_path, path)
 
 
 @pytest.mark.parametrize('split', ['val', 'test'])
 def test_a_training_is_not_validated_or_tested_on_other_classes(split, tmp_path):
     options = {f'{split}_dataloader__dataset__metainfo': dict(classes=list('abcdefghij'))}
-    with pytest.raises(CheckpointError, match=rf"the {split} set: it lacks '0'.*it adds 'a'"):
+    with pytest.raises(UserError, match=rf"the {split} set: it lacks '0'.*it adds 'a'"):
         train_and_test(config(tmp_path, **options))
     assert not (tmp_path / 'results.json').exists()
 
@@ -195,7 +195,7 @@ class Globals:
 def test_what_mmengine_saves_is_loaded_as_data(trained, tmp_path, monkeypatch):
     monkeypatch.setenv(ONLY_WEIGHTS, '1')
     if not hasattr(torch.serialization, 'safe_globals'):
-        with pytest.raises(CheckpointError, match=r'PyTorch before 2\.5 cannot tell from code'):
+        with pytest.raises(UserError, match=r'PyTorch before 2\.5 cannot tell from code'):
             load_from_local(str(trained))
         return
     for path in (trained, *trained.parent.glob('best_*.pth')):
@@ -214,7 +214,7 @@ def test_code_in_a_checkpoint_is_said_or_refused(what, tmp_path, monkeypatch):
     value = Command(tmp_path / 'made/it') if what is Command else Globals()
     torch.save({'state_dict': {}, 'meta': {'a': value}}, tmp_path / 'a.pth')
     monkeypatch.setenv(ONLY_WEIGHTS, '1')
-    with pytest.raises(CheckpointError, match=f'more than data.*{ONLY_WEIGHTS} is set'):
+    with pytest.raises(UserError, match=f'more than data.*{ONLY_WEIGHTS} is set'):
         load_from_local(str(tmp_path / 'a.pth'))
     assert not (tmp_path / 'made/it').exists()
     monkeypatch.delenv(ONLY_WEIGHTS)
@@ -242,13 +242,13 @@ def test_the_config_of_an_old_checkpoint_is_not_executed(trained, tmp_path):
 )
 def test_other_contents_are_named(content, message, tmp_path):
     torch.save(content, tmp_path / 'a.pth')
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(UserError, match=message):
         evaluate(tmp_path, tmp_path / 'a.pth')
 
 
 def test_what_cannot_be_read_is_named(tmp_path):
     (tmp_path / 'a.pth').write_bytes(pickle.dumps({'a': 1})[:-3])
-    with pytest.raises(CheckpointError, match=r"a\.pth' cannot be read"):
+    with pytest.raises(UserError, match=r"a\.pth' cannot be read"):
         load_from_local(str(tmp_path / 'a.pth'))
 
 
@@ -336,7 +336,7 @@ def test_a_best_one_without_others_replaces_the_one_before(tmp_path):
 def test_a_second_training_in_a_work_dir_is_refused(tmp_path):
     with (
         locked(tmp_path),
-        pytest.raises(WorkDirInUse, match='a training, a test or a sweep'),
+        pytest.raises(UserError, match='a training, a test or a sweep'),
     ):
         train_and_test(config(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ['.lock']

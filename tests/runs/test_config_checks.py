@@ -11,7 +11,8 @@ from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 from torch import nn
 
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError, _misfit
+from mmcalib.checks import UserError
+from mmcalib.hooks.require_complete_weights_hook import _misfit
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.config_checks import check_accuracy_floor, check_learning, check_metrics
@@ -231,6 +232,6 @@ def test_a_checkpoint_of_another_model_is_not_tested(tta, tmp_path):
     if tta:
         average_predictions(cfg, [cfg.load_from], tta=True)
     runner = build_runner(cfg, complete_weights=True)
-    with pytest.raises(CheckpointError, match=r'not of the model of this config: it lacks'):
+    with pytest.raises(UserError, match=r'not of the model of this config: it lacks'):
         run_test(runner, str(tmp_path / 'other.pth'))
     assert not (tmp_path / 'results.json').exists()

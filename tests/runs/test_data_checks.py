@@ -19,15 +19,15 @@ from tiny_models import fcn_head, segmentor
 from torch import nn
 from torch.utils.data import DataLoader
 
+from mmcalib.checks import UserError
 from mmcalib.hooks.name_broken_samples_hook import (
     KnownLabels,
     NamingPipeline,
-    SampleError,
     labels_known_to,
     name_samples,
 )
 from mmcalib.runs import data_checks
-from mmcalib.runs.data_checks import DataError, check_run_data
+from mmcalib.runs.data_checks import check_run_data
 from mmcalib.runs.runner import train_and_test
 
 LOAD = [dict(type='LoadImageFromFile'), dict(type='mmpretrain.PackInputs')]
@@ -77,14 +77,14 @@ def test_data_that_fit_are_taken(tmp_path):
 @pytest.mark.parametrize('classes', [2, 4])
 def test_other_classes_than_the_models(classes):
     data = Labels([0, 1, 1], classes=('a', 'b', 'c'))
-    with pytest.raises(DataError, match=rf'train data have 3 classes, .* model {classes}\. Is the'):
+    with pytest.raises(UserError, match=rf'train data have 3 classes, .* model {classes}\. Is the'):
         check(classes, train=data)
     if classes == 4:
         check(classes, test=data, training=False)
 
 
 def test_labels_out_of_range():
-    with pytest.raises(DataError, match=r'val data have 2 labels .* \[0, 3\), .*sample 1 has 3'):
+    with pytest.raises(UserError, match=r'val data have 2 labels .* \[0, 3\), .*sample 1 has 3'):
         check(3, train=Labels([0, 1, 2]), val=Labels([0, 3, -1, 2]))
 
 
@@ -92,13 +92,13 @@ def test_unseen_classes_have_other_labels_where_only_their_metric_reads_them():
     ours = dict(type='OODMetric', ood_index=7)
     check(3, test=Labels([0, -1, 2, -2, 7]), evaluator=[ours])
     check(3, test=Labels([0, -1]), evaluator=dict(type='OODMetric'))
-    with pytest.raises(DataError, match=r'have 1 labels .*sample 1 has 4$'):
+    with pytest.raises(UserError, match=r'have 1 labels .*sample 1 has 4$'):
         check(3, test=Labels([0, 4, -1]), evaluator=[ours])
-    with pytest.raises(DataError, match=r'sample 1 has -1: OODMetric takes it .*, and Accuracy wo'):
+    with pytest.raises(UserError, match=r'sample 1 has -1: OODMetric takes it .*, and Accuracy wo'):
         check(3, test=Labels([0, -1]), evaluator=[dict(type='OODMetric'), dict(type='Accuracy')])
-    with pytest.raises(DataError, match=r'test_evaluator: ood_index=7 is none of the 3 classes: '):
+    with pytest.raises(UserError, match=r'test_evaluator: ood_index=7 is none of the 3 classes: '):
         check(3, test=Labels([0]), evaluator=[ours, dict(type='Accuracy')])
-    with pytest.raises(DataError, match='the train data have 1 labels'):
+    with pytest.raises(UserError, match='the train data have 1 labels'):
         check(3, train=Labels([-1]), test=Labels([-1]), evaluator=[ours])
 
 
@@ -106,26 +106,26 @@ def test_every_nth_label_of_many(monkeypatch):
     monkeypatch.setattr(data_checks, 'MOST_LABELS', 10)
     labels = [0] * 50
     labels[45] = 9
-    with pytest.raises(DataError, match='sample 45 has 9'):
+    with pytest.raises(UserError, match='sample 45 has 9'):
         check(3, test=Labels(labels))
     labels[45], labels[46] = 0, 9
     check(3, test=Labels(labels))
 
 
 def test_an_empty_test_and_one_that_cannot_be_listed(tmp_path):
-    with pytest.raises(DataError, match='test data or their metrics: Found 0 files'):
+    with pytest.raises(UserError, match='test data or their metrics: Found 0 files'):
         check(3, train=Labels([0]), test=lambda: folders(tmp_path))
     for empty in (lambda: Labels([]), []):
-        with pytest.raises(DataError, match='the test data have no samples'):
+        with pytest.raises(UserError, match='the test data have no samples'):
             check(3, train=Labels([0]), test=empty)
-    with pytest.raises(DataError, match=r'the test data or their metrics: .*nowhere'):
+    with pytest.raises(UserError, match=r'the test data or their metrics: .*nowhere'):
         check(3, train=Labels([0]), test=lambda: Path('nowhere').read_text())
 
 
 def test_an_incomplete_tiny_imagenet(tmp_path):
     root = write_tiny_imagenet(tmp_path)
     tiny = dict(type='TinyImageNet', data_root=str(root), split='train')
-    with pytest.raises(DataError, match='train data have 3 classes, and the head of the model 200'):
+    with pytest.raises(UserError, match='train data have 3 classes, and the head of the model 200'):
         check(200, train=DATASETS.build(tiny))
 
 
@@ -136,7 +136,7 @@ def test_missing_and_empty_images(tmp_path, broken):
         path.unlink()
         if broken == 'empty':
             path.touch()
-    with pytest.raises(DataError, match=r'class_1/1\.jpg.*, and 1 more of 6 samples'):
+    with pytest.raises(UserError, match=r'class_1/1\.jpg.*, and 1 more of 6 samples'):
         check(3, train=data)
 
 
@@ -151,7 +151,7 @@ def test_a_first_sample_that_cannot_be_loaded_leaves_randomness_as_it_was(tmp_pa
     check(3, test=data)
     assert state() == before
     (tmp_path / 'class_0/0.jpg').write_text('no image')
-    with pytest.raises(DataError, match=r'test data: cannot load .*class_0/0\.jpg: '):
+    with pytest.raises(UserError, match=r'test data: cannot load .*class_0/0\.jpg: '):
         check(3, test=data)
 
 
@@ -171,11 +171,11 @@ def test_a_mask_with_other_labels(tmp_path):
     data = DATASETS.build(voc)
     check(21, test=data)
     data._metainfo = {}
-    with pytest.raises(DataError, match=r'labels outside \[0, 10\): 20; the model has 10 classes'):
+    with pytest.raises(UserError, match=r'labels outside \[0, 10\): 20; the model has 10 classes'):
         check(10, test=data)
     check(10, test=data, evaluator=[dict(type='OODMetric', ood_index=20)])
     (tmp_path / 'SegmentationClass/f.png').unlink()
-    with pytest.raises(DataError, match=r'there is no file .*SegmentationClass/f\.png'):
+    with pytest.raises(UserError, match=r'there is no file .*SegmentationClass/f\.png'):
         check(21, test=data)
     data.pipeline.transforms = []  # a test that needs no masks
     check(21, test=data)
@@ -187,7 +187,7 @@ def test_an_image_that_breaks_later_is_named(tmp_path, workers):
     name_samples(SimpleNamespace(datasets=[SimpleNamespace(dataset=data)]))
     path = tmp_path / 'class_1/1.jpg'
     path.write_bytes(b'')
-    with pytest.raises(SampleError) as error:
+    with pytest.raises(UserError) as error:
         list(DataLoader(data, num_workers=workers, collate_fn=list))
     assert error.value.reason == f'cannot load {path}: {path} is empty (0 bytes)'
 
@@ -196,15 +196,15 @@ def test_a_transform_that_fails_names_the_sample_and_the_error():
     data = Labels([0, 1], pipeline=[lambda sample: sample['no such key']])
     name_samples(data)
     name_samples(data)
-    with pytest.raises(SampleError, match=r"^cannot load sample 1: KeyError: 'no such key'$"):
+    with pytest.raises(UserError, match=r"^cannot load sample 1: KeyError: 'no such key'$"):
         data[1]
 
 
 def test_a_training_looks_at_all_of_its_data_before_the_first_step(tmp_path):
     # Of which a training, a validation and a test would find nothing wrong.
-    with pytest.raises(DataError, match='train data have 10 classes, and the head of the model 12'):
+    with pytest.raises(UserError, match='train data have 10 classes, and the head of the model 12'):
         train_and_test(config(tmp_path / 'a', model__head__num_classes=12))
-    with pytest.raises(DataError, match='the test data have no samples'):
+    with pytest.raises(UserError, match='the test data have no samples'):
         train_and_test(config(tmp_path / 'b', test_dataloader__dataset__indices=[]))
     assert not list(tmp_path.rglob('*.pth'))
 
@@ -226,7 +226,7 @@ def test_a_training_names_the_image_that_breaks_it(tmp_path):
     cfg = config(tmp_path / 'run')
     cfg.train_dataloader.dataset = dict(type='CustomDataset', data_root=str(root), pipeline=LOAD)
     cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
-    with pytest.raises(SampleError, match=r'cannot load .*class_7/0\.jpg: '):
+    with pytest.raises(UserError, match=r'cannot load .*class_7/0\.jpg: '):
         train_and_test(cfg, test=False)
 
 
@@ -262,7 +262,7 @@ LOSSES = [dict(type=name) for name in ('MarginLabelSmoothingLoss', 'CrossEntropy
 @pytest.mark.parametrize('workers', [0, 1])
 @pytest.mark.parametrize('loss', LOSSES, ids=lambda loss: loss['type'])
 def test_a_training_names_the_mask_with_a_label_out_of_range(loss, workers, tmp_path):
-    with pytest.raises(SampleError) as error:
+    with pytest.raises(UserError) as error:
         train_on_masks(tmp_path, loss, 'b', 77, train_dataloader__num_workers=workers)
     path = tmp_path / 'VOC2012/SegmentationClass/b.png'
     start, _, end = error.value.reason.partition(' labels outside [0, 21): 77. The model has 21 ')
@@ -284,7 +284,7 @@ def test_on_two_processes_the_other_one_says_no_more(tmp_path, free_port):
 
 def test_labels_that_the_model_ignores_are_trained_with(tmp_path):
     ignoring = dict(model__decode_head__ignore_index=77)
-    with pytest.raises(SampleError, match=r'outside \[0, 21\): 255\. .* ignores 77: check'):
+    with pytest.raises(UserError, match=r'outside \[0, 21\): 255\. .* ignores 77: check'):
         train_on_masks(tmp_path, LOSSES[1], 'b', 77, **ignoring)
 
 
@@ -299,7 +299,7 @@ def test_a_class_out_of_range_is_named_with_its_image(ignored, labels, wrong):
     if wrong is None:
         assert load(dict(img_path='a.jpg'))['data_samples'] is sample
     else:
-        with pytest.raises(SampleError, match=rf'^a\.jpg has 1 labels outside \[0, 3\): {wrong}\.'):
+        with pytest.raises(UserError, match=rf'^a\.jpg has 1 labels outside \[0, 3\): {wrong}\.'):
             load(dict(img_path='a.jpg'))
 
 
