@@ -13,6 +13,7 @@ from forked import ForkedPopen, call_forked
 from PIL import Image
 from shifted import needs_extra
 
+from mmcalib.record import view_count
 from mmcalib.reports.robustness_results import read_robustness
 
 # The second also measures what visualize.py boundary draws, as a newcomer's config may.
@@ -89,7 +90,7 @@ def test_several_views_and_their_temperature(run):
     run('calibrate.py', 'mine.py', 'best.pth', '--tta', '--out', 'temperature.json')
     run('test.py', 'mine.py', 'best.pth', '--tta', '--temperature', 'temperature.json')
     results = json.loads(Path('work_dirs/mine/tta_temperature/results.json').read_text())
-    assert results['averaged']['views'] == (6 if of_scenes() else 2)
+    assert view_count(results['model']) == (6 if of_scenes() else 2)
 
 
 def test_calibrate(run):

@@ -13,6 +13,7 @@ from commands import ROOT, call, call_here
 from forked import call_forked
 
 from mmcalib.metrics import CalibrationStatistics
+from mmcalib.record import paths_of
 from mmcalib.work_dir_files import locked
 
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
@@ -35,7 +36,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp('trained')
     log = call('train.py', CONFIG, *SHORT, 'train_cfg.max_epochs=2', cwd=folder)
     work_dir = folder / 'work_dirs/mbls/digits'
-    shutil.copy(results(work_dir)['checkpoint'], folder / 'best.pth')  # resuming replaces it
+    shutil.copy(*paths_of(results(work_dir)['model']), folder / 'best.pth')  # resuming replaces it
     return work_dir, log
 
 
@@ -44,7 +45,7 @@ def test_training_ends_with_a_test_of_the_best_checkpoint(trained):
     (best,) = folder.glob('best_accuracy_top1_epoch_*.pth')
     last = last_test_line(log)
     assert 'accuracy/top1' in last
-    assert results(folder)['checkpoint'] == str(best)
+    assert paths_of(results(folder)['model']) == [str(best)]
     metrics = results(folder)['metrics']
     assert f'calibration/ECE: {metrics["calibration/ECE"]:.4f}' in last
     assert f'calibration/AECE: {metrics["calibration/AECE"]:.4f}' in last

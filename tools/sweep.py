@@ -87,7 +87,6 @@ def main() -> None:
         RuntimeError,
         ValueError,
         stopped='Stopped: the same command goes on from here.',
-        status=STOPPED,
     ):
         if args.plot:
             if not args.out:

@@ -37,13 +37,13 @@ from mmcalib.runs.config_checks import check_amp, check_config
 from mmcalib.runs.data_checks import check_drawn_metrics, check_run_data
 from mmcalib.runs.ensemble_config import (
     average_predictions,
-    averaged_name,
+    folder_suffix,
     measure_disagreement,
 )
-from mmcalib.runs.ensemble_record import AVERAGED
 from mmcalib.runs.record import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.terminal_output import log_start
+from mmcalib.runs.tested_model import ENSEMBLE
 from mmcalib.runs.unseen_labels import leave_out_diagrams
 from mmcalib.work_dir_files import check_writable, locked, whole_file
 
@@ -90,10 +90,9 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     return parser, parse_member_arguments(parser)
 
 
-def tested(args: argparse.Namespace) -> str | list[str]:
-    """Return the checkpoint as results.json names it, or those of a mean."""
-    paths = [checkpoint for _, checkpoint in args.members]
-    return paths if len(paths) > 1 else paths[0]
+def checkpoints_of(args: argparse.Namespace) -> list[str]:
+    """Return the checkpoint, or those of an ensemble."""
+    return [checkpoint for _, checkpoint in args.members]
 
 
 def load_evaluated(path: str, args: argparse.Namespace):
@@ -120,7 +119,7 @@ def average(cfg, args: argparse.Namespace) -> None:
     if args.disagreement is not None:
         measure_disagreement(cfg, args.disagreement)
     if not args.work_dir:
-        cfg.work_dir = str(Path(cfg.work_dir, averaged_name(cfg[AVERAGED])))
+        cfg.work_dir = str(Path(cfg.work_dir, folder_suffix(cfg[ENSEMBLE]['model'])))
 
 
 def prepare(args: argparse.Namespace):
@@ -154,7 +153,7 @@ def prepare(args: argparse.Namespace):
     if asks_for_a_mean(args) or args.temperature or args.disagreement:
         average(cfg, args)
     if not args.work_dir:
-        keep_other_results(cfg, tested(args), args.split)
+        keep_other_results(cfg, checkpoints_of(args), args.split)
     if args.limit is not None:
         limit_samples(cfg, args.limit)
     set_loader_defaults(cfg, not args.no_pin_memory)
@@ -166,7 +165,7 @@ def refuse_overtaken(cfg, args: argparse.Namespace) -> None:
     """Raise an error if a test of something else has ended in the work dir since it was chosen."""
     chosen = cfg.work_dir
     if not args.work_dir and is_main_process():
-        keep_other_results(cfg, tested(args), args.split)
+        keep_other_results(cfg, checkpoints_of(args), args.split)
     if cfg.work_dir != chosen:
         raise UserError(f'another test has just written its results to {chosen}: run this again')
 
@@ -185,7 +184,7 @@ def main() -> None:
         log_start(runner, ('test',))
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
             refuse_overtaken(cfg, args)
-            metrics = run_test(runner, tested(args), split=args.split)
+            metrics = run_test(runner, checkpoints_of(args)[0], split=args.split)
     if args.out_item == 'metrics' and is_main_process():
         with whole_file(args.out) as path:
             mmengine.dump(metrics, path)

@@ -29,7 +29,7 @@ from mmcalib.models.sample_scores import temper
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.model_logits import progress
-from mmcalib.runs.ensemble_record import AVERAGED
+from mmcalib.runs.tested_model import ENSEMBLE
 from mmcalib.work_dir_files import whole_file
 
 
@@ -74,7 +74,7 @@ def fit_temperature(
         'method': 'temperature',
         'options': {'criterion': scaler.criterion},
         **fitted_on,
-        'mean_of': runner.cfg[AVERAGED]['mean_of'],
+        'model': runner.cfg[ENSEMBLE]['model'],
         'threshold': model.threshold if binary else None,
         'fitted': results[options.split],
         'tested': results.get('test'),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from mmengine.config import Config
 
 from mmcalib.datasets.same_data import same_data
-from mmcalib.runs.record import CALIBRATION
+from mmcalib.runs.training_record import CALIBRATION
 from mmcalib.work_dir_files import check_writable
 
 HELD_OUT = (

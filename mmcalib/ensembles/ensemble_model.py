@@ -244,8 +244,8 @@ def read_temperature(source: float | str) -> float:
             value = json.loads(Path(source).read_text(encoding='utf-8'))['temperature']
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f'{source} holds no temperature of a mean: it is what tools/calibrate.py writes '
-                'for several predictions'
+                f'{source} holds no temperature of an ensemble: name the file that '
+                'tools/calibrate.py has written for the same checkpoints and options'
             ) from error
     return check_number('temperature', value, least=1e-6)
 

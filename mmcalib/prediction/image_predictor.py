@@ -23,10 +23,8 @@ from mmcalib.prediction.image_files import look_at
 from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.data_checks import NOT_BUILT, num_classes
-from mmcalib.runs.ensemble_record import AVERAGED
-from mmcalib.runs.model_settings import model_settings
-from mmcalib.runs.training_fingerprint import comparable
-from mmcalib.runs.unlabelled_pipeline import unlabelled_steps, without_labels
+from mmcalib.runs.tested_model import ENSEMBLE, describe_model
+from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
 
 # What a model raises at an image that it does not take.
 NOT_PREDICTED = (AssertionError, RuntimeError, ValueError)
@@ -88,11 +86,9 @@ class ImagePredictor:
             many.
         palette: Their RGB colours, None if unknown.
         checkpoints: The files.
-        meta: The first one's.
-        averaged: Of which predictions a mean is, None of a model alone.
-        settings: Of each model, see :func:`~mmcalib.runs.model_settings.model_settings`.
+        description: What decides on the predictions, see
+            :func:`~mmcalib.runs.tested_model.describe_model`.
         steps: The transforms that images go through.
-        pipeline: The same without the views of a mean, in JSON's types.
         failed: Whether the model has failed at an image that could be read.
 
     Raises:
@@ -112,10 +108,11 @@ class ImagePredictor:
         self.batch_size = loader.get('batch_size') or 1
         self.workers = workers
         self.steps = unlabelled_steps(loader.get('dataset'))
-        self.averaged = cfg.get(AVERAGED)
-        self.settings = self.averaged['settings'] if self.averaged else [model_settings(cfg)]
-        self.pipeline = comparable(
-            without_labels(self.averaged['pipeline'][0]) if self.averaged else self.steps
+        # Before the model is built, which adds to its config.
+        self.description = (
+            cfg[ENSEMBLE]['model']
+            if ENSEMBLE in cfg
+            else describe_model([cfg], checkpoints, pipelines=[self.steps])
         )
         self.device = device or ('cuda' if torch.cuda.is_available() else 'cpu')
         with quiet_imports(), MODELS.switch_scope_and_registry(cfg.get('default_scope')):
@@ -127,8 +124,8 @@ class ImagePredictor:
             except NOT_BUILT as error:
                 raise ValueError(f'the model or its pipeline cannot be built: {error}') from error
         self.model = model.to(self.device)
-        self.checkpoints, self.meta = list(checkpoints), metas[0]
-        dataset = self.meta.get('dataset_meta') or {}
+        self.checkpoints = list(checkpoints)
+        dataset = metas[0].get('dataset_meta') or {}
         self.classes, self.palette = classes_of(dataset), dataset.get('palette')
         count = num_classes(self.model)
         if len(self.classes) != count and count is not None:

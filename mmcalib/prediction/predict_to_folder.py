@@ -31,6 +31,7 @@ from mmcalib.prediction.prediction_folder import (
 from mmcalib.prediction.prediction_rows import ROWS
 from mmcalib.prediction.prediction_scores import FolderScores, Scorer
 from mmcalib.runs.checkpoint_io import file_digest
+from mmcalib.runs.tested_model import OF_SETTINGS
 from mmcalib.runs.training_fingerprint import comparable
 
 MOST_NAMED = 20
@@ -180,19 +181,14 @@ def _join(
 
 def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOptions) -> dict:
     """Return what predictions depend on, for a folder that is to hold those of one kind."""
-    validation, averaged = scorer.validation, predictor.averaged
+    validation, model = scorer.validation, predictor.description
+    members = sorted(model['members'], key=lambda member: member['digest'])
     return {
-        'checkpoint': sorted(map(file_digest, predictor.checkpoints)),
-        'mean': averaged
-        and {
-            'views': averaged['transforms'],
-            'mc_dropout': averaged['mc_dropout'],
-            'dropout_seed': options.dropout_seed,
-            'temperature': averaged['temperature'],
-            'disagreement': options.disagreement,
-        },
+        'checkpoint': [member['digest'] for member in members],
+        **{key: model[key] for key in ('views', 'mc_dropout', 'dropout_seed', 'temperature')},
+        'disagreement': options.disagreement,
         'pipeline': comparable(predictor.steps),
-        **{key: [own[key] for own in predictor.settings] for key in predictor.settings[0]},
+        **{key: [member['settings'][key] for member in members] for key in OF_SETTINGS},
         'threshold': scorer.threshold,
         'validation': validation and file_digest(str(validation.file)),
         'probability': validation and validation.accuracy.coverage,

@@ -97,8 +97,8 @@ def summary(
 def heading(results: Mapping) -> str:
     """Return what was tested, in a line."""
     parts = [str(results.get('experiment'))]
-    parts_of_model = (results.get(key) for key in ('loss', 'calibration', 'averaged'))
-    model = model_label(*parts_of_model, experiment='')
+    parts_of_model = (results.get(key) for key in ('loss', 'calibration', 'model'))
+    model = model_label(*parts_of_model, experiment='', losses=results.get('losses', ()))
     if model:
         parts.append(model.strip())
     samples = ((results.get('evaluation') or {}).get('dataset') or {}).get('samples')

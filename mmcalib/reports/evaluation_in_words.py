@@ -10,10 +10,8 @@ from mmcalib.reports.differences_in_words import in_words
 DETAILS = ('data_options', 'pipeline', 'inference', 'ignore_index')
 
 
-def evaluation_text(evaluation: Mapping | None) -> str:
+def evaluation_text(evaluation: Mapping) -> str:
     """Return the test set and the options of the calibration metric."""
-    if evaluation is None:
-        return 'unknown protocol'
     data = evaluation.get('dataset', {})
     names = [str(value) for key, value in data.items() if key != 'samples']
     parts = [f'{data.get("samples", 0):,} samples of {" ".join(names)}']
@@ -30,12 +28,10 @@ def evaluation_text(evaluation: Mapping | None) -> str:
     return ', '.join([*parts, *(['test-time augmentation'] if evaluation.get('tta') else [])])
 
 
-def other_evaluation_text(evaluation: Mapping | None, reference: Mapping | None) -> str:
+def other_evaluation_text(evaluation: Mapping, reference: Mapping | None) -> str:
     """Return how a run was evaluated, with the details in which it differs from a reference."""
     text = evaluation_text(evaluation)
-    if evaluation is None or reference is None:
+    if reference is None:
         return text
-    if 'data_options' in reference and 'data_options' not in evaluation:
-        return f'{text}, options of the data not recorded'
     both = [{key: each[key] for key in DETAILS if key in each} for each in (evaluation, reference)]
     return ', '.join([text, *in_words(both)[0][0]])

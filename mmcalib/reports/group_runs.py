@@ -17,8 +17,8 @@ from mmcalib.reports.results_reader import ReportedRun
 
 # Of a test set: with them a part of it is tested, which is another evaluation of the same data.
 PART_OF_DATA = ('indices',)
-# What must be equal in means that are averaged over several runs.
-OF_MEAN = ('members', 'views', 'mc_dropout', 'transforms', 'calibration', 'losses')
+# What must be equal in ensembles that are averaged over several runs.
+OF_ENSEMBLE = ('views', 'mc_dropout', 'calibration')
 
 
 @dataclass
@@ -60,24 +60,16 @@ def tables_of(runs: Sequence[ReportedRun], protocol: str | None = None) -> list[
 
 
 def _by_data_and_network(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
-    """Group runs by what they say of their data and network; older ones go by their name."""
-    groups, of_name = defaultdict(list), defaultdict(set)
+    """Group runs by what they say of their data and network."""
+    groups = defaultdict(list)
     for run in runs:
-        if run.config is not None:
-            key = json.dumps([_test_data(run), run.config.get('network')], sort_keys=True)
-            groups[key].append(run)
-            of_name[_name(run)].add(key)
-    for run in runs:
-        if run.config is None:
-            known = of_name[_name(run)]
-            groups[next(iter(known)) if len(known) == 1 else _name(run)].append(run)
+        groups[_key([_test_data(run), run.config.get('network')])].append(run)
     return list(groups.values())
 
 
 def _test_data(run: ReportedRun) -> dict:
     """Return what identifies the test set of a run, whatever part of it was tested."""
-    evaluation = run.evaluation or {}
-    options = {**evaluation.get('dataset', {}), **evaluation.get('data_options', {})}
+    options = {**run.evaluation.get('dataset', {}), **run.evaluation.get('data_options', {})}
     return {k: v for k, v in options.items() if k not in ('samples', *PART_OF_DATA)}
 
 
@@ -95,14 +87,10 @@ def _titles(groups: Sequence[Sequence[ReportedRun]]) -> list[str]:
         places = [place for place, each in enumerate(names) if each == name]
         firsts = [groups[place][0] for place in places]
         words, _ = in_words(
-            [
-                {'data': _test_data(run), 'network': (run.config or {}).get('network', {})}
-                for run in firsts
-            ]
+            [{'data': _test_data(run), 'network': run.config.get('network', {})} for run in firsts]
         )
-        for place, run, each in zip(places, firsts, words, strict=True):
-            more = each if run.config else ['training not recorded']
-            titles[place] = ', '.join([name, *more])
+        for place, each in zip(places, words, strict=True):
+            titles[place] = ', '.join([name, *each])
     return titles
 
 
@@ -111,8 +99,7 @@ def _table(title: str, runs: list[ReportedRun], protocol: str | None) -> Table:
     evaluation = kept[0].evaluation if kept else None
     names = Counter(map(_name, runs))
     entry = next(filter(None, map(paper_numbers.published_experiment, names)), None)
-    networks = [run.config['network'] for run in kept if run.config and 'network' in run.config]
-    network = networks[0] if networks else None
+    network = kept[0].config.get('network') if kept else None
     reason = entry and kept and paper_numbers.why_not_comparable(entry, evaluation, network)
     rows, of_most = _rows(kept, entry if not reason else None)
     before = [f'Evaluation: {evaluation_text(evaluation)}.'] if kept else ['No run is left.']
@@ -141,7 +128,7 @@ def _kept(runs: Sequence[ReportedRun], protocol: str | None) -> tuple[list[Repor
             left_out['training unfinished'].append(run.path)
         else:
             finished.append(run)
-    wanted = [run for run in finished if protocol in (None, (run.evaluation or {}).get('protocol'))]
+    wanted = [run for run in finished if protocol in (None, run.evaluation.get('protocol'))]
     commonest = Counter(_key(run.evaluation) for run in wanted).most_common(1)
     reference = next((r for r in wanted if _key(r.evaluation) == commonest[0][0]), None)
     kept = {}
@@ -167,29 +154,24 @@ def _key(part: object) -> str:
 
 def _row_key(run: ReportedRun) -> str:
     """Return what must be equal in all runs that are averaged."""
-    averaged = {key: value for key, value in (run.averaged or {}).items() if key in OF_MEAN}
-    told = [averaged, run.score, run.file, run.training.get('checkpoint'), _settings(run)]
-    if run.trained is not None:
-        return _key([run.loss, run.calibration, run.trained['digest'], *told])
-    if run.loss is not None:
-        return _key([run.loss, run.calibration, run.length, *told])
-    return f'{run.experiment} {run.score or ""} {run.file or ""}'
-
-
-def _settings(run: ReportedRun) -> object:
-    """Return the settings of the model that was tested, of all members of a mean."""
-    members = ((run.averaged or {}).get('mean_of') or {}).get('members')
-    return sorted(_key(each.get('settings')) for each in members) if members else run.settings
+    model = run.model or {}
+    settings = sorted(_key(member['settings']) for member in model.get('members', ()))
+    loss = run.experiment if run.loss is None else run.loss
+    trained = run.trained and run.trained['digest'], run.training.get('checkpoint')
+    ensemble = [model.get(key) for key in OF_ENSEMBLE]
+    told = run.losses, run.calibration, run.score, run.file
+    return _key([loss, *trained, *told, settings, *ensemble])
 
 
 def _tested_in_words(run: ReportedRun) -> list[str]:
     """Return which checkpoint was tested, unless the best, and with what other normalisation."""
     which = run.training.get('checkpoint', 'best')
     words = [] if which == 'best' else [f'checkpoint: {which or "renamed"}']
-    trained = (run.config or {}).get('network', {}).get('data_preprocessor')
-    if trained is None or run.settings is None:
+    trained = run.config.get('network', {}).get('data_preprocessor')
+    if trained is None or run.model is None or run.is_ensemble:
         return words
-    both = [{'data_preprocessor': each} for each in (trained, run.settings['data_preprocessor'])]
+    tested = run.model['members'][0]['settings']['data_preprocessor']
+    both = [{'data_preprocessor': each} for each in (trained, tested)]
     return words + [f'tested with {text}' for text in in_words(both)[0][1]]
 
 
@@ -208,9 +190,10 @@ def _rows(runs: Sequence[ReportedRun], entry: Mapping | None) -> tuple[list[Row]
     for label, group in zip(labels, groups.values(), strict=True):
         first = group[0]
         if labels.count(label) > 1:  # as where transforms change places
-            label += f', config {first.trained["digest"][:6] if first.trained else "unknown"}'
-            label += f', model {first.settings["network"][:6]}' if first.settings else ''
-        known = entry and not first.calibration and not first.averaged
+            label += f', config {first.trained["digest"][:6]}'
+            if first.model and not first.is_ensemble:
+                label += f', model {first.model["members"][0]["settings"]["network"][:6]}'
+        known = entry and not first.calibration and not first.is_ensemble
         paper = paper_numbers.published_values(entry, first.loss) if known else None
         rows.append(Row(label, group, paper[1] if paper else {}))
     return sorted(rows, key=_order), of_most
@@ -218,24 +201,16 @@ def _rows(runs: Sequence[ReportedRun], entry: Mapping | None) -> tuple[list[Row]
 
 def _what_differs(runs: Sequence[ReportedRun]) -> tuple[list[list[str]], list[str]]:
     """Return in what the training of each run differs from most, and what most have."""
-    known = [run for run in runs if run.config is not None]
-    intervals = Counter(_validates_every(run) for run in known if not _learns_by(run))
+    intervals = Counter(_validates_every(run) for run in runs if not _learns_by(run))
     usual = intervals.most_common(1)[0][0] if intervals else None
-    words, of_most = in_words([_compared(run, usual) for run in known])
-    lengths = {run.length for run in runs if run.config is None}
-    said = iter(words)
-    more = (['training not recorded'] if known else []), len(lengths) > 1
-    return [
-        next(said) if run.config is not None else more[0] + ([run.length] if more[1] else [])
-        for run in runs
-    ], of_most
+    return in_words([_compared(run, usual) for run in runs])
 
 
 def _compared(run: ReportedRun, usual: int | None) -> dict:
     """Return what was trained, as far as the rows of a table can differ in it.
 
     Args:
-        run: Whose config is known.
+        run: Of the table.
         usual: After how many epochs the losses of the table validate that do not learn from it.
     """
     others = {

@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from mmcalib.record import view_count
 from mmcalib.reports.loss_labels import loss_label
 
 
 def model_label(
-    loss: Mapping | None, calibration: Mapping | None, averaged: Mapping | None, *, experiment: str
+    loss: Mapping | None,
+    calibration: Mapping | None,
+    model: Mapping | None,
+    *,
+    experiment: str,
+    losses: Sequence[Mapping] = (),
 ) -> str:
     """Return ``CE``, ``MbLS m=6 α=0.1 + temperature``, ``CE × 5 + TTA (2) + temperature`` etc.
 
     Args:
         loss: Type and parameters; None to say the experiment instead.
-        calibration: Of the checkpoint, or of each member of a mean.
-        averaged: Of what predictions the mean was tested; None of a model alone.
+        calibration: Of the checkpoint, or of each member of an ensemble.
+        model: Of the record; None to leave it out.
         experiment: Name of the config.
+        losses: Those of members that differ.
     """
     label = loss_label(loss) if loss else experiment
-    if averaged and averaged.get('losses'):
-        label = ' & '.join(map(loss_label, averaged['losses']))
-    return label + _calibrated(calibration) + averaging_label(averaged)
+    if losses:
+        label = ' & '.join(map(loss_label, losses))
+    return label + _calibrated(calibration) + ensemble_label(model)
 
 
-def averaging_label(averaged: Mapping | None) -> str:
+def ensemble_label(model: Mapping | None) -> str:
     """Return `` × 5 + TTA (2) + MC dropout (20) + temperature`` and the like, with a space first.
 
     In brackets are the views of an image, and the passes with random dropout.
     """
-    if not averaged:
+    if not model:
         return ''
-    label = f' × {averaged["members"]}' if averaged['members'] > 1 else ''
-    if averaged['views'] > 1:
-        label += f' + TTA ({averaged["views"]})'
-    if averaged['mc_dropout']:
-        label += f' + MC dropout ({averaged["mc_dropout"]})'
-    return label + _calibrated(averaged['calibration'])
+    label = f' × {len(model["members"])}' if len(model['members']) > 1 else ''
+    if model['views']:
+        label += f' + TTA ({view_count(model)})'
+    if model['mc_dropout']:
+        label += f' + MC dropout ({model["mc_dropout"]})'
+    return label + _calibrated(model['calibration'])
 
 
 def _calibrated(calibration: Mapping | None) -> str:

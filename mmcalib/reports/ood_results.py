@@ -16,7 +16,7 @@ def parts_of(run: ReportedRun) -> list[ReportedRun]:
     ``ood/AUROC``, ``ood/svhn/AUROC`` and so on, whatever the prefix of the metric. A mean over a
     group of one set is that set's, and left out.
     """
-    metrics = (run.evaluation or {}).get('ood', [])
+    metrics = run.evaluation.get('ood', [])
     prefixes = tuple(f'{metric["prefix"]}/' for metric in metrics)
     rest = {key: value for key, value in run.metrics.items() if not key.startswith(prefixes)}
     if not metrics:

@@ -42,7 +42,7 @@ def published_values(entry: Mapping, loss: Mapping | None) -> tuple[str, dict] |
 
 
 def why_not_comparable(
-    entry: Mapping, evaluation: Mapping | None, network: Mapping | None = None
+    entry: Mapping, evaluation: Mapping, network: Mapping | None = None
 ) -> str | None:
     """Say why runs must not stand beside the paper's figures, None if they may.
 
@@ -58,8 +58,6 @@ def why_not_comparable(
     ):
         expected = ' '.join(map(str, entry['backbone'].values()))
         return f"the paper's figures are of another network ({expected})"
-    if evaluation is None:
-        return 'the protocol of these runs is unknown'
     if evaluation.get('protocol') != entry['protocol']:
         return f"the paper's figures are of protocol {entry['protocol']!r}"
     if evaluation.get('num_bins') != entry['num_bins']:

@@ -44,7 +44,7 @@ from mmcalib.runs.data_fingerprint import (
 )
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.progress import progress_of
-from mmcalib.runs.record import results_of
+from mmcalib.runs.record import record_of, tested_model
 from mmcalib.work_dir_files import experiment_name, whole_file
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
@@ -176,7 +176,7 @@ def _test(
     metric.keep_statistics = True
     measured = runner.test_loop.run().items()
     metrics = {name: float(value) for name, value in measured if isinstance(value, Real)}
-    about = results_of(runner, checkpoint) if shift.kind == 'clean' else {}
+    about = record_of(runner, tested_model(runner, checkpoint)) if shift.kind == 'clean' else {}
     test = {'key': key, 'metrics': metrics, 'about': about}
     if is_main_process():
         (statistics,) = kept_statistics([metric]).values()

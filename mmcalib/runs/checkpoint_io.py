@@ -8,7 +8,7 @@ import re
 import zipfile
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -42,8 +42,7 @@ def load_from_local(filename: str, map_location: Any = None, *, mmap: bool = Fal
         FileNotFoundError: If it is not there.
     """
     filename = os.path.expanduser(filename)
-    if not os.path.isfile(filename):
-        raise FileNotFoundError(f'there is no checkpoint {filename!r} in {os.getcwd()}')
+    _state(filename)
     try:
         content = _load(filename, map_location, mmap)
     except Exception as error:  # of whatever its bytes, or its code, led to
@@ -56,9 +55,21 @@ def load_from_local(filename: str, map_location: Any = None, *, mmap: bool = Fal
 
 def read_meta(filename: str) -> Mapping:
     """Return what a local checkpoint says of itself, nothing of one that is elsewhere."""
-    if '://' in filename:
-        return {}
+    filename = os.path.expanduser(filename)
+    return {} if '://' in filename else _meta_of(filename, *_state(filename))
+
+
+@lru_cache(maxsize=64)
+def _meta_of(filename: str, *state: int) -> Mapping:
     return load_from_local(filename, 'cpu', mmap=zipfile.is_zipfile(filename)).get('meta') or {}
+
+
+def _state(path: str | Path) -> tuple[int, int]:
+    """Return time of change and size of a file, the key of what is read of it once."""
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f'there is no checkpoint {str(path)!r} in {os.getcwd()}')
+    state = os.stat(path)
+    return state.st_mtime_ns, state.st_size
 
 
 def _load(filename: str, map_location: Any, mmap: bool) -> Any:
@@ -174,11 +185,15 @@ def use_safe_files(runner: Runner) -> None:
 
 def file_digest(path: str | Path) -> str:
     """Return 16 hexadecimal digits of a file's content, of its address if it is elsewhere."""
-    digest = hashlib.sha256()
     if '://' in str(path):
-        digest.update(str(path).encode())
-    else:
-        with open(path, 'rb') as file:
-            while part := file.read(1 << 20):
-                digest.update(part)
+        return hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    return _digest_of(str(path), *_state(path))
+
+
+@lru_cache(maxsize=64)
+def _digest_of(path: str, *state: int) -> str:
+    digest = hashlib.sha256()
+    with open(path, 'rb') as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
     return digest.hexdigest()[:16]

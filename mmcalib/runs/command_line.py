@@ -67,14 +67,13 @@ class ToolParser(ArgumentParser):
 
     @contextmanager
     def ending_with_errors(
-        self, *others: type[Exception], stopped: str = 'Stopped.', status: int = 1
+        self, *others: type[Exception], stopped: str = 'Stopped.'
     ) -> Iterator[None]:
         """End the tool with one line, in place of a traceback, for what its user can mend.
 
         Args:
             others: Further errors to print; those of a config's own code, for example.
             stopped: The line after an interruption.
-            status: The exit status after one.
         """
         try:
             yield
@@ -87,8 +86,7 @@ class ToolParser(ArgumentParser):
                 raise
             sys.exit('Stopped: another process of this run has ended.')
         except KeyboardInterrupt:
-            print(stopped, file=sys.stderr)
-            sys.exit(status)
+            sys.exit(stopped)
 
     def refuse(self, message: str, *, at_once: bool = False) -> NoReturn:
         """Print an error in the config, the data or a file, which all processes meet.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
@@ -12,17 +11,15 @@ from torch import nn
 
 from mmcalib.argument_checks import check_integer
 from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.ensembles.ensemble_model import read_temperature
 from mmcalib.hooks.load_members_hook import check_members_differ
+from mmcalib.record import view_count
 from mmcalib.runs.checkpoint_io import read_meta
 from mmcalib.runs.config_checks import as_list
-from mmcalib.runs.ensemble_identity import find_temperature, mean_identity
-from mmcalib.runs.ensemble_record import AVERAGED
 from mmcalib.runs.loss_config import type_name
-from mmcalib.runs.model_settings import model_of, model_settings
-from mmcalib.runs.parse_config_text import parse_config
 from mmcalib.runs.test_time_augmentation import add_views, views_of
+from mmcalib.runs.tested_model import ENSEMBLE, describe_model, find_temperature, model_of
 from mmcalib.runs.training_fingerprint import comparable, pipelines
+from mmcalib.runs.training_record import facts_in
 
 # Of a data_preprocessor: what changes the pixels that a network sees.
 NORMALISATION = ('mean', 'std', 'bgr_to_rgb', 'rgb_to_bgr', 'to_rgb')
@@ -118,27 +115,26 @@ def average_predictions(
         _check_member(cfg, own, path, splits)
     first, *others = [model_of(own) for own in configs]
     loader = cfg[f'{splits[-1]}_dataloader']
-    averaged = dict(
-        members=len(checkpoints), mc_dropout=mc_dropout, pipeline=pipelines(loader.dataset)
-    )
-    averaged['dropout_seed'] = seed if mc_dropout else None
-    averaged['settings'] = list(map(model_settings, configs))
+    images = pipelines(loader.dataset)
     if tta:
         for split in splits:
             add_views(cfg, split, scales)
-    transforms = views_of(cfg, splits[-1])
-    averaged |= dict(transforms=transforms, views=prod(map(len, transforms)))
-    averaged |= dict(mean_of=mean_identity(checkpoints, averaged), temperature=None)
-    averaged['calibration'] = None
-    if disagreement and averaged['members'] * averaged['views'] * max(mc_dropout, 1) == 1:
+    model = describe_model(
+        configs,
+        checkpoints,
+        pipelines=images,
+        views=views_of(cfg, splits[-1]),
+        mc_dropout=mc_dropout,
+        dropout_seed=seed,
+    )
+    if disagreement and len(checkpoints) * view_count(model) * max(mc_dropout, 1) == 1:
         raise ValueError(
             '--disagreement: one prediction disagrees with none; name more checkpoints, --tta or '
             '--mc-dropout N'
         )
     if temperature is not None:
-        averaged['calibration'] = find_temperature(temperature, averaged['mean_of'])
-        averaged['temperature'] = read_temperature(temperature)
-    cfg[AVERAGED] = averaged
+        model = find_temperature(temperature, model)
+    cfg[ENSEMBLE] = dict(model=model, pipelines=images)
     cfg.model = ConfigDict(
         type='MeanProbabilityModel',
         module=first,
@@ -167,13 +163,14 @@ def measure_disagreement(cfg: Config, folder: str) -> None:
         cfg.test_evaluator = [*as_list(evaluator), metric]
 
 
-def averaged_name(averaged: Mapping) -> str:
-    """Return what a mean is called in the names of folders, such as ``x3_tta_temperature``."""
+def folder_suffix(model: Mapping) -> str:
+    """Return the folder suffix of an ensemble, e.g. ``x3_tta_temperature``."""
+    members = len(model['members'])
     parts = [
-        f'x{averaged["members"]}' if averaged['members'] > 1 else '',
-        'tta' if averaged['views'] > 1 else '',
-        f'mc{averaged["mc_dropout"]}' if averaged['mc_dropout'] else '',
-        'temperature' if averaged['calibration'] else '',
+        f'x{members}' if members > 1 else '',
+        'tta' if model['views'] else '',
+        f'mc{model["mc_dropout"]}' if model['mc_dropout'] else '',
+        'temperature' if model['calibration'] else '',
     ]
     return '_'.join(part for part in parts if part) or 'mean'
 
@@ -224,7 +221,8 @@ def _check_member(cfg: Config, own: Config, path: str, splits: Sequence[str]) ->
                 'Only members of one pipeline can be averaged; a normalisation belongs into the '
                 'data_preprocessor, of which each has its own'
             )
-    wanted, trained = _normalisation(own), _trained_normalisation(path)
+    wanted = _normalising(model_of(own).get('data_preprocessor'))
+    trained = _trained_normalisation(path)
     if trained is not None and wanted != trained:
         raise ValueError(
             f'{path} was trained on images normalised by {trained}, and {own.filename} has '
@@ -232,15 +230,12 @@ def _check_member(cfg: Config, own: Config, path: str, splits: Sequence[str]) ->
         )
 
 
-def _normalisation(cfg: Config) -> dict:
-    found = model_of(cfg).get('data_preprocessor') or {}
+def _normalising(preprocessor: Mapping | None) -> dict:
+    found = preprocessor or {}
     return comparable({key: found[key] for key in NORMALISATION if found.get(key)})
 
 
 def _trained_normalisation(path: str) -> dict | None:
     """Return what normalised the images of a checkpoint's training, None if it does not say."""
-    text = read_meta(path).get('cfg')
-    try:
-        return _normalisation(Config(parse_config(text))) if isinstance(text, str) else None
-    except (AttributeError, ValueError):  # code, or no config of a model
-        return None
+    facts = facts_in(read_meta(path))
+    return facts and _normalising(facts['parts']['network'].get('data_preprocessor'))

@@ -6,10 +6,10 @@ from mmengine.config import Config
 
 from mmcalib.checks import UserError
 from mmcalib.reports.loss_labels import loss_label
-from mmcalib.runs.checkpoint_io import load_from_local
+from mmcalib.runs.checkpoint_io import read_meta
 from mmcalib.runs.loss_config import main_loss
-from mmcalib.runs.record import config_in
 from mmcalib.runs.training_fingerprint import comparable
+from mmcalib.runs.training_record import facts_in
 
 
 def check_resumed_loss(cfg: Config) -> None:
@@ -20,8 +20,7 @@ def check_resumed_loss(cfg: Config) -> None:
     path = cfg.get('load_from')
     if not cfg.get('resume') or not path or '://' in path:
         return
-    earlier = config_in(load_from_local(path, 'cpu').get('meta') or {})
-    before, now = (each and main_loss(each) for each in (earlier, cfg))
+    before, now = (facts_in(read_meta(path)) or {}).get('loss'), main_loss(cfg)
     if before and now and comparable(before) != comparable(now):
         raise UserError(
             f'{path} is of a training with {loss_label(before)}, and this config has '

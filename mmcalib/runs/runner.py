@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
-import mmengine
 import torch
 from mmengine import fileio
 from mmengine.config import Config
@@ -25,20 +24,19 @@ from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
 from mmcalib.hooks.require_complete_weights_hook import CompleteWeights
 from mmcalib.hooks.require_same_classes_hook import SameClasses
 from mmcalib.metrics import CalibrationMetric, CalibrationStatistics
+from mmcalib.record import paths_of, read_record, write_record
 from mmcalib.reports.closing_table import find_diagram, summary
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, best_checkpoint
 from mmcalib.runs.checkpoint_io import file_digest, use_safe_files
 from mmcalib.runs.data_checks import check_drawn_metrics, check_run_data
-from mmcalib.runs.ensemble_record import members_of
 from mmcalib.runs.loss_config import type_name
-from mmcalib.runs.record import results_of
+from mmcalib.runs.record import record_of, tested_model
 from mmcalib.runs.terminal_output import QuietRunner, log_start
-from mmcalib.runs.training_fingerprint import trained_config
+from mmcalib.runs.training_record import training_facts
 from mmcalib.work_dir_files import (
     RESULTS,
     STATISTICS,
     VALIDATION_RESULTS,
-    experiment_name,
     locked,
     of_split,
     set_aside,
@@ -68,7 +66,7 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
     if cfg.launcher != 'none':
         share_buffers(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else QuietRunner.from_cfg(cfg)
-    runner.register_hook(CheckpointMeta(trained_config(cfg, processes=get_world_size())))
+    runner.register_hook(CheckpointMeta(training_facts(cfg, processes=get_world_size())))
     runner.register_hook(MovedCheckpoints())
     runner.register_hook(SameClasses())
     runner.register_hook(BrokenSamples())
@@ -151,46 +149,39 @@ def goes_on(cfg: Config) -> bool:
 
 
 def run_test(
-    runner: Runner,
-    checkpoint: str | Sequence[str],
-    *,
-    split: str = 'test',
-    finished: bool | None = None,
+    runner: Runner, checkpoint: str, *, split: str = 'test', finished: bool | None = None
 ) -> dict:
     """Test, and leave what later tools read in the work dir.
 
-    That is ``results.json`` with the metrics and what
-    :func:`~mmcalib.runs.record.results_of` says, and ``calibration.npz`` with what the
-    ``CalibrationMetric`` has counted; see :func:`~mmcalib.hooks.drawing_hook.kept_statistics` for
-    more than one. Of the split ``'val'`` their names end in ``_val``. ``checkpoint_digest`` is that
-    of the file, None of weights that are in none, and of a mean, whose members have theirs and
-    whose ``checkpoint`` is a list; ``statistics`` has those of the ``.npz`` files, by their names.
+    That is ``results.json`` with the metrics and :func:`~mmcalib.runs.record.record_of`, and
+    ``calibration.npz`` with what the ``CalibrationMetric`` has counted; see
+    :func:`~mmcalib.hooks.drawing_hook.kept_statistics` for more than one. Of the split ``'val'``
+    their names end in ``_val``. ``statistics`` has the digests of the ``.npz`` files, by their
+    names.
+
+    Args:
+        runner: Of a config with a test split.
+        checkpoint: The path that it loads; of an ensemble, the config names them.
+        split: The split that the config tests on.
+        finished: See :func:`~mmcalib.runs.record.record_of`.
     """
     ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
     for metric in ours:
         metric.keep_statistics = True
-    # Before the test: a training may replace the file meanwhile.
-    paths = members_of(checkpoint)
-    whole = is_main_process() and len(paths) == 1 and Path(paths[0]).is_file()
-    digest = file_digest(paths[0]) if whole else None
+    model = tested_model(runner, checkpoint) if is_main_process() else None
     metrics = runner.test()
     if is_main_process():
         path = Path(runner.work_dir, VALIDATION_RESULTS if split == 'val' else RESULTS)
         kept = kept_statistics(ours)
         result = {
-            'experiment': experiment_name(runner.cfg.filename),
-            'checkpoint': paths if len(paths) > 1 else paths[0],
-            'checkpoint_digest': digest,
-            'split': split,
-            'statistics': _replace_statistics(path, kept, split),
+            **record_of(runner, model, split=split, finished=finished),
             'metrics': metrics,
-            **results_of(runner, checkpoint, finished=finished),
+            'statistics': _replace_statistics(path, kept, split),
         }
-        with whole_file(path) as temporary:
-            mmengine.dump(result, temporary, indent=2)
+        write_record(result, path)
         statistics = next((m.statistics for m in ours if m.prefix == 'calibration'), None)
         files = {
-            'checkpoint': ', '.join(paths),
+            'checkpoint': ', '.join(paths_of(model)),
             'results': path,
             'diagram': find_diagram(runner.log_dir, split),
         }
@@ -206,8 +197,8 @@ def _replace_statistics(
     Those of an earlier test go: they would be taken for this one's.
     """
     try:
-        earlier = mmengine.load(results).get('statistics') or ()
-    except (AttributeError, FileNotFoundError, ValueError):  # none, or cut off by an older version
+        earlier = read_record(results)['statistics']
+    except (FileNotFoundError, ValueError):
         earlier = ()
     files = {of_split(f'{name}.npz', split): statistics for name, statistics in kept.items()}
     for name in {of_split(STATISTICS, split), *earlier} - files.keys():

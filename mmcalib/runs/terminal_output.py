@@ -12,10 +12,10 @@ from mmengine.runner import Runner
 from mmcalib.checks import UserError
 from mmcalib.metric_keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better_rule
 from mmcalib.reports.loss_labels import loss_label
-from mmcalib.reports.model_labels import averaging_label
+from mmcalib.reports.model_labels import ensemble_label
 from mmcalib.runs.config_checks import calibration_keys, kept_checkpoints
-from mmcalib.runs.ensemble_record import AVERAGED
 from mmcalib.runs.loss_config import main_loss, type_name
+from mmcalib.runs.tested_model import ENSEMBLE
 from mmcalib.work_dir_files import experiment_name
 
 # Lines that come with every run, or every epoch, and tell a reader nothing.
@@ -98,12 +98,13 @@ def log_start(runner: Runner, splits: tuple[str, ...]) -> None:
     cfg, log = runner.cfg, runner.logger
     model = getattr(runner.model, 'module', runner.model)
     backbone = (cfg.model.get('module') or cfg.model).get('backbone') or cfg.model
+    ensemble = cfg[ENSEMBLE]['model'] if ENSEMBLE in cfg else None
     size = sum(parameter.numel() for parameter in model.parameters())
     loss = main_loss({**cfg, 'model': cfg.model.get('module', cfg.model)})
     log.info(
         f'{experiment_name(cfg.filename or "run")}: {type_name(backbone["type"])}, {size:,} '
         f'parameters{f", {loss_label(loss)}" if loss else ""}'
-        f'{averaging_label(cfg.get(AVERAGED))}; {processes(runner)}'
+        f'{ensemble_label(ensemble)}; {processes(runner)}'
     )
     doing = {'train': 'train on', 'val': 'validate on', 'test': 'test on'}
     counts = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
@@ -133,12 +131,6 @@ def trained_config(cfg: Mapping, *, processes: int | None = None) -> dict:
         'initial_weights': None if cfg.get('resume') else cfg.get('load_from'),
     }
     return comparable(parts)
-
-
-def digest(parts: Mapping) -> str:
-    """Return 16 hexadecimal digits that are equal for equal :func:`trained_config`."""
-    text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def comparable(node: object) -> object:

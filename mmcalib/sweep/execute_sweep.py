@@ -10,6 +10,7 @@ from pathlib import Path
 from mmengine.config import Config
 
 from mmcalib.metric_keys import ECE, QUALITIES, metric_name
+from mmcalib.record import paths_of
 from mmcalib.reports.sweep_summary import read_sweep, summarise, value_text, write_sweep
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, last_checkpoint
 from mmcalib.runs.command_line import parse_options
@@ -195,7 +196,7 @@ def validated_checkpoint(training: SweepTraining) -> Path:
     Raises:
         FileNotFoundError: If it is gone.
     """
-    path = training.results('val')['checkpoint']
+    (path,) = paths_of(training.results('val')['model'])
     # The folder may have been moved.
     kept = training.folder / Path(path).name
     found = last_checkpoint(training.folder) if path == LAST_WEIGHTS else kept

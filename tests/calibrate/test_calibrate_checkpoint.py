@@ -21,8 +21,8 @@ from mmcalib.datasets.same_data import same_data
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.posthoc.sampled_logits import draw_predictions
 from mmcalib.runs.config import load_config, set_loader_defaults
-from mmcalib.runs.record import describe_calibration
 from mmcalib.runs.runner import build_runner
+from mmcalib.runs.training_record import describe_calibration
 
 DIGITS = ROOT / 'configs/ce/digits.py'
 SCENES = ROOT / 'configs/ce/digit_scenes.py'

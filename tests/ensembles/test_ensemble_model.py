@@ -270,7 +270,7 @@ def test_a_temperature_is_read_from_its_file(tmp_path):
     model = mean_of([classifier(LINEAR)], temperature=str(tmp_path / 't.json'))
     assert model.temperature == 1.5
     (tmp_path / 'other.json').write_text('[]')
-    with pytest.raises(ValueError, match='holds no temperature of a mean'):
+    with pytest.raises(ValueError, match='holds no temperature of an ensemble'):
         mean_of([classifier(LINEAR)], temperature=str(tmp_path / 'other.json'))
 
 

@@ -9,6 +9,10 @@ from tiny_models import fcn_head
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins.image_bins import count_in_cells
+from mmcalib.runs.checkpoint_io import file_digest
+from mmcalib.runs.config import load_config
+from mmcalib.runs.ensemble_config import average_predictions
+from mmcalib.runs.tested_model import ENSEMBLE
 
 PREPROCESSOR = dict(mean=[120.0] * 3, std=[60.0] * 3)
 SEGMENTOR = dict(
@@ -106,7 +110,14 @@ def resized(height, width):
     return int(width * factor + 0.5), int(height * factor + 0.5)
 
 
-def write_validation(folder, checkpoint, found, *, images=300, **changes):
+def described(config, checkpoints, **changes):
+    """The model of a record of a test of these checkpoints."""
+    cfg = load_config(config)
+    average_predictions(cfg, checkpoints)
+    return cfg[ENSEMBLE]['model'] | changes
+
+
+def write_validation(folder, model, found, *, images=300, **changes):
     """Leave what a test would, of predictions that are right as often as they say, less a bit."""
     generator = torch.Generator().manual_seed(0)
     cells = []
@@ -120,6 +131,13 @@ def write_validation(folder, checkpoint, found, *, images=300, **changes):
     )
     folder.mkdir(exist_ok=True)
     statistics.save(folder / 'calibration_val.npz')
-    results = {'checkpoint': checkpoint, 'seed': 1, 'training': {'epoch': 3}, **changes}
-    (folder / 'results_val.json').write_text(json.dumps(results))
+    write_record_of(folder, model, **changes)
     return cells
+
+
+def write_record_of(folder, model, **evaluation):
+    """Leave the record of the test that has left statistics."""
+    digests = {'calibration_val.npz': file_digest(folder / 'calibration_val.npz')}
+    record = dict(model=model, metrics={}, limit=None, statistics=digests)
+    record['evaluation'] = dict(tta=False) | evaluation
+    (folder / 'results_val.json').write_text(json.dumps(record))

@@ -15,10 +15,12 @@ from commands import call_here
 from file_models import (
     CLASSIFIER,
     SEGMENTOR,
+    described,
     normalised,
     resized,
     write_model,
     write_photos,
+    write_record_of,
     write_validation,
 )
 from forked import call_forked
@@ -259,9 +261,15 @@ def test_predictions_of_other_settings_do_not_mix(photos, segmenting, tmp_path):
     assert len({row['files'] for row in rows}) == len(rows) == 6
 
 
+def alone(model):
+    """The model of a record of a test of one checkpoint."""
+    config, checkpoint = model
+    return described(config, [checkpoint])
+
+
 def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos)
-    cells = write_validation(tmp_path / 'val', segmenting[1], found.images)
+    cells = write_validation(tmp_path / 'val', alone(segmenting), found.images)
     accuracy, bound = ExpectedAccuracy(cells), threshold_at_risk(cells, 0.5)
     with_it = mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.5)
     assert with_it.scores.bound == bound and with_it.scores.threshold == bound.threshold
@@ -288,13 +296,14 @@ def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
 
 def test_pixels_without_a_label_are_told_of(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos).images
-    cells = write_validation(tmp_path / 'val', segmenting[1], found)
+    cells = write_validation(tmp_path / 'val', alone(segmenting), found)
     cells[:, 2, 5] = 100  # unsure ones
     cells[:, 2, 90] = 100
     statistics = CalibrationStatistics(
         {}, 'pooled', 'mmcalib', 15, torch.zeros(3, 1), image_cells=cells
     )
     statistics.save(tmp_path / 'val/calibration_val.npz')
+    write_record_of(tmp_path / 'val', alone(segmenting))
     out, options = tmp_path / 'out', dict(validation=tmp_path / 'val', risk=0.5, pictures=False)
     report = predict_to_folder(*segmenting, [photos], out, **options)
     share = (200 / (200 + cells[:, 0].sum(dim=1))).mean().item()
@@ -303,15 +312,11 @@ def test_pixels_without_a_label_are_told_of(photos, segmenting, tmp_path):
         f'no label at {100 * share:.2g} % of its pixels: accuracies and what is wrong are of '
         'pixels that would get one' in report_in_words(report, out)
     )
-    statistics.image_cells = cells[:, :2]
-    statistics.save(tmp_path / 'val/calibration_val.npz')
-    with pytest.raises(ValueError, match=r'how many there were is unknown.* test again with'):
-        mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
 
 
 def test_a_classifiers_image_has_no_interval(photos, classifying, tmp_path):
     found = mmcalib.predict(*classifying, photos)
-    write_validation(tmp_path / 'val', classifying[1], found.images)
+    write_validation(tmp_path / 'val', alone(classifying), found.images)
     with_it = mmcalib.predict(*classifying, photos, validation=tmp_path / 'val')
     assert all(0 < image.scores.expected_accuracy < 1 for image in with_it.images)
     assert all(math.isnan(image.scores.accuracy_interval[0]) for image in with_it.images)
@@ -321,20 +326,25 @@ def test_a_classifiers_image_has_no_interval(photos, classifying, tmp_path):
 
 def test_a_validation_of_another_model_is_refused(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos).images
-    other = str(tmp_path / 'other' / 'best.pth')
-    pipeline = [[dict(type='LoadImageFromFile'), dict(type='PackSegInputs')]]
+    right = alone(segmenting)
+    (same,) = right['members']
+    # Weights in no file, as those of a training's last epoch, are known by what they say.
+    last = same | dict(digest=None, checkpoint='last weights')
+    steps = [dict(type='LoadImageFromFile'), dict(type='PackSegInputs')]
     for changes, text in (
-        (dict(checkpoint=other, seed=2), 'the seed was 2, not 1'),
-        (dict(checkpoint=other, training={'epoch': 4}), 'the epoch was 4, not 3'),
-        (dict(checkpoint=other, calibration={'methods': ['temperature']}), 'was calibrated after'),
-        (dict(evaluation={'tta': True}), 'measured under test-time augmentation'),
-        (dict(evaluation={'pipeline': pipeline}), 'measured by another test pipeline'),
+        (dict(members=[last | dict(seed=2)]), r'the seed 2 \(here: 1\)'),
+        (dict(members=[last | dict(epoch=4)]), r'the epoch 4 \(here: 3\)'),
+        (dict(members=[last | dict(calibration=dict(methods=['temperature']))]), 'the calibration'),
+        (dict(members=[same | dict(digest='0' * 16)]), r'the content 0{16} \(here: \w{16}\)'),
+        (dict(pipeline=steps), 'the test pipeline'),
     ):
-        arguments = {'checkpoint': segmenting[1], **changes}
-        write_validation(tmp_path / 'val', found=found, images=3, **arguments)
+        write_validation(tmp_path / 'val', right | changes, found, images=3)
         with pytest.raises(ValueError, match=text):
             mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
-    write_validation(tmp_path / 'val', other, found, images=3)  # moved, and the same by all it says
+    write_validation(tmp_path / 'val', right, found, images=3, tta=True)
+    with pytest.raises(ValueError, match='measured under test-time augmentation'):
+        mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
+    write_validation(tmp_path / 'val', right | dict(members=[last]), found, images=3)
     mmcalib.predict(*segmenting, photos / '0.png', validation=tmp_path / 'val')
     with pytest.raises(ValueError, match=r'3 images of .* prove for no threshold that at most 5 %'):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.05)
@@ -346,12 +356,11 @@ def test_a_validation_of_another_model_is_refused(photos, segmenting, tmp_path):
 
 
 def test_statistics_that_do_not_tell_images_apart_are_refused(photos, segmenting, tmp_path):
-    for protocol, text in (('paper', "the protocol 'paper'"), ('pooled', 'an older version')):
-        statistics = CalibrationStatistics({}, protocol, 'mmcalib', 15, torch.zeros(3, 1))
-        statistics.save(tmp_path / 'calibration.npz')
-        (tmp_path / 'results.json').write_text(json.dumps({'checkpoint': segmenting[1]}))
-        with pytest.raises(ValueError, match=f'does not tell images apart: .*{text}'):
-            mmcalib.predict(*segmenting, photos, validation=tmp_path)
+    statistics = CalibrationStatistics({}, 'paper', 'mmcalib', 15, torch.zeros(3, 1))
+    statistics.save(tmp_path / 'calibration_val.npz')
+    write_record_of(tmp_path, alone(segmenting))
+    with pytest.raises(ValueError, match=r"does not tell images apart: .*the protocol 'paper'"):
+        mmcalib.predict(*segmenting, photos, validation=tmp_path)
 
 
 def test_a_checkpoint_of_another_model_is_refused(photos, segmenting, tmp_path):

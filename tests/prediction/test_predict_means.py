@@ -13,6 +13,7 @@ from commands import ROOT, call_here
 from file_models import (
     CLASSIFIER,
     SEGMENTOR,
+    described,
     normalised,
     resized,
     write_labelled,
@@ -30,9 +31,6 @@ from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.prediction.predict_to_folder import predict_to_folder
 from mmcalib.runs.command_line import tell_checkpoints_from_images
 from mmcalib.runs.config import load_config
-from mmcalib.runs.ensemble_config import average_predictions
-from mmcalib.runs.ensemble_identity import mean_identity
-from mmcalib.runs.ensemble_record import AVERAGED
 
 SIZES = [(24, 36), (24, 36), (30, 20)]
 HEAD = CLASSIFIER['model']['head']
@@ -132,13 +130,8 @@ def test_random_dropout_depends_on_the_image_and_the_seed_alone(photos, segmento
     assert np.abs(other.images[0].confidence - alone.confidence).max() > 0.01
 
 
-def older_identity(checkpoints):
-    averaged = dict(transforms=[], mc_dropout=0, pipeline=[], settings=[None] * len(checkpoints))
-    return mean_identity(checkpoints, averaged)
-
-
-def write_temperature(file, checkpoints, **changes):
-    content = dict(temperature=2.0, mean_of=older_identity(checkpoints) | changes)
+def write_temperature(file, model):
+    content = dict(temperature=2.0, model=model)
     content |= dict(method='temperature', options={}, split='val', forced=[])
     file.write_text(json.dumps(content))
 
@@ -146,22 +139,20 @@ def write_temperature(file, checkpoints, **changes):
 def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
     models, config, checkpoints = classifiers
     file = tmp_path / 't.json'
-    write_temperature(file, checkpoints)
+    write_temperature(file, described(config, checkpoints))
     options = dict(temperature=str(file))
     (image, *_) = mmcalib.predict(config, checkpoints[::-1], photos, **options).images
     inputs = normalised(image.scores.image)
     with torch.no_grad():
         mean = torch.cat([model(inputs, mode='tensor').softmax(1) for model in models]).mean(0)
     np.testing.assert_allclose(image.probabilities, (mean.log() / 2).softmax(0), atol=1e-5)
-    with pytest.raises(ValueError, match=r't\.json was fitted on another mean, of the checkpoints'):
+    with pytest.raises(ValueError, match=r't\.json was fitted on another ensemble, of the ch'):
         mmcalib.predict(config, checkpoints[:2], photos, **options)
 
 
 def test_a_temperature_of_other_settings_is_refused(photos, classifiers, tmp_path):
     _, config, checkpoints = classifiers
-    cfg = load_config(config)
-    average_predictions(cfg, checkpoints)
-    write_temperature(tmp_path / 't.json', checkpoints, **cfg[AVERAGED]['mean_of'])
+    write_temperature(tmp_path / 't.json', described(config, checkpoints))
     options = dict(temperature=tmp_path / 't.json')
     mmcalib.predict(config, checkpoints, photos, **options)
     steps = CLASSIFIER['test_dataloader']['dataset']['dataset']['pipeline']
@@ -174,51 +165,32 @@ def test_a_temperature_of_other_settings_is_refused(photos, classifiers, tmp_pat
         ({'model.head.topk': (1,)}, r'with the network \w{16} \(here: \w{16}\)'),
         ({'test_dataloader.dataset.dataset.pipeline': smaller}, 'of the test pipeline .*Resize'),
     ):
-        with pytest.raises(ValueError, match=f'fitted on another mean, .*{text}'):
+        with pytest.raises(ValueError, match=f'fitted on another ensemble, .*{text}'):
             mmcalib.predict(config, checkpoints, photos, cfg_options=changes, **options)
-
-
-@pytest.mark.parametrize('key', ['members', 'views', 'method', 'forced'])
-def test_a_temperature_whose_file_lacks_a_part_is_refused(photos, classifiers, tmp_path, key):
-    _, config, checkpoints = classifiers
-    file = tmp_path / 't.json'
-    write_temperature(file, checkpoints)
-    content = json.loads(file.read_text())
-    (content['mean_of'] if key in content['mean_of'] else content).pop(key)
-    file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=rf"t\.json lacks '{key}', which tools/calibrate\.py"):
-        mmcalib.predict(config, checkpoints, photos, temperature=file)
-
-
-def averaged_of(checkpoints, **changes):
-    return dict(mean_of=older_identity(checkpoints) | changes, temperature=None)
 
 
 def test_a_validation_of_another_mean_is_refused(photos, classifiers, tmp_path):
     _, config, checkpoints = classifiers
     found, val = mmcalib.predict(config, checkpoints, photos).images, tmp_path / 'val'
-    together = ', '.join(checkpoints)
-    right = averaged_of(checkpoints[::-1])
-    write_validation(val, together, found, averaged=right)
+    right = described(config, checkpoints[::-1])
+    write_validation(val, right, found)
     with_it = mmcalib.predict(config, checkpoints, photos, validation=val)
     assert 0 < with_it.scores.expected_accuracy < 1
-    for predicted, averaged, text in (
-        (checkpoints, averaged_of(checkpoints[:2]), r'the checkpoints [\w.]+, [\w.]+ \(here: '),
-        (checkpoints, averaged_of(checkpoints, mc_dropout=4), r'dropout: 4 \(here: 0\)'),
-        (checkpoints, averaged_of(checkpoints, views=[['a', 'b']]), 'another mean, of the views'),
-        (checkpoints, averaged_of(checkpoints, pipeline=[1]), r'the test pipeline \[1\] \(here: '),
-        (checkpoints, right | dict(temperature=1.5), 'its temperature was 1.5, not None'),
-        (checkpoints, dict(members=3), 'an older version tested it'),
-        (checkpoints, None, 'it was of a model alone'),
-        (checkpoints[0], right, 'it was of the mean of several predictions, and this is a model'),
+    alone = described(config, checkpoints[:1])
+    for predicted, model, text in (
+        (checkpoints, described(config, checkpoints[:2]), r'checkpoints [\w.]+, [\w.]+ \(here: '),
+        (checkpoints, right | dict(mc_dropout=4), r'dropout: 4 \(here: 0\)'),
+        (checkpoints, right | dict(views=[['a', 'b']]), r"the views \[\['a', 'b'\]\] \(here: \[\]"),
+        (checkpoints, right | dict(pipeline=[1]), r'the test pipeline \[1\] \(here: '),
+        (checkpoints, right | dict(temperature=1.5), r'the temperature 1\.5 \(here: None\)'),
+        (checkpoints, alone, r'the checkpoints [\w.]+ \(here: '),
+        (checkpoints[0], right, r'the checkpoints [\w.]+, [\w.]+, [\w.]+ \(here: [\w.]+\)'),
+        # The same checkpoint, but of its views: its mean is another one.
+        (checkpoints[0], alone | dict(views=[['a', 'b']]), 'the views'),
     ):
-        write_validation(val, together, found, images=3, averaged=averaged)
+        write_validation(val, model, found, images=3)
         with pytest.raises(ValueError, match=text):
             mmcalib.predict(config, predicted, photos, validation=val)
-    # The same checkpoint, but of its views: its mean is another one.
-    write_validation(val, checkpoints[0], found, images=3, averaged=averaged_of(checkpoints[:1]))
-    with pytest.raises(ValueError, match='and this is a model alone'):
-        mmcalib.predict(config, checkpoints[0], photos, validation=val)
 
 
 def test_what_a_test_of_a_mean_leaves_is_evidence_of_it(
@@ -241,7 +213,7 @@ def test_what_a_test_of_a_mean_leaves_is_evidence_of_it(
     with pytest.raises(SystemExit) as ended:
         call_here('predict.py', *mean[:2], tmp_path / 'images', *out[:4], monkeypatch=monkeypatch)
     assert ended.value.code == 2
-    assert 'and this is a model alone' in capsys.readouterr().err
+    assert 'and not of' in capsys.readouterr().err
 
 
 def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
@@ -252,7 +224,7 @@ def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
     assert again.before == again.scores.num_images > 0  # as members have no order
     again = dict(checkpoint=checkpoints[:2], tta=True)
     for other, what in (
-        (dict(checkpoint=checkpoints[:2]), 'mean'),
+        (dict(checkpoint=checkpoints[:2]), 'views'),
         (dict(checkpoint=checkpoints, tta=True), 'checkpoint'),
         (again | dict(cfg_options={'model.head.topk': (1,)}), 'network'),
     ):

@@ -7,6 +7,7 @@ import json
 
 import pytest
 from commands import ROOT, call_here
+from records import member, model
 
 from mmcalib.metric_keys import HEADLINE
 from mmcalib.reports import output_formats, paper_numbers
@@ -20,22 +21,21 @@ MBLS = dict(type='MarginLabelSmoothingLoss', margin=6.0, alpha=0.1)
 CE = dict(type='CrossEntropyLoss')
 
 
-def write(folder, experiment, *, ece=4.0, quality='accuracy/top1', old=False, **content):
-    """Leave a results.json as a test does; `old` as tests did before they said how."""
+def write(folder, experiment, *, ece=4.0, quality='accuracy/top1', **content):
+    """Leave a results.json as a test does."""
     folder.mkdir(parents=True)
     evaluation = dict(dataset=CIFAR10, tta=False, protocol='pooled', num_bins=15, ignore_index=255)
     run = dict(
         experiment=experiment,
         metrics={quality: 90.0, 'calibration/ECE': ece, 'calibration/AECE': ece},
+        model=model(),
+        seed=0,
+        loss=MBLS,
+        trained=trained(network=dict(type='ImageClassifier')),
+        training=dict(epochs=350, finished=True, checkpoint='best'),
+        evaluation=evaluation | content.pop('evaluation', {}),
+        date='2026-01-01',
     )
-    if not old:
-        run |= dict(
-            seed=0,
-            loss=MBLS,
-            training=dict(epochs=350, finished=True),
-            evaluation=evaluation | content.pop('evaluation', {}),
-            date='2026-01-01',
-        )
     (folder / 'results.json').write_text(json.dumps(run | content))
 
 
@@ -101,14 +101,13 @@ def test_other_parameters_are_a_row_without_a_published_value(tmp_path):
 
 
 def test_means_of_several_predictions_are_rows_without_a_published_value(tmp_path):
-    mean = dict(members=1, views=1, mc_dropout=0, calibration=None)
     for seed in range(2):
         write(tmp_path / f'seed{seed}', 'mbls/resnet50_cifar10', seed=seed)
-        averaged = mean | dict(views=2, seeds=[seed], checkpoints=[f'{seed}.pth'])
+        mean = model(member(f'{seed}.pth'), views=[[1, 2]])
         folder = tmp_path / f'seed{seed}/tta'
-        write(folder, 'mbls/resnet50_cifar10', seed=seed, ece=2.0, averaged=averaged)
-    averaged = mean | dict(members=2, seeds=[0, 1])
-    write(tmp_path / 'x2', 'mbls/resnet50_cifar10', seed=None, averaged=averaged)
+        write(folder, 'mbls/resnet50_cifar10', seed=seed, ece=2.0, model=mean)
+    mean = model(member('0.pth'), member('1.pth'))
+    write(tmp_path / 'x2', 'mbls/resnet50_cifar10', seed=None, model=mean)
     rows = only_table(tmp_path).rows
     assert [(row.label, len(row.runs), bool(row.paper)) for row in rows] == [
         ('MbLS m=6 α=0.1', 2, True),
@@ -119,7 +118,12 @@ def test_means_of_several_predictions_are_rows_without_a_published_value(tmp_pat
 
 
 def test_another_length_is_a_row_and_said(tmp_path):
-    write(tmp_path / 'a', 'mbls/resnet50_cifar10', training=dict(epochs=30, finished=True))
+    network, shorter = dict(type='ImageClassifier'), dict(by_epoch=True, max_epochs=30)
+    write(
+        tmp_path / 'a', 'mbls/resnet50_cifar10',
+        training=dict(epochs=30, finished=True, checkpoint='best'),
+        trained=trained(network=network, length=shorter),
+    )  # fmt: skip
     table = only_table(tmp_path)
     assert 'Trained for 30 epochs; the paper for 350 epochs.' in table.notes
     write(tmp_path / 'b', 'mbls/resnet50_cifar10')
@@ -144,19 +148,6 @@ def test_another_protocol_is_named_and_not_averaged(evaluation, reason, tmp_path
     assert [len(row.runs) for row in table.rows] == [2]
     (note,) = [note for note in table.notes if 'evaluated otherwise' in note]
     assert reason in note and str(tmp_path / 'other') in note
-
-
-def test_old_results_are_read_and_named(tmp_path):
-    for seed, ece in enumerate([4.0, 6.0]):
-        write(tmp_path / f'old{seed}', 'mbls/resnet50_cifar10', ece=ece, old=True)
-    table = only_table(tmp_path)
-    assert [(row.label, len(row.runs)) for row in table.rows] == [('mbls/resnet50_cifar10', 2)]
-    assert any('unknown' in note and 'No published value' in note for note in table.notes)
-    for seed in range(3):
-        write(tmp_path / f'new{seed}', 'mbls/resnet50_cifar10', seed=seed)
-    table = only_table(tmp_path)
-    assert [len(row.runs) for row in table.rows] == [3]
-    assert any('unknown protocol' in note and 'old0' in note for note in table.notes)
 
 
 @pytest.mark.parametrize(
@@ -237,17 +228,6 @@ def test_tables_are_of_data_and_network_not_of_names(tmp_path):
     assert any('under several names: cifar, name' in note for note in tables[0].notes)
 
 
-def test_older_results_stand_in_the_table_of_their_name_and_in_rows_of_their_own(tmp_path):
-    for seed in range(2):
-        write(tmp_path / f'new{seed}', 'mbls/resnet50_cifar10', seed=seed, trained=trained())
-    write(tmp_path / 'old', 'mbls/resnet50_cifar10')
-    rows = only_table(tmp_path).rows
-    assert [(row.label, len(row.runs)) for row in rows] == [
-        ('MbLS m=6 α=0.1', 2),
-        ('MbLS m=6 α=0.1, training not recorded', 1),
-    ]
-
-
 def test_every_metric_is_a_column(tmp_path):
     metrics = {
         'calibration/NLL': 0.25, 'accuracy/top5': 99.0, 'calibration/ECE': 3.0,
@@ -301,9 +281,11 @@ def test_another_model_of_a_training_is_a_row_and_said(which, settings, words, t
     about = dict(trained=trained(network=NETWORK))
     length = dict(epochs=350, finished=True)
     for seed in range(2):
-        plain = dict(training=length | dict(checkpoint='best'), settings=SETTINGS, **about)
+        plain = dict(training=length | dict(checkpoint='best'), **about)
+        plain |= dict(model=model(member(settings=SETTINGS)))
         write(tmp_path / f'{seed}', 'mbls/resnet50_cifar10', seed=seed, **plain)
-    other = dict(training=length | dict(checkpoint=which), settings=settings, **about)
+    other = dict(training=length | dict(checkpoint=which), **about)
+    other |= dict(model=model(member(settings=settings)))
     write(tmp_path / 'other', 'mbls/resnet50_cifar10', seed=2, ece=9.0, **other)
     rows = only_table(tmp_path).rows
     assert sorted(len(row.runs) for row in rows) == [1, 2]
@@ -315,10 +297,8 @@ def test_means_of_members_with_other_settings_are_rows_of_their_own(tmp_path):
     for seed, settings in enumerate(
         [[SETTINGS, OTHER_MEAN], [OTHER_MEAN, SETTINGS], [SETTINGS] * 2]
     ):
-        members = [dict(file='a.pth', settings=each) for each in settings]
-        averaged = dict(members=2, views=1, mc_dropout=0, calibration=None)
-        averaged |= dict(mean_of=dict(members=members))
-        write(tmp_path / f'{seed}', 'mbls/resnet50_cifar10', seed=seed, averaged=averaged)
+        mean = model(*(member(settings=each) for each in settings))
+        write(tmp_path / f'{seed}', 'mbls/resnet50_cifar10', seed=seed, model=mean)
     assert sorted(len(row.runs) for row in only_table(tmp_path).rows) == [1, 2]
 
 
@@ -465,15 +445,15 @@ def test_figures_of_another_paper_say_so(tmp_path):
 
 def test_the_command_writes_all_formats(tmp_path, monkeypatch, capsys):
     for seed in range(2):
-        write(tmp_path / f'seed{seed}', 'mbls/digits', old=True)
+        write(tmp_path / f'seed{seed}', 'mbls/digits', seed=seed)
     out = tmp_path / 'table.md'
     call_here('report.py', tmp_path, '--out', out, monkeypatch=monkeypatch)
     assert out.read_text().startswith('### digits')
     call_here('report.py', tmp_path, monkeypatch=monkeypatch)
-    assert 'mbls/digits' in capsys.readouterr().out
+    assert 'MbLS m=6' in capsys.readouterr().out
     call_here('report.py', tmp_path, '--format', 'csv', monkeypatch=monkeypatch)
     output = capsys.readouterr()
-    assert 'digits,mbls/digits,2,90.0,0.0,' in output.out and 'unknown protocol' in output.err
+    assert 'digits,MbLS m=6 α=0.1,2,90.0,0.0,' in output.out and 'pooled' in output.err
     with pytest.raises(SystemExit):
         call_here('report.py', tmp_path / 'seed9', monkeypatch=monkeypatch)
     assert 'no results.json' in capsys.readouterr().err

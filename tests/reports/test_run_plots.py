@@ -6,6 +6,7 @@ import pytest
 import torch
 from commands import call_here
 from matplotlib.text import Text
+from records import model
 
 from mmcalib.metrics import CalibrationStatistics, equal_width_bins
 from mmcalib.reports import html, run_plots
@@ -61,7 +62,7 @@ def runs(tmp_path):
         images = [view(index) for index in ((0, 1) if seed else (1, 2))]
         ConfidenceMaps(images, images[:1], ['sky', 'road']).save(path / 'confidence_maps.npz')
         result = dict(
-            experiment=f'{folder.lower()}/demo', loss={'type': loss}, seed=0,
+            experiment=f'{folder.lower()}/demo', model=model(), loss={'type': loss}, seed=0,
             metrics={'mIoU': 50.0, 'calibration/ECE': 3.0},
         )  # fmt: skip
         (path / 'results.json').write_text(json.dumps(result))

@@ -143,31 +143,6 @@ def test_a_training_is_not_validated_or_tested_on_other_classes(split, tmp_path)
     assert not (tmp_path / 'results.json').exists()
 
 
-def test_overwritten_bytes_are_found(trained, tmp_path):
-    content = bytearray(trained.read_bytes())
-    middle = len(content) // 2
-    content[middle : middle + 300] = b'x' * 300
-    (tmp_path / 'epoch_3.pth').write_bytes(content)
-    with pytest.raises(ValueError, match=r'damaged, as the checksum of .*data/'):
-        check_checkpoint(str(tmp_path / 'epoch_3.pth'))
-    assert last_checkpoint(tmp_path) is None
-    (tmp_path / 'epoch_2.pth').write_bytes(trained.read_bytes())
-    assert last_checkpoint(tmp_path) == tmp_path / 'epoch_2.pth'
-
-
-@pytest.mark.skipif(
-    not hasattr(torch.serialization, 'set_crc32_options'), reason='needs PyTorch 2.6'
-)
-def test_checksums_may_be_turned_off(tmp_path):
-    crc = torch.serialization.set_crc32_options
-    crc(False)
-    try:
-        torch.save({'a': torch.ones(3)}, tmp_path / 'epoch_1.pth')
-    finally:
-        crc(True)
-    check_checkpoint(str(tmp_path / 'epoch_1.pth'))
-
-
 def test_a_damaged_last_checkpoint_is_said_with_the_best_one(tmp_path):
     cfg = config(tmp_path)
     for name in ('epoch_1.pth', 'best_top1_epoch_1.pth'):
@@ -295,7 +270,7 @@ def test_a_stop_while_a_checkpoint_is_written_leaves_the_older(
 @pytest.mark.parametrize(
     ('writer', 'file'),
     [
-        ('mmcalib.runs.runner.mmengine.dump', 'results.json'),
+        ('mmcalib.record.mmengine.dump', 'results.json'),
         ('mmcalib.metrics.CalibrationStatistics.save', 'calibration.npz'),
     ],
 )
@@ -439,7 +414,7 @@ def test_a_resumed_training_started_from_what_it_first_did(trained, tmp_path):
     cfg.train_cfg.max_epochs = 2
     train_and_test(cfg, test=False)
     content = load_from_local(str(tmp_path / 'epoch_2.pth'))
-    assert content['meta']['trained']['initial_weights'] == 'epoch_1.pth'
+    assert content['meta']['training']['parts']['initial_weights'] == 'epoch_1.pth'
 
 
 @pytest.mark.parametrize(

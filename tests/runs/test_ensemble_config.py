@@ -126,9 +126,9 @@ def test_a_classifiers_ensemble_is_the_mean_of_its_members(digits, run, tmp_path
     assert metrics['disagreement/variance'] == pytest.approx(
         sum(float(row['variance']) for row in rows) / 5
     )
-    averaged = results(folder)['averaged']
-    assert averaged['seeds'] == [0, 1, 2] and len(averaged['checkpoints']) == 3
-    assert results(folder)['checkpoint'] == list(map(str, digits))
+    members = results(folder)['model']['members']
+    assert [member['seed'] for member in members] == [0, 1, 2]
+    assert [member['checkpoint'] for member in members] == list(map(str, digits))
     assert results(folder)['evaluation']['tta'] is False
     assert results(folder)['seed'] is None
     assert read_results(folder / 'results.json').label == 'CE × 3'
@@ -202,11 +202,11 @@ def test_a_temperature_of_a_mean_is_fitted_kept_and_read(digits, run, tmp_path):
 
     # Of other predictions it says nothing.
     error = run('test.py', DIGITS, *digits[:2], '--temperature', 't.json', fails=True)
-    assert 'fitted on another mean, of the checkpoints member' in error
+    assert 'fitted on another ensemble, of the checkpoints member' in error
     error = run('test.py', DIGITS, *digits, '--tta', '--temperature', 't.json', fails=True)
     assert 'the views [] (here: [[' in error
     error = run('test.py', DIGITS, *digits, '--temperature', digits[0], fails=True)
-    assert 'holds no temperature of a mean' in error
+    assert 'holds no temperature of an ensemble' in error
     error = run('calibrate.py', DIGITS, *digits, '--out', 't.json', fails=True)
     assert '--out t.json exists' in error
     error = run('calibrate.py', DIGITS, *digits, '--out', 't.pth', fails=True)

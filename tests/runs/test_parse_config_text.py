@@ -6,7 +6,7 @@ from mmengine.config import Config
 
 from mmcalib.runs.config import load_config
 from mmcalib.runs.parse_config_text import parse_config
-from mmcalib.runs.record import config_in
+from mmcalib.runs.training_record import config_in
 
 
 @pytest.mark.parametrize('name', ['mbls/digits', 'flsd/digit_scenes', 'ce/deeplabv3_r50_voc'])

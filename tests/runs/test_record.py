@@ -1,14 +1,14 @@
 """What is written down of a run."""
 
 import json
-from pathlib import Path
 
 import pytest
 from commands import ROOT, call_here
 
+from mmcalib.record import paths_of
 from mmcalib.runs.config import load_config
 from mmcalib.runs.loss_config import loss_configs, loss_parameters, main_loss
-from mmcalib.runs.record import training_finished
+from mmcalib.runs.training_record import training_finished
 
 
 def load(name, **options):
@@ -54,10 +54,10 @@ def test_whether_a_training_is_over(tmp_path):
     assert training_finished(checkpoint, dict(epochs=9)) is False
     assert training_finished(checkpoint, dict(epochs=8)) is True
     assert training_finished(checkpoint, {}) is None
-    for other in ('{"training": {"fini', '[1]', '{"training": null}'):  # as after a kill
-        (tmp_path / 'results.json').write_text(other)
-        assert training_finished(checkpoint, dict(epochs=9)) is False
-    (tmp_path / 'results_val.json').write_text('{"training": {"finished": true}}')
+    (tmp_path / 'results.json').write_text('{}')
+    assert training_finished(checkpoint, dict(epochs=9)) is False
+    record = '{"training": {"finished": true}, "model": {}, "metrics": {}}'
+    (tmp_path / 'results_val.json').write_text(record)
     assert training_finished(checkpoint, dict(epochs=9)) is True
 
 
@@ -77,7 +77,7 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeyp
     validated = json.loads((tmp_path / 'a/results_val.json').read_text())
     assert not (tmp_path / 'a/results.json').exists()
     call_here(
-        'test.py', ROOT / 'configs/ce/digits.py', validated['checkpoint'], '--work-dir',
+        'test.py', ROOT / 'configs/ce/digits.py', *paths_of(validated['model']), '--work-dir',
         tmp_path / 'b', '--cfg-options', 'test_dataloader.dataset.indices=30',
         monkeypatch=monkeypatch,
     )  # fmt: skip
@@ -94,4 +94,4 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeyp
         assert content['trained']['config']['data']['noise'] == 0.2
         assert content['date'] and content['version']
     assert validated['trained'] == tested['trained']
-    assert Path(tested['checkpoint']) == Path(validated['checkpoint'])
+    assert paths_of(tested['model']) == paths_of(validated['model'])

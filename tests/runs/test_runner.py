@@ -9,6 +9,7 @@ from forked import call_forked
 from mmengine.config import Config
 from mmengine.config import config as config_module
 from mmengine.config.utils import MODULE2PACKAGE
+from records import member, model
 
 from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.runs.checkpoint_choice import resume_latest
@@ -126,37 +127,44 @@ def test_resuming_takes_the_newest_whole_checkpoint(tmp_path):
         resume_latest(cfg)
 
 
+def leave(folder, *checkpoints, **changes):
+    """Leave the record of a test of some checkpoints, and return its model."""
+    described = model(*(member(str(path)) for path in checkpoints), **changes)
+    (folder / 'results.json').write_text(json.dumps(dict(metrics={}, model=described)))
+    return described
+
+
 def test_results_of_another_checkpoint_are_not_replaced(tmp_path):
     def folder(checkpoint, split='test'):
         cfg = Config(dict(work_dir=str(tmp_path)))
-        keep_other_results(cfg, str(tmp_path / checkpoint), split)
+        keep_other_results(cfg, [str(tmp_path / checkpoint)], split)
         return Path(cfg.work_dir)
 
     assert folder('a.pth') == tmp_path  # nothing is there
     for name in ('a.pth', 'b.pth'):
         (tmp_path / name).touch()
-    (tmp_path / 'results.json').write_text(json.dumps({'checkpoint': str(tmp_path / 'a.pth')}))
+    leave(tmp_path, tmp_path / 'a.pth')
     assert folder('a.pth') == tmp_path
     assert folder('b.pth') == tmp_path / 'b'
     (tmp_path / 'b').mkdir()
     shutil.copy(tmp_path / 'results.json', tmp_path / 'b')
     assert folder('b.pth') == tmp_path / 'b/b'
     assert folder('b.pth', split='val') == tmp_path
-    (tmp_path / 'results.json').write_text(json.dumps({'checkpoint': '/moved/from/b.pth'}))
+    leave(tmp_path, '/moved/from/b.pth')
     assert folder('b.pth') == tmp_path
 
 
 def test_results_of_other_members_are_not_replaced(tmp_path):
     def folder(*names):
-        cfg = Config(dict(work_dir=str(tmp_path)))
-        keep_other_results(cfg, [str(tmp_path / name) for name in names], 'test')
+        paths = [str(tmp_path / name) for name in names]
+        cfg = Config(dict(work_dir=str(tmp_path), ensemble=dict(model=model(*map(member, paths)))))
+        keep_other_results(cfg, paths, 'test')
         return Path(cfg.work_dir)
 
     names = ('a, b.pth', 'c.pth', 'd.pth')
     for name in names:
         (tmp_path / name).touch()
-    there = dict(checkpoint=[str(tmp_path / name) for name in names[:2]])
-    (tmp_path / 'results.json').write_text(json.dumps(there))
+    leave(tmp_path, *(tmp_path / name for name in names[:2]))
     assert folder(*names[:2]) == tmp_path
     others = [folder(*names[1:]), folder(*names), folder(names[0], names[2])]
     assert len(set(others)) == 3 and all(other.parent == tmp_path for other in others)
@@ -165,24 +173,20 @@ def test_results_of_other_members_are_not_replaced(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'changes', [dict(transforms=[[1, 2]]), dict(dropout_seed=1), dict(temperature=1.5)]
+    'changes', [dict(views=[[1, 2]]), dict(dropout_seed=1), dict(temperature=1.5)]
 )
 def test_results_of_another_mean_are_not_replaced(tmp_path, changes):
-    def folder(averaged):
-        cfg = Config(dict(work_dir=str(tmp_path), averaged=averaged))
+    def folder(described):
+        cfg = Config(dict(work_dir=str(tmp_path), ensemble=dict(model=described)))
         keep_other_results(cfg, checkpoints, 'test')
         return Path(cfg.work_dir)
 
     checkpoints = [f'{tmp_path}/a, best.pth', f'{tmp_path}/b.pth']
-    mean = dict(transforms=[[dict(type='Resize')]], mc_dropout=2, dropout_seed=0, temperature=None)
-    results = dict(checkpoint=checkpoints, averaged=mean)
-    (tmp_path / 'results.json').write_text(json.dumps(results))
+    mean = dict(views=[[dict(type='Resize')]], mc_dropout=2, dropout_seed=0)
+    mean = leave(tmp_path, *checkpoints, **mean)
     assert folder(mean) == tmp_path
     elsewhere = folder(mean | changes)
     assert elsewhere.parent == tmp_path and elsewhere.name.startswith('x2_')
-    del mean['dropout_seed']  # as an older version left it
-    (tmp_path / 'results.json').write_text(json.dumps(results))
-    assert folder(mean | dict(dropout_seed=0)) == tmp_path
 
 
 def test_a_work_dir_that_is_a_file_is_named(tmp_path):

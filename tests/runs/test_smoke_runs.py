@@ -6,6 +6,7 @@ import pytest
 from commands import ROOT, call_here
 from mmengine.config import Config
 
+from mmcalib.record import paths_of
 from mmcalib.reports.collect_runs import collect_runs
 from mmcalib.runs.config import add_calibration, limit_samples, load_config, set_work_dir
 from mmcalib.runs.config_checks import check_data
@@ -85,7 +86,7 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
     options = ['--work-dir', 'full', '--calibration']
     if name == 'digits':
         call_here(
-            'test.py', config, results['checkpoint'], *options, monkeypatch=monkeypatch
+            'test.py', config, *paths_of(results['model']), *options, monkeypatch=monkeypatch
         )  # fmt: skip
         tested = json.loads((tmp_path / 'full/results.json').read_text())
         assert tested['limit'] == 11 and tested['evaluation']['dataset']['samples'] == 797

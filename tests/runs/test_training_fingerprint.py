@@ -5,9 +5,10 @@ import json
 import pytest
 from commands import ROOT
 
+from mmcalib.record import digest
 from mmcalib.runs.config import load_config
 from mmcalib.runs.parse_config_text import parse_config
-from mmcalib.runs.training_fingerprint import digest, trained_config
+from mmcalib.runs.training_fingerprint import trained_config
 
 
 def trained(name='ce/digits', processes=1, **options):

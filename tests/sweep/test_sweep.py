@@ -13,6 +13,8 @@ import torch
 from commands import ROOT, call_here
 from forked import ForkedPopen
 
+from mmcalib.checks import UserError
+from mmcalib.record import paths_of
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep
 from mmcalib.runs.config import load_config
 from mmcalib.runs.progress import duration_text, progress_of
@@ -45,7 +47,8 @@ seed = int(options.get('randomness.seed', 0))
 metrics = {'accuracy/top1': 90 + seed, 'calibration/ECE': abs(margin - best) + seed}
 checkpoint = folder / 'best_accuracy_top1_epoch_1.pth'
 checkpoint.touch()
-content = {'checkpoint': str(checkpoint), 'metrics': metrics}
+model = {'members': [{'checkpoint': str(checkpoint)}]}
+content = {'model': model, 'metrics': metrics}
 (folder / name).write_text(json.dumps(content))
 """
 
@@ -333,12 +336,12 @@ def test_malformed_parameters_are_refused(text):
 
 def test_a_folder_is_for_one_at_a_time(tmp_path):
     with locked(tmp_path) as lock:
-        with pytest.raises(RuntimeError, match='is in use'), locked(tmp_path):
+        with pytest.raises(UserError, match='is in use'), locked(tmp_path):
             pass
         # A training that outlives its sweep holds on to it.
         left = subprocess.Popen(['sleep', '60'], pass_fds=[lock])
     try:
-        with pytest.raises(RuntimeError, match='left a training behind'), locked(tmp_path):
+        with pytest.raises(UserError, match='left a training behind'), locked(tmp_path):
             pass
     finally:
         left.kill()
@@ -412,7 +415,8 @@ def test_the_command_trains_chooses_tests_and_draws(tmp_path, monkeypatch, capsy
     assert validated['evaluation']['dataset']['split'] == 'val'
     assert row['val'] == [validated['metrics']]
     tested = json.loads((folder / 'results.json').read_text())
-    assert Path(tested['checkpoint']).name == Path(validated['checkpoint']).name
+    paths = [Path(*paths_of(record['model'])).name for record in (tested, validated)]
+    assert paths[0] == paths[1]
     assert tested['training'] == {
         'epochs': 1,
         'finished': True,
