@@ -5,11 +5,10 @@ import runpy
 import mmengine
 import pytest
 from commands import ROOT, call_here
-
-from mmcalib.reports.config_readmes import Experiment, in_words, with_models, with_results
+from config_readmes import Experiment, in_words, with_models, with_results
 
 FOLDERS = sorted(path.parent for path in ROOT.glob('configs/*/metafile.yml'))
-TOOL = runpy.run_path(str(ROOT / 'tools/write_config_readmes.py'))
+TOOL = runpy.run_path(str(ROOT / 'tools/maintenance/write_config_readmes.py'))
 MBLS = dict(type='MarginLabelSmoothingLoss', margin=6.0, alpha=0.1)
 EXPERIMENTS = [
     Experiment('resnet50_cifar10', 'mmpretrain', MBLS),
@@ -32,7 +31,7 @@ def all_measured():
 
 @pytest.mark.parametrize('folder', FOLDERS, ids=lambda folder: folder.name)
 def test_pages_are_up_to_date(folder, all_measured):
-    """If not: python tools/write_config_readmes.py."""
+    """If not: python tools/maintenance/write_config_readmes.py."""
     for path, text in TOOL['pages_of'](folder, all_measured).items():
         assert path.read_text(encoding='utf-8') == text
     readme = (folder / 'README.md').read_text(encoding='utf-8')
@@ -92,7 +91,7 @@ def test_the_tool_brings_pages_in_line(tmp_path, monkeypatch, capsys):
     (folder / 'metafile.yml').write_text(METAFILE)
     digits = ROOT / 'configs/mbls/digits.py'
     (folder / 'digits.py').write_text(f"_base_ = '{digits}'\n")
-    call = ['write_config_readmes.py', '--configs', tmp_path / 'configs']
+    call = ['maintenance/write_config_readmes.py', '--configs', tmp_path / 'configs']
     for printed in (f'{folder / "README.md"}\n{folder / "metafile.yml"}\n', ''):
         call_here(*call, monkeypatch=monkeypatch)
         assert capsys.readouterr().out == printed

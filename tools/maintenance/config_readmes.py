@@ -1,6 +1,6 @@
 """What the pages of a folder of configs list: a table in its README, the models in its metafile.
 
-``tools/write_config_readmes.py`` writes both out of the configs, ``docs/results`` and the paper's
+``write_config_readmes.py`` writes both out of the configs, ``docs/results`` and the paper's
 published figures; a test holds them together. The prose around them is written by hand.
 """
 
@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import mmengine
+from quoted_numbers import measured_text, with_measured
 
 from mmcalib.metric_keys import AECE, ECE, HEADLINE, MIOU, QUALITIES, TOP1, metric_heading
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.paper_numbers import published_experiment, published_values
-from mmcalib.reports.quoted_numbers import measured_text, with_measured
 
 # By what the name of a config ends with, and starts with.
 DATA = {
@@ -85,7 +85,7 @@ def in_words(experiment: Experiment) -> tuple[str, str]:
         network = name.removesuffix(f'_{data}')
         if network in NETWORKS and name == f'{network}_{data}':
             return DATA[data], NETWORKS[network]
-    raise ValueError(f'{name}: say its data and network in mmcalib/reports/config_readmes.py')
+    raise ValueError(f'{name}: say its data and network in tools/maintenance/config_readmes.py')
 
 
 def with_results(page: str, experiments: Sequence[Experiment], measured: Mapping) -> str:
@@ -96,7 +96,7 @@ def with_results(page: str, experiments: Sequence[Experiment], measured: Mapping
     Args:
         page: Markdown.
         experiments: The configs of its folder, by name.
-        measured: Of :func:`~mmcalib.reports.quoted_numbers.read_measured`.
+        measured: Of :func:`~quoted_numbers.read_measured`.
 
     Raises:
         ValueError: If a config's name is not known.

@@ -1,17 +1,18 @@
 """Bring the numbers of README and docs in line with what was measured, in docs/results/*.json.
 
 tools/report.py work_dirs/*/digits --out docs/results/digits.json
-tools/quote_results.py
+tools/maintenance/quote_results.py
 """
 
 import argparse
 from pathlib import Path
 
-from mmcalib.reports.quoted_numbers import read_measured, with_measured
+from quoted_numbers import read_measured, with_measured
+
 from mmcalib.runs.command_line import ToolParser
 from mmcalib.work_dir_files import whole_file
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:

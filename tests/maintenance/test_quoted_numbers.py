@@ -4,11 +4,11 @@ import json
 import re
 
 import pytest
+import quoted_numbers
 from commands import ROOT, call_here
 
-from mmcalib.reports import quoted_numbers
-
 PAGES = [ROOT / 'README.md', *sorted(ROOT.glob('docs/*.md')), *sorted(ROOT.glob('configs/**/*.md'))]
+TOOL = 'maintenance/quote_results.py'
 RESULTS = ROOT / 'docs/results'
 TABLE = """\
 | loss | runs | top-1 (%) | ECE (%) | the paper: ECE | scenes: mIoU (%) |
@@ -68,10 +68,14 @@ def test_the_tool_brings_a_page_in_line(tmp_path, monkeypatch, capsys):
     for name, rows in content.items():
         (tmp_path / f'{name}.json').write_text(json.dumps([{'rows': list(rows.values())}]))
     for printed in (f'{page}\n', ''):  # the second time there is nothing to do
-        call_here('quote_results.py', page, '--results', tmp_path, monkeypatch=monkeypatch)
+        call_here(
+            'maintenance/quote_results.py', page, '--results', tmp_path, monkeypatch=monkeypatch
+        )
         assert capsys.readouterr().out == printed
     assert '91.00 ± 1.41' in page.read_text()
     (tmp_path / 'one.json').write_text(json.dumps([{'rows': [content['one']['CE']] * 2}]))
     with pytest.raises(SystemExit):
-        call_here('quote_results.py', page, '--results', tmp_path, monkeypatch=monkeypatch)
+        call_here(
+            'maintenance/quote_results.py', page, '--results', tmp_path, monkeypatch=monkeypatch
+        )
     assert 'two rows of one label' in capsys.readouterr().err

@@ -3,13 +3,14 @@
 import argparse
 from pathlib import Path
 
-from mmcalib.reports.config_readmes import Experiment, with_models, with_results
-from mmcalib.reports.quoted_numbers import read_measured
+from config_readmes import Experiment, with_models, with_results
+from quoted_numbers import read_measured
+
 from mmcalib.runs.config import load_config
 from mmcalib.runs.loss_config import main_loss
 from mmcalib.work_dir_files import whole_file
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def experiments_of(folder: Path) -> list[Experiment]:
