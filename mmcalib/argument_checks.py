@@ -1,4 +1,4 @@
-"""Checks of the options and tensors that callers pass, which losses, metrics and hooks share."""
+"""Checks of options and tensors, for losses, metrics and hooks alike."""
 
 from __future__ import annotations
 

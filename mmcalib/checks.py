@@ -1,4 +1,4 @@
-"""The error that tells a user of a mistake, which every tool prints without a traceback."""
+"""The error for a user's mistake, which every tool prints without a traceback."""
 
 from __future__ import annotations
 

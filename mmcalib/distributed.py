@@ -1,4 +1,4 @@
-"""What can be known of several processes by those who do not see the Runner."""
+"""Several processes, for code that does not see the Runner."""
 
 from __future__ import annotations
 

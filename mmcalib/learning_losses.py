@@ -1,3 +1,3 @@
-"""Which losses learn from the validations of their training, and by which hook."""
+"""The losses that learn from the validations of their training, and their hooks."""
 
 LEARNS_BY = {'CALSLoss': 'CALSHook', 'AdaFocalLoss': 'AdaFocalHook'}

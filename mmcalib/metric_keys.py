@@ -1,4 +1,4 @@
-"""The keys under which evaluators print metrics, and what tables and figures call them."""
+"""The keys under which evaluators print metrics, and their names in tables and figures."""
 
 from __future__ import annotations
 

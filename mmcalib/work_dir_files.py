@@ -1,4 +1,4 @@
-"""The files that a run leaves in its work dir, who may write them, and what a run is called."""
+"""The files that a run leaves in its work dir, their lock, and the name of a run."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def whole_file(path: str | Path) -> Iterator[Path]:
 
 
 def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
-    """Move what an earlier run left in a work dir into its next free folder ``earlier_N``.
+    """Move the files of an earlier run in a work dir into its next free folder ``earlier_N``.
 
     So one work dir never holds checkpoints and results of two trainings. Logs stay.
 

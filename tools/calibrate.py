@@ -115,7 +115,7 @@ def of_mean(args: argparse.Namespace) -> bool:
 
 
 def load_evaluated(path: str, args: argparse.Namespace):
-    """Return a config with what the arguments say of every one."""
+    """Return a config with the arguments that apply to every member."""
     cfg = load_config(path, args.cfg_options)
     cfg.launcher = args.launcher
     set_work_dir(cfg, args.work_dir)

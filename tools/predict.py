@@ -1,4 +1,4 @@
-"""Predict images without labels: classes, how sure the model is of each, and what to expect.
+"""Predict images without labels: classes, confidences, and the accuracy to expect.
 
 tools/predict.py CONFIG CHECKPOINT photos/ more/*.jpg list.txt --out DIR
 tools/predict.py CONFIG CHECKPOINT photos/ --out DIR --validation WORK_DIR --risk 0.05

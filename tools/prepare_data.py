@@ -1,4 +1,4 @@
-"""Check an unpacked data set: what is there, what is missing, and where it comes from.
+"""Check an unpacked data set: its files, those that are missing, and their source.
 
 Nothing is fetched. Ends with status 1 if anything is missing or wrong.
 """

@@ -1,4 +1,4 @@
-"""torchrun as dist_train.sh and dist_test.sh use it: without its report on what a tool has said.
+"""torchrun for dist_train.sh and dist_test.sh, without its report on a tool's own error.
 
 A tool of ours that refuses its command line, config or data says so and exits with status 2; one
 that has not predicted all images, with 3. torchrun would add forty lines. What fails in any other

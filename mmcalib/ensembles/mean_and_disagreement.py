@@ -1,4 +1,4 @@
-"""The mean of several predictions' probabilities, and how far these disagree."""
+"""The mean of several predictions' probabilities, and their disagreement."""
 
 from __future__ import annotations
 

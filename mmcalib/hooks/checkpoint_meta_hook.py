@@ -1,4 +1,4 @@
-"""What the checkpoints of a run say of themselves."""
+"""The ``meta`` of the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRAINING = 'training'
 
 
 class CheckpointMeta(Hook):
-    """Keeps what the checkpoint that was loaded last says of itself, and writes into new ones.
+    """Keeps the ``meta`` of the checkpoint that was loaded last, and writes that of new ones.
 
     Args:
         training: What is being trained, for ``meta['training']``; see

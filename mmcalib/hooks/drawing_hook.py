@@ -1,4 +1,4 @@
-"""What hooks that draw have in common: which network and which data they draw."""
+"""The base of hooks that draw: the network and the data in a figure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DrawingHook(Hook):
         self._loaded_step = None  # what it was resumed from
 
     def evaluated_step(self, runner: Runner, split: str) -> int:
-        """Return how long the network that is evaluated was trained, 0 where nothing is known.
+        """Return the length of the training of the evaluated network, 0 where it is unknown.
 
         In epochs, or in iterations where a training has no epochs. A test is of the checkpoint
         that was loaded, else of the last weights; a validation is of those of the moment.

@@ -71,7 +71,7 @@ def decode_heads(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def why_not(head: nn.Module) -> str | None:
-    """Return why a head cannot compute its losses by tiles; None if it can."""
+    """Return the reason why a head cannot compute its losses by tiles; None if it can."""
     from mmseg.models.decode_heads.decode_head import BaseDecodeHead
 
     kind = type(head)

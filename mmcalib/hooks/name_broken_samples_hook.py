@@ -24,7 +24,7 @@ IGNORED = 255  # by mmseg's heads and ours, unless told otherwise
 
 @dataclass(frozen=True)
 class KnownLabels:
-    """The labels that a model can be trained on: its classes, and what it ignores."""
+    """The labels that a model can be trained on: its classes, and the ignored ones."""
 
     classes: int
     ignored: tuple[int, ...]
@@ -129,7 +129,7 @@ def sample_files(data: Mapping) -> dict[str, str]:
 
 
 def file_problem(path: str) -> str | None:
-    """Return what keeps a file from being read, None if nothing does that a look can tell."""
+    """Return the reason why a file cannot be read, None if a look finds none."""
     if not os.path.isfile(path):
         return f'there is no file {path}'
     return None if os.path.getsize(path) else f'{path} is empty (0 bytes)'

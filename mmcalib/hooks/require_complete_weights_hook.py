@@ -49,7 +49,7 @@ def load_complete(model: nn.Module, checkpoint: Mapping, *, resumed: bool = Fals
 
 
 def _misfit(model: nn.Module, state: Mapping, *, resumed: bool = False) -> str | None:
-    """Load weights as mmengine will, and return how they do not fit."""
+    """Load weights as mmengine will, and return their misfits."""
     state = {key.removeprefix('module.'): value for key, value in state.items()}
     try:
         missing = set(model.load_state_dict(state, strict=False).missing_keys)

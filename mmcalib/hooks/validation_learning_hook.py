@@ -1,4 +1,4 @@
-"""What hooks have in common by which a loss learns from the validations of its training."""
+"""The base of hooks by which a loss learns from the validations of its training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mmcalib.metrics.sampler_padding import SamplerPadding
 
 
 class ValidationLearningHook(Hook):
-    """Update losses of a model after each validation of its training, from what it predicts there.
+    """Update losses of a model after each validation of its training, from its predictions there.
 
     Each sample of the validation data counts once, whatever the sampler repeats, and its ignored
     pixels do not. All processes update from the statistics of all of them, in one order, so that
@@ -56,11 +56,11 @@ class ValidationLearningHook(Hook):
         raise NotImplementedError
 
     def measure(self, loss: CalibrationLoss, sample: Mapping, name: str) -> Any:
-        """Return what counts of an evaluated data sample, which errors call `name`."""
+        """Return the counted part of an evaluated data sample, which errors call `name`."""
         raise NotImplementedError
 
     def add(self, statistics: Any, measured: Any) -> None:
-        """Count what was measured of a sample."""
+        """Count a measured sample."""
         raise NotImplementedError
 
     def merge(self, statistics: Any, other: Any) -> None:
@@ -146,11 +146,11 @@ class ValidationLearningHook(Hook):
 
     @property
     def _info(self) -> str:
-        """Where the message hub, which checkpoints hold, has the step of the last update."""
+        """The key of the last update's step in the message hub, which checkpoints hold."""
         return f'{type(self).__name__}_updated_at'
 
 
 def _step(runner: Runner) -> int:
-    """Return how many epochs have been trained, or iterations where a training has no epochs."""
+    """Return the number of epochs trained, or of iterations where a training has no epochs."""
     loop = runner.train_loop
     return loop.epoch if isinstance(loop, EpochBasedTrainLoop) else loop.iter

@@ -146,7 +146,7 @@ class CALSLoss(CalibrationLoss):
 
     @torch.no_grad()
     def statistics(self, logits: Tensor) -> Tensor:
-        """Return what :meth:`update` takes of some rows; those of more add up.
+        """Return the sums over some rows that :meth:`update` takes; those of more rows add up.
 
         Args:
             logits: ``(M, K)``, of valid rows; a constant added to a row changes nothing.

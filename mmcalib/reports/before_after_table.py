@@ -1,4 +1,4 @@
-"""What people read at the end of a calibration: a table before and after, and a few sentences."""
+"""The end of a calibration for people: a table before and after, and a few sentences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INDISTINCT = 2.0
 
 
 def print_calibration(calibration: Mapping, out: str) -> None:
-    """Print what a calibration did and whether it was a gain.
+    """Print the effect of a calibration, and whether it was a gain.
 
     Args:
         calibration: What the checkpoint says under ``meta['calibration']``.
@@ -39,7 +39,7 @@ def calibration_table(calibration: Mapping) -> Table:
 
 
 def calibration_sentences(calibration: Mapping) -> list[str]:
-    """Return what was fitted and folded, and every reason to keep the original instead."""
+    """Return sentences about the fit, the fold, and every reason to keep the original instead."""
     sentences = [_fit_sentence(calibration)]
     threshold = calibration['threshold']
     for split, result in _measured(calibration):
@@ -57,7 +57,7 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
 
 
 def no_gain(calibration: Mapping) -> list[str]:
-    """Return in what a calibration is no gain: a temperature of 1, or figures that got worse."""
+    """Return the signs that a calibration is no gain: a temperature of 1, or worse figures."""
     found = []
     temperature = calibration['parameters'].get('temperature')
     error = calibration.get('standard_error', 0.0)

@@ -1,4 +1,4 @@
-"""The end of a run for people: its figures, what they mean, and where its files are."""
+"""The end of a run for people: figures, their meaning, and the places of its files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER_OF_FIGURES = 'vis_data/vis_image'  # of mmengine's LocalVisBackend, in th
 
 
 def confidence_gap(confidence: float, accuracy: float) -> str:
-    """Return in words how far confidence and accuracy, both in percent, are apart."""
+    """Return the gap between confidence and accuracy, both in percent, in words."""
     gap = confidence - accuracy
     if abs(gap) < 0.05:
         return 'neither over- nor under-confident on average'
@@ -95,7 +95,7 @@ def summary(
 
 
 def heading(results: Mapping) -> str:
-    """Return what was tested, in a line."""
+    """Return the tested model and data, in a line."""
     parts = [str(results.get('experiment'))]
     parts_of_model = (results.get(key) for key in ('loss', 'calibration', 'model'))
     model = model_label(*parts_of_model, experiment='', losses=results.get('losses', ()))

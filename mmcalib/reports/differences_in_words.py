@@ -1,4 +1,4 @@
-"""In what the configs of several trainings differ, in words."""
+"""Differences between the configs of several trainings, in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RENAMED = {
 
 
 def in_words(configs: Sequence[Mapping]) -> tuple[list[list[str]], list[str]]:
-    """Say in what each of some configs differs from most of them.
+    """Return the differences between each config and most of them, in words.
 
     Args:
         configs: Nested mappings and lists, in JSON's types.

@@ -1,4 +1,4 @@
-"""How a run was evaluated, in words."""
+"""Evaluations in words."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def evaluation_text(evaluation: Mapping) -> str:
 
 
 def other_evaluation_text(evaluation: Mapping, reference: Mapping | None) -> str:
-    """Return how a run was evaluated, with the details in which it differs from a reference."""
+    """Return an evaluation in words, with the details in which it differs from a reference."""
     text = evaluation_text(evaluation)
     if reference is None:
         return text

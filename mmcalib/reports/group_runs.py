@@ -1,4 +1,4 @@
-"""Tested runs as the paper's tables: which run stands in which table and row."""
+"""Tested runs as the rows of the paper's tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Row:
 
 @dataclass
 class Table:
-    """One data set and network: the losses as rows, and what is not in them as notes."""
+    """One data set and network: the losses as rows, and the runs left out as notes."""
 
     name: str
     columns: list[str]
@@ -60,7 +60,7 @@ def tables_of(runs: Sequence[ReportedRun], protocol: str | None = None) -> list[
 
 
 def _by_data_and_network(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]:
-    """Group runs by what they say of their data and network."""
+    """Group runs by their data and network."""
     groups = defaultdict(list)
     for run in runs:
         groups[_key([_test_data(run), run.config.get('network')])].append(run)
@@ -68,7 +68,7 @@ def _by_data_and_network(runs: Sequence[ReportedRun]) -> list[list[ReportedRun]]
 
 
 def _test_data(run: ReportedRun) -> dict:
-    """Return what identifies the test set of a run, whatever part of it was tested."""
+    """Return the keys that identify the test set of a run, whatever part of it was tested."""
     options = {**run.evaluation.get('dataset', {}), **run.evaluation.get('data_options', {})}
     return {k: v for k, v in options.items() if k not in ('samples', *PART_OF_DATA)}
 
@@ -79,7 +79,7 @@ def _name(run: ReportedRun) -> str:
 
 
 def _titles(groups: Sequence[Sequence[ReportedRun]]) -> list[str]:
-    """Return the commonest name of each group, with what tells apart those of equal name."""
+    """Return the commonest name of each group, and the differences between groups of one name."""
     names = [Counter(map(_name, group)).most_common(1)[0][0] for group in groups]
     known = [name for name in names if names.count(name) > 1]
     titles = list(names)
@@ -153,7 +153,7 @@ def _key(part: object) -> str:
 
 
 def _row_key(run: ReportedRun) -> str:
-    """Return what must be equal in all runs that are averaged."""
+    """Return the key that all runs of a row share."""
     model = run.model or {}
     settings = sorted(_key(member['settings']) for member in model.get('members', ()))
     loss = run.experiment if run.loss is None else run.loss
@@ -164,7 +164,7 @@ def _row_key(run: ReportedRun) -> str:
 
 
 def _tested_in_words(run: ReportedRun) -> list[str]:
-    """Return which checkpoint was tested, unless the best, and with what other normalisation."""
+    """Return the tested checkpoint in words, unless the best, and a normalisation that differs."""
     which = run.training.get('checkpoint', 'best')
     words = [] if which == 'best' else [f'checkpoint: {which or "renamed"}']
     trained = run.config.get('network', {}).get('data_preprocessor')
@@ -176,7 +176,7 @@ def _tested_in_words(run: ReportedRun) -> list[str]:
 
 
 def _rows(runs: Sequence[ReportedRun], entry: Mapping | None) -> tuple[list[Row], list[str]]:
-    """Return the rows of a table, and what most of them have in common where not all do."""
+    """Return the rows of a table, and the settings that most, but not all, have in common."""
     groups = defaultdict(list)
     for run in runs:
         groups[_row_key(run)].append(run)
@@ -200,14 +200,14 @@ def _rows(runs: Sequence[ReportedRun], entry: Mapping | None) -> tuple[list[Row]
 
 
 def _what_differs(runs: Sequence[ReportedRun]) -> tuple[list[list[str]], list[str]]:
-    """Return in what the training of each run differs from most, and what most have."""
+    """Return the settings in which each training differs from most, and those of most."""
     intervals = Counter(_validates_every(run) for run in runs if not _learns_by(run))
     usual = intervals.most_common(1)[0][0] if intervals else None
     return in_words([_compared(run, usual) for run in runs])
 
 
 def _compared(run: ReportedRun, usual: int | None) -> dict:
-    """Return what was trained, as far as the rows of a table can differ in it.
+    """Return the settings of a training in which the rows of a table can differ.
 
     Args:
         run: Of the table.
@@ -233,7 +233,7 @@ def _learns_by(run: ReportedRun) -> dict | None:
 
 
 def _validates_every(run: ReportedRun) -> int | None:
-    """Return after how many epochs, None if it is not known or by iterations."""
+    """Return the epochs between validations, None if unknown or counted in iterations."""
     length = run.config.get('length') or {}
     return length.get('val_interval') if length.get('by_epoch') else None
 

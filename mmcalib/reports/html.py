@@ -116,7 +116,7 @@ def _robustness(folders: Sequence[str]) -> list[str]:
 
 
 def _figures(table: Table) -> tuple[list[str], list[str]]:
-    """Return the figures of a table, and notes of what cannot be drawn."""
+    """Return the figures of a table, and notes on those that cannot be drawn."""
     statistics, notes = _first_of_each(table, run_plots.read_statistics, 'reliability diagram')
     by_class = _class_tables(statistics)
     maps, broken = _first_of_each(table, run_plots.read_maps, None)

@@ -1,4 +1,4 @@
-"""What tables and figures call a loss."""
+"""Names of losses in tables and figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tables and figures call a tested model: its loss, and what was done after the training."""
+"""Names of tested models in tables and figures: the loss, and the steps after the training."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def _all_keys(table: Table) -> list[str]:
 
 
 def notes(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return what a CSV or a JSON file leaves out."""
+    """Return the notes that a CSV or a JSON file has no place for."""
     return [f'{table.name}: {note}' for table in tables for note in table.notes] + others_left_out(
         others
     )

@@ -1,4 +1,4 @@
-"""The paper's own figures, and which runs they may stand beside."""
+"""The paper's own figures, and the runs that they may stand beside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def published() -> dict:
 
 
 def published_experiment(name: str) -> dict | None:
-    """Return what the paper has of a data set and network, by the name of their configs."""
+    """Return the paper's figures for a data set and network, by the name of their configs."""
     return published()['experiments'].get(name)
 
 
@@ -44,7 +44,7 @@ def published_values(entry: Mapping, loss: Mapping | None) -> tuple[str, dict] |
 def why_not_comparable(
     entry: Mapping, evaluation: Mapping, network: Mapping | None = None
 ) -> str | None:
-    """Say why runs must not stand beside the paper's figures, None if they may.
+    """Return the reason why runs must not stand beside the paper's figures, None if they may.
 
     Args:
         entry: Of :func:`published_experiment`.

@@ -55,7 +55,7 @@ class ReportedRun:
 
     @property
     def label(self) -> str:
-        """The loss, what was done after the training, and what tells it from others of both."""
+        """The loss, the steps after the training, and the differences from other runs of both."""
         name = model_label(
             self.loss,
             self.calibration,

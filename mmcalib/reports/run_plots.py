@@ -75,7 +75,7 @@ def _find(path: str | Path, name: str, what: str, hint: str) -> Path:
 
 
 def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[str]:
-    """Return what to call runs: the given names, else their losses where these differ.
+    """Return the names of runs: the given ones, else their losses where these differ.
 
     Raises:
         ValueError: If there are not as many names as runs.

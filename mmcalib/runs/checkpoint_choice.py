@@ -1,4 +1,4 @@
-"""Which checkpoint a run reads: whether a file is whole, the newest one, the best one."""
+"""The checkpoint that a run reads: a whole file, the newest, the best."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LAST_WEIGHTS = 'last weights'
 
 
 def which_checkpoint(path: str | Path, length: Mapping[str, int]) -> str | None:
-    """Return which checkpoint of its training a file is, as its name says.
+    """Return the role of a checkpoint in its training, by its name.
 
     Args:
         path: Of the file, or :data:`LAST_WEIGHTS`.
@@ -47,7 +47,7 @@ def check_checkpoint(path: str) -> None:
 
 
 def damage(path: str | Path) -> str | None:
-    """Return why a local file is no whole checkpoint, None if it is one.
+    """Return the reason why a local file is no whole checkpoint, None if it is one.
 
     A zip file ends with its index, which one that was cut off does not have.
     """

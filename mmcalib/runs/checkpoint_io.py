@@ -54,7 +54,7 @@ def load_from_local(filename: str, map_location: Any = None, *, mmap: bool = Fal
 
 
 def read_meta(filename: str) -> Mapping:
-    """Return what a local checkpoint says of itself, nothing of one that is elsewhere."""
+    """Return the ``meta`` of a local checkpoint, an empty one of any other."""
     filename = os.path.expanduser(filename)
     return {} if '://' in filename else _meta_of(filename, *_state(filename))
 
@@ -65,7 +65,7 @@ def _meta_of(filename: str, *state: int) -> Mapping:
 
 
 def _state(path: str | Path) -> tuple[int, int]:
-    """Return time of change and size of a file, the key of what is read of it once."""
+    """Return time of change and size of a file, the key of facts that are read once."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f'there is no checkpoint {str(path)!r} in {os.getcwd()}')
     state = os.stat(path)
@@ -93,7 +93,7 @@ def _load(filename: str, map_location: Any, mmap: bool) -> Any:
 
 
 def _safe_globals() -> AbstractContextManager:
-    """Allow what mmengine's checkpoints hold besides tensors: numpy's arrays and logged values."""
+    """Allow numpy's arrays and logged values, which mmengine's checkpoints hold besides tensors."""
     if not hasattr(torch.serialization, 'safe_globals'):
         return nullcontext()
     core = getattr(np, '_core', None) or np.core
@@ -171,7 +171,7 @@ class WholeFileBackend(LocalBackend):
 
 
 def use_safe_files(runner: Runner) -> None:
-    """Have a Runner load and write its checkpoints by what is above."""
+    """Have a Runner load and write its checkpoints by the functions above."""
     CheckpointLoader.register_scheme('', load_from_local, force=True)
     for hook in runner.hooks:
         if (

@@ -1,4 +1,4 @@
-"""What several of the command-line tools share: arguments, and how they end with an error."""
+"""Arguments and errors that the command-line tools share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 30.0  # seconds for the first process to say what is wrong
 
 
 class ConfigOptions(DictAction):
-    """``KEY=VALUE …`` as a dict; what is not of this form is an error of the command line."""
+    """``KEY=VALUE …`` as a dict; any other form is an error of the command line."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         for value in values:
@@ -54,14 +54,14 @@ class NamedFiles(Action):
 
 
 class ToolParser(ArgumentParser):
-    """Ends a tool with an error for people, which of several processes the first one says.
+    """Ends a tool with an error for people, printed by the first of several processes.
 
     All come to the same, and the launcher ends the others as soon as one has failed. Those that it
     leaves alone, as on another machine, say it themselves in the end.
     """
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the arguments, below how they are given."""
+        """Print the usage and an error in the arguments."""
         _wait_for_the_first_process()
         super().error(message)
 
@@ -69,7 +69,7 @@ class ToolParser(ArgumentParser):
     def ending_with_errors(
         self, *others: type[Exception], stopped: str = 'Stopped.'
     ) -> Iterator[None]:
-        """End the tool with one line, in place of a traceback, for what its user can mend.
+        """End the tool with one line, in place of a traceback, for errors that its user can mend.
 
         Args:
             others: Further errors to print; those of a config's own code, for example.
@@ -127,7 +127,7 @@ def add_launcher_arguments(parser: ArgumentParser) -> None:
 
 
 def add_member_arguments(parser: ToolParser) -> None:
-    """Add config and checkpoints, and what else the mean of several predictions is made of."""
+    """Add config and checkpoints, and the options of an ensemble."""
     parser.add_argument(
         'config',
         help='config file, of mmcalib, mmpretrain or mmseg; or CONFIG.py:CHECKPOINT',
@@ -142,7 +142,7 @@ def add_member_arguments(parser: ToolParser) -> None:
 
 
 def add_mean_arguments(parser: ToolParser) -> None:
-    """Add what the mean of several predictions is made of, besides checkpoints."""
+    """Add the options of an ensemble besides its checkpoints."""
     parser.add_argument(
         '--tta',
         action='store_true',
@@ -172,7 +172,7 @@ def add_mean_arguments(parser: ToolParser) -> None:
 
 
 def add_temperature_argument(parser: ToolParser) -> None:
-    """Add the temperature of a mean, for what predicts."""
+    """Add the temperature of an ensemble, for tools that predict."""
     parser.add_argument(
         '--temperature',
         metavar='FILE',
@@ -196,7 +196,7 @@ def parse_member_arguments(parser: ToolParser) -> Namespace:
 def tell_checkpoints_from_images(
     config: str, arguments: Sequence[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the checkpoints and the images among what follows a config.
+    """Return the checkpoints and the images among the arguments after a config.
 
     The first is a checkpoint unless that of the config is named with it, and so are those that end
     in ``.pth`` or have a config of their own as ``CONFIG.py:CHECKPOINT``.
@@ -215,7 +215,7 @@ def asks_for_a_mean(args: Namespace) -> bool:
 
 
 def mean_options(args: Namespace, cfg: Config, load: Callable[[str], Config]) -> dict:
-    """Return what the arguments say to :func:`average_predictions`.
+    """Return the arguments of :func:`average_predictions`.
 
     Args:
         args: Of :func:`parse_member_arguments`.
@@ -245,7 +245,7 @@ def add_limit_argument(parser: ArgumentParser, what: str) -> None:
 
 
 def add_split_argument(parser: ArgumentParser) -> None:
-    """Add ``--split``, which says what training and testing test on."""
+    """Add ``--split``, the split that training and testing test on."""
     parser.add_argument(
         '--split',
         choices=SPLITS,
@@ -255,7 +255,7 @@ def add_split_argument(parser: ArgumentParser) -> None:
 
 
 def parse_options(options: list[str]) -> dict:
-    """Return what ``--cfg-options`` makes of ``KEY=VALUE`` arguments."""
+    """Return ``KEY=VALUE`` arguments as ``--cfg-options`` reads them."""
     parser = ArgumentParser()
     parser.add_argument('--cfg-options', nargs='*', action=ConfigOptions, default={})
     return parser.parse_args(['--cfg-options', *options]).cfg_options

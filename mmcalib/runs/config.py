@@ -213,7 +213,7 @@ def test_on_validation(cfg: Config) -> None:
 def set_loader_defaults(
     cfg: Config, pin_memory: bool = True, persistent_workers: bool = True
 ) -> None:
-    """Fill in what mmpretrain's own tools do for its configs, and what the machine rules out."""
+    """Fill in the defaults of mmpretrain's own tools, and turn off the options without a GPU."""
     for key in DATALOADERS:
         loader = cfg.get(key)
         if loader is None:

@@ -1,4 +1,4 @@
-"""What would end in an error or a wrong number hours later, found in a config before a run."""
+"""Checks of a config for mistakes that would end in an error or a wrong number hours later."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check_auto_scale_lr(cfg: Config) -> None:
 
 
 def check_config(cfg: Config, loaders: Iterable[str]) -> None:
-    """Raise an error for what a config says and a run cannot do.
+    """Raise an error for anything in a config that a run cannot do.
 
     That is options that do not exist, evaluators that cannot be built or overwrite each other's
     numbers, a checkpoint chosen by what is not measured or by the worst, and missing data.
@@ -191,7 +191,7 @@ def measured_keys(cfg: Config) -> tuple[set[str], bool]:
 
 
 def _names_of(metric: BaseMetric) -> tuple[str, ...] | None:
-    """Return what a metric measures, None if it is none of those that are known here."""
+    """Return the names that a metric measures, None for an unknown metric."""
     if isinstance(metric, CalibrationMetric):
         of_cells = [n for n in metric.metrics if isinstance(definition_of(n), OF_CELLS)]
         names = (*metric.metrics, *(f'{name}_bound' for name in of_cells))
@@ -210,7 +210,7 @@ def _names_of(metric: BaseMetric) -> tuple[str, ...] | None:
 
 
 def calibration_configs(evaluator: object) -> Iterator[tuple[Mapping, tuple[str, ...]]]:
-    """Yield the config of each calibration metric of an evaluator's, and what it measures."""
+    """Yield the config of each calibration metric in an evaluator, and its names."""
     for metric in as_list(evaluator):
         kind = metric_class(metric)
         if not issubclass(kind, CalibrationMetric):

@@ -1,4 +1,4 @@
-"""What the parts of a config are built of, and which options these take."""
+"""The classes that the parts of a config are built of, and their options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def constructor_parameters(kind: Callable) -> tuple[dict[str, inspect.Parameter]
 
 
 def find_kind(node: Mapping, registry: Registry, scope: str | None) -> Callable | None:
-    """Return what a registry builds of a dict with a type, None if it does not know it."""
+    """Return the class that a registry has for a dict with a type, None if it has none."""
     kind = node.get('type')
     if not isinstance(kind, str):
         return kind
@@ -46,7 +46,7 @@ def find_kind(node: Mapping, registry: Registry, scope: str | None) -> Callable 
 
 @contextmanager
 def quiet_imports() -> Iterator[None]:
-    """Leave out what importing a toolbox prints: of operators and packages that are optional."""
+    """Silence the lines about optional operators and packages that importing a toolbox prints."""
     with warnings.catch_warnings(), redirect_stdout(StringIO()):
         warnings.filterwarnings('ignore', message='Fail to import')
         yield

@@ -1,4 +1,4 @@
-"""What the data of a run contradict, found when they are listed and before they are used."""
+"""Checks of a run's data, made when they are listed and before they are used."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOT_LISTED = (*NOT_BUILT, OSError, RuntimeError)
 
 
 def check_run_data(runner: Runner, splits: Iterable[str], *, training: bool) -> None:
-    """List the data of a run, and raise an error for what would end it, or train nonsense, later.
+    """List the data of a run, and raise the errors that would end it, or train nonsense, later.
 
     mmengine builds the test's data and metrics only after the training. Here they are built, and
     used when the time comes.

@@ -1,4 +1,4 @@
-"""What tells whether data are still those of an earlier test, wherever their folder lies."""
+"""Digests by which a test recognises the data of an earlier one, wherever their folder lies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mmcalib.hooks.name_broken_samples_hook import sample_files
 
 
 def data_fingerprint(dataset: object) -> str:
-    """Return a digest of a data set's samples, of which files are not read.
+    """Return a digest of a data set's samples, without reading their files.
 
     It has their number, labels and arrays, and of each file the path below the folder that all of
     them share, its size and when it was changed: a second of CPU time for 50,000 images.

@@ -1,4 +1,4 @@
-"""From a config and checkpoints to the config of a run of their mean."""
+"""The config of an ensemble, out of a config and checkpoints."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def average_predictions(
     disagreement: bool = False,
     one_at_a_time: bool = False,
 ) -> None:
-    """Have a run predict the mean of the probabilities of several models, views and dropouts.
+    """Have a run predict the mean probability of several models, views and dropouts.
 
     The Runner that is built of the config loads the checkpoints itself, before it tests; a model
     without one is ``MODELS.build(cfg.model)``, and :func:`load_members` loads them.
@@ -154,7 +154,7 @@ def average_predictions(
 
 
 def measure_disagreement(cfg: Config, folder: str) -> None:
-    """Have the test of a mean measure how far its predictions disagree, and write it."""
+    """Have the test of an ensemble measure and write the disagreement of its predictions."""
     metric = dict(type='DisagreementMetric', out_dir=folder)
     evaluator = cfg.test_evaluator
     if isinstance(evaluator, Mapping) and 'metrics' in evaluator:  # one that holds metrics
@@ -236,6 +236,6 @@ def _normalising(preprocessor: Mapping | None) -> dict:
 
 
 def _trained_normalisation(path: str) -> dict | None:
-    """Return what normalised the images of a checkpoint's training, None if it does not say."""
+    """Return the normalisation that a checkpoint was trained with, None if it does not tell."""
     facts = facts_in(read_meta(path))
     return facts and _normalising(facts['parts']['network'].get('data_preprocessor'))

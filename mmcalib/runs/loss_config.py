@@ -1,4 +1,4 @@
-"""The losses in a model's config: where they are, what they are called, what they take."""
+"""The losses in a model's config: their places, names and parameters."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def loss_configs(node: object, key: str = 'model') -> Iterator[tuple[str, Mappin
 
 
 def loss_and_term_configs(node: object, key: str = 'model') -> Iterator[tuple[str, Mapping]]:
-    """Yield what :func:`loss_configs` does, and after a ``CombinedLoss`` those that it adds up."""
+    """Yield :func:`loss_configs`, and after a ``CombinedLoss`` its terms."""
     for name, loss in loss_configs(node, key):
         yield name, loss
         yield from loss_and_term_configs(loss, name)

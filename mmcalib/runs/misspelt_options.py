@@ -1,4 +1,4 @@
-"""Which options the parts of a config take, and what was meant by one that does not exist."""
+"""Options that no part of a config takes, and the nearest ones that exist."""
 
 from __future__ import annotations
 

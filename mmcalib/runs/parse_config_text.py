@@ -8,7 +8,7 @@ NUMBERS = {'inf': float('inf'), 'nan': float('nan')}
 
 
 def parse_config(text: str) -> dict:
-    """Return what a text of ``key = value`` lines sets, as mmengine writes it into a checkpoint.
+    """Return the values in a text of ``key = value`` lines, as checkpoints of mmengine hold it.
 
     Values are literals, ``dict(…)`` of them, and names of classes, which become texts. No part of
     it is executed, since a checkpoint may be anyone's.

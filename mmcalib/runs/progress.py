@@ -1,4 +1,4 @@
-"""How far a sweep is and how long it will take: a bar on a terminal, lines elsewhere."""
+"""Progress and remaining time: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 

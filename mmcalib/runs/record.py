@@ -1,4 +1,4 @@
-"""The record of a test: what a Runner knows of the model, its training and the evaluation."""
+"""The record of a test: a Runner's facts about the model, its training and the evaluation."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def record_of(
 
 
 def _warn_of_mixed_work_dirs(checkpoints: Sequence[str], trained: Sequence[Mapping]) -> None:
-    """Say which work dir several members come from that are of different trainings."""
+    """Warn of a work dir whose members come from different trainings."""
     found = defaultdict(set)
     for path, training in zip(checkpoints, trained, strict=True):
         found[os.path.dirname(path)].add((training['trained']['digest'], training['seed']))
@@ -122,7 +122,7 @@ def _warn_of_mixed_work_dirs(checkpoints: Sequence[str], trained: Sequence[Mappi
 
 
 def evaluation(runner: Runner) -> dict:
-    """Return how a Runner tests: the data, and the options of its calibration metric.
+    """Return the evaluation: the data, and the options of the calibration metric.
 
     Returns:
         ``dataset`` (type, split and number of samples), ``data_options`` (its other options, such
@@ -197,7 +197,7 @@ def _metric_options(metric: CalibrationMetric) -> dict:
 
 
 def describe_dataset(dataset: Mapping) -> dict:
-    """Return what identifies the data of a dataset's config, looking through its wrappers."""
+    """Return the keys that identify the data in a dataset's config, wrappers included."""
     result = {}
     while isinstance(dataset, Mapping):  # the innermost has the type, wrappers may add to it
         result.update({key: dataset[key] for key in DATASET_KEYS if key in dataset})

@@ -151,7 +151,7 @@ def goes_on(cfg: Config) -> bool:
 def run_test(
     runner: Runner, checkpoint: str, *, split: str = 'test', finished: bool | None = None
 ) -> dict:
-    """Test, and leave what later tools read in the work dir.
+    """Test, and leave the files that later tools read in the work dir.
 
     That is ``results.json`` with the metrics and :func:`~mmcalib.runs.record.record_of`, and
     ``calibration.npz`` with what the ``CalibrationMetric`` has counted; see

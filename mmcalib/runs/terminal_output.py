@@ -89,7 +89,7 @@ def log_file(runner: Runner) -> str:
 
 
 def log_start(runner: Runner, splits: tuple[str, ...]) -> None:
-    """Log in a few lines what a run is about to do, and what is to be said about it.
+    """Log the plan of a run in a few lines, with notes on likely mistakes.
 
     Args:
         runner: With its data listed.
@@ -128,7 +128,7 @@ def log_start(runner: Runner, splits: tuple[str, ...]) -> None:
 
 
 def processes(runner: Runner) -> str:
-    """Return on what a run computes."""
+    """Return the devices of a run in words."""
     kind = next(runner.model.parameters()).device.type.upper()
     return kind if runner.world_size == 1 else f'{runner.world_size} processes with a {kind} each'
 
@@ -139,7 +139,7 @@ def batch_size(runner: Runner) -> int:
 
 
 def notes(cfg: Config, batch_size: int) -> list[str]:
-    """Return what a training should be told although it may well be meant.
+    """Return notes on settings that are likely mistakes, but may be meant.
 
     Args:
         cfg: Of the run.

@@ -55,7 +55,7 @@ def describe_model(
     mc_dropout: int = 0,
     dropout_seed: int | None = None,
 ) -> dict:
-    """Return what decides on a model's predictions, for JSON.
+    """Return all that a model's predictions depend on, for JSON.
 
     Args:
         configs: The config of each member.
@@ -97,7 +97,7 @@ def describe_model(
 
 
 def model_of(cfg: Config) -> ConfigDict:
-    """Return the model's config, with what a Runner would take from beside it."""
+    """Return the model's config with the data_preprocessor that may stand beside it."""
     model = ConfigDict(cfg.model)
     if cfg.get('data_preprocessor') is not None:
         model.setdefault('data_preprocessor', cfg.data_preprocessor)
@@ -105,7 +105,7 @@ def model_of(cfg: Config) -> ConfigDict:
 
 
 def model_settings(cfg: Config) -> dict:
-    """Return what two configs of one checkpoint have in common if they predict the same.
+    """Return the settings on which the predictions of a checkpoint depend.
 
     Returns:
         For JSON: ``data_preprocessor`` and ``test_cfg`` as the config has them; ``network``, a
@@ -125,7 +125,7 @@ def _predicting(node: object) -> object:
 
 
 def difference_of_models(there: Mapping, here: Mapping) -> str:
-    """Return in what one model differs from another, nothing if they predict the same."""
+    """Return the differences between two models in words, none if they predict the same."""
     ours = sorted(here['members'], key=_by_content)
     theirs = sorted(there['members'], key=_by_content)
     weights = [_difference_of_weights(*pair) for pair in zip(theirs, ours, strict=False)]

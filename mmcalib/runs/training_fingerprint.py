@@ -56,7 +56,7 @@ NOT_BUILT = ('_delete_', '_scope_')
 
 
 def trained_config(cfg: Mapping, *, processes: int | None = None) -> dict:
-    """Return what a config trains, in parts that runs of one experiment have in common.
+    """Return the training in a config, in parts that runs of one experiment have in common.
 
     Left out are the seed, the main loss (see :func:`~mmcalib.runs.loss_config.main_loss`), hooks
     that change no figure, how data are loaded, and the folders of files; a data set that its type

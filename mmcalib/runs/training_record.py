@@ -21,7 +21,7 @@ CALIBRATION = 'calibration'
 
 
 def training_facts(cfg: Mapping, *, processes: int | None = None) -> dict:
-    """Return what is said of a config's training, for JSON.
+    """Return the facts about a config's training, for JSON.
 
     Args:
         cfg: Of the training.
@@ -52,7 +52,7 @@ def facts_in(meta: Mapping) -> dict | None:
 
 
 def training_digest(meta: Mapping) -> str | None:
-    """Return the digest of what a checkpoint was trained with, None if it does not tell."""
+    """Return the digest of a checkpoint's training, None if it does not tell."""
     facts = facts_in(meta)
     return facts and digest(facts['parts'])
 
@@ -94,7 +94,7 @@ def training_of(
 
 
 def common_training(members: Sequence[Mapping]) -> dict:
-    """Return what :func:`training_of` says of several members, None where they differ.
+    """Return :func:`training_of` for several members at once, None where they differ.
 
     The digest is that of all digests; of the other parts, the first member's stand for all.
     """
@@ -121,7 +121,7 @@ def common_training(members: Sequence[Mapping]) -> dict:
 
 
 def _uncalibrated(meta: Mapping, checkpoint: str) -> str:
-    """Return which checkpoint the training left, whatever it is called after a calibration."""
+    """Return the name under which the training left a checkpoint that was calibrated since."""
     found = meta.get(CALIBRATION)
     while isinstance(found, Mapping) and 'checkpoint' in found:
         checkpoint, found = found['checkpoint'], found.get('earlier')
@@ -129,7 +129,7 @@ def _uncalibrated(meta: Mapping, checkpoint: str) -> str:
 
 
 def describe_calibration(meta: Mapping) -> dict | None:
-    """Return by what a checkpoint was calibrated after its training, None if it was not.
+    """Return the calibrations of a checkpoint after its training, None without any.
 
     See :mod:`mmcalib.calibrate.calibrate_checkpoint` for what a calibration leaves in `meta`.
     """

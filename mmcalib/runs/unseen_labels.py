@@ -1,4 +1,4 @@
-"""Labels of what a model has never seen, which ``OODMetric`` alone can read, in a test's config."""
+"""Labels of unseen classes in a test's config, which ``OODMetric`` alone can read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class UnseenLabels:
         return self.alone and (label < 0 or label in self._indices | self._ignored)
 
     def misread(self, classes: int) -> str | None:
-        """Return why the other metrics cannot read an `ood_index`, None if they can."""
+        """Return the reason why the other metrics cannot read an `ood_index`, None if they can."""
         for index in self._indices:
             if not 0 <= index < classes and any(
                 metric.get('ignore_index', IGNORED) != index for metric in self._others
@@ -42,7 +42,7 @@ class UnseenLabels:
         return None
 
     def remedy(self) -> str:
-        """Return what to do about such labels, nothing where no metric is for them."""
+        """Return the remedy for such labels, nothing where no metric is for them."""
         if not self.measured or self.alone:
             return ''
         names = ', '.join(type_name(metric.get('type')) for metric in self._others)

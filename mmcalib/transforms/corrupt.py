@@ -97,7 +97,7 @@ class Corrupt:
         return results
 
     def _corrupted(self, image: np.ndarray) -> np.ndarray:
-        """Return what becomes of an image of 8 bits."""
+        """Return the corrupted image of 8 bits."""
         if image.ndim == 2 or image.shape[2] == 1:  # three equal colours, of which red is kept
             colours = image.reshape(*image.shape[:2], 1).repeat(3, axis=2)
             return np.ascontiguousarray(self._corrupted_rgb(colours)[..., 0]).reshape(image.shape)
@@ -131,7 +131,7 @@ class Corrupt:
 
 
 def check_image(image: object, value_range: Sequence[float] | None = None) -> None:
-    """Raise a ValueError for what is no image, grey or in three colours, of 8 bits or a range."""
+    """Raise a ValueError unless it is an image, grey or in three colours, of 8 bits or a range."""
     if not isinstance(image, np.ndarray):
         raise ValueError(f'there is no image to corrupt, but {image!r}: load it first')
     if image.dtype != np.uint8 and value_range is None:
@@ -166,7 +166,7 @@ def check_size(shape: Sequence[int], corruptions: Sequence[str]) -> None:
 
 @cache
 def corruption_function(name: str) -> Callable:
-    """Return the function from a PIL image and a severity to what becomes of it.
+    """Return the function from a PIL image and a severity to the corrupted image.
 
     Raises:
         ImportError: If its package is missing, or another one of that name is there.

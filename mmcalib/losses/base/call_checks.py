@@ -1,4 +1,4 @@
-"""What a call of a loss may look like, and which rows of it count."""
+"""Checks of a call of a loss, and the rows of it that count."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_shapes(
 
 
 def computed_dtype(pred: Tensor) -> torch.dtype:
-    """Return what a loss is computed in: float64 for float64, else float32."""
+    """Return the dtype that a loss is computed in: float64 for float64, else float32."""
     return torch.float64 if pred.dtype == torch.float64 else torch.float32
 
 
@@ -91,7 +91,7 @@ def known_rows(valid: Tensor | None, labels: Tensor) -> Tensor:
 
 
 def counted(logits: Tensor, weight: Tensor) -> Tensor:
-    """Return the logits with 0 in rows of weight 0, of which nothing may come, not even a NaN.
+    """Return the logits with 0 in rows of weight 0, which must contribute nothing, not even a NaN.
 
     Their label may be a class that is masked with -inf.
     """

@@ -23,7 +23,7 @@ def total_of(formula, logits, target, weight, options) -> Tensor:
 
 
 def kept_dtype(logits: Tensor) -> torch.dtype:
-    """Return what the gradient is kept in between the passes."""
+    """Return the dtype of the gradient between the passes."""
     # The gradient of a mean over many pixels underflows in float16, until mixed precision's loss
     # scale multiplies it in the backward pass.
     return torch.float32 if logits.dtype == torch.float16 else logits.dtype

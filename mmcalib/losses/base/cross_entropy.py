@@ -78,7 +78,7 @@ def nll_and_gradient(
 
 
 def pick(values: Tensor, target: Tensor) -> Tensor:
-    """Return what ``(N, K, *)`` values hold at ``(N, *)`` labels."""
+    """Return the ``(N, K, *)`` values at ``(N, *)`` labels."""
     if not torch.compiler.is_compiling():
         return values.gather(1, target.unsqueeze(1)).squeeze(1)
     # A compiler fuses a mask with what surrounds it, and its gradient too; a gather it does not:

@@ -22,7 +22,7 @@ CLASS_REDUCTIONS = ('mean', 'sum')
 
 
 class CalibrationLoss(nn.Module):
-    r"""Turns a loss per row into what either toolbox's heads expect of a loss.
+    r"""Turns a loss per row into a loss that the heads of both toolboxes can call.
 
     A row is one sample of ``(N, K)`` logits or one pixel of ``(N, K, H, W)`` logits. A subclass
     gives a :attr:`formula` for the rows, its :meth:`options` and their :attr:`ranges`; this class

@@ -1,4 +1,4 @@
-"""Cross-entropy that a function of the prediction weighs, of which focal losses are examples."""
+"""Cross-entropy weighted by a function of the prediction, as in focal losses."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""mmseg's ``CrossEntropyLoss`` as what it is: a weighted sum of cross-entropies of pixels."""
+"""mmseg's ``CrossEntropyLoss`` as a weighted sum of the cross-entropies of pixels."""
 
 from __future__ import annotations
 

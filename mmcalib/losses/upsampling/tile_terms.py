@@ -39,7 +39,7 @@ def single_losses(loss: nn.Module) -> Iterator[nn.Module]:
 
 
 def why_only_whole(loss: nn.Module) -> str | None:
-    """Return why a loss needs the logits of all pixels at once; None if tiles will do."""
+    """Return the reason why a loss needs the logits of all pixels at once, None if tiles do."""
     for single in single_losses(loss):
         name = type(single).__name__
         if isinstance(single, CalibrationLoss):
@@ -145,7 +145,7 @@ def term_of(
     tiles: UpsampledTiles,
     logits_of: Callable[[Tile], Tensor],
 ) -> RowTerm | BatchTerm:
-    """Return the term of a single loss of which :func:`why_only_whole` finds nothing to say.
+    """Return the term of a single loss that tiles will do for, see :func:`why_only_whole`.
 
     Args:
         loss: The loss.

@@ -99,7 +99,7 @@ class UpsampledTiles:
         return torch.matmul(torch.matmul(down, logits[self._source(tile)]), across.T)
 
     def add_gradient(self, total: Tensor, gradient: Tensor, tile: Tile) -> None:
-        """Add what the gradient by the upsampled logits of a tile is by the logits themselves."""
+        """Add the gradient by the logits that follows from that by a tile's upsampled ones."""
         if not self._same_size:
             down, across = self._down.matrix(tile.rows), self._across.matrix(tile.columns)
             gradient = torch.matmul(down.T, torch.matmul(gradient, across))
