@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from datetime import datetime
@@ -22,17 +23,10 @@ from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.metric_keys import ECE, QUALITIES, metric_name
 from mmcalib.metrics import CalibrationMetric
+from mmcalib.reports.model_labels import model_label
 from mmcalib.reports.robustness_results import write_robustness
 from mmcalib.reports.table_cell_texts import number_text
-from mmcalib.robustness.earlier_tests import earlier_entries, leave_what_stays, merged
-from mmcalib.robustness.result_files import (
-    entry_of,
-    file_of,
-    key_of,
-    label_of,
-    left_by_earlier_call,
-    map_of,
-)
+from mmcalib.robustness.result_files import collected, file_of, key_of, read_test
 from mmcalib.robustness.shifts import Shift
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.config_checks import as_list, calibration_configs
@@ -45,7 +39,7 @@ from mmcalib.runs.data_fingerprint import (
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.progress import progress_of
 from mmcalib.runs.record import results_of
-from mmcalib.work_dir_files import experiment_name, whole_file
+from mmcalib.work_dir_files import ROBUSTNESS, experiment_name, whole_file
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
 # Of the calibration metric's options, those that ask for more than is compared here.
@@ -85,8 +79,8 @@ def run_robustness(
     """Test checkpoints on all shifts, and return what ``robustness.json`` in the work dir says.
 
     Each test leaves its metrics and statistics when it ends. A test that an earlier call has left
-    is not repeated, if neither weights nor data nor options are others. The file also keeps the
-    checkpoints and shifts of earlier calls with the same options and clean data.
+    is not repeated, if neither weights nor data nor options are others. The file collects all tests
+    in the work dir with the same options and clean data, also those of earlier calls.
 
     Args:
         runner: Of a config that :func:`measure_robustness` has prepared.
@@ -108,90 +102,100 @@ def run_robustness(
         raise DataError(f'--image {index}: the test data have {size:,} images, counted from 0')
     hook = OneViewHook(index)
     runner.register_hook(hook)
-    folders = [
-        Path(runner.work_dir, 'tests', f'{Path(path).stem}-{identity[:8]}')
-        for path, identity in zip(checkpoints, identities, strict=True)
-    ]
-    keys = [
-        [key_of(runner.cfg, shift, identity, tested_on) for shift, tested_on in data]
-        for identity in identities
-    ]
-    found = [
-        [
-            left_by_earlier_call(file_of(folder, shift), key, index)
-            for shift, key in zip(shifts, row, strict=True)
-        ]
-        for folder, row in zip(folders, keys, strict=True)
-    ]
-    parts = [found]
-    broadcast_object_list(parts)  # of the first process, which alone writes files
-    found = parts[0]
-    missing = sum(test is None for row in found for test in row)
-    runner.call_hook('before_run')
     content = {
         'experiment': experiment_name(runner.cfg.filename),
         'split': tested_split(runner),
         'limit': runner.cfg.get('limit'),
-        'settings': key_of(runner.cfg, shifts[0], '', data[0][1]),
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),
         'version': __version__,
-        'checkpoints': [],
     }
+    of_all = f'{content["experiment"]} {content["split"]}'
+    settings = key_of(runner.cfg, shifts[0], of_all, data[0][1])
+    rows, found = [], []  # of each checkpoint what is to be tested, and what was
+    for path, identity in zip(checkpoints, identities, strict=True):
+        folder = Path(runner.work_dir, 'tests', f'{Path(path).stem}-{identity[:8]}')
+        row = [(s, file_of(folder, s), key_of(runner.cfg, s, identity, of)) for s, of in data]
+        rows.append(row)
+        found.append([_left_by_earlier_call(file, key, index) for _, file, key in row])
+    parts = [found]
+    broadcast_object_list(parts)  # of the first process, which alone writes files
+    found = parts[0]
     to_come = {
-        identity: {
-            (shift.kind, shift.name, shift.severity)
-            for shift, test in zip(shifts, row, strict=True)
-            if test is None
-        }
-        for identity, row in zip(identities, found, strict=True)
+        file
+        for row, left in zip(rows, found, strict=True)
+        for (_, file, _), test in zip(row, left, strict=True)
+        if test is None
     }
-    earlier, stay = [], []
-    if is_main_process():
-        earlier = earlier_entries(runner.work_dir, content)
-        stay = leave_what_stays(runner.work_dir, content, earlier, to_come)
-    with _quiet_screen(runner), _progress(missing) as say:
-        for path, folder, row, left in zip(checkpoints, folders, keys, found, strict=True):
+    entries = _collect(runner, content, settings, to_come)
+    runner.call_hook('before_run')
+    with _quiet_screen(runner), _progress(len(to_come)) as say:
+        for path, identity, row, left in zip(checkpoints, identities, rows, found, strict=True):
             if None in left:
                 runner.load_checkpoint(str(path))
-            for number, (shift, key) in enumerate(zip(shifts, row, strict=True)):
+            for number, (shift, file, key) in enumerate(row):
                 if left[number] is None:
-                    left[number] = _test(runner, shift, path, file_of(folder, shift), key, hook)
-                    say(_line(runner, left, number, shift))
-            label = label_of(content['experiment'], left[0]['about'])
-            entry = entry_of(path, label, shifts, left, folder, runner.work_dir)
-            content['checkpoints'].append({'digest': identities[folders.index(folder)], **entry})
-            if is_main_process():
-                entries = merged(stay, earlier, content['checkpoints'])
-                write_robustness(runner.work_dir, {**content, 'checkpoints': entries})
+                    left[number] = {'key': key, **_test(runner, shift, path, file, hook)}
+                    say(_line(left, number, shift))
+                if is_main_process():
+                    asked = {'settings': settings, 'digest': identity, 'checkpoint': str(path)}
+                    with whole_file(file) as temporary:
+                        test = {**left[number], **asked, 'asked': time.time()}
+                        mmengine.dump(test, temporary)
+                to_come.discard(file)
+            entries = _collect(runner, content, settings, to_come)
     runner.call_hook('after_run')
-    return content
+    return {**content, 'checkpoints': [e for e in entries if e['digest'] in identities]}
 
 
-def _test(
-    runner: Runner, shift: Shift, checkpoint: str, file: Path, key: str, hook: OneViewHook
-) -> dict:
-    """Test the model on one shift, and leave the result; the main file comes last."""
+def _left_by_earlier_call(file: Path, key: str, index: int) -> dict | None:
+    """Return the test in a file, None if its weights, data, options or image were others."""
+    left = read_test(file)
+    return left if left.get('key') == key and left.get('image', index) == index else None
+
+
+def _collect(
+    runner: Runner, content: Mapping, settings: str, to_come: Collection[Path]
+) -> list[dict]:
+    """Have ``robustness.json`` say what the tests in the work dir say, and return it."""
+    if not is_main_process():
+        return []
+    entries = collected(runner.work_dir, settings, to_come)
+    if entries:
+        write_robustness(runner.work_dir, {**content, 'checkpoints': entries})
+    else:
+        Path(runner.work_dir, ROBUSTNESS).unlink(missing_ok=True)
+    return entries
+
+
+def _test(runner: Runner, shift: Shift, checkpoint: str, file: Path, hook: OneViewHook) -> dict:
+    """Test the model on one shift, leave its statistics and map, and return what it came to."""
     _use(runner, shift)
     metric = next(m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric))
     metric.keep_statistics = True
     measured = runner.test_loop.run().items()
     metrics = {name: float(value) for name, value in measured if isinstance(value, Real)}
-    about = results_of(runner, checkpoint) if shift.kind == 'clean' else {}
-    test = {'key': key, 'metrics': metrics, 'about': about}
+    test = {'kind': shift.kind, 'name': shift.name, 'severity': shift.severity, **shift.made}
+    found = {'test': {**test, 'metrics': metrics}}
+    if shift.kind == 'clean':
+        about = results_of(runner, checkpoint)
+        name = experiment_name(runner.cfg.filename)
+        label = model_label(about['loss'], about['calibration'], None, experiment=name)
+        found['about'] = {'label': label, **about}
     if is_main_process():
         (statistics,) = kept_statistics([metric]).values()
         with whole_file(file.with_suffix('.npz')) as path:
             statistics.save(path)
+        found['test']['statistics'] = str(file.with_suffix('.npz').relative_to(runner.work_dir))
         if hook.view is not None:
             from mmcalib.visualization import ConfidenceMaps
 
-            test['image'] = hook.view.index
             meta = runner.test_dataloader.dataset.metainfo
             style = dict(classes=list(meta['classes']), palette=meta.get('palette'))
-            ConfidenceMaps([hook.view], [], **style).save(map_of(file))
-        with whole_file(file) as path:
-            mmengine.dump(test, path)
-    return test
+            view = file.with_name(f'{file.stem}_map.npz')
+            ConfidenceMaps([hook.view], [], **style).save(view)
+            found['test']['map'] = str(view.relative_to(runner.work_dir))
+            found['image'] = hook.view.index
+    return found
 
 
 def _use(runner: Runner, shift: Shift) -> None:
@@ -257,11 +261,10 @@ def _progress(total: int) -> AbstractContextManager:
     return progress_of('Testing', total)
 
 
-def _line(runner: Runner, tests: Sequence[Mapping | None], number: int, shift: Shift) -> str:
+def _line(tests: Sequence[Mapping | None], number: int, shift: Shift) -> str:
     """Return the checkpoint, the quality and the ECE of a test that has ended."""
-    metrics: Mapping = tests[number]['metrics']
+    metrics = tests[number]['test']['metrics']
     shown = [key for key in (*QUALITIES, ECE) if key in metrics]
     values = ', '.join(f'{metric_name(key)} {number_text(metrics[key], key)} %' for key in shown)
     about = tests[0]['about']
-    label = label_of(experiment_name(runner.cfg.filename), about)
-    return f'{label}, seed {about["seed"]}, {shift.text}: {values}'
+    return f'{about["label"]}, seed {about["seed"]}, {shift.text}: {values}'

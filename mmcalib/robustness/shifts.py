@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from mmengine.config import Config, ConfigDict
@@ -52,6 +53,13 @@ class Shift:
     def text(self) -> str:
         """Its name, with the severity of a corruption."""
         return f'{self.name} {self.severity}' if self.severity else self.name
+
+    @property
+    def made(self) -> dict:
+        """By what images are corrupted, for ``robustness.json``: a seed or a stored set."""
+        if self.kind != 'corruption':
+            return {}
+        return {'stored': Path(self.stored).resolve().name} if self.stored else {'seed': self.seed}
 
 
 @dataclass(frozen=True)

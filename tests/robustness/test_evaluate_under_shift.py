@@ -15,6 +15,7 @@ from shifted import needs_extra
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports.robustness_results import read_robustness
 from mmcalib.robustness import evaluate_under_shift
+from mmcalib.robustness.result_files import collected
 from mmcalib.robustness.shifts import ShiftOptions, plan_shifts
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner, run_test
@@ -168,6 +169,39 @@ def test_a_narrower_call_keeps_what_earlier_ones_found(tested, project, monkeypa
     with pytest.raises(SystemExit, match='killed'):
         run(project, 'narrow', monkeypatch, *narrow, 0, *bins, checkpoints=['plain.pth'])
     assert not (project / 'narrow/robustness.json').exists()
+
+
+def left(checkpoint, digest, name, asked, *, seed=0, settings='same'):
+    kind = 'clean' if name == 'clean' else 'corruption'
+    test = dict(kind=kind, name=name, severity=0 if kind == 'clean' else 3, seed=seed, metrics={})
+    return dict(checkpoint=checkpoint, digest=digest, asked=asked, settings=settings, about={},
+                test=test)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ('tests', 'expected'),
+    [
+        # Calls with different shifts are one table; the first asked for comes first.
+        ([left('a', 1, 'clean', 1), left('b', 2, 'clean', 2), left('a', 1, 'fog', 3)],
+         {'a': ['clean', 'fog'], 'b': ['clean']}),
+        ([left('b', 2, 'clean', 2), left('a', 1, 'clean', 1), left('a', 1, 'snow', 3),
+          left('a', 1, 'fog', 4), left('a', 1, 'frost', 5, settings='others')],
+         {'a': ['clean', 'snow', 'fog'], 'b': ['clean']}),
+        # A path whose weights were replaced stands for the new ones.
+        ([left('a', 1, 'clean', 1), left('a', 1, 'fog', 2), left('a', 3, 'clean', 3)],
+         {'a': ['clean']}),
+        ([left('a', 1, 'clean', 1), left('a', 1, 'fog', 2), left('a', 1, 'snow', 3, seed=1)],
+         {'a': ['clean', 'snow']}),
+        ([left('a', 1, 'fog', 1)], {}),
+    ],
+)  # fmt: skip
+def test_the_table_collects_what_tests_have_left(tests, expected, tmp_path):
+    for number, test in enumerate(tests):
+        (tmp_path / f'tests/{test["digest"]}').mkdir(parents=True, exist_ok=True)
+        (tmp_path / f'tests/{test["digest"]}/{number}.json').write_text(json.dumps(test))
+    found = collected(tmp_path, 'same')
+    names = {each['checkpoint']: [test['name'] for test in each['tests']] for each in found}
+    assert names == expected and list(names) == list(expected)
 
 
 def test_two_processes_equal_one(tested, project, free_port):
