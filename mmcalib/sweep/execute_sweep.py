@@ -14,12 +14,7 @@ from mmcalib.reports.sweep_summary import read_sweep, summarise, value_text, wri
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, last_checkpoint
 from mmcalib.runs.command_line import parse_options
 from mmcalib.runs.config import DATALOADERS, load_config, set_work_dir
-from mmcalib.runs.config_checks import (
-    check_amp,
-    check_auto_scale_lr,
-    check_config,
-    check_learning,
-)
+from mmcalib.runs.config_checks import check_config, check_learning
 from mmcalib.runs.data_checks import check_config_data
 from mmcalib.runs.progress import progress_of
 from mmcalib.sweep.parallel_trainings import Job, run_jobs
@@ -48,8 +43,8 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
     Raises:
         OSError: If the config, or its data, is not there, or the work dir cannot be written to.
         ValueError: If the loss has no such parameter, no ECE is measured on validation data, the
-            work dir holds a sweep of other settings, or a broken one; and for what a training
-            refuses before its first step.
+            work dir holds a sweep of other settings; and for what a training refuses before its
+            first step.
         RuntimeError: If the work dir is in use, or no value could be trained and evaluated.
     """
     cfg = load_config(plan.config, parse_options(plan.options))
@@ -66,32 +61,22 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
         write_sweep(plan.work_dir, found)
         return found
 
-    plan.work_dir.mkdir(parents=True, exist_ok=True)
     with locked(plan.work_dir) as lock:
         summary()  # before anything is trained, so that a later call can compare its settings
-        todo = [each for each in trainings if each.results('val') is None]
+        todo = [each for each in trainings if not each.results('val')]
         failed = _run_all(plan, todo, lambda each: _train(plan, cfg, keys, each), 'val', lock)
         chosen = [row['value'] for row in summary()['rows'] if row['chosen']]
         if not chosen:
             raise RuntimeError(f'no value has an ECE: see the {LOG} of each in {plan.work_dir}')
         if cfg.get('test_dataloader') is not None:
-            todo = [
-                each
-                for each in trainings
-                if each.results('val')
-                and not each.results('test')
-                and (plan.test_all or each.value in chosen)
-            ]
+            todo = [t for t in trainings if t.results('val') and not t.results('test')]
+            todo = [each for each in todo if plan.test_all or each.value in chosen]
             failed += _run_all(plan, todo, lambda each: _test(plan, keys, each), 'test', lock)
         return summary(), failed
 
 
 def _check_trainings(plan: SweepPlan, cfg: Config) -> None:
     """Raise what each training would end with before its first step."""
-    if '--amp' in plan.arguments:
-        check_amp()
-    if '--auto-scale-lr' in plan.train_arguments:
-        check_auto_scale_lr(cfg)
     check_learning(cfg)
     cfg = deepcopy(cfg)
     set_work_dir(cfg, str(plan.work_dir))
@@ -123,28 +108,24 @@ def _run_all(
     lock: int | None,
 ) -> list[str]:
     """Run a command for each training, say how it ended, and name those that failed."""
-    by_name, jobs, failed = {each.name: each for each in trainings}, [], []
+    if not trainings:
+        return []
     for each in trainings:
         each.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            jobs.append(Job(each.name, command(each), each.folder / LOG))
-        except FileNotFoundError as error:
-            failed.append(each.name)
-            print(f'{each.name}: FAILED, {error}', flush=True)
-    if not jobs:
-        return failed
-
+    by_name, failed = {each.name: each for each in trainings}, []
+    jobs = [Job(name, command(each), each.folder / LOG) for name, each in by_name.items()]
     doing = 'Training' if split == 'val' else 'Testing'
-    print(f'{doing} {", ".join(job.name for job in jobs)}', flush=True)
+    print(f'{doing} {", ".join(by_name)}', flush=True)
     with progress_of(doing, len(jobs)) as say:
 
         def done(job: Job, status: int) -> None:
             results = by_name[job.name].results(split)
-            if status == 0 and results is not None:
+            if status == 0 and results:
                 say(f'{job.name}: {split} {_headline(results["metrics"])}')
             else:
                 failed.append(job.name)
-                say(f'{job.name}: FAILED with status {status}, see {job.log}')
+                said = job.log.read_text(errors='replace').strip().rpartition('\n')[2]
+                say(f'{job.name}: FAILED with status {status}, see {job.log}: {said}')
 
         run_jobs(jobs, plan.jobs, gpus=plan.gpus or 1, lock=lock, done=done)
     return failed
@@ -169,7 +150,7 @@ def _train(plan: SweepPlan, cfg: Config, keys: Sequence[str], training: SweepTra
 
 
 def _test(plan: SweepPlan, keys: Sequence[str], training: SweepTraining) -> list[str]:
-    arguments = [plan.config, str(validated_checkpoint(training))]
+    arguments = [plan.config, str(_validated_checkpoint(training))]
     command = [*_command(plan, 'test', arguments), '--work-dir', str(training.folder)]
     return command + _options(plan, keys, training)
 
@@ -189,18 +170,8 @@ def _options(
     return ['--cfg-options', *more, *plan.options, *seed, *values]
 
 
-def validated_checkpoint(training: SweepTraining) -> Path:
-    """Return the checkpoint that a training was validated with.
-
-    Raises:
-        FileNotFoundError: If it is gone.
-    """
+def _validated_checkpoint(training: SweepTraining) -> Path | None:
     path = training.results('val')['checkpoint']
-    # The folder may have been moved.
-    kept = training.folder / Path(path).name
-    found = last_checkpoint(training.folder) if path == LAST_WEIGHTS else kept
-    if found is None or not found.is_file():
-        raise FileNotFoundError(
-            f'{training.folder}: the checkpoint that was validated, {path}, is gone'
-        )
-    return found
+    if path == LAST_WEIGHTS:
+        return last_checkpoint(training.folder)
+    return training.folder / Path(path).name  # the folder may have been moved

@@ -71,11 +71,9 @@ class SweepTraining:
         """Return what the training left of a split, None if it has not come to that."""
         path = self.folder / (VALIDATION_RESULTS if split == 'val' else RESULTS)
         try:
-            content = json.loads(path.read_text(encoding='utf-8'))
-        except (FileNotFoundError, ValueError):  # none, or cut off while it was written
+            return json.loads(path.read_text(encoding='utf-8'))
+        except FileNotFoundError:
             return None
-        known = isinstance(content, dict) and isinstance(content.get('metrics'), dict)
-        return content if known else None
 
 
 def parse_parameter(text: str) -> tuple[str, list[Value]]:
