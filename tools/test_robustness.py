@@ -64,6 +64,11 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     )
     parser.add_argument('--seed', type=int, default=0, help='of the corruptions (default: 0)')
     parser.add_argument(
+        '--corrupt-before',
+        metavar='TRANSFORM',
+        help='of the test pipeline, where it has transforms that this package does not know',
+    )
+    parser.add_argument(
         '--stored',
         metavar='FOLDER',
         help='take corrupted images from the arrays of CIFAR-10-C or the folders of ImageNet-C',
@@ -118,7 +123,9 @@ def prepare(args: argparse.Namespace):
         cfg.test_dataloader.num_workers = args.workers
     set_loader_defaults(cfg, not args.no_pin_memory, persistent_workers=False)
     check_config(cfg, ('test_dataloader',))
-    options = ShiftOptions(args.corruptions, args.severities, args.seed, args.stored, args.data)
+    options = ShiftOptions(
+        args.corruptions, args.severities, args.seed, args.stored, args.data, args.corrupt_before
+    )
     return cfg, plan_shifts(cfg, options, pin_memory=not args.no_pin_memory)
 
 

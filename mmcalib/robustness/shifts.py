@@ -72,6 +72,7 @@ class ShiftOptions:
         seed: Of the corruptions.
         stored: Folder of CIFAR-10-C or ImageNet-C, to read corrupted images from.
         data: Config files of other data sets with the same classes, by name.
+        before: The transform before which images are corrupted; None to find it.
     """
 
     corruptions: Sequence[str] = ('benchmark',)
@@ -79,6 +80,7 @@ class ShiftOptions:
     seed: int = 0
     stored: str | None = None
     data: Mapping[str, str] = field(default_factory=dict)
+    before: str | None = None
 
 
 def plan_shifts(cfg: Config, options: ShiftOptions, *, pin_memory: bool = True) -> list[Shift]:
@@ -101,7 +103,7 @@ def plan_shifts(cfg: Config, options: ShiftOptions, *, pin_memory: bool = True) 
     if names and severities:
         dataset = cfg.test_dataloader.dataset
         inner = dataset.dataset if cfg.get('limit') else dataset
-        places = corruption_places(inner, cfg.get('default_scope'))
+        places = corruption_places(inner, cfg.get('default_scope'), options.before)
         if stored_in is None:
             names = _that_fit(names, options.corruptions, places)
             for name in names:

@@ -13,7 +13,7 @@ from PIL import Image
 from mmcalib.corruption_names import SEVERITIES
 from mmcalib.datasets.cifar_c import LABELS, stored_arrays
 from mmcalib.datasets.imagenet_c import stored_files
-from mmcalib.robustness.corrupted_pipeline import CorruptionPlace, corruption_places
+from mmcalib.robustness.corrupted_pipeline import CorruptionPlace
 
 
 class StoredSet:
@@ -109,8 +109,7 @@ class StoredSet:
                         f'--stored {where} has images of {_size(shape)}, and clean ones are '
                         f'{_size(self.place.shape)} where they would be corrupted'
                     )
-        # What is alike in all of them: how the first image is loaded.
-        corruption_places(config, self.scope)
+        _build(config, self.scope)[0]  # what is alike in all of them: how an image is loaded
 
     def _found(self, corruption: str, severity: int) -> tuple[np.ndarray, tuple[int, int]]:
         """Return how many images each class has, and the size of the first one."""
