@@ -19,7 +19,7 @@ from mmcalib.hooks.name_broken_samples_hook import SampleError
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.reports.robustness_results import robustness_table, shifts_text
 from mmcalib.robustness.evaluate_under_shift import measure_robustness, run_robustness
-from mmcalib.robustness.shifts import ShiftOptions, plan_shifts
+from mmcalib.robustness.shifts import plan_shifts
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import (
     NamedFiles,
@@ -123,10 +123,17 @@ def prepare(args: argparse.Namespace):
         cfg.test_dataloader.num_workers = args.workers
     set_loader_defaults(cfg, not args.no_pin_memory, persistent_workers=False)
     check_config(cfg, ('test_dataloader',))
-    options = ShiftOptions(
-        args.corruptions, args.severities, args.seed, args.stored, args.data, args.corrupt_before
+    shifts = plan_shifts(
+        cfg,
+        args.corruptions,
+        args.severities,
+        seed=args.seed,
+        stored=args.stored,
+        data=args.data,
+        before=args.corrupt_before,
+        pin_memory=not args.no_pin_memory,
     )
-    return cfg, plan_shifts(cfg, options, pin_memory=not args.no_pin_memory)
+    return cfg, shifts
 
 
 def main() -> None:

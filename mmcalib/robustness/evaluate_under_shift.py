@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from datetime import datetime
 from numbers import Real
@@ -19,7 +19,6 @@ from mmengine.runner import Runner
 from mmcalib import __version__
 from mmcalib.hooks.drawing_hook import kept_statistics, tested_split
 from mmcalib.hooks.one_view_hook import OneViewHook
-from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.metric_keys import ECE, QUALITIES, metric_name
 from mmcalib.metrics import CalibrationMetric
@@ -89,13 +88,10 @@ def run_robustness(
         index: The image of the test set whose confidence map is kept, of a segmentor.
 
     Raises:
-        CheckpointError: If a checkpoint was named twice, or does not fit the model.
+        CheckpointError: If a checkpoint does not fit the model.
         DataError: If data are missing or have other classes, or there is no such image.
     """
     identities = [file_digest(path) for path in checkpoints]
-    for number, identity in enumerate(identities):
-        if identity in identities[:number]:
-            raise CheckpointError(f'{checkpoints[number]} is the same file as one before it')
     data = _checked_data(runner, shifts)
     size = len(runner.test_dataloader.dataset)
     if index >= size:
@@ -128,7 +124,11 @@ def run_robustness(
     }
     entries = _collect(runner, content, settings, to_come)
     runner.call_hook('before_run')
-    with _quiet_screen(runner), _progress(len(to_come)) as say:
+    for handler in runner.logger.handlers:
+        if not isinstance(handler, logging.FileHandler):  # which has what single tests say
+            handler.setLevel(logging.ERROR)
+    shown = to_come and is_main_process()
+    with progress_of('Testing', len(to_come)) if shown else nullcontext(lambda line: None) as say:
         for path, identity, row, left in zip(checkpoints, identities, rows, found, strict=True):
             if None in left:
                 runner.load_checkpoint(str(path))
@@ -215,50 +215,29 @@ def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, 
     Raises:
         DataError: For what would end a test later, before the first begins.
     """
-    corruptions = [shift for shift in shifts if shift.kind == 'corruption']
-    others = [shift for shift in shifts if shift.kind == 'data']
-    names: list[str] = []
-    found = {}
-    for shift in [*shifts[:1], *corruptions[:1], *others]:
-        _use(runner, shift)
-        try:
-            check_run_data(runner, ('test',), training=False)
-        except DataError as error:
-            raise DataError(f'{shift.text}: {error}') from error
-        dataset = runner.test_dataloader.dataset
-        here = classes_of(getattr(dataset, 'metainfo', None))
-        names = names or here
-        if shift.kind == 'data' and names and here and here != names:
-            raise DataError(f'--data {shift.name} has other classes: {difference(names, here)}')
-        if shift.kind != 'corruption':
-            found[shift.text] = data_fingerprint(dataset)
-    _use(runner, shifts[0])
+    first = next((shift for shift in shifts if shift.kind == 'corruption'), None)
+    names, found = [], []
     for shift in shifts:
-        if shift.kind == 'corruption' and shift.stored is None:
-            found[shift.text] = found[shifts[0].text] + corruption_version()
-        elif shift.kind == 'corruption':
-            found[shift.text] = stored_fingerprint(shift.stored, shift.name, shift.severity)
-    return [(shift, found[shift.text]) for shift in shifts]
-
-
-@contextmanager
-def _quiet_screen(runner: Runner) -> Iterator[None]:
-    """Leave what every single test says to the log file."""
-    handlers = [h for h in runner.logger.handlers if not isinstance(h, logging.FileHandler)]
-    levels = [handler.level for handler in handlers]
-    for handler in handlers:
-        handler.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for handler, level in zip(handlers, levels, strict=True):
-            handler.setLevel(level)
-
-
-def _progress(total: int) -> AbstractContextManager:
-    if not total or not is_main_process():
-        return nullcontext(lambda line: None)
-    return progress_of('Testing', total)
+        if shift.kind != 'corruption' or shift is first:
+            _use(runner, shift)
+            try:
+                check_run_data(runner, ('test',), training=False)
+            except DataError as error:
+                raise DataError(f'{shift.text}: {error}') from error
+            dataset = runner.test_dataloader.dataset
+            here = classes_of(getattr(dataset, 'metainfo', None))
+            names = names or here
+            if shift.kind == 'data' and names and here and here != names:
+                raise DataError(f'--data {shift.name} has other classes: {difference(names, here)}')
+        if shift.kind != 'corruption':
+            data = data_fingerprint(dataset)
+        elif shift.stored:
+            data = stored_fingerprint(shift.stored, shift.name, shift.severity)
+        else:
+            data = found[0][1] + corruption_version()
+        found.append((shift, data))
+    _use(runner, shifts[0])
+    return found
 
 
 def _line(tests: Sequence[Mapping | None], number: int, shift: Shift) -> str:

@@ -16,7 +16,7 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports.robustness_results import read_robustness
 from mmcalib.robustness import evaluate_under_shift
 from mmcalib.robustness.result_files import collected
-from mmcalib.robustness.shifts import ShiftOptions, plan_shifts
+from mmcalib.robustness.shifts import plan_shifts
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.visualization import ConfidenceMaps
@@ -122,9 +122,6 @@ def test_new_options_data_or_weights_are_tested_anew(tested, project, monkeypatc
     shutil.copytree(project / 'one', project / 'more')
     run(project, 'more', monkeypatch, *arguments[:4], checkpoints=['plain.pth', 'plainer.pth'])
     assert '(2 of 2)' in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        run(project, 'anew', monkeypatch, checkpoints=['plain.pth', 'plain.pth'])
-    assert 'is the same file as one before it' in capsys.readouterr().err
 
 
 def test_replaced_data_are_tested_anew_and_moved_ones_are_not(tmp_path, monkeypatch, capsys):
@@ -251,9 +248,9 @@ def test_other_data_of_the_same_classes(project, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        ('to_rgb=False', 'does not exchange red and blue, and that of the model exchanges them'),
-        ('mean=[0.0] * 3', 'has mean=[0.0, 0.0, 0.0], and that of the model [127.0, 127.0, 127.0]'),
-        ('std=None', 'has std=None, and that of the model [60.0, 60.0, 60.0]'),
+        ('to_rgb=False', "'red and blue exchanged': False"),
+        ('mean=[0.0] * 3', "'mean': [0.0, 0.0, 0.0]"),
+        ('std=None', "'std': None"),
     ],
 )
 def test_other_data_that_are_prepared_otherwise_are_refused(
@@ -265,9 +262,8 @@ def test_other_data_that_are_prepared_otherwise_are_refused(
     arguments = ['--corruptions', 'None', '--data', 'night=otherwise.py']
     with pytest.raises(SystemExit):
         run(project, 'wrong', monkeypatch, *arguments)
-    assert f'--data night=otherwise.py: its data_preprocessor {message}' in (
-        ' '.join(capsys.readouterr().err.split())
-    )
+    said = ' '.join(capsys.readouterr().err.split())
+    assert message in said.partition(', and that of the model')[0]
 
 
 @pytest.mark.parametrize(
@@ -332,7 +328,7 @@ def test_augmented_segmentation_is_refused_before_a_test(tmp_path, monkeypatch, 
 
 def test_of_sets_of_corruptions_those_that_small_images_cannot_have_are_left_out(capsys):
     cfg = load_config(str(shifted.ROOT / 'configs/ce/digits.py'))
-    shifts = plan_shifts(cfg, ShiftOptions(['digital', 'holdout'], [1]))
+    shifts = plan_shifts(cfg, ['digital', 'holdout'], [1])
     assert [shift.text for shift in shifts] == [
         'clean',
         'contrast 1',
@@ -345,7 +341,7 @@ def test_of_sets_of_corruptions_those_that_small_images_cannot_have_are_left_out
     )
     for names in (['noise', 'fog'], ['blur']):
         with pytest.raises(ValueError, match=r'leave out (fog|defocus_blur, glass_blur, .*zoom)'):
-            plan_shifts(cfg, ShiftOptions(names, [1]))
+            plan_shifts(cfg, names, [1])
 
 
 def test_results_are_json_without_nan_where_all_is_measured(tested, project):
