@@ -107,42 +107,38 @@ def run_robustness(
     }
     of_all = f'{content["experiment"]} {content["split"]}'
     settings = key_of(runner.cfg, shifts[0], of_all, data[0][1])
-    rows, found = [], []  # of each checkpoint what is to be tested, and what was
+    plan = []
     for path, identity in zip(checkpoints, identities, strict=True):
         folder = Path(runner.work_dir, 'tests', f'{Path(path).stem}-{identity[:8]}')
-        row = [(s, file_of(folder, s), key_of(runner.cfg, s, identity, of)) for s, of in data]
-        rows.append(row)
-        found.append([_left_by_earlier_call(file, key, index) for _, file, key in row])
-    parts = [found]
-    broadcast_object_list(parts)  # of the first process, which alone writes files
-    found = parts[0]
-    to_come = {
-        file
-        for row, left in zip(rows, found, strict=True)
-        for (_, file, _), test in zip(row, left, strict=True)
-        if test is None
-    }
+        for shift, here in data:
+            key = key_of(runner.cfg, shift, identity, here)
+            plan.append((str(path), identity, shift, file_of(folder, shift), key))
+    found = [_left_by_earlier_call(file, key, index) for *_, file, key in plan]
+    broadcast_object_list(found)  # of the first process, which alone writes files
+    to_come = {file for (*_, file, _), left in zip(plan, found, strict=True) if left is None}
     entries = _collect(runner, content, settings, to_come)
     runner.call_hook('before_run')
     for handler in runner.logger.handlers:
         if not isinstance(handler, logging.FileHandler):  # which has what single tests say
             handler.setLevel(logging.ERROR)
-    shown = to_come and is_main_process()
+    shown, loaded, about = to_come and is_main_process(), None, None
     with progress_of('Testing', len(to_come)) if shown else nullcontext(lambda line: None) as say:
-        for path, identity, row, left in zip(checkpoints, identities, rows, found, strict=True):
-            if None in left:
-                runner.load_checkpoint(str(path))
-            for number, (shift, file, key) in enumerate(row):
-                if left[number] is None:
-                    left[number] = {'key': key, **_test(runner, shift, path, file, hook)}
-                    say(_line(left, number, shift))
-                if is_main_process():
-                    asked = {'settings': settings, 'digest': identity, 'checkpoint': str(path)}
-                    with whole_file(file) as temporary:
-                        test = {**left[number], **asked, 'asked': time.time()}
-                        mmengine.dump(test, temporary)
-                to_come.discard(file)
-            entries = _collect(runner, content, settings, to_come)
+        for (path, identity, shift, file, key), left in zip(plan, found, strict=True):
+            new = left is None
+            if new and loaded != path:
+                runner.load_checkpoint(path)
+                loaded = path
+            test = {'key': key, **_test(runner, shift, path, file, hook)} if new else left
+            about = test.get('about', about)  # which clean tests have, the first of each checkpoint
+            if new:
+                say(_line(about, shift, test['test']['metrics']))
+            if is_main_process():
+                asked = {'settings': settings, 'digest': identity, 'checkpoint': path}
+                with whole_file(file) as temporary:
+                    mmengine.dump({**test, **asked, 'asked': time.time()}, temporary)
+            to_come.discard(file)
+            if shift is shifts[-1]:
+                entries = _collect(runner, content, settings, to_come)
     runner.call_hook('after_run')
     return {**content, 'checkpoints': [e for e in entries if e['digest'] in identities]}
 
@@ -240,10 +236,8 @@ def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, 
     return found
 
 
-def _line(tests: Sequence[Mapping | None], number: int, shift: Shift) -> str:
+def _line(about: Mapping, shift: Shift, metrics: Mapping) -> str:
     """Return the checkpoint, the quality and the ECE of a test that has ended."""
-    metrics = tests[number]['test']['metrics']
     shown = [key for key in (*QUALITIES, ECE) if key in metrics]
     values = ', '.join(f'{metric_name(key)} {number_text(metrics[key], key)} %' for key in shown)
-    about = tests[0]['about']
     return f'{about["label"]}, seed {about["seed"]}, {shift.text}: {values}'

@@ -103,8 +103,8 @@ class StoredSet:
                     )
                 if shape != self.place.shape:
                     raise ValueError(
-                        f'--stored {where} has images of {shape} pixels, and clean ones are '
-                        f'{self.place.shape} where they would be corrupted'
+                        f'--stored {where} has images of {_size(shape)} pixels, and clean ones are '
+                        f'{_size(self.place.shape)} where they would be corrupted'
                     )
         _build(config, self.scope)[0]  # what is alike in all of them: how an image is loaded
 
@@ -130,23 +130,19 @@ class StoredSet:
         names that they have in the stored set.
         """
         paths = [Path(info.get('img_path') or '') for info in samples]
-        labels = [info['gt_label'] for info in samples]
-        found = _by_label([path.parent.name for path in paths], labels)
-        if found is None:
-            found = self._folders_by_file(dict(zip((p.stem for p in paths), labels, strict=True)))
-        if found is None:
-            raise ValueError(
-                f'--stored {self.root}: which of its folders is which class is not known, since '
-                'neither folders nor files of the clean test data have the names of these'
-            )
-        return found
-
-    def _folders_by_file(self, labels: Mapping[str, int]) -> list[str] | None:
-        """Return them by the labels of files, None if these are not of one class in each."""
+        labels = {path.stem: info['gt_label'] for path, info in zip(paths, samples, strict=True)}
         folder = min(Path(self.root).glob('*/[1-5]'), default=Path(self.root))
-        files = list(folder.glob('*/*.*'))
-        known = [labels.get(path.stem) for path in files]
-        return None if None in known else _by_label([path.parent.name for path in files], known)
+        by_folder = [(s['gt_label'], p.parent.name) for p, s in zip(paths, samples, strict=True)]
+        by_file = [(labels.get(path.stem), path.parent.name) for path in folder.glob('*/*.*')]
+        for pairs in (set(by_folder), set(by_file)):
+            names = dict(pairs)
+            one_to_one = len(names) == len(pairs) == len(set(names.values()))
+            if one_to_one and names.keys() == set(range(len(names))):
+                return [names[label] for label in range(len(names))]
+        raise ValueError(
+            f'--stored {self.root}: which of its folders is which class is not known, since '
+            'neither folders nor files of the clean test data have the names of these'
+        )
 
 
 def _build(config: Mapping, scope: str | None):
@@ -157,8 +153,5 @@ def _build(config: Mapping, scope: str | None):
     return dataset
 
 
-def _by_label(names: Sequence[str], labels: Sequence[int]) -> list[str] | None:
-    """Return the name of each label, None if one has several names or one name several labels."""
-    pairs = sorted(set(zip(labels, names, strict=True)))
-    known = [label for label, _ in pairs] == list(range(len(pairs)))
-    return [name for _, name in pairs] if known and len(set(names)) == len(pairs) else None
+def _size(shape: Sequence[int]) -> str:
+    return '×'.join(map(str, shape))

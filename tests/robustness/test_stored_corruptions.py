@@ -130,7 +130,7 @@ def test_all_that_is_to_be_tested_is_looked_at(clean, tmp_path):
     with pytest.raises(ValueError, match='fog 3, is of another data set: it has 11 images'):
         stored(clean, tree).check(['fog'], [1, 3])
     np.save(arrays / 'snow.npy', np.zeros((60, 40, 40, 3), np.uint8))
-    with pytest.raises(ValueError, match=r'snow 1, has images of \(40, 40\) pixels'):
+    with pytest.raises(ValueError, match='snow 1, has images of 40×40 pixels'):
         stored(clean, arrays).check(['fog', 'snow'], [1])
     with pytest.raises(FileNotFoundError, match=r'there is no .*frost\.npy'):
         stored(clean, arrays).check(['fog', 'frost'], [1])
@@ -171,9 +171,9 @@ def test_the_tool_tests_on_them(tmp_path, monkeypatch, capsys):
     ('write', 'options', 'message'),
     [
         (write_arrays, dict(labels=LABELS[:8]), '8 images in 3 classes, the clean test data 12 in'),
-        (write_arrays, dict(labels=np.repeat(range(4), 2)), 'in 4 classes.*, or classes of other sizes'),
-        (write_arrays, dict(size=40), r'images of \(40, 40\) pixels, and clean ones are \(32, 32\)'),
-        (write_tree, dict(size=(48, 32)), r'images of \(32, 48\) pixels, and clean ones are \(32, 32\)'),
+        (write_arrays, dict(labels=np.repeat(range(4), 2)), 'in 4 .*, or classes of other sizes'),
+        (write_arrays, dict(size=40), 'images of 40×40 pixels, and clean ones are 32×32'),
+        (write_tree, dict(size=(48, 32)), 'images of 32×48 pixels, and clean ones are 32×32'),
         (write_tree, dict(classes=['class_0', 'x', 'class_2', 'class_3']),
          r'1 are missing \(class_1\), and 1 are not of the model \(x\)'),
     ],
