@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 
@@ -51,7 +51,12 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
     keys = option_keys(cfg, plan.parameter)
     check_selection(cfg)
     check_values(cfg, keys, plan.values)
-    _check_trainings(plan, cfg)
+    # What each training would end with before its first step.
+    check_learning(cfg)
+    checked = deepcopy(cfg)
+    set_work_dir(checked, str(plan.work_dir))
+    check_config(checked, DATALOADERS)
+    check_config_data(checked, ('train', 'val', 'test'))
     settings, trainings = _joined_with_earlier(plan, shared_settings(plan, cfg))
 
     def summary() -> dict:
@@ -64,24 +69,15 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
     with locked(plan.work_dir) as lock:
         summary()  # before anything is trained, so that a later call can compare its settings
         todo = [each for each in trainings if not each.results('val')]
-        failed = _run_all(plan, todo, lambda each: _train(plan, cfg, keys, each), 'val', lock)
+        failed = _run_all(plan, cfg, keys, todo, 'val', lock)
         chosen = [row['value'] for row in summary()['rows'] if row['chosen']]
         if not chosen:
             raise RuntimeError(f'no value has an ECE: see the {LOG} of each in {plan.work_dir}')
         if cfg.get('test_dataloader') is not None:
             todo = [t for t in trainings if t.results('val') and not t.results('test')]
             todo = [each for each in todo if plan.test_all or each.value in chosen]
-            failed += _run_all(plan, todo, lambda each: _test(plan, keys, each), 'test', lock)
+            failed += _run_all(plan, cfg, keys, todo, 'test', lock)
         return summary(), failed
-
-
-def _check_trainings(plan: SweepPlan, cfg: Config) -> None:
-    """Raise what each training would end with before its first step."""
-    check_learning(cfg)
-    cfg = deepcopy(cfg)
-    set_work_dir(cfg, str(plan.work_dir))
-    check_config(cfg, DATALOADERS)
-    check_config_data(cfg, ('train', 'val', 'test'))
 
 
 def _joined_with_earlier(plan: SweepPlan, settings: dict) -> tuple[dict, list[SweepTraining]]:
@@ -102,18 +98,19 @@ def _joined_with_earlier(plan: SweepPlan, settings: dict) -> tuple[dict, list[Sw
 
 def _run_all(
     plan: SweepPlan,
+    cfg: Config,
+    keys: Sequence[str],
     trainings: Sequence[SweepTraining],
-    command: Callable[[SweepTraining], list[str]],
     split: str,
     lock: int | None,
 ) -> list[str]:
-    """Run a command for each training, say how it ended, and name those that failed."""
+    """Train or test, say how each ended, and name those that failed."""
     if not trainings:
         return []
-    for each in trainings:
+    by_name, jobs, failed = {each.name: each for each in trainings}, [], []
+    for name, each in by_name.items():
         each.folder.mkdir(parents=True, exist_ok=True)
-    by_name, failed = {each.name: each for each in trainings}, []
-    jobs = [Job(name, command(each), each.folder / LOG) for name, each in by_name.items()]
+        jobs.append(Job(name, _command(plan, cfg, keys, each, split), each.folder / LOG))
     doing = 'Training' if split == 'val' else 'Testing'
     print(f'{doing} {", ".join(by_name)}', flush=True)
     with progress_of(doing, len(jobs)) as say:
@@ -136,42 +133,37 @@ def _headline(metrics: dict) -> str:
     return ', '.join(f'{metric_name(key)} {metrics[key]:.2f}' for key in keys)
 
 
-def _train(plan: SweepPlan, cfg: Config, keys: Sequence[str], training: SweepTraining) -> list[str]:
-    command = _command(plan, 'train', [plan.config])
-    command += ['--work-dir', str(training.folder), '--split', 'val', *plan.train_arguments]
-    last = last_checkpoint(training.folder)
-    if last is not None:
-        command += ['--resume', str(last)]
-        print(f'{training.name}: resuming from {last.name}')
-    # Two, since mmengine removes the last one before it writes the next.
-    hook = cfg.get('default_hooks', {}).get('checkpoint', {})
-    keep = ['default_hooks.checkpoint.max_keep_ckpts=2'] if hook.get('max_keep_ckpts') == 1 else []
-    return command + _options(plan, keys, training, keep)
-
-
-def _test(plan: SweepPlan, keys: Sequence[str], training: SweepTraining) -> list[str]:
-    arguments = [plan.config, str(_validated_checkpoint(training))]
-    command = [*_command(plan, 'test', arguments), '--work-dir', str(training.folder)]
-    return command + _options(plan, keys, training)
-
-
-def _command(plan: SweepPlan, tool: str, arguments: list[str]) -> list[str]:
-    if plan.gpus is None:
-        return [sys.executable, str(plan.tools / f'{tool}.py'), *arguments, *plan.arguments]
-    script = str(plan.tools / f'dist_{tool}.sh')
-    return ['bash', script, *arguments, str(plan.gpus), *plan.arguments]
-
-
-def _options(
-    plan: SweepPlan, keys: Sequence[str], training: SweepTraining, more: Sequence[str] = ()
+def _command(
+    plan: SweepPlan, cfg: Config, keys: Sequence[str], training: SweepTraining, split: str
 ) -> list[str]:
-    seed = [] if training.seed is None else [f'randomness.seed={training.seed}']
-    values = [f'{key}={value_text(training.value)}' for key in keys]
-    return ['--cfg-options', *more, *plan.options, *seed, *values]
+    """Return the command that trains and validates, or that tests what was validated."""
+    trains = split == 'val'
+    tool, arguments = (
+        ('train', [plan.config]) if trains else ('test', [plan.config, _best(training)])
+    )
+    if plan.gpus is None:
+        command = [sys.executable, str(plan.tools / f'{tool}.py'), *arguments]
+    else:
+        command = ['bash', str(plan.tools / f'dist_{tool}.sh'), *arguments, str(plan.gpus)]
+    command += [*plan.arguments, '--work-dir', str(training.folder)]
+    options = [*plan.options, *(f'{key}={value_text(training.value)}' for key in keys)]
+    if training.seed is not None:
+        options.append(f'randomness.seed={training.seed}')
+    if trains:
+        command += ['--split', 'val', *plan.train_arguments]
+        last = last_checkpoint(training.folder)
+        if last is not None:
+            command += ['--resume', str(last)]
+            print(f'{training.name}: resuming from {last.name}')
+        if cfg.get('default_hooks', {}).get('checkpoint', {}).get('max_keep_ckpts') == 1:
+            # Two, since mmengine removes the last one before it writes the next.
+            options.insert(0, 'default_hooks.checkpoint.max_keep_ckpts=2')
+    return [*command, '--cfg-options', *options]
 
 
-def _validated_checkpoint(training: SweepTraining) -> Path | None:
+def _best(training: SweepTraining) -> str:
+    """Return the checkpoint that a training was validated with."""
     path = training.results('val')['checkpoint']
     if path == LAST_WEIGHTS:
-        return last_checkpoint(training.folder)
-    return training.folder / Path(path).name  # the folder may have been moved
+        return str(last_checkpoint(training.folder))
+    return str(training.folder / Path(path).name)  # the folder may have been moved

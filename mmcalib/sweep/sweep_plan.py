@@ -56,16 +56,12 @@ class SweepPlan:
 
 @dataclass
 class SweepTraining:
-    """One training of a sweep: a value, a seed, and the folder of both."""
+    """One training of a sweep: a value, a seed, and the folder for both."""
 
+    name: str
     value: Value
     seed: int | None
     folder: Path
-
-    @property
-    def name(self) -> str:
-        seed = '' if self.seed is None else f'/{self.folder.name}'
-        return f'{(self.folder.parent if seed else self.folder).name}{seed}'
 
     def results(self, split: str) -> dict | None:
         """Return what the training left of a split, None if it has not come to that."""
@@ -175,8 +171,8 @@ def trainings_of(
     """Return a training for each value and seed."""
     trainings = []
     for value in values:
-        folder = plan.work_dir / f'{plan.parameter}={value_text(value)}'
         for seed in seeds or [None]:
-            place = folder if seed is None else folder / f'seed{seed}'
-            trainings.append(SweepTraining(value, seed, place))
+            name = f'{plan.parameter}={value_text(value)}'
+            name += '' if seed is None else f'/seed{seed}'
+            trainings.append(SweepTraining(name, value, seed, plan.work_dir / name))
     return trainings

@@ -15,7 +15,7 @@ from forked import forked_call
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep
 from mmcalib.runs.config import load_config
 from mmcalib.runs.progress import progress_of
-from mmcalib.sweep.execute_sweep import _train, run_sweep
+from mmcalib.sweep.execute_sweep import _command, run_sweep
 from mmcalib.sweep.parallel_trainings import Job, environment, run_jobs
 from mmcalib.sweep.sweep_plan import (
     SweepPlan,
@@ -172,8 +172,8 @@ def test_other_settings_need_another_folder(make):
 def test_training_has_the_processes_and_arguments_that_were_asked_for(make):
     made = make(gpus=2, arguments=['--amp'], train_arguments=['--auto-scale-lr'])
     cfg = load_config(CONFIG)
-    run = SweepTraining(6.0, None, made.work_dir / 'margin=6')
-    command = _train(made, cfg, ['model.head.loss.margin'], run)
+    run = SweepTraining('margin=6', 6.0, None, made.work_dir / 'margin=6')
+    command = _command(made, cfg, ['model.head.loss.margin'], run, 'val')
     assert command[:5] == ['bash', str(made.tools / 'dist_train.sh'), CONFIG, '2', '--amp']
     assert '--auto-scale-lr' in command and command[-1] == 'model.head.loss.margin=6'
 
@@ -398,7 +398,7 @@ def test_the_command_trains_chooses_tests_and_draws(tmp_path, monkeypatch, capsy
     [
         ([CONFIG], 'give a config and --param'),
         ([CONFIG, '--param', 'margin=1', '--param', 'alpha=1'], 'over one parameter'),
-        ([CONFIG, '--param', 'margin=1', '--jobs', '0'], '--jobs must be at least 1'),
+        ([CONFIG, '--param', 'margin=1', '--jobs', '0'], '--jobs must be an integer of at least 1'),
         (['--plot', '.', '--out', 'x.png'], 'no sweep.json'),
     ],
 )
