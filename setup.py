@@ -58,6 +58,7 @@ setup(
         'torch>=2.3',
         # Imported by mmpretrain and mmcv, which do not declare it; pip pairs it with torch.
         'torchvision>=0.18',
+        'joblib',
         'matplotlib',
         'numpy',
         'opencv-python',

@@ -34,9 +34,3 @@ def corruptions_of(names: Iterable[str]) -> tuple[str, ...]:
             )
         found |= dict.fromkeys(SETS.get(name, (name,)))
     return tuple(name for name in CORRUPTIONS if name in found)
-
-
-def group_of(corruption: str) -> str:
-    """Return the group of a corruption, or raise a ValueError for an unknown one."""
-    corruptions_of([corruption])
-    return next(group for group, names in GROUPS.items() if corruption in names)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import ROOT, call_here
-from forked import ForkedPopen, call_forked
+from forked import call_forked, forked_call
 from PIL import Image
 from shifted import needs_extra
 
@@ -107,7 +107,7 @@ def test_predict(run):
 
 
 def test_sweep(run, monkeypatch):
-    monkeypatch.setattr('mmcalib.sweep.parallel_trainings.subprocess.Popen', ForkedPopen)
+    monkeypatch.setattr('mmcalib.sweep.parallel_trainings.subprocess.call', forked_call)
     assert '**chosen**' in run('sweep.py', 'mine.py', '--param', 'margin=8')
 
 

@@ -55,9 +55,9 @@ def prepare(args: argparse.Namespace) -> SweepPlan:
             'a sweep is over one parameter: set others with --cfg-options model.head.loss.alpha=… '
             f'or a sweep of their own; got {" ".join(args.param)}'
         )
-    for name in ('jobs', 'gpus'):
-        if (getattr(args, name) or 1) < 1 or getattr(args, name) == 0:
-            raise ValueError(f'--{name} must be at least 1, got {getattr(args, name)}')
+    check_integer('--jobs', args.jobs)
+    if args.gpus is not None:
+        check_integer('--gpus', args.gpus)
     parameter, values = parse_parameter(args.param[0])
     folder = args.work_dir or default_work_dir(args.config, parameter, limit=args.limit)
     both = [*(['--amp'] if args.amp else []), *(['--no-pin-memory'] if args.no_pin_memory else [])]

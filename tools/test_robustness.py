@@ -16,7 +16,7 @@ from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES
 from mmcalib.distributed import leave_processes
 from mmcalib.reports.robustness_results import robustness_table, shifts_text
 from mmcalib.robustness.evaluate_under_shift import measure_robustness, run_robustness
-from mmcalib.robustness.shifts import ShiftOptions, plan_shifts
+from mmcalib.robustness.shifts import plan_shifts
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import (
     NamedFiles,
@@ -59,6 +59,11 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         help='of the corruptions; clean data, 0, are tested in any case (default: 0 to 5)',
     )
     parser.add_argument('--seed', type=int, default=0, help='of the corruptions (default: 0)')
+    parser.add_argument(
+        '--corrupt-before',
+        metavar='TRANSFORM',
+        help='of the test pipeline, where it has transforms that this package does not know',
+    )
     parser.add_argument(
         '--stored',
         metavar='FOLDER',
@@ -114,8 +119,17 @@ def prepare(args: argparse.Namespace):
         cfg.test_dataloader.num_workers = args.workers
     set_loader_defaults(cfg, not args.no_pin_memory, persistent_workers=False)
     check_config(cfg, ('test_dataloader',))
-    options = ShiftOptions(args.corruptions, args.severities, args.seed, args.stored, args.data)
-    return cfg, plan_shifts(cfg, options, pin_memory=not args.no_pin_memory)
+    shifts = plan_shifts(
+        cfg,
+        args.corruptions,
+        args.severities,
+        seed=args.seed,
+        stored=args.stored,
+        data=args.data,
+        before=args.corrupt_before,
+        pin_memory=not args.no_pin_memory,
+    )
+    return cfg, shifts
 
 
 def main() -> None:

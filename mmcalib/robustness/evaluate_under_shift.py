@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from datetime import datetime
 from numbers import Real
@@ -22,17 +23,10 @@ from mmcalib.hooks.one_view_hook import OneViewHook
 from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.metric_keys import ECE, QUALITIES, metric_name
 from mmcalib.metrics import CalibrationMetric
+from mmcalib.reports.model_labels import model_label
 from mmcalib.reports.robustness_results import write_robustness
 from mmcalib.reports.table_cell_texts import number_text
-from mmcalib.robustness.earlier_tests import earlier_entries, leave_what_stays, merged
-from mmcalib.robustness.result_files import (
-    entry_of,
-    file_of,
-    key_of,
-    label_of,
-    left_by_earlier_call,
-    map_of,
-)
+from mmcalib.robustness.result_files import collected, file_of, key_of, read_test
 from mmcalib.robustness.shifts import Shift
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.config_checks import as_list, calibration_configs
@@ -45,7 +39,7 @@ from mmcalib.runs.data_fingerprint import (
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.progress import progress_of
 from mmcalib.runs.record import record_of, tested_model
-from mmcalib.work_dir_files import experiment_name, whole_file
+from mmcalib.work_dir_files import ROBUSTNESS, experiment_name, whole_file
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
 # Of the calibration metric's options, those that ask for more than is compared here.
@@ -85,8 +79,8 @@ def run_robustness(
     """Test checkpoints on all shifts, and return what ``robustness.json`` in the work dir says.
 
     Each test leaves its metrics and statistics when it ends. A test that an earlier call has left
-    is not repeated, if neither weights nor data nor options are others. The file also keeps the
-    checkpoints and shifts of earlier calls with the same options and clean data.
+    is not repeated, if neither weights nor data nor options are others. The file collects all tests
+    in the work dir with the same options and clean data, also those of earlier calls.
 
     Args:
         runner: Of a config that :func:`measure_robustness` has prepared.
@@ -95,103 +89,110 @@ def run_robustness(
         index: The image of the test set whose confidence map is kept, of a segmentor.
 
     Raises:
-        UserError: If a checkpoint was named twice, or does not fit the model.
+        UserError: If a checkpoint does not fit the model.
         UserError: If data are missing or have other classes, or there is no such image.
     """
     identities = [file_digest(path) for path in checkpoints]
-    for number, identity in enumerate(identities):
-        if identity in identities[:number]:
-            raise UserError(f'{checkpoints[number]} is the same file as one before it')
     data = _checked_data(runner, shifts)
     size = len(runner.test_dataloader.dataset)
     if index >= size:
         raise UserError(f'--image {index}: the test data have {size:,} images, counted from 0')
     hook = OneViewHook(index)
     runner.register_hook(hook)
-    folders = [
-        Path(runner.work_dir, 'tests', f'{Path(path).stem}-{identity[:8]}')
-        for path, identity in zip(checkpoints, identities, strict=True)
-    ]
-    keys = [
-        [key_of(runner.cfg, shift, identity, tested_on) for shift, tested_on in data]
-        for identity in identities
-    ]
-    found = [
-        [
-            left_by_earlier_call(file_of(folder, shift), key, index)
-            for shift, key in zip(shifts, row, strict=True)
-        ]
-        for folder, row in zip(folders, keys, strict=True)
-    ]
-    parts = [found]
-    broadcast_object_list(parts)  # of the first process, which alone writes files
-    found = parts[0]
-    missing = sum(test is None for row in found for test in row)
-    runner.call_hook('before_run')
     content = {
         'experiment': experiment_name(runner.cfg.filename),
         'split': tested_split(runner),
         'limit': runner.cfg.get('limit'),
-        'settings': key_of(runner.cfg, shifts[0], '', data[0][1]),
         'date': datetime.now().astimezone().isoformat(timespec='seconds'),
         'version': __version__,
-        'checkpoints': [],
     }
-    to_come = {
-        identity: {
-            (shift.kind, shift.name, shift.severity)
-            for shift, test in zip(shifts, row, strict=True)
-            if test is None
-        }
-        for identity, row in zip(identities, found, strict=True)
-    }
-    earlier, stay = [], []
-    if is_main_process():
-        earlier = earlier_entries(runner.work_dir, content)
-        stay = leave_what_stays(runner.work_dir, content, earlier, to_come)
-    with _quiet_screen(runner), _progress(missing) as say:
-        for path, folder, row, left in zip(checkpoints, folders, keys, found, strict=True):
-            if None in left:
-                runner.load_checkpoint(str(path))
-            for number, (shift, key) in enumerate(zip(shifts, row, strict=True)):
-                if left[number] is None:
-                    left[number] = _test(runner, shift, path, file_of(folder, shift), key, hook)
-                    say(_line(runner, left, number, shift))
-            label = label_of(content['experiment'], left[0]['about'])
-            entry = entry_of(path, label, shifts, left, folder, runner.work_dir)
-            content['checkpoints'].append({'digest': identities[folders.index(folder)], **entry})
+    of_all = f'{content["experiment"]} {content["split"]}'
+    settings = key_of(runner.cfg, shifts[0], of_all, data[0][1])
+    plan = []
+    for path, identity in zip(checkpoints, identities, strict=True):
+        folder = Path(runner.work_dir, 'tests', f'{Path(path).stem}-{identity[:8]}')
+        for shift, here in data:
+            key = key_of(runner.cfg, shift, identity, here)
+            plan.append((str(path), identity, shift, file_of(folder, shift), key))
+    found = [_left_by_earlier_call(file, key, index) for *_, file, key in plan]
+    broadcast_object_list(found)  # of the first process, which alone writes files
+    to_come = {file for (*_, file, _), left in zip(plan, found, strict=True) if left is None}
+    entries = _collect(runner, content, settings, to_come)
+    runner.call_hook('before_run')
+    for handler in runner.logger.handlers:
+        if not isinstance(handler, logging.FileHandler):  # which has what single tests say
+            handler.setLevel(logging.ERROR)
+    shown, loaded, about = to_come and is_main_process(), None, None
+    with progress_of('Testing', len(to_come)) if shown else nullcontext(lambda line: None) as say:
+        for (path, identity, shift, file, key), left in zip(plan, found, strict=True):
+            new = left is None
+            if new and loaded != path:
+                runner.load_checkpoint(path)
+                loaded = path
+            test = {'key': key, **_test(runner, shift, path, file, hook)} if new else left
+            about = test.get('about', about)  # which clean tests have, the first of each checkpoint
+            if new:
+                say(_line(about, shift, test['test']['metrics']))
             if is_main_process():
-                entries = merged(stay, earlier, content['checkpoints'])
-                write_robustness(runner.work_dir, {**content, 'checkpoints': entries})
+                asked = {'settings': settings, 'digest': identity, 'checkpoint': path}
+                with whole_file(file) as temporary:
+                    mmengine.dump({**test, **asked, 'asked': time.time()}, temporary)
+            to_come.discard(file)
+            if shift is shifts[-1]:
+                entries = _collect(runner, content, settings, to_come)
     runner.call_hook('after_run')
-    return content
+    return {**content, 'checkpoints': [e for e in entries if e['digest'] in identities]}
 
 
-def _test(
-    runner: Runner, shift: Shift, checkpoint: str, file: Path, key: str, hook: OneViewHook
-) -> dict:
-    """Test the model on one shift, and leave the result; the main file comes last."""
+def _left_by_earlier_call(file: Path, key: str, index: int) -> dict | None:
+    """Return the test in a file, None if its weights, data, options or image were others."""
+    left = read_test(file)
+    return left if left.get('key') == key and left.get('image', index) == index else None
+
+
+def _collect(
+    runner: Runner, content: Mapping, settings: str, to_come: Collection[Path]
+) -> list[dict]:
+    """Have ``robustness.json`` say what the tests in the work dir say, and return it."""
+    if not is_main_process():
+        return []
+    entries = collected(runner.work_dir, settings, to_come)
+    if entries:
+        write_robustness(runner.work_dir, {**content, 'checkpoints': entries})
+    else:
+        Path(runner.work_dir, ROBUSTNESS).unlink(missing_ok=True)
+    return entries
+
+
+def _test(runner: Runner, shift: Shift, checkpoint: str, file: Path, hook: OneViewHook) -> dict:
+    """Test the model on one shift, leave its statistics and map, and return what it came to."""
     _use(runner, shift)
     metric = next(m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric))
     metric.keep_statistics = True
     measured = runner.test_loop.run().items()
     metrics = {name: float(value) for name, value in measured if isinstance(value, Real)}
-    about = record_of(runner, tested_model(runner, checkpoint)) if shift.kind == 'clean' else {}
-    test = {'key': key, 'metrics': metrics, 'about': about}
+    test = {'kind': shift.kind, 'name': shift.name, 'severity': shift.severity, **shift.made}
+    found = {'test': {**test, 'metrics': metrics}}
+    if shift.kind == 'clean':
+        about = record_of(runner, tested_model(runner, checkpoint))
+        name = experiment_name(runner.cfg.filename)
+        label = model_label(about['loss'], about['calibration'], None, experiment=name)
+        found['about'] = {'label': label, **about}
     if is_main_process():
         (statistics,) = kept_statistics([metric]).values()
         with whole_file(file.with_suffix('.npz')) as path:
             statistics.save(path)
+        found['test']['statistics'] = str(file.with_suffix('.npz').relative_to(runner.work_dir))
         if hook.view is not None:
             from mmcalib.visualization import ConfidenceMaps
 
-            test['image'] = hook.view.index
             meta = runner.test_dataloader.dataset.metainfo
             style = dict(classes=list(meta['classes']), palette=meta.get('palette'))
-            ConfidenceMaps([hook.view], [], **style).save(map_of(file))
-        with whole_file(file) as path:
-            mmengine.dump(test, path)
-    return test
+            view = file.with_name(f'{file.stem}_map.npz')
+            ConfidenceMaps([hook.view], [], **style).save(view)
+            found['test']['map'] = str(view.relative_to(runner.work_dir))
+            found['image'] = hook.view.index
+    return found
 
 
 def _use(runner: Runner, shift: Shift) -> None:
@@ -211,57 +212,33 @@ def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, 
     Raises:
         UserError: For what would end a test later, before the first begins.
     """
-    corruptions = [shift for shift in shifts if shift.kind == 'corruption']
-    others = [shift for shift in shifts if shift.kind == 'data']
-    names: list[str] = []
-    found = {}
-    for shift in [*shifts[:1], *corruptions[:1], *others]:
-        _use(runner, shift)
-        try:
-            check_run_data(runner, ('test',), training=False)
-        except UserError as error:
-            raise UserError(f'{shift.text}: {error}') from error
-        dataset = runner.test_dataloader.dataset
-        here = classes_of(getattr(dataset, 'metainfo', None))
-        names = names or here
-        if shift.kind == 'data' and names and here and here != names:
-            raise UserError(f'--data {shift.name} has other classes: {difference(names, here)}')
-        if shift.kind != 'corruption':
-            found[shift.text] = data_fingerprint(dataset)
-    _use(runner, shifts[0])
+    first = next((shift for shift in shifts if shift.kind == 'corruption'), None)
+    names, found = [], []
     for shift in shifts:
-        if shift.kind == 'corruption' and shift.stored is None:
-            found[shift.text] = found[shifts[0].text] + corruption_version()
-        elif shift.kind == 'corruption':
-            found[shift.text] = stored_fingerprint(shift.stored, shift.name, shift.severity)
-    return [(shift, found[shift.text]) for shift in shifts]
+        if shift.kind != 'corruption' or shift is first:
+            _use(runner, shift)
+            try:
+                check_run_data(runner, ('test',), training=False)
+            except UserError as error:
+                raise UserError(f'{shift.text}: {error}') from error
+            dataset = runner.test_dataloader.dataset
+            here = classes_of(getattr(dataset, 'metainfo', None))
+            names = names or here
+            if shift.kind == 'data' and names and here and here != names:
+                raise UserError(f'--data {shift.name} has other classes: {difference(names, here)}')
+        if shift.kind != 'corruption':
+            data = data_fingerprint(dataset)
+        elif shift.stored:
+            data = stored_fingerprint(shift.stored, shift.name, shift.severity)
+        else:
+            data = found[0][1] + corruption_version()
+        found.append((shift, data))
+    _use(runner, shifts[0])
+    return found
 
 
-@contextmanager
-def _quiet_screen(runner: Runner) -> Iterator[None]:
-    """Leave what every single test says to the log file."""
-    handlers = [h for h in runner.logger.handlers if not isinstance(h, logging.FileHandler)]
-    levels = [handler.level for handler in handlers]
-    for handler in handlers:
-        handler.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for handler, level in zip(handlers, levels, strict=True):
-            handler.setLevel(level)
-
-
-def _progress(total: int) -> AbstractContextManager:
-    if not total or not is_main_process():
-        return nullcontext(lambda line: None)
-    return progress_of('Testing', total)
-
-
-def _line(runner: Runner, tests: Sequence[Mapping | None], number: int, shift: Shift) -> str:
+def _line(about: Mapping, shift: Shift, metrics: Mapping) -> str:
     """Return the checkpoint, the quality and the ECE of a test that has ended."""
-    metrics: Mapping = tests[number]['metrics']
     shown = [key for key in (*QUALITIES, ECE) if key in metrics]
     values = ', '.join(f'{metric_name(key)} {number_text(metrics[key], key)} %' for key in shown)
-    about = tests[0]['about']
-    label = label_of(experiment_name(runner.cfg.filename), about)
-    return f'{label}, seed {about["seed"]}, {shift.text}: {values}'
+    return f'{about["label"]}, seed {about["seed"]}, {shift.text}: {values}'

@@ -1,16 +1,18 @@
-"""The files that single tests under shift leave, and what is said of them in robustness.json."""
+"""The file that each test under shift leaves, and what all of them in a work dir say."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from mmengine.config import Config
 
 from mmcalib import __version__
-from mmcalib.reports.results_reader import ReportedRun
+from mmcalib.corruption_names import CORRUPTIONS
+from mmcalib.reports.robustness_results import KINDS, made_by
 from mmcalib.robustness.shifts import Shift
 
 # How a loader is fed says nothing about what it gives.
@@ -33,72 +35,69 @@ def key_of(cfg: Config, shift: Shift, identity: str, data: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def left_by_earlier_call(file: Path, key: str, index: int) -> dict | None:
-    """Return the test that a file holds, None if it is missing, broken, or of something else.
-
-    So is one whose confidence map is of another image.
-    """
-    try:
-        test = json.loads(file.read_text(encoding='utf-8'))
-        return test if test['key'] == key and test.get('image', index) == index else None
-    except (AttributeError, OSError, KeyError, TypeError, ValueError):
-        return None
-
-
-def file_of(folder: Path, shift: Shift) -> Path:
-    """Return where the metrics of a test go; its statistics lie beside them."""
-    kind = 'data_' if shift.kind == 'data' else ''  # which may be called fog_3
-    return folder / f'{kind}{shift.text.replace(" ", "_")}.json'
-
-
-def map_of(file: Path) -> Path:
-    """Return where the confidence map of a test goes, by the file of its metrics."""
-    return file.with_name(f'{file.stem}_map.npz')
-
-
-def label_of(experiment: str, about: Mapping) -> str:
-    """Return the loss of a checkpoint, and how it was calibrated, as tables name them."""
-    known = {key: about[key] for key in ('loss', 'calibration')}
-    return ReportedRun('', experiment, {}, **known).label
-
-
-def entry_of(
-    checkpoint: str,
-    label: str,
-    shifts: Sequence[Shift],
-    tests: Sequence[dict],
-    folder: Path,
-    work_dir: str | Path,
-) -> dict:
-    """Return what is said of a checkpoint: itself, and a test for each shift."""
-    about = tests[0]['about']
-    entry = {'checkpoint': str(checkpoint), 'label': label, **about, 'tests': []}
-    for shift, test in zip(shifts, tests, strict=True):
-        file = file_of(folder, shift)
-        statistics, view = file.with_suffix('.npz'), map_of(file)
-        entry['tests'].append(
-            {
-                'kind': shift.kind,
-                'name': shift.name,
-                'severity': shift.severity,
-                **_made(shift),
-                'metrics': test['metrics'],
-                'statistics': str(statistics.relative_to(work_dir)),
-                **({'map': str(view.relative_to(work_dir))} if view.is_file() else {}),
-            }
-        )
-    return entry
-
-
-def _made(shift: Shift) -> dict:
-    """Return by what the images of a corruption have become what they are."""
-    if shift.kind != 'corruption':
-        return {}
-    return {'stored': Path(shift.stored).resolve().name} if shift.stored else {'seed': shift.seed}
-
-
 def _anywhere(node: object) -> object:
     """Return a part of a config without where its data lie, which may be moved."""
     if isinstance(node, Mapping):
         return {key: _anywhere(value) for key, value in node.items() if key != 'data_root'}
     return [_anywhere(item) for item in node] if isinstance(node, (list, tuple)) else node
+
+
+def file_of(folder: Path, shift: Shift) -> Path:
+    """Return where a test goes; its statistics and its confidence map lie beside it."""
+    kind = 'data_' if shift.kind == 'data' else ''  # which may be called fog_3
+    return folder / f'{kind}{shift.text.replace(" ", "_")}.json'
+
+
+def read_test(file: Path) -> dict:
+    """Return what a test has left, nothing if it is not there or cut off."""
+    try:
+        return json.loads(file.read_text(encoding='utf-8'))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def collected(
+    work_dir: str | Path, settings: str, to_come: Collection[Path] = ()
+) -> list[dict[str, object]]:
+    """Return what the tests in a work dir say of each checkpoint, last what was last asked for.
+
+    Of weights that shared a path those asked for last stand for it, and of a checkpoint's
+    corruptions those by the seed, or of the stored set, asked for last.
+
+    Args:
+        work_dir: Where the tests are.
+        settings: Those of the tests to collect.
+        to_come: The files of tests that will be repeated.
+    """
+    files = sorted(set(Path(work_dir, 'tests').glob('*/*.json')) - set(to_come))
+    found = [left for left in map(read_test, files) if left.get('settings') == settings]
+    tests, clean, made = defaultdict(dict), {}, {}
+    for left in sorted(found, key=lambda left: left['asked']):
+        test, digest = left['test'], left['digest']
+        tests[digest][_place(test)] = test
+        if test['kind'] == 'clean':
+            clean.pop(digest, None)
+            clean[digest] = left
+        elif test['kind'] == 'corruption':
+            made[digest] = made_by(test)
+    entries = {}
+    for digest, left in clean.items():
+        rest = [test for _, test in sorted(tests[digest].items())]
+        entries[left['checkpoint']] = {
+            'digest': digest,
+            'checkpoint': left['checkpoint'],
+            **left['about'],
+            'tests': [
+                test
+                for test in rest
+                if test['kind'] != 'corruption' or made_by(test) == made[digest]
+            ],
+        }
+    return list(entries.values())
+
+
+def _place(test: Mapping) -> tuple[int, int, int, str]:
+    """Return where a test stands among those of a checkpoint."""
+    kind, name, severity = test['kind'], test['name'], test['severity']
+    number = CORRUPTIONS.index(name) if kind == 'corruption' else 0
+    return KINDS.index(kind), number, severity, name

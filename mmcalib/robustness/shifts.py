@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from mmengine.config import Config, ConfigDict
@@ -53,33 +54,36 @@ class Shift:
         """Its name, with the severity of a corruption."""
         return f'{self.name} {self.severity}' if self.severity else self.name
 
-
-@dataclass(frozen=True)
-class ShiftOptions:
-    """Which shifts to test.
-
-    Attributes:
-        corruptions: Names of corruptions or of sets of them.
-        severities: 0 to 5; the clean data, severity 0, are always tested, once.
-        seed: Of the corruptions.
-        stored: Folder of CIFAR-10-C or ImageNet-C, to read corrupted images from.
-        data: Config files of other data sets with the same classes, by name.
-    """
-
-    corruptions: Sequence[str] = ('benchmark',)
-    severities: Sequence[int] = (0, *SEVERITIES)
-    seed: int = 0
-    stored: str | None = None
-    data: Mapping[str, str] = field(default_factory=dict)
+    @property
+    def made(self) -> dict:
+        """By what images are corrupted, for ``robustness.json``: a seed or a stored set."""
+        if self.kind != 'corruption':
+            return {}
+        return {'stored': Path(self.stored).resolve().name} if self.stored else {'seed': self.seed}
 
 
-def plan_shifts(cfg: Config, options: ShiftOptions, *, pin_memory: bool = True) -> list[Shift]:
+def plan_shifts(
+    cfg: Config,
+    corruptions: Sequence[str],
+    severities: Sequence[int],
+    *,
+    seed: int = 0,
+    stored: str | None = None,
+    data: Mapping[str, str] | None = None,
+    before: str | None = None,
+    pin_memory: bool = True,
+) -> list[Shift]:
     """Return the clean data of a config and all that it is to be tested on beside, in order.
 
     Args:
         cfg: Of a test, as :func:`~mmcalib.runs.config.load_config` and what follows it left
             it.
-        options: Which shifts.
+        corruptions: Names of corruptions or of sets of them, or ``None`` in letters.
+        severities: 0 to 5; the clean data, severity 0, are always tested, once.
+        seed: Of the corruptions.
+        stored: Folder of CIFAR-10-C or ImageNet-C, to read corrupted images from.
+        data: Config files of other data sets with the same classes, by name.
+        before: The transform before which images are corrupted; None to find it.
         pin_memory: Of the loaders of other data sets.
 
     Raises:
@@ -87,40 +91,38 @@ def plan_shifts(cfg: Config, options: ShiftOptions, *, pin_memory: bool = True) 
         OSError: If data are not there.
         ValueError: If an option is unknown, or the images cannot be corrupted.
     """
-    names, severities = _corruptions(options.corruptions), _severities(options.severities)
-    stored_in, seed = options.stored, check_integer('--seed', options.seed, least=0)
+    if 'None' in corruptions and len(corruptions) > 1:
+        raise ValueError(f'--corruptions None stands alone, got {" ".join(corruptions)}')
+    names = () if 'None' in corruptions else corruptions_of(corruptions)  # as mmdetection has it
+    for severity in severities:
+        if check_integer('--severities', severity, least=0) > SEVERITIES[-1]:
+            raise ValueError(f'--severities are from 0 to {SEVERITIES[-1]}, got {severity}')
+    severities = sorted(set(severities) - {0})
+    check_integer('--seed', seed, least=0)
     shifts = [Shift('clean', CLEAN, 0, cfg.test_dataloader)]
     if names and severities:
-        dataset = cfg.test_dataloader.dataset
+        dataset, scope = cfg.test_dataloader.dataset, cfg.get('default_scope')
         inner = dataset.dataset if cfg.get('limit') else dataset
-        places = corruption_places(inner, cfg.get('default_scope'))
-        if stored_in is None:
-            names = _that_fit(names, options.corruptions, places)
+        places = corruption_places(inner, scope, before)
+        if stored is None:
+            names = _that_fit(names, corruptions, places)
             for name in names:
                 corruption_function(name)
         else:
-            stored = StoredSet(inner, places, stored_in, cfg.get('default_scope'))
-            stored.check(names, severities)
+            stored_set = StoredSet(inner, places, stored, scope)
+            stored_set.check(names, severities)
         for name in names:
             for severity in severities:
-                if stored_in is None:
+                if stored is None:
                     new = corrupted(inner, places, name, severity, seed=seed)
                 else:
-                    new = stored.dataset(name, severity)
-                loader = _with_dataset(cfg.test_dataloader, new, cfg.get('limit'))
-                made = dict(seed=seed) if stored_in is None else dict(stored=stored_in)
-                shifts.append(Shift('corruption', name, severity, loader, **made))
-    for name, path in options.data.items():
-        shifts.append(_other_data(name, path, cfg, pin_memory))
-    return shifts
-
-
-def _corruptions(names: Sequence[str]) -> tuple[str, ...]:
-    if 'None' in names:  # as mmdetection has it
-        if len(names) > 1:
-            raise ValueError(f'--corruptions None stands alone, got {" ".join(names)}')
-        return ()
-    return corruptions_of(names)
+                    new = stored_set.dataset(name, severity)
+                loader = deepcopy(cfg.test_dataloader)
+                if cfg.get('limit'):
+                    new = dict(type='EvenSubset', dataset=new, samples=cfg.limit)
+                loader['dataset'] = ConfigDict(new)
+                shifts.append(Shift('corruption', name, severity, loader, stored, seed))
+    return shifts + [_other_data(*each, cfg, pin_memory) for each in (data or {}).items()]
 
 
 def _that_fit(
@@ -139,21 +141,6 @@ def _that_fit(
     return fit
 
 
-def _severities(severities: Sequence[int]) -> list[int]:
-    for severity in severities:
-        if check_integer('--severities', severity, least=0) > SEVERITIES[-1]:
-            raise ValueError(f'--severities are from 0 to {SEVERITIES[-1]}, got {severity}')
-    return sorted(set(severities) - {0})
-
-
-def _with_dataset(loader: Mapping, dataset: Mapping, limit: int | None) -> ConfigDict:
-    loader = deepcopy(loader)
-    if limit:
-        dataset = dict(type='EvenSubset', dataset=dataset, samples=limit)
-    loader['dataset'] = ConfigDict(dataset)
-    return loader
-
-
 def _other_data(name: str, path: str, cfg: Config, pin_memory: bool) -> Shift:
     if not re.fullmatch(r'[\w.-]+', name) or name in RESERVED or name.endswith('_map'):
         raise ValueError(
@@ -163,11 +150,13 @@ def _other_data(name: str, path: str, cfg: Config, pin_memory: bool) -> Shift:
     other = load_config(path)
     if other.get('test_dataloader') is None:
         raise ValueError(f'--data {name}={path}: the config has no test_dataloader')
-    if differs := _preprocessing_differs(cfg, other):
+    ours, theirs = _in_words(_preprocessor(cfg)), _in_words(_preprocessor(other))
+    if _preprocessor(other) and ours != theirs:
         raise ValueError(
-            f'--data {name}={path}: {differs}, and the model would see these images otherwise than '
-            'those it was trained on. Its own data_preprocessor is what they go through: have the '
-            'data fit it, such as by channel_order of CIFARC, and give that config the same one'
+            f'--data {name}={path}: its data_preprocessor has {theirs}, and that of the model '
+            f'{ours}. The images go through that of the model, which would see them otherwise than '
+            'those it was trained on: have the data fit it, such as by channel_order of CIFARC, '
+            'and give that config the same one'
         )
     if cfg.get('limit'):
         limit_samples(other, cfg.limit)
@@ -176,23 +165,16 @@ def _other_data(name: str, path: str, cfg: Config, pin_memory: bool) -> Shift:
     return Shift('data', name, 0, other.test_dataloader)
 
 
-def _preprocessing_differs(cfg: Config, other: Config) -> str | None:
-    """Return in what another config prepares images otherwise, None if it says nothing else."""
-    ours, theirs = _preprocessor(cfg), _preprocessor(other)
-    if not theirs:
-        return None
-    flips = [any(each.get(key) for key in CHANNEL_FLIPS) for each in (ours, theirs)]
-    if flips[0] != flips[1]:
-        does = ['exchanges' if flip else 'does not exchange' for flip in flips]
-        return f'its data_preprocessor {does[1]} red and blue, and that of the model {does[0]} them'
-    for key in ('mean', 'std'):
-        values = [each.get(key) for each in (ours, theirs)]
-        if not np.array_equal(*(np.ravel(np.array(value, float)) for value in values), True):
-            return f'its data_preprocessor has {key}={values[1]}, and that of the model {values[0]}'
-    return None
-
-
 def _preprocessor(cfg: Config) -> Mapping:
     model = cfg.get('model') or {}
     found = model.get('module', model).get('data_preprocessor')
     return found or cfg.get('data_preprocessor') or {}
+
+
+def _in_words(preprocessor: Mapping) -> dict:
+    """Return how images are prepared, in terms that do not depend on the toolbox."""
+    said = {'red and blue exchanged': any(preprocessor.get(key) for key in CHANNEL_FLIPS)}
+    for key in ('mean', 'std'):
+        value = preprocessor.get(key)
+        said[key] = None if value is None else np.ravel(np.array(value, float)).tolist()
+    return said

@@ -13,7 +13,7 @@ from PIL import Image
 from mmcalib.corruption_names import SEVERITIES
 from mmcalib.datasets.cifar_c import LABELS, stored_arrays
 from mmcalib.datasets.imagenet_c import stored_files
-from mmcalib.robustness.corrupted_pipeline import CorruptionPlace, corruption_places
+from mmcalib.robustness.corrupted_pipeline import CorruptionPlace
 
 
 class StoredSet:
@@ -29,8 +29,8 @@ class StoredSet:
 
     Raises:
         FileNotFoundError: If there is no such folder.
-        ValueError: If the clean data are several sets or not of 8 bits, or it is not known which
-            folder is which class.
+        ValueError: If the clean data are several sets, not of 8 bits or not of classification, or
+            it is not known which folder is which class.
     """
 
     def __init__(
@@ -45,16 +45,17 @@ class StoredSet:
                 f'--stored {root} has images of 8 bits, and those of the config are others, of '
                 f'value_range={places[0].value_range}'
             )
-        self.root, self.scope, self.place, self.clean = root, scope, places[0], clean
+        self.root, self.scope, self.place = root, scope, places[0]
         node = clean
         while 'dataset' in node:
             node = node['dataset']
-        self.metainfo = node.get('metainfo')
-        self.pipeline = list(node.get('pipeline') or ())
+        self.metainfo, self.pipeline = node.get('metainfo'), list(node.get('pipeline') or ())
         self.of_arrays = Path(root, LABELS).is_file()
         built = _build(clean, scope)
         samples = [built.get_data_info(index) for index in range(len(built))]
-        self.labels = _counts(samples)
+        if 'gt_label' not in samples[0]:
+            raise ValueError('--stored is for classification: its sets have no masks')
+        self.labels = np.bincount([info['gt_label'] for info in samples])
         # Data sets that number their folders say so: mmpretrain's, and Tiny-ImageNet.
         numbers = getattr(built, 'folder_to_idx', None) or {}
         self.class_folders = getattr(built, 'class_folders', sorted(numbers, key=numbers.get))
@@ -68,9 +69,6 @@ class StoredSet:
         if self.metainfo:
             common['metainfo'] = deepcopy(self.metainfo)
         if self.of_arrays:
-            file = Path(self.root, f'{corruption}.npy')
-            if not file.is_file():
-                raise FileNotFoundError(f'--stored: there is no {file}')
             order = self.place.channel_order
             return dict(type='CIFARC', **common, channel_order=order, pipeline=deepcopy(rest))
         if not Path(self.root, corruption, str(severity)).is_dir():
@@ -78,10 +76,10 @@ class StoredSet:
                 f'--stored {self.root} has neither {LABELS}, as CIFAR-10-C, nor a folder '
                 f'{corruption}/{severity}, as ImageNet-C'
             )
-        if self.place.loader is None:
-            raise ValueError('--stored in folders needs a test pipeline that loads files')
-        if self.place.flipped:
-            raise ValueError('--stored in folders needs a test pipeline that keeps files in BGR')
+        if self.place.loader is None or self.place.flipped:
+            raise ValueError(
+                '--stored in folders needs a test pipeline that loads files and keeps them in BGR'
+            )
         pipeline = deepcopy([*self.pipeline[: self.place.loader + 1], *rest])
         return dict(type='ImageNetC', **common, class_folders=self.class_folders, pipeline=pipeline)
 
@@ -101,16 +99,14 @@ class StoredSet:
                     raise ValueError(
                         f'--stored {where} is of another data set: it has {found.sum():,} images '
                         f'in {len(found)} classes, the clean test data {self.labels.sum():,} in '
-                        f'{len(self.labels)}'
-                        + (', of other sizes' if len(found) == len(self.labels) else '')
+                        f'{len(self.labels)}, or classes of other sizes'
                     )
                 if shape != self.place.shape:
                     raise ValueError(
-                        f'--stored {where} has images of {_size(shape)}, and clean ones are '
+                        f'--stored {where} has images of {_size(shape)} pixels, and clean ones are '
                         f'{_size(self.place.shape)} where they would be corrupted'
                     )
-        # What is alike in all of them: how the first image is loaded.
-        corruption_places(config, self.scope)
+        _build(config, self.scope)[0]  # what is alike in all of them: how an image is loaded
 
     def _found(self, corruption: str, severity: int) -> tuple[np.ndarray, tuple[int, int]]:
         """Return how many images each class has, and the size of the first one."""
@@ -134,23 +130,19 @@ class StoredSet:
         names that they have in the stored set.
         """
         paths = [Path(info.get('img_path') or '') for info in samples]
-        labels = [info['gt_label'] for info in samples]
-        found = _by_label([path.parent.name for path in paths], labels)
-        if found is None:
-            found = self._folders_by_file(dict(zip((p.stem for p in paths), labels, strict=True)))
-        if found is None:
-            raise ValueError(
-                f'--stored {self.root}: which of its folders is which class is not known, since '
-                'neither folders nor files of the clean test data have the names of these'
-            )
-        return found
-
-    def _folders_by_file(self, labels: Mapping[str, int]) -> list[str] | None:
-        """Return them by the labels of files, None if these are not of one class in each."""
+        labels = {path.stem: info['gt_label'] for path, info in zip(paths, samples, strict=True)}
         folder = min(Path(self.root).glob('*/[1-5]'), default=Path(self.root))
-        files = list(folder.glob('*/*.*'))
-        known = [labels.get(path.stem) for path in files]
-        return None if None in known else _by_label([path.parent.name for path in files], known)
+        by_folder = [(s['gt_label'], p.parent.name) for p, s in zip(paths, samples, strict=True)]
+        by_file = [(labels.get(path.stem), path.parent.name) for path in folder.glob('*/*.*')]
+        for pairs in (set(by_folder), set(by_file)):
+            names = dict(pairs)
+            one_to_one = len(names) == len(pairs) == len(set(names.values()))
+            if one_to_one and names.keys() == set(range(len(names))):
+                return [names[label] for label in range(len(names))]
+        raise ValueError(
+            f'--stored {self.root}: which of its folders is which class is not known, since '
+            'neither folders nor files of the clean test data have the names of these'
+        )
 
 
 def _build(config: Mapping, scope: str | None):
@@ -161,20 +153,5 @@ def _build(config: Mapping, scope: str | None):
     return dataset
 
 
-def _counts(samples: Sequence[Mapping]) -> np.ndarray:
-    """Return how many images each class has."""
-    labels = [info.get('gt_label') for info in samples]
-    if None in labels:
-        raise ValueError('--stored is for classification: its sets have no masks')
-    return np.bincount(labels)
-
-
-def _by_label(names: Sequence[str], labels: Sequence[int]) -> list[str] | None:
-    """Return the name of each label, None if one has several names or one name several labels."""
-    pairs = sorted(set(zip(labels, names, strict=True)))
-    known = [label for label, _ in pairs] == list(range(len(pairs)))
-    return [name for _, name in pairs] if known and len(set(names)) == len(pairs) else None
-
-
 def _size(shape: Sequence[int]) -> str:
-    return f'{shape[0]}×{shape[1]} pixels'
+    return '×'.join(map(str, shape))

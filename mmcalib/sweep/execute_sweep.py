@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 
@@ -15,12 +15,7 @@ from mmcalib.reports.sweep_summary import read_sweep, summarise, value_text, wri
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, last_checkpoint
 from mmcalib.runs.command_line import parse_options
 from mmcalib.runs.config import DATALOADERS, load_config, set_work_dir
-from mmcalib.runs.config_checks import (
-    check_amp,
-    check_auto_scale_lr,
-    check_config,
-    check_learning,
-)
+from mmcalib.runs.config_checks import check_config, check_learning
 from mmcalib.runs.data_checks import check_config_data
 from mmcalib.runs.progress import progress_of
 from mmcalib.sweep.parallel_trainings import Job, run_jobs
@@ -49,15 +44,20 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
     Raises:
         OSError: If the config, or its data, is not there, or the work dir cannot be written to.
         ValueError: If the loss has no such parameter, no ECE is measured on validation data, the
-            work dir holds a sweep of other settings, or a broken one; and for what a training
-            refuses before its first step.
+            work dir holds a sweep of other settings; and for what a training refuses before its
+            first step.
         RuntimeError: If the work dir is in use, or no value could be trained and evaluated.
     """
     cfg = load_config(plan.config, parse_options(plan.options))
     keys = option_keys(cfg, plan.parameter)
     check_selection(cfg)
     check_values(cfg, keys, plan.values)
-    _check_trainings(plan, cfg)
+    # What each training would end with before its first step.
+    check_learning(cfg)
+    checked = deepcopy(cfg)
+    set_work_dir(checked, str(plan.work_dir))
+    check_config(checked, DATALOADERS)
+    check_config_data(checked, ('train', 'val', 'test'))
     settings, trainings = _joined_with_earlier(plan, shared_settings(plan, cfg))
 
     def summary() -> dict:
@@ -67,37 +67,18 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
         write_sweep(plan.work_dir, found)
         return found
 
-    plan.work_dir.mkdir(parents=True, exist_ok=True)
     with locked(plan.work_dir) as lock:
         summary()  # before anything is trained, so that a later call can compare its settings
-        todo = [each for each in trainings if each.results('val') is None]
-        failed = _run_all(plan, todo, lambda each: _train(plan, cfg, keys, each), 'val', lock)
+        todo = [each for each in trainings if not each.results('val')]
+        failed = _run_all(plan, cfg, keys, todo, 'val', lock)
         chosen = [row['value'] for row in summary()['rows'] if row['chosen']]
         if not chosen:
             raise RuntimeError(f'no value has an ECE: see the {LOG} of each in {plan.work_dir}')
         if cfg.get('test_dataloader') is not None:
-            todo = [
-                each
-                for each in trainings
-                if each.results('val')
-                and not each.results('test')
-                and (plan.test_all or each.value in chosen)
-            ]
-            failed += _run_all(plan, todo, lambda each: _test(plan, keys, each), 'test', lock)
+            todo = [t for t in trainings if t.results('val') and not t.results('test')]
+            todo = [each for each in todo if plan.test_all or each.value in chosen]
+            failed += _run_all(plan, cfg, keys, todo, 'test', lock)
         return summary(), failed
-
-
-def _check_trainings(plan: SweepPlan, cfg: Config) -> None:
-    """Raise what each training would end with before its first step."""
-    if '--amp' in plan.arguments:
-        check_amp()
-    if '--auto-scale-lr' in plan.train_arguments:
-        check_auto_scale_lr(cfg)
-    check_learning(cfg)
-    cfg = deepcopy(cfg)
-    set_work_dir(cfg, str(plan.work_dir))
-    check_config(cfg, DATALOADERS)
-    check_config_data(cfg, ('train', 'val', 'test'))
 
 
 def _joined_with_earlier(plan: SweepPlan, settings: dict) -> tuple[dict, list[SweepTraining]]:
@@ -118,34 +99,31 @@ def _joined_with_earlier(plan: SweepPlan, settings: dict) -> tuple[dict, list[Sw
 
 def _run_all(
     plan: SweepPlan,
+    cfg: Config,
+    keys: Sequence[str],
     trainings: Sequence[SweepTraining],
-    command: Callable[[SweepTraining], list[str]],
     split: str,
     lock: int | None,
 ) -> list[str]:
-    """Run a command for each training, say how it ended, and name those that failed."""
+    """Train or test, say how each ended, and name those that failed."""
+    if not trainings:
+        return []
     by_name, jobs, failed = {each.name: each for each in trainings}, [], []
-    for each in trainings:
+    for name, each in by_name.items():
         each.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            jobs.append(Job(each.name, command(each), each.folder / LOG))
-        except FileNotFoundError as error:
-            failed.append(each.name)
-            print(f'{each.name}: FAILED, {error}', flush=True)
-    if not jobs:
-        return failed
-
+        jobs.append(Job(name, _command(plan, cfg, keys, each, split), each.folder / LOG))
     doing = 'Training' if split == 'val' else 'Testing'
-    print(f'{doing} {", ".join(job.name for job in jobs)}', flush=True)
+    print(f'{doing} {", ".join(by_name)}', flush=True)
     with progress_of(doing, len(jobs)) as say:
 
         def done(job: Job, status: int) -> None:
             results = by_name[job.name].results(split)
-            if status == 0 and results is not None:
+            if status == 0 and results:
                 say(f'{job.name}: {split} {_headline(results["metrics"])}')
             else:
                 failed.append(job.name)
-                say(f'{job.name}: FAILED with status {status}, see {job.log}')
+                said = job.log.read_text(errors='replace').strip().rpartition('\n')[2]
+                say(f'{job.name}: FAILED with status {status}, see {job.log}: {said}')
 
         run_jobs(jobs, plan.jobs, gpus=plan.gpus or 1, lock=lock, done=done)
     return failed
@@ -156,52 +134,37 @@ def _headline(metrics: dict) -> str:
     return ', '.join(f'{metric_name(key)} {metrics[key]:.2f}' for key in keys)
 
 
-def _train(plan: SweepPlan, cfg: Config, keys: Sequence[str], training: SweepTraining) -> list[str]:
-    command = _command(plan, 'train', [plan.config])
-    command += ['--work-dir', str(training.folder), '--split', 'val', *plan.train_arguments]
-    last = last_checkpoint(training.folder)
-    if last is not None:
-        command += ['--resume', str(last)]
-        print(f'{training.name}: resuming from {last.name}')
-    # Two, since mmengine removes the last one before it writes the next.
-    hook = cfg.get('default_hooks', {}).get('checkpoint', {})
-    keep = ['default_hooks.checkpoint.max_keep_ckpts=2'] if hook.get('max_keep_ckpts') == 1 else []
-    return command + _options(plan, keys, training, keep)
-
-
-def _test(plan: SweepPlan, keys: Sequence[str], training: SweepTraining) -> list[str]:
-    arguments = [plan.config, str(validated_checkpoint(training))]
-    command = [*_command(plan, 'test', arguments), '--work-dir', str(training.folder)]
-    return command + _options(plan, keys, training)
-
-
-def _command(plan: SweepPlan, tool: str, arguments: list[str]) -> list[str]:
-    if plan.gpus is None:
-        return [sys.executable, str(plan.tools / f'{tool}.py'), *arguments, *plan.arguments]
-    script = str(plan.tools / f'dist_{tool}.sh')
-    return ['bash', script, *arguments, str(plan.gpus), *plan.arguments]
-
-
-def _options(
-    plan: SweepPlan, keys: Sequence[str], training: SweepTraining, more: Sequence[str] = ()
+def _command(
+    plan: SweepPlan, cfg: Config, keys: Sequence[str], training: SweepTraining, split: str
 ) -> list[str]:
-    seed = [] if training.seed is None else [f'randomness.seed={training.seed}']
-    values = [f'{key}={value_text(training.value)}' for key in keys]
-    return ['--cfg-options', *more, *plan.options, *seed, *values]
+    """Return the command that trains and validates, or that tests what was validated."""
+    trains = split == 'val'
+    tool, arguments = (
+        ('train', [plan.config]) if trains else ('test', [plan.config, _best(training)])
+    )
+    if plan.gpus is None:
+        command = [sys.executable, str(plan.tools / f'{tool}.py'), *arguments]
+    else:
+        command = ['bash', str(plan.tools / f'dist_{tool}.sh'), *arguments, str(plan.gpus)]
+    command += [*plan.arguments, '--work-dir', str(training.folder)]
+    options = [*plan.options, *(f'{key}={value_text(training.value)}' for key in keys)]
+    if training.seed is not None:
+        options.append(f'randomness.seed={training.seed}')
+    if trains:
+        command += ['--split', 'val', *plan.train_arguments]
+        last = last_checkpoint(training.folder)
+        if last is not None:
+            command += ['--resume', str(last)]
+            print(f'{training.name}: resuming from {last.name}')
+        if cfg.get('default_hooks', {}).get('checkpoint', {}).get('max_keep_ckpts') == 1:
+            # Two, since mmengine removes the last one before it writes the next.
+            options.insert(0, 'default_hooks.checkpoint.max_keep_ckpts=2')
+    return [*command, '--cfg-options', *options]
 
 
-def validated_checkpoint(training: SweepTraining) -> Path:
-    """Return the checkpoint that a training was validated with.
-
-    Raises:
-        FileNotFoundError: If it is gone.
-    """
+def _best(training: SweepTraining) -> str:
+    """Return the checkpoint that a training was validated with."""
     (path,) = paths_of(training.results('val')['model'])
-    # The folder may have been moved.
-    kept = training.folder / Path(path).name
-    found = last_checkpoint(training.folder) if path == LAST_WEIGHTS else kept
-    if found is None or not found.is_file():
-        raise FileNotFoundError(
-            f'{training.folder}: the checkpoint that was validated, {path}, is gone'
-        )
-    return found
+    if path == LAST_WEIGHTS:
+        return str(last_checkpoint(training.folder))
+    return str(training.folder / Path(path).name)  # the folder may have been moved

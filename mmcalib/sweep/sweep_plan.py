@@ -56,26 +56,20 @@ class SweepPlan:
 
 @dataclass
 class SweepTraining:
-    """One training of a sweep: a value, a seed, and the folder of both."""
+    """One training of a sweep: a value, a seed, and the folder for both."""
 
+    name: str
     value: Value
     seed: int | None
     folder: Path
-
-    @property
-    def name(self) -> str:
-        seed = '' if self.seed is None else f'/{self.folder.name}'
-        return f'{(self.folder.parent if seed else self.folder).name}{seed}'
 
     def results(self, split: str) -> dict | None:
         """Return what the training left of a split, None if it has not come to that."""
         path = self.folder / (VALIDATION_RESULTS if split == 'val' else RESULTS)
         try:
-            content = json.loads(path.read_text(encoding='utf-8'))
-        except (FileNotFoundError, ValueError):  # none, or cut off while it was written
+            return json.loads(path.read_text(encoding='utf-8'))
+        except FileNotFoundError:
             return None
-        known = isinstance(content, dict) and isinstance(content.get('metrics'), dict)
-        return content if known else None
 
 
 def parse_parameter(text: str) -> tuple[str, list[Value]]:
@@ -177,8 +171,8 @@ def trainings_of(
     """Return a training for each value and seed."""
     trainings = []
     for value in values:
-        folder = plan.work_dir / f'{plan.parameter}={value_text(value)}'
         for seed in seeds or [None]:
-            place = folder if seed is None else folder / f'seed{seed}'
-            trainings.append(SweepTraining(value, seed, place))
+            name = f'{plan.parameter}={value_text(value)}'
+            name += '' if seed is None else f'/seed{seed}'
+            trainings.append(SweepTraining(name, value, seed, plan.work_dir / name))
     return trainings

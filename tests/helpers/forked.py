@@ -56,17 +56,13 @@ def call_forked(tool, *arguments, cwd, ranks=1, port=None):
         return log.read_text()
 
 
-class ForkedPopen:
-    """Stands in for ``subprocess.Popen`` where the command is a tool of ours, and waits for it."""
-
-    def __init__(self, command, *, stdout, **options):
-        python, tool, *arguments = command
-        assert python == sys.executable
-        log = call_forked(os.path.relpath(tool, ROOT / 'tools'), *arguments, cwd=os.getcwd())
-        stdout.write(log.encode())
-
-    def wait(self):
-        return 0
+def forked_call(command, *, stdout, **options):
+    """Stands in for ``subprocess.call`` where the command is a tool of ours."""
+    python, tool, *arguments = command
+    assert python == sys.executable
+    log = call_forked(os.path.relpath(tool, ROOT / 'tools'), *arguments, cwd=os.getcwd())
+    stdout.write(log.encode())
+    return 0
 
 
 def _tool(rank, arguments, cwd, environment, log):

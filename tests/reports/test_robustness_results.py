@@ -209,28 +209,7 @@ def test_figures_tell_before_from_after(what, tmp_path):
         assert list(plain.get_xdata()) == [0, 1, 5]
 
 
-@pytest.mark.parametrize(
-    ('change', 'message'),
-    [
-        (lambda content: content.pop('checkpoints'), 'checkpoints'),
-        (lambda content: content['checkpoints'].clear(), 'no checkpoint'),
-        (lambda content: content['checkpoints'][0]['tests'].pop(0), 'not tested on clean data'),
-        (lambda content: content['checkpoints'][0].update(label=5), 'a label is 5'),
-        (lambda content: content['checkpoints'][0]['tests'][1].update(name='rain'), 'rain'),
-        (lambda content: content['checkpoints'][0]['tests'][1].update(kind='x'), "a kind is 'x'"),
-        (lambda content: content['checkpoints'][0]['tests'][1].update(stored=5), 'or the set 5'),
-        (
-            lambda content: content['checkpoints'][0]['tests'][1].update(metrics={'mIoU': 'a'}),
-            'its metrics of gaussian_noise',
-        ),
-    ],
-)
-def test_broken_files_are_named(change, message, tmp_path):
-    content = read_robustness(write(tmp_path, entry('CE')))
-    change(content)
-    (tmp_path / 'robustness.json').write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=f'cannot be read .*{message}'):
-        read_robustness(tmp_path)
+def test_a_file_that_was_cut_off_is_named(tmp_path):
     (tmp_path / 'robustness.json').write_text('{"exp')
     with pytest.raises(ValueError, match=r'call tools/test_robustness\.py again'):
         read_robustness(tmp_path)

@@ -6,7 +6,6 @@ import shifted
 from commands import ROOT
 from images import write_cifar10
 from mmengine.registry import TRANSFORMS
-from PIL import Image
 
 from mmcalib.robustness.corrupted_pipeline import (
     CorruptionPlace,
@@ -16,147 +15,74 @@ from mmcalib.robustness.corrupted_pipeline import (
 )
 from mmcalib.runs.config import load_config
 
-RNG = np.random.default_rng(0)
-FILE = RNG.integers(0, 256, (50, 60, 3), dtype=np.uint8)
+FILE = np.random.default_rng(0).integers(0, 256, (50, 60, 3), dtype=np.uint8)
 
 
-def load(results):
-    return {**results, 'img': FILE.copy()}
-
-
-def resize(results):
-    return {**results, 'img': results['img'][::2, ::2].copy()}
-
-
-def crop(results):
-    return {**results, 'img': results['img'][3:23, 4:24].copy()}
-
-
-def flip_in_place(results):
-    results['img'][:] = results['img'][:, ::-1].copy()
-    return results
-
-
-def annotate(results):
-    return {**results, 'gt_seg_map': np.zeros((50, 60))}
-
-
-def pad(results):
-    padding = ((0, 14), (0, 4), (0, 0))
-    return {**results, 'img': np.pad(results['img'], padding)}
-
-
-def pad_around(results):
-    return {**results, 'img': np.pad(results['img'], ((2, 3), (2, 3), (0, 0)))}
-
-
-def normalise(results):
-    return {**results, 'img': (results['img'] - np.float32(127)) / np.float32(60)}
-
-
-def fit(results):
-    """Resize to the size that the file has."""
-    height, width = results['img'].shape[:2]
-    rows, columns = np.arange(50) * height // 50, np.arange(60) * width // 60
-    return {**results, 'img': results['img'][rows][:, columns]}
-
-
-def to_pil(results):
-    return {**results, 'img': Image.fromarray(results['img'][..., ::-1])}
-
-
-def shrink_pil(results):
-    return {**results, 'img': results['img'].resize((30, 25))}
-
-
-def to_rgb_array(results):
-    return {**results, 'img': np.array(results['img'])}
-
-
-def to_bgr_array(results):
-    return {**results, 'img': np.array(results['img'])[..., ::-1]}
-
-
-def pack_pil(results):
-    return {'inputs': np.array(results['img'])}
-
-
-def refuses_other_sizes(results):
-    if results['img'].shape != FILE.shape:
-        raise RuntimeError
-    return results
-
-
-def pack(results):
-    return {'inputs': results['img'].transpose(2, 0, 1), 'data_samples': None}
+def steps(text):
+    """Return the config of a pipeline, from names such as ``NumpyToPIL:to_rgb``."""
+    pairs = [name.partition(':') for name in text.split()]
+    return [dict(type=name, **({option: True} if option else {})) for name, _, option in pairs]
 
 
 @pytest.mark.parametrize(
-    ('transforms', 'index', 'loader', 'shape'),
+    ('pipeline', 'expected'),
     [
-        ([load, pack], 1, 0, (50, 60)),
-        ([load, resize, crop, pack], 3, 0, (20, 20)),
-        ([load, resize, annotate, pack], 2, 0, (25, 30)),
-        ([load, annotate, resize, pack], 3, 0, (25, 30)),
-        ([annotate, load, resize, normalise, pack], 3, 1, (25, 30)),
-        ([load, normalise, resize, pack], 1, 0, (50, 60)),
-        ([load, resize, pad, pack], 2, 0, (25, 30)),
-        ([load, pad_around, normalise], 1, 0, (50, 60)),
-        ([load, flip_in_place, annotate, pack], 2, 0, (50, 60)),
-        ([load, fit, pack], 2, 0, (50, 60)),  # as of another image it would be
-        ([load, annotate, fit, pad, pack], 3, 0, (50, 60)),
-        ([load, refuses_other_sizes, resize, pack], 3, 0, (25, 30)),
-        ([load, to_pil, shrink_pil, to_bgr_array, pack], 4, 0, (25, 30)),
-        ([load], 1, 0, (50, 60)),
+        # Of the toolboxes' configs, and of ours.
+        ('PackInputs', (0, None)),
+        ('Resize PackInputs', (1, None)),
+        ('LoadImageFromFile PackInputs', (1, 0)),
+        ('LoadImageFromFile ResizeEdge CenterCrop PackInputs', (3, 0)),
+        ('LoadImageFromFile EfficientNetCenterCrop PackInputs', (2, 0)),
+        ('LoadImageFromFile Resize CleanCaption PackInputs', (2, 0)),
+        ('LoadImageFromFile Resize LoadAnnotations PackSegInputs', (2, 0)),
+        ('LoadImageFromFile LoadAnnotations Resize AtInputSize PackSegInputs', (3, 0)),
+        ('LoadImageFromFile Resize LabelUntrainedClasses LoadAnnotations PackSegInputs', (2, 0)),
+        ('LoadImageFromFile Resize ResizeToMultiple LoadAnnotations PackSegInputs', (3, 0)),
+        ('LoadImageFromFile ResizeShortestEdge LoadAnnotations PackSegInputs', (2, 0)),
+        # And of others.
+        ('LoadAnnotations LoadImageFromFile mmcv.Resize Pad Normalize PackSegInputs', (3, 1)),
+        ('LoadImageFromFile Normalize Resize PackInputs', (1, 0)),
+        ('LoadImageFromFile NumpyToPIL torchvision/Resize PILToNumpy PackInputs', (4, 0)),
+        ('LoadImageFromFile PackInputs Mine', (1, 0)),
+        ('LoadImageFromFile', (1, 0)),
     ],
 )
-def test_behind_what_loads_and_resizes(transforms, index, loader, shape):
-    assert find_place(transforms, {}) == CorruptionPlace(index, loader, shape, (50, 60))
-    assert find_place(transforms, {}).channel_order == 'bgr'
-
-
-@pytest.mark.parametrize(
-    ('transforms', 'index', 'shape'), [([pack], 0, (50, 60)), ([resize, pack], 1, (25, 30))]
-)
-def test_of_images_that_the_data_set_gives(transforms, index, shape):
-    place = find_place(transforms, {'img': FILE})
-    assert place == CorruptionPlace(index, None, shape, (50, 60)) and place.channel_order == 'rgb'
+def test_behind_what_loads_and_resizes(pipeline, expected):
+    assert find_place(steps(pipeline)) == (*expected, False)
 
 
 def test_colours_may_have_been_exchanged():
-    place = find_place([load, to_pil, shrink_pil, to_rgb_array, pack], {})
-    assert place == CorruptionPlace(4, 0, (25, 30), (50, 60), flipped=True)
-    assert place.channel_order == 'rgb'
-    given = find_place([to_pil, to_rgb_array, pack], {'img': FILE})
-    assert (given.index, given.channel_order) == (2, 'bgr')
+    pipeline = 'LoadImageFromFile NumpyToPIL:to_rgb Resize PILToNumpy PackInputs'
+    assert CorruptionPlace(*find_place(steps(pipeline))).channel_order == 'rgb'
+    pipeline = pipeline.replace('PILToNumpy', 'PILToNumpy:to_bgr')
+    assert CorruptionPlace(*find_place(steps(pipeline))).channel_order == 'bgr'
+    pipeline = 'NumpyToPIL:to_rgb PILToNumpy PackInputs'
+    assert CorruptionPlace(*find_place(steps(pipeline))).channel_order == 'bgr'
 
 
-def test_pil_images_that_are_packed_as_they_are_have_no_place():
-    with pytest.raises(ValueError, match=r'put dict.*PILToNumpy'):
-        find_place([load, to_pil, shrink_pil, pack_pil], {})
+def test_the_user_says_where_transforms_are_unknown():
+    pipeline = steps('LoadImageFromFile Letterbox Resize PackInputs')
+    with pytest.raises(ValueError, match=r'behind Letterbox: say it by --corrupt-before with one'):
+        find_place(pipeline)
+    assert find_place(pipeline, 'Letterbox') == (1, 0, False)
+    assert find_place(pipeline, 'PackInputs') == (3, 0, False)
+    with pytest.raises(ValueError, match=r'--corrupt-before Pad: the pipeline has LoadImageFromF'):
+        find_place(pipeline, 'Pad')
 
 
 @pytest.mark.parametrize(
-    ('image', 'message'),
+    ('pipeline', 'message'),
     [
-        (None, 'no image to corrupt'),
-        (FILE.astype(np.uint16), 'uint16'),
-        (FILE[..., :2], 'three colours'),
-        (FILE / 255, 'float64'),
+        ([], 'no image to corrupt'),
+        (steps('LoadImageFromFile NumpyToPIL'), r'no image to corrupt, but <PIL'),
+        ([dict(type='LoadImageFromFile', to_float32=True)], 'float32'),
     ],
 )
-def test_images_that_have_no_corruptions(image, message):
+def test_images_that_have_no_corruptions(pipeline, message, tmp_path):
+    cfg = load_config(str(shifted.write_config(tmp_path, 'classifier')))
+    dataset = {**cfg.test_dataloader.dataset, 'data_root': str(tmp_path / 'data')}
     with pytest.raises(ValueError, match=message):
-        find_place([annotate], {'img': image} if image is not None else {})
-
-
-def test_grey_images_and_values_of_a_range():
-    assert find_place([], {'img': FILE[..., 0]}) == CorruptionPlace(0, None, (50, 60), (50, 60))
-    grey = {'img': FILE[..., 0] / np.float32(255)}
-    # They are floats before and behind what normalises.
-    place = find_place([resize, normalise, pack_pil], grey, (0, 1))
-    assert place == CorruptionPlace(1, None, (25, 30), (50, 60), value_range=(0, 1))
-    assert find_place([pack], {'img': FILE}, (0, 1)).value_range is None
+        corruption_places({**dataset, 'pipeline': pipeline}, 'mmpretrain')
 
 
 @pytest.mark.parametrize('name', ['digits', 'digit_scenes'])
@@ -173,7 +99,7 @@ def test_pipelines_of_the_toolboxes(tmp_path):
     dataset = cfg.test_dataloader.dataset
     dataset.data_root = str(tmp_path / 'seg/data')
     (place,) = corruption_places(dataset, 'mmseg')
-    assert place == CorruptionPlace(2, 0, (30, 40), (60, 80))
+    assert place == CorruptionPlace(2, 0, shape=(30, 40))
     both = dict(type='ConcatDataset', datasets=[dataset, dataset])
     changed = corrupted(both, corruption_places(both, 'mmseg'), 'fog', 4, seed=3)
     for part in changed['datasets']:
