@@ -154,14 +154,12 @@ def reported_runs(path: str | Path) -> list[ReportedRun]:
                 mean, last = mean_and_worst(tests, key)
                 metrics |= {f'{key} {MEAN}': mean, f'{key} {WORST}': last}
             metrics |= {f'{key} {test["name"]}': test['metrics'][key] for test in others}
+        dataset = {**entry['evaluation']['dataset'], 'shift': f'under {shifts_text(entry)}'}
         known = {key: entry[key] for key in ReportedRun.__dataclass_fields__ if key in entry}
-        name = f'{content["experiment"]} under shift'
-        known |= {'experiment': name, 'limit': content['limit'], 'file': file}
-        run = ReportedRun(**{**known, 'path': str(path), 'metrics': metrics})
-        evaluation = dict(run.evaluation or {'dataset': {'samples': 0}})
-        evaluation['dataset'] = {**evaluation['dataset'], 'shift': f'under {shifts_text(entry)}'}
-        run.evaluation = evaluation
-        runs.append(run)
+        known |= dict(path=str(path), file=file, limit=content['limit'], metrics=metrics)
+        known['experiment'] = f'{content["experiment"]} under shift'
+        known['evaluation'] = {**entry['evaluation'], 'dataset': dataset}
+        runs.append(ReportedRun(**known))
     return runs
 
 
@@ -187,12 +185,15 @@ def robustness_table(content: Mapping, width: int | None = None) -> str:
 def _rows(entry: Mapping, keys: Sequence[str]) -> Iterator[tuple[str, list[float]]]:
     clean = clean_metrics(entry)
     yield CLEAN, [clean[key] for key in keys]
-    tests = [test for test in entry['tests'] if test['kind'] == 'corruption']
-    groups = [(group, [t for t in tests if t['name'] in names]) for group, names in GROUPS.items()]
-    groups = [(group, part) for group, part in groups if part]
-    if len([group for group, _ in groups if group != 'holdout']) > 1:
-        groups.append(('overall', corrupted_tests(entry)))
-    for group, part in groups:
+    groups = {
+        group: [t for t in entry['tests'] if t['kind'] == 'corruption' and t['name'] in names]
+        for group, names in GROUPS.items()
+    }
+    if sum(bool(part) for group, part in groups.items() if group != 'holdout') > 1:
+        groups['overall'] = corrupted_tests(entry)
+    for group, part in groups.items():
+        if not part:
+            continue
         both = [mean_and_worst(part, key) for key in keys]
         yield f'{group}, {MEAN}', [mean for mean, _ in both]
         yield f'{group}, {WORST}', [last for _, last in both]

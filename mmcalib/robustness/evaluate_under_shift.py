@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from datetime import datetime
@@ -23,9 +23,8 @@ from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.metric_keys import ECE, QUALITIES, metric_name
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.reports.model_labels import model_label
-from mmcalib.reports.robustness_results import write_robustness
 from mmcalib.reports.table_cell_texts import number_text
-from mmcalib.robustness.result_files import collected, file_of, key_of, read_test
+from mmcalib.robustness.result_files import collect, file_of, key_of, left_by_earlier_call
 from mmcalib.robustness.shifts import Shift
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.config_checks import as_list, calibration_configs
@@ -38,7 +37,7 @@ from mmcalib.runs.data_fingerprint import (
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.progress import progress_of
 from mmcalib.runs.record import results_of
-from mmcalib.work_dir_files import ROBUSTNESS, experiment_name, whole_file
+from mmcalib.work_dir_files import experiment_name, whole_file
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
 # Of the calibration metric's options, those that ask for more than is compared here.
@@ -113,10 +112,10 @@ def run_robustness(
         for shift, here in data:
             key = key_of(runner.cfg, shift, identity, here)
             plan.append((str(path), identity, shift, file_of(folder, shift), key))
-    found = [_left_by_earlier_call(file, key, index) for *_, file, key in plan]
+    found = [left_by_earlier_call(file, key, index) for *_, file, key in plan]
     broadcast_object_list(found)  # of the first process, which alone writes files
     to_come = {file for (*_, file, _), left in zip(plan, found, strict=True) if left is None}
-    entries = _collect(runner, content, settings, to_come)
+    content = collect(runner.work_dir, content, settings, to_come)
     runner.call_hook('before_run')
     for handler in runner.logger.handlers:
         if not isinstance(handler, logging.FileHandler):  # which has what single tests say
@@ -138,29 +137,10 @@ def run_robustness(
                     mmengine.dump({**test, **asked, 'asked': time.time()}, temporary)
             to_come.discard(file)
             if shift is shifts[-1]:
-                entries = _collect(runner, content, settings, to_come)
+                content = collect(runner.work_dir, content, settings, to_come)
     runner.call_hook('after_run')
-    return {**content, 'checkpoints': [e for e in entries if e['digest'] in identities]}
-
-
-def _left_by_earlier_call(file: Path, key: str, index: int) -> dict | None:
-    """Return the test in a file, None if its weights, data, options or image were others."""
-    left = read_test(file)
-    return left if left.get('key') == key and left.get('image', index) == index else None
-
-
-def _collect(
-    runner: Runner, content: Mapping, settings: str, to_come: Collection[Path]
-) -> list[dict]:
-    """Have ``robustness.json`` say what the tests in the work dir say, and return it."""
-    if not is_main_process():
-        return []
-    entries = collected(runner.work_dir, settings, to_come)
-    if entries:
-        write_robustness(runner.work_dir, {**content, 'checkpoints': entries})
-    else:
-        Path(runner.work_dir, ROBUSTNESS).unlink(missing_ok=True)
-    return entries
+    entries = [entry for entry in content['checkpoints'] if entry['digest'] in identities]
+    return {**content, 'checkpoints': entries}
 
 
 def _test(runner: Runner, shift: Shift, checkpoint: str, file: Path, hook: OneViewHook) -> dict:

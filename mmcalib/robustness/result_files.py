@@ -9,11 +9,13 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.dist import is_main_process
 
 from mmcalib import __version__
 from mmcalib.corruption_names import CORRUPTIONS
-from mmcalib.reports.robustness_results import KINDS, made_by
+from mmcalib.reports.robustness_results import KINDS, made_by, write_robustness
 from mmcalib.robustness.shifts import Shift
+from mmcalib.work_dir_files import ROBUSTNESS
 
 # How a loader is fed says nothing about what it gives.
 OF_THE_MACHINE = ('num_workers', 'persistent_workers', 'pin_memory', 'prefetch_factor')
@@ -48,7 +50,13 @@ def file_of(folder: Path, shift: Shift) -> Path:
     return folder / f'{kind}{shift.text.replace(" ", "_")}.json'
 
 
-def read_test(file: Path) -> dict:
+def left_by_earlier_call(file: Path, key: str, index: int) -> dict | None:
+    """Return the test in a file, None if its weights, data, options or image were others."""
+    left = _read(file)
+    return left if left.get('key') == key and left.get('image', index) == index else None
+
+
+def _read(file: Path) -> dict:
     """Return what a test has left, nothing if it is not there or cut off."""
     try:
         return json.loads(file.read_text(encoding='utf-8'))
@@ -56,21 +64,25 @@ def read_test(file: Path) -> dict:
         return {}
 
 
-def collected(
-    work_dir: str | Path, settings: str, to_come: Collection[Path] = ()
-) -> list[dict[str, object]]:
-    """Return what the tests in a work dir say of each checkpoint, last what was last asked for.
+def collect(
+    work_dir: str | Path, content: Mapping, settings: str, to_come: Collection[Path] = ()
+) -> dict:
+    """Have ``robustness.json`` say what the tests in a work dir say, and return that.
 
-    Of weights that shared a path those asked for last stand for it, and of a checkpoint's
-    corruptions those by the seed, or of the stored set, asked for last.
+    Of each checkpoint, last the one last asked for. Of weights that shared a path those asked for
+    last stand for it, and of a checkpoint's corruptions those by the seed, or of the stored set,
+    asked for last.
 
     Args:
         work_dir: Where the tests are.
+        content: What is said beside checkpoints.
         settings: Those of the tests to collect.
         to_come: The files of tests that will be repeated.
     """
+    if not is_main_process():
+        return {**content, 'checkpoints': []}
     files = sorted(set(Path(work_dir, 'tests').glob('*/*.json')) - set(to_come))
-    found = [left for left in map(read_test, files) if left.get('settings') == settings]
+    found = [left for left in map(_read, files) if left.get('settings') == settings]
     tests, clean, made = defaultdict(dict), {}, {}
     for left in sorted(found, key=lambda left: left['asked']):
         test, digest = left['test'], left['digest']
@@ -82,18 +94,15 @@ def collected(
             made[digest] = made_by(test)
     entries = {}
     for digest, left in clean.items():
-        rest = [test for _, test in sorted(tests[digest].items())]
-        entries[left['checkpoint']] = {
-            'digest': digest,
-            'checkpoint': left['checkpoint'],
-            **left['about'],
-            'tests': [
-                test
-                for test in rest
-                if test['kind'] != 'corruption' or made_by(test) == made[digest]
-            ],
-        }
-    return list(entries.values())
+        path, rest = left['checkpoint'], [test for _, test in sorted(tests[digest].items())]
+        rest = [t for t in rest if t['kind'] != 'corruption' or made_by(t) == made[digest]]
+        entries[path] = {'digest': digest, 'checkpoint': path, **left['about'], 'tests': rest}
+    content = {**content, 'checkpoints': list(entries.values())}
+    if entries:
+        write_robustness(work_dir, content)
+    else:
+        Path(work_dir, ROBUSTNESS).unlink(missing_ok=True)
+    return content
 
 
 def _place(test: Mapping) -> tuple[int, int, int, str]:
