@@ -1,4 +1,4 @@
-"""What tests on shifted data have come to: ``robustness.json``, its table, and its columns."""
+"""Results of tests on shifted data: ``robustness.json``, its table, and its columns."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from mmcalib.reports.results_reader import ReportedRun
 from mmcalib.reports.table_cell_texts import number_text
 from mmcalib.work_dir_files import ROBUSTNESS, whole_file
 
-# What is compared: a quality, and these.
+# The metrics that are compared.
 MEASURES = (*QUALITIES, ECE, AECE, NLL, AUGRC)
 KINDS = ('clean', 'corruption', 'data')
 
 
 def write_robustness(folder: str | Path, content: Mapping) -> None:
-    """Write the results of a call, as a whole or not at all."""
+    """Write a ``robustness.json`` as a whole or not at all."""
     with whole_file(Path(folder, ROBUSTNESS)) as path:
         mmengine.dump(content, path, indent=1)
 
@@ -109,7 +109,7 @@ def made_by(test: Mapping) -> tuple[str | None, int]:
 
 
 def shifts_text(entry: Mapping) -> str:
-    """Return which corruptions and severities mean and worst are over, and how they were made."""
+    """Return the corruptions and severities behind mean and worst, and their source, in words."""
     tests = corrupted_tests(entry)
     if not tests:
         return 'no corruption'
@@ -134,7 +134,7 @@ def shifts_text(entry: Mapping) -> str:
 def reported_runs(path: str | Path) -> list[ReportedRun]:
     """Return the checkpoints of a ``robustness.json`` for tables, each metric with its shifts.
 
-    Keys end in `` clean``, `` mean`` and `` worst``; the data set's name says what was done to it.
+    Keys end in `` clean``, `` mean`` and `` worst``; the data set's name tells the shifts.
 
     Raises:
         FileNotFoundError: If there is none.

@@ -1,4 +1,4 @@
-"""Models on clean and on shifted data: what tools/test_robustness.py does."""
+"""The work of tools/test_robustness.py: models are tested on clean and on shifted data."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from mmcalib.runs.record import results_of
 from mmcalib.work_dir_files import experiment_name, whole_file
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
-# Of the calibration metric's options, those that ask for more than is compared here.
+# Options of the calibration metric that ask for more than is compared here.
 MORE = ('confidence_interval', 'num_bootstrap', 'seed', 'out_file', 'prefix', 'metrics', 'type')
 
 
 def measure_robustness(cfg: Config) -> None:
-    """Have a test measure what is compared under shift, and draw and log nothing else.
+    """Have a test measure the metrics that are compared under shift, and draw and log nothing else.
 
-    That is the quality that the config measures, and ECE, AECE, NLL and AUGRC by the protocol,
+    These are the quality that the config measures, and ECE, AECE, NLL and AUGRC by the protocol,
     bins and convention of its first calibration metric.
 
     Raises:
@@ -74,17 +74,17 @@ def measure_robustness(cfg: Config) -> None:
 def run_robustness(
     runner: Runner, shifts: Sequence[Shift], checkpoints: Sequence[str], *, index: int = 0
 ) -> dict:
-    """Test checkpoints on all shifts, and return what ``robustness.json`` in the work dir says.
+    """Test checkpoints on all shifts, and return their part of ``robustness.json``.
 
     Each test leaves its metrics and statistics when it ends. A test that an earlier call has left
     is not repeated, if neither weights nor data nor options are others. The file collects all tests
     in the work dir with the same options and clean data, also those of earlier calls.
 
     Args:
-        runner: Of a config that :func:`measure_robustness` has prepared.
-        shifts: Of :func:`~mmcalib.robustness.shifts.plan_shifts`, the clean data first.
-        checkpoints: Of the config's model.
-        index: The image of the test set whose confidence map is kept, of a segmentor.
+        runner: Runner for a config that :func:`measure_robustness` has prepared.
+        shifts: Those from :func:`~mmcalib.robustness.shifts.plan_shifts`, the clean data first.
+        checkpoints: Paths of checkpoints for the config's model.
+        index: The test image whose confidence map is kept, for a segmentor.
 
     Raises:
         CheckpointError: If a checkpoint does not fit the model.
@@ -144,7 +144,7 @@ def run_robustness(
 
 
 def _test(runner: Runner, shift: Shift, checkpoint: str, file: Path, hook: OneViewHook) -> dict:
-    """Test the model on one shift, leave its statistics and map, and return what it came to."""
+    """Test the model on one shift, leave its statistics and map, and return its result."""
     _use(runner, shift)
     metric = next(m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric))
     metric.keep_statistics = True
@@ -178,18 +178,18 @@ def _use(runner: Runner, shift: Shift) -> None:
     """Have the runner's next test take the data of a shift, and new metrics."""
     runner._test_dataloader = deepcopy(shift.loader)
     runner._test_evaluator = deepcopy(runner.cfg.test_evaluator)
-    # What the results say of the evaluation is read off the config.
+    # Results take the description of the evaluation from the config.
     runner.cfg.test_dataloader = deepcopy(shift.loader)
     runner._test_loop = runner.build_test_loop(deepcopy(runner.cfg.test_cfg))
 
 
 def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, str]]:
-    """Return what tells whether the data of shifts are those of an earlier test, beside each.
+    """Return each shift with a fingerprint of its data, by which an earlier test is recognised.
 
     All severities of a corruption read the same images, and so do corruptions.
 
     Raises:
-        DataError: For what would end a test later, before the first begins.
+        DataError: If data are missing or broken, or their classes are others.
     """
     first = next((shift for shift in shifts if shift.kind == 'corruption'), None)
     names, found = [], []

@@ -1,4 +1,4 @@
-"""What a sweep over a parameter of the loss trains, checked before anything is trained."""
+"""The trainings of a sweep over a parameter of the loss, and checks before the first."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
 
 @dataclass
 class SweepPlan:
-    """What to train, and how.
+    """The arguments of a sweep.
 
     Attributes:
         config: The config file.
         parameter: Constructor parameter of the loss.
-        values: What to set it to.
-        tools: The folder of train.py and test.py.
-        work_dir: Where everything goes.
+        values: Its values.
+        tools: The folder with train.py and test.py.
+        work_dir: The folder for all results.
         seeds: Seeds to average over, each in a folder of its own; None for the config's.
         options: ``KEY=VALUE`` for the config.
-        arguments: Further arguments of train.py and test.py.
-        train_arguments: Further arguments of train.py.
+        arguments: Further arguments for train.py and test.py.
+        train_arguments: Further arguments for train.py.
         gpus: Processes of each training, by dist_train.sh; None for a single one without it.
         jobs: Trainings at a time.
         test_all: Whether to test every value.
@@ -63,7 +63,7 @@ class SweepTraining:
     folder: Path
 
     def results(self, split: str) -> dict | None:
-        """Return what the training left of a split, None if it has not come to that."""
+        """Return the results of the training on a split, None if there are none yet."""
         path = self.folder / (VALIDATION_RESULTS if split == 'val' else RESULTS)
         try:
             return json.loads(path.read_text(encoding='utf-8'))
