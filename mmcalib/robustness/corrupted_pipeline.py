@@ -122,13 +122,8 @@ def corrupted(
     changed = deepcopy(dataset)
     # Two parts may be the same object, which must not be corrupted twice.
     for node, new, place in zip(_leaves(dataset), _leaves(changed), places, strict=True):
-        transform = dict(
-            type='Corrupt',
-            corruption=corruption,
-            severity=severity,
-            seed=seed,
-            channel_order=place.channel_order,
-        )
+        transform = dict(type='Corrupt', corruption=corruption, severity=severity, seed=seed)
+        transform['channel_order'] = place.channel_order
         if place.value_range is not None:
             transform['value_range'] = place.value_range
         pipeline = list(node.get('pipeline') or ())

@@ -81,14 +81,13 @@ def collect(
     """
     if not is_main_process():
         return {**content, 'checkpoints': []}
-    files = sorted(set(Path(work_dir, 'tests').glob('*/*.json')) - set(to_come))
+    files = sorted(set(Path(work_dir, 'tests').glob('*/[!.]*.json')) - set(to_come))
     found = [left for left in map(_read, files) if left.get('settings') == settings]
     tests, clean, made = defaultdict(dict), {}, {}
     for left in sorted(found, key=lambda left: left['asked']):
         test, digest = left['test'], left['digest']
         tests[digest][_place(test)] = test
         if test['kind'] == 'clean':
-            clean.pop(digest, None)
             clean[digest] = left
         elif test['kind'] == 'corruption':
             made[digest] = made_by(test)
