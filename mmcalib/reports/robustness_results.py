@@ -1,4 +1,4 @@
-"""What tests on shifted data have come to: ``robustness.json``, its table, and its columns."""
+"""Results of tests on shifted data: ``robustness.json``, its table, and its columns."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from mmcalib.reports.results_reader import ReportedRun
 from mmcalib.reports.table_cell_texts import number_text
 from mmcalib.work_dir_files import ROBUSTNESS, whole_file
 
-# What is compared: a quality, and these.
+# The metrics that are compared.
 MEASURES = (*QUALITIES, ECE, AECE, NLL, AUGRC)
 KINDS = ('clean', 'corruption', 'data')
 
 
 def write_robustness(folder: str | Path, content: Mapping) -> None:
-    """Write the results of a call, as a whole or not at all."""
+    """Write a ``robustness.json`` as a whole or not at all."""
     with whole_file(Path(folder, ROBUSTNESS)) as path:
         mmengine.dump(content, path, indent=1)
 
@@ -109,7 +109,7 @@ def made_by(test: Mapping) -> tuple[str | None, int]:
 
 
 def shifts_text(entry: Mapping) -> str:
-    """Return which corruptions and severities mean and worst are over, and how they were made."""
+    """Return the corruptions and severities behind mean and worst, and their source, in words."""
     tests = corrupted_tests(entry)
     if not tests:
         return 'no corruption'
@@ -134,7 +134,7 @@ def shifts_text(entry: Mapping) -> str:
 def reported_runs(path: str | Path) -> list[ReportedRun]:
     """Return the checkpoints of a ``robustness.json`` for tables, each metric with its shifts.
 
-    Keys end in `` clean``, `` mean`` and `` worst``; the data set's name says what was done to it.
+    Keys end in `` clean``, `` mean`` and `` worst``; the data set's name tells the shifts.
 
     Raises:
         FileNotFoundError: If there is none.
@@ -154,14 +154,12 @@ def reported_runs(path: str | Path) -> list[ReportedRun]:
                 mean, last = mean_and_worst(tests, key)
                 metrics |= {f'{key} {MEAN}': mean, f'{key} {WORST}': last}
             metrics |= {f'{key} {test["name"]}': test['metrics'][key] for test in others}
+        dataset = {**entry['evaluation']['dataset'], 'shift': f'under {shifts_text(entry)}'}
         known = {key: entry[key] for key in ReportedRun.__dataclass_fields__ if key in entry}
-        name = f'{content["experiment"]} under shift'
-        known |= {'experiment': name, 'limit': content['limit'], 'file': file}
-        run = ReportedRun(**{**known, 'path': str(path), 'metrics': metrics})
-        evaluation = dict(run.evaluation)
-        evaluation['dataset'] = {**evaluation['dataset'], 'shift': f'under {shifts_text(entry)}'}
-        run.evaluation = evaluation
-        runs.append(run)
+        known |= dict(path=str(path), file=file, limit=content['limit'], metrics=metrics)
+        known['experiment'] = f'{content["experiment"]} under shift'
+        known['evaluation'] = {**entry['evaluation'], 'dataset': dataset}
+        runs.append(ReportedRun(**known))
     return runs
 
 
@@ -187,12 +185,15 @@ def robustness_table(content: Mapping, width: int | None = None) -> str:
 def _rows(entry: Mapping, keys: Sequence[str]) -> Iterator[tuple[str, list[float]]]:
     clean = clean_metrics(entry)
     yield CLEAN, [clean[key] for key in keys]
-    tests = [test for test in entry['tests'] if test['kind'] == 'corruption']
-    groups = [(group, [t for t in tests if t['name'] in names]) for group, names in GROUPS.items()]
-    groups = [(group, part) for group, part in groups if part]
-    if len([group for group, _ in groups if group != 'holdout']) > 1:
-        groups.append(('overall', corrupted_tests(entry)))
-    for group, part in groups:
+    groups = {
+        group: [t for t in entry['tests'] if t['kind'] == 'corruption' and t['name'] in names]
+        for group, names in GROUPS.items()
+    }
+    if sum(bool(part) for group, part in groups.items() if group != 'holdout') > 1:
+        groups['overall'] = corrupted_tests(entry)
+    for group, part in groups.items():
+        if not part:
+            continue
         both = [mean_and_worst(part, key) for key in keys]
         yield f'{group}, {MEAN}', [mean for mean, _ in both]
         yield f'{group}, {WORST}', [last for _, last in both]

@@ -1,4 +1,4 @@
-"""What a sweep has come to: ``sweep.json``, its table, and its figure."""
+"""The result of a sweep: ``sweep.json``, its table, and its figure."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Value = float | str
 
 
 def value_text(value: Value) -> str:
-    """Return a value as folders and tables name it."""
+    """Return the name of a value in folders and tables."""
     return f'{value:g}' if isinstance(value, float) else value
 
 
 def summarise(
     settings: Mapping, results: Sequence[tuple[str, Value, dict | None, dict | None]]
 ) -> dict:
-    """Return the metrics of every value and which one has the least ECE on validation data.
+    """Return the metrics of every value, and mark the one with the least ECE on validation data.
 
     Args:
-        settings: What all values share.
-        results: Of each training its name, its value, and what it left of the validation and the
-            test split, None where it has not come to that.
+        settings: Settings that all values share.
+        results: Name and value of each training, and its results on the validation and the test
+            split, None where there are none yet.
     """
     rows = {}
     for name, value, validated, tested in results:
@@ -54,7 +54,7 @@ def summarise(
 
 
 def _mean(metrics: Sequence[dict], key: str) -> float:
-    """Return the mean of a metric over seeds, NaN of none."""
+    """Return the mean of a metric over seeds, NaN without any."""
     values = [each[key] for each in metrics if key in each]
     return statistics.mean(values) if values else math.nan
 

@@ -1,4 +1,4 @@
-"""Where in a pipeline images are corrupted, by the names of its transforms."""
+"""The place in a pipeline where images are corrupted, by the names of its transforms."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ BEHIND = ('Pad', 'Normalize', 'ToTensor', 'PackInputs', 'PackSegInputs', 'PackTe
 
 @dataclass(frozen=True)
 class CorruptionPlace:
-    """Between which transforms of a data set its images are corrupted.
+    """The place between the transforms of a data set where its images are corrupted.
 
     Attributes:
-        index: Of the transform before which :class:`~mmcalib.transforms.Corrupt` stands: behind
-            those that load and resize, before padding, normalising and packing.
+        index: Index of the transform that :class:`~mmcalib.transforms.Corrupt` comes before, behind
+            loading and resizing and before padding, normalising and packing.
         loader: Index of the transform that loads the image, None where the data set gives it.
         flipped: Whether transforms before it have exchanged red and blue.
         shape: ``(H, W)`` of the first image there.
-        value_range: Which values are black and white, None of 8 bits.
+        value_range: The values for black and white, None for 8 bits.
     """
 
     index: int
@@ -51,7 +51,7 @@ class CorruptionPlace:
 
     @property
     def channel_order(self) -> str:
-        """That of the images: files are loaded as BGR, and mmpretrain's arrays are RGB."""
+        """The order in the images: files are loaded as BGR, and mmpretrain's arrays are RGB."""
         return 'rgb' if (self.loader is None) != self.flipped else 'bgr'
 
 
@@ -122,13 +122,8 @@ def corrupted(
     changed = deepcopy(dataset)
     # Two parts may be the same object, which must not be corrupted twice.
     for node, new, place in zip(_leaves(dataset), _leaves(changed), places, strict=True):
-        transform = dict(
-            type='Corrupt',
-            corruption=corruption,
-            severity=severity,
-            seed=seed,
-            channel_order=place.channel_order,
-        )
+        transform = dict(type='Corrupt', corruption=corruption, severity=severity, seed=seed)
+        transform['channel_order'] = place.channel_order
         if place.value_range is not None:
             transform['value_range'] = place.value_range
         pipeline = list(node.get('pipeline') or ())

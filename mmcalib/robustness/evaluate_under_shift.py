@@ -1,10 +1,10 @@
-"""Models on clean and on shifted data: what tools/test_robustness.py does."""
+"""The work of tools/test_robustness.py: models are tested on clean and on shifted data."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from datetime import datetime
@@ -24,9 +24,8 @@ from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.metric_keys import ECE, QUALITIES, metric_name
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.reports.model_labels import model_label
-from mmcalib.reports.robustness_results import write_robustness
 from mmcalib.reports.table_cell_texts import number_text
-from mmcalib.robustness.result_files import collected, file_of, key_of, read_test
+from mmcalib.robustness.result_files import collect, file_of, key_of, left_by_earlier_call
 from mmcalib.robustness.shifts import Shift
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.config_checks import as_list, calibration_configs
@@ -39,17 +38,17 @@ from mmcalib.runs.data_fingerprint import (
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.progress import progress_of
 from mmcalib.runs.record import record_of, tested_model
-from mmcalib.work_dir_files import ROBUSTNESS, experiment_name, whole_file
+from mmcalib.work_dir_files import experiment_name, whole_file
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
-# Of the calibration metric's options, those that ask for more than is compared here.
+# Options of the calibration metric that ask for more than is compared here.
 MORE = ('confidence_interval', 'num_bootstrap', 'seed', 'out_file', 'prefix', 'metrics', 'type')
 
 
 def measure_robustness(cfg: Config) -> None:
-    """Have a test measure what is compared under shift, and draw and log nothing else.
+    """Have a test measure the metrics that are compared under shift, and draw and log nothing else.
 
-    That is the quality that the config measures, and ECE, AECE, NLL and AUGRC by the protocol,
+    These are the quality that the config measures, and ECE, AECE, NLL and AUGRC by the protocol,
     bins and convention of its first calibration metric.
 
     Raises:
@@ -76,17 +75,17 @@ def measure_robustness(cfg: Config) -> None:
 def run_robustness(
     runner: Runner, shifts: Sequence[Shift], checkpoints: Sequence[str], *, index: int = 0
 ) -> dict:
-    """Test checkpoints on all shifts, and return what ``robustness.json`` in the work dir says.
+    """Test checkpoints on all shifts, and return their part of ``robustness.json``.
 
     Each test leaves its metrics and statistics when it ends. A test that an earlier call has left
     is not repeated, if neither weights nor data nor options are others. The file collects all tests
     in the work dir with the same options and clean data, also those of earlier calls.
 
     Args:
-        runner: Of a config that :func:`measure_robustness` has prepared.
-        shifts: Of :func:`~mmcalib.robustness.shifts.plan_shifts`, the clean data first.
-        checkpoints: Of the config's model.
-        index: The image of the test set whose confidence map is kept, of a segmentor.
+        runner: Runner for a config that :func:`measure_robustness` has prepared.
+        shifts: Those from :func:`~mmcalib.robustness.shifts.plan_shifts`, the clean data first.
+        checkpoints: Paths of checkpoints for the config's model.
+        index: The test image whose confidence map is kept, for a segmentor.
 
     Raises:
         UserError: If a checkpoint does not fit the model.
@@ -114,10 +113,10 @@ def run_robustness(
         for shift, here in data:
             key = key_of(runner.cfg, shift, identity, here)
             plan.append((str(path), identity, shift, file_of(folder, shift), key))
-    found = [_left_by_earlier_call(file, key, index) for *_, file, key in plan]
+    found = [left_by_earlier_call(file, key, index) for *_, file, key in plan]
     broadcast_object_list(found)  # of the first process, which alone writes files
     to_come = {file for (*_, file, _), left in zip(plan, found, strict=True) if left is None}
-    entries = _collect(runner, content, settings, to_come)
+    content = collect(runner.work_dir, content, settings, to_come)
     runner.call_hook('before_run')
     for handler in runner.logger.handlers:
         if not isinstance(handler, logging.FileHandler):  # which has what single tests say
@@ -139,33 +138,14 @@ def run_robustness(
                     mmengine.dump({**test, **asked, 'asked': time.time()}, temporary)
             to_come.discard(file)
             if shift is shifts[-1]:
-                entries = _collect(runner, content, settings, to_come)
+                content = collect(runner.work_dir, content, settings, to_come)
     runner.call_hook('after_run')
-    return {**content, 'checkpoints': [e for e in entries if e['digest'] in identities]}
-
-
-def _left_by_earlier_call(file: Path, key: str, index: int) -> dict | None:
-    """Return the test in a file, None if its weights, data, options or image were others."""
-    left = read_test(file)
-    return left if left.get('key') == key and left.get('image', index) == index else None
-
-
-def _collect(
-    runner: Runner, content: Mapping, settings: str, to_come: Collection[Path]
-) -> list[dict]:
-    """Have ``robustness.json`` say what the tests in the work dir say, and return it."""
-    if not is_main_process():
-        return []
-    entries = collected(runner.work_dir, settings, to_come)
-    if entries:
-        write_robustness(runner.work_dir, {**content, 'checkpoints': entries})
-    else:
-        Path(runner.work_dir, ROBUSTNESS).unlink(missing_ok=True)
-    return entries
+    entries = [entry for entry in content['checkpoints'] if entry['digest'] in identities]
+    return {**content, 'checkpoints': entries}
 
 
 def _test(runner: Runner, shift: Shift, checkpoint: str, file: Path, hook: OneViewHook) -> dict:
-    """Test the model on one shift, leave its statistics and map, and return what it came to."""
+    """Test the model on one shift, leave its statistics and map, and return its result."""
     _use(runner, shift)
     metric = next(m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric))
     metric.keep_statistics = True
@@ -199,18 +179,18 @@ def _use(runner: Runner, shift: Shift) -> None:
     """Have the runner's next test take the data of a shift, and new metrics."""
     runner._test_dataloader = deepcopy(shift.loader)
     runner._test_evaluator = deepcopy(runner.cfg.test_evaluator)
-    # What the results say of the evaluation is read off the config.
+    # Results take the description of the evaluation from the config.
     runner.cfg.test_dataloader = deepcopy(shift.loader)
     runner._test_loop = runner.build_test_loop(deepcopy(runner.cfg.test_cfg))
 
 
 def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, str]]:
-    """Return what tells whether the data of shifts are those of an earlier test, beside each.
+    """Return each shift with a fingerprint of its data, by which an earlier test is recognised.
 
     All severities of a corruption read the same images, and so do corruptions.
 
     Raises:
-        UserError: For what would end a test later, before the first begins.
+        UserError: If data are missing or broken, or their classes are others.
     """
     first = next((shift for shift in shifts if shift.kind == 'corruption'), None)
     names, found = [], []

@@ -1,4 +1,4 @@
-"""What a model is tested on beside its clean test data: corruptions, stored sets, other data."""
+"""The test sets beside the clean test data: corruptions, stored sets, other data."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
 from mmcalib.runs.config_checks import check_data
 from mmcalib.transforms.corrupt import LEAST_SIZE, check_size, corruption_function, too_wide
 
-# What tables have of other names than those of corruptions.
+# Names in tables that are not those of corruptions.
 OF_TABLES = (*OVER_SHIFTS, 'overall', *SETS)
 RESERVED = (*OF_TABLES, *CORRUPTIONS)
-# Of the preprocessors of mmpretrain, mmseg and mmengine: those that exchange red and blue.
+# Options of the toolboxes' preprocessors that exchange red and blue.
 CHANNEL_FLIPS = ('to_rgb', 'bgr_to_rgb', 'rgb_to_bgr')
 
 
@@ -35,11 +35,11 @@ class Shift:
 
     Attributes:
         kind: ``'clean'``, ``'corruption'``, or ``'data'``.
-        name: ``'clean'``, the corruption's, or that of the other data set.
-        severity: 1 to 5 of a corruption, else 0.
+        name: ``'clean'``, or the name of the corruption or of the other data set.
+        severity: 1 to 5 for a corruption, else 0.
         loader: Config of its dataloader.
         stored: The folder that corrupted images are read from, None if they are corrupted here.
-        seed: Of a corruption that is made here.
+        seed: Seed of a corruption that is made here.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Shift:
 
     @property
     def made(self) -> dict:
-        """By what images are corrupted, for ``robustness.json``: a seed or a stored set."""
+        """The source of corruptions, for ``robustness.json``: a seed or a stored set."""
         if self.kind != 'corruption':
             return {}
         return {'stored': Path(self.stored).resolve().name} if self.stored else {'seed': self.seed}
@@ -73,18 +73,17 @@ def plan_shifts(
     before: str | None = None,
     pin_memory: bool = True,
 ) -> list[Shift]:
-    """Return the clean data of a config and all that it is to be tested on beside, in order.
+    """Return all test sets for a config, the clean data first.
 
     Args:
-        cfg: Of a test, as :func:`~mmcalib.runs.config.load_config` and what follows it left
-            it.
+        cfg: Config of the test.
         corruptions: Names of corruptions or of sets of them, or ``None`` in letters.
         severities: 0 to 5; the clean data, severity 0, are always tested, once.
-        seed: Of the corruptions.
+        seed: Seed of the corruptions.
         stored: Folder of CIFAR-10-C or ImageNet-C, to read corrupted images from.
         data: Config files of other data sets with the same classes, by name.
         before: The transform before which images are corrupted; None to find it.
-        pin_memory: Of the loaders of other data sets.
+        pin_memory: Whether the loaders of other data sets pin memory.
 
     Raises:
         ImportError: If images are to be corrupted, and the extra for it is missing.
@@ -128,7 +127,7 @@ def plan_shifts(
 def _that_fit(
     names: Sequence[str], asked: Sequence[str], places: Sequence[CorruptionPlace]
 ) -> list[str]:
-    """Return corruptions without those of sets for which images are too small, which it says."""
+    """Return corruptions without those from sets that need larger images, and log these."""
     smallest = min((place.shape for place in places), key=min)
     wide = [name for name in too_wide(smallest, names) if name not in asked]
     fit = [name for name in names if name not in wide]
@@ -172,7 +171,7 @@ def _preprocessor(cfg: Config) -> Mapping:
 
 
 def _in_words(preprocessor: Mapping) -> dict:
-    """Return how images are prepared, in terms that do not depend on the toolbox."""
+    """Return the preparation of images, in terms that do not depend on the toolbox."""
     said = {'red and blue exchanged': any(preprocessor.get(key) for key in CHANNEL_FLIPS)}
     for key in ('mean', 'std'):
         value = preprocessor.get(key)

@@ -19,12 +19,12 @@ from mmcalib.robustness.corrupted_pipeline import CorruptionPlace
 class StoredSet:
     """Corrupted images of the same classes that lie in a folder.
 
-    What is stored takes the place of an image that was loaded and resized, as the sets were made.
+    A stored image takes the place of one that was loaded and resized, as the sets were made.
 
     Args:
         clean: Config of the clean test data, which may be in a wrapper.
         places: See :func:`~mmcalib.robustness.corrupted_pipeline.corruption_places`.
-        root: The folder of CIFAR-10-C or CIFAR-100-C, or of ImageNet-C.
+        root: The folder with CIFAR-10-C, CIFAR-100-C or ImageNet-C.
         scope: The config's ``default_scope``.
 
     Raises:
@@ -109,7 +109,7 @@ class StoredSet:
         _build(config, self.scope)[0]  # what is alike in all of them: how an image is loaded
 
     def _found(self, corruption: str, severity: int) -> tuple[np.ndarray, tuple[int, int]]:
-        """Return how many images each class has, and the size of the first one."""
+        """Return the number of images in each class, and the size of the first one."""
         if self.of_arrays:
             images, labels = stored_arrays(self.root, corruption)
             size = len(labels) // len(SEVERITIES)

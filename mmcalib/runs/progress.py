@@ -1,4 +1,4 @@
-"""How far several long commands are, and how long the rest will take."""
+"""The progress of several long commands, and the time left."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def progress_of(doing: str, total: int) -> Iterator[Callable[[str], None]]:
     Each line ends with the count and the time left. On a terminal they scroll above rich's bar.
 
     Args:
-        doing: What the commands do, such as ``'Training'``.
-        total: How many there are.
+        doing: A word for the commands, such as ``'Training'``.
+        total: Their number.
     """
     console = Console()
     with Progress(console=console, disable=not console.is_terminal) as bar:

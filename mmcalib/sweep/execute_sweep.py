@@ -1,4 +1,4 @@
-"""A parameter of the loss chosen on validation data: what tools/sweep.py does."""
+"""The work of tools/sweep.py: a parameter of the loss is chosen on validation data."""
 
 from __future__ import annotations
 
@@ -36,23 +36,22 @@ LOG = 'sweep.log'  # in the folder of each training: what its commands print
 def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
     """Train all values, choose by the ECE on validation data, test, and write the summary.
 
-    What an earlier call has finished is kept; a training that it left is resumed.
+    Trainings that an earlier call has finished are kept, and others that it left are resumed.
 
     Returns:
-        The summary, as ``sweep.json`` has it, and the names of what failed.
+        The summary, as in ``sweep.json``, and the names of trainings that failed.
 
     Raises:
         OSError: If the config, or its data, is not there, or the work dir cannot be written to.
         ValueError: If the loss has no such parameter, no ECE is measured on validation data, the
-            work dir holds a sweep of other settings; and for what a training refuses before its
-            first step.
+            work dir holds a sweep with other settings, or trainings would refuse the config.
         RuntimeError: If the work dir is in use, or no value could be trained and evaluated.
     """
     cfg = load_config(plan.config, parse_options(plan.options))
     keys = option_keys(cfg, plan.parameter)
     check_selection(cfg)
     check_values(cfg, keys, plan.values)
-    # What each training would end with before its first step.
+    # Errors that each training would end with before its first step.
     check_learning(cfg)
     checked = deepcopy(cfg)
     set_work_dir(checked, str(plan.work_dir))
@@ -82,7 +81,7 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
 
 
 def _joined_with_earlier(plan: SweepPlan, settings: dict) -> tuple[dict, list[SweepTraining]]:
-    """Return the settings and trainings of a sweep and of what its work dir has of it already."""
+    """Return settings and trainings of a sweep, with those that its work dir has already."""
     earlier = read_sweep(plan.work_dir) if (plan.work_dir / SWEEP).is_file() else settings
     for key, value in settings.items():
         if earlier.get(key) != value:
@@ -137,7 +136,7 @@ def _headline(metrics: dict) -> str:
 def _command(
     plan: SweepPlan, cfg: Config, keys: Sequence[str], training: SweepTraining, split: str
 ) -> list[str]:
-    """Return the command that trains and validates, or that tests what was validated."""
+    """Return the command that trains and validates, or tests the validated checkpoint."""
     trains = split == 'val'
     tool, arguments = (
         ('train', [plan.config]) if trains else ('test', [plan.config, _best(training)])

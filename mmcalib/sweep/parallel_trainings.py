@@ -41,12 +41,11 @@ def run_jobs(
 
     Args:
         jobs: The commands.
-        at_once: How many run at a time.
-        gpus: GPUs of each, where there are any.
-        lock: A file descriptor to keep open in all of them, of
-            :func:`~mmcalib.work_dir_files.locked`, so that a command that outlives this process
-            holds on to it.
-        done: Called with every job that has ended and its status, from this thread.
+        at_once: Number of commands that run at the same time.
+        gpus: GPUs for each, where there are any.
+        lock: File descriptor from :func:`~mmcalib.work_dir_files.locked`. Commands keep it open, so
+            that one that outlives this process still holds the work dir.
+        done: Called in this thread with each job that has ended, and its status.
     """
     slots: queue.SimpleQueue[int] = queue.SimpleQueue()
     for slot in range(at_once):
@@ -68,7 +67,7 @@ def run_jobs(
             slots.put(slot)
 
     # Commands stay in this process's group, so that Ctrl-C and a closed terminal end all of them.
-    # They are submitted one by one since the pool would start what waits in it even then.
+    # They are submitted one by one, since the pool would start those that wait even then.
     waiting, running = iter(jobs), {}
     with ThreadPoolExecutor(at_once) as pool:
         running = {pool.submit(run, job): job for job in islice(waiting, at_once)}

@@ -1,10 +1,9 @@
-"""What a sweep over a parameter of the loss trains, checked before anything is trained."""
+"""The trainings of a sweep over a parameter of the loss, and checks before the first."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,18 +22,18 @@ from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
 
 @dataclass
 class SweepPlan:
-    """What to train, and how.
+    """The arguments of a sweep.
 
     Attributes:
         config: The config file.
         parameter: Constructor parameter of the loss.
-        values: What to set it to.
-        tools: The folder of train.py and test.py.
-        work_dir: Where everything goes.
+        values: Its values.
+        tools: The folder with train.py and test.py.
+        work_dir: The folder for all results.
         seeds: Seeds to average over, each in a folder of its own; None for the config's.
         options: ``KEY=VALUE`` for the config.
-        arguments: Further arguments of train.py and test.py.
-        train_arguments: Further arguments of train.py.
+        arguments: Further arguments for train.py and test.py.
+        train_arguments: Further arguments for train.py.
         gpus: Processes of each training, by dist_train.sh; None for a single one without it.
         jobs: Trainings at a time.
         test_all: Whether to test every value.
@@ -64,7 +63,7 @@ class SweepTraining:
     folder: Path
 
     def results(self, split: str) -> dict | None:
-        """Return what the training left of a split, None if it has not come to that."""
+        """Return the results of the training on a split, None if there are none yet."""
         path = self.folder / (VALIDATION_RESULTS if split == 'val' else RESULTS)
         try:
             return json.loads(path.read_text(encoding='utf-8'))
@@ -73,28 +72,23 @@ class SweepTraining:
 
 
 def parse_parameter(text: str) -> tuple[str, list[Value]]:
-    """Read ``margin=0,2,4``.
+    """Read ``margin=0,2,4``, each value once.
 
     Raises:
-        ValueError: If it is not of that form, or names a value twice.
+        ValueError: If it is not of that form.
     """
     name, _, listed = text.partition('=')
-    values = [_value(part.strip()) for part in listed.split(',')]
+    values = list(dict.fromkeys(_value(part.strip()) for part in listed.split(',')))
     if not name.isidentifier() or '' in values:
         raise ValueError(f'--param takes NAME=VALUE,VALUE,…, such as margin=0,2,4; got {text!r}')
-    if len(set(values)) < len(values):
-        raise ValueError(f'--param names a value twice: {text!r}')
     return name, values
 
 
 def _value(text: str) -> Value:
     try:
-        number = float(text)
+        return float(text)
     except ValueError:
         return text
-    if not math.isfinite(number):
-        raise ValueError(f'--param takes finite numbers, got {text!r}')
-    return number
 
 
 def default_work_dir(config: str, parameter: str, *, limit: int | None = None) -> Path:

@@ -15,7 +15,7 @@ from shifted import needs_extra
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports.robustness_results import read_robustness
 from mmcalib.robustness import evaluate_under_shift
-from mmcalib.robustness.result_files import collected
+from mmcalib.robustness.result_files import collect
 from mmcalib.robustness.shifts import plan_shifts
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner, run_test
@@ -179,7 +179,7 @@ def left(checkpoint, digest, name, asked, *, seed=0, settings='same'):
     ('tests', 'expected'),
     [
         # Calls with different shifts are one table; the first asked for comes first.
-        ([left('a', 1, 'clean', 1), left('b', 2, 'clean', 2), left('a', 1, 'fog', 3)],
+        ([left('a', 2, 'clean', 1), left('b', 1, 'clean', 2), left('a', 2, 'fog', 3)],
          {'a': ['clean', 'fog'], 'b': ['clean']}),
         ([left('b', 2, 'clean', 2), left('a', 1, 'clean', 1), left('a', 1, 'snow', 3),
           left('a', 1, 'fog', 4), left('a', 1, 'frost', 5, settings='others')],
@@ -196,9 +196,10 @@ def test_the_table_collects_what_tests_have_left(tests, expected, tmp_path):
     for number, test in enumerate(tests):
         (tmp_path / f'tests/{test["digest"]}').mkdir(parents=True, exist_ok=True)
         (tmp_path / f'tests/{test["digest"]}/{number}.json').write_text(json.dumps(test))
-    found = collected(tmp_path, 'same')
-    names = {each['checkpoint']: [test['name'] for test in each['tests']] for each in found}
-    assert names == expected and list(names) == list(expected)
+    found = collect(tmp_path, {}, 'same')['checkpoints']
+    names = [(each['checkpoint'], [test['name'] for test in each['tests']]) for each in found]
+    assert names == list(expected.items())
+    assert (tmp_path / 'robustness.json').exists() == bool(expected)
 
 
 def test_two_processes_equal_one(tested, project, free_port):
