@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmcalib.hooks.checkpoint_meta_hook import TRAINED
-from mmcalib.metrics.bins.image_bins import predicted_in_cells, with_unlabelled
+from mmcalib.metrics.bins.image_bins import predicted_in_cells
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold, threshold_at_risk
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
@@ -18,8 +16,6 @@ from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.ensemble_identity import difference_of_means
 from mmcalib.runs.ensemble_record import members_of
 from mmcalib.runs.model_settings import difference_of_settings
-from mmcalib.runs.record import describe_calibration
-from mmcalib.runs.training_fingerprint import comparable, digest
 from mmcalib.runs.unlabelled_pipeline import without_labels
 from mmcalib.work_dir_files import RESULTS, STATISTICS, of_split
 
@@ -74,17 +70,10 @@ def read_validation(
     statistics = CalibrationStatistics.load(file)
     cells = statistics.image_cells
     if cells is None:
-        why = (
-            f'it was measured by the protocol {statistics.protocol!r}, which leaves out pixels by '
-            'their labels'
-            if statistics.protocol not in ('pooled', 'image')
-            else 'an older version measured it, or it is a .json file'
+        raise ValueError(
+            f'{file} (protocol {statistics.protocol!r}) does not tell images apart, as the .npz '
+            f"file of a test by the protocols 'pooled' and 'image' does: {TEST_AGAIN}"
         )
-        raise ValueError(f'{file} does not tell images apart: {why}. {TEST_AGAIN}')
-    try:
-        cells = with_unlabelled(cells)
-    except ValueError as error:
-        raise ValueError(f'{file}: {error}. {TEST_AGAIN}') from error
     accuracy = ExpectedAccuracy(cells, coverage=probability)
     unlabelled = cells[:, 2].sum(dim=1) / predicted_in_cells(cells).sum(dim=1)
     bound = None
@@ -114,85 +103,55 @@ def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
     results = file.with_name(of_split(RESULTS, split))
     if not results.is_file():
         raise FileNotFoundError(
-            f'{results} is not there, which says what {file.name} was measured of: {TEST_AGAIN}'
+            f'{results}, which belongs to {file.name}, is missing: {TEST_AGAIN}'
         )
-    try:
-        tested = json.loads(results.read_text(encoding='utf-8'))
-        name = tested['checkpoint']
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f'{results} holds no results of a test: {error!r}') from error
-    if tested.get('limit'):
+    tested = json.loads(results.read_text(encoding='utf-8'))
+    if tested['limit']:
         raise ValueError(
             f'{file} is of a smoke run, --limit {tested["limit"]} in the test or in the training, '
             f'which is evidence of nothing: without it, {TEST_AGAIN}'
         )
-    kept = tested.get('statistics')  # an older version names none
-    if kept is not None and file_digest(file) not in kept.values():
-        why = 'was stopped before it had written both' if kept else 'measured no calibration'
-        raise ValueError(f'{file} is not of the test of {results}, which {why}: {TEST_AGAIN}')
-    problem = _difference(tested, name, predictor)
-    if not problem and not predictor.averaged:  # the members of a mean have theirs with them
-        problem = difference_of_settings(tested.get('settings'), predictor.settings[0])
-        problem = problem and f'it was tested with {problem}'
-    if problem:
-        there, here = (', '.join(members_of(each)) for each in (name, predictor.checkpoints))
-        raise ValueError(f'{file} is of {there}, and not of {here}: {problem}. {TEST_AGAIN}')
-    evaluated = tested.get('evaluation') or {}
-    if evaluated.get('tta'):
-        raise ValueError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')
-    steps = evaluated.get('pipeline') or []
-    if steps and without_labels(steps[0]) != predictor.pipeline:
+    if file_digest(file) not in tested['statistics'].values():
         raise ValueError(
-            f'{file} was measured by another test pipeline, {without_labels(steps[0])}, than '
-            f'images go through now, {predictor.pipeline}: {TEST_AGAIN}'
+            f'{file} is not of the test of {results}, which was stopped before it had written '
+            f'both: {TEST_AGAIN}'
+        )
+    evaluated = tested['evaluation']
+    if evaluated['tta']:
+        raise ValueError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')
+    problem = _difference(tested, predictor)
+    if problem:
+        there, here = (
+            ', '.join(members_of(m)) for m in (tested['checkpoint'], predictor.checkpoints)
+        )
+        raise ValueError(f'{file} is of {there}, and not of {here}: {problem}. {TEST_AGAIN}')
+    steps = without_labels(evaluated['pipeline'][0]) if evaluated['pipeline'] else []
+    if steps != predictor.pipeline:
+        raise ValueError(
+            f'{file} was measured by another test pipeline, {steps}, than images go through now, '
+            f'{predictor.pipeline}: {TEST_AGAIN}'
         )
 
 
-def _difference(tested: Mapping, name: str, predictor: ImagePredictor) -> str:
-    """Return in what tested predictions differ from others, nothing if they may be the same."""
+def _difference(tested: Mapping, predictor: ImagePredictor) -> str:
+    """Return in what a tested model differs from another, nothing if it does not."""
     there, here = tested.get('averaged'), predictor.averaged
-    if there or here:
-        return _difference_of_means(there or {}, here or {})
-    (checkpoint,), meta = predictor.checkpoints, predictor.meta
-    # None of an older version, and what is elsewhere has none.
-    written = None if '://' in checkpoint else tested.get('checkpoint_digest')
-    digested = file_digest(checkpoint) if written else None
-    if digested == written and (written or os.path.realpath(name) == os.path.realpath(checkpoint)):
-        return ''
-    trained = meta.get(TRAINED)
-    here = {
-        'seed': meta.get('seed'),
-        'epoch': meta.get('epoch'),
-        'training': digest(comparable(trained)) if isinstance(trained, Mapping) else None,
-    }
-    there = {
-        'seed': tested.get('seed'),
-        'epoch': (tested.get('training') or {}).get('epoch'),
-        'training': (tested.get('trained') or {}).get('digest'),
-    }
-    known = [key for key in here if here[key] is not None and there[key] is not None]
-    for key in known:
-        if here[key] != there[key]:
-            return f'the {key} was {there[key]}, not {here[key]}'
-    if comparable(describe_calibration(meta)) != tested.get('calibration'):
-        return 'one of the two was calibrated after its training, or otherwise'
-    if written:
-        return f'the content of the file was {written}, and is {digested}'
-    if not known and os.path.basename(name) != os.path.basename(checkpoint):
-        return 'neither says how it was trained'
-    return ''
-
-
-def _difference_of_means(there: Mapping, here: Mapping) -> str:
-    if not here:
+    if there and not here:
         return 'it was of the mean of several predictions, and this is a model alone'
-    if not there:
+    if here and not there:
         return 'it was of a model alone, and this is the mean of several predictions'
-    if not there.get('mean_of'):
-        return 'an older version tested it, which does not say of which predictions'
-    wrong = difference_of_means(there['mean_of'], here['mean_of'])
-    if wrong:
-        return f'it was of another mean, of {wrong}'
-    if there.get('temperature') != here['temperature']:
-        return f'its temperature was {there.get("temperature")}, not {here["temperature"]}'
-    return ''
+    if here:
+        wrong = difference_of_means(there['mean_of'], here['mean_of'])
+        if wrong:
+            return f'it was of another mean, of {wrong}'
+        if there['temperature'] != here['temperature']:
+            return f'its temperature was {there["temperature"]}, not {here["temperature"]}'
+        return ''
+    (checkpoint,) = predictor.checkpoints
+    if tested['checkpoint_digest'] is None:  # of weights that were in no local file
+        return '' if tested['checkpoint'] == checkpoint else 'its weights were in no file'
+    digest = file_digest(checkpoint)
+    if tested['checkpoint_digest'] != digest:
+        return f'the content of the file was {tested["checkpoint_digest"]}, and is {digest}'
+    wrong = difference_of_settings(tested['settings'], predictor.settings[0])
+    return wrong and f'it was tested with {wrong}'

@@ -9,6 +9,10 @@ from tiny_models import fcn_head
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins.image_bins import count_in_cells
+from mmcalib.runs.checkpoint_io import file_digest
+from mmcalib.runs.config import load_config
+from mmcalib.runs.model_settings import model_settings
+from mmcalib.runs.training_fingerprint import pipelines
 
 PREPROCESSOR = dict(mean=[120.0] * 3, std=[60.0] * 3)
 SEGMENTOR = dict(
@@ -106,8 +110,9 @@ def resized(height, width):
     return int(width * factor + 0.5), int(height * factor + 0.5)
 
 
-def write_validation(folder, checkpoint, found, *, images=300, **changes):
+def write_validation(folder, model, found, *, images=300, unlabelled=0, **changes):
     """Leave what a test would, of predictions that are right as often as they say, less a bit."""
+    config, checkpoint = model
     generator = torch.Generator().manual_seed(0)
     cells = []
     for number in range(images):
@@ -115,11 +120,21 @@ def write_validation(folder, checkpoint, found, *, images=300, **changes):
         correct = torch.rand(conf.shape, generator=generator) < 0.95 * conf
         cells.append(count_in_cells(conf, correct))
     cells = torch.stack(cells)
+    cells[:, 2, [5, 90]] = unlabelled  # unsure and sure ones
     statistics = CalibrationStatistics(
         {}, 'pooled', 'mmcalib', 15, torch.zeros(3, 1), image_cells=cells
     )
+    file = folder / 'calibration_val.npz'
     folder.mkdir(exist_ok=True)
-    statistics.save(folder / 'calibration_val.npz')
-    results = {'checkpoint': checkpoint, 'seed': 1, 'training': {'epoch': 3}, **changes}
-    (folder / 'results_val.json').write_text(json.dumps(results))
+    statistics.save(file)
+    cfg = load_config(config)
+    results = {
+        'checkpoint': checkpoint,
+        'checkpoint_digest': file_digest(checkpoint) if isinstance(checkpoint, str) else None,
+        'limit': None,
+        'settings': model_settings(cfg),
+        'evaluation': {'tta': False, 'pipeline': pipelines(cfg.test_dataloader.dataset)},
+        'statistics': {file.name: file_digest(file)},
+    }
+    (folder / 'results_val.json').write_text(json.dumps(results | changes))
     return cells

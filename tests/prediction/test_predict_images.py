@@ -32,6 +32,7 @@ from mmcalib.metrics.functional.risk_threshold import threshold_at_risk
 from mmcalib.prediction import prediction_folder
 from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
+from mmcalib.runs.checkpoint_io import file_digest
 
 SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
 
@@ -261,7 +262,7 @@ def test_predictions_of_other_settings_do_not_mix(photos, segmenting, tmp_path):
 
 def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos)
-    cells = write_validation(tmp_path / 'val', segmenting[1], found.images)
+    cells = write_validation(tmp_path / 'val', segmenting, found.images)
     accuracy, bound = ExpectedAccuracy(cells), threshold_at_risk(cells, 0.5)
     with_it = mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.5)
     assert with_it.scores.bound == bound and with_it.scores.threshold == bound.threshold
@@ -288,13 +289,7 @@ def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
 
 def test_pixels_without_a_label_are_told_of(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos).images
-    cells = write_validation(tmp_path / 'val', segmenting[1], found)
-    cells[:, 2, 5] = 100  # unsure ones
-    cells[:, 2, 90] = 100
-    statistics = CalibrationStatistics(
-        {}, 'pooled', 'mmcalib', 15, torch.zeros(3, 1), image_cells=cells
-    )
-    statistics.save(tmp_path / 'val/calibration_val.npz')
+    cells = write_validation(tmp_path / 'val', segmenting, found, unlabelled=100)
     out, options = tmp_path / 'out', dict(validation=tmp_path / 'val', risk=0.5, pictures=False)
     report = predict_to_folder(*segmenting, [photos], out, **options)
     share = (200 / (200 + cells[:, 0].sum(dim=1))).mean().item()
@@ -303,15 +298,11 @@ def test_pixels_without_a_label_are_told_of(photos, segmenting, tmp_path):
         f'no label at {100 * share:.2g} % of its pixels: accuracies and what is wrong are of '
         'pixels that would get one' in report_in_words(report, out)
     )
-    statistics.image_cells = cells[:, :2]
-    statistics.save(tmp_path / 'val/calibration_val.npz')
-    with pytest.raises(ValueError, match=r'how many there were is unknown.* test again with'):
-        mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
 
 
 def test_a_classifiers_image_has_no_interval(photos, classifying, tmp_path):
     found = mmcalib.predict(*classifying, photos)
-    write_validation(tmp_path / 'val', classifying[1], found.images)
+    write_validation(tmp_path / 'val', classifying, found.images)
     with_it = mmcalib.predict(*classifying, photos, validation=tmp_path / 'val')
     assert all(0 < image.scores.expected_accuracy < 1 for image in with_it.images)
     assert all(math.isnan(image.scores.accuracy_interval[0]) for image in with_it.images)
@@ -321,37 +312,38 @@ def test_a_classifiers_image_has_no_interval(photos, classifying, tmp_path):
 
 def test_a_validation_of_another_model_is_refused(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos).images
-    other = str(tmp_path / 'other' / 'best.pth')
+    val, lost = tmp_path / 'val', dict(checkpoint='last weights', checkpoint_digest=None)
     pipeline = [[dict(type='LoadImageFromFile'), dict(type='PackSegInputs')]]
     for changes, text in (
-        (dict(checkpoint=other, seed=2), 'the seed was 2, not 1'),
-        (dict(checkpoint=other, training={'epoch': 4}), 'the epoch was 4, not 3'),
-        (dict(checkpoint=other, calibration={'methods': ['temperature']}), 'was calibrated after'),
+        (dict(checkpoint_digest='0' * 16), r'best\.pth: the content of the file was 0{16}, and is'),
+        (lost, r'is of last weights, and not of .*best\.pth: its weights were in no file'),
         (dict(evaluation={'tta': True}), 'measured under test-time augmentation'),
-        (dict(evaluation={'pipeline': pipeline}), 'measured by another test pipeline'),
+        (dict(evaluation={'tta': False, 'pipeline': pipeline}), 'by another test pipeline'),
     ):
-        arguments = {'checkpoint': segmenting[1], **changes}
-        write_validation(tmp_path / 'val', found=found, images=3, **arguments)
+        write_validation(val, segmenting, found, images=3, **changes)
         with pytest.raises(ValueError, match=text):
-            mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
-    write_validation(tmp_path / 'val', other, found, images=3)  # moved, and the same by all it says
-    mmcalib.predict(*segmenting, photos / '0.png', validation=tmp_path / 'val')
+            mmcalib.predict(*segmenting, photos, validation=val)
+    write_validation(val, segmenting, found, images=3)
     with pytest.raises(ValueError, match=r'3 images of .* prove for no threshold that at most 5 %'):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.05)
     (tmp_path / 'val/results_val.json').unlink()
-    with pytest.raises(FileNotFoundError, match=r'results_val\.json is not there'):
+    with pytest.raises(
+        FileNotFoundError, match=r'results_val\.json, which belongs to .* is missing'
+    ):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
     with pytest.raises(FileNotFoundError, match=r'no test has left calibration\.npz in'):
         mmcalib.predict(*segmenting, photos, validation=tmp_path)
 
 
 def test_statistics_that_do_not_tell_images_apart_are_refused(photos, segmenting, tmp_path):
-    for protocol, text in (('paper', "the protocol 'paper'"), ('pooled', 'an older version')):
-        statistics = CalibrationStatistics({}, protocol, 'mmcalib', 15, torch.zeros(3, 1))
-        statistics.save(tmp_path / 'calibration.npz')
-        (tmp_path / 'results.json').write_text(json.dumps({'checkpoint': segmenting[1]}))
-        with pytest.raises(ValueError, match=f'does not tell images apart: .*{text}'):
-            mmcalib.predict(*segmenting, photos, validation=tmp_path)
+    write_validation(tmp_path / 'val', segmenting, mmcalib.predict(*segmenting, photos).images)
+    file = tmp_path / 'val/calibration_val.npz'
+    CalibrationStatistics({}, 'paper', 'mmcalib', 15, torch.zeros(3, 1)).save(file)
+    results = tmp_path / 'val/results_val.json'
+    content = json.loads(results.read_text()) | {'statistics': {file.name: file_digest(file)}}
+    results.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"\(protocol 'paper'\) does not tell images apart"):
+        mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
 
 
 def test_a_checkpoint_of_another_model_is_refused(photos, segmenting, tmp_path):

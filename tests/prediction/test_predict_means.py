@@ -32,7 +32,6 @@ from mmcalib.prediction.predict_to_folder import predict_to_folder
 from mmcalib.runs.command_line import tell_checkpoints_from_images
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import average_predictions
-from mmcalib.runs.ensemble_identity import mean_identity
 from mmcalib.runs.ensemble_record import AVERAGED
 
 SIZES = [(24, 36), (24, 36), (30, 20)]
@@ -133,13 +132,14 @@ def test_random_dropout_depends_on_the_image_and_the_seed_alone(photos, segmento
     assert np.abs(other.images[0].confidence - alone.confidence).max() > 0.01
 
 
-def older_identity(checkpoints):
-    averaged = dict(transforms=[], mc_dropout=0, pipeline=[], settings=[None] * len(checkpoints))
-    return mean_identity(checkpoints, averaged)
+def identity_of(config, checkpoints):
+    cfg = load_config(config)
+    average_predictions(cfg, checkpoints)
+    return cfg[AVERAGED]['mean_of']
 
 
-def write_temperature(file, checkpoints, **changes):
-    content = dict(temperature=2.0, mean_of=older_identity(checkpoints) | changes)
+def write_temperature(file, config, checkpoints):
+    content = dict(temperature=2.0, mean_of=identity_of(config, checkpoints))
     content |= dict(method='temperature', options={}, split='val', forced=[])
     file.write_text(json.dumps(content))
 
@@ -147,7 +147,7 @@ def write_temperature(file, checkpoints, **changes):
 def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
     models, config, checkpoints = classifiers
     file = tmp_path / 't.json'
-    write_temperature(file, checkpoints)
+    write_temperature(file, config, checkpoints)
     options = dict(temperature=str(file))
     (image, *_) = mmcalib.predict(config, checkpoints[::-1], photos, **options).images
     inputs = normalised(image.scores.image)
@@ -160,9 +160,7 @@ def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
 
 def test_a_temperature_of_other_settings_is_refused(photos, classifiers, tmp_path):
     _, config, checkpoints = classifiers
-    cfg = load_config(config)
-    average_predictions(cfg, checkpoints)
-    write_temperature(tmp_path / 't.json', checkpoints, **cfg[AVERAGED]['mean_of'])
+    write_temperature(tmp_path / 't.json', config, checkpoints)
     options = dict(temperature=tmp_path / 't.json')
     mmcalib.predict(config, checkpoints, photos, **options)
     steps = CLASSIFIER['test_dataloader']['dataset']['dataset']['pipeline']
@@ -183,7 +181,7 @@ def test_a_temperature_of_other_settings_is_refused(photos, classifiers, tmp_pat
 def test_a_temperature_whose_file_lacks_a_part_is_refused(photos, classifiers, tmp_path, key):
     _, config, checkpoints = classifiers
     file = tmp_path / 't.json'
-    write_temperature(file, checkpoints)
+    write_temperature(file, config, checkpoints)
     content = json.loads(file.read_text())
     (content['mean_of'] if key in content['mean_of'] else content).pop(key)
     file.write_text(json.dumps(content))
@@ -191,35 +189,30 @@ def test_a_temperature_whose_file_lacks_a_part_is_refused(photos, classifiers, t
         mmcalib.predict(config, checkpoints, photos, temperature=file)
 
 
-def averaged_of(checkpoints, **changes):
-    return dict(mean_of=older_identity(checkpoints) | changes, temperature=None)
+def averaged_of(model, **changes):
+    return dict(mean_of=identity_of(*model) | changes, temperature=None)
 
 
 def test_a_validation_of_another_mean_is_refused(photos, classifiers, tmp_path):
     _, config, checkpoints = classifiers
     found, val = mmcalib.predict(config, checkpoints, photos).images, tmp_path / 'val'
-    together = ', '.join(checkpoints)
-    right = averaged_of(checkpoints[::-1])
-    write_validation(val, together, found, averaged=right)
+    model, two = (config, checkpoints), averaged_of((config, checkpoints[:2]))
+    right = averaged_of((config, checkpoints[::-1]))
+    write_validation(val, model, found, averaged=right)
     with_it = mmcalib.predict(config, checkpoints, photos, validation=val)
     assert 0 < with_it.scores.expected_accuracy < 1
     for predicted, averaged, text in (
-        (checkpoints, averaged_of(checkpoints[:2]), r'the checkpoints [\w.]+, [\w.]+ \(here: '),
-        (checkpoints, averaged_of(checkpoints, mc_dropout=4), r'dropout: 4 \(here: 0\)'),
-        (checkpoints, averaged_of(checkpoints, views=[['a', 'b']]), 'another mean, of the views'),
-        (checkpoints, averaged_of(checkpoints, pipeline=[1]), r'the test pipeline \[1\] \(here: '),
+        (checkpoints, two, r'the checkpoints [\w.]+, [\w.]+ \(here: '),
+        (checkpoints, averaged_of(model, mc_dropout=4), r'dropout: 4 \(here: 0\)'),
+        (checkpoints, averaged_of(model, views=[['a', 'b']]), 'another mean, of the views'),
+        (checkpoints, averaged_of(model, pipeline=[1]), r'the test pipeline \[1\] \(here: '),
         (checkpoints, right | dict(temperature=1.5), 'its temperature was 1.5, not None'),
-        (checkpoints, dict(members=3), 'an older version tested it'),
         (checkpoints, None, 'it was of a model alone'),
         (checkpoints[0], right, 'it was of the mean of several predictions, and this is a model'),
     ):
-        write_validation(val, together, found, images=3, averaged=averaged)
+        write_validation(val, model, found, images=3, averaged=averaged)
         with pytest.raises(ValueError, match=text):
             mmcalib.predict(config, predicted, photos, validation=val)
-    # The same checkpoint, but of its views: its mean is another one.
-    write_validation(val, checkpoints[0], found, images=3, averaged=averaged_of(checkpoints[:1]))
-    with pytest.raises(ValueError, match='and this is a model alone'):
-        mmcalib.predict(config, checkpoints[0], photos, validation=val)
 
 
 def test_what_a_test_of_a_mean_leaves_is_evidence_of_it(
