@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
-from mmcalib.prediction.prediction_rows import UNPRINTABLE
 from mmcalib.prediction.prediction_scores import ImageScores
+
+# What ends a line or is no text, and yet may be in a file's name.
+UNPRINTABLE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 
 
 def captions_of(scores: ImageScores, threshold: float) -> list[str]:

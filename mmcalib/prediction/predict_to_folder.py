@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mmengine.dist import all_gather_object, barrier, get_dist_info
@@ -24,11 +25,11 @@ from mmcalib.prediction.prediction_folder import (
     ARRAYS,
     MASKS,
     PICTURES,
+    ROWS,
     SUMMARY,
     TABLE,
     PredictionFolder,
 )
-from mmcalib.prediction.prediction_rows import ROWS
 from mmcalib.prediction.prediction_scores import FolderScores, Scorer
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.tested_model import OF_SETTINGS
@@ -55,7 +56,7 @@ class FolderReport:
     unreadable: list[UnreadableImage]
     segmented: bool
     before: int
-    notes: dict[str, int] = field(default_factory=dict)
+    notes: Mapping[str, int]
     stopped: str = ''
 
 
@@ -103,21 +104,23 @@ def predict_to_folder(
             )
         barrier()
     before = len(folder.rows)
-    unreadable, stopped = _predict_own(folder, predictor, scorer, show_progress=rank == 0)
-    if processes > 1:
-        ends = all_gather_object((unreadable, stopped))
-        if rank:
-            return None
-        unreadable, stopped = _join(folder, files, ends)
+    ends = all_gather_object(_predict_own(folder, predictor, scorer, show_progress=rank == 0))
+    if rank:
+        return None
+    places = {image: number for number, image in enumerate(files)}
+    unreadable = [item for some, _ in ends for item in some]
+    unreadable.sort(key=lambda item: places[item.image])
+    stopped = next((text for _, text in ends if text), '')
+    try:
+        folder.join()
+    except OSError as error:
+        stopped = stopped or f'{error.strerror or error}: {ROWS} cannot be written.'
     if not folder.rows and unreadable and not stopped:
         raise none_predicted(unreadable)
     rows = folder.scores()
-    report = FolderReport(
-        scorer.folder(rows), unreadable, any(row.label is None for row in rows), before
-    )
-    for row in rows:
-        if row.note:
-            report.notes[row.note] = report.notes.get(row.note, 0) + 1
+    segmented = any(row.label is None for row in rows)
+    notes = Counter(row.note for row in rows if row.note)
+    report = FolderReport(scorer.folder(rows), unreadable, segmented, before, notes)
     try:
         folder.close(report.scores, unreadable)
     except OSError as error:
@@ -161,24 +164,6 @@ def _predict_own(
     return unreadable, ''
 
 
-def _join(
-    folder: PredictionFolder,
-    files: Sequence[Path],
-    ends: Sequence[tuple[list[UnreadableImage], str]],
-) -> tuple[list[UnreadableImage], str]:
-    """Join the lines of all processes; return how these ended, as of one."""
-    places = {image: number for number, image in enumerate(files)}
-    unreadable = sorted(
-        (item for some, _ in ends for item in some), key=lambda item: places[item.image]
-    )
-    stopped = next((text for _, text in ends if text), '')
-    try:
-        folder.join()
-    except OSError as error:
-        stopped = stopped or f'{error.strerror or error}: {ROWS} cannot be written.'
-    return unreadable, stopped
-
-
 def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOptions) -> dict:
     """Return what predictions depend on, for a folder that is to hold those of one kind."""
     validation, model = scorer.validation, predictor.description
@@ -197,16 +182,16 @@ def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOp
 
 def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
     """Return what a prediction has found, for people."""
-    scores, lines = report.scores, []
+    scores = report.scores
     if not scores.num_images:
         return 'No image has been predicted.'
     earlier = f' ({report.before:,} of them before)' if report.before else ''
     what = 'of the pixels' if report.segmented else 'of them'
     images = f'{scores.num_images:,} image{"s" * (scores.num_images != 1)}{earlier}'
-    lines.append(
+    lines = [
         f'{images}: mean confidence {100 * scores.confidence:.1f} %, '
         f'{100 * scores.kept:.1f} % {what} above {scores.threshold:.6g}'
-    )
+    ]
     if not math.isnan(scores.expected_accuracy):
         low, high = (100 * end for end in scores.accuracy_interval)
         lines.append(

@@ -16,32 +16,18 @@ from mmcalib.metrics.disagreement_metric import MEASURES
 from mmcalib.prediction.captions import captions_of
 from mmcalib.prediction.image_predictor import UnreadableImage
 from mmcalib.prediction.predict_images import ImagePrediction
-from mmcalib.prediction.prediction_rows import (
-    KINDS,
-    ROWS,
-    STATE,
-    append_row,
-    files_of,
-    follow_moved,
-    join_rows,
-    name_for_files,
-    path_of,
-    read_rows,
-    remove_files,
-    remove_rows,
-    rows_file,
-    state_of,
-    write_rows,
-)
-from mmcalib.prediction.prediction_scores import FolderScores, ImageScores, Mask
+from mmcalib.prediction.prediction_scores import FolderScores, ImageScores
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.work_dir_files import whole_file
 
+ROWS = 'predictions.jsonl'
+PARTS = 'predictions.*.jsonl'  # of the processes other than the first
 TABLE = 'predictions.csv'
 MASKS = 'masks.csv'
 SUMMARY = 'summary.json'
 SETTINGS = 'settings.json'
-ARRAYS, PICTURES = KINDS
+ARRAYS, PICTURES = 'arrays', 'pictures'  # folders with a file for each image
+SUFFIXES = {ARRAYS: '.npz', PICTURES: '.png'}
 MOST_MASKS = 20  # in the legend of a picture
 
 
@@ -50,7 +36,8 @@ class PredictionFolder:
 
     An image's array and picture come first, and last its line of ``predictions.jsonl``; a line that
     was cut off is one that is not there. The tables and ``summary.json`` are made of the lines. A
-    line also goes, with its files, if its image was replaced or a file that is wanted is not there.
+    line goes, with its files, if its image has another size or time of change now, or a file that
+    is wanted is not there.
 
     Of several processes, each writes the files of some images, with a file of lines of its own; the
     first one takes the folder up before the others do, and joins all lines in the end.
@@ -66,8 +53,7 @@ class PredictionFolder:
         processes: How many there are.
 
     Attributes:
-        rows: The lines, each with the scores of an image, where it is, and what its files are
-            called.
+        rows: The lines, each with the scores of an image, where it is, and the name of its files.
         left: Which images have no line yet.
         own: Those among them that this process is to write.
 
@@ -88,22 +74,26 @@ class PredictionFolder:
         rank: int = 0,
         processes: int = 1,
     ) -> None:
-        self.folder, self.arrays, self.pictures = Path(folder), arrays, pictures
-        if self.folder.is_file():
-            raise ValueError(f'--out {folder} is a file: name a folder')
-        self._images, self._lines = images, rows_file(self.folder, rank)
+        self.folder = Path(folder)
+        self.kinds = [ARRAYS] * arrays + [PICTURES] * pictures
+        self._images = {os.path.abspath(image): image for image in images}
+        self._lines = self.folder / (PARTS.replace('*', str(rank)) if rank else ROWS)
         if rank == 0:
-            if overwrite:
+            if overwrite and (self.folder / SETTINGS).is_file():
                 self._clear()
             self._check_settings(json.loads(json.dumps(settings)))
-            self._drop_unfinished(follow_moved(self.folder, join_rows(self.folder, images), images))
-        self.rows = read_rows(self.folder / ROWS)
-        done = {path_of(row) for row in self.rows}
-        self.left = [image for image in images if os.path.abspath(image) not in done]
+            self._take_up()
+        self.rows = _read_rows(self.folder / ROWS)
+        done = {row['path'] for row in self.rows}
+        left = [path for path in self._images if path not in done]
+        self.left = [self._images[path] for path in left]
         self.own = self.left[rank::processes]
+        names = self._name_files(left)
         # As they are before they are read: one that is replaced meanwhile is predicted anew.
-        self._states = {str(image): state_of(image) for image in self.own}
-        self._names = self._name_files()
+        self._places = {
+            str(self._images[path]): {'files': names[path], **_state_of(path)}
+            for path in left[rank::processes]
+        }
 
     def write(
         self,
@@ -116,11 +106,11 @@ class PredictionFolder:
         """Write the files of an image, and its line.
 
         Raises:
-            OSError: If there is no room; what was there before is as it was.
+            OSError: If there is no room; the next call goes on here.
         """
         scores = prediction.scores
-        name = self._names[scores.image]
-        if self.arrays:
+        place = self._places[scores.image]
+        if ARRAYS in self.kinds:
             arrays = {
                 'predicted': _narrow(prediction.predicted),
                 'confidence': prediction.confidence,
@@ -128,9 +118,9 @@ class PredictionFolder:
             }
             if prediction.probabilities is not None:
                 arrays['probabilities'] = prediction.probabilities
-            with whole_file(self.folder / ARRAYS / f'{name}.npz') as path:
+            with whole_file(self._file(ARRAYS, place)) as path:
                 np.savez_compressed(path, **arrays)
-        if self.pictures:
+        if PICTURES in self.kinds:
             captions = captions_of(scores, threshold)
             if prediction.probabilities is None:
                 masks = sorted(scores.masks, key=lambda mask: -mask.pixels)[:MOST_MASKS]
@@ -151,23 +141,37 @@ class PredictionFolder:
                     classes=classes,
                     captions=captions,
                 )
-            with whole_file(self.folder / PICTURES / f'{name}.png') as path:
+            with whole_file(self._file(PICTURES, place)) as path:
                 picture.save(path)
-        row = {**_without_nan(asdict(scores)), 'files': name, **self._states[scores.image]}
-        append_row(self._lines, row)
+        row = {**_without_nan(asdict(scores)), **place}
+        with self._lines.open('a', encoding='utf-8') as file:
+            file.write(_line(row))
         self.rows.append(row)
 
     def join(self) -> None:
-        """Take the lines of all processes together, once they have written all."""
-        self.rows = join_rows(self.folder, self._images)
+        """Bring the lines of all processes into one file, in the order of the images."""
+        parts, found = sorted(self.folder.glob(PARTS)), {}
+        for file in (self.folder / ROWS, *parts):
+            for row in _read_rows(file):  # twice of a process killed before it removed the parts
+                found.setdefault(row['path'], row)
+        order = {path: number for number, path in enumerate(self._images)}
+        self._replace_rows(sorted(found.values(), key=lambda row: order.get(row['path'], -1)))
+        for part in parts:
+            part.unlink()
 
     def scores(self) -> list[ImageScores]:
-        """Return the scores of all images that have a line."""
-        return [_scores_of(row) for row in self.rows]
+        """Return those scores of all images that have a line that a folder's are made of."""
+        keys = ('image', 'confidence', 'kept', 'label', 'note')
+        return [
+            ImageScores(
+                **{key: row[key] for key in keys},
+                expected_accuracy=_or_nan(row['expected_accuracy']),
+            )
+            for row in self.rows
+        ]
 
     def close(self, scores: FolderScores, unreadable: Sequence[UnreadableImage]) -> None:
-        """Write the tables in the order of the files, and the summary with what was unreadable."""
-        self.join()
+        """Write the tables of the lines, and the summary with what was unreadable."""
         _write_table(self.folder / TABLE, [_flat(row) for row in self.rows])
         if any(row['masks'] for row in self.rows):
             masks = [
@@ -185,34 +189,11 @@ class PredictionFolder:
 
     def _clear(self) -> None:
         """Remove what earlier calls have left, and nothing else."""
-        if any((self.folder / name).is_file() for name in (SETTINGS, ROWS)):
-            remove_rows(self.folder)
-            self._remove_tables()
-            (self.folder / SETTINGS).unlink(missing_ok=True)
-
-    def _remove_tables(self) -> None:
-        for name in (TABLE, MASKS, SUMMARY):
+        for lines in (self.folder / ROWS, *self.folder.glob(PARTS)):
+            self._remove_files(_read_rows(lines))
+            lines.unlink(missing_ok=True)
+        for name in (TABLE, MASKS, SUMMARY, SETTINGS):
             (self.folder / name).unlink(missing_ok=True)
-
-    def _drop_unfinished(self, rows: Sequence[Mapping]) -> None:
-        """Take out the lines of images that are to be predicted anew, and their files."""
-        states = {state['path']: state for state in map(state_of, self._images)}
-        kept, dropped = [], []
-        for row in rows:
-            finished = self._is_finished(row, states.get(path_of(row)))
-            (kept if finished else dropped).append(row)
-        if dropped:
-            self._remove_tables()
-            remove_files(self.folder, dropped)
-            write_rows(self.folder, kept)
-
-    def _is_finished(self, row: Mapping, state: Mapping | None) -> bool:
-        """Return whether an image needs no other line, as does none that is not asked for."""
-        if state is None:
-            return True
-        same = all(row.get(key) == value for key, value in state.items())
-        wanted = [kind for kind in KINDS if getattr(self, kind)]
-        return same and all(path.is_file() for path in files_of(self.folder, row, wanted))
 
     def _check_settings(self, settings: dict) -> None:
         """Raise a ValueError if the lines that are there are of others; without any, write them."""
@@ -223,52 +204,80 @@ class PredictionFolder:
             with whole_file(file) as path:
                 path.write_text(json.dumps(settings, indent=2) + '\n', encoding='utf-8')
             return
-        try:
-            before = json.loads(file.read_text(encoding='utf-8'))
-        except json.JSONDecodeError as error:
-            raise ValueError(f'{file} cannot be read: {error}. --overwrite begins anew') from error
+        before = json.loads(file.read_text(encoding='utf-8'))
         for key in settings:
-            if key not in before:
+            if before.get(key) != settings[key]:
                 raise ValueError(
-                    f'{self.folder} has predictions of an older version, which does not say of '
-                    f'which {key}: name another folder, or --overwrite begins anew'
-                )
-            if before[key] != settings[key]:
-                raise ValueError(
-                    f'{self.folder} has predictions of another {key}, {before[key]} rather '
+                    f'{self.folder} has predictions of another {key}, {before.get(key)} rather '
                     f'than {settings[key]}: name another folder, or --overwrite begins anew'
                 )
 
-    def _name_files(self) -> dict[str, str]:
-        """Return what the files of the images that are left are called.
+    def _take_up(self) -> None:
+        """Join the lines; take out those of images to be predicted anew, with their files."""
+        self.join()
+        kept, dropped = [], []
+        for row in self.rows:
+            (kept if self._is_finished(row) else dropped).append(row)
+        if dropped:
+            self._remove_files(dropped)
+            self._replace_rows(kept)
 
-        It is their path below the folder that all have in common.
-        """
-        parents = [os.path.dirname(os.path.abspath(image)) for image in self._images]
-        root = os.path.commonpath(parents) if parents else ''
+    def _is_finished(self, row: Mapping) -> bool:
+        """Return whether an image needs no other line, as does none that is not asked for."""
+        if row['path'] not in self._images:
+            return True
+        unchanged = row | _state_of(row['path']) == row
+        return unchanged and all(self._file(kind, row).is_file() for kind in self.kinds)
+
+    def _file(self, kind: str, row: Mapping) -> Path:
+        return self.folder / kind / f'{row["files"]}{SUFFIXES[kind]}'
+
+    def _remove_files(self, rows: Sequence[Mapping]) -> None:
+        for row in rows:
+            for kind in SUFFIXES:
+                self._file(kind, row).unlink(missing_ok=True)
+
+    def _replace_rows(self, rows: list[dict]) -> None:
+        with whole_file(self.folder / ROWS) as path:
+            path.write_text(''.join(map(_line, rows)), encoding='utf-8')
+        self.rows = rows
+
+    def _name_files(self, paths: Sequence[str]) -> dict[str, str]:
+        """Return what the files of images are called: their path below the folder common to all."""
+        root = os.path.commonpath(map(os.path.dirname, self._images))
         names, taken = {}, {row['files'] for row in self.rows}
-        for image in self.left:
-            path = Path(os.path.relpath(os.path.abspath(image), root)).as_posix()
-            name = free = name_for_files(path)
+        for path in paths:
+            name = free = Path(os.path.relpath(path, root)).as_posix()
             number = 1
             while free in taken:  # by an image of an earlier call, from another folder
                 number += 1
                 free = f'{name}-{number}'
             taken.add(free)
-            names[str(image)] = free
+            names[path] = free
         return names
 
 
-def _scores_of(row: Mapping) -> ImageScores:
-    values = {key: math.nan if value is None else value for key, value in row.items()}
-    for key in ('files', *STATE):
-        values.pop(key, None)
-    values['label'], values['name'] = row['label'], row['name']
-    values['masks'] = tuple(Mask(**mask) for mask in row['masks'])
-    values['accuracy_interval'] = tuple(
-        math.nan if end is None else end for end in row['accuracy_interval']
-    )
-    return ImageScores(**values)
+def _read_rows(file: Path) -> list[dict]:
+    """Return the rows of a file, none if it is not there, without a line that was cut off."""
+    text = file.read_text(encoding='utf-8') if file.is_file() else ''
+    return [json.loads(line) for line in text.split('\n')[:-1]]
+
+
+def _line(row: Mapping) -> str:
+    return json.dumps(row) + '\n'
+
+
+def _state_of(path: str) -> dict:
+    """Return the path of an image, and what tells whether it was replaced."""
+    try:
+        status = os.stat(path)
+    except OSError:  # which is said when it is to be read
+        return {'path': path}
+    return {'path': path, 'bytes': status.st_size, 'modified': status.st_mtime_ns}
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _flat(row: Mapping) -> dict:

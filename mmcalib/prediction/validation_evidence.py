@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmcalib.metrics.bins.image_bins import predicted_in_cells, with_unlabelled
+from mmcalib.metrics.bins.image_bins import predicted_in_cells
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold, threshold_at_risk
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
@@ -70,10 +70,6 @@ def read_validation(
             f'{file} does not tell images apart: it was measured by the protocol '
             f'{statistics.protocol!r}, which leaves out pixels by their labels. {TEST_AGAIN}'
         )
-    try:
-        cells = with_unlabelled(cells)
-    except ValueError as error:
-        raise ValueError(f'{file}: {error}. {TEST_AGAIN}') from error
     accuracy = ExpectedAccuracy(cells, coverage=probability)
     unlabelled = cells[:, 2].sum(dim=1) / predicted_in_cells(cells).sum(dim=1)
     bound = None
@@ -103,7 +99,7 @@ def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
     results = file.with_name(of_split(RESULTS, split))
     if not results.is_file():
         raise FileNotFoundError(
-            f'{results} is not there, which says what {file.name} was measured of: {TEST_AGAIN}'
+            f'{results}, which belongs to {file.name}, is missing: {TEST_AGAIN}'
         )
     try:
         record = read_record(results)

@@ -117,7 +117,7 @@ def described(config, checkpoints, **changes):
     return cfg[ENSEMBLE]['model'] | changes
 
 
-def write_validation(folder, model, found, *, images=300, **changes):
+def write_validation(folder, model, found, *, images=300, unlabelled=0, **changes):
     """Leave what a test would, of predictions that are right as often as they say, less a bit."""
     generator = torch.Generator().manual_seed(0)
     cells = []
@@ -126,6 +126,7 @@ def write_validation(folder, model, found, *, images=300, **changes):
         correct = torch.rand(conf.shape, generator=generator) < 0.95 * conf
         cells.append(count_in_cells(conf, correct))
     cells = torch.stack(cells)
+    cells[:, 2, [5, 90]] = unlabelled  # unsure and sure ones
     statistics = CalibrationStatistics(
         {}, 'pooled', 'mmcalib', 15, torch.zeros(3, 1), image_cells=cells
     )

@@ -296,14 +296,7 @@ def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
 
 def test_pixels_without_a_label_are_told_of(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos).images
-    cells = write_validation(tmp_path / 'val', alone(segmenting), found)
-    cells[:, 2, 5] = 100  # unsure ones
-    cells[:, 2, 90] = 100
-    statistics = CalibrationStatistics(
-        {}, 'pooled', 'mmcalib', 15, torch.zeros(3, 1), image_cells=cells
-    )
-    statistics.save(tmp_path / 'val/calibration_val.npz')
-    write_record_of(tmp_path / 'val', alone(segmenting))
+    cells = write_validation(tmp_path / 'val', alone(segmenting), found, unlabelled=100)
     out, options = tmp_path / 'out', dict(validation=tmp_path / 'val', risk=0.5, pictures=False)
     report = predict_to_folder(*segmenting, [photos], out, **options)
     share = (200 / (200 + cells[:, 0].sum(dim=1))).mean().item()
@@ -349,7 +342,9 @@ def test_a_validation_of_another_model_is_refused(photos, segmenting, tmp_path):
     with pytest.raises(ValueError, match=r'3 images of .* prove for no threshold that at most 5 %'):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.05)
     (tmp_path / 'val/results_val.json').unlink()
-    with pytest.raises(FileNotFoundError, match=r'results_val\.json is not there'):
+    with pytest.raises(
+        FileNotFoundError, match=r'results_val\.json, which belongs to .* is missing'
+    ):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
     with pytest.raises(FileNotFoundError, match=r'no test has left calibration\.npz in'):
         mmcalib.predict(*segmenting, photos, validation=tmp_path)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from mmcalib.metrics.bins.image_bins import predicted_in_cells, shares_above, with_unlabelled
+from mmcalib.metrics.bins.image_bins import predicted_in_cells, shares_above
 from mmcalib.metrics.functional import risk_threshold
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
@@ -126,7 +126,7 @@ def main():
     populations = {}
     for run in map(Path, args.runs):
         file = run if run.is_file() else run / 'calibration.npz'
-        cells = with_unlabelled(CalibrationStatistics.load(file).image_cells)
+        cells = CalibrationStatistics.load(file).image_cells
         populations[file.parent.name] = cells[cells[:, 0].sum(dim=1) > 0]
     print('| predictions | images | risk | method | found | kept | other half | population |')
     print('|---|--:|--:|---|--:|--:|--:|--:|')

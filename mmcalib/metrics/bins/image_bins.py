@@ -46,22 +46,6 @@ def cells_of_each(conf: Tensor, correct: Tensor) -> Tensor:
     return counts.scatter_(2, index, own[:, :, None].int())
 
 
-def with_unlabelled(image_cells: Tensor) -> Tensor:
-    """Return cells with the row of unlabelled predictions, which an older version did not count.
-
-    Raises:
-        ValueError: If it is lacking and images have pixels, some of which may have had no label.
-    """
-    if image_cells.shape[1] == 3:
-        return image_cells
-    if image_cells[:, 0].sum(dim=1).max() > 1:
-        raise ValueError(
-            'an older version measured it, which did not count the pixels without a label: how '
-            'many there were is unknown, and accuracies expected of all pixels would be wrong'
-        )
-    return torch.cat([image_cells, torch.zeros_like(image_cells[:, :1])], dim=1)
-
-
 def predicted_in_cells(image_cells: Tensor) -> Tensor:
     """Return how many predictions of each image are in each cell, ``(n, C)``, labelled or not."""
     return image_cells[:, 0] + image_cells[:, 2]

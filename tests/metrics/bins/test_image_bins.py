@@ -12,7 +12,6 @@ from mmcalib.metrics.bins.image_bins import (
     cell_thresholds,
     count_in_cells,
     shares_above,
-    with_unlabelled,
 )
 from mmcalib.metrics.data_samples import read_prediction
 
@@ -84,15 +83,6 @@ def test_pixels_without_a_label_are_counted_by_their_confidence(binary):
     above = unlabelled.flip(0).cumsum(0).flip(0).tolist()
     for threshold, count in zip(cell_thresholds().tolist(), above, strict=True):
         assert count == sum(value > threshold for value in conf[:2].flatten().tolist())
-
-
-def test_cells_of_an_older_version_are_taken_of_classifiers_alone():
-    cells = state_of(enumerate(classified(9))).image_cells()
-    assert with_unlabelled(cells[:, :2]).equal(cells)
-    cells = state_of(enumerate(segmented(2))).image_cells()
-    assert with_unlabelled(cells) is cells
-    with pytest.raises(ValueError, match='how many there were is unknown'):
-        with_unlabelled(cells[:, :2])
 
 
 @pytest.mark.parametrize('protocol', ['pooled', 'image', 'foreground', 'paper', 'boundary'])
