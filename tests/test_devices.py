@@ -21,11 +21,11 @@ from mmcalib.losses import CalibrationLoss, CombinedLoss, MDCALoss, SoftmaxFocal
 from mmcalib.losses.base import call_checks
 from mmcalib.losses.upsampling.upsampled_losses import upsampled_losses
 from mmcalib.metrics import NAMES, CalibrationState, scores_of_logits
-from mmcalib.metrics.data_samples import read_prediction
-from mmcalib.metrics.predictions import of_logits, of_probabilities
 from mmcalib.posthoc import SCALERS
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import train_and_test
+from mmcalib.samples.evaluated import read_prediction
+from mmcalib.samples.predictions import of_logits, of_probabilities
 
 IGNORED = 255
 LOSSES = {

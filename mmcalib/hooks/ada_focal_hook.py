@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from mmengine.registry import HOOKS
 
 from mmcalib.hooks.validation_learning_hook import ValidationLearningHook
 from mmcalib.losses import AdaFocalLoss
 from mmcalib.metrics import ConfidenceCells, equal_mass_bins
-from mmcalib.metrics.data_samples import read_prediction
-from mmcalib.metrics.predictions import Prediction
+from mmcalib.samples.evaluated import read_prediction
+from mmcalib.samples.fields import Sample
+from mmcalib.samples.predictions import Prediction
 
 
 @HOOKS.register_module()
@@ -33,7 +32,7 @@ class AdaFocalHook(ValidationLearningHook):
     def new_statistics(self, loss: AdaFocalLoss) -> ConfidenceCells:
         return ConfidenceCells()
 
-    def measure(self, loss: AdaFocalLoss, sample: Mapping, name: str) -> Prediction:
+    def measure(self, loss: AdaFocalLoss, sample: Sample, name: str) -> Prediction:
         return read_prediction(sample, ignore_index=self.ignore_index, name=name)
 
     def add(self, statistics: ConfidenceCells, measured: Prediction) -> None:

@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from mmcalib.argument_checks import check_integer
 from mmcalib.hooks.confidence_view import view_of
 from mmcalib.hooks.drawing_hook import calibration_metrics
-from mmcalib.metrics.sample_fields import map_size
+from mmcalib.samples.fields import map_size
 
 if TYPE_CHECKING:
     from mmcalib.visualization import ConfidenceView
@@ -52,7 +52,7 @@ class OneViewHook(Hook):
             # mmengine's samplers interleave the ranks.
             place = self._seen * world_size + rank
             self._seen += 1
-            if place == self.index and map_size(sample.to_dict()) is not None:
+            if place == self.index and map_size(sample) is not None:
                 self.view = view_of(
                     sample,
                     data_batch['inputs'][number],

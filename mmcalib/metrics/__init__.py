@@ -74,9 +74,9 @@ from mmcalib.metrics.functional.risk_coverage import (
 from mmcalib.metrics.metric_definitions import NAMES
 from mmcalib.metrics.ood_metric import OODMetric
 from mmcalib.metrics.ood_state import OODState
-from mmcalib.metrics.predictions import Prediction
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.samples.predictions import Prediction
 
 __all__ = [
     'AECE',

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from mmcalib.argument_checks import check_integer
 from mmcalib.metrics.bins.stratified_bins import stratum_text
-from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.calibration_state import CalibrationState
-from mmcalib.metrics.data_samples import probabilities_of_batch
 from mmcalib.metrics.metric_definitions import OfBins, OfMean, definition_of
-from mmcalib.metrics.predictions import Prediction, of_probabilities
 from mmcalib.metrics.saved_statistics import CalibrationStatistics, check_suffix
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.metrics.shared_softmax import SharedReader
 from mmcalib.metrics.state_metric import StateMetric
+from mmcalib.samples.boundary_distance import RANGE_NAMES
+from mmcalib.samples.evaluated import probabilities_of_batch
+from mmcalib.samples.predictions import Prediction, of_probabilities
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
@@ -95,7 +95,7 @@ class CalibrationMetric(StateMetric):
 
     Raises:
         ValueError: If an option is outside its range; while evaluating, for the samples that
-            :func:`~mmcalib.metrics.data_samples.read_prediction` refuses.
+            :func:`~mmcalib.samples.evaluated.read_prediction` refuses.
     """
 
     default_prefix = 'calibration'

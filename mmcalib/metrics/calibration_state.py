@@ -17,7 +17,6 @@ from mmcalib.metrics.bins.image_bins import NUM_CELLS, cells_of_each, count_in_c
 from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, condense
 from mmcalib.metrics.bins.stratified_bins import StratifiedBins
 from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
-from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.metric_definitions import (
     NAMES,
     SUMS,
@@ -28,10 +27,12 @@ from mmcalib.metrics.metric_definitions import (
     OfMean,
     definition_of,
 )
-from mmcalib.metrics.predictions import Prediction, check_range
 from mmcalib.metrics.protocol_groups import ProtocolGroups
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.samples.boundary_distance import RANGE_NAMES
+from mmcalib.samples.fields import check_range
+from mmcalib.samples.predictions import Prediction
 
 
 class CalibrationState:

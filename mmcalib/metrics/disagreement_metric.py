@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from mmengine.dist import get_dist_info
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
+from mmcalib.samples.fields import name_of
+from mmcalib.samples.probabilities import MEASURES, disagreement_in
 from mmcalib.work_dir_files import check_writable, whole_file
 
-MEASURES = ('mutual_information', 'variance')
 TABLE = 'disagreement.csv'
 MAPS = 'maps'
 HEADER = ('image', *MEASURES)
@@ -65,8 +66,7 @@ class DisagreementMetric(BaseMetric):
         for sample in data_samples:
             # mmengine's samplers interleave the ranks.
             place = len(self.results) * world_size + rank
-            path = sample.get('img_path')
-            name = str(path or f'{UNNAMED}{sample.get("sample_idx", place)}')
+            name = name_of(sample, place)
             arrays = disagreement_in(sample)
             missing = [key for key in MEASURES if key not in arrays]
             if missing:
@@ -117,10 +117,3 @@ def _map_name(place: int, name: str) -> str:
     """Return what the maps of an image are called, by its place in the data set."""
     stem = '' if name.startswith(UNNAMED) else f'_{Path(name).stem}'
     return f'{place:06d}{stem}.npz'
-
-
-def disagreement_in(sample: Mapping) -> dict[str, np.ndarray]:
-    """Return what a data sample says of :data:`MEASURES`: maps ``(H, W)``, or numbers."""
-    values = sample.get('disagreement', sample)
-    arrays = {key: values[key].cpu().numpy() for key in MEASURES if key in values}
-    return {key: array.reshape(array.shape[-2:]) for key, array in arrays.items()}

@@ -13,7 +13,7 @@ from mmcalib.metrics.bins.classwise_narrow_bins import LEAST_BITS, ClasswiseCell
 from mmcalib.metrics.bins.conventions import Convention
 from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, RankCells
 from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, OfClasses
-from mmcalib.metrics.predictions import Prediction
+from mmcalib.samples.predictions import Prediction
 
 
 class GroupStatistics:

@@ -8,7 +8,7 @@ from mmcalib.metrics.bins.conventions import Convention
 from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, RankCells
 from mmcalib.metrics.image_group_statistics import GroupStatistics
 from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, OfClasses
-from mmcalib.metrics.predictions import Prediction
+from mmcalib.samples.predictions import Prediction
 
 # There may be cells for each batch of images: few confidences are kept as they are, and many in
 # cells of 1 % of their distance from 1.

@@ -39,7 +39,7 @@ class CalibrationStatistics:
             not counted.
         classes: Names of the K classes.
         distance_bins: ``(3, D, B)`` float64, those of the pixels in each range of distance from a
-            boundary, as :mod:`~mmcalib.metrics.boundary_distance` has them; None likewise.
+            boundary, as :mod:`~mmcalib.samples.boundary_distance` has them; None likewise.
     """
 
     metrics: dict[str, float]

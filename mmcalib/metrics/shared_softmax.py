@@ -8,10 +8,10 @@ from weakref import WeakSet, ref
 
 from torch import Tensor
 
-from mmcalib.metrics.data_samples import read_prediction
-from mmcalib.metrics.predictions import Prediction
-from mmcalib.metrics.sample_fields import scores_of
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.samples.evaluated import read_prediction
+from mmcalib.samples.fields import scores_of
+from mmcalib.samples.predictions import Prediction
 
 
 class SharedReader:
@@ -29,7 +29,7 @@ class SharedReader:
         ignore_index: Label of the pixels to leave out.
         protocol: Whose region to keep.
         boundary_width: Of that region.
-        wanted: See :func:`~mmcalib.metrics.data_samples.read_prediction`.
+        wanted: See :func:`~mmcalib.samples.evaluated.read_prediction`.
         floor: Likewise.
     """
 

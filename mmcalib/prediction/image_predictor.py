@@ -16,8 +16,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmcalib.hooks.require_complete_weights_hook import CheckpointError
 from mmcalib.hooks.require_same_classes_hook import classes_of
-from mmcalib.metrics.disagreement_metric import disagreement_in
-from mmcalib.metrics.sample_confidence import UnlabelledPrediction, read_unlabelled
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.prediction.image_files import look_at
 from mmcalib.prediction.load_model import load_predicting_model
@@ -27,6 +25,8 @@ from mmcalib.runs.ensemble_record import AVERAGED
 from mmcalib.runs.model_settings import model_settings
 from mmcalib.runs.training_fingerprint import comparable
 from mmcalib.runs.unlabelled_pipeline import unlabelled_steps, without_labels
+from mmcalib.samples.probabilities import disagreement_in
+from mmcalib.samples.unlabelled import UnlabelledPrediction, read_unlabelled
 
 # What a model raises at an image that it does not take.
 NOT_PREDICTED = (AssertionError, RuntimeError, ValueError)
@@ -44,7 +44,7 @@ class PredictedImage:
         prediction: Of all its pixels, or of the image.
         pixels: ``(H, W, 3)`` uint8, RGB, as the file was read.
         disagreement: How far the predictions of a mean disagree, of all its pixels or of the image,
-            by the names of :data:`~mmcalib.metrics.disagreement_metric.MEASURES`; else empty.
+            by the names of :data:`~mmcalib.samples.probabilities.MEASURES`; else empty.
         note: What became of the file while it was read, such as of 16-bit pixels; else empty.
     """
 

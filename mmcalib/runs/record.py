@@ -22,7 +22,6 @@ from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.hooks.load_members_hook import LoadMembersHook
 from mmcalib.metrics import CalibrationMetric, OODMetric
 from mmcalib.metrics.bins.stratified_bins import stratum_figures
-from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, which_checkpoint
 from mmcalib.runs.ensemble_record import (
     AVERAGED,
@@ -40,6 +39,7 @@ from mmcalib.runs.training_fingerprint import (
     pipelines,
     trained_config,
 )
+from mmcalib.samples.boundary_distance import RANGE_NAMES
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS
 
 # Where `meta` of a checkpoint says that it was calibrated.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins.stratified_bins import stratum_figures
-from mmcalib.metrics.boundary_distance import RANGE_NAMES
+from mmcalib.samples.boundary_distance import RANGE_NAMES
 from mmcalib.visualization.figure_style import GREY, colour_of, marker_of
 
 ROOM = 120  # letters of a legend that are as wide as the figure

@@ -17,7 +17,7 @@ from mmcalib.hooks import AdaFocalHook, CALSHook
 from mmcalib.hooks.ada_focal_hook import edges_and_gaps
 from mmcalib.losses import AdaFocalLoss, CALSLoss, CombinedLoss
 from mmcalib.metrics import ConfidenceCells
-from mmcalib.metrics.sample_fields import logits_of
+from mmcalib.samples.probabilities import logits_in
 
 K = 5
 KINDS = {
@@ -259,7 +259,7 @@ def test_bins_of_few_tied_or_many_confidences():
 
 
 def test_a_probability_of_zero_counts_as_the_least_there_is():
-    logits = logits_of(dict(pred_score=torch.tensor([1.0, 0.0])))
+    logits = logits_in(dict(pred_score=torch.tensor([1.0, 0.0])))
     assert logits.isfinite().all() and -88 < logits[1] < -87
 
 

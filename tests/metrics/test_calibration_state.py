@@ -17,7 +17,7 @@ from mmcalib.metrics import (
     protocol_groups,
 )
 from mmcalib.metrics.bins import narrow_bins as cells_module
-from mmcalib.metrics.data_samples import read_prediction
+from mmcalib.samples.evaluated import read_prediction
 
 
 def read(samples, state, **options):

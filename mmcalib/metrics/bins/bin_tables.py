@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bins.conventions import MMCALIB, Convention, proportional_positions
-from mmcalib.metrics.predictions import places_of
+from mmcalib.samples.predictions import places_of
 
 # Predictions for which it pays to look at those of the last bin first.
 MANY = 1 << 12

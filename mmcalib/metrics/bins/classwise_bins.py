@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mmcalib.metrics.bins.bin_tables import add_to, floor_of
 from mmcalib.metrics.bins.conventions import MMCALIB, Convention
-from mmcalib.metrics.predictions import ClassProbabilities, of_probabilities
+from mmcalib.samples.predictions import ClassProbabilities, of_probabilities
 
 
 class ClasswiseBins:

@@ -12,7 +12,7 @@ from mmcalib.metrics.bins.bin_tables import add_to, bins_between
 from mmcalib.metrics.bins.binned_errors import binned_calibration_error
 from mmcalib.metrics.bins.conventions import MMCALIB
 from mmcalib.metrics.bins.narrow_bins import cell_of, num_cells
-from mmcalib.metrics.predictions import ClassProbabilities, places_of
+from mmcalib.samples.predictions import ClassProbabilities, places_of
 
 # Columns of all classes together, of which each class has as many as are left to it.
 COLUMNS = 1 << 18

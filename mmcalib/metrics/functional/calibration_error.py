@@ -14,13 +14,8 @@ from torch import Tensor
 
 from mmcalib.argument_checks import at_least_single, check_labels
 from mmcalib.metrics.calibration_state import CalibrationState
-from mmcalib.metrics.predictions import (
-    Prediction,
-    check_probabilities,
-    check_range,
-    of_probabilities,
-    smallest_probability,
-)
+from mmcalib.samples.fields import check_probabilities, check_range
+from mmcalib.samples.predictions import Prediction, of_probabilities, smallest_probability
 
 Array = np.ndarray | Tensor
 
@@ -302,7 +297,7 @@ def read_probabilities(probs: Array, labels: Array) -> tuple[Tensor, Tensor, flo
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(f'labels must be integers, got {_name(labels)}')
     check_labels(labels, probs.shape[1], name='labels')
-    check_probabilities(at_least_single(probs), 'probs')
+    check_probabilities(at_least_single(probs).T, 'probs')
     return probs, labels.long(), smallest_probability(probs.dtype)
 
 

@@ -16,7 +16,7 @@ from mmcalib.metrics.bins.narrow_bins import ConfidenceCells
 from mmcalib.metrics.bins.stratified_bins import stratum_figures
 from mmcalib.metrics.calibration_state import CalibrationState
 from mmcalib.metrics.functional.calibration_error import Array, measure, read_probabilities
-from mmcalib.metrics.predictions import of_probabilities
+from mmcalib.samples.predictions import of_probabilities
 
 
 def classwise_calibration_error(probs: Array, labels: Array, *, num_bins: int = 15) -> float:

@@ -8,10 +8,10 @@ import pytest
 import references
 import torch
 
-from mmcalib.metrics import predictions as predictions_module
 from mmcalib.metrics.bins.classwise_bins import classwise_bins
 from mmcalib.metrics.bins.classwise_narrow_bins import ClasswiseCells, _cell_of, _size
-from mmcalib.metrics.predictions import of_probabilities
+from mmcalib.samples import predictions as predictions_module
+from mmcalib.samples.predictions import of_probabilities
 
 
 def draw(n, num_classes=4, scale=3.0, seed=0):

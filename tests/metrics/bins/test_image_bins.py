@@ -14,7 +14,7 @@ from mmcalib.metrics.bins.image_bins import (
     shares_above,
     with_unlabelled,
 )
-from mmcalib.metrics.data_samples import read_prediction
+from mmcalib.samples.evaluated import read_prediction
 
 
 def state_of(samples, **options):

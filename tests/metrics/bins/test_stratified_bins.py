@@ -5,8 +5,8 @@ import math
 import pytest
 import references
 import torch
-from metrics.test_boundary_distance import distance
 from metrics.test_calibration_metric import evaluate, in_patches
+from references import distance
 from samples import as_segmented, classified, segmented
 
 from mmcalib.metrics import (
@@ -18,7 +18,7 @@ from mmcalib.metrics import (
 )
 from mmcalib.metrics import calibration_metric as module
 from mmcalib.metrics.bins.stratified_bins import stratum_figures, stratum_text
-from mmcalib.metrics.boundary_distance import DISTANCES, RANGE_NAMES
+from mmcalib.samples.boundary_distance import DISTANCES, RANGE_NAMES
 
 
 def pixels(sample, keep=lambda label: True, *, distances=False):
