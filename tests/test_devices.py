@@ -168,7 +168,7 @@ def test_every_metric_of_samples_there():
     values = []
     for place in (lambda x: x, there):
         with PretendedDevice():
-            state = CalibrationState(NAMES, per_class=True, per_distance=True, keep_cells=True)
+            state = CalibrationState(NAMES, per_class=True, per_distance=True, keep_bins=True)
             for plane, labels in zip(logits, target, strict=True):
                 sample = dict(
                     seg_logits=dict(data=place(plane)),

@@ -42,7 +42,7 @@ class CalibrationMetric(StateMetric):
       between bins in proportion, which the published code does not do (it drops the smallest
       confidence, and reports 0 where all are tied); where confidences are distinct, the two differ
       by at most one sample per bin. Exact up to a million confidences (under the protocol
-      ``'paper'``, 16,384 of each batch); above, from fine cells, with ``AECE_bound`` beside it:
+      ``'paper'``, 16,384 of each batch); above, from narrow bins, with ``AECE_bound`` beside it:
       the most by which the value can be off.
     - ``ClasswiseECE``: mean over classes of the ECE of the probability of that class.
     - ``MCE``, ``RMSCE``, ``OE``, ``ACE``: largest, root mean square and unweighted mean gap of the
@@ -164,7 +164,7 @@ class CalibrationMetric(StateMetric):
             num_bins=self.num_bins,
             convention=self.convention,
             protocol=self.protocol,
-            keep_cells=self.keep_statistics,
+            keep_bins=self.keep_statistics,
             per_class=self.per_class,
             per_distance=self.per_distance,
         )

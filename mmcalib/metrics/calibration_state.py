@@ -14,17 +14,17 @@ from mmcalib.metrics.bins.bin_tables import bins_of_each, equal_width_bins, floo
 from mmcalib.metrics.bins.conventions import CONVENTIONS
 from mmcalib.metrics.bins.growing_array import GrowingArray
 from mmcalib.metrics.bins.image_bins import NUM_CELLS, cells_of_each, count_in_cells
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, condense
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins, condense
 from mmcalib.metrics.bins.stratified_bins import StratifiedBins
 from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
 from mmcalib.metrics.metric_definitions import (
     NAMES,
     SUMS,
     OfBins,
-    OfCells,
-    OfClassCells,
     OfClasses,
+    OfClassNarrowBins,
     OfMean,
+    OfNarrowBins,
     definition_of,
 )
 from mmcalib.metrics.protocol_groups import ProtocolGroups
@@ -39,8 +39,8 @@ class CalibrationState:
     """Counts predictions, so that any split of them, merged in any order, gives the same numbers.
 
     Knows nothing of toolboxes, samplers and ranks. Each image leaves one small row: its place in
-    the data set, its bins and some sums. What is too large for that, cells of confidence and the
-    bins of all classes, is kept for all images together, or for those that a protocol computes
+    the data set, its bins and some sums. What is too large for that, narrow bins and those of all
+    classes, is kept for all images together, or for those that a protocol computes
     errors of together.
 
         state = CalibrationState(['ECE', 'AECE'])
@@ -54,7 +54,7 @@ class CalibrationState:
         convention: Name of the convention of binning.
         protocol: Name of the segmentation protocol, which says what errors are averaged over; its
             region is up to the predictions.
-        keep_cells: Keep the cells that diagrams of any number of bins are drawn from.
+        keep_bins: Keep the narrow bins that diagrams of any number of bins are drawn from.
         per_class: Count the predictions of each class apart, all that the protocol has together.
         per_distance: Likewise those in each range of distance from a boundary.
         exact_limit: Up to how many confidences AECE is exact; a million if None.
@@ -71,7 +71,7 @@ class CalibrationState:
         num_bins: int = 15,
         convention: str = 'mmcalib',
         protocol: str = 'pooled',
-        keep_cells: bool = False,
+        keep_bins: bool = False,
         per_class: bool = False,
         per_distance: bool = False,
         exact_limit: int | None = None,
@@ -91,7 +91,7 @@ class CalibrationState:
             num_bins=num_bins,
             convention=convention,
             protocol=protocol,
-            keep_cells=keep_cells,
+            keep_bins=keep_bins,
             per_class=per_class,
             per_distance=per_distance,
             exact_limit=exact_limit,
@@ -103,7 +103,7 @@ class CalibrationState:
         self._large = {
             name: definition
             for name, definition in self._definitions.items()
-            if isinstance(definition, (OfCells, OfClasses, OfClassCells))
+            if isinstance(definition, (OfNarrowBins, OfClasses, OfClassNarrowBins))
         }
         # A row is the place in the data set, bins, sums, and, where errors are those of single
         # images, the value and bound of each metric that cannot be computed from bins and sums.
@@ -116,16 +116,16 @@ class CalibrationState:
             list(self._large.values()),
             num_bins,
             self._convention,
-            keep_cells=keep_cells,
+            keep_bins=keep_bins,
             exact_limit=exact_limit,
         )
-        # Where all images are one group, its cells serve for diagrams too.
-        self._all_cells: ConfidenceCells | None = None
-        if keep_cells and self._protocol.group is not None:
-            self._all_cells = ConfidenceCells(exact_limit=exact_limit)
+        # Where all images are one group, its narrow bins serve for diagrams too.
+        self._all_bins: ConfidenceBins | None = None
+        if keep_bins and self._protocol.group is not None:
+            self._all_bins = ConfidenceBins(exact_limit=exact_limit)
         # In the order of the rows. What a protocol leaves out nobody can, without labels.
         self._image_cells: GrowingArray | None = None
-        if keep_cells and self._protocol.region is None:
+        if keep_bins and self._protocol.region is None:
             self._image_cells = GrowingArray(3, NUM_CELLS, dtype=torch.int32)
         # By what each prediction has of them.
         strata = {'predicted': per_class, 'distance': per_distance}
@@ -138,18 +138,18 @@ class CalibrationState:
         """What predictions must have beside confidence and correctness."""
         definitions = self._definitions.values()
         found = {d.sum for d in definitions if isinstance(d, OfMean)} & {'nll', 'brier'}
-        if any(isinstance(d, (OfClasses, OfClassCells)) for d in definitions):
+        if any(isinstance(d, (OfClasses, OfClassNarrowBins)) for d in definitions):
             found.add('classes')
         if self._convention.positive_of_two:
             found.add('predicted')
-        elif any(isinstance(d, OfCells) and d.ranks for d in definitions):
+        elif any(isinstance(d, OfNarrowBins) and d.ranks for d in definitions):
             found.add('doubt')
         return frozenset(found.union(self._strata))
 
     @property
     def floor(self) -> float:
         """Down to which the probabilities of all classes must be listed."""
-        floors = [d.floor for d in self._large.values() if isinstance(d, OfClassCells)]
+        floors = [d.floor for d in self._large.values() if isinstance(d, OfClassNarrowBins)]
         return min([floor_of(self.num_bins), *floors])
 
     @property
@@ -234,8 +234,8 @@ class CalibrationState:
             raise ValueError(f'states differ: {self.options} and {other.options}')
         self._rows.append(other._rows.rows)
         self._groups.merge(other._groups)
-        if self._all_cells is not None:
-            self._all_cells.merge(other._all_cells)
+        if self._all_bins is not None:
+            self._all_bins.merge(other._all_bins)
         if self._image_cells is not None:
             self._image_cells.append(other._image_cells.rows)
         for name, bins in self._strata.items():
@@ -291,18 +291,18 @@ class CalibrationState:
         """Return what later tools draw, beside the numbers that were printed.
 
         Raises:
-            ValueError: If the cells were not to be kept.
+            ValueError: If the narrow bins were not to be kept.
         """
-        if not self.options['keep_cells']:
-            raise ValueError('a state has statistics for diagrams if made with keep_cells=True')
-        cells = self._all_cells or self._groups.cells
+        if not self.options['keep_bins']:
+            raise ValueError('a state has statistics for diagrams if made with keep_bins=True')
+        narrow_bins = self._all_bins or self._groups.narrow_bins
         bins = self.image_bins()
         return CalibrationStatistics(
             metrics=values,
             protocol=self.options['protocol'],
             convention=self.options['convention'],
             num_bins=self.num_bins,
-            cells=condense(cells.table()),
+            cells=condense(narrow_bins.table()),
             image_bins=bins if len(bins) else None,
             image_cells=self.image_cells() if len(bins) else None,
             class_bins=self.class_bins(),
@@ -334,7 +334,7 @@ class CalibrationState:
         return self._sorted_rows()[1]
 
     def image_cells(self) -> Tensor | None:
-        """Return the ``(n, 3, C)`` cells of each image, in that order, None if not counted."""
+        """Return the ``(n, 3, C)`` narrow bins of each image, likewise, None if not counted."""
         if self._image_cells is None:
             return None
         return self._image_cells.rows[self._rows.rows[:, 0].argsort(stable=True)]
@@ -352,8 +352,8 @@ class CalibrationState:
         conf, correct = self._binned(prediction)
         if self._convention.positive_of_two:
             prediction = prediction._replace(doubt=None)
-        if self._all_cells is not None:
-            self._all_cells.add(conf, correct)
+        if self._all_bins is not None:
+            self._all_bins.add(conf, correct)
         for name, bins in self._strata.items():
             number = prediction.num_classes if name == 'predicted' else len(RANGE_NAMES)
             bins.add(getattr(prediction, name), number, prediction.conf, prediction.correct)

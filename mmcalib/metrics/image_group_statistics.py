@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bins.classwise_bins import ClasswiseBins
-from mmcalib.metrics.bins.classwise_narrow_bins import LEAST_BITS, ClasswiseCells
+from mmcalib.metrics.bins.classwise_narrow_bins import LEAST_BITS, ClasswiseNarrowBins
 from mmcalib.metrics.bins.conventions import Convention
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, RankCells
-from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, OfClasses
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins, RankBins
+from mmcalib.metrics.metric_definitions import OfClasses, OfClassNarrowBins, OfNarrowBins
 from mmcalib.samples.predictions import Prediction
 
 
@@ -22,11 +22,11 @@ class GroupStatistics:
     Args:
         num_bins: B.
         convention: Of the bins.
-        cells: Empty, to be filled; None if no metric is of cells.
+        narrow_bins: Empty, to be filled; None if no metric is of narrow bins.
         ranks: Likewise of metrics of the order of predictions.
         classwise: Whether to count the probabilities of all classes in bins.
-        floors: Of the cells to count them in too.
-        few_cells: Of which there are to be few.
+        floors: Of the narrow bins to count them in too.
+        few_bins: Of which there are to be few.
     """
 
     def __init__(
@@ -34,13 +34,13 @@ class GroupStatistics:
         num_bins: int,
         convention: Convention,
         *,
-        cells: ConfidenceCells | None,
-        ranks: RankCells | None = None,
+        narrow_bins: ConfidenceBins | None,
+        ranks: RankBins | None = None,
         classwise: bool,
         floors: Sequence[float] = (),
-        few_cells: bool = False,
+        few_bins: bool = False,
     ) -> None:
-        self.cells = cells
+        self.narrow_bins = narrow_bins
         self._ranks = ranks
         self._num_bins = num_bins
         self._convention = convention
@@ -48,14 +48,14 @@ class GroupStatistics:
         self._classwise = classwise
         self._class_bins: ClasswiseBins | None = None
         self._floors = floors
-        self._few_cells = few_cells
-        self._class_cells: dict[float, ClasswiseCells] = {}
+        self._few_bins = few_bins
+        self._class_narrow_bins: dict[float, ClasswiseNarrowBins] = {}
 
     def add(self, conf: Tensor, correct: Tensor, prediction: Prediction) -> GroupStatistics:
         """Count the predictions of an image, and return self."""
         self.num_images += 1
-        if self.cells is not None:
-            self.cells.add(conf, correct)
+        if self.narrow_bins is not None:
+            self.narrow_bins.add(conf, correct)
         if self._ranks is not None:
             doubt = 1 - conf.double() if prediction.doubt is None else prediction.doubt
             self._ranks.add(-doubt, correct)
@@ -66,18 +66,18 @@ class GroupStatistics:
                 )
             self._class_bins.add(prediction.classes)
         for floor in self._floors:
-            if floor not in self._class_cells:
-                bits = LEAST_BITS if self._few_cells else None
+            if floor not in self._class_narrow_bins:
+                bits = LEAST_BITS if self._few_bins else None
                 num_classes = len(prediction.classes.labels)
-                self._class_cells[floor] = ClasswiseCells(num_classes, floor, bits=bits)
-            self._class_cells[floor].add(prediction.classes)
+                self._class_narrow_bins[floor] = ClasswiseNarrowBins(num_classes, floor, bits=bits)
+            self._class_narrow_bins[floor].add(prediction.classes)
         return self
 
     def merge(self, other: GroupStatistics) -> GroupStatistics:
         """Add everything that `other` holds, and return self."""
         self.num_images += other.num_images
-        if self.cells is not None:
-            self.cells.merge(other.cells)
+        if self.narrow_bins is not None:
+            self.narrow_bins.merge(other.narrow_bins)
         if self._ranks is not None:
             self._ranks.merge(other._ranks)
         if other._class_bins is not None:
@@ -85,26 +85,28 @@ class GroupStatistics:
                 self._class_bins = copy.deepcopy(other._class_bins)
             else:
                 self._class_bins.merge(other._class_bins)
-        for floor, cells in other._class_cells.items():
-            own = self._class_cells.get(floor)
-            self._class_cells[floor] = copy.deepcopy(cells) if own is None else own.merge(cells)
+        for floor, narrow_bins in other._class_narrow_bins.items():
+            own = self._class_narrow_bins.get(floor)
+            self._class_narrow_bins[floor] = (
+                copy.deepcopy(narrow_bins) if own is None else own.merge(narrow_bins)
+            )
         return self
 
-    def values(self, definitions: Iterable[OfCells | OfClasses | OfClassCells]) -> Tensor:
+    def values(self, definitions: Iterable[OfNarrowBins | OfClasses | OfClassNarrowBins]) -> Tensor:
         """Return the ``(L, 2)`` values of metrics and what they may be off by, NaN if exact."""
         found = []
         for definition in definitions:
             if isinstance(definition, OfClasses):
                 table = self._class_bins and self._class_bins.table()
                 value, bound = definition.value(table, self._convention), torch.nan
-            elif isinstance(definition, OfClassCells):
-                cells = self._class_cells.get(definition.floor)
+            elif isinstance(definition, OfClassNarrowBins):
+                narrow_bins = self._class_narrow_bins.get(definition.floor)
                 value = bound = torch.nan
-                if cells is not None:
-                    value, bound = definition.value(cells, self._num_bins)
+                if narrow_bins is not None:
+                    value, bound = definition.value(narrow_bins, self._num_bins)
             else:
-                cells = self._ranks if definition.ranks else self.cells
-                value, bound = definition.value(cells, self._num_bins, self._convention)
-                bound = torch.nan if cells.exact else bound
+                narrow_bins = self._ranks if definition.ranks else self.narrow_bins
+                value, bound = definition.value(narrow_bins, self._num_bins, self._convention)
+                bound = torch.nan if narrow_bins.exact else bound
             found.append((value, bound))
         return torch.tensor(found, dtype=torch.float64).view(-1, 2)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from mmcalib.metrics.bins import binned_errors as errors
 from mmcalib.metrics.bins import estimates, risk_coverage, smooth_calibration_error
-from mmcalib.metrics.bins.classwise_narrow_bins import ClasswiseCells
+from mmcalib.metrics.bins.classwise_narrow_bins import ClasswiseNarrowBins
 from mmcalib.metrics.bins.conventions import Convention
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 
 # What a row of an image has beside its bins: sums over its predictions.
 SUMS = ('correct', 'conf', 'nll', 'brier')
@@ -45,13 +45,13 @@ class OfMean:
 
 
 @dataclass(frozen=True)
-class OfCells:
+class OfNarrowBins:
     """A metric of the distribution of confidence: its value and the most it can be off by.
 
-    What it can be off by is not looked at where cells are the confidences themselves.
+    What it can be off by is not looked at where narrow bins are the confidences themselves.
     """
 
-    value: Callable[[ConfidenceCells, int, Convention], tuple[float, float]]
+    value: Callable[[ConfidenceBins, int, Convention], tuple[float, float]]
     ranks: bool = False  # by doubt, which tells saturated predictions apart
 
 
@@ -63,47 +63,49 @@ class OfClasses:
 
 
 @dataclass(frozen=True)
-class OfClassCells:
+class OfClassNarrowBins:
     """A metric of the distributions of all classes' probabilities: its value and its bound.
 
-    Probabilities of at most the floor are one cell.
+    Probabilities of at most the floor are one narrow bin.
     """
 
-    value: Callable[[ClasswiseCells, int], tuple[float, float]]
+    value: Callable[[ClasswiseNarrowBins, int], tuple[float, float]]
     floor: float
 
 
 def adaptive_error(
-    cells: ConfidenceCells, num_bins: int, convention: Convention
+    narrow_bins: ConfidenceBins, num_bins: int, convention: Convention
 ) -> tuple[float, float]:
-    return errors.equal_mass_error(cells.table(), cells.spread(), num_bins, convention=convention)
+    return errors.equal_mass_error(
+        narrow_bins.table(), narrow_bins.spread(), num_bins, convention=convention
+    )
 
 
-def of_order(figure: Callable[[Tensor], Tensor]) -> OfCells:
+def of_order(figure: Callable[[Tensor], Tensor]) -> OfNarrowBins:
     """Return the metric of a figure of predictions in the order of their confidence."""
     # A closure could not be pickled.
-    return OfCells(partial(order_figure, figure), ranks=True)
+    return OfNarrowBins(partial(order_figure, figure), ranks=True)
 
 
 def order_figure(
     figure: Callable[[Tensor], Tensor],
-    cells: ConfidenceCells,
+    narrow_bins: ConfidenceBins,
     num_bins: int,
     convention: Convention,
 ) -> tuple[float, float]:
-    table, bound = cells.table(), math.nan
-    if not cells.exact:
-        bound = risk_coverage.order_bound(figure, table, cells.spread()).item()
+    table, bound = narrow_bins.table(), math.nan
+    if not narrow_bins.exact:
+        bound = risk_coverage.order_bound(figure, table, narrow_bins.spread()).item()
     return figure(table).item(), bound
 
 
 def smooth_error(
-    cells: ConfidenceCells, num_bins: int, convention: Convention
+    narrow_bins: ConfidenceBins, num_bins: int, convention: Convention
 ) -> tuple[float, float]:
-    table, bound = cells.table(), math.nan
-    if not cells.exact:
-        bound = smooth_calibration_error.smooth_error_bound(table, cells.spread()).item()
-    return smooth_calibration_error.cells_smooth_error(table).item(), bound
+    table, bound = narrow_bins.table(), math.nan
+    if not narrow_bins.exact:
+        bound = smooth_calibration_error.smooth_error_bound(table, narrow_bins.spread()).item()
+    return smooth_calibration_error.binned_smooth_error(table).item(), bound
 
 
 def classwise_error(table: Tensor | None, convention: Convention) -> float:
@@ -115,16 +117,16 @@ def classwise_error(table: Tensor | None, convention: Convention) -> float:
     return errors.binned_classwise_error(table).item() if table.numel() else math.nan
 
 
-Definition = OfBins | OfMean | OfCells | OfClasses | OfClassCells
+Definition = OfBins | OfMean | OfNarrowBins | OfClasses | OfClassNarrowBins
 
 DEFINITIONS: dict[str, Definition] = {
     'ECE': OfBins(errors.binned_calibration_error),
-    'AECE': OfCells(adaptive_error),
+    'AECE': OfNarrowBins(adaptive_error),
     'ClasswiseECE': OfClasses(classwise_error),
-    'ClasswiseAECE': OfClassCells(ClasswiseCells.error, floor=1e-4),
+    'ClasswiseAECE': OfClassNarrowBins(ClasswiseNarrowBins.error, floor=1e-4),
     # Nixon et al. leave out what is not above 1 %.
-    'TACE': OfClassCells(partial(ClasswiseCells.error, above_floor=True), floor=0.01),
-    'smECE': OfCells(smooth_error),
+    'TACE': OfClassNarrowBins(partial(ClasswiseNarrowBins.error, above_floor=True), floor=0.01),
+    'smECE': OfNarrowBins(smooth_error),
     'debiasedECE': OfBins(estimates.binned_debiased_error),
     'ACE': OfBins(estimates.binned_average_error),
     'MCE': OfBins(errors.binned_maximum_error),
@@ -135,18 +137,18 @@ DEFINITIONS: dict[str, Definition] = {
     'reliability': OfBins(estimates.binned_reliability, highest=1.0),
     'resolution': OfBins(estimates.binned_resolution, highest=0.25, of_gaps=False),
     'uncertainty': OfBins(estimates.binned_uncertainty, highest=0.25, of_gaps=False),
-    'AURC': of_order(risk_coverage.cells_aurc),
-    'AUGRC': of_order(risk_coverage.cells_augrc),
-    'AUROC': of_order(risk_coverage.cells_auroc),
-    'FPR95': of_order(risk_coverage.cells_fpr),
+    'AURC': of_order(risk_coverage.binned_aurc),
+    'AUGRC': of_order(risk_coverage.binned_augrc),
+    'AUROC': of_order(risk_coverage.binned_auroc),
+    'FPR95': of_order(risk_coverage.binned_fpr),
     'accuracy': OfMean('correct', factor=100.0),
     'confidence': OfMean('conf', factor=100.0),
 }
 NAMES = tuple(DEFINITIONS)
 # Metrics that go with a level, as in ``risk@coverage_0.8``.
 WITH_LEVEL = {
-    'risk@coverage': (risk_coverage.cells_risk, 'coverage'),
-    'coverage@risk': (risk_coverage.cells_coverage, 'risk'),
+    'risk@coverage': (risk_coverage.binned_risk, 'coverage'),
+    'coverage@risk': (risk_coverage.binned_coverage, 'risk'),
 }
 
 

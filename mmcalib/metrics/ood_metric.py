@@ -49,7 +49,7 @@ class OODMetric(StateMetric):
     Keys are ``ood/max_probability/AUROC`` and so on, in percent; with named OOD sets
     ``ood/max_probability/svhn/AUROC`` of each, and ``…/near/AUROC`` and ``…/far/AUROC``, the means
     over the near and the far sets. Exact up to a million predictions of ID and a set together;
-    above, from fine cells, with ``…/AUROC_bound``, the most by which a value can be off. NaN, with
+    above, from narrow bins, with ``…/AUROC_bound``, the most by which a value can be off. NaN, with
     a warning, where ID or OOD is absent.
 
     Source: Zhang et al., OpenOOD v1.5: Enhanced Benchmark for Out-of-Distribution Detection, 2023,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from mmcalib.metrics.bins.conventions import Convention
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, RankCells
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins, RankBins
 from mmcalib.metrics.image_group_statistics import GroupStatistics
-from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, OfClasses
+from mmcalib.metrics.metric_definitions import OfClasses, OfClassNarrowBins, OfNarrowBins
 from mmcalib.samples.predictions import Prediction
 
-# There may be cells for each batch of images: few confidences are kept as they are, and many in
-# cells of 1 % of their distance from 1.
+# There may be bins for each batch of images: few confidences are kept as they are, and many in bins
+# of 1 % of their distance from 1.
 GROUP_LIMIT = 1 << 14
 GROUP_BITS = 7
 
@@ -24,18 +24,18 @@ class ProtocolGroups:
         definitions: L metrics, those that are not computed from the rows of images.
         num_bins: B.
         convention: Of the bins.
-        keep_cells: Count confidences in cells for diagrams too, where there is a single group.
-        exact_limit: Up to how many confidences a single group's cells, and an image's, are exact.
+        keep_bins: Count confidences in narrow bins for diagrams too, where there is a single group.
+        exact_limit: Up to how many confidences a single group, and an image, is exact.
     """
 
     def __init__(
         self,
         size: int | None,
-        definitions: list[OfCells | OfClasses | OfClassCells],
+        definitions: list[OfNarrowBins | OfClasses | OfClassNarrowBins],
         num_bins: int,
         convention: Convention,
         *,
-        keep_cells: bool,
+        keep_bins: bool,
         exact_limit: int | None,
     ) -> None:
         self.definitions = definitions
@@ -43,16 +43,16 @@ class ProtocolGroups:
         self._num_bins = num_bins
         self._convention = convention
         self._exact_limit = exact_limit
-        self._with_ranks = any(isinstance(d, OfCells) and d.ranks for d in definitions)
-        self._with_cells = any(isinstance(d, OfCells) and not d.ranks for d in definitions)
-        self._with_cells |= keep_cells and size is None
+        self._with_ranks = any(isinstance(d, OfNarrowBins) and d.ranks for d in definitions)
+        self._with_bins = any(isinstance(d, OfNarrowBins) and not d.ranks for d in definitions)
+        self._with_bins |= keep_bins and size is None
         self._open: dict[int, GroupStatistics] = {} if size else {0: self._new()}
         self._closed: dict[int, Tensor] = {}  # of those that have all of their images
 
     @property
-    def cells(self) -> ConfidenceCells | None:
+    def narrow_bins(self) -> ConfidenceBins | None:
         """Of all images, where they are a single group."""
-        return None if self._size else self._open[0].cells
+        return None if self._size else self._open[0].narrow_bins
 
     def add(
         self, conf: Tensor, correct: Tensor, prediction: Prediction, *, index: int | None
@@ -111,16 +111,16 @@ class ProtocolGroups:
         )
 
     def _new(self) -> GroupStatistics:
-        # Of batches there are many, so few values are kept as they are, in coarser cells.
+        # Of batches there are many, so few values are kept as they are, in coarser narrow bins.
         limits = dict(exact_limit=self._exact_limit)
         if self._size and self._size > 1:
             limits = dict(exact_limit=GROUP_LIMIT, bits=GROUP_BITS)
         return GroupStatistics(
             self._num_bins,
             self._convention,
-            cells=ConfidenceCells(**limits) if self._with_cells else None,
-            ranks=RankCells(**limits) if self._with_ranks else None,
+            narrow_bins=ConfidenceBins(**limits) if self._with_bins else None,
+            ranks=RankBins(**limits) if self._with_ranks else None,
             classwise=any(isinstance(d, OfClasses) for d in self.definitions),
-            floors=sorted({d.floor for d in self.definitions if isinstance(d, OfClassCells)}),
-            few_cells=self._size is not None,
+            floors=sorted({d.floor for d in self.definitions if isinstance(d, OfClassNarrowBins)}),
+            few_bins=self._size is not None,
         )

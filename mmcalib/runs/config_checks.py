@@ -16,14 +16,14 @@ from mmcalib.hooks.accuracy_floor_hook import ACCURACY_KEYS
 from mmcalib.learning_losses import LEARNS_BY
 from mmcalib.metric_keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
-from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, definition_of
+from mmcalib.metrics.metric_definitions import OfClassNarrowBins, OfNarrowBins, definition_of
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.misspelt_options import check_constructors, did_you_mean, nearest
 from mmcalib.work_dir_files import RESULTS, check_writable
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
-OF_CELLS = (OfCells, OfClassCells)  # which have a bound beside them
+OF_CELLS = (OfNarrowBins, OfClassNarrowBins)  # which have a bound beside them
 
 
 def check_amp() -> None:

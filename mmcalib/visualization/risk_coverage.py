@@ -13,9 +13,9 @@ from torch import Tensor
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins.risk_coverage import (
-    cells_augrc,
-    cells_aurc,
-    cells_auroc,
+    binned_augrc,
+    binned_aurc,
+    binned_auroc,
     risk_coverage_curve,
 )
 from mmcalib.visualization.figure_style import COLOURS, GREY, by_line, colour_of, line_of, percent
@@ -37,7 +37,7 @@ class RiskCoverage:
 
     Attributes:
         name: Of the run or its loss.
-        table: ``(3, C)`` cells, ascending in confidence: count, correct, sum of confidences.
+        table: ``(3, C)`` bins, ascending in confidence: count, correct, sum of confidences.
         figures: By name, in percent, for the title.
         note: Ends the title, such as the protocol.
     """
@@ -51,7 +51,7 @@ class RiskCoverage:
 def risk_coverage_of(statistics: CalibrationStatistics, name: str) -> RiskCoverage:
     """Return what a figure shows of an evaluation.
 
-    AURC, AUGRC and AUROC are those that were printed; what was not is computed from the cells.
+    AURC, AUGRC and AUROC are those that were printed; what was not is computed from the bins.
 
     Args:
         statistics: Of the metric, or loaded.
@@ -63,9 +63,9 @@ def risk_coverage_of(statistics: CalibrationStatistics, name: str) -> RiskCovera
     if statistics.num_predictions == 0:
         raise ValueError(f'{name!r} has no predictions, so there is no figure of them')
     computed = {
-        'AURC': cells_aurc,
-        'AUGRC': cells_augrc,
-        'AUROC': cells_auroc,
+        'AURC': binned_aurc,
+        'AUGRC': binned_augrc,
+        'AUROC': binned_auroc,
     }
     pooled = statistics.protocol == 'pooled'
     return RiskCoverage(
@@ -141,7 +141,7 @@ def draw_risk_coverage(evaluations: Sequence[RiskCoverage], *, overlay: bool = F
 
 
 def _curve(evaluation: RiskCoverage) -> tuple[np.ndarray, np.ndarray]:
-    """Return coverages and risks, from coverage 0 on: the most confident cell has one risk."""
+    """Return coverages and risks, from coverage 0 on: the most confident bin has one risk."""
     coverage, risk = risk_coverage_curve(evaluation.table).numpy()
     return np.concatenate([[0], coverage]), np.concatenate([risk[:1], risk])
 

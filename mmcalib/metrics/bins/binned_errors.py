@@ -98,13 +98,13 @@ def equal_mass_error(
     """Return the calibration error over bins of equal count, AECE, and the most it can be off by.
 
     Args:
-        table: ``(3, C)`` table of cells, ascending in confidence.
-        spread: ``(C,)`` largest less smallest confidence in each cell.
+        table: ``(3, C)`` table of narrow bins, ascending in confidence.
+        spread: ``(C,)`` largest less smallest confidence in each narrow bin.
         num_bins: B.
         convention: Which bins those are.
 
     Returns:
-        Percent, and percentage points: 0 where each cell has one confidence.
+        Percent, and percentage points: 0 where each narrow bin has one confidence.
     """
     positions = convention.positions(table, spread == 0, num_bins)
     # Not over the bins' own count: the published convention loses the least confident.
@@ -118,19 +118,19 @@ def equal_mass_error(
 def equal_mass_error_bound(
     table: Tensor, spread: Tensor, positions: Tensor, *, shares_ties: bool = True
 ) -> Tensor:
-    r"""Bound how far the AECE of cells can lie from that of the confidences in them, in percent.
+    r"""Bound how far the AECE of narrow bins lies from that of their confidences, in percent.
 
-    The two differ only where an edge cuts a cell: of a cell of n values, a of them correct, its
-    lower share f holds between max(0, fn - (n - a)) and min(fn, a) correct ones, where
+    The two differ only where an edge cuts a narrow bin: of n values, a of them correct, its lower
+    share f holds between max(0, fn - (n - a)) and min(fn, a) correct ones, where
     :func:`~mmcalib.metrics.bins.bin_tables.equal_mass_bins` puts fa; and its confidence is off by
-    at most f(1 - f)n times the spread of the cell. Either moves between two bins. A cell whose
+    at most f(1 - f)n times the spread of the narrow bin. Either moves between two bins. One whose
     values are all the same adds nothing.
 
-    Where ties are not shared, any part of the cell may belong to either side of the edge.
+    Where ties are not shared, any part of the narrow bin may belong to either side of the edge.
 
     Args:
-        table: ``(3, C)`` table of cells, ascending in confidence.
-        spread: ``(C,)`` largest less smallest confidence in each cell.
+        table: ``(3, C)`` table of narrow bins, ascending in confidence.
+        spread: ``(C,)`` largest less smallest confidence in each narrow bin.
         positions: ``(B + 1,)`` how many predictions lie below each edge.
         shares_ties: As of the convention.
 
@@ -143,7 +143,7 @@ def equal_mass_error_bound(
     edges = positions[(positions > 0) & (positions < mass[-1])]
     cut = torch.searchsorted(mass, edges)
     (n, a, conf), spread = table[:, cut], spread[cut]
-    lower = edges - (mass[cut] - n)  # how many of the cut cell lie below the edge: f * n
+    lower = edges - (mass[cut] - n)  # how many of the cut narrow bin lie below the edge: f * n
     share = lower / n
     if shares_ties:
         correct_off = torch.maximum(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mmcalib.argument_checks import at_least_single, check_integer, check_number
 from mmcalib.metrics.bins.binned_errors import equal_mass_error
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 from mmcalib.metrics.bins.stratified_bins import stratum_figures
 from mmcalib.metrics.calibration_state import CalibrationState
 from mmcalib.metrics.functional.calibration_error import Array, measure, read_probabilities
@@ -120,5 +120,5 @@ def _adaptive_error(probs: Array, labels: Array, num_bins: int, threshold: float
 def _error_of_class(prob: Tensor, own: Tensor, num_bins: int, threshold: float | None) -> float:
     if threshold is not None:
         prob, own = prob[prob > threshold], own[prob > threshold]
-    cells = ConfidenceCells(exact_limit=len(prob)).add(prob, own)
-    return equal_mass_error(cells.table(), cells.spread(), num_bins)[0]
+    narrow_bins = ConfidenceBins(exact_limit=len(prob)).add(prob, own)
+    return equal_mass_error(narrow_bins.table(), narrow_bins.spread(), num_bins)[0]

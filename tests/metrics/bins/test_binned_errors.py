@@ -15,20 +15,20 @@ from references import (
 
 from mmcalib import metrics
 from mmcalib.metrics import (
-    ConfidenceCells,
+    ConfidenceBins,
     binned_calibration_error,
     equal_mass_bins,
     equal_mass_error_bound,
     equal_width_bins,
 )
-from mmcalib.metrics.bins import narrow_bins as cells_module
+from mmcalib.metrics.bins import narrow_bins as narrow_module
 from mmcalib.metrics.bins.conventions import proportional_positions
 
 
-def bound_of(cells, num_bins=15):
-    table = cells.table()
-    positions = proportional_positions(table, cells.spread() == 0, num_bins)
-    return equal_mass_error_bound(table, cells.spread(), positions)
+def bound_of(narrow, num_bins=15):
+    table = narrow.table()
+    positions = proportional_positions(table, narrow.spread() == 0, num_bins)
+    return equal_mass_error_bound(table, narrow.spread(), positions)
 
 
 def predictions(n, kind, seed=0):
@@ -54,7 +54,7 @@ def test_exact_values_equal_plain_loops(kind, n, num_bins):
     conf, correct = predictions(n, kind)
     ece = binned_calibration_error(equal_width_bins(conf, correct, num_bins))
     assert ece == pytest.approx(expected_calibration_error(conf, correct, num_bins), abs=1e-9)
-    table = ConfidenceCells().add(conf, correct).table()
+    table = ConfidenceBins().add(conf, correct).table()
     aece = binned_calibration_error(equal_mass_bins(table, num_bins))
     assert aece == pytest.approx(adaptive_calibration_error(conf, correct, num_bins), abs=1e-9)
 
@@ -63,7 +63,7 @@ def test_exact_values_equal_plain_loops(kind, n, num_bins):
 def test_aece_agrees_with_the_published_definition_on_distinct_confidences(n):
     conf, correct = predictions(n, 'uniform')
     aece = binned_calibration_error(
-        equal_mass_bins(ConfidenceCells().add(conf, correct).table(), 15)
+        equal_mass_bins(ConfidenceBins().add(conf, correct).table(), 15)
     )
     # The published code drops the smallest confidence and moves at most one sample at each edge.
     assert abs(aece - published_adaptive_calibration_error(conf, correct)) <= 100 * 2 * 15 / n
@@ -73,22 +73,22 @@ def test_all_tied_aece_is_ece_where_the_published_code_says_zero():
     conf, correct = predictions(1000, 'ones')
     assert published_adaptive_calibration_error(conf, correct) == 0
     aece = binned_calibration_error(
-        equal_mass_bins(ConfidenceCells().add(conf, correct).table(), 15)
+        equal_mass_bins(ConfidenceBins().add(conf, correct).table(), 15)
     )
     ece = binned_calibration_error(equal_width_bins(conf, correct, 15))
     assert aece == pytest.approx(ece) == pytest.approx(100 * (1 - correct.double().mean().item()))
 
 
 @pytest.mark.parametrize('kind', KINDS)
-def test_fine_cells_lie_within_their_bound(kind, monkeypatch):
+def test_fine_bins_lie_within_their_bound(kind, monkeypatch):
     conf, correct = predictions(50_000, kind)
-    exact = ConfidenceCells().add(conf, correct)
+    exact = ConfidenceBins().add(conf, correct)
     assert exact.exact
-    monkeypatch.setattr(cells_module, 'EXACT_LIMIT', 10_000)
-    fine = ConfidenceCells().add(conf, correct)
+    monkeypatch.setattr(narrow_module, 'EXACT_LIMIT', 10_000)
+    fine = ConfidenceBins().add(conf, correct)
     assert not fine.exact
     value, reference = (
-        binned_calibration_error(equal_mass_bins(cells.table(), 15)) for cells in (fine, exact)
+        binned_calibration_error(equal_mass_bins(narrow.table(), 15)) for narrow in (fine, exact)
     )
     bound = bound_of(fine)
     assert abs(value - reference) <= bound + 1e-9
@@ -96,7 +96,7 @@ def test_fine_cells_lie_within_their_bound(kind, monkeypatch):
 
 
 def test_an_empty_table_is_nan():
-    table = ConfidenceCells().table()
+    table = ConfidenceBins().table()
     empty = equal_width_bins(torch.empty(0), torch.empty(0, dtype=bool), 15)
     assert np.isnan(binned_calibration_error(empty))
     assert np.isnan(binned_calibration_error(equal_mass_bins(table, 15)))

@@ -18,7 +18,7 @@ from mmcalib.samples.evaluated import read_prediction
 
 
 def state_of(samples, **options):
-    state = CalibrationState(['ECE'], keep_cells=True, **options)
+    state = CalibrationState(['ECE'], keep_bins=True, **options)
     for index, sample in samples:
         prediction = read_prediction(sample, ignore_index=255, name='sample', wanted=state.wanted)
         state.update(prediction, index=index)
