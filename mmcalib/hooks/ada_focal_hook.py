@@ -7,7 +7,8 @@ from mmengine.registry import HOOKS
 
 from mmcalib.hooks.validation_learning_hook import ValidationLearningHook
 from mmcalib.losses import AdaFocalLoss
-from mmcalib.metrics import ConfidenceBins, equal_mass_bins
+from mmcalib.metrics.bins.bin_tables import equal_mass_bins
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 from mmcalib.samples.evaluated import read_prediction
 from mmcalib.samples.fields import Sample
 from mmcalib.samples.predictions import Prediction

@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from mmengine.logging import print_log
@@ -19,10 +18,9 @@ from mmcalib.metrics.calibration_state import CalibrationState
 from mmcalib.metrics.metric_definitions import OfBins, OfMean, definition_of
 from mmcalib.metrics.saved_statistics import CalibrationStatistics, check_suffix
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
-from mmcalib.metrics.shared_softmax import SharedReader
 from mmcalib.metrics.state_metric import StateMetric
 from mmcalib.samples.boundary_distance import RANGE_NAMES
-from mmcalib.samples.evaluated import probabilities_of_batch
+from mmcalib.samples.evaluated import probabilities_of_batch, read_prediction
 from mmcalib.samples.predictions import Prediction, of_probabilities
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
@@ -144,19 +142,8 @@ class CalibrationMetric(StateMetric):
             )
         if out_file is not None:
             check_suffix(out_file)
-        self._reader = SharedReader(
-            ignore_index=ignore_index,
-            protocol=protocol,
-            boundary_width=boundary_width,
-            wanted=self._state.wanted,
-            floor=self._state.floor,
-        )
-
-    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Count the predictions of a batch of data samples."""
-        self._reader = self._reader.joined(data_samples)
-        self._reader.begin(data_samples, self)
-        super().process(data_batch, data_samples)
+        region = PROTOCOLS[protocol].region
+        self._region = region and partial(region, width=boundary_width)
 
     def _new_state(self) -> CalibrationState:
         return CalibrationState(
@@ -197,7 +184,14 @@ class CalibrationMetric(StateMetric):
             raise ValueError(
                 f"{option} is for segmentation, and {name} is a classifier's: leave it out"
             )
-        return self._reader.read(sample, name)
+        return read_prediction(
+            sample,
+            ignore_index=self.ignore_index,
+            name=name,
+            wanted=self._state.wanted,
+            floor=self._state.floor,
+            region=self._region,
+        )
 
     def bins_of_last(self, count: int) -> Tensor:
         """Return the ``(count, 3, B)`` bins of equal width of the images that came last."""

@@ -19,12 +19,11 @@ from mmcalib.metrics.bins.stratified_bins import StratifiedBins
 from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
 from mmcalib.metrics.metric_definitions import (
     NAMES,
+    RANKS,
     SUMS,
     OfBins,
-    OfClasses,
-    OfClassNarrowBins,
+    OfDistribution,
     OfMean,
-    OfNarrowBins,
     definition_of,
 )
 from mmcalib.metrics.protocol_groups import ProtocolGroups
@@ -103,7 +102,7 @@ class CalibrationState:
         self._large = {
             name: definition
             for name, definition in self._definitions.items()
-            if isinstance(definition, (OfNarrowBins, OfClasses, OfClassNarrowBins))
+            if isinstance(definition, OfDistribution)
         }
         # A row is the place in the data set, bins, sums, and, where errors are those of single
         # images, the value and bound of each metric that cannot be computed from bins and sums.
@@ -138,18 +137,19 @@ class CalibrationState:
         """What predictions must have beside confidence and correctness."""
         definitions = self._definitions.values()
         found = {d.sum for d in definitions if isinstance(d, OfMean)} & {'nll', 'brier'}
-        if any(isinstance(d, (OfClasses, OfClassNarrowBins)) for d in definitions):
+        if any(d.of_classes for d in self._large.values()):
             found.add('classes')
         if self._convention.positive_of_two:
             found.add('predicted')
-        elif any(isinstance(d, OfNarrowBins) and d.ranks for d in definitions):
+        elif any(d.distribution == RANKS for d in self._large.values()):
             found.add('doubt')
         return frozenset(found.union(self._strata))
 
     @property
     def floor(self) -> float:
         """Down to which the probabilities of all classes must be listed."""
-        floors = [d.floor for d in self._large.values() if isinstance(d, OfClassNarrowBins)]
+        floors = [d.distribution for d in self._large.values()]
+        floors = [floor for floor in floors if isinstance(floor, float)]
         return min([floor_of(self.num_bins), *floors])
 
     @property

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from mmcalib.metrics import equal_width_bins
+from mmcalib.metrics.bins.bin_tables import equal_width_bins
 from mmcalib.visualization import ConfidenceView
 
 

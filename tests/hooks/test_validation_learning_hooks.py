@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from mmcalib.hooks import AdaFocalHook, CALSHook
 from mmcalib.hooks.ada_focal_hook import edges_and_gaps
 from mmcalib.losses import AdaFocalLoss, CALSLoss, CombinedLoss
-from mmcalib.metrics import ConfidenceBins
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 from mmcalib.samples.probabilities import logits_in
 
 K = 5

@@ -12,7 +12,6 @@ from mmengine.registry import METRICS
 from references import adaptive_calibration_error, expected_calibration_error
 from samples import classified, flatten, probabilities, segmented
 
-from mmcalib import metrics
 from mmcalib.metrics import (
     AECE,
     ECE,
@@ -21,13 +20,14 @@ from mmcalib.metrics import (
     CalibrationMetric,
     CalibrationState,
     CalibrationStatistics,
-    ConfidenceBins,
     Prediction,
     protocol_groups,
 )
 from mmcalib.metrics import calibration_metric as module
 from mmcalib.metrics.bins import narrow_bins as narrow_module
 from mmcalib.metrics.bins.conventions import CONVENTIONS
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
+from mmcalib.metrics.bins.smooth_calibration_error import binned_smooth_error
 
 
 def evaluate(samples, *metrics, batch=4, size=None):
@@ -67,7 +67,7 @@ def every_metric(samples, num_bins=15):
         'ACE': references.average_calibration_error(conf, correct, num_bins),
         **dict(zip(('reliability', 'resolution', 'uncertainty'), parts, strict=True)),
         # Held against its own definition elsewhere, which takes long.
-        'smECE': metrics.binned_smooth_error(
+        'smECE': binned_smooth_error(
             ConfidenceBins().add(torch.tensor(conf).double(), torch.tensor(correct)).table()
         ).item(),
         'AURC': 100 * sum(found / i for i, found in enumerate(errors, 1)) / n,

@@ -7,7 +7,8 @@ import torch
 from commands import call_here
 from matplotlib.text import Text
 
-from mmcalib.metrics import CalibrationStatistics, equal_width_bins
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.metrics.bins.bin_tables import equal_width_bins
 from mmcalib.reports import html, run_plots
 from mmcalib.reports.collect_runs import collect_runs
 from mmcalib.reports.group_runs import tables_of

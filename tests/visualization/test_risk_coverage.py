@@ -3,7 +3,8 @@ import pytest
 import torch
 from drawings import table, words
 
-from mmcalib.metrics import CalibrationStatistics, binned_aurc
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.metrics.bins.risk_coverage import binned_aurc
 from mmcalib.visualization import RiskCoverage, draw_risk_coverage, risk_coverage_of, to_rgb
 
 

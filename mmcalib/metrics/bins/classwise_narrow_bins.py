@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bins.bin_tables import add_to, bins_between
-from mmcalib.metrics.bins.binned_errors import binned_calibration_error
+from mmcalib.metrics.bins.binned_errors import binned_calibration_error, edge_shifts
 from mmcalib.metrics.bins.conventions import MMCALIB
 from mmcalib.metrics.bins.narrow_bins import narrow_bin_of, num_narrow_bins
 from mmcalib.samples.predictions import ClassProbabilities, places_of
@@ -123,18 +123,10 @@ def adaptive_error(table: Tensor, spread: Tensor, num_bins: int) -> tuple[float,
     positions = MMCALIB.positions(table, spread == 0, num_bins)
     error = binned_calibration_error(bins_between(table, positions)).item()
     mass = table[0].cumsum(0)
-    edges = positions[(positions > 0) & (positions < mass[-1])]
-    cut = torch.searchsorted(mass, edges)
-    (n, a, _), width = table[:, cut], spread[cut]
-    lower = edges - (mass[cut] - n)
-    share = lower / n
-    off = torch.maximum(
-        share * a - (lower - (n - a)).clamp(min=0), torch.minimum(lower, a) - share * a
-    )
-    off = torch.where(width > 0, 2 * (off + lower * (1 - share) * width), 0)
-    narrow_bins = torch.zeros_like(mass).index_add_(0, cut, off)
-    narrow_bins = torch.minimum(narrow_bins, 2 * torch.maximum(table[1], table[2]))
-    return error, min(100 * (narrow_bins.sum() / mass[-1]).item(), max(error, 100 - error))
+    cut, off = edge_shifts(table, spread, positions)
+    shifts = torch.zeros_like(mass).index_add_(0, cut, off)
+    shifts = torch.minimum(shifts, 2 * torch.maximum(table[1], table[2]))
+    return error, min(100 * (shifts.sum() / mass[-1]).item(), max(error, 100 - error))
 
 
 def _code(prob: Tensor, bits: int) -> Tensor:

@@ -3,9 +3,10 @@ import pickle
 import pytest
 import torch
 
-from mmcalib.metrics import ConfidenceBins, equal_mass_bins, equal_width_bins
 from mmcalib.metrics.bins import bin_tables as module
 from mmcalib.metrics.bins import narrow_bins as narrow_module
+from mmcalib.metrics.bins.bin_tables import equal_mass_bins, equal_width_bins
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 
 
 def draw(n, seed=0):

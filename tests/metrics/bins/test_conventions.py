@@ -9,15 +9,9 @@ from metrics.test_calibration_metric import evaluate
 from references import published_adaptive_calibration_error
 from samples import classified
 
-from mmcalib.metrics import (
-    CONVENTIONS,
-    CalibrationMetric,
-    CalibrationState,
-    Prediction,
-    binned_classwise_error,
-    classwise_bins,
-    equal_mass_error_bound,
-)
+from mmcalib.metrics import CONVENTIONS, CalibrationMetric, CalibrationState, Prediction
+from mmcalib.metrics.bins.binned_errors import binned_classwise_error, equal_mass_error_bound
+from mmcalib.metrics.bins.classwise_bins import classwise_bins
 
 KINDS = ['spread', 'saturated', 'tied']
 

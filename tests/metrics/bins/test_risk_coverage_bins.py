@@ -9,9 +9,8 @@ import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torchmetrics.functional.classification import binary_auroc
 
-from mmcalib.metrics import ConfidenceBins
 from mmcalib.metrics.bins import risk_coverage as module
-from mmcalib.metrics.bins.narrow_bins import condense
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins, condense
 
 FIGURES = {
     'area_under_risk_coverage': module.binned_aurc,

@@ -7,8 +7,8 @@ import pytest
 import references
 import torch
 
-from mmcalib.metrics import ConfidenceBins
 from mmcalib.metrics.bins import smooth_calibration_error as module
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 
 
 def narrow(conf, correct):
