@@ -51,7 +51,7 @@ class CalibrationMetric(StateMetric):
       ``resolution`` and ``uncertainty``, the parts of the confidence's own Brier score, from bins.
     - ``AURC``, ``AUGRC``, ``AUROC``, ``FPR95``, ``risk@coverage_0.8`` and ``coverage@risk_0.05``
       with any levels: whether confidence tells right from wrong; see
-      :mod:`mmcalib.metrics.bins.risk_coverage`. Of more than a million predictions each has a
+      :mod:`mmcalib.metrics.functional.risk_coverage`. Of more than a million predictions each has a
       bound beside it, as AECE does.
 
     Keys are ``calibration/ECE`` and so on, in percent but for ``NLL``, ``Brier`` and its parts;

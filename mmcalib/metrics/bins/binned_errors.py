@@ -1,7 +1,8 @@
 """Calibration errors and parts of a Brier score, out of the tables that ``bin_tables.py`` counts.
 
-Tables may have leading dimensions, ``(…, 3, B)``, and give as many errors, ``(…)``, in float64. All
-are NaN for a table without predictions. Of arrays of probabilities, see ``calibration_error.py``.
+Tables are ``(…, 3, B)``: count, correct, sum of confidences. They give as many values, ``(…)``, in
+float64, NaN for a table without predictions. The formulas stand in ``functional``, with the
+functions of arrays.
 """
 
 from __future__ import annotations
@@ -14,14 +15,10 @@ from mmcalib.metrics.bins.conventions import MMCALIB, Convention
 
 
 def binned_calibration_error(table: Tensor, *, count: Tensor | None = None) -> Tensor:
-    r"""Return the expected calibration error of a binned table, in percent.
-
-    .. math:: \sum_b \frac{n_b}{n} \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
-
-    Source: Eq. 8 of the paper. With equal-width bins this is ECE, with equal-mass bins AECE.
+    """Return the expected calibration error, in percent; over equal-mass bins, AECE.
 
     Args:
-        table: ``(…, 3, B)``: count, correct, sum of confidences.
+        table: ``(…, 3, B)``.
         count: n, ``(…)``; what the bins hold if None.
     """
     counts, correct, conf = _rows(table)
@@ -29,53 +26,29 @@ def binned_calibration_error(table: Tensor, *, count: Tensor | None = None) -> T
 
 
 def binned_maximum_error(table: Tensor) -> Tensor:
-    r"""Return :math:`\max_b |\mathrm{acc}_b - \mathrm{conf}_b|` over non-empty bins, in percent.
-
-    Args:
-        table: ``(…, 3, B)``: count, correct, sum of confidences.
-    """
+    """Return the largest gap of the bins, MCE, in percent."""
     count, correct, conf = _rows(table)
     gaps = (correct - conf).abs() / count.clamp(min=1)
     return 100 * torch.where(count.sum(-1) > 0, gaps.amax(-1), torch.nan)
 
 
 def binned_root_mean_square_error(table: Tensor) -> Tensor:
-    """Return the root of :func:`binned_reliability`, in percent.
-
-    Args:
-        table: ``(…, 3, B)``: count, correct, sum of confidences.
-    """
+    """Return the root of :func:`binned_reliability`, RMSCE, in percent."""
     return 100 * binned_reliability(table).sqrt()
 
 
 def binned_overconfidence_error(table: Tensor) -> Tensor:
-    r"""Return the over-confidence error, in percent.
-
-    .. math:: \sum_b \frac{n_b}{n} \mathrm{conf}_b \max(\mathrm{conf}_b - \mathrm{acc}_b, 0)
-
-    Source: Thulasidasan et al., On Mixup Training, 2019.
-
-    Args:
-        table: ``(…, 3, B)``: count, correct, sum of confidences.
-    """
+    """Return the over-confidence error, in percent."""
     count, correct, conf = _rows(table)
     surplus = conf / count.clamp(min=1) * (conf - correct).clamp(min=0)
     return 100 * surplus.sum(-1) / count.sum(-1)
 
 
 def binned_debiased_error(table: Tensor) -> Tensor:
-    r"""Return the debiased root mean square calibration error, in percent.
-
-    .. math:: \sqrt{\max\Big(0, \sum_b \frac{n_b}{n} \Big[ (\mathrm{acc}_b - \mathrm{conf}_b)^2
-        - \frac{\mathrm{acc}_b (1 - \mathrm{acc}_b)}{n_b - 1} \Big]\Big)}
+    """Return the debiased root mean square calibration error, in percent.
 
     The noise of a bin's accuracy adds to its squared gap what is subtracted here, if predictions
     are independent; neighbouring pixels are not. Bins of one prediction are left out.
-
-    Source: Kumar, Liang and Ma, Verified Uncertainty Calibration, NeurIPS 2019, Definition 5.2.
-
-    Args:
-        table: ``(…, 3, B)``: count, correct, sum of confidences.
     """
     count, correct, conf = _rows(table)
     accuracy = correct / count.clamp(min=1)
@@ -86,19 +59,9 @@ def binned_debiased_error(table: Tensor) -> Tensor:
 
 
 def binned_average_error(table: Tensor) -> Tensor:
-    r"""Return the mean gap of the bins that are not empty, each alike, in percent.
+    """Return the mean gap of the bins that are not empty, ACE, in percent.
 
-    .. math:: \frac{1}{\#\{b : n_b > 0\}} \sum_{b : n_b > 0}
-        \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
-
-    netcal and MONAI call it ACE. It is not the adaptive error, AECE, whose bins hold equally many
-    predictions: here a bin of one prediction weighs as much as one of a million.
-
-    Source: Neumann, Zisserman and Vedaldi, Relaxed Softmax: Efficient Confidence Auto-Calibration
-    for Safe Pedestrian Detection, 2018.
-
-    Args:
-        table: ``(…, 3, B)``: count, correct, sum of confidences.
+    A bin of one prediction weighs as much as one of a million.
     """
     count, correct, conf = _rows(table)
     gaps = (correct - conf).abs() / count.clamp(min=1)
@@ -106,30 +69,13 @@ def binned_average_error(table: Tensor) -> Tensor:
 
 
 def binned_reliability(table: Tensor) -> Tensor:
-    r"""Return the reliability of confidence, from bins; 0 is the best, 1 the worst.
-
-    .. math:: \sum_b \frac{n_b}{n} (\mathrm{acc}_b - \mathrm{conf}_b)^2
-
-    Reliability - resolution + uncertainty is the Brier score of the confidence as a forecast of
-    being right, if all confidences of a bin are its mean. No other Brier score: not that of
-    ``Brier``, which sums over classes. Not in percent.
-
-    Source: Murphy, A New Vector Partition of the Probability Score, 1973.
-
-    Args:
-        table: ``(…, 3, B)``: count, correct, sum of confidences.
-    """
+    """Return the reliability of confidence; 0 is the best, 1 the worst."""
     count, correct, conf = _rows(table)
     return ((correct - conf).square() / count.clamp(min=1)).sum(-1) / count.sum(-1)
 
 
 def binned_resolution(table: Tensor) -> Tensor:
-    r"""Return how far the accuracies of bins lie from their mean; 0.25 is the most, and the best.
-
-    .. math:: \sum_b \frac{n_b}{n} (\mathrm{acc}_b - \mathrm{acc})^2
-
-    Arguments and source are those of :func:`binned_reliability`.
-    """
+    """Return the resolution of confidence; 0.25 is the most, and the best."""
     count, correct, _ = _rows(table)
     mean = correct.sum(-1, keepdim=True) / count.sum(-1, keepdim=True)
     gaps = correct - count * mean
@@ -137,10 +83,7 @@ def binned_resolution(table: Tensor) -> Tensor:
 
 
 def binned_uncertainty(table: Tensor) -> Tensor:
-    r"""Return :math:`\mathrm{acc} (1 - \mathrm{acc})`, which no confidence can change.
-
-    Arguments and source are those of :func:`binned_reliability`.
-    """
+    """Return the uncertainty, which no confidence can change."""
     count, correct, _ = _rows(table)
     mean = correct.sum(-1) / count.sum(-1)
     return mean * (1 - mean)
@@ -159,14 +102,9 @@ def binned_confidence(table: Tensor) -> Tensor:
 
 
 def binned_classwise_error(table: Tensor) -> Tensor:
-    r"""Return the class-wise ECE, in percent: the mean over classes of their probability's ECE.
-
-    .. math:: \frac1K \sum_k \sum_b \frac{n_{bk}}{n} \left| \mathrm{freq}_{bk} - p_{bk} \right|
+    """Return the class-wise ECE, in percent, of a ``(3, K, B)`` table.
 
     The published code leaves out classes above the largest label seen.
-
-    Args:
-        table: ``(3, K, B)`` of :func:`~mmcalib.metrics.bins.classwise_bins.classwise_bins`.
     """
     return binned_calibration_error(table.movedim(0, 1)).mean()
 

@@ -5,7 +5,8 @@ A bin is a group of predictions that are tied, whose order is averaged over: no 
 changes a number. Where bins are coarser than the data, :func:`order_bound` says what the order
 within them could change.
 
-All are in percent, float64 scalars, and NaN without predictions.
+All are in percent, float64 scalars, and NaN without predictions. The formulas stand in
+``functional/risk_coverage.py``, with the functions of arrays.
 """
 
 from __future__ import annotations
@@ -20,16 +21,7 @@ ROUNDING = 1e-9
 
 
 def binned_aurc(table: Tensor) -> Tensor:
-    r"""Return AURC, in percent: the mean risk over all coverages.
-
-    .. math:: \frac1N \sum_{i=1}^N \frac{E_i}{i}
-
-    for :math:`E_i` errors among the i most confident predictions. 0 if all are right, 100 if all
-    are wrong; the error rate where confidence says nothing.
-
-    Source: Geifman, Uziel and El-Yaniv, Bias-Reduced Uncertainty Estimation for Deep Neural
-    Classifiers, ICLR 2019.
-    """
+    """Return the area under the risk–coverage curve."""
     count, wrong, before, errors = _descending(table)
     # The sum over the bin of (errors + j wrong / count) / (before + j), j from 1 to count.
     reciprocals = torch.digamma(before + count + 1) - torch.digamma(before + 1)
@@ -38,31 +30,13 @@ def binned_aurc(table: Tensor) -> Tensor:
 
 
 def binned_augrc(table: Tensor) -> Tensor:
-    r"""Return AUGRC, in percent: the mean over coverages of the errors, as a share of all.
-
-    .. math:: \frac1N \sum_{i=1}^N \frac{E_i}{N}
-
-    for :math:`E_i` errors among the i most confident predictions: the risk that a prediction is
-    wrong and accepted. At most :math:`50 (1 + 1/N)`, if all are wrong.
-
-    Source: Traub et al., Overcoming Common Flaws in the Evaluation of Selective Classification
-    Systems, NeurIPS 2024.
-    """
+    """Return the area under the generalized risk–coverage curve."""
     count, wrong, _, errors = _descending(table)
     return 100 * (count * errors + wrong * (count + 1) / 2).sum() / count.sum().square()
 
 
 def binned_auroc(table: Tensor) -> Tensor:
-    r"""Return the AUROC of failure detection, in percent.
-
-    .. math:: P(\mathrm{conf}_r > \mathrm{conf}_w) + \tfrac12 P(\mathrm{conf}_r = \mathrm{conf}_w)
-
-    for a right prediction r and a wrong one w. 50 where confidence says nothing; NaN if all are
-    right, or all wrong.
-
-    Source: Hendrycks and Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution
-    Examples, ICLR 2017.
-    """
+    """Return the AUROC of failure detection; NaN if all are right, or all wrong."""
     count, wrong, before, errors = _descending(table)
     right, rights_above = count - wrong, before - errors
     pairs = (wrong * (rights_above + right / 2)).sum()
@@ -94,14 +68,14 @@ def binned_aupr(table: Tensor) -> Tensor:
 
 
 def binned_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
-    r"""Return how many wrong predictions are accepted with a share of the right ones, in percent.
+    r"""Return how many wrong predictions are accepted with a share of the right ones.
 
     .. math:: \frac{1}{W} \; \#\{w : \mathrm{conf}_w > \mathrm{conf}_{(m)}\},
         \qquad m = \lceil \mathrm{recall} \cdot R \rceil
 
-    of W wrong and R right predictions, for the m-th most confident right one; FPR95 by default. Of
-    r right and w wrong ones that are tied, :math:`j w / (r + 1)` wrong ones are expected before the
-    j-th right one. NaN if all are right, or all wrong.
+    of W wrong and R right predictions, for the m-th most confident right one. Of r right and w
+    wrong ones that are tied, :math:`j w / (r + 1)` wrong ones are expected before the j-th right
+    one. NaN if all are right, or all wrong.
 
     Args:
         table: Of bins.
@@ -119,16 +93,7 @@ def binned_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
 
 
 def binned_risk(table: Tensor, coverage: float) -> Tensor:
-    r"""Return the error rate among the most confident predictions, in percent.
-
-    .. math:: \frac{E_i}{i}, \qquad i = \lceil \mathrm{coverage} \cdot N \rceil
-
-    for :math:`E_i` errors among the i most confident predictions.
-
-    Args:
-        table: Of bins.
-        coverage: Share of the predictions that are accepted, in (0, 1).
-    """
+    """Return the error rate among a share `coverage` of predictions, the most confident."""
     count, wrong, before, errors = _descending(table)
     if not len(count):
         return _nan()
@@ -141,17 +106,7 @@ def binned_risk(table: Tensor, coverage: float) -> Tensor:
 
 
 def binned_coverage(table: Tensor, risk: float) -> Tensor:
-    r"""Return how many predictions can be accepted at an error rate, in percent.
-
-    .. math:: \frac1N \max \{ i : E_i / i \leq \mathrm{risk} \}
-
-    for :math:`E_i` errors among the i most confident predictions, among tied ones as many as are
-    expected. 0 if the risk is above that at every coverage.
-
-    Args:
-        table: Of bins.
-        risk: The error rate that is allowed, in (0, 1).
-    """
+    """Return how many predictions can be accepted at the error rate `risk`."""
     count, wrong, before, errors = _descending(table)
     if not len(count):
         return _nan()

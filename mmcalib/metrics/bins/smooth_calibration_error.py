@@ -16,14 +16,10 @@ HALVINGS = 40
 def binned_smooth_error(table: Tensor) -> Tensor:
     r"""Return the smooth ECE, in percent: the :math:`\sigma` that equals the error it leaves.
 
-    .. math:: \mathrm{smECE} = \sigma^* = \mathrm{smECE}_{\sigma^*}, \qquad
-        \mathrm{smECE}_\sigma = \int_0^1 \Big| \frac1N \sum_i (y_i - p_i)
-        K_\sigma(t, p_i) \Big| \, dt
-
-    for confidences :math:`p_i`, correctness :math:`y_i`, and the Gaussian kernel
-    :math:`K_\sigma` that 0 and 1 reflect. The residuals of each bin are put on a grid of 4,097
-    points, between the two next to its mean; the kernel is that of heat on a rod, so it multiplies
-    the k-th cosine by :math:`\exp(-(\pi k \sigma)^2 / 2)`. NaN without predictions.
+    The residuals of each bin are put on a grid of 4,097 points, between the two next to its mean;
+    the kernel is that of heat on a rod, so it multiplies the k-th cosine by
+    :math:`\exp(-(\pi k \sigma)^2 / 2)`. NaN without predictions. The formula stands in
+    ``functional/calibration_error.py``.
 
     Source: Błasiok and Nakkiran, Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing,
     ICLR 2024, Definitions 3 and 4.
