@@ -4,7 +4,7 @@ from drawings import table, words
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.visualization import (
-    BoundaryCurve,
+    Evaluation,
     boundary_curve_of,
     draw_boundary_curves,
     to_rgb,
@@ -23,7 +23,7 @@ def statistics(bins, protocol='pooled'):
 
 def test_lines_are_the_figures_of_each_range_that_has_pixels():
     bins = distances()
-    left, right, *shares = draw_boundary_curves([BoundaryCurve('run', bins)]).axes
+    left, right, *shares = draw_boundary_curves([Evaluation('run', bins)]).axes
     kept = [i for i in range(8) if i != 6]
     for place, i in enumerate(kept):
         count, correct, conf = bins[:, i].sum(dim=-1).tolist()
@@ -51,7 +51,7 @@ def test_nothing_of_it_is_cut(names):
 def test_one_pixel_is_drawn():
     bins = torch.zeros(3, 8, 15, dtype=torch.float64)
     bins[:, 0, -1] = 1
-    assert to_rgb(draw_boundary_curves([BoundaryCurve('one', bins)])).std() > 1
+    assert to_rgb(draw_boundary_curves([Evaluation('one', bins)])).std() > 1
 
 
 def test_what_cannot_be_drawn_is_said():

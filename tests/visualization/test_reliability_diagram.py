@@ -9,7 +9,7 @@ from mmcalib.visualization import Reliability, draw_reliability, to_rgb
 
 def test_a_panel_says_what_was_measured_in_units():
     errors = {'ECE': 12.345, 'AECE': 11.0}
-    diagram = Reliability('mbls/digits', table(), errors=errors, note='15 bins')
+    diagram = Reliability('mbls/digits', table(), figures=errors, note='15 bins')
     figure = draw_reliability([diagram])
     text = words(figure)
     for part in (
@@ -74,7 +74,8 @@ def test_no_two_runs_of_many_look_alike():
 def test_nothing_of_it_is_cut(count):
     band = torch.rand(2, 10)
     diagrams = [
-        Reliability(f'run {i}', table(seed=i), errors={'ECE': 1.0}, band=band) for i in range(count)
+        Reliability(f'run {i}', table(seed=i), figures={'ECE': 1.0}, band=band)
+        for i in range(count)
     ]
     for options in ({}, {'overlay': True}):
         figure = draw_reliability(diagrams, **options)

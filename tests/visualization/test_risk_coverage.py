@@ -5,7 +5,7 @@ from drawings import table, words
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins.risk_coverage import binned_aurc
-from mmcalib.visualization import RiskCoverage, draw_risk_coverage, risk_coverage_of, to_rgb
+from mmcalib.visualization import Evaluation, draw_risk_coverage, risk_coverage_of, to_rgb
 
 
 def statistics(**metrics):
@@ -29,7 +29,7 @@ def test_figures_are_those_that_were_printed_else_computed():
 
 def test_the_curve_is_that_of_the_cells():
     cells = torch.tensor([[4.0, 0, 4, 2], [1, 0, 3, 2], [1.2, 0, 3, 1.9]], dtype=torch.float64)
-    (axes,) = draw_risk_coverage([RiskCoverage('', cells)]).axes
+    (axes,) = draw_risk_coverage([Evaluation('', cells)]).axes
     curve, end, best, chance = axes.lines
     np.testing.assert_allclose(curve.get_xdata(), [0, 20, 60, 100])
     np.testing.assert_allclose(curve.get_ydata(), [0, 0, 100 / 6, 40])
@@ -51,7 +51,7 @@ def test_all_right_or_all_wrong(correct):
 
 @pytest.mark.parametrize('count', [1, 2, 5])
 def test_nothing_of_it_is_cut(count):
-    runs = [RiskCoverage(f'run {i}', table(seed=i), {'AURC': 1.0}) for i in range(count)]
+    runs = [Evaluation(f'run {i}', table(seed=i), {'AURC': 1.0}) for i in range(count)]
     for overlay in (False, True):
         figure = draw_risk_coverage(runs, overlay=overlay)
         assert len(figure.axes) == (1 if overlay else count)
@@ -75,4 +75,4 @@ def test_what_cannot_be_drawn_is_said():
     with pytest.raises(ValueError, match='no evaluation'):
         draw_risk_coverage([])
     with pytest.raises(ValueError, match="'run' has no predictions"):
-        draw_risk_coverage([RiskCoverage('run', torch.zeros(3, 5))])
+        draw_risk_coverage([Evaluation('run', torch.zeros(3, 5))])
