@@ -82,7 +82,7 @@ class ProtocolGroups:
         if self._size == 1:
             group = Group()
             self._count(group, conf, correct, prediction)
-            return self._values(group) if self.definitions else None
+            return self._values(group)
         if self._distributions:
             key = index // self._size if self._size else 0
             self._count(self._group(key), conf, correct, prediction)
