@@ -33,8 +33,7 @@ class DisagreementMetric(BaseMetric):
 
     Args:
         out_dir: Folder for ``disagreement.csv``, a line for each image, and of segmentors
-            ``maps/<name>.npz`` with both as ``(H, W)`` arrays, in place of those of the test
-            before; None to write nothing.
+            ``maps/<name>.npz`` with both as ``(H, W)`` arrays; None to write nothing.
         collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
         prefix: Of the keys.
         collect_dir: See mmengine's ``BaseMetric``.
@@ -91,7 +90,6 @@ class DisagreementMetric(BaseMetric):
     def compute_metrics(self, results: list[tuple[str, float, float]]) -> dict:
         """Return the means over the images of all ranks."""
         if self.out_dir is not None:
-            self._remove_other_maps([name for name, *_ in results])
             # Names of files may be no text.
             text = dict(newline='', encoding='utf-8', errors='backslashreplace')
             with whole_file(Path(self.out_dir, TABLE)) as path, path.open('w', **text) as file:
@@ -99,18 +97,6 @@ class DisagreementMetric(BaseMetric):
         columns = np.array([values for _, *values in results], dtype=np.float64).reshape(-1, 2)
         means = columns.mean(axis=0) if len(columns) else [float('nan')] * 2
         return {key: float(mean) for key, mean in zip(MEASURES, means, strict=True)}
-
-    def _remove_other_maps(self, names: Sequence[str]) -> None:
-        """Remove what the table that is there names and this test has not written."""
-        table, before = Path(self.out_dir, TABLE), []
-        if table.is_file():
-            with table.open(newline='', encoding='utf-8', errors='replace') as file:
-                header, *before = list(csv.reader(file)) or [()]
-            before = [name for name, *_ in before] if tuple(header) == HEADER else []
-        written = {_map_name(place, name) for place, name in enumerate(names)}
-        for place, name in enumerate(before):
-            if _map_name(place, name) not in written:
-                Path(self.out_dir, MAPS, _map_name(place, name)).unlink(missing_ok=True)
 
 
 def _map_name(place: int, name: str) -> str:

@@ -92,7 +92,9 @@ def draw_boundary_curves(curves: Sequence[Evaluation]) -> Figure:
         Line2D([], [], color=GREY, linestyle='--', label='mean confidence'),
     ]
     widest = max(len(handle.get_label()) for handle in handles)
-    add_legend(figure, handles, most=max(1, min(3, ROOM // (widest + 10))))
+    columns = max(1, min(3, ROOM // (widest + 10)))
+    figure.set_figheight(4.3 + 0.17 * max(-(-len(handles) // columns) - 2, 0))
+    add_legend(figure, handles, most=columns)
     return figure
 
 

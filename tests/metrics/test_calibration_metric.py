@@ -9,7 +9,6 @@ import torch
 from forked import on_ranks
 from mmengine.evaluator import Evaluator
 from mmengine.registry import METRICS
-from references import adaptive_calibration_error, expected_calibration_error
 from samples import classified, flatten, probabilities, segmented
 
 from mmcalib.metrics import (
@@ -157,18 +156,6 @@ def test_every_metric_of_a_classifier():
         assert values[f'calibration/{name}'] == pytest.approx(expected[name], abs=margin), name
     with pytest.raises(ValueError, match="protocol 'image' is for segmentation"):
         evaluate(samples, CalibrationMetric(protocol='image'))
-
-
-@pytest.mark.parametrize('samples', [classified(41), segmented(5)], ids=['mmpretrain', 'mmseg'])
-@pytest.mark.parametrize('num_bins', [15, 10])
-def test_values_equal_plain_loops(samples, num_bins):
-    conf, correct = flatten(samples)
-    values = evaluate(samples, ECE(num_bins=num_bins), AECE(num_bins=num_bins))
-    assert values == {
-        'calibration/ECE': pytest.approx(expected_calibration_error(conf, correct, num_bins)),
-        'calibration/AECE': pytest.approx(adaptive_calibration_error(conf, correct, num_bins)),
-    }
-    assert evaluate(samples, CalibrationMetric(num_bins=num_bins)) == values
 
 
 def test_prefixes_keep_two_metrics_apart():

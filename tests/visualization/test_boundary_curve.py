@@ -1,6 +1,6 @@
 import pytest
 import torch
-from drawings import table, words
+from drawings import check_nothing_is_cut, table, words
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.visualization import (
@@ -42,9 +42,7 @@ def test_nothing_of_it_is_cut(names):
     runs = [boundary_curve_of(statistics(distances(i), 'paper'), n) for i, n in enumerate(names)]
     figure = draw_boundary_curves(runs)
     assert to_rgb(figure).std() > 10
-    for text in figure.legends[0].get_texts():
-        box = text.get_window_extent()
-        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, text
+    check_nothing_is_cut(figure)
     assert f'{names[0]}, protocol paper' in words(figure)
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from drawings import table, words
+from drawings import check_nothing_is_cut, table, words
 from matplotlib.patches import StepPatch
 
 from mmcalib.visualization import Reliability, draw_reliability, to_rgb
@@ -80,17 +80,7 @@ def test_nothing_of_it_is_cut(count):
     for options in ({}, {'overlay': True}):
         figure = draw_reliability(diagrams, **options)
         assert to_rgb(figure).shape[2] == 3
-        outer = figure.bbox.padded(1)
-        for text in [
-            *figure.legends[0].get_texts(),
-            *(axes.title for axes in figure.axes),
-            *(axes.xaxis.label for axes in figure.axes),
-            *(axes.yaxis.label for axes in figure.axes),
-        ]:
-            if text.get_text():
-                box = text.get_window_extent()
-                assert outer.x0 <= box.x0 and box.x1 <= outer.x1
-                assert outer.y0 <= box.y0 and box.y1 <= outer.y1, text
+        check_nothing_is_cut(figure)
 
 
 def test_what_cannot_be_drawn_is_said():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from drawings import table, words
+from drawings import check_nothing_is_cut, table, words
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins.risk_coverage import binned_aurc
@@ -55,18 +55,7 @@ def test_nothing_of_it_is_cut(count):
     for overlay in (False, True):
         figure = draw_risk_coverage(runs, overlay=overlay)
         assert len(figure.axes) == (1 if overlay else count)
-        to_rgb(figure)
-        outer = figure.bbox.padded(1)
-        for text in [
-            *figure.legends[0].get_texts(),
-            *(axes.title for axes in figure.axes),
-            *(axes.xaxis.label for axes in figure.axes),
-            *(axes.yaxis.label for axes in figure.axes),
-        ]:
-            if text.get_text():
-                box = text.get_window_extent()
-                assert outer.x0 <= box.x0 and box.x1 <= outer.x1, text
-                assert outer.y0 <= box.y0 and box.y1 <= outer.y1, text
+        check_nothing_is_cut(figure)
         names = words(figure)
         assert all(f'run {i}\n' in names for i in range(count))
 

@@ -10,7 +10,6 @@ from references import distance
 from samples import as_segmented, classified, segmented
 
 from mmcalib.metrics import (
-    AECE,
     CalibrationMetric,
     CalibrationState,
     CalibrationStatistics,
@@ -111,17 +110,6 @@ def test_each_distance_equals_plain_loops(protocol):
     assert sum(map(bool, ranges)) >= 3
     assert_figures(metric.statistics.distance_bins, ranges)
     assert_figures(metric.statistics.class_bins, by_class)
-
-
-def test_they_are_measured_beside_others_of_the_same_softmax():
-    samples = in_patches(5)
-    alone, beside = (CalibrationMetric(per_class=True, per_distance=True) for _ in range(2))
-    alone.keep_statistics = beside.keep_statistics = True
-    evaluate(samples, alone, batch=1)
-    evaluate(samples, AECE(prefix='other'), beside, batch=1)
-    for name in ('class_bins', 'distance_bins'):
-        one, other = (getattr(metric.statistics, name) for metric in (alone, beside))
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize('correct', [True, False])
