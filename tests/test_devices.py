@@ -21,11 +21,11 @@ from mmcalib.losses import CalibrationLoss, CombinedLoss, MDCALoss, SoftmaxFocal
 from mmcalib.losses.base import call_checks
 from mmcalib.losses.upsampling.upsampled_losses import upsampled_losses
 from mmcalib.metrics import NAMES, CalibrationState, scores_of_logits
-from mmcalib.metrics.data_samples import read_prediction
-from mmcalib.metrics.predictions import of_logits, of_probabilities
 from mmcalib.posthoc import SCALERS
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import train_and_test
+from mmcalib.samples.evaluated import read_prediction
+from mmcalib.samples.predictions import of_logits, of_probabilities
 
 IGNORED = 255
 LOSSES = {
@@ -168,7 +168,7 @@ def test_every_metric_of_samples_there():
     values = []
     for place in (lambda x: x, there):
         with PretendedDevice():
-            state = CalibrationState(NAMES, per_class=True, per_distance=True, keep_cells=True)
+            state = CalibrationState(NAMES, per_class=True, per_distance=True, keep_bins=True)
             for plane, labels in zip(logits, target, strict=True):
                 sample = dict(
                     seg_logits=dict(data=place(plane)),

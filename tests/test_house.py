@@ -12,6 +12,7 @@ TASKS = ('calibrate', 'sweep', 'prediction', 'robustness')
 ABOVE = ('runs', 'reports', *TASKS)  # the library
 FORBIDDEN = {
     'losses': ('metrics', 'posthoc', 'ensembles', 'visualization', 'hooks', *ABOVE),
+    'samples': ('losses', 'metrics', 'posthoc', 'ensembles', 'visualization', 'hooks', *ABOVE),
     'metrics': ('losses', 'posthoc', 'ensembles', 'visualization', 'hooks', *ABOVE),
     'posthoc': ('losses', 'visualization', 'hooks', 'datasets', *ABOVE),
     'ensembles': ('losses', 'posthoc', 'visualization', 'hooks', 'datasets', *ABOVE),

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.metrics.data_samples import read_logits
 from mmcalib.posthoc.fold_into_layer import largest_difference, swapped_parameters
 from mmcalib.posthoc.logit_scaler import LogitScaler
 from mmcalib.posthoc.model_logits import ImageLogits, predictor, progress
+from mmcalib.samples.evaluated import read_logits
 
 COMPARED_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 

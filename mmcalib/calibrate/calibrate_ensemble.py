@@ -23,13 +23,13 @@ from mmcalib.calibrate.calibrate_checkpoint import (
 from mmcalib.calibrate.calibration_checks import check_splits
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.metrics.data_samples import read_labels
 from mmcalib.models.predicting_head import head_of
-from mmcalib.models.sample_scores import temper
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.model_logits import progress
 from mmcalib.runs.tested_model import ENSEMBLE
+from mmcalib.samples.evaluated import read_labels
+from mmcalib.samples.probabilities import temper
 from mmcalib.work_dir_files import whole_file
 
 

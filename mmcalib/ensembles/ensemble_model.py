@@ -20,9 +20,8 @@ from mmcalib.ensembles.batch_views import copies_of_image, views_of_batch
 from mmcalib.ensembles.mc_dropout import dropout_layers, random_dropout, seed_of
 from mmcalib.ensembles.mean_and_disagreement import PredictionMean
 from mmcalib.models.predicting_head import check_softmax, classes_of_head, head_of
-from mmcalib.models.sample_scores import (
-    check_finite,
-    check_probabilities,
+from mmcalib.samples.fields import check_finite, check_probabilities, check_range
+from mmcalib.samples.probabilities import (
     probabilities_in,
     put_disagreement,
     put_probabilities,
@@ -205,7 +204,10 @@ class MeanProbabilityModel(BaseTTAModel):
         try:
             probs = probabilities_in(sample)
             # A head is a softmax or not; what it says may be NaN of any image.
-            (check_finite if number in self._checked else check_probabilities)(probs)
+            check_finite(probs, 'its prediction')
+            if number not in self._checked:
+                check = check_range if len(probs) == 1 else check_probabilities
+                check(probs, 'its prediction')
             mean.add(probs)
         except ValueError as error:
             image = sample.metainfo.get('img_path', 'an image')

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from mmengine.registry import HOOKS
 from torch import Tensor
 
 from mmcalib.hooks.validation_learning_hook import ValidationLearningHook
 from mmcalib.losses import CALSLoss
-from mmcalib.metrics.data_samples import read_logits
-from mmcalib.metrics.sample_fields import logits_of
+from mmcalib.samples.evaluated import read_logits
+from mmcalib.samples.fields import Sample
+from mmcalib.samples.probabilities import logits_in
 
 
 @HOOKS.register_module()
@@ -34,8 +33,8 @@ class CALSHook(ValidationLearningHook):
     def new_statistics(self, loss: CALSLoss) -> Tensor:
         return torch.zeros(loss.num_classes + 2, dtype=torch.float64)
 
-    def measure(self, loss: CALSLoss, sample: Mapping, name: str) -> Tensor:
-        logits = logits_of(sample)
+    def measure(self, loss: CALSLoss, sample: Sample, name: str) -> Tensor:
+        logits = logits_in(sample)
         if len(logits) != loss.num_classes:
             raise ValueError(
                 f'the validation predicts {len(logits)} classes of {name}, and the CALSLoss has '

@@ -54,6 +54,7 @@ class ConfidenceMapHook(DrawingHook):
     """
 
     off = 'dict(confidence_map=dict(interval=0, worst=0))'
+    from_file = True  # the image, rather than what the network was given
 
     def __init__(
         self,
@@ -118,6 +119,7 @@ class ConfidenceMapHook(DrawingHook):
                     ignore_index=self._metric.ignore_index,
                     unnamed=f'{self._data} image {index}',
                     max_size=self.max_size,
+                    from_file=self.from_file,
                 )
                 if due:
                     self._views.append(view)

@@ -11,8 +11,8 @@ import torch
 from mmengine import fileio
 from torch import Tensor
 
-from mmcalib.metrics.sample_confidence import read_map
-from mmcalib.metrics.sample_fields import map_size
+from mmcalib.samples.fields import map_size
+from mmcalib.samples.unlabelled import read_map
 
 if TYPE_CHECKING:
     from mmcalib.visualization import ConfidenceView
@@ -46,12 +46,11 @@ def view_of(
     """
     from mmcalib.visualization import ConfidenceView
 
-    sample = sample.to_dict()
     size = map_size(sample)
     if size is None:
         raise ValueError(
             "ConfidenceMapHook is for mmseg's samples, which have seg_logits; this one has "
-            f'{sorted(sample)}'
+            f'{sorted(sample.keys())}'
         )
     pixels = read_map(sample, step=-(-max(size) // max_size))
     path = sample.get('img_path')

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mmengine.dist import collect_results, get_dist_info, is_main_process
-from mmengine.hooks import Hook
 from mmengine.runner import Runner
 
 from mmcalib.argument_checks import check_integer
-from mmcalib.hooks.confidence_view import view_of
-from mmcalib.hooks.drawing_hook import calibration_metrics
-from mmcalib.metrics.sample_fields import map_size
+from mmcalib.hooks.confidence_map_hook import ConfidenceMapHook
+from mmcalib.samples.fields import map_size
 
 if TYPE_CHECKING:
     from mmcalib.visualization import ConfidenceView
 
 
-class OneViewHook(Hook):
+class OneViewHook(ConfidenceMapHook):
     """Keep the confidence map of one test image, shown as the network was given it.
 
     Args:
@@ -29,16 +26,17 @@ class OneViewHook(Hook):
         view: Of the last test, on the main process; None of a classifier's.
     """
 
-    priority = 'LOW'
+    off = ''
+    from_file = False
 
     def __init__(self, index: int = 0, *, max_size: int = 256) -> None:
-        self.index = check_integer('index', index, least=0)
-        self.max_size = check_integer('max_size', max_size)
+        indices = [check_integer('index', index, least=0)]
+        super().__init__(indices=indices, worst=0, max_images=1, max_size=max_size)
         self.view: ConfidenceView | None = None
 
     def before_test(self, runner: Runner) -> None:
-        self.view, self._seen = None, 0
-        self._metric = calibration_metrics(runner.test_evaluator, self)[0]
+        self.view = None
+        super().before_test(runner)
 
     def after_test_iter(
         self,
@@ -47,24 +45,8 @@ class OneViewHook(Hook):
         data_batch: dict | None = None,
         outputs: Sequence | None = None,
     ) -> None:
-        rank, world_size = get_dist_info()
-        for number, sample in enumerate(outputs):
-            # mmengine's samplers interleave the ranks.
-            place = self._seen * world_size + rank
-            self._seen += 1
-            if place == self.index and map_size(sample.to_dict()) is not None:
-                self.view = view_of(
-                    sample,
-                    data_batch['inputs'][number],
-                    self._metric.bins_of_last(len(outputs))[number],
-                    place,
-                    ignore_index=self._metric.ignore_index,
-                    unnamed=f'image {place}',
-                    max_size=self.max_size,
-                    from_file=False,
-                )
+        if map_size(outputs[0]) is not None:
+            super().after_test_iter(runner, batch_idx, data_batch, outputs)
 
-    def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
-        views = collect_results([self.view], get_dist_info()[1], device='cpu')
-        if is_main_process():
-            self.view = next((view for view in views if view is not None), None)
+    def _add_figures(self, runner: Runner, views: list, worst: list) -> None:
+        self.view = next(iter(views), None)

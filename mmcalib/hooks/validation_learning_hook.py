@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mmengine.dist import all_gather_object
@@ -15,6 +15,7 @@ from mmcalib.argument_checks import check_integer
 from mmcalib.datasets.same_data import same_data
 from mmcalib.losses import CalibrationLoss
 from mmcalib.metrics.sampler_padding import SamplerPadding
+from mmcalib.samples.fields import Sample, name_of
 
 
 class ValidationLearningHook(Hook):
@@ -55,7 +56,7 @@ class ValidationLearningHook(Hook):
         """Return statistics of no sample."""
         raise NotImplementedError
 
-    def measure(self, loss: CalibrationLoss, sample: Mapping, name: str) -> Any:
+    def measure(self, loss: CalibrationLoss, sample: Sample, name: str) -> Any:
         """Return the counted part of an evaluated data sample, which errors call `name`."""
         raise NotImplementedError
 
@@ -121,9 +122,8 @@ class ValidationLearningHook(Hook):
     ) -> None:
         if not self._losses:  # a validation that is no training's
             return
-        for output in outputs:
-            sample = output if isinstance(output, Mapping) else output.to_dict()
-            name = str(sample.get('img_path') or f'sample {self._padding.place}')
+        for sample in outputs:
+            name = name_of(sample, self._padding.place)
             measured = [self.measure(loss, sample, name) for loss in self._trained]
             self._count(self._padding.let_in(measured))
 

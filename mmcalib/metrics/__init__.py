@@ -1,38 +1,6 @@
 """Calibration metrics: registered in mmengine, computed in pure torch."""
 
-from mmcalib.metrics.bins.bin_tables import equal_mass_bins, equal_width_bins
-from mmcalib.metrics.bins.binned_errors import (
-    binned_accuracy,
-    binned_calibration_error,
-    binned_classwise_error,
-    binned_confidence,
-    binned_maximum_error,
-    binned_overconfidence_error,
-    binned_root_mean_square_error,
-    equal_mass_error,
-    equal_mass_error_bound,
-)
-from mmcalib.metrics.bins.classwise_bins import classwise_bins
 from mmcalib.metrics.bins.conventions import CONVENTIONS
-from mmcalib.metrics.bins.estimates import (
-    binned_average_error,
-    binned_debiased_error,
-    binned_reliability,
-    binned_resolution,
-    binned_uncertainty,
-)
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells
-from mmcalib.metrics.bins.risk_coverage import (
-    cells_augrc,
-    cells_aupr,
-    cells_aurc,
-    cells_auroc,
-    cells_coverage,
-    cells_fpr,
-    cells_risk,
-    risk_coverage_curve,
-)
-from mmcalib.metrics.bins.smooth_calibration_error import cells_smooth_error
 from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
 from mmcalib.metrics.calibration_state import CalibrationState
 from mmcalib.metrics.disagreement_metric import DisagreementMetric
@@ -74,9 +42,9 @@ from mmcalib.metrics.functional.risk_coverage import (
 from mmcalib.metrics.metric_definitions import NAMES
 from mmcalib.metrics.ood_metric import OODMetric
 from mmcalib.metrics.ood_state import OODState
-from mmcalib.metrics.predictions import Prediction
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.samples.predictions import Prediction
 
 __all__ = [
     'AECE',
@@ -88,7 +56,6 @@ __all__ = [
     'CalibrationState',
     'CalibrationStatistics',
     'ClasswiseECE',
-    'ConfidenceCells',
     'DisagreementMetric',
     'ForegroundIoU',
     'OODMetric',
@@ -99,39 +66,14 @@ __all__ = [
     'area_under_generalized_risk_coverage',
     'area_under_risk_coverage',
     'average_calibration_error',
-    'binned_accuracy',
-    'binned_average_error',
-    'binned_calibration_error',
-    'binned_classwise_error',
-    'binned_confidence',
-    'binned_debiased_error',
-    'binned_maximum_error',
-    'binned_overconfidence_error',
-    'binned_reliability',
-    'binned_resolution',
-    'binned_root_mean_square_error',
-    'binned_uncertainty',
     'brier_score',
-    'cells_augrc',
-    'cells_aupr',
-    'cells_aurc',
-    'cells_auroc',
-    'cells_coverage',
-    'cells_fpr',
-    'cells_risk',
-    'cells_smooth_error',
     'classwise_adaptive_calibration_error',
-    'classwise_bins',
     'classwise_calibration_error',
     'confidence_reliability',
     'confidence_resolution',
     'confidence_uncertainty',
     'coverage_at_risk',
     'debiased_calibration_error',
-    'equal_mass_bins',
-    'equal_mass_error',
-    'equal_mass_error_bound',
-    'equal_width_bins',
     'expected_calibration_error',
     'failure_auroc',
     'failure_fpr95',
@@ -141,7 +83,6 @@ __all__ = [
     'overconfidence_error',
     'predicted_class_calibration',
     'risk_at_coverage',
-    'risk_coverage_curve',
     'root_mean_square_calibration_error',
     'scores_of_logits',
     'scores_of_probabilities',

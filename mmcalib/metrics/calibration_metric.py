@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 from mmengine.logging import print_log
@@ -15,15 +14,14 @@ from torch import Tensor
 
 from mmcalib.argument_checks import check_integer
 from mmcalib.metrics.bins.stratified_bins import stratum_text
-from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.calibration_state import CalibrationState
-from mmcalib.metrics.data_samples import probabilities_of_batch
 from mmcalib.metrics.metric_definitions import OfBins, OfMean, definition_of
-from mmcalib.metrics.predictions import Prediction, of_probabilities
 from mmcalib.metrics.saved_statistics import CalibrationStatistics, check_suffix
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
-from mmcalib.metrics.shared_softmax import SharedReader
 from mmcalib.metrics.state_metric import StateMetric
+from mmcalib.samples.boundary_distance import RANGE_NAMES
+from mmcalib.samples.evaluated import probabilities_of_batch, read_prediction
+from mmcalib.samples.predictions import Prediction, of_probabilities
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
@@ -42,7 +40,7 @@ class CalibrationMetric(StateMetric):
       between bins in proportion, which the published code does not do (it drops the smallest
       confidence, and reports 0 where all are tied); where confidences are distinct, the two differ
       by at most one sample per bin. Exact up to a million confidences (under the protocol
-      ``'paper'``, 16,384 of each batch); above, from fine cells, with ``AECE_bound`` beside it:
+      ``'paper'``, 16,384 of each batch); above, from narrow bins, with ``AECE_bound`` beside it:
       the most by which the value can be off.
     - ``ClasswiseECE``: mean over classes of the ECE of the probability of that class.
     - ``MCE``, ``RMSCE``, ``OE``, ``ACE``: largest, root mean square and unweighted mean gap of the
@@ -53,7 +51,7 @@ class CalibrationMetric(StateMetric):
       ``resolution`` and ``uncertainty``, the parts of the confidence's own Brier score, from bins.
     - ``AURC``, ``AUGRC``, ``AUROC``, ``FPR95``, ``risk@coverage_0.8`` and ``coverage@risk_0.05``
       with any levels: whether confidence tells right from wrong; see
-      :mod:`mmcalib.metrics.bins.risk_coverage`. Of more than a million predictions each has a
+      :mod:`mmcalib.metrics.functional.risk_coverage`. Of more than a million predictions each has a
       bound beside it, as AECE does.
 
     Keys are ``calibration/ECE`` and so on, in percent but for ``NLL``, ``Brier`` and its parts;
@@ -95,7 +93,7 @@ class CalibrationMetric(StateMetric):
 
     Raises:
         ValueError: If an option is outside its range; while evaluating, for the samples that
-            :func:`~mmcalib.metrics.data_samples.read_prediction` refuses.
+            :func:`~mmcalib.samples.evaluated.read_prediction` refuses.
     """
 
     default_prefix = 'calibration'
@@ -144,19 +142,8 @@ class CalibrationMetric(StateMetric):
             )
         if out_file is not None:
             check_suffix(out_file)
-        self._reader = SharedReader(
-            ignore_index=ignore_index,
-            protocol=protocol,
-            boundary_width=boundary_width,
-            wanted=self._state.wanted,
-            floor=self._state.floor,
-        )
-
-    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Count the predictions of a batch of data samples."""
-        self._reader = self._reader.joined(data_samples)
-        self._reader.begin(data_samples, self)
-        super().process(data_batch, data_samples)
+        region = PROTOCOLS[protocol].region
+        self._region = region and partial(region, width=boundary_width)
 
     def _new_state(self) -> CalibrationState:
         return CalibrationState(
@@ -164,7 +151,7 @@ class CalibrationMetric(StateMetric):
             num_bins=self.num_bins,
             convention=self.convention,
             protocol=self.protocol,
-            keep_cells=self.keep_statistics,
+            keep_bins=self.keep_statistics,
             per_class=self.per_class,
             per_distance=self.per_distance,
         )
@@ -197,7 +184,14 @@ class CalibrationMetric(StateMetric):
             raise ValueError(
                 f"{option} is for segmentation, and {name} is a classifier's: leave it out"
             )
-        return self._reader.read(sample, name)
+        return read_prediction(
+            sample,
+            ignore_index=self.ignore_index,
+            name=name,
+            wanted=self._state.wanted,
+            floor=self._state.floor,
+            region=self._region,
+        )
 
     def bins_of_last(self, count: int) -> Tensor:
         """Return the ``(count, 3, B)`` bins of equal width of the images that came last."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -14,32 +13,32 @@ from mmcalib.metrics.bins.bin_tables import bins_of_each, equal_width_bins, floo
 from mmcalib.metrics.bins.conventions import CONVENTIONS
 from mmcalib.metrics.bins.growing_array import GrowingArray
 from mmcalib.metrics.bins.image_bins import NUM_CELLS, cells_of_each, count_in_cells
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, condense
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins, condense
 from mmcalib.metrics.bins.stratified_bins import StratifiedBins
 from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
-from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.metrics.metric_definitions import (
     NAMES,
+    RANKS,
     SUMS,
     OfBins,
-    OfCells,
-    OfClassCells,
-    OfClasses,
+    OfDistribution,
     OfMean,
     definition_of,
 )
-from mmcalib.metrics.predictions import Prediction, check_range
 from mmcalib.metrics.protocol_groups import ProtocolGroups
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.samples.boundary_distance import RANGE_NAMES
+from mmcalib.samples.fields import check_range
+from mmcalib.samples.predictions import Prediction
 
 
 class CalibrationState:
     """Counts predictions, so that any split of them, merged in any order, gives the same numbers.
 
     Knows nothing of toolboxes, samplers and ranks. Each image leaves one small row: its place in
-    the data set, its bins and some sums. What is too large for that, cells of confidence and the
-    bins of all classes, is kept for all images together, or for those that a protocol computes
+    the data set, its bins and some sums. What is too large for that, narrow bins and those of all
+    classes, is kept for all images together, or for those that a protocol computes
     errors of together.
 
         state = CalibrationState(['ECE', 'AECE'])
@@ -53,7 +52,7 @@ class CalibrationState:
         convention: Name of the convention of binning.
         protocol: Name of the segmentation protocol, which says what errors are averaged over; its
             region is up to the predictions.
-        keep_cells: Keep the cells that diagrams of any number of bins are drawn from.
+        keep_bins: Keep the narrow bins that diagrams of any number of bins are drawn from.
         per_class: Count the predictions of each class apart, all that the protocol has together.
         per_distance: Likewise those in each range of distance from a boundary.
         exact_limit: Up to how many confidences AECE is exact; a million if None.
@@ -70,7 +69,7 @@ class CalibrationState:
         num_bins: int = 15,
         convention: str = 'mmcalib',
         protocol: str = 'pooled',
-        keep_cells: bool = False,
+        keep_bins: bool = False,
         per_class: bool = False,
         per_distance: bool = False,
         exact_limit: int | None = None,
@@ -90,7 +89,7 @@ class CalibrationState:
             num_bins=num_bins,
             convention=convention,
             protocol=protocol,
-            keep_cells=keep_cells,
+            keep_bins=keep_bins,
             per_class=per_class,
             per_distance=per_distance,
             exact_limit=exact_limit,
@@ -102,30 +101,33 @@ class CalibrationState:
         self._large = {
             name: definition
             for name, definition in self._definitions.items()
-            if isinstance(definition, (OfCells, OfClasses, OfClassCells))
+            if isinstance(definition, OfDistribution)
         }
-        # A row is the place in the data set, bins, sums, and, where errors are those of single
-        # images, the value and bound of each metric that cannot be computed from bins and sums.
-        own = 2 * len(self._large) if self._protocol.group == 1 else 0
-        self._shape = 3, self._convention.num_columns(num_bins)
-        self._widths = [1, math.prod(self._shape), len(SUMS), own]
-        self._rows = GrowingArray(sum(self._widths))
+        # Of each image, in the order of the updates: its place in the data set, bins and sums;
+        # where errors are those of single images, the value and bound of each metric that these do
+        # not tell; and the table that tells images apart, of which nobody can say without labels
+        # what a protocol leaves out of it.
+        self._rows = {
+            'places': GrowingArray(dtype=torch.int64),
+            'bins': GrowingArray(3, self._convention.num_columns(num_bins)),
+            'sums': GrowingArray(len(SUMS)),
+        }
+        if self._protocol.group == 1:
+            self._rows['large'] = GrowingArray(len(self._large), 2)
+        if keep_bins and self._protocol.region is None:
+            self._rows['image_cells'] = GrowingArray(3, NUM_CELLS, dtype=torch.int32)
         self._groups = ProtocolGroups(
             self._protocol.group,
             list(self._large.values()),
             num_bins,
             self._convention,
-            keep_cells=keep_cells,
+            keep_bins=keep_bins,
             exact_limit=exact_limit,
         )
-        # Where all images are one group, its cells serve for diagrams too.
-        self._all_cells: ConfidenceCells | None = None
-        if keep_cells and self._protocol.group is not None:
-            self._all_cells = ConfidenceCells(exact_limit=exact_limit)
-        # In the order of the rows. What a protocol leaves out nobody can, without labels.
-        self._image_cells: GrowingArray | None = None
-        if keep_cells and self._protocol.region is None:
-            self._image_cells = GrowingArray(3, NUM_CELLS, dtype=torch.int32)
+        # Where all images are one group, its narrow bins serve for diagrams too.
+        self._all_bins: ConfidenceBins | None = None
+        if keep_bins and self._protocol.group is not None:
+            self._all_bins = ConfidenceBins(exact_limit=exact_limit)
         # By what each prediction has of them.
         strata = {'predicted': per_class, 'distance': per_distance}
         self._strata = {
@@ -137,24 +139,25 @@ class CalibrationState:
         """What predictions must have beside confidence and correctness."""
         definitions = self._definitions.values()
         found = {d.sum for d in definitions if isinstance(d, OfMean)} & {'nll', 'brier'}
-        if any(isinstance(d, (OfClasses, OfClassCells)) for d in definitions):
+        if any(d.of_classes for d in self._large.values()):
             found.add('classes')
         if self._convention.positive_of_two:
             found.add('predicted')
-        elif any(isinstance(d, OfCells) and d.ranks for d in definitions):
+        elif any(d.distribution == RANKS for d in self._large.values()):
             found.add('doubt')
         return frozenset(found.union(self._strata))
 
     @property
     def floor(self) -> float:
         """Down to which the probabilities of all classes must be listed."""
-        floors = [d.floor for d in self._large.values() if isinstance(d, OfClassCells)]
+        floors = [d.distribution for d in self._large.values()]
+        floors = [floor for floor in floors if isinstance(floor, float)]
         return min([floor_of(self.num_bins), *floors])
 
     @property
     def num_images(self) -> int:
         """How many updates there were."""
-        return len(self._rows)
+        return len(self._rows['places'])
 
     @property
     def num_predictions(self) -> int:
@@ -189,13 +192,16 @@ class CalibrationState:
         """
         self._check(prediction)
         index = self.num_images if index is None else index
-        sums = [prediction.correct.sum(), prediction.conf.sum(dtype=torch.float64)]
-        sums += [prediction.nll, prediction.brier]
-        own = self._count(prediction, index)
-        self._append([index], self.bins_of(prediction)[None], sums, own)
-        if self._image_cells is not None:
-            own = count_in_cells(prediction.conf, prediction.correct, prediction.left_out)
-            self._image_cells.append(own[None])
+        conf, correct = prediction.conf, prediction.correct
+        large = self._count(prediction, index)
+        self._append(
+            [index],
+            self.bins_of(prediction)[None],
+            (correct.sum(), conf.sum(dtype=torch.float64), prediction.nll, prediction.brier),
+            lambda: count_in_cells(conf, correct, prediction.left_out)[None],
+        )
+        if large is not None:
+            self._rows['large'].append(large[None])
         return self
 
     def update_each(self, predictions: Prediction, *, places: Sequence[int]) -> CalibrationState:
@@ -216,11 +222,13 @@ class CalibrationState:
         if any(v is not None and v.shape != (len(places),) for v in own):
             raise ValueError('nll and brier must be of each prediction, not their sums')
         self._count(predictions)
-        bins = bins_of_each(*self._binned(predictions), self.num_bins, convention=self._convention)
-        sums = [predictions.correct, predictions.conf, predictions.nll, predictions.brier]
-        self._append(places, bins, sums)
-        if self._image_cells is not None:
-            self._image_cells.append(cells_of_each(predictions.conf, predictions.correct))
+        conf, correct = predictions.conf, predictions.correct
+        self._append(
+            places,
+            bins_of_each(*self._binned(predictions), self.num_bins, convention=self._convention),
+            (correct, conf, *own),
+            lambda: cells_of_each(conf, correct),
+        )
         return self
 
     def merge(self, other: CalibrationState) -> CalibrationState:
@@ -231,12 +239,11 @@ class CalibrationState:
         """
         if other.options != self.options:
             raise ValueError(f'states differ: {self.options} and {other.options}')
-        self._rows.append(other._rows.rows)
+        for name, rows in self._rows.items():
+            rows.append(other._rows[name].rows)
         self._groups.merge(other._groups)
-        if self._all_cells is not None:
-            self._all_cells.merge(other._all_cells)
-        if self._image_cells is not None:
-            self._image_cells.append(other._image_cells.rows)
+        if self._all_bins is not None:
+            self._all_bins.merge(other._all_bins)
         for name, bins in self._strata.items():
             bins.merge(other._strata[name])
         return self
@@ -290,18 +297,18 @@ class CalibrationState:
         """Return what later tools draw, beside the numbers that were printed.
 
         Raises:
-            ValueError: If the cells were not to be kept.
+            ValueError: If the narrow bins were not to be kept.
         """
-        if not self.options['keep_cells']:
-            raise ValueError('a state has statistics for diagrams if made with keep_cells=True')
-        cells = self._all_cells or self._groups.cells
+        if not self.options['keep_bins']:
+            raise ValueError('a state has statistics for diagrams if made with keep_bins=True')
+        narrow_bins = self._all_bins or self._groups.narrow_bins
         bins = self.image_bins()
         return CalibrationStatistics(
             metrics=values,
             protocol=self.options['protocol'],
             convention=self.options['convention'],
             num_bins=self.num_bins,
-            cells=condense(cells.table()),
+            cells=condense(narrow_bins.table()),
             image_bins=bins if len(bins) else None,
             image_cells=self.image_cells() if len(bins) else None,
             class_bins=self.class_bins(),
@@ -325,18 +332,15 @@ class CalibrationState:
 
     def bins_of_last(self, count: int) -> Tensor:
         """Return the ``(count, 3, B)`` bins of equal width of the images that came last."""
-        rows = self._rows.rows[len(self._rows) - count :]
-        return rows.split(self._widths, dim=1)[1].unflatten(1, self._shape)
+        return self._rows['bins'].rows[self.num_images - count :]
 
     def image_bins(self) -> Tensor:
         """Return the ``(n, 3, B)`` bins of each image, in the order of the data set."""
-        return self._sorted_rows()[1]
+        return self._in_order('bins')
 
     def image_cells(self) -> Tensor | None:
-        """Return the ``(n, 3, C)`` cells of each image, in that order, None if not counted."""
-        if self._image_cells is None:
-            return None
-        return self._image_cells.rows[self._rows.rows[:, 0].argsort(stable=True)]
+        """Return the ``(n, 3, C)`` narrow bins of each image, likewise, None if not counted."""
+        return self._in_order('image_cells') if 'image_cells' in self._rows else None
 
     def _binned(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the confidences that are binned, and whether they came true."""
@@ -351,8 +355,8 @@ class CalibrationState:
         conf, correct = self._binned(prediction)
         if self._convention.positive_of_two:
             prediction = prediction._replace(doubt=None)
-        if self._all_cells is not None:
-            self._all_cells.add(conf, correct)
+        if self._all_bins is not None:
+            self._all_bins.add(conf, correct)
         for name, bins in self._strata.items():
             number = prediction.num_classes if name == 'predicted' else len(RANGE_NAMES)
             bins.add(getattr(prediction, name), number, prediction.conf, prediction.correct)
@@ -363,26 +367,22 @@ class CalibrationState:
         places: Sequence[int],
         bins: Tensor,
         sums: Sequence[Tensor | None],
-        own: Tensor | None = None,
+        image_cells: Callable[[], Tensor],
     ) -> None:
-        """Append the rows of images: ``(n, 3, B)`` bins, each of ``SUMS``, own values."""
-        rows = torch.zeros(len(places), sum(self._widths), dtype=torch.float64)
-        place, table, total, rest = rows.split(self._widths, dim=1)
-        place[:, 0] = torch.tensor(places)
-        table.copy_(bins.flatten(1))
+        """Append the rows of images: ``(n, 3, B)`` bins, each of ``SUMS``, and their cells."""
+        self._rows['places'].append(torch.tensor(places))
+        self._rows['bins'].append(bins)
+        total = torch.zeros(len(places), len(SUMS), dtype=torch.float64)
         for column, values in zip(total.unbind(1), sums, strict=True):
             if values is not None:
                 column.copy_(values)
-        if own is not None:
-            rest.copy_(own.view(1, -1))
-        self._rows.append(rows)
+        self._rows['sums'].append(total)
+        if 'image_cells' in self._rows:
+            self._rows['image_cells'].append(image_cells())
 
-    def _sorted_rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the places, ``(n, 3, B)`` bins, sums and own values of the images, in order."""
-        rows = self._rows.rows
-        rows = rows[rows[:, 0].argsort(stable=True)]
-        place, bins, sums, own = rows.split(self._widths, dim=1)
-        return place[:, 0].long(), bins.unflatten(1, self._shape), sums, own
+    def _in_order(self, name: str) -> Tensor:
+        """Return one of the rows of the images, in the order of the data set."""
+        return self._rows[name].rows[self._rows['places'].rows.argsort(stable=True)]
 
     def _units(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return ``(U, 3, B)`` bins, ``(U, S)`` sums and ``(U, L, 2)`` values and bounds.
@@ -390,12 +390,12 @@ class CalibrationState:
         Units are what is averaged, and drawn by the bootstrap: images, or batches of them. Where
         images are pooled, there is one value for all of them.
         """
-        place, bins, sums, own = self._sorted_rows()
+        bins, sums = self._in_order('bins'), self._in_order('sums')
         if self._protocol.group is None:
             return bins, sums, self._groups.values()[None]
         if self._protocol.group == 1:
-            return bins, sums, own.unflatten(1, (len(self._large), 2))
-        keys, unit = (place // self._protocol.group).unique(return_inverse=True)
+            return bins, sums, self._in_order('large')
+        keys, unit = (self._in_order('places') // self._protocol.group).unique(return_inverse=True)
         bins = bins.new_zeros(len(keys), *bins.shape[1:]).index_add_(0, unit, bins)
         sums = sums.new_zeros(len(keys), sums.shape[1]).index_add_(0, unit, sums)
         large = torch.zeros(len(keys), len(self._large), 2, dtype=torch.float64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from mmengine.dist import get_dist_info
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
+from mmcalib.samples.fields import name_of
+from mmcalib.samples.probabilities import MEASURES, disagreement_in
 from mmcalib.work_dir_files import check_writable, whole_file
 
-MEASURES = ('mutual_information', 'variance')
 TABLE = 'disagreement.csv'
 MAPS = 'maps'
 HEADER = ('image', *MEASURES)
@@ -32,8 +33,7 @@ class DisagreementMetric(BaseMetric):
 
     Args:
         out_dir: Folder for ``disagreement.csv``, a line for each image, and of segmentors
-            ``maps/<name>.npz`` with both as ``(H, W)`` arrays, in place of those of the test
-            before; None to write nothing.
+            ``maps/<name>.npz`` with both as ``(H, W)`` arrays; None to write nothing.
         collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
         prefix: Of the keys.
         collect_dir: See mmengine's ``BaseMetric``.
@@ -65,8 +65,7 @@ class DisagreementMetric(BaseMetric):
         for sample in data_samples:
             # mmengine's samplers interleave the ranks.
             place = len(self.results) * world_size + rank
-            path = sample.get('img_path')
-            name = str(path or f'{UNNAMED}{sample.get("sample_idx", place)}')
+            name = name_of(sample, place)
             arrays = disagreement_in(sample)
             missing = [key for key in MEASURES if key not in arrays]
             if missing:
@@ -91,7 +90,6 @@ class DisagreementMetric(BaseMetric):
     def compute_metrics(self, results: list[tuple[str, float, float]]) -> dict:
         """Return the means over the images of all ranks."""
         if self.out_dir is not None:
-            self._remove_other_maps([name for name, *_ in results])
             # Names of files may be no text.
             text = dict(newline='', encoding='utf-8', errors='backslashreplace')
             with whole_file(Path(self.out_dir, TABLE)) as path, path.open('w', **text) as file:
@@ -100,27 +98,8 @@ class DisagreementMetric(BaseMetric):
         means = columns.mean(axis=0) if len(columns) else [float('nan')] * 2
         return {key: float(mean) for key, mean in zip(MEASURES, means, strict=True)}
 
-    def _remove_other_maps(self, names: Sequence[str]) -> None:
-        """Remove what the table that is there names and this test has not written."""
-        table, before = Path(self.out_dir, TABLE), []
-        if table.is_file():
-            with table.open(newline='', encoding='utf-8', errors='replace') as file:
-                header, *before = list(csv.reader(file)) or [()]
-            before = [name for name, *_ in before] if tuple(header) == HEADER else []
-        written = {_map_name(place, name) for place, name in enumerate(names)}
-        for place, name in enumerate(before):
-            if _map_name(place, name) not in written:
-                Path(self.out_dir, MAPS, _map_name(place, name)).unlink(missing_ok=True)
-
 
 def _map_name(place: int, name: str) -> str:
     """Return what the maps of an image are called, by its place in the data set."""
     stem = '' if name.startswith(UNNAMED) else f'_{Path(name).stem}'
     return f'{place:06d}{stem}.npz'
-
-
-def disagreement_in(sample: Mapping) -> dict[str, np.ndarray]:
-    """Return what a data sample says of :data:`MEASURES`: maps ``(H, W)``, or numbers."""
-    values = sample.get('disagreement', sample)
-    arrays = {key: values[key].cpu().numpy() for key in MEASURES if key in values}
-    return {key: array.reshape(array.shape[-2:]) for key, array in arrays.items()}

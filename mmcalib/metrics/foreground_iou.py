@@ -11,8 +11,9 @@ from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
 
-from mmcalib.metrics.data_samples import read_labels
 from mmcalib.metrics.segmentation_protocols import BACKGROUND
+from mmcalib.samples.evaluated import read_labels
+from mmcalib.samples.fields import name_of
 
 
 @METRICS.register_module()
@@ -49,7 +50,7 @@ class ForegroundIoU(BaseMetric):
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
         """Add the counts of each image, ``(3, K)``, in which both, predicted or labelled are k."""
         for sample in data_samples:
-            name = str(sample.get('img_path', f'sample {len(self.results)} of this process'))
+            name = name_of(sample, len(self.results))
             predicted, label = read_labels(sample, ignore_index=self.ignore_index, name=name)
             counted = (label[predicted == label], predicted, label)
             last = max((int(values.max()) for values in counted if values.numel()), default=0)

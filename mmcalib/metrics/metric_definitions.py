@@ -1,7 +1,7 @@
 """What each name in ``CalibrationMetric(metrics=[…])`` is computed from, and by which formula.
 
-To add a metric, add a line to ``DEFINITIONS``; a function of other statistics than these four kinds
-needs a place for them in ``calibration_state.py`` too.
+To add a metric, add a line to ``DEFINITIONS``; a function of other statistics than these three
+kinds needs a place for them in ``calibration_state.py`` too.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
 from mmcalib.metrics.bins import binned_errors as errors
-from mmcalib.metrics.bins import estimates, risk_coverage, smooth_calibration_error
-from mmcalib.metrics.bins.classwise_narrow_bins import ClasswiseCells
+from mmcalib.metrics.bins import risk_coverage, smooth_calibration_error
+from mmcalib.metrics.bins.classwise_bins import ClasswiseBins
+from mmcalib.metrics.bins.classwise_narrow_bins import ClasswiseNarrowBins
 from mmcalib.metrics.bins.conventions import Convention
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 
 # What a row of an image has beside its bins: sums over its predictions.
 SUMS = ('correct', 'conf', 'nll', 'brier')
+CONFIDENCE, RANKS, CLASSES = 'confidence', 'ranks', 'classes'
 
 
 @dataclass(frozen=True)
@@ -45,108 +48,107 @@ class OfMean:
 
 
 @dataclass(frozen=True)
-class OfCells:
-    """A metric of the distribution of confidence: its value and the most it can be off by.
+class OfDistribution:
+    """A metric of a whole distribution: its value and the most it can be off by, NaN if exact.
 
-    What it can be off by is not looked at where cells are the confidences themselves.
+    Attributes:
+        value: Given the bins, B and the convention.
+        distribution: That of ``CONFIDENCE``; ``RANKS``, likewise by doubt, which tells saturated
+            predictions apart; ``CLASSES``, the probabilities of each class in bins of equal width;
+            or a number: those probabilities in narrow bins, with all up to it in one.
     """
 
-    value: Callable[[ConfidenceCells, int, Convention], tuple[float, float]]
-    ranks: bool = False  # by doubt, which tells saturated predictions apart
+    value: Callable[[Any, int, Convention], tuple[float, float]]
+    distribution: str | float
 
-
-@dataclass(frozen=True)
-class OfClasses:
-    """A metric of the ``(3, K, B)`` bins of all classes, None before any prediction."""
-
-    value: Callable[[Tensor | None, Convention], float]
-
-
-@dataclass(frozen=True)
-class OfClassCells:
-    """A metric of the distributions of all classes' probabilities: its value and its bound.
-
-    Probabilities of at most the floor are one cell.
-    """
-
-    value: Callable[[ClasswiseCells, int], tuple[float, float]]
-    floor: float
+    @property
+    def of_classes(self) -> bool:
+        """Whether it is computed from the probabilities of all classes."""
+        return self.distribution not in (CONFIDENCE, RANKS)
 
 
 def adaptive_error(
-    cells: ConfidenceCells, num_bins: int, convention: Convention
+    bins: ConfidenceBins, num_bins: int, convention: Convention
 ) -> tuple[float, float]:
-    return errors.equal_mass_error(cells.table(), cells.spread(), num_bins, convention=convention)
+    table, spread = bins.table(), bins.spread()
+    value, bound = errors.equal_mass_error(table, spread, num_bins, convention=convention)
+    return value, math.nan if bins.exact else bound
 
 
-def of_order(figure: Callable[[Tensor], Tensor]) -> OfCells:
-    """Return the metric of a figure of predictions in the order of their confidence."""
-    # A closure could not be pickled.
-    return OfCells(partial(order_figure, figure), ranks=True)
-
-
-def order_figure(
+def figure_and_bound(
     figure: Callable[[Tensor], Tensor],
-    cells: ConfidenceCells,
+    bound_of: Callable[[Tensor, Tensor], Tensor],
+    bins: ConfidenceBins,
     num_bins: int,
     convention: Convention,
 ) -> tuple[float, float]:
-    table, bound = cells.table(), math.nan
-    if not cells.exact:
-        bound = risk_coverage.order_bound(figure, table, cells.spread()).item()
+    table = bins.table()
+    bound = math.nan if bins.exact else bound_of(table, bins.spread()).item()
     return figure(table).item(), bound
 
 
-def smooth_error(
-    cells: ConfidenceCells, num_bins: int, convention: Convention
+def of_order(figure: Callable[[Tensor], Tensor]) -> OfDistribution:
+    """Return the metric of a figure of predictions in the order of their confidence."""
+    # A closure could not be pickled.
+    bound_of = partial(risk_coverage.order_bound, figure)
+    return OfDistribution(partial(figure_and_bound, figure, bound_of), RANKS)
+
+
+def classwise_error(
+    bins: ClasswiseBins, num_bins: int, convention: Convention
 ) -> tuple[float, float]:
-    table, bound = cells.table(), math.nan
-    if not cells.exact:
-        bound = smooth_calibration_error.smooth_error_bound(table, cells.spread()).item()
-    return smooth_calibration_error.cells_smooth_error(table).item(), bound
-
-
-def classwise_error(table: Tensor | None, convention: Convention) -> float:
-    if table is None:
-        return math.nan
+    table = bins.table()
     if convention.only_seen_classes:
         seen = table[1].sum(dim=1).nonzero()
         table = table[:, : int(seen.max()) + 1 if len(seen) else 0]
-    return errors.binned_classwise_error(table).item() if table.numel() else math.nan
+    return errors.binned_classwise_error(table).item() if table.numel() else math.nan, math.nan
 
 
-Definition = OfBins | OfMean | OfCells | OfClasses | OfClassCells
+def classwise_adaptive_error(
+    bins: ClasswiseNarrowBins, num_bins: int, convention: Convention, *, above_floor: bool = False
+) -> tuple[float, float]:
+    return bins.error(num_bins, above_floor=above_floor)
+
+
+Definition = OfBins | OfMean | OfDistribution
 
 DEFINITIONS: dict[str, Definition] = {
     'ECE': OfBins(errors.binned_calibration_error),
-    'AECE': OfCells(adaptive_error),
-    'ClasswiseECE': OfClasses(classwise_error),
-    'ClasswiseAECE': OfClassCells(ClasswiseCells.error, floor=1e-4),
+    'AECE': OfDistribution(adaptive_error, CONFIDENCE),
+    'ClasswiseECE': OfDistribution(classwise_error, CLASSES),
+    'ClasswiseAECE': OfDistribution(classwise_adaptive_error, 1e-4),
     # Nixon et al. leave out what is not above 1 %.
-    'TACE': OfClassCells(partial(ClasswiseCells.error, above_floor=True), floor=0.01),
-    'smECE': OfCells(smooth_error),
-    'debiasedECE': OfBins(estimates.binned_debiased_error),
-    'ACE': OfBins(estimates.binned_average_error),
+    'TACE': OfDistribution(partial(classwise_adaptive_error, above_floor=True), 0.01),
+    'smECE': OfDistribution(
+        partial(
+            figure_and_bound,
+            smooth_calibration_error.binned_smooth_error,
+            smooth_calibration_error.smooth_error_bound,
+        ),
+        CONFIDENCE,
+    ),
+    'debiasedECE': OfBins(errors.binned_debiased_error),
+    'ACE': OfBins(errors.binned_average_error),
     'MCE': OfBins(errors.binned_maximum_error),
     'RMSCE': OfBins(errors.binned_root_mean_square_error),
     'OE': OfBins(errors.binned_overconfidence_error),
     'NLL': OfMean('nll', highest=math.inf),
     'Brier': OfMean('brier', highest=2.0),
-    'reliability': OfBins(estimates.binned_reliability, highest=1.0),
-    'resolution': OfBins(estimates.binned_resolution, highest=0.25, of_gaps=False),
-    'uncertainty': OfBins(estimates.binned_uncertainty, highest=0.25, of_gaps=False),
-    'AURC': of_order(risk_coverage.cells_aurc),
-    'AUGRC': of_order(risk_coverage.cells_augrc),
-    'AUROC': of_order(risk_coverage.cells_auroc),
-    'FPR95': of_order(risk_coverage.cells_fpr),
+    'reliability': OfBins(errors.binned_reliability, highest=1.0),
+    'resolution': OfBins(errors.binned_resolution, highest=0.25, of_gaps=False),
+    'uncertainty': OfBins(errors.binned_uncertainty, highest=0.25, of_gaps=False),
+    'AURC': of_order(risk_coverage.binned_aurc),
+    'AUGRC': of_order(risk_coverage.binned_augrc),
+    'AUROC': of_order(risk_coverage.binned_auroc),
+    'FPR95': of_order(risk_coverage.binned_fpr),
     'accuracy': OfMean('correct', factor=100.0),
     'confidence': OfMean('conf', factor=100.0),
 }
 NAMES = tuple(DEFINITIONS)
 # Metrics that go with a level, as in ``risk@coverage_0.8``.
 WITH_LEVEL = {
-    'risk@coverage': (risk_coverage.cells_risk, 'coverage'),
-    'coverage@risk': (risk_coverage.cells_coverage, 'risk'),
+    'risk@coverage': (risk_coverage.binned_risk, 'coverage'),
+    'coverage@risk': (risk_coverage.binned_coverage, 'risk'),
 }
 
 
@@ -170,3 +172,9 @@ def definition_of(name: str) -> Definition:
         raise ValueError(f'{kind} needs a level between 0 and 1, as in {kind}_0.8; got {name!r}')
     figure, option = WITH_LEVEL[kind]
     return of_order(partial(figure, **{option: value}))
+
+
+def has_bound(name: str) -> bool:
+    """Return whether a metric may come with the most that it can be off by."""
+    definition = definition_of(name)
+    return isinstance(definition, OfDistribution) and definition.distribution != CLASSES

@@ -12,10 +12,15 @@ from mmengine.registry import METRICS
 
 from mmcalib.argument_checks import check_choice
 from mmcalib.metric_keys import OOD_GROUPS
-from mmcalib.metrics.functional.out_of_distribution import SCORES
-from mmcalib.metrics.ood_samples import read_ood_scores
+from mmcalib.metrics.functional.out_of_distribution import (
+    NEED_LOGITS,
+    SCORES,
+    scores_of_logits,
+    scores_of_probabilities,
+)
 from mmcalib.metrics.ood_state import SEEN, OODState
 from mmcalib.metrics.state_metric import StateMetric
+from mmcalib.samples.evaluated import read_ood
 
 
 @METRICS.register_module()
@@ -44,7 +49,7 @@ class OODMetric(StateMetric):
     Keys are ``ood/max_probability/AUROC`` and so on, in percent; with named OOD sets
     ``ood/max_probability/svhn/AUROC`` of each, and ``…/near/AUROC`` and ``…/far/AUROC``, the means
     over the near and the far sets. Exact up to a million predictions of ID and a set together;
-    above, from fine cells, with ``…/AUROC_bound``, the most by which a value can be off. NaN, with
+    above, from narrow bins, with ``…/AUROC_bound``, the most by which a value can be off. NaN, with
     a warning, where ID or OOD is absent.
 
     Source: Zhang et al., OpenOOD v1.5: Enhanced Benchmark for Out-of-Distribution Detection, 2023,
@@ -64,7 +69,7 @@ class OODMetric(StateMetric):
 
     Raises:
         ValueError: If a score is unknown, or `ood_index` is `ignore_index`; while evaluating, for
-            samples that :func:`~mmcalib.metrics.ood_samples.read_ood_scores` refuses.
+            samples that :func:`~mmcalib.samples.evaluated.read_ood` refuses.
     """
 
     default_prefix = 'ood'
@@ -101,19 +106,24 @@ class OODMetric(StateMetric):
 
     def _read(self, sample: dict) -> tuple:
         name, sets = self._name(sample), self._sets()
-        values, kind = read_ood_scores(
-            sample,
-            scores=self.scores,
-            ood_index=self.ood_index,
-            ignore_index=self.ignore_index,
-            name=name,
+        found, are_logits, kind = read_ood(
+            sample, ood_index=self.ood_index, ignore_index=self.ignore_index, name=name
         )
+        missing = [score for score in self.scores if score in NEED_LOGITS]
+        if missing and not are_logits:
+            raise ValueError(
+                f'{" and ".join(missing)} need logits, and {name} has only probabilities: for a '
+                "classifier add custom_hooks=[dict(type='KeepLogitsHook')] to the config, give a "
+                'binary segmentor two channels, or take '
+                f'{" and ".join(score for score in SCORES if score not in NEED_LOGITS)}'
+            )
         if sets and kind.numel() and kind.max() > len(sets):
             raise ValueError(
                 f'{name} has the label {-kind.max().item()}, and the data set names only '
                 f'{len(sets)} OOD sets: {", ".join(sets)}'
             )
-        return values, kind if sets else kind.clamp(max=1)
+        scores = scores_of_logits if are_logits else scores_of_probabilities
+        return scores(found, self.scores), kind if sets else kind.clamp(max=1)
 
     def _update(self, image: tuple, place: int) -> None:
         self._state.update(*image)

@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells, RankCells, ScoreCells
-from mmcalib.metrics.bins.risk_coverage import cells_aupr, cells_auroc, cells_fpr, order_bound
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins, RankBins, ScoreBins
+from mmcalib.metrics.bins.risk_coverage import binned_aupr, binned_auroc, binned_fpr, order_bound
 
 SEEN = 0
 
@@ -16,7 +16,7 @@ SEEN = 0
 class OODState:
     """Counts the scores of predictions, so that any split of them, merged, gives the same numbers.
 
-    Constant memory for each score and set: exact up to a million values of it, and in fine cells
+    Constant memory for each score and set: exact up to a million values of it, and in bins
     above, see :mod:`mmcalib.metrics.bins.narrow_bins`.
 
     Args:
@@ -28,7 +28,7 @@ class OODState:
     def __init__(self, scores: Sequence[str], *, exact_limit: int | None = None) -> None:
         self.scores = tuple(scores)
         self.exact_limit = exact_limit
-        self._cells: dict[tuple[str, int], ConfidenceCells] = {}
+        self._bins: dict[tuple[str, int], ConfidenceBins] = {}
 
     def update(self, values: Mapping[str, Tensor], kind: Tensor) -> OODState:
         """Count predictions, and return self.
@@ -53,24 +53,28 @@ class OODState:
         """
         if (other.scores, other.exact_limit) != (self.scores, self.exact_limit):
             raise ValueError(f'states differ: of {self.scores} and of {other.scores}')
-        for (score, number), cells in other._cells.items():
-            self._of(score, number).merge(cells)
+        for (score, number), narrow_bins in other._bins.items():
+            self._of(score, number).merge(narrow_bins)
         return self
 
     def counts(self) -> dict[int, int]:
         """Return how many predictions there are of each kind."""
-        return {n: cells.count for (s, n), cells in self._cells.items() if s == self.scores[0]}
+        return {
+            n: narrow_bins.count
+            for (s, n), narrow_bins in self._bins.items()
+            if s == self.scores[0]
+        }
 
     def figures(self, score: str, numbers: Collection[int]) -> dict[str, float]:
         """Return the figures of a score between the seen and some unseen sets, taken as one.
 
         In percent, ``AUROC``, ``AUPR_in``, ``AUPR_out`` and ``FPR95``, and ``…_bound`` for what
-        cells leave open; NaN without seen or unseen predictions.
+        bins leave open; NaN without seen or unseen predictions.
         """
         together = self._new(score)
         for number in (SEEN, *numbers):
-            if (score, number) in self._cells:
-                together.merge(self._cells[score, number])
+            if (score, number) in self._bins:
+                together.merge(self._bins[score, number])
         table, spread = together.table(), together.spread()
         filled = table[0] > 0
         table, spread = table[:, filled], spread[filled]
@@ -80,24 +84,24 @@ class OODState:
                 values[f'{name}_bound'] = order_bound(figure, table, spread).item()
         return values
 
-    def _of(self, score: str, number: int) -> ConfidenceCells:
-        return self._cells.setdefault((score, number), self._new(score))
+    def _of(self, score: str, number: int) -> ConfidenceBins:
+        return self._bins.setdefault((score, number), self._new(score))
 
-    def _new(self, score: str) -> ConfidenceCells:
-        kind = RankCells if score == 'max_probability' else ScoreCells
+    def _new(self, score: str) -> ConfidenceBins:
+        kind = RankBins if score == 'max_probability' else ScoreBins
         return kind(exact_limit=self.exact_limit)
 
 
 def unseen_first(table: Tensor) -> Tensor:
-    """Return the table of cells with the unseen as the right ones, ascending in unlikeness."""
+    """Return the table of bins with the unseen as the right ones, ascending in unlikeness."""
     count, seen, total = table
     return torch.stack([count, count - seen, -total]).flip(1)
 
 
-# Of tables of the cells of a score, in which the seen are the "right" ones.
+# Of tables of the bins of a score, in which the seen are the "right" ones.
 FIGURES = {
-    'AUROC': cells_auroc,
-    'AUPR_in': cells_aupr,
-    'AUPR_out': lambda table: cells_aupr(unseen_first(table)),
-    'FPR95': lambda table: cells_fpr(unseen_first(table)),
+    'AUROC': binned_auroc,
+    'AUPR_in': binned_aupr,
+    'AUPR_out': lambda table: binned_aupr(unseen_first(table)),
+    'FPR95': lambda table: binned_fpr(unseen_first(table)),
 }

@@ -31,15 +31,15 @@ class CalibrationStatistics:
             together: count, correct, sum of confidences. At most some 6,000, none empty.
         image_bins: ``(n, 3, B)`` float64, the bins of equal width of each image, in the order of
             the dataset; None if read from ``.json``, which does not hold them.
-        image_cells: ``(n, 3, C)`` int32, how many predictions of each image are in each cell of
+        image_cells: ``(n, 3, C)`` int32, how many predictions of each image are in each of
             :mod:`~mmcalib.metrics.bins.image_bins`: those with a label, the correct ones, and those
-            without a label; None if read from ``.json``, before version 0.2, or if the protocol
-            leaves out pixels by their labels.
+            without a label; None if read from ``.json``, or if the protocol leaves out pixels by
+            their labels.
         class_bins: ``(3, K, B)`` float64, those of the predictions of each class; None if they were
             not counted.
         classes: Names of the K classes.
         distance_bins: ``(3, D, B)`` float64, those of the pixels in each range of distance from a
-            boundary, as :mod:`~mmcalib.metrics.boundary_distance` has them; None likewise.
+            boundary, as :mod:`~mmcalib.samples.boundary_distance` has them; None likewise.
     """
 
     metrics: dict[str, float]
@@ -55,7 +55,7 @@ class CalibrationStatistics:
 
     @property
     def num_predictions(self) -> int:
-        """How many predictions the cells hold."""
+        """How many predictions the narrow bins hold."""
         return int(self.cells[0].sum())
 
     def complete(self, other: CalibrationStatistics) -> None:

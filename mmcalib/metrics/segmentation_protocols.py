@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmcalib.metrics.boundary_distance import boundary
+from mmcalib.samples.boundary_distance import boundary
 
 BACKGROUND = 0
 

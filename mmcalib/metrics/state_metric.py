@@ -10,6 +10,7 @@ from mmengine.evaluator import BaseMetric
 
 from mmcalib.distributed import warn_if_models_differ
 from mmcalib.metrics.sampler_padding import SamplerPadding
+from mmcalib.samples.fields import name_of
 
 
 class StateMetric(BaseMetric):
@@ -71,9 +72,7 @@ class StateMetric(BaseMetric):
 
     def _name(self, sample: dict) -> str:
         """Return what errors call a sample."""
-        if sample.get('img_path'):
-            return str(sample['img_path'])
-        return f'sample {sample.get("sample_idx", self._padding.place)}'
+        return name_of(sample, self._padding.place)
 
     def _new_state(self) -> Any:
         raise NotImplementedError

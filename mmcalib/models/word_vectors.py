@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ def vector_size(vectors: str | Sequence[str]) -> int:
     """Return the numbers per vector of a file, of which little is read; see `load_vectors`."""
     table, _ = _paths(vectors)
     if table.endswith('.npy'):
-        return _load_table(table).shape[1]
+        return np.load(table, mmap_mode='r').shape[1]
     with open(table, encoding='utf-8') as file:
         return len(file.readline().split()) - 1
 
@@ -37,12 +37,20 @@ def load_vectors(vectors: str | Sequence[str], words: Sequence[str]) -> tuple[Te
         ValueError: If the files do not have this form.
     """
     table, names = _paths(vectors)
-    wanted = {word: row for row, word in enumerate(words)}
-    found = _from_text(table, wanted) if names is None else _from_table(table, names, wanted)
     result = torch.zeros(len(words), vector_size(vectors))
-    for word, vector in found.items():
-        result[wanted[word]] = torch.from_numpy(vector)
-    return result, [word for word in words if word not in found]
+    wanted = {word: row for row, word in enumerate(words)}
+    missing = set(words)
+    for word, numbers in _from_text(table) if names is None else _from_table(table, names):
+        if word in missing:
+            values = np.array(numbers.split() if isinstance(numbers, str) else numbers)
+            if values.shape != result.shape[1:]:
+                raise ValueError(
+                    f'{table}: the vector of {word!r} has {len(values)} numbers, and the first '
+                    f'{result.shape[1]}'
+                )
+            result[wanted[word]] = torch.from_numpy(values.astype(np.float32))
+            missing.remove(word)
+    return result, [word for word in words if word in missing]
 
 
 def _paths(vectors: str | Sequence[str]) -> tuple[str, str | None]:
@@ -59,46 +67,17 @@ def _paths(vectors: str | Sequence[str]) -> tuple[str, str | None]:
     return paths[0], paths[1] if len(paths) == 2 else None
 
 
-def _from_text(path: str, wanted: dict) -> dict[str, np.ndarray]:
-    found = {}
-    size = vector_size(path)
+def _from_text(path: str) -> Iterator[tuple[str, str]]:
     with open(path, encoding='utf-8') as file:
-        for number, line in enumerate(file, 1):
-            word, _, rest = line.partition(' ')
-            if word not in wanted or word in found:
-                continue
-            try:
-                found[word] = np.array(rest.split(), dtype=np.float32)
-            except ValueError as error:
-                raise ValueError(f'{path}, line {number}: {error}') from error
-            if len(found[word]) != size:
-                raise ValueError(
-                    f'{path}, line {number}: {len(found[word])} numbers, but the first line has '
-                    f'{size}'
-                )
-    return found
+        for line in file:
+            word, _, numbers = line.partition(' ')
+            yield word, numbers
 
 
-def _from_table(path: str, names_path: str, wanted: dict) -> dict[str, np.ndarray]:
-    table, names = _load_table(path), _load_words(names_path)
+def _from_table(path: str, names_path: str) -> Iterator[tuple[str, np.ndarray]]:
+    table = np.load(path, mmap_mode='r')
+    with open(names_path, encoding='utf-8') as file:
+        names = file.read().rstrip('\n').split('\n')
     if len(names) != len(table):
         raise ValueError(f'{names_path} has {len(names)} words, but {path} {len(table)} vectors')
-    rows = {}
-    for row, name in enumerate(names):
-        if name in wanted:
-            rows.setdefault(name, row)
-    return {name: table[row].astype(np.float32) for name, row in rows.items()}
-
-
-def _load_table(path: str) -> np.ndarray:
-    table = np.load(path, mmap_mode='r')
-    if table.ndim != 2 or not np.issubdtype(table.dtype, np.floating):
-        raise ValueError(
-            f'{path} must be a float table (words, numbers); it is {table.dtype} {table.shape}'
-        )
-    return table
-
-
-def _load_words(path: str) -> list[str]:
-    with open(path, encoding='utf-8') as file:
-        return file.read().rstrip('\n').split('\n')
+    return zip(names, table, strict=True)

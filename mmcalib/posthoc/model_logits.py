@@ -13,10 +13,10 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.metrics.data_samples import read_logits
-from mmcalib.models.sample_scores import logits_in
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.logit_scaler import LogitReader
+from mmcalib.samples.evaluated import read_logits
+from mmcalib.samples.probabilities import logits_in
 
 
 @dataclass

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from mmcalib.metrics.data_samples import read_logits
 from mmcalib.posthoc.model_logits import predictor, progress
+from mmcalib.samples.evaluated import read_logits
 
 # So many predictions determine a temperature to a fraction of a percent; of 21 classes they take
 # 17 MB.
@@ -65,7 +65,7 @@ def draw_predictions(
 
     Raises:
         ValueError: If the split has no valid prediction, or one that
-            :func:`~mmcalib.metrics.data_samples.read_logits` refuses.
+            :func:`~mmcalib.samples.evaluated.read_logits` refuses.
     """
     kept = _LowestPriorities(num_samples)
     num_images = population = 0

@@ -16,8 +16,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmcalib.checks import UserError
 from mmcalib.hooks.require_same_classes_hook import classes_of
-from mmcalib.metrics.disagreement_metric import disagreement_in
-from mmcalib.metrics.sample_confidence import UnlabelledPrediction, read_unlabelled
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.prediction.image_files import look_at
 from mmcalib.prediction.load_model import load_predicting_model
@@ -25,6 +23,8 @@ from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.data_checks import NOT_BUILT, num_classes
 from mmcalib.runs.tested_model import ENSEMBLE, describe_model
 from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
+from mmcalib.samples.probabilities import disagreement_in
+from mmcalib.samples.unlabelled import UnlabelledPrediction, read_unlabelled
 
 # What a model raises at an image that it does not take.
 NOT_PREDICTED = (AssertionError, RuntimeError, ValueError)
@@ -42,7 +42,7 @@ class PredictedImage:
         prediction: Of all its pixels, or of the image.
         pixels: ``(H, W, 3)`` uint8, RGB, as the file was read.
         disagreement: How far the predictions of a mean disagree, of all its pixels or of the image,
-            by the names of :data:`~mmcalib.metrics.disagreement_metric.MEASURES`; else empty.
+            by the names of :data:`~mmcalib.samples.probabilities.MEASURES`; else empty.
         note: What became of the file while it was read, such as of 16-bit pixels; else empty.
     """
 

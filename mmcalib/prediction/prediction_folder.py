@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from mmcalib.metrics.disagreement_metric import MEASURES
 from mmcalib.prediction.captions import captions_of
 from mmcalib.prediction.image_predictor import UnreadableImage
 from mmcalib.prediction.predict_images import ImagePrediction
 from mmcalib.prediction.prediction_scores import FolderScores, ImageScores
+from mmcalib.samples.probabilities import MEASURES
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.work_dir_files import whole_file
 

@@ -11,9 +11,9 @@ import numpy as np
 from mmcalib.argument_checks import check_number
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold
-from mmcalib.metrics.sample_confidence import UnlabelledPrediction
 from mmcalib.prediction.image_predictor import PredictedImage
 from mmcalib.prediction.validation_evidence import ValidationEvidence
+from mmcalib.samples.unlabelled import UnlabelledPrediction
 
 THRESHOLD = 0.9
 NOTHING = (math.nan, math.nan)

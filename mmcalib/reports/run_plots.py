@@ -8,8 +8,8 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.reports.results_reader import read_results
+from mmcalib.samples.boundary_distance import RANGE_NAMES
 from mmcalib.visualization import (
     ConfidenceMaps,
     ConfidenceView,

@@ -53,6 +53,11 @@ def load_from_local(filename: str, map_location: Any = None, *, mmap: bool = Fal
     return content
 
 
+def is_file(path: str | Path) -> bool:
+    """Return whether weights are in a file, here or at an address."""
+    return '://' in str(path) or os.path.isfile(os.path.expanduser(path))
+
+
 def read_meta(filename: str) -> Mapping:
     """Return the ``meta`` of a local checkpoint, an empty one of any other."""
     filename = os.path.expanduser(filename)
@@ -187,7 +192,8 @@ def file_digest(path: str | Path) -> str:
     """Return 16 hexadecimal digits of a file's content, of its address if it is elsewhere."""
     if '://' in str(path):
         return hashlib.sha256(str(path).encode()).hexdigest()[:16]
-    return _digest_of(str(path), *_state(path))
+    path = os.path.expanduser(path)
+    return _digest_of(path, *_state(path))
 
 
 @lru_cache(maxsize=64)

@@ -16,14 +16,13 @@ from mmcalib.hooks.accuracy_floor_hook import ACCURACY_KEYS
 from mmcalib.learning_losses import LEARNS_BY
 from mmcalib.metric_keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
-from mmcalib.metrics.metric_definitions import OfCells, OfClassCells, definition_of
+from mmcalib.metrics.metric_definitions import has_bound
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.misspelt_options import check_constructors, did_you_mean, nearest
 from mmcalib.work_dir_files import RESULTS, check_writable
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
-OF_CELLS = (OfCells, OfClassCells)  # which have a bound beside them
 
 
 def check_amp() -> None:
@@ -193,8 +192,8 @@ def measured_keys(cfg: Config) -> tuple[set[str], bool]:
 def _names_of(metric: BaseMetric) -> tuple[str, ...] | None:
     """Return the names that a metric measures, None for an unknown metric."""
     if isinstance(metric, CalibrationMetric):
-        of_cells = [n for n in metric.metrics if isinstance(definition_of(n), OF_CELLS)]
-        names = (*metric.metrics, *(f'{name}_bound' for name in of_cells))
+        bounds = [f'{name}_bound' for name in metric.metrics if has_bound(name)]
+        names = (*metric.metrics, *bounds)
         if metric.confidence_interval is None:
             return names
         return names + tuple(f'{name}{end}' for name in metric.metrics for end in INTERVAL)

@@ -19,12 +19,12 @@ from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.hooks.load_members_hook import LoadMembersHook
 from mmcalib.metrics import CalibrationMetric, OODMetric
 from mmcalib.metrics.bins.stratified_bins import stratum_figures
-from mmcalib.metrics.boundary_distance import RANGE_NAMES
 from mmcalib.record import digest, paths_of, read_record
-from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS
+from mmcalib.runs.checkpoint_io import is_file
 from mmcalib.runs.tested_model import ENSEMBLE, describe_model, same_ensemble
 from mmcalib.runs.training_fingerprint import comparable, dataset_options, pipelines
 from mmcalib.runs.training_record import common_training, training_of
+from mmcalib.samples.boundary_distance import RANGE_NAMES
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
 
 DATASET_KEYS = ('type', 'split', 'part', 'ann_file', 'protocol')
@@ -35,11 +35,11 @@ def tested_model(runner: Runner, checkpoint: str) -> dict:
 
     Args:
         runner: Before its test, which may take longer than a training needs to replace the file.
-        checkpoint: Its path, or :data:`LAST_WEIGHTS`; of an ensemble it is not read.
+        checkpoint: Its path, or the name of weights in no file; of an ensemble it is not read.
     """
     if ENSEMBLE in runner.cfg:
         return runner.cfg[ENSEMBLE]['model']
-    metas = [_meta_of_last(runner)] if checkpoint == LAST_WEIGHTS else None
+    metas = None if is_file(checkpoint) else [_meta_of_last(runner)]
     images = pipelines(runner.cfg.test_dataloader.dataset)
     return describe_model([runner.cfg], [checkpoint], pipelines=images, metas=metas)
 
@@ -86,7 +86,7 @@ def record_of(
     paths = paths_of(model)
     if loading:
         metas = loading.metas
-    elif paths == [LAST_WEIGHTS]:  # and not those it may have been resumed from
+    elif not is_file(paths[0]):  # and not those it may have been resumed from
         metas = [_meta_of_last(runner)]
     else:
         metas = [hook.meta if hook else {}]

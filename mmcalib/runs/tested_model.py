@@ -14,8 +14,7 @@ from mmengine.config import Config, ConfigDict
 
 from mmcalib.ensembles.ensemble_model import read_temperature
 from mmcalib.record import difference, digest, is_ensemble, paths_of
-from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS
-from mmcalib.runs.checkpoint_io import file_digest, read_meta
+from mmcalib.runs.checkpoint_io import file_digest, is_file, read_meta
 from mmcalib.runs.loss_config import without_losses
 from mmcalib.runs.training_fingerprint import comparable
 from mmcalib.runs.training_record import describe_calibration, training_digest
@@ -76,7 +75,7 @@ def describe_model(
     members = [
         {
             'checkpoint': str(path),
-            'digest': None if path == LAST_WEIGHTS else file_digest(path),
+            'digest': file_digest(path) if is_file(path) else None,
             'seed': meta.get('seed'),
             'epoch': meta.get('epoch'),
             'training': training_digest(meta),

@@ -1,22 +1,14 @@
 """Figures out of tables and arrays: no runner, no hooks, no pyplot."""
 
-from mmcalib.visualization.boundary_curve import (
-    BoundaryCurve,
-    boundary_curve_of,
-    draw_boundary_curves,
-)
+from mmcalib.visualization.boundary_curve import boundary_curve_of, draw_boundary_curves
 from mmcalib.visualization.confidence_map import draw_confidence_maps
 from mmcalib.visualization.corruption_sheet import draw_corruption_sheet
-from mmcalib.visualization.figure_style import to_rgb
+from mmcalib.visualization.figure_style import Evaluation, to_rgb
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.visualization.reliability_bands import reliability_of
 from mmcalib.visualization.reliability_diagram import draw_reliability
 from mmcalib.visualization.reliability_panels import Reliability
-from mmcalib.visualization.risk_coverage import (
-    RiskCoverage,
-    draw_risk_coverage,
-    risk_coverage_of,
-)
+from mmcalib.visualization.risk_coverage import draw_risk_coverage, risk_coverage_of
 from mmcalib.visualization.saved_confidence_maps import ConfidenceMaps, ConfidenceView
 from mmcalib.visualization.severity_figures import (
     ShiftedModel,
@@ -26,11 +18,10 @@ from mmcalib.visualization.severity_figures import (
 from mmcalib.visualization.sweep_figure import draw_sweeps
 
 __all__ = [
-    'BoundaryCurve',
     'ConfidenceMaps',
     'ConfidenceView',
+    'Evaluation',
     'Reliability',
-    'RiskCoverage',
     'ShiftedModel',
     'boundary_curve_of',
     'draw_boundary_curves',

@@ -110,7 +110,7 @@ def draw_confidence_maps(
 
     y = total - bottom + 0.12
     x = left + 3 * (PANEL + GAP)
-    paint(confidence_scale()[None], x, y, PANEL, 0.12)
+    paint(confidence_colours(np.linspace(0, 1, 256))[None], x, y, PANEL, 0.12)
     for share in (0, 50, 100):
         write(x + PANEL * share / 100, y + 0.15, share, ha='center', va='top', fontsize=7)
     write(x + PANEL / 2, y + 0.28, 'confidence (%)', ha='center', va='top', fontsize=8)
@@ -138,9 +138,10 @@ def draw_confidence_maps(
     return figure
 
 
-def confidence_scale() -> np.ndarray:
-    """Return the ``(256, 3)`` colours of confidences from 0 to 1."""
-    return (matplotlib.colormaps[COLOURMAP](np.arange(256))[:, :3] * 255).astype(np.uint8)
+def confidence_colours(conf: np.ndarray) -> np.ndarray:
+    """Return the ``(*, 3)`` uint8 colours of confidences from 0 to 1."""
+    scale = (matplotlib.colormaps[COLOURMAP](np.arange(256))[:, :3] * 255).astype(np.uint8)
+    return scale[(conf.astype(np.float32) * 255).round().astype(np.uint8)]
 
 
 def _strip(view: ConfidenceView, colours: np.ndarray, ratio: float, again: bool) -> np.ndarray:
@@ -148,8 +149,7 @@ def _strip(view: ConfidenceView, colours: np.ndarray, ratio: float, again: bool)
     label = np.where(
         view.valid[..., None], colours[np.where(view.valid, view.label, 0)], IGNORED_COLOUR
     )
-    scale = confidence_scale()
-    conf = scale[(view.conf.astype(np.float32) * 255).round().astype(np.uint8)]
+    conf = confidence_colours(view.conf)
     right = np.where((view.predicted == view.label)[..., None], RIGHT_COLOUR, WRONG_COLOUR)
     errors = np.where(view.valid[..., None], right, IGNORED_COLOUR)
     panels = [view.image, label, colours[view.predicted], conf, errors]

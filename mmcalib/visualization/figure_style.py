@@ -1,10 +1,15 @@
-"""What all figures share: colours, and the way from a figure to pixels."""
+"""Colours, legends and titles of all figures, and the way from a figure to pixels."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from torch import Tensor
 
 # Okabe and Ito's colours, which the colour-blind can tell apart and which differ in lightness too,
 # with grey for their black, which is that of hatches; these and markers do without any colour.
@@ -41,6 +46,65 @@ def percent(value: float) -> str:
     return f'{value:.2f} %'
 
 
-def by_line(handles: list, per_line: int) -> list:
-    """Return handles in the order in which matplotlib, which goes down, fills lines across."""
-    return [handle for column in range(per_line) for handle in handles[column::per_line]]
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation in a figure.
+
+    Attributes:
+        name: Of the run or its loss.
+        table: ``(3, …)`` bins, ascending: count, correct, sum of confidences.
+        figures: By name, in percent, for the title.
+        note: Ends the title, such as the protocol.
+    """
+
+    name: str
+    table: Tensor
+    figures: Mapping[str, float] = field(default_factory=dict)
+    note: str = ''
+
+    @property
+    def title(self) -> str:
+        """Name, figures, and number of predictions."""
+        figures = ', '.join(f'{key} {percent(value)}' for key, value in self.figures.items())
+        last = self._listed(f'n = {round(float(self.table[0].sum())):,}', self.note)
+        return '\n'.join(part for part in (self.name, figures, last) if part)
+
+    @property
+    def label(self) -> str:
+        """The title in two lines, for a legend."""
+        name, *rest = self.title.split('\n')
+        return f'{name}\n{", ".join(rest)}'
+
+    @property
+    def short_label(self) -> str:
+        """Name and note."""
+        return self._listed(self.name, self.note)
+
+    @staticmethod
+    def _listed(*parts: str) -> str:
+        return ', '.join(part for part in parts if part)
+
+
+def check_drawable(evaluations: Sequence[Evaluation], what: str) -> None:
+    """Raise a ValueError if there is no evaluation, or one without predictions."""
+    if not evaluations:
+        raise ValueError(f'there is no evaluation to draw a {what} of')
+    for evaluation in evaluations:
+        if not evaluation.table[0].any():
+            raise ValueError(f'{evaluation.name!r} has no predictions to draw')
+
+
+def add_legend(figure: Figure, handles: list, most: int = 3) -> None:
+    """Add a legend below a figure of constrained layout, of at most so many columns."""
+    figure.legend(
+        handles=handles, loc='outside lower center', ncols=min(len(handles), most), frameon=False,
+        fontsize=8, handlelength=2.8,
+    )  # fmt: skip
+
+
+def tidy(axes: Axes) -> None:
+    """Give axes a faint grid, and no frame above and to the right."""
+    axes.grid(True, axis='y', linewidth=0.4, alpha=0.5)
+    axes.set_axisbelow(True)
+    axes.spines[['top', 'right']].set_visible(False)
+    axes.tick_params(labelsize=8, color=GREY)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 
-from mmcalib.visualization.confidence_map import class_colours, confidence_scale
+from mmcalib.visualization.confidence_map import class_colours, confidence_colours
 
 # Of an image on the picture, in pixels.
 LARGEST, SMALLEST = 420, 160
@@ -49,12 +49,11 @@ def draw_segmentation(
         (np.arange(new) * old // new) for new, old in zip(size[::-1], predicted.shape, strict=True)
     )
     predicted, confidence = (plane[rows[:, None], columns] for plane in (predicted, confidence))
-    scale = confidence_scale()
     kept = np.where((confidence > threshold)[..., None], colours[predicted], WHITE)
     panels = {
         'image': np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BOX)),
         'prediction': colours[predicted],
-        'confidence (%)': scale[(confidence.astype(np.float32) * 255).round().astype(np.uint8)],
+        'confidence (%)': confidence_colours(confidence),
         f'kept above {threshold:.6g}; white is not': kept,
     }
     legend = [(colours[k], f'{classes[k]} {text}'.strip()) for k, text in scores]
@@ -112,12 +111,11 @@ def draw_classification(
     picture = Image.new('RGB', (width, height), WHITE)
     draw = ImageDraw.Draw(picture)
     picture.paste(Image.fromarray(image).resize(size, method), (GAP, GAP))
-    scale = confidence_scale()
     for number, k in enumerate(first):
         y, share = GAP + LINE * number, float(probabilities[k])
         _write(draw, (beside, y), classes[k])
         x = beside + names + GAP
-        colour = tuple(map(int, scale[round(255 * min(share, 1))]))
+        colour = tuple(map(int, confidence_colours(np.array(min(share, 1)))))
         draw.rectangle((x, y + 3, x + BAR, y + 14), outline=GREY)
         draw.rectangle((x, y + 3, x + round(BAR * share), y + 14), fill=colour, outline=GREY)
         _write(draw, (x + BAR + 6, y), f'{100 * share:.1f} %')
@@ -135,7 +133,7 @@ def _size(shape: tuple[int, int]) -> tuple[int, int]:
 
 def _draw_scale(picture: Image.Image, x: int, y: int, width: int) -> None:
     width -= _width('100') + 6
-    colours = confidence_scale()[np.arange(width) * 255 // max(width - 1, 1)]
+    colours = confidence_colours(np.linspace(0, 1, width))
     start = x + _width('0') + 4
     width -= start - x
     picture.paste(Image.fromarray(np.repeat(colours[None, :width], 10, axis=0)), (start, y + 2))

@@ -56,7 +56,7 @@ def reliability_of(
         table=table,
         equal_mass=equal_mass,
         histogram=statistics.bins(num_bins) if equal_mass else None,
-        errors={key: statistics.metrics[key] for key in TITLED if key in statistics.metrics},
+        figures={key: statistics.metrics[key] for key in TITLED if key in statistics.metrics},
         band=band,
         note=', '.join(note for note in notes if note),
     )

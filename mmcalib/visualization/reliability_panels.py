@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +11,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from mmcalib.visualization.figure_style import COLOURS, colour_of, line_of, marker_of, percent
+from mmcalib.visualization.figure_style import (
+    COLOURS,
+    Evaluation,
+    colour_of,
+    line_of,
+    marker_of,
+)
 
 ACCURACY = '#A6CFE8'
 OVER = dict(facecolor='#F3B48A', edgecolor='#B34700', hatch='////')
@@ -20,26 +26,18 @@ BAND = '95 % interval of accuracy'  # of each bin, not of an error
 
 
 @dataclass(frozen=True)
-class Reliability:
-    """What a diagram shows of one evaluation.
+class Reliability(Evaluation):
+    """The bins of an evaluation, and what else a diagram shows of it.
 
     Attributes:
-        name: Of the run or its loss.
-        table: ``(3, B)`` bins, ascending: count, correct, sum of confidences.
         equal_mass: Whether the bins hold equally many predictions; else they are equally wide.
         histogram: ``(3, H)`` bins of equal width for the histogram; those of `table` if None.
-        errors: Calibration errors by name, in percent, for the title.
         band: ``(2, B)`` bounds of each bin's accuracy, as shares; NaN where there is none.
-        note: Ends the title, such as the protocol.
     """
 
-    name: str
-    table: Tensor
     equal_mass: bool = False
     histogram: Tensor | None = None
-    errors: Mapping[str, float] = field(default_factory=dict)
     band: Tensor | None = None
-    note: str = ''
 
 
 def draw_small(axes: Axes, table: Tensor) -> None:
@@ -131,23 +129,6 @@ def _points(table: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return filled, 100 * conf[filled] / count[filled], 100 * correct[filled] / count[filled]
 
 
-def _numbers(diagram: Reliability) -> str:
-    parts = [f'{name} {percent(value)}' for name, value in diagram.errors.items()]
-    return ', '.join(parts)
-
-
-def title_of(diagram: Reliability) -> str:
-    """Return the name, the errors and the number of predictions of an evaluation."""
-    count = f'n = {round(float(diagram.table[0].sum())):,}'
-    last = ', '.join(part for part in (count, diagram.note) if part)
-    return '\n'.join(part for part in (diagram.name, _numbers(diagram), last) if part)
-
-
-def _label(diagram: Reliability) -> str:
-    name, *rest = title_of(diagram).split('\n')
-    return f'{name}\n{", ".join(rest)}'
-
-
 def bar_handles(diagrams: Sequence[Reliability]) -> list:
     """Return the entries of the legend of :func:`draw_bars`."""
     handles = [Line2D([], [], color='black', linestyle='--', linewidth=1, label='calibrated')]
@@ -178,7 +159,7 @@ def curve_handles(diagrams: Sequence[Reliability]) -> list:
     handles = [
         Line2D(
             [], [], color=colour_of(index), linestyle=line_of(index), marker=marker_of(index),
-            markersize=4.5, label=_label(diagram),
+            markersize=4.5, label=diagram.label,
         )
         for index, diagram in enumerate(diagrams)
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mmcalib.metrics import binned_calibration_error
+from mmcalib.metrics.bins.binned_errors import binned_calibration_error
 from mmcalib.work_dir_files import whole_file
 
 # What numpy raises for files that are cut off, overwritten, or of another kind.

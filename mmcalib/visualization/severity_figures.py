@@ -13,7 +13,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mmcalib.metric_keys import metric_heading
-from mmcalib.visualization.figure_style import COLOURS, GREY, colour_of, marker_of
+from mmcalib.visualization.figure_style import (
+    COLOURS,
+    add_legend,
+    colour_of,
+    marker_of,
+    tidy,
+)
 
 # Inches.
 WIDTH = 7.4
@@ -93,7 +99,7 @@ def draw_severity_boxes(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
         Patch(**_look_of_box(model, places), edgecolor='black', linewidth=0.7, label=model.name)
         for model in models
     ]
-    _legend(figure, handles)
+    add_legend(figure, handles)
     return figure
 
 
@@ -124,7 +130,7 @@ def draw_severity_lines(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
         axes.set_ylabel(f'{metric_heading(key)}, mean')
         axes.set_ylim(bottom=0)
         _style(axes, severities)
-    _legend(figure, handles)
+    add_legend(figure, handles)
     return figure
 
 
@@ -150,14 +156,4 @@ def _look_of_box(model: ShiftedModel, places: Mapping[str, int]) -> dict:
 
 def _style(axes: Axes, severities: Sequence[int]) -> None:
     axes.set_xticks(severities, ['clean' if s == 0 else str(s) for s in severities])
-    axes.grid(True, axis='y', linewidth=0.4, alpha=0.5)
-    axes.set_axisbelow(True)
-    axes.spines[['top', 'right']].set_visible(False)
-    axes.tick_params(labelsize=8, color=GREY)
-
-
-def _legend(figure: Figure, handles: list) -> None:
-    figure.legend(
-        handles=handles, loc='outside lower center', ncols=min(len(handles), 3), frameon=False,
-        fontsize=8, handlelength=2.8,
-    )  # fmt: skip
+    tidy(axes)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mmcalib.metric_keys import ECE, QUALITIES, metric_heading
-from mmcalib.visualization.figure_style import GREY, colour_of, marker_of
+from mmcalib.visualization.figure_style import GREY, add_legend, colour_of, marker_of, tidy
 
 PARAMETERS = {
     'margin': 'margin $m$ (logits)',
@@ -60,14 +60,8 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
             axes.set_xticks(ticks)
         if key == ECE:
             axes.set_ylim(bottom=0)
-        axes.grid(True, linewidth=0.4, alpha=0.5)
-        axes.spines[['top', 'right']].set_visible(False)
-
-    handles = _handles(sweeps)
-    figure.legend(
-        handles=handles, loc='outside lower center', ncols=min(len(handles), 3), frameon=False,
-        handlelength=2.8, fontsize=9,
-    )  # fmt: skip
+        tidy(axes)
+    add_legend(figure, _handles(sweeps))
     return figure
 
 

@@ -14,7 +14,7 @@ from mmcalib.checks import UserError
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.ensembles.mc_dropout import seed_of
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.models.sample_scores import probabilities_in
+from mmcalib.samples.probabilities import probabilities_in
 
 LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=8)
 BINARY = fcn_head(2, out_channels=1, threshold=0.3)
@@ -297,7 +297,7 @@ def test_scores_that_are_no_softmax_are_refused():
     model.module.head._get_predictions = lambda scores, samples: [
         sample.set_pred_score(score) for sample, score in zip(samples, scores, strict=True)
     ]
-    with pytest.raises(UserError, match=r'member 1.*not the softmax over all classes'):
+    with pytest.raises(UserError, match=r'member 1.*take the softmax first'):
         predict(model, images())
 
 
@@ -317,7 +317,7 @@ def test_a_member_whose_scores_are_nan_from_some_image_on_is_named(case):
     predict(model, [first])
     for parameter in model.others[0].parameters():
         parameter.data[:] = float('nan')
-    with pytest.raises(UserError, match=r'^b\.pth, of .*: NaN or infinite scores'):
+    with pytest.raises(UserError, match=r'^b\.pth, of .*: its prediction has .* NaN or infinite'):
         predict(model, others)
 
 

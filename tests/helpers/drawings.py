@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from mmcalib.metrics import equal_width_bins
-from mmcalib.visualization import ConfidenceView
+from mmcalib.metrics.bins.bin_tables import equal_width_bins
+from mmcalib.visualization import ConfidenceView, to_rgb
 
 
 def table(num_bins=10, n=500, seed=0):
@@ -34,3 +34,19 @@ def words(figure):
     from matplotlib.text import Text
 
     return ' '.join(text.get_text() for text in figure.findobj(Text))
+
+
+def check_nothing_is_cut(figure):
+    """Legend, titles and labels of a figure lie in it."""
+    to_rgb(figure)
+    outer = figure.bbox.padded(1)
+    for text in [
+        *figure.legends[0].get_texts(),
+        *(axes.title for axes in figure.axes),
+        *(axes.xaxis.label for axes in figure.axes),
+        *(axes.yaxis.label for axes in figure.axes),
+    ]:
+        if text.get_text():
+            box = text.get_window_extent()
+            assert outer.x0 <= box.x0 and box.x1 <= outer.x1, text
+            assert outer.y0 <= box.y0 and box.y1 <= outer.y1, text

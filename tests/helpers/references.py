@@ -539,3 +539,9 @@ def mean_prediction(members):
     information = entropies[0] - sum(entropies[1:]) / len(rows)
     squares = [(p - q) ** 2 for row in rows for p, q in zip(row, mean, strict=True)]
     return mean, information, sum(squares) / len(rows)
+
+
+def distance(label, i, j):
+    """Steps of a king from a pixel to the nearest one of another label; infinite if none."""
+    others = np.argwhere(label.numpy() != label[i, j].item())
+    return min(np.abs(others - (i, j)).max(axis=1), default=float('inf'))

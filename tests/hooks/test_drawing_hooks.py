@@ -14,11 +14,11 @@ from mmengine.registry import HOOKS
 from mmcalib.hooks import ConfidenceMapHook, ReliabilityDiagramHook
 from mmcalib.hooks.drawing_hook import calibration_metrics
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.data_samples import read_prediction
-from mmcalib.metrics.sample_confidence import read_map
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.config import test_on_validation as validate_in_test
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
+from mmcalib.samples.evaluated import read_prediction
+from mmcalib.samples.unlabelled import read_map
 from mmcalib.visualization import ConfidenceMaps
 
 CHECKPOINT = 'random.pth'

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 from mmcalib.hooks import AdaFocalHook, CALSHook
 from mmcalib.hooks.ada_focal_hook import edges_and_gaps
 from mmcalib.losses import AdaFocalLoss, CALSLoss, CombinedLoss
-from mmcalib.metrics import ConfidenceCells
-from mmcalib.metrics.sample_fields import logits_of
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
+from mmcalib.samples.probabilities import logits_in
 
 K = 5
 KINDS = {
@@ -247,19 +247,19 @@ def test_a_validation_of_a_segmentor():
 
 def test_bins_of_few_tied_or_many_confidences():
     conf = torch.tensor([0.9, 0.5, 0.5, 0.7])
-    cells = ConfidenceCells().add(conf, torch.tensor([True, False, True, True]))
-    edges, gaps = edges_and_gaps(cells, 2)
+    narrow = ConfidenceBins().add(conf, torch.tensor([True, False, True, True]))
+    edges, gaps = edges_and_gaps(narrow, 2)
     assert edges == pytest.approx([0.7]) and gaps == pytest.approx([0.0, -0.2])
-    edges, gaps = edges_and_gaps(cells, 8)
+    edges, gaps = edges_and_gaps(narrow, 8)
     assert edges == pytest.approx([0.5] * 3 + [0.7] * 2 + [0.9] * 2)
     assert gaps == pytest.approx([0.0] * 4 + [-0.3] * 2 + [-0.1] * 2)
-    coarse = ConfidenceCells(exact_limit=3).add(conf, torch.tensor([True, False, True, True]))
+    coarse = ConfidenceBins(exact_limit=3).add(conf, torch.tensor([True, False, True, True]))
     assert not coarse.exact
     assert edges_and_gaps(coarse, 2)[0] == pytest.approx([0.7], rel=1e-3)
 
 
 def test_a_probability_of_zero_counts_as_the_least_there_is():
-    logits = logits_of(dict(pred_score=torch.tensor([1.0, 0.0])))
+    logits = logits_in(dict(pred_score=torch.tensor([1.0, 0.0])))
     assert logits.isfinite().all() and -88 < logits[1] < -87
 
 

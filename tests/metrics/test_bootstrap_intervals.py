@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from mmcalib.metrics import binned_calibration_error, binned_maximum_error
+from mmcalib.metrics.bins.binned_errors import binned_calibration_error, binned_maximum_error
 from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
 
 BENCHMARK = Path(__file__).resolve().parents[2] / 'tools' / 'benchmarks' / 'intervals.py'

@@ -9,10 +9,8 @@ import torch
 from forked import on_ranks
 from mmengine.evaluator import Evaluator
 from mmengine.registry import METRICS
-from references import adaptive_calibration_error, expected_calibration_error
 from samples import classified, flatten, probabilities, segmented
 
-from mmcalib import metrics
 from mmcalib.metrics import (
     AECE,
     ECE,
@@ -21,13 +19,14 @@ from mmcalib.metrics import (
     CalibrationMetric,
     CalibrationState,
     CalibrationStatistics,
-    ConfidenceCells,
     Prediction,
     protocol_groups,
 )
 from mmcalib.metrics import calibration_metric as module
-from mmcalib.metrics.bins import narrow_bins as cells_module
+from mmcalib.metrics.bins import narrow_bins as narrow_module
 from mmcalib.metrics.bins.conventions import CONVENTIONS
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
+from mmcalib.metrics.bins.smooth_calibration_error import binned_smooth_error
 
 
 def evaluate(samples, *metrics, batch=4, size=None):
@@ -67,8 +66,8 @@ def every_metric(samples, num_bins=15):
         'ACE': references.average_calibration_error(conf, correct, num_bins),
         **dict(zip(('reliability', 'resolution', 'uncertainty'), parts, strict=True)),
         # Held against its own definition elsewhere, which takes long.
-        'smECE': metrics.cells_smooth_error(
-            ConfidenceCells().add(torch.tensor(conf).double(), torch.tensor(correct)).table()
+        'smECE': binned_smooth_error(
+            ConfidenceBins().add(torch.tensor(conf).double(), torch.tensor(correct)).table()
         ).item(),
         'AURC': 100 * sum(found / i for i, found in enumerate(errors, 1)) / n,
         'AUGRC': 100 * sum(errors) / n**2,
@@ -157,18 +156,6 @@ def test_every_metric_of_a_classifier():
         assert values[f'calibration/{name}'] == pytest.approx(expected[name], abs=margin), name
     with pytest.raises(ValueError, match="protocol 'image' is for segmentation"):
         evaluate(samples, CalibrationMetric(protocol='image'))
-
-
-@pytest.mark.parametrize('samples', [classified(41), segmented(5)], ids=['mmpretrain', 'mmseg'])
-@pytest.mark.parametrize('num_bins', [15, 10])
-def test_values_equal_plain_loops(samples, num_bins):
-    conf, correct = flatten(samples)
-    values = evaluate(samples, ECE(num_bins=num_bins), AECE(num_bins=num_bins))
-    assert values == {
-        'calibration/ECE': pytest.approx(expected_calibration_error(conf, correct, num_bins)),
-        'calibration/AECE': pytest.approx(adaptive_calibration_error(conf, correct, num_bins)),
-    }
-    assert evaluate(samples, CalibrationMetric(num_bins=num_bins)) == values
 
 
 def test_prefixes_keep_two_metrics_apart():
@@ -405,23 +392,23 @@ def test_broken_statistics_are_refused(tmp_path):
         CalibrationStatistics.load(tmp_path / 'results.json')
 
 
-def test_many_cells_are_condensed(monkeypatch):
-    monkeypatch.setattr(cells_module, 'EXACT_LIMIT', 20_000)
+def test_many_bins_are_condensed(monkeypatch):
+    monkeypatch.setattr(narrow_module, 'EXACT_LIMIT', 20_000)
     generator = torch.Generator().manual_seed(0)
     conf = 1 - torch.rand(60_000, generator=generator) ** 4
     correct = torch.rand(60_000, generator=generator) < conf
-    table = ConfidenceCells().add(conf, correct).table()
-    small = cells_module.condense(table)
+    table = ConfidenceBins().add(conf, correct).table()
+    small = narrow_module.condense(table)
     assert small.shape[1] <= 6146 < (table[0] > 0).sum()
     torch.testing.assert_close(small.sum(1), table.sum(1))
     mean = small[2] / small[0]
     assert (mean.diff() > 0).all()
-    # A wide cell holds 1/256 of an octave of 1 - confidence; all wide cells that the narrow ones
+    # A wide bin holds 1/256 of an octave of 1 - confidence; all wide bins that the narrow ones
     # lie in are there, and no other.
-    wide = cells_module.cell_of(table[2][table[0] > 0] / table[0][table[0] > 0], 8).unique()
-    assert cells_module.cell_of(mean, 8).tolist() == wide.tolist()
-    few = ConfidenceCells().add(conf[:500], correct[:500]).table()
-    assert torch.equal(cells_module.condense(few), few)
+    wide = narrow_module.narrow_bin_of(table[2][table[0] > 0] / table[0][table[0] > 0], 8).unique()
+    assert narrow_module.narrow_bin_of(mean, 8).tolist() == wide.tolist()
+    few = ConfidenceBins().add(conf[:500], correct[:500]).table()
+    assert torch.equal(narrow_module.condense(few), few)
 
 
 def test_forty_million_in_one_bin():
@@ -494,7 +481,7 @@ def combinations(world_size):
 def _split(rank, world_size, samples, folder):
     values = {}
     for kind, limit, protocol in combinations(world_size):
-        cells_module.EXACT_LIMIT = LIMITS[limit]
+        narrow_module.EXACT_LIMIT = LIMITS[limit]
         share = _shares(samples, world_size, kind)[rank]
         metric = of_every_kind(protocol, collect_dir=f'{folder}/{kind}_{limit}_{protocol}')
         found = evaluate(share, metric, batch=2, size=len(samples))
@@ -508,7 +495,7 @@ def of_one_process():
     measured = {}
     with pytest.MonkeyPatch.context() as patch:
         for limit, protocol in itertools.product(LIMITS, PROTOCOLS):
-            patch.setattr(cells_module, 'EXACT_LIMIT', LIMITS[limit])
+            patch.setattr(narrow_module, 'EXACT_LIMIT', LIMITS[limit])
             metric = of_every_kind(protocol)
             measured[limit, protocol] = evaluate(in_patches(11), metric), strata(metric)
     return measured
@@ -533,7 +520,7 @@ def test_any_split_over_ranks(world_size, of_one_process, tmp_path):
 @pytest.mark.parametrize('toolbox', ['mmseg', 'mmpretrain'])
 def test_saturated_predictions_are_ranked_by_what_float32_rounds_away(toolbox, limit, monkeypatch):
     """Of two classes, 18 to 57 nats apart, the less sure half is wrong."""
-    monkeypatch.setattr(cells_module, 'EXACT_LIMIT', limit)
+    monkeypatch.setattr(narrow_module, 'EXACT_LIMIT', limit)
     gaps = torch.linspace(18, 57, 400)
     logits, label = torch.stack([gaps / 2, -gaps / 2]), (torch.arange(400) < 200).long()
     assert (logits.softmax(0)[0] == 1).sum() > 390

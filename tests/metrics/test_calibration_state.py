@@ -16,8 +16,8 @@ from mmcalib.metrics import (
     Prediction,
     protocol_groups,
 )
-from mmcalib.metrics.bins import narrow_bins as cells_module
-from mmcalib.metrics.data_samples import read_prediction
+from mmcalib.metrics.bins import narrow_bins as narrow_module
+from mmcalib.samples.evaluated import read_prediction
 
 
 def read(samples, state, **options):
@@ -36,10 +36,10 @@ def whole(predictions, *options, **more):
 @pytest.mark.parametrize('limit', [1_000_000, 300])
 @pytest.mark.parametrize('num_parts', [1, 2, 5])
 def test_any_split_in_any_order_is_the_whole(protocol, limit, num_parts, monkeypatch):
-    monkeypatch.setattr(cells_module, 'EXACT_LIMIT', limit)
+    monkeypatch.setattr(narrow_module, 'EXACT_LIMIT', limit)
     monkeypatch.setattr(protocol_groups, 'GROUP_LIMIT', limit)
     strata = dict(per_class=True, per_distance=True)
-    options = dict(protocol=protocol, num_bins=10, keep_cells=True, **strata)
+    options = dict(protocol=protocol, num_bins=10, keep_bins=True, **strata)
     predictions = read(in_patches(11), CalibrationState(NAMES, **options))
     expected = whole(predictions, NAMES, **options)
     rng = random.Random(num_parts)
@@ -76,7 +76,7 @@ def test_it_is_what_the_registered_metric_computes():
 
 
 def test_a_pickled_state_is_small():
-    state = CalibrationState(['ECE', 'AECE', 'ClasswiseECE', 'NLL'], keep_cells=True)
+    state = CalibrationState(['ECE', 'AECE', 'ClasswiseECE', 'NLL'], keep_bins=True)
     for seed in range(7):
         for prediction in read(segmented(1, size=(400, 500), seed=seed), state):
             state.update(prediction)
@@ -90,7 +90,7 @@ def test_a_pickled_state_is_small():
 def test_states_of_other_options_are_refused():
     with pytest.raises(ValueError, match=r"states differ: .*'num_bins': 15.*'num_bins': 20"):
         CalibrationState(['ECE']).merge(CalibrationState(['ECE'], num_bins=20))
-    with pytest.raises(ValueError, match='keep_cells=True'):
+    with pytest.raises(ValueError, match='keep_bins=True'):
         CalibrationState(['ECE']).statistics({})
 
 

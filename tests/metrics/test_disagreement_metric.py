@@ -46,20 +46,6 @@ def test_maps_are_written_but_not_of_a_repeated_image(tmp_path):
         np.testing.assert_array_equal(found['variance'], maps[1])
 
 
-def test_maps_of_the_test_before_go(tmp_path):
-    maps = [[0.0, 1.0], [2.0, 3.0]], [[0.5, 0.5], [0.0, 0.0]]
-    for count in (3, 2):
-        metric = DisagreementMetric(out_dir=str(tmp_path))
-        images = ['x/a.jpg', None, 'x/c.jpg'] if count == 3 else ['x/c.jpg', None]
-        metric.process(None, [segmented(*maps, img_path=image) for image in images])
-        metric.evaluate(count)
-        (tmp_path / 'maps/000007_mine.npz').touch()
-    names = sorted(path.name for path in (tmp_path / 'maps').iterdir())
-    assert names == ['000000_c.npz', '000001.npz', '000007_mine.npz']
-    table = (tmp_path / 'disagreement.csv').read_text().splitlines()
-    assert [line.split(',')[0] for line in table] == ['image', 'x/c.jpg', 'sample 1']
-
-
 def test_samples_of_one_prediction_are_refused():
     with pytest.raises(ValueError, match='sample 0 has no mutual_information: it is measured for'):
         DisagreementMetric().process(None, [dict(pred_score=torch.ones(2) / 2)])

@@ -15,8 +15,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from mmcalib.metrics import OODMetric, OODState, scores_of_logits
 from mmcalib.metrics import ood_metric as module
-from mmcalib.metrics.bins import narrow_bins as cells_module
-from mmcalib.metrics.bins.narrow_bins import ScoreCells
+from mmcalib.metrics.bins import narrow_bins as narrow_module
+from mmcalib.metrics.bins.narrow_bins import ScoreBins
 from mmcalib.metrics.functional.out_of_distribution import SCORES
 
 SETS = dict(near=['one'], far=['two', 'three'])
@@ -265,18 +265,18 @@ def test_it_is_registered_and_classes_can_be_left_out_of_a_training():
     assert found == {key.replace('ood', 'unseen'): value for key, value in expected.items()}
 
 
-def test_cells_of_scores_ascend_and_are_narrow():
+def test_bins_of_scores_ascend_and_are_narrow():
     values = torch.cat([torch.logspace(-9, 6, 4001), -torch.logspace(-9, 6, 4001), torch.zeros(1)])
     values = values.sort().values
-    cells = ScoreCells(bits=4)
-    index = cells._cell_of(values)
+    narrow = ScoreBins(bits=4)
+    index = narrow._bin_of(values)
     assert (index.diff() >= 0).all() and index[0] == 0
-    assert index.max() == cells._num_cells() - 1
-    cells = ScoreCells(exact_limit=0, bits=4).add(values, values > 0)
-    size, spread = values.abs(), cells.spread()[index]
+    assert index.max() == narrow._num_bins_of() - 1
+    narrow = ScoreBins(exact_limit=0, bits=4).add(values, values > 0)
+    size, spread = values.abs(), narrow.spread()[index]
     inside = (size > 1e-7) & (size < 6e4)
     assert (spread[inside] <= size[inside] / 16).all()
-    assert cells.table()[0].sum() == len(values)
+    assert narrow.table()[0].sum() == len(values)
 
 
 def test_many_predictions_lie_within_small_bounds(monkeypatch):
@@ -301,7 +301,7 @@ def test_states_of_other_scores_do_not_merge():
         OODState(['energy']).merge(OODState(['entropy']))
 
 
-BOTH = ('max_probability', 'energy')  # of either kind of cells
+BOTH = ('max_probability', 'energy')  # of either kind of bins
 LIMITS = dict(exact=None, cells=10)
 
 
@@ -309,7 +309,7 @@ def _on_a_rank(rank, samples, pixels, folder):
     found = {}
     for name, limit in LIMITS.items():
         if limit is not None:
-            cells_module.EXACT_LIMIT = limit
+            narrow_module.EXACT_LIMIT = limit
         for kind, all_samples in (('samples', samples), ('pixels', pixels)):
             size = len(all_samples)
             share = [all_samples[i % size] for i in range(rank, size + size % 2, 2)]
@@ -325,7 +325,7 @@ def test_two_ranks_of_an_odd_number_of_images(tmp_path, monkeypatch):
     ranks = [torch.load(tmp_path / f'{rank}.pt', weights_only=False) for rank in range(2)]
     for name, limit in LIMITS.items():
         if limit is not None:
-            monkeypatch.setattr(cells_module, 'EXACT_LIMIT', limit)
+            monkeypatch.setattr(narrow_module, 'EXACT_LIMIT', limit)
         meta = dict(ood_sets=SETS)
         expected = {
             (name, 'samples'): evaluate(samples, OODMetric(BOTH, ood_index=7), meta=meta),

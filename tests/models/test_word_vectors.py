@@ -41,13 +41,10 @@ def test_bad_files_are_named(tmp_path):
     (tmp_path / 'words.txt').write_text('the\n')
     with pytest.raises(ValueError, match=r'words\.txt has 1 words, but .* 4 vectors'):
         load_vectors([table, words], WORDS)
-    np.save(table, np.zeros(3))
-    with pytest.raises(ValueError, match=r'float table .* it is float64 \(3,\)'):
-        vector_size([table, words])
     glove = tmp_path / 'glove.txt'
     glove.write_text('group0 1 2\nthe 1 2 3\n')
-    with pytest.raises(ValueError, match='line 2: 3 numbers, but the first line has 2'):
+    with pytest.raises(ValueError, match="the vector of 'the' has 3 numbers, and the first 2"):
         load_vectors(str(glove), WORDS)
     glove.write_text('group0 1 2\nthe 1 x\n')
-    with pytest.raises(ValueError, match='line 2: could not convert'):
+    with pytest.raises(ValueError, match='could not convert'):
         load_vectors(str(glove), WORDS)

@@ -8,7 +8,8 @@ from commands import call_here
 from matplotlib.text import Text
 from records import model
 
-from mmcalib.metrics import CalibrationStatistics, equal_width_bins
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.metrics.bins.bin_tables import equal_width_bins
 from mmcalib.reports import html, run_plots
 from mmcalib.reports.collect_runs import collect_runs
 from mmcalib.reports.group_runs import tables_of
@@ -74,7 +75,7 @@ def test_the_diagram_of_statistics():
     saved = statistics()
     diagram = reliability_of(saved, 'CE')
     torch.testing.assert_close(diagram.table, saved.image_bins.sum(dim=0))
-    assert diagram.errors == {'ECE': 3.0, 'AECE': 2.0} and diagram.note == '5 bins'
+    assert diagram.figures == {'ECE': 3.0, 'AECE': 2.0} and diagram.note == '5 bins'
     low, high = diagram.band
     accuracy = diagram.table[1] / diagram.table[0]
     assert (low < accuracy).all() and (accuracy < high).all()

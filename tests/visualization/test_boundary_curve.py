@@ -1,10 +1,10 @@
 import pytest
 import torch
-from drawings import table, words
+from drawings import check_nothing_is_cut, table, words
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.visualization import (
-    BoundaryCurve,
+    Evaluation,
     boundary_curve_of,
     draw_boundary_curves,
     to_rgb,
@@ -23,7 +23,7 @@ def statistics(bins, protocol='pooled'):
 
 def test_lines_are_the_figures_of_each_range_that_has_pixels():
     bins = distances()
-    left, right, *shares = draw_boundary_curves([BoundaryCurve('run', bins)]).axes
+    left, right, *shares = draw_boundary_curves([Evaluation('run', bins)]).axes
     kept = [i for i in range(8) if i != 6]
     for place, i in enumerate(kept):
         count, correct, conf = bins[:, i].sum(dim=-1).tolist()
@@ -42,16 +42,14 @@ def test_nothing_of_it_is_cut(names):
     runs = [boundary_curve_of(statistics(distances(i), 'paper'), n) for i, n in enumerate(names)]
     figure = draw_boundary_curves(runs)
     assert to_rgb(figure).std() > 10
-    for text in figure.legends[0].get_texts():
-        box = text.get_window_extent()
-        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, text
+    check_nothing_is_cut(figure)
     assert f'{names[0]}, protocol paper' in words(figure)
 
 
 def test_one_pixel_is_drawn():
     bins = torch.zeros(3, 8, 15, dtype=torch.float64)
     bins[:, 0, -1] = 1
-    assert to_rgb(draw_boundary_curves([BoundaryCurve('one', bins)])).std() > 1
+    assert to_rgb(draw_boundary_curves([Evaluation('one', bins)])).std() > 1
 
 
 def test_what_cannot_be_drawn_is_said():

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from mmcalib.visualization import draw_classification, draw_segmentation
-from mmcalib.visualization.confidence_map import confidence_scale
+from mmcalib.visualization.confidence_map import confidence_colours
 from mmcalib.visualization.prediction_picture import GAP, LINE, SMALLEST
 
 PALETTE = [(10, 20, 30), (200, 0, 0), (0, 120, 0)]
@@ -35,7 +35,8 @@ def test_the_panels_of_a_segmentation(shape, size):
     left, right = np.split(panel(picture, 1, size), 2, axis=1)
     assert (left == PALETTE[0]).all() and (right == PALETTE[2]).all()
     upper, lower = np.split(panel(picture, 2, size), 2)
-    assert (upper == confidence_scale()[191]).all() and (lower == confidence_scale()[128]).all()
+    for half, share in ((upper, 191), (lower, 128)):
+        assert (half == confidence_colours(np.array(share / 255))).all()
     upper, lower = np.split(panel(picture, 3, size), 2)
     assert (lower == 255).all()  # 0.5 is not above 0.5
     assert np.array_equal(upper, panel(picture, 1, size)[: size[1] // 2])
@@ -50,7 +51,7 @@ def test_the_bars_of_a_classification_are_as_long_as_its_probabilities():
     picture = np.asarray(draw_classification(image, probabilities, classes=names))
     lengths = []
     for share in sorted(probabilities, reverse=True)[:5]:
-        colour = confidence_scale()[round(255 * float(share))]
+        colour = confidence_colours(np.array(float(share)))
         lengths.append((picture == colour).all(axis=2).any(axis=0).sum())
     assert lengths == pytest.approx([75, 37, 15, 10, 7], abs=3)
     assert (picture[GAP : GAP + 160, GAP : GAP + 160] == 0).all()

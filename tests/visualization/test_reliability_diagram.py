@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from drawings import table, words
+from drawings import check_nothing_is_cut, table, words
 from matplotlib.patches import StepPatch
 
 from mmcalib.visualization import Reliability, draw_reliability, to_rgb
@@ -9,7 +9,7 @@ from mmcalib.visualization import Reliability, draw_reliability, to_rgb
 
 def test_a_panel_says_what_was_measured_in_units():
     errors = {'ECE': 12.345, 'AECE': 11.0}
-    diagram = Reliability('mbls/digits', table(), errors=errors, note='15 bins')
+    diagram = Reliability('mbls/digits', table(), figures=errors, note='15 bins')
     figure = draw_reliability([diagram])
     text = words(figure)
     for part in (
@@ -74,22 +74,13 @@ def test_no_two_runs_of_many_look_alike():
 def test_nothing_of_it_is_cut(count):
     band = torch.rand(2, 10)
     diagrams = [
-        Reliability(f'run {i}', table(seed=i), errors={'ECE': 1.0}, band=band) for i in range(count)
+        Reliability(f'run {i}', table(seed=i), figures={'ECE': 1.0}, band=band)
+        for i in range(count)
     ]
     for options in ({}, {'overlay': True}):
         figure = draw_reliability(diagrams, **options)
         assert to_rgb(figure).shape[2] == 3
-        outer = figure.bbox.padded(1)
-        for text in [
-            *figure.legends[0].get_texts(),
-            *(axes.title for axes in figure.axes),
-            *(axes.xaxis.label for axes in figure.axes),
-            *(axes.yaxis.label for axes in figure.axes),
-        ]:
-            if text.get_text():
-                box = text.get_window_extent()
-                assert outer.x0 <= box.x0 and box.x1 <= outer.x1
-                assert outer.y0 <= box.y0 and box.y1 <= outer.y1, text
+        check_nothing_is_cut(figure)
 
 
 def test_what_cannot_be_drawn_is_said():

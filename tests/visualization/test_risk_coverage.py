@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from drawings import table, words
+from drawings import check_nothing_is_cut, table, words
 
-from mmcalib.metrics import CalibrationStatistics, cells_aurc
-from mmcalib.visualization import RiskCoverage, draw_risk_coverage, risk_coverage_of, to_rgb
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.metrics.bins.risk_coverage import binned_aurc
+from mmcalib.visualization import Evaluation, draw_risk_coverage, risk_coverage_of, to_rgb
 
 
 def statistics(**metrics):
@@ -16,7 +17,7 @@ def test_figures_are_those_that_were_printed_else_computed():
     found = risk_coverage_of(statistics(AURC=12.5), 'run')
     assert found.figures['AURC'] == 12.5
     computed = risk_coverage_of(statistics(), 'run')
-    assert computed.figures['AURC'] == cells_aurc(statistics().cells).item()
+    assert computed.figures['AURC'] == binned_aurc(statistics().cells).item()
     text = words(draw_risk_coverage([found]))
     for part in ('run', 'AURC 12.50 %, AUGRC', 'n = 500, protocol image', 'coverage (%)',
                  'risk: errors among the accepted (%)', 'best order', 'by chance'):  # fmt: skip
@@ -28,7 +29,7 @@ def test_figures_are_those_that_were_printed_else_computed():
 
 def test_the_curve_is_that_of_the_cells():
     cells = torch.tensor([[4.0, 0, 4, 2], [1, 0, 3, 2], [1.2, 0, 3, 1.9]], dtype=torch.float64)
-    (axes,) = draw_risk_coverage([RiskCoverage('', cells)]).axes
+    (axes,) = draw_risk_coverage([Evaluation('', cells)]).axes
     curve, end, best, chance = axes.lines
     np.testing.assert_allclose(curve.get_xdata(), [0, 20, 60, 100])
     np.testing.assert_allclose(curve.get_ydata(), [0, 0, 100 / 6, 40])
@@ -50,22 +51,11 @@ def test_all_right_or_all_wrong(correct):
 
 @pytest.mark.parametrize('count', [1, 2, 5])
 def test_nothing_of_it_is_cut(count):
-    runs = [RiskCoverage(f'run {i}', table(seed=i), {'AURC': 1.0}) for i in range(count)]
+    runs = [Evaluation(f'run {i}', table(seed=i), {'AURC': 1.0}) for i in range(count)]
     for overlay in (False, True):
         figure = draw_risk_coverage(runs, overlay=overlay)
         assert len(figure.axes) == (1 if overlay else count)
-        to_rgb(figure)
-        outer = figure.bbox.padded(1)
-        for text in [
-            *figure.legends[0].get_texts(),
-            *(axes.title for axes in figure.axes),
-            *(axes.xaxis.label for axes in figure.axes),
-            *(axes.yaxis.label for axes in figure.axes),
-        ]:
-            if text.get_text():
-                box = text.get_window_extent()
-                assert outer.x0 <= box.x0 and box.x1 <= outer.x1, text
-                assert outer.y0 <= box.y0 and box.y1 <= outer.y1, text
+        check_nothing_is_cut(figure)
         names = words(figure)
         assert all(f'run {i}\n' in names for i in range(count))
 
@@ -74,4 +64,4 @@ def test_what_cannot_be_drawn_is_said():
     with pytest.raises(ValueError, match='no evaluation'):
         draw_risk_coverage([])
     with pytest.raises(ValueError, match="'run' has no predictions"):
-        draw_risk_coverage([RiskCoverage('run', torch.zeros(3, 5))])
+        draw_risk_coverage([Evaluation('run', torch.zeros(3, 5))])

@@ -15,7 +15,7 @@ import argparse
 import numpy as np
 import torch
 
-from mmcalib.metrics import binned_calibration_error
+from mmcalib.metrics.bins.binned_errors import binned_calibration_error
 from mmcalib.metrics.bootstrap_intervals import drawn_weights, gap_intervals, tails_of
 
 BINS, PER_BIN = 15, 4

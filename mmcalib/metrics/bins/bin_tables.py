@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.metrics.bins.conventions import MMCALIB, Convention, proportional_positions
-from mmcalib.metrics.predictions import places_of
+from mmcalib.samples.predictions import places_of
 
 # Predictions for which it pays to look at those of the last bin first.
 MANY = 1 << 12
@@ -60,13 +60,13 @@ def floor_of(num_bins: int) -> float:
 
 
 def equal_mass_bins(table: Tensor, num_bins: int) -> Tensor:
-    r"""Merge cells, in ascending order of confidence, into B bins of equal count.
+    r"""Merge narrow bins, in ascending order of confidence, into B bins of equal count.
 
-    A cell that an edge cuts is shared in proportion. So tied confidences count alike whatever their
+    One that an edge cuts is shared in proportion. So tied confidences count alike whatever their
     order, and no sample is lost; where all are tied, the error is the one of a single bin.
 
     Args:
-        table: ``(3, C)`` table of cells, ascending in confidence.
+        table: ``(3, C)`` table of narrow bins, ascending in confidence.
         num_bins: B.
 
     Returns:
@@ -76,10 +76,10 @@ def equal_mass_bins(table: Tensor, num_bins: int) -> Tensor:
 
 
 def bins_between(table: Tensor, positions: Tensor) -> Tensor:
-    """Merge cells into bins between positions among their predictions in ascending order.
+    """Merge narrow bins into bins between positions among their predictions in ascending order.
 
     Args:
-        table: ``(3, C)`` table of cells, ascending in confidence.
+        table: ``(3, C)`` table of narrow bins, ascending in confidence.
         positions: ``(B + 1,)`` how many predictions lie below each edge, ascending.
 
     Returns:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mmcalib.metrics.bins.bin_tables import add_to, floor_of
 from mmcalib.metrics.bins.conventions import MMCALIB, Convention
-from mmcalib.metrics.predictions import ClassProbabilities, of_probabilities
+from mmcalib.samples.predictions import ClassProbabilities, of_probabilities
 
 
 class ClasswiseBins:
@@ -29,9 +29,8 @@ class ClasswiseBins:
         self._convention = convention
         size = convention.num_columns(num_bins)
         self._listed = torch.zeros(3, num_classes, size, dtype=torch.float64)
-        self._count = 0
-        self._labels = torch.zeros(num_classes, dtype=torch.float64)
-        self._below = torch.zeros(num_classes, dtype=torch.float64)
+        # Of all: count, how many are of that class; and the sum of what is below the floor.
+        self._all = torch.zeros(3, num_classes, dtype=torch.float64)
 
     def add(self, classes: ClassProbabilities) -> ClasswiseBins:
         """Count predictions, with a floor of at most that of the bins, and return self."""
@@ -39,26 +38,22 @@ class ClasswiseBins:
             index = klass * self._listed.shape[2]
             index += self._convention.bin_of(prob, self._num_bins)
             add_to(self._listed.view(3, -1), index, prob, is_label)
-        self._count += classes.count
-        self._labels += classes.labels
-        self._below += classes.below
+        self._all[0] += classes.count
+        self._all[1] += classes.labels
+        self._all[2] += classes.below
         return self
 
     def merge(self, other: ClasswiseBins) -> ClasswiseBins:
         """Add everything that `other` holds, and return self."""
         self._listed += other._listed
-        self._count += other._count
-        self._labels += other._labels
-        self._below += other._below
+        self._all += other._all
         return self
 
     def table(self) -> Tensor:
         """Return the ``(3, K, B)`` counts, how many are of that class, sums of probabilities."""
         table = self._listed.clone()
-        count, labels, _ = self._listed.sum(dim=2)
-        table[0, :, 0] += self._count - count
-        table[1, :, 0] += self._labels - labels
-        table[2, :, 0] += self._below
+        table[:2, :, 0] += self._all[:2] - self._listed[:2].sum(dim=2)
+        table[2, :, 0] += self._all[2]
         return table
 
 

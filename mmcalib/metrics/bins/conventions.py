@@ -76,8 +76,8 @@ def proportional_positions(table: Tensor, tied: Tensor, num_bins: int) -> Tensor
     """Return the positions of bins that hold the same share of all predictions.
 
     Args:
-        table: ``(3, C)`` table of cells, ascending in confidence.
-        tied: ``(C,)`` whether all confidences of a cell are the same.
+        table: ``(3, C)`` table of narrow bins, ascending in confidence.
+        tied: ``(C,)`` whether all confidences of a narrow bin are the same.
         num_bins: B.
 
     Returns:
@@ -97,8 +97,8 @@ def published_positions(table: Tensor, tied: Tensor, num_bins: int) -> Tensor:
     count = int(mass[-1])
     ranks = np.floor(np.linspace(0, count, num_bins + 1)).clip(max=max(count - 1, 0))
     ranks = torch.from_numpy(ranks)
-    cell = torch.searchsorted(mass, ranks, right=True).clamp(max=mass.numel() - 1)
-    return torch.where(tied[cell], mass[cell], (ranks + 1).clamp(max=count))
+    narrow_bin = torch.searchsorted(mass, ranks, right=True).clamp(max=mass.numel() - 1)
+    return torch.where(tied[narrow_bin], mass[narrow_bin], (ranks + 1).clamp(max=count))
 
 
 def netcal_positions(table: Tensor, tied: Tensor, num_bins: int) -> Tensor:
@@ -111,12 +111,12 @@ def netcal_positions(table: Tensor, tied: Tensor, num_bins: int) -> Tensor:
     count = int(mass[-1])
     ranks = torch.from_numpy(np.linspace(0, 1, num_bins + 1)) * max(count - 1, 0)
     lower = ranks.floor()
-    cell = torch.searchsorted(mass, lower, right=True).clamp(max=mass.numel() - 1)
+    narrow_bin = torch.searchsorted(mass, lower, right=True).clamp(max=mass.numel() - 1)
     following = torch.searchsorted(mass, (lower + 1).clamp(max=max(count - 1, 0)), right=True)
     # Between two different values the edge is above the lower one; on a value it is not.
-    above = (ranks > lower) & (following > cell)
-    exact = torch.where(above, mass[cell], mass[cell] - table[0][cell])
-    positions = torch.where(tied[cell], exact, lower + (ranks > lower))
+    above = (ranks > lower) & (following > narrow_bin)
+    exact = torch.where(above, mass[narrow_bin], mass[narrow_bin] - table[0][narrow_bin])
+    positions = torch.where(tied[narrow_bin], exact, lower + (ranks > lower))
     positions[0], positions[-1] = 0, count
     return positions
 

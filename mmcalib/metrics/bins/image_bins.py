@@ -9,7 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.bins.narrow_bins import OCTAVES, cell_of, num_cells
+from mmcalib.metrics.bins.narrow_bins import OCTAVES
+from mmcalib.metrics.bins.narrow_bins import narrow_bin_of as cell_of
+from mmcalib.metrics.bins.narrow_bins import num_narrow_bins as num_cells
 
 # Cells are four to each halving of 1 - confidence: 98 of them, which is 1.2 kB of an image.
 BITS = 2

@@ -1,4 +1,4 @@
-"""Confidences in constant memory: as they are while few, in narrow cells when many."""
+"""Confidences in constant memory: as they are while few, in narrow bins when many."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from torch import Tensor
 from mmcalib.metrics.bins.bin_tables import add_to, table_of
 from mmcalib.metrics.bins.growing_array import GrowingArray
 
-# Up to this many confidences AECE is exact; above, they are counted in fine cells.
+# Up to this many confidences AECE is exact; above, they are counted in bins.
 EXACT_LIMIT = 1_000_000
 # Confidences that are counted together: of a million, what is made for it would take 40 MB.
 PIECE = 1 << 16
-# A cell holds the values of 1 - confidence that share their float32 exponent and the first bits of
-# their mantissa. That spaces cells in log(1 - confidence), so a saturated network, whose
+# A bin holds the values of 1 - confidence that share their float32 exponent and the first bits of
+# their mantissa. That spaces bins in log(1 - confidence), so a saturated network, whose
 # confidences crowd just below 1, still spreads over thousands of them.
-CELL_BITS = 12
+NARROW_BITS = 12
 OCTAVES = 24  # from 1 down to 2^-24, the last step before 1 in float32
-# Likewise of 1 - confidence that is not rounded to float32: further octaves, in fewer cells each.
+# Likewise of 1 - confidence that is not rounded to float32: further octaves, in fewer bins each.
 RANK_OCTAVES, RANK_BITS = 102, 6
-SCORE_OCTAVES = OCTAVES + 16  # from 2^-24 up to 2^16; logits beyond share the last cell
-# Fine enough for a diagram of any number of bins, and at most 6,146 cells.
+SCORE_OCTAVES = OCTAVES + 16  # from 2^-24 up to 2^16; logits beyond share the last bin
+# Fine enough for a diagram of any number of bins, and at most 6,146 bins.
 CONDENSED_BITS = 8
 
 
-class ConfidenceCells:
-    """Confidences and their correctness, exact while few and in fine cells when many.
+class ConfidenceBins:
+    """Confidences and their correctness, exact while few and in bins when many.
 
     Constant memory: up to `exact_limit` values are kept as they are, after which only counts in
-    cells are. The switch depends on the number of values alone, so any split of the same values,
-    merged in any order, ends in the same cells.
+    bins are. The switch depends on the number of values alone, so any split of the same values,
+    merged in any order, ends in the same bins.
 
     Args:
         exact_limit: How many values are kept as they are; ``EXACT_LIMIT`` if None.
-        bits: The cells are ``2**bits`` to each halving of 1 - confidence.
+        bits: The bins are ``2**bits`` to each halving of 1 - confidence.
     """
 
     dtype = torch.float32  # of the values that are kept as they are
 
-    def __init__(self, *, exact_limit: int | None = None, bits: int = CELL_BITS) -> None:
+    def __init__(self, *, exact_limit: int | None = None, bits: int = NARROW_BITS) -> None:
         self.count = 0
         self.bits = bits
         self._limit = EXACT_LIMIT if exact_limit is None else exact_limit
         self._conf = GrowingArray(dtype=self.dtype)
         self._correct = GrowingArray(dtype=torch.bool)
         self._table: Tensor | None = None
-        self._lowest: Tensor | None = None  # confidence in each fine cell
+        self._lowest: Tensor | None = None  # confidence in each bin
         self._highest: Tensor | None = None
 
-    def add(self, conf: Tensor, correct: Tensor) -> ConfidenceCells:
+    def add(self, conf: Tensor, correct: Tensor) -> ConfidenceBins:
         """Add ``(M,)`` confidences and ``(M,)`` booleans, both on the CPU."""
         self.count += conf.numel()
         if self.exact and self.count <= self._limit:
@@ -59,7 +59,7 @@ class ConfidenceCells:
         self._add_fine(conf, correct)
         return self
 
-    def merge(self, other: ConfidenceCells) -> ConfidenceCells:
+    def merge(self, other: ConfidenceBins) -> ConfidenceBins:
         """Add everything that `other` holds, and return self."""
         if other.exact:
             return self.add(other._conf.rows, other._correct.rows)
@@ -72,11 +72,11 @@ class ConfidenceCells:
 
     @property
     def exact(self) -> bool:
-        """Whether the cells are the distinct confidences themselves."""
+        """Whether the bins are the distinct confidences themselves."""
         return self._table is None
 
     def table(self) -> Tensor:
-        """Return the ``(3, C)`` table of the cells, ascending in confidence."""
+        """Return the ``(3, C)`` table of the bins, ascending in confidence."""
         if not self.exact:
             return self._table
         if not len(self._conf):
@@ -86,13 +86,13 @@ class ConfidenceCells:
         return table_of(index, conf, self._correct.rows, len(values))
 
     def spread(self) -> Tensor:
-        """Return the largest less the smallest confidence in each cell, ``(C,)``."""
+        """Return the largest less the smallest confidence in each bin, ``(C,)``."""
         if self.exact:
             return torch.zeros(self.table().shape[1], dtype=torch.float64)
         return torch.where(self._table[0] > 0, self._highest - self._lowest, 0)
 
     def _coarsen(self) -> None:
-        """Go from kept values to fine cells, if that has not been done."""
+        """Go from kept values to bins, if that has not been done."""
         if not self.exact:
             return
         self._make_fine()
@@ -100,7 +100,7 @@ class ConfidenceCells:
         self._conf, self._correct = GrowingArray(), GrowingArray(dtype=torch.bool)
 
     def _make_fine(self) -> None:
-        size = self._num_cells()
+        size = self._num_bins_of()
         self._table = torch.zeros(3, size, dtype=torch.float64)
         self._lowest = torch.full((size,), float('inf'), dtype=torch.float64)
         self._highest = torch.full((size,), -float('inf'), dtype=torch.float64)
@@ -108,19 +108,19 @@ class ConfidenceCells:
     def _add_fine(self, conf: Tensor, correct: Tensor) -> None:
         for start in range(0, len(conf), PIECE):
             part = conf[start : start + PIECE]
-            index, values = self._cell_of(part), part.double()
+            index, values = self._bin_of(part), part.double()
             add_to(self._table, index, values, correct[start : start + PIECE])
             self._lowest.scatter_reduce_(0, index, values, 'amin')
             self._highest.scatter_reduce_(0, index, values, 'amax')
 
-    def _num_cells(self) -> int:
-        return num_cells(self.bits)
+    def _num_bins_of(self) -> int:
+        return num_narrow_bins(self.bits)
 
-    def _cell_of(self, conf: Tensor) -> Tensor:
-        return cell_of(conf, self.bits)
+    def _bin_of(self, conf: Tensor) -> Tensor:
+        return narrow_bin_of(conf, self.bits)
 
     def __getstate__(self) -> dict:
-        """Leave empty cells out, of which there are most."""
+        """Leave empty bins out, of which there are most."""
         state = dict(self.__dict__)
         if not self.exact:
             full = self._table[0].nonzero().squeeze(1)
@@ -137,36 +137,36 @@ class ConfidenceCells:
             self._lowest[full], self._highest[full] = columns[3:]
 
 
-class RankCells(ConfidenceCells):
+class RankBins(ConfidenceBins):
     """Likewise confidence - 1 in float64, told apart down to 2^-126 below 0.
 
-    The cells are those of :class:`ConfidenceCells`, but for its last one, which holds all that
+    The bins are those of :class:`ConfidenceBins`, but for its last one, which holds all that
     float32 rounds to a confidence of 1.
     """
 
     dtype = torch.float64
 
-    def _num_cells(self) -> int:
+    def _num_bins_of(self) -> int:
         return (RANK_OCTAVES << RANK_BITS) + (OCTAVES << self.bits) + 1
 
-    def _cell_of(self, conf: Tensor) -> Tensor:
+    def _bin_of(self, conf: Tensor) -> Tensor:
         code = conf.neg().float().view(torch.int32)
         deep = (code >> (23 - RANK_BITS)) - (1 << RANK_BITS)
         upper = (code >> (23 - self.bits)) - ((127 - OCTAVES) << self.bits)
-        cell = torch.where(upper < 0, deep.clamp(min=0), upper + (RANK_OCTAVES << RANK_BITS))
-        return cell.neg_().add_(self._num_cells() - 1).clamp_(min=0).long()
+        narrow_bin = torch.where(upper < 0, deep.clamp(min=0), upper + (RANK_OCTAVES << RANK_BITS))
+        return narrow_bin.neg_().add_(self._num_bins_of() - 1).clamp_(min=0).long()
 
 
-class ScoreCells(ConfidenceCells):
-    """Likewise scores that may be any number, such as logits, in cells that are narrow around 0.
+class ScoreBins(ConfidenceBins):
+    """Likewise scores that may be any number, such as logits, in bins that are narrow around 0.
 
-    A cell holds the values that share sign, float32 exponent and the first bits of the mantissa.
+    A bin holds the values that share sign, float32 exponent and the first bits of the mantissa.
     """
 
-    def _num_cells(self) -> int:
+    def _num_bins_of(self) -> int:
         return 2 * (SCORE_OCTAVES << self.bits) + 1
 
-    def _cell_of(self, conf: Tensor) -> Tensor:
+    def _bin_of(self, conf: Tensor) -> Tensor:
         most = SCORE_OCTAVES << self.bits
         code = conf.float().abs().view(torch.int32) >> (23 - self.bits)
         code = (code - (((127 - OCTAVES) << self.bits) - 1)).clamp_(0, most)
@@ -174,26 +174,26 @@ class ScoreCells(ConfidenceCells):
 
 
 def condense(table: Tensor) -> Tensor:
-    """Return the non-empty cells of a ``(3, C)`` table, merged into wider ones if they are many."""
+    """Return the non-empty bins of a ``(3, C)`` table, merged into wider ones if they are many."""
     table = table[:, table[0] > 0]
-    if table.shape[1] > num_cells(CONDENSED_BITS):
-        # The mean of a cell lies in it, and cells of fewer bits are unions of those of more.
-        index = cell_of(table[2] / table[0], CONDENSED_BITS)
-        wide = torch.zeros(3, num_cells(CONDENSED_BITS), dtype=torch.float64)
+    if table.shape[1] > num_narrow_bins(CONDENSED_BITS):
+        # The mean of a bin lies in it, and bins of fewer bits are unions of those of more.
+        index = narrow_bin_of(table[2] / table[0], CONDENSED_BITS)
+        wide = torch.zeros(3, num_narrow_bins(CONDENSED_BITS), dtype=torch.float64)
         table = wide.index_add_(1, index, table)
         table = table[:, table[0] > 0]
     return table
 
 
-def num_cells(bits: int) -> int:
-    """Return the number of cells: those of all octaves, one for exactly 1, one for exactly 0."""
+def num_narrow_bins(bits: int) -> int:
+    """Return the number of bins: those of all octaves, one for exactly 1, one for exactly 0."""
     return (OCTAVES << bits) + 2
 
 
-def cell_of(conf: Tensor, bits: int) -> Tensor:
-    """Return the cell of each confidence; cells ascend in it."""
-    size = num_cells(bits)
+def narrow_bin_of(conf: Tensor, bits: int) -> Tensor:
+    """Return the bin of each confidence; bins ascend in it."""
+    size = num_narrow_bins(bits)
     code = (1 - conf).float().view(torch.int32) >> (23 - bits)
-    # Of cells that ascend in 1 - confidence, the first is confidence 1.
+    # Of bins that ascend in 1 - confidence, the first is confidence 1.
     lowest = ((127 - OCTAVES) << bits) - 1
     return code.sub_(lowest).clamp_(0, size - 1).neg_().add_(size - 1).long()

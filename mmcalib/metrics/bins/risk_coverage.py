@@ -1,11 +1,12 @@
 """Does confidence tell right from wrong? Figures of predictions in the order of their confidence.
 
-All are of a ``(3, C)`` table of cells, ascending in confidence: count, correct, sum of confidences.
-A cell is a group of predictions that are tied, whose order is averaged over: no order of samples
-changes a number. Where cells are coarser than the data, :func:`order_bound` says what the order
+All are of a ``(3, C)`` table of bins, ascending in confidence: count, correct, sum of confidences.
+A bin is a group of predictions that are tied, whose order is averaged over: no order of samples
+changes a number. Where bins are coarser than the data, :func:`order_bound` says what the order
 within them could change.
 
-All are in percent, float64 scalars, and NaN without predictions.
+All are in percent, float64 scalars, and NaN without predictions. The formulas stand in
+``functional/risk_coverage.py``, with the functions of arrays.
 """
 
 from __future__ import annotations
@@ -19,57 +20,30 @@ from torch import Tensor
 ROUNDING = 1e-9
 
 
-def cells_aurc(table: Tensor) -> Tensor:
-    r"""Return AURC, in percent: the mean risk over all coverages.
-
-    .. math:: \frac1N \sum_{i=1}^N \frac{E_i}{i}
-
-    for :math:`E_i` errors among the i most confident predictions. 0 if all are right, 100 if all
-    are wrong; the error rate where confidence says nothing.
-
-    Source: Geifman, Uziel and El-Yaniv, Bias-Reduced Uncertainty Estimation for Deep Neural
-    Classifiers, ICLR 2019.
-    """
+def binned_aurc(table: Tensor) -> Tensor:
+    """Return the area under the risk–coverage curve."""
     count, wrong, before, errors = _descending(table)
-    # The sum over the cell of (errors + j wrong / count) / (before + j), j from 1 to count.
+    # The sum over the bin of (errors + j wrong / count) / (before + j), j from 1 to count.
     reciprocals = torch.digamma(before + count + 1) - torch.digamma(before + 1)
     sums = wrong + (errors - before * wrong / count) * reciprocals
     return 100 * sums.sum() / count.sum()
 
 
-def cells_augrc(table: Tensor) -> Tensor:
-    r"""Return AUGRC, in percent: the mean over coverages of the errors, as a share of all.
-
-    .. math:: \frac1N \sum_{i=1}^N \frac{E_i}{N}
-
-    for :math:`E_i` errors among the i most confident predictions: the risk that a prediction is
-    wrong and accepted. At most :math:`50 (1 + 1/N)`, if all are wrong.
-
-    Source: Traub et al., Overcoming Common Flaws in the Evaluation of Selective Classification
-    Systems, NeurIPS 2024.
-    """
+def binned_augrc(table: Tensor) -> Tensor:
+    """Return the area under the generalized risk–coverage curve."""
     count, wrong, _, errors = _descending(table)
     return 100 * (count * errors + wrong * (count + 1) / 2).sum() / count.sum().square()
 
 
-def cells_auroc(table: Tensor) -> Tensor:
-    r"""Return the AUROC of failure detection, in percent.
-
-    .. math:: P(\mathrm{conf}_r > \mathrm{conf}_w) + \tfrac12 P(\mathrm{conf}_r = \mathrm{conf}_w)
-
-    for a right prediction r and a wrong one w. 50 where confidence says nothing; NaN if all are
-    right, or all wrong.
-
-    Source: Hendrycks and Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution
-    Examples, ICLR 2017.
-    """
+def binned_auroc(table: Tensor) -> Tensor:
+    """Return the AUROC of failure detection; NaN if all are right, or all wrong."""
     count, wrong, before, errors = _descending(table)
     right, rights_above = count - wrong, before - errors
     pairs = (wrong * (rights_above + right / 2)).sum()
     return 100 * pairs / (right.sum() * wrong.sum())
 
 
-def cells_aupr(table: Tensor) -> Tensor:
+def binned_aupr(table: Tensor) -> Tensor:
     r"""Return the area under the curve of precision and recall of the right ones, in percent.
 
     .. math:: \frac1R \sum_{r} \frac{R_r}{i_r}
@@ -84,7 +58,7 @@ def cells_aupr(table: Tensor) -> Tensor:
     right, rights_above = count - wrong, before - errors
     if not right.sum() * wrong.sum():
         return _nan()
-    # If the j-th of a cell is right, so are other_share of the j - 1 before it. The sum over j of
+    # If the j-th of a bin is right, so are other_share of the j - 1 before it. The sum over j of
     # right / count * (rights_above + 1 + (j - 1) other_share) / (before + j), from 1 to count.
     other_share = (right - 1) / (count - 1).clamp(min=1)
     reciprocals = torch.digamma(before + count + 1) - torch.digamma(before + 1)
@@ -93,18 +67,18 @@ def cells_aupr(table: Tensor) -> Tensor:
     return 100 * sums.sum() / right.sum()
 
 
-def cells_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
-    r"""Return how many wrong predictions are accepted with a share of the right ones, in percent.
+def binned_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
+    r"""Return how many wrong predictions are accepted with a share of the right ones.
 
     .. math:: \frac{1}{W} \; \#\{w : \mathrm{conf}_w > \mathrm{conf}_{(m)}\},
         \qquad m = \lceil \mathrm{recall} \cdot R \rceil
 
-    of W wrong and R right predictions, for the m-th most confident right one; FPR95 by default. Of
-    r right and w wrong ones that are tied, :math:`j w / (r + 1)` wrong ones are expected before the
-    j-th right one. NaN if all are right, or all wrong.
+    of W wrong and R right predictions, for the m-th most confident right one. Of r right and w
+    wrong ones that are tied, :math:`j w / (r + 1)` wrong ones are expected before the j-th right
+    one. NaN if all are right, or all wrong.
 
     Args:
-        table: Of cells.
+        table: Of bins.
         recall: Share of the right predictions that are to be accepted, in (0, 1).
     """
     count, wrong, before, errors = _descending(table)
@@ -112,49 +86,32 @@ def cells_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
     if not right.sum() * wrong.sum():
         return _nan()
     wanted = torch.ceil(recall * right.sum() - ROUNDING)
-    cell = torch.searchsorted(right.cumsum(0), wanted)
-    within = wanted - (before - errors)[cell]
-    accepted = errors[cell] + within * wrong[cell] / (right[cell] + 1)
+    narrow_bin = torch.searchsorted(right.cumsum(0), wanted)
+    within = wanted - (before - errors)[narrow_bin]
+    accepted = errors[narrow_bin] + within * wrong[narrow_bin] / (right[narrow_bin] + 1)
     return 100 * accepted / wrong.sum()
 
 
-def cells_risk(table: Tensor, coverage: float) -> Tensor:
-    r"""Return the error rate among the most confident predictions, in percent.
-
-    .. math:: \frac{E_i}{i}, \qquad i = \lceil \mathrm{coverage} \cdot N \rceil
-
-    for :math:`E_i` errors among the i most confident predictions.
-
-    Args:
-        table: Of cells.
-        coverage: Share of the predictions that are accepted, in (0, 1).
-    """
+def binned_risk(table: Tensor, coverage: float) -> Tensor:
+    """Return the error rate among a share `coverage` of predictions, the most confident."""
     count, wrong, before, errors = _descending(table)
     if not len(count):
         return _nan()
     accepted = torch.ceil(coverage * count.sum() - ROUNDING)
-    cell = torch.searchsorted(count.cumsum(0), accepted)
-    found = errors[cell] + (accepted - before[cell]) * wrong[cell] / count[cell]
+    narrow_bin = torch.searchsorted(count.cumsum(0), accepted)
+    found = (
+        errors[narrow_bin] + (accepted - before[narrow_bin]) * wrong[narrow_bin] / count[narrow_bin]
+    )
     return 100 * found / accepted
 
 
-def cells_coverage(table: Tensor, risk: float) -> Tensor:
-    r"""Return how many predictions can be accepted at an error rate, in percent.
-
-    .. math:: \frac1N \max \{ i : E_i / i \leq \mathrm{risk} \}
-
-    for :math:`E_i` errors among the i most confident predictions, among tied ones as many as are
-    expected. 0 if the risk is above that at every coverage.
-
-    Args:
-        table: Of cells.
-        risk: The error rate that is allowed, in (0, 1).
-    """
+def binned_coverage(table: Tensor, risk: float) -> Tensor:
+    """Return how many predictions can be accepted at the error rate `risk`."""
     count, wrong, before, errors = _descending(table)
     if not len(count):
         return _nan()
     whole = errors + wrong <= risk * (before + count) + ROUNDING
-    # Within a cell whose errors are more frequent than allowed: until they use up what was left.
+    # Within a bin whose errors are more frequent than allowed: until they use up what was left.
     surplus = wrong / count - risk
     steps = ((risk * before - errors + ROUNDING) / surplus).floor()
     part = (surplus > 0) & (steps >= 1)
@@ -163,9 +120,9 @@ def cells_coverage(table: Tensor, risk: float) -> Tensor:
 
 
 def risk_coverage_curve(table: Tensor) -> Tensor:
-    """Return coverage and risk after each cell, ``(2, C)``, from the most confident on, in percent.
+    """Return coverage and risk after each bin, ``(2, C)``, from the most confident on, in percent.
 
-    Empty cells are left out.
+    Empty bins are left out.
     """
     count, wrong, before, errors = _descending(table)
     accepted = before + count
@@ -173,16 +130,16 @@ def risk_coverage_curve(table: Tensor) -> Tensor:
 
 
 def order_bound(figure: Callable[[Tensor], Tensor], table: Tensor, spread: Tensor) -> Tensor:
-    r"""Return the most that the order within cells could change a figure, in percentage points.
+    r"""Return the most that the order within bins could change a figure, in percentage points.
 
-    Every figure here is the lowest if in each cell all right predictions are the more confident
+    Every figure here is the lowest if in each bin all right predictions are the more confident
     ones, and the highest if all wrong ones are, or the other way round. So the bound is attained.
     That of AUGRC is :math:`\frac{1}{2 N^2} \sum_c \mathrm{wrong}_c \mathrm{right}_c`.
 
     Args:
-        figure: Of a table, such as :func:`cells_aurc`.
-        table: Of cells.
-        spread: ``(C,)`` largest less smallest confidence in each cell; 0 where all are tied.
+        figure: Of a table, such as :func:`binned_aurc`.
+        table: Of bins.
+        spread: ``(C,)`` largest less smallest confidence in each bin; 0 where all are tied.
     """
     right = table * torch.tensor([[0.0], [1], [0]], dtype=torch.float64)
     right[0] = table[1]
@@ -192,14 +149,14 @@ def order_bound(figure: Callable[[Tensor], Tensor], table: Tensor, spread: Tenso
     found = figure(table)
     ends = []
     for lower, upper in ((wrong, right), (right, wrong)):
-        # Cells of which all predictions are tied stay whole.
+        # Bins of which all predictions are tied stay whole.
         halves = torch.stack([torch.where(mixed, lower, table), torch.where(mixed, upper, 0)], -1)
         ends.append((figure(halves.flatten(1)) - found).abs())
     return torch.stack(ends).amax()
 
 
 def _descending(table: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return count and errors of each non-empty cell, and those of all that are more confident."""
+    """Return count and errors of each non-empty bin, and those of all that are more confident."""
     table = table[:, table[0] > 0].double().flip(1)
     count, wrong = table[0], table[0] - table[1]
     return count, wrong, count.cumsum(0) - count, wrong.cumsum(0) - wrong

@@ -13,23 +13,19 @@ GRID = (1 << 12) + 1
 HALVINGS = 40
 
 
-def cells_smooth_error(table: Tensor) -> Tensor:
+def binned_smooth_error(table: Tensor) -> Tensor:
     r"""Return the smooth ECE, in percent: the :math:`\sigma` that equals the error it leaves.
 
-    .. math:: \mathrm{smECE} = \sigma^* = \mathrm{smECE}_{\sigma^*}, \qquad
-        \mathrm{smECE}_\sigma = \int_0^1 \Big| \frac1N \sum_i (y_i - p_i)
-        K_\sigma(t, p_i) \Big| \, dt
-
-    for confidences :math:`p_i`, correctness :math:`y_i`, and the Gaussian kernel
-    :math:`K_\sigma` that 0 and 1 reflect. The residuals of each cell are put on a grid of 4,097
-    points, between the two next to its mean; the kernel is that of heat on a rod, so it multiplies
-    the k-th cosine by :math:`\exp(-(\pi k \sigma)^2 / 2)`. NaN without predictions.
+    The residuals of each bin are put on a grid of 4,097 points, between the two next to its mean;
+    the kernel is that of heat on a rod, so it multiplies the k-th cosine by
+    :math:`\exp(-(\pi k \sigma)^2 / 2)`. NaN without predictions. The formula stands in
+    ``functional/calibration_error.py``.
 
     Source: Błasiok and Nakkiran, Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing,
     ICLR 2024, Definitions 3 and 4.
 
     Args:
-        table: ``(3, C)`` table of cells, ascending in confidence: count, correct, sum of
+        table: ``(3, C)`` table of bins, ascending in confidence: count, correct, sum of
             confidences.
     """
     if not table[0].sum():
@@ -43,22 +39,22 @@ def cells_smooth_error(table: Tensor) -> Tensor:
 
 
 def smooth_error_bound(table: Tensor, spread: Tensor) -> Tensor:
-    r"""Bound how far the smooth ECE of cells lies from that of their confidences, in percent.
+    r"""Bound how far the smooth ECE of bins lies from that of their confidences, in percent.
 
     Moving a residual by s changes the integral by at most :math:`s \sqrt{2/\pi} / \sigma`, the
     length of the kernel's derivative; and where two falling functions of :math:`\sigma` differ by
     at most :math:`c / \sigma`, so do the points where they equal :math:`\sigma`.
 
     Args:
-        table: ``(3, C)`` table of cells.
-        spread: ``(C,)`` largest less smallest confidence in each cell.
+        table: ``(3, C)`` table of bins.
+        spread: ``(C,)`` largest less smallest confidence in each bin.
     """
     count, correct, conf = table.double()
     mean = conf / count.clamp(min=1)
     highest, lowest = (mean + spread).clamp(max=1), (mean - spread).clamp(min=0)
     residuals = correct * (1 - lowest) + (count - correct) * highest
     moved = (residuals * spread).sum() / count.sum()
-    sigma = cells_smooth_error(table) / 100
+    sigma = binned_smooth_error(table) / 100
     bound = 100 * moved * math.sqrt(2 / math.pi) / sigma
     return torch.where(moved > 0, bound.clamp(max=100), moved)
 

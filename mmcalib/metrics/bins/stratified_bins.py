@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 
 from mmcalib.metrics.bins import binned_errors as errors
@@ -111,11 +111,8 @@ def stratum_text(table: Tensor, names: Sequence[str], heading: str) -> str:
     rows = [[heading, *headings], *rows]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     rule = '+'.join(['', *('-' * (width + 2) for width in widths), ''])
-    first, *rest = [_line(row, widths) for row in rows]
-    return '\n'.join([rule, first, rule, *rest, rule])
-
-
-def _line(texts: Sequence[str], widths: Sequence[int]) -> str:
-    fill = [' ' * (width - cell_len(text)) for text, width in zip(texts, widths, strict=True)]
-    numbers = [space + text for space, text in zip(fill[1:], texts[1:], strict=True)]
-    return f'| {" | ".join([texts[0] + fill[0], *numbers])} |'
+    first, *rest = (
+        ' | '.join([set_cell_size(name, widths[0]), *map(str.rjust, numbers, widths[1:])])
+        for name, *numbers in rows
+    )
+    return '\n'.join([rule, f'| {first} |', rule, *(f'| {line} |' for line in rest), rule])

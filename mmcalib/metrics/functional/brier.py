@@ -1,7 +1,8 @@
 """Brier scores of arrays of probabilities, and the parts of that of the confidence: numpy or torch.
 
-Arguments are those of :mod:`mmcalib.metrics.functional.calibration_error`. Of the confidence as a
-forecast of being right, reliability - resolution + uncertainty is the Brier score, if all
+Arguments and errors are those of
+:func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`. Of the confidence
+as a forecast of being right, reliability - resolution + uncertainty is the Brier score, if all
 confidences of a bin are its mean; it is not :func:`brier_score`, which sums over classes.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np  # noqa: F401  the examples use it
 
-from mmcalib.metrics.functional.calibration_error import Array, measure
+from mmcalib.metrics.functional.calibration_error import A, Array, measure
 
 
 def brier_score(probs: Array, labels: Array) -> float:
@@ -17,20 +18,12 @@ def brier_score(probs: Array, labels: Array) -> float:
 
     >>> brier_score(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([0, 0]))
     1.25
-
-    Arguments and errors are those of
-    :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
     """
     return measure('Brier', probs, labels)
 
 
 def confidence_reliability(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-    num_bins: int = 15,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
 ) -> float:
     r"""Return the reliability of confidence, from bins; 0 is the best, 1 the worst.
 
@@ -41,20 +34,12 @@ def confidence_reliability(
     0.16
 
     Source: Murphy, A New Vector Partition of the Probability Score, 1973.
-
-    Arguments and errors are those of
-    :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
     """
     return measure('reliability', probs, labels, conf, correct, num_bins=num_bins)
 
 
 def confidence_resolution(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-    num_bins: int = 15,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
 ) -> float:
     r"""Return how far the accuracies of bins lie from their mean; 0.25 is the most, and the best.
 
@@ -65,19 +50,12 @@ def confidence_resolution(
     0.0625
 
     Source: Murphy, 1973.
-
-    Arguments and errors are those of
-    :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
     """
     return measure('resolution', probs, labels, conf, correct, num_bins=num_bins)
 
 
 def confidence_uncertainty(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None
 ) -> float:
     r"""Return :math:`\mathrm{acc} (1 - \mathrm{acc})`, which no confidence can change.
 
@@ -86,8 +64,5 @@ def confidence_uncertainty(
     0.1875
 
     Source: Murphy, 1973.
-
-    Arguments and errors are those of
-    :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
     """
     return measure('uncertainty', probs, labels, conf, correct)

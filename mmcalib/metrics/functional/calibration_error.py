@@ -2,7 +2,8 @@
 
 Each function takes probabilities ``(N, K)`` of N predictions and K classes with their true labels
 ``(N,)``, or, where that suffices, confidences ``conf=`` and whether they came true ``correct=``.
-None takes logits: take their softmax first. Others are in ``classwise_calibration_error.py``,
+None takes logits: take their softmax first. Arguments and errors are those of
+:func:`expected_calibration_error`. Others are in ``classwise_calibration_error.py``,
 ``brier.py`` and ``risk_coverage.py``.
 """
 
@@ -14,27 +15,18 @@ from torch import Tensor
 
 from mmcalib.argument_checks import at_least_single, check_labels
 from mmcalib.metrics.calibration_state import CalibrationState
-from mmcalib.metrics.predictions import (
-    Prediction,
-    check_probabilities,
-    check_range,
-    of_probabilities,
-    smallest_probability,
-)
+from mmcalib.samples.fields import check_probabilities, check_range
+from mmcalib.samples.predictions import Prediction, of_probabilities, smallest_probability
 
 Array = np.ndarray | Tensor
+A = Array | None
 
 # Probabilities that are worked on together.
 PIECE = 1 << 22
 
 
 def expected_calibration_error(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-    num_bins: int = 15,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
 ) -> float:
     r"""Return the expected calibration error, ECE, in percent.
 
@@ -67,12 +59,7 @@ def expected_calibration_error(
 
 
 def adaptive_calibration_error(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-    num_bins: int = 15,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
 ) -> float:
     """Return the calibration error over bins of equal count, AECE, in percent.
 
@@ -82,38 +69,24 @@ def adaptive_calibration_error(
     >>> conf, correct = np.array([0.6, 0.7, 0.8, 0.9]), np.array([False, True, False, True])
     >>> round(adaptive_calibration_error(conf=conf, correct=correct, num_bins=2), 6)
     25.0
-
-    Arguments and errors are those of :func:`expected_calibration_error`.
     """
     return measure('AECE', probs, labels, conf, correct, num_bins=num_bins)
 
 
 def maximum_calibration_error(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-    num_bins: int = 15,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
 ) -> float:
     r"""Return :math:`\max_b |\mathrm{acc}_b - \mathrm{conf}_b|` over non-empty bins, in percent.
 
     >>> conf, correct = np.array([0.9, 0.9, 0.6]), np.array([True, False, True])
     >>> round(maximum_calibration_error(conf=conf, correct=correct, num_bins=5), 6)
     40.0
-
-    Arguments and errors are those of :func:`expected_calibration_error`.
     """
     return measure('MCE', probs, labels, conf, correct, num_bins=num_bins)
 
 
 def root_mean_square_calibration_error(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-    num_bins: int = 15,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
 ) -> float:
     r"""Return the root mean square gap of the bins, in percent.
 
@@ -122,19 +95,12 @@ def root_mean_square_calibration_error(
     >>> conf, correct = np.array([0.9, 0.9, 0.6, 0.6]), np.array([True, False, True, True])
     >>> round(root_mean_square_calibration_error(conf=conf, correct=correct, num_bins=5), 6)
     40.0
-
-    Arguments and errors are those of :func:`expected_calibration_error`.
     """
     return measure('RMSCE', probs, labels, conf, correct, num_bins=num_bins)
 
 
 def overconfidence_error(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-    num_bins: int = 15,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
 ) -> float:
     r"""Return the over-confidence error, in percent.
 
@@ -145,18 +111,12 @@ def overconfidence_error(
     18.0
 
     Source: Thulasidasan et al., On Mixup Training, 2019.
-
-    Arguments and errors are those of :func:`expected_calibration_error`.
     """
     return measure('OE', probs, labels, conf, correct, num_bins=num_bins)
 
 
 def smooth_calibration_error(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None
 ) -> float:
     r"""Return the smooth calibration error, smECE, in percent: it has no bins.
 
@@ -170,19 +130,12 @@ def smooth_calibration_error(
     19.8
 
     Source: Błasiok and Nakkiran, Smooth ECE, ICLR 2024.
-
-    Arguments and errors are those of :func:`expected_calibration_error`.
     """
     return measure('smECE', probs, labels, conf, correct)
 
 
 def debiased_calibration_error(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-    num_bins: int = 15,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
 ) -> float:
     r"""Return the root mean square gap of the bins less their noise, in percent.
 
@@ -193,20 +146,13 @@ def debiased_calibration_error(
     >>> round(debiased_calibration_error(conf=conf, correct=correct, num_bins=5), 6)
     69.641941
 
-    Source: Kumar, Liang and Ma, Verified Uncertainty Calibration, NeurIPS 2019.
-
-    Arguments and errors are those of :func:`expected_calibration_error`.
+    Source: Kumar, Liang and Ma, Verified Uncertainty Calibration, NeurIPS 2019, Definition 5.2.
     """
     return measure('debiasedECE', probs, labels, conf, correct, num_bins=num_bins)
 
 
 def average_calibration_error(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-    num_bins: int = 15,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
 ) -> float:
     r"""Return the mean gap of the bins that are not empty, each alike, in percent.
 
@@ -219,9 +165,8 @@ def average_calibration_error(
     >>> round(average_calibration_error(conf=conf, correct=correct, num_bins=5), 6)
     40.0
 
-    Source: Neumann, Zisserman and Vedaldi, Relaxed Softmax, 2018.
-
-    Arguments and errors are those of :func:`expected_calibration_error`.
+    Source: Neumann, Zisserman and Vedaldi, Relaxed Softmax: Efficient Confidence
+    Auto-Calibration for Safe Pedestrian Detection, 2018.
     """
     return measure('ACE', probs, labels, conf, correct, num_bins=num_bins)
 
@@ -235,8 +180,6 @@ def negative_log_likelihood(probs: Array, labels: Array) -> float:
     >>> probs = np.array([[0.5, 0.5], [0.25, 0.75]])
     >>> round(negative_log_likelihood(probs, np.array([0, 0])), 6)
     1.039721
-
-    Arguments and errors are those of :func:`expected_calibration_error`.
     """
     return measure('NLL', probs, labels)
 
@@ -246,8 +189,6 @@ def accuracy(probs: Array, labels: Array) -> float:
 
     >>> accuracy(np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([0, 1]))
     50.0
-
-    Arguments and errors are those of :func:`expected_calibration_error`.
     """
     return measure('accuracy', probs, labels)
 
@@ -257,19 +198,16 @@ def mean_confidence(probs: Array) -> float:
 
     >>> round(mean_confidence(np.array([[0.9, 0.1], [0.8, 0.2]])), 6)
     85.0
-
-    Arguments and errors are those of :func:`expected_calibration_error`.
     """
     return measure('confidence', probs, np.zeros(len(probs), dtype=int))
 
 
 def measure(
     name: str,
-    probs: Array | None = None,
-    labels: Array | None = None,
-    conf: Array | None = None,
-    correct: Array | None = None,
-    *,
+    probs: A = None,
+    labels: A = None,
+    conf: A = None,
+    correct: A = None,
     num_bins: int = 15,
 ) -> float:
     """Return one of ``CalibrationMetric``'s metrics of arrays; see the functions that call it."""
@@ -302,7 +240,7 @@ def read_probabilities(probs: Array, labels: Array) -> tuple[Tensor, Tensor, flo
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(f'labels must be integers, got {_name(labels)}')
     check_labels(labels, probs.shape[1], name='labels')
-    check_probabilities(at_least_single(probs), 'probs')
+    check_probabilities(at_least_single(probs).T, 'probs')
     return probs, labels.long(), smallest_probability(probs.dtype)
 
 

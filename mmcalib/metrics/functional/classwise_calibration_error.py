@@ -1,6 +1,7 @@
 """Calibration of each class, of arrays of probabilities, in one call: numpy or torch.
 
-Arguments are those of :mod:`mmcalib.metrics.functional.calibration_error`.
+Arguments and errors are those of
+:func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from torch import Tensor
 
 from mmcalib.argument_checks import at_least_single, check_integer, check_number
 from mmcalib.metrics.bins.binned_errors import equal_mass_error
-from mmcalib.metrics.bins.narrow_bins import ConfidenceCells
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 from mmcalib.metrics.bins.stratified_bins import stratum_figures
 from mmcalib.metrics.calibration_state import CalibrationState
 from mmcalib.metrics.functional.calibration_error import Array, measure, read_probabilities
-from mmcalib.metrics.predictions import of_probabilities
+from mmcalib.samples.predictions import of_probabilities
 
 
 def classwise_calibration_error(probs: Array, labels: Array, *, num_bins: int = 15) -> float:
@@ -27,9 +28,6 @@ def classwise_calibration_error(probs: Array, labels: Array, *, num_bins: int = 
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
     >>> round(classwise_calibration_error(probs, np.array([0, 1, 1, 0]), num_bins=2), 6)
     25.0
-
-    Arguments and errors are those of
-    :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
     """
     return measure('ClasswiseECE', probs, labels, num_bins=num_bins)
 
@@ -48,9 +46,6 @@ def classwise_adaptive_calibration_error(
     25.0
 
     Source: Nixon et al., Measuring Calibration in Deep Learning, 2019.
-
-    Arguments and errors are those of
-    :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
     """
     return _adaptive_error(probs, labels, num_bins, threshold=None)
 
@@ -92,8 +87,6 @@ def predicted_class_calibration(
     >>> {name: values.round(6).tolist() for name, values in found.items()}
     {'ECE': [35.0, 30.0], 'accuracy': [50.0, 100.0], 'confidence': [85.0, 70.0], 'count': [2, 1]}
 
-    Arguments and errors are those of
-    :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
 
     Returns:
         ``ECE``, ``accuracy``, ``confidence`` and ``count``, ``(K,)`` each.
@@ -120,5 +113,5 @@ def _adaptive_error(probs: Array, labels: Array, num_bins: int, threshold: float
 def _error_of_class(prob: Tensor, own: Tensor, num_bins: int, threshold: float | None) -> float:
     if threshold is not None:
         prob, own = prob[prob > threshold], own[prob > threshold]
-    cells = ConfidenceCells(exact_limit=len(prob)).add(prob, own)
-    return equal_mass_error(cells.table(), cells.spread(), num_bins)[0]
+    narrow_bins = ConfidenceBins(exact_limit=len(prob)).add(prob, own)
+    return equal_mass_error(narrow_bins.table(), narrow_bins.spread(), num_bins)[0]

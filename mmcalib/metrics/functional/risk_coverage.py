@@ -1,22 +1,18 @@
 """Does confidence tell right from wrong? Of arrays of probabilities, in one call: numpy or torch.
 
-Arguments are those of :mod:`mmcalib.metrics.functional.calibration_error`; the formulas stand in
-:mod:`mmcalib.metrics.bins.risk_coverage`.
+Arguments and errors are those of
+:func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
 """
 
 from __future__ import annotations
 
 import numpy as np  # noqa: F401  the examples use it
 
-from mmcalib.metrics.functional.calibration_error import Array, measure
+from mmcalib.metrics.functional.calibration_error import A, measure
 
 
 def area_under_risk_coverage(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None
 ) -> float:
     r"""Return the area under the risk–coverage curve, AURC, in percent.
 
@@ -31,19 +27,12 @@ def area_under_risk_coverage(
 
     Source: Geifman, Uziel and El-Yaniv, Bias-Reduced Uncertainty Estimation for Deep Neural
     Classifiers, ICLR 2019.
-
-    Arguments and errors are those of
-    :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
     """
     return measure('AURC', probs, labels, conf, correct)
 
 
 def area_under_generalized_risk_coverage(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None
 ) -> float:
     r"""Return the area under the generalized risk–coverage curve, AUGRC, in percent.
 
@@ -58,20 +47,11 @@ def area_under_generalized_risk_coverage(
 
     Source: Traub et al., Overcoming Common Flaws in the Evaluation of Selective Classification
     Systems, NeurIPS 2024.
-
-    Arguments and errors are those of
-    :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
     """
     return measure('AUGRC', probs, labels, conf, correct)
 
 
-def failure_auroc(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-) -> float:
+def failure_auroc(probs: A = None, labels: A = None, *, conf: A = None, correct: A = None) -> float:
     r"""Return the AUROC of failure detection, in percent.
 
     .. math:: P(\mathrm{conf}_r > \mathrm{conf}_w) + \tfrac12 P(\mathrm{conf}_r = \mathrm{conf}_w)
@@ -84,20 +64,11 @@ def failure_auroc(
 
     Source: Hendrycks and Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution
     Examples, ICLR 2017.
-
-    Arguments and errors are those of
-    :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
     """
     return measure('AUROC', probs, labels, conf, correct)
 
 
-def failure_fpr95(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-) -> float:
+def failure_fpr95(probs: A = None, labels: A = None, *, conf: A = None, correct: A = None) -> float:
     r"""Return how many wrong predictions are accepted with 95 % of the right ones, in percent.
 
     Most confident first, until as many right ones are accepted; of those that are tied in the mean
@@ -108,20 +79,12 @@ def failure_fpr95(
     50.0
 
     Source: Hendrycks and Gimpel, ICLR 2017.
-
-    Arguments and errors are those of
-    :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
     """
     return measure('FPR95', probs, labels, conf, correct)
 
 
 def risk_at_coverage(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-    coverage: float,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, coverage: float
 ) -> float:
     r"""Return the error rate among the most confident predictions, in percent.
 
@@ -144,12 +107,7 @@ def risk_at_coverage(
 
 
 def coverage_at_risk(
-    probs: Array | None = None,
-    labels: Array | None = None,
-    *,
-    conf: Array | None = None,
-    correct: Array | None = None,
-    risk: float,
+    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, risk: float
 ) -> float:
     r"""Return how many predictions can be accepted at an error rate, in percent.
 

@@ -9,15 +9,9 @@ from metrics.test_calibration_metric import evaluate
 from references import published_adaptive_calibration_error
 from samples import classified
 
-from mmcalib.metrics import (
-    CONVENTIONS,
-    CalibrationMetric,
-    CalibrationState,
-    Prediction,
-    binned_classwise_error,
-    classwise_bins,
-    equal_mass_error_bound,
-)
+from mmcalib.metrics import CONVENTIONS, CalibrationMetric, CalibrationState, Prediction
+from mmcalib.metrics.bins.binned_errors import binned_classwise_error, equal_mass_error_bound
+from mmcalib.metrics.bins.classwise_bins import classwise_bins
 
 KINDS = ['spread', 'saturated', 'tied']
 
@@ -126,7 +120,7 @@ def test_netcal_bins_the_positive_class_of_two():
 
 
 def in_cells(name, num_bins, *, tied):
-    """Positions of a convention among cells of 1 to 5 predictions, tied ones or distinct."""
+    """Positions of a convention among narrow of 1 to 5 predictions, tied ones or distinct."""
     counts = torch.tensor([3, 1, 5, 2, 4, 1], dtype=torch.float64)
     table = torch.stack([counts, counts, counts])
     return CONVENTIONS[name].positions(table, torch.full((6,), tied), num_bins).tolist(), counts
@@ -134,8 +128,8 @@ def in_cells(name, num_bins, *, tied):
 
 @pytest.mark.parametrize('num_bins', [1, 4, 7])
 def test_published_positions(num_bins):
-    # How many values lie at or below each edge: of cells that stand for distinct values, an edge
-    # at the r-th has r + 1 at or below it; of tied ones, all of its cell.
+    # How many values lie at or below each edge: of bins that stand for distinct values, an edge
+    # at the r-th has r + 1 at or below it; of tied ones, all of its bin.
     found, counts = in_cells('published', num_bins, tied=False)
     n = int(counts.sum())
     values = np.arange(n)
@@ -161,20 +155,20 @@ def test_netcal_positions(num_bins):
 
 @pytest.mark.parametrize('name', ['mmcalib', 'published', 'netcal'])
 @pytest.mark.parametrize('seed', range(4))
-def test_fine_cells_lie_within_their_bound_by_any_convention(name, seed, monkeypatch):
+def test_fine_bins_lie_within_their_bound_by_any_convention(name, seed, monkeypatch):
     rng = np.random.default_rng(seed)
     conf = torch.from_numpy(np.float32(1 - rng.exponential(10.0**-seed, 6000).clip(0, 0.9)))
     correct = torch.from_numpy(rng.uniform(size=6000)) < 0.8
     prediction = Prediction(conf, correct, predicted=torch.zeros(6000, dtype=torch.int64))
     exact = CalibrationState(['AECE'], convention=name).update(prediction).compute()
     state = CalibrationState(['AECE'], convention=name, exact_limit=0)
-    monkeypatch.setattr('mmcalib.metrics.bins.narrow_bins.CELL_BITS', 2)
+    monkeypatch.setattr('mmcalib.metrics.bins.narrow_bins.NARROW_BITS', 2)
     fine = state.update(prediction).compute()
     assert abs(fine['AECE'] - exact['AECE']) <= fine['AECE_bound'] + 1e-9
 
 
 def test_where_ties_are_not_shared_a_cut_cell_may_go_to_either_side():
-    # One cell of a right and a wrong prediction of 0.5 and 0.6, which the edge of two bins cuts.
+    # One bin of a right and a wrong prediction of 0.5 and 0.6, which the edge of two bins cuts.
     table, spread = torch.tensor([[2.0], [1.0], [1.1]]).double(), torch.tensor([0.1]).double()
     edge = torch.tensor([0.0, 1.0, 2.0]).double()
     shared = equal_mass_error_bound(table, spread, edge, shares_ties=True).item()

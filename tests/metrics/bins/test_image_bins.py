@@ -13,11 +13,11 @@ from mmcalib.metrics.bins.image_bins import (
     count_in_cells,
     shares_above,
 )
-from mmcalib.metrics.data_samples import read_prediction
+from mmcalib.samples.evaluated import read_prediction
 
 
 def state_of(samples, **options):
-    state = CalibrationState(['ECE'], keep_cells=True, **options)
+    state = CalibrationState(['ECE'], keep_bins=True, **options)
     for index, sample in samples:
         prediction = read_prediction(sample, ignore_index=255, name='sample', wanted=state.wanted)
         state.update(prediction, index=index)

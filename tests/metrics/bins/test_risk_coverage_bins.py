@@ -9,22 +9,21 @@ import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torchmetrics.functional.classification import binary_auroc
 
-from mmcalib.metrics import ConfidenceCells
 from mmcalib.metrics.bins import risk_coverage as module
-from mmcalib.metrics.bins.narrow_bins import condense
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins, condense
 
 FIGURES = {
-    'area_under_risk_coverage': module.cells_aurc,
-    'area_under_generalized_risk_coverage': module.cells_augrc,
-    'failure_auroc': module.cells_auroc,
-    'average_precision': module.cells_aupr,
-    'failure_fpr': module.cells_fpr,
-    'risk_at_coverage': lambda table: module.cells_risk(table, 0.7),
+    'area_under_risk_coverage': module.binned_aurc,
+    'area_under_generalized_risk_coverage': module.binned_augrc,
+    'failure_auroc': module.binned_auroc,
+    'average_precision': module.binned_aupr,
+    'failure_fpr': module.binned_fpr,
+    'risk_at_coverage': lambda table: module.binned_risk(table, 0.7),
 }
 
 
-def cells(conf, correct):
-    return ConfidenceCells().add(torch.as_tensor(conf), torch.as_tensor(correct)).table()
+def narrow(conf, correct):
+    return ConfidenceBins().add(torch.as_tensor(conf), torch.as_tensor(correct)).table()
 
 
 def draw(rng, n, levels):
@@ -43,7 +42,7 @@ def test_the_mean_over_all_orders_of_ties(name, seed):
     oracle = getattr(references, name)
     options = (0.7,) if name == 'risk_at_coverage' else ()
     expected = np.mean([oracle(o, *options) for o in references.orders_of(conf, correct)])
-    assert FIGURES[name](cells(conf, correct)).item() == pytest.approx(expected, abs=1e-9)
+    assert FIGURES[name](narrow(conf, correct)).item() == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize('name', FIGURES)
@@ -53,7 +52,7 @@ def test_many_distinct_confidences(name):
     correct = rng.uniform(size=400) < 0.3 + conf / 2
     options = (0.7,) if name == 'risk_at_coverage' else ()
     expected = getattr(references, name)(list(correct[np.argsort(-conf)]), *options)
-    assert FIGURES[name](cells(conf, correct)).item() == pytest.approx(expected, abs=1e-9)
+    assert FIGURES[name](narrow(conf, correct)).item() == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize('seed', range(20))
@@ -62,15 +61,15 @@ def test_coverage_at_a_risk_is_of_the_mean_curve(seed, level):
     conf, correct = draw(np.random.default_rng(seed), 7, [0.1, 0.5, 0.9, 1.0][: 1 + seed % 4])
     curve = np.mean([references.risks(o) for o in references.orders_of(conf, correct)], axis=0)
     expected = references.coverage_at_risk(list(curve), level)
-    assert module.cells_coverage(cells(conf, correct), level).item() == pytest.approx(expected)
+    assert module.binned_coverage(narrow(conf, correct), level).item() == pytest.approx(expected)
 
 
 def test_levels_on_a_prediction_take_it_in():
-    table = cells(np.linspace(0.1, 1, 100), np.arange(100) >= 5)  # the 5 least confident are wrong
-    assert module.cells_risk(table, 0.95).item() == 0
-    assert module.cells_risk(table, 0.951).item() == pytest.approx(100 / 96)
-    assert module.cells_coverage(table, 1 / 96).item() == 96
-    assert module.cells_fpr(table).item() == 0
+    table = narrow(np.linspace(0.1, 1, 100), np.arange(100) >= 5)  # the 5 least confident are wrong
+    assert module.binned_risk(table, 0.95).item() == 0
+    assert module.binned_risk(table, 0.951).item() == pytest.approx(100 / 96)
+    assert module.binned_coverage(table, 1 / 96).item() == 96
+    assert module.binned_fpr(table).item() == 0
 
 
 @pytest.mark.parametrize('kind', ['distinct', 'tied', 'one value'])
@@ -80,7 +79,7 @@ def test_auroc_is_that_of_scikit_learn(kind):
             'one value': np.full(500, 0.5)}[kind]  # fmt: skip
     correct = rng.uniform(size=500) < conf
     expected = 100 * roc_auc_score(correct, conf)
-    assert module.cells_auroc(cells(conf, correct)).item() == pytest.approx(expected)
+    assert module.binned_auroc(narrow(conf, correct)).item() == pytest.approx(expected)
 
 
 def test_average_precision_is_that_of_scikit_learn():
@@ -88,7 +87,7 @@ def test_average_precision_is_that_of_scikit_learn():
     conf = rng.permutation(500) / 500
     correct = rng.uniform(size=500) < conf
     expected = 100 * average_precision_score(correct, conf)
-    assert module.cells_aupr(cells(conf, correct)).item() == pytest.approx(expected)
+    assert module.binned_aupr(narrow(conf, correct)).item() == pytest.approx(expected)
 
 
 def test_auroc_is_that_of_torchmetrics():
@@ -96,7 +95,7 @@ def test_auroc_is_that_of_torchmetrics():
     conf = rng.integers(0, 50, 500) / 50
     correct = rng.uniform(size=500) < conf
     expected = binary_auroc(torch.from_numpy(conf), torch.from_numpy(correct).int())
-    value = module.cells_auroc(cells(conf, correct)).item()
+    value = module.binned_auroc(narrow(conf, correct)).item()
     assert value == pytest.approx(100 * expected.item(), abs=1e-4)
 
 
@@ -104,21 +103,21 @@ def test_auroc_is_that_of_torchmetrics():
     ('correct', 'aurc', 'augrc'), [([True] * 4, 0, 0), ([False] * 4, 100, 62.5), ([True], 0, 0)]
 )
 def test_all_right_or_all_wrong(correct, aurc, augrc):
-    table = cells(np.linspace(0.2, 0.8, len(correct)), np.array(correct))
-    assert module.cells_aurc(table).item() == pytest.approx(aurc)
-    assert module.cells_augrc(table).item() == pytest.approx(augrc)
-    assert math.isnan(module.cells_auroc(table))
-    assert math.isnan(module.cells_aupr(table))
-    assert math.isnan(module.cells_fpr(table))
-    assert module.cells_risk(table, 0.5).item() == pytest.approx(aurc)
-    assert module.cells_coverage(table, 0.5).item() == (100 if correct[0] else 0)
+    table = narrow(np.linspace(0.2, 0.8, len(correct)), np.array(correct))
+    assert module.binned_aurc(table).item() == pytest.approx(aurc)
+    assert module.binned_augrc(table).item() == pytest.approx(augrc)
+    assert math.isnan(module.binned_auroc(table))
+    assert math.isnan(module.binned_aupr(table))
+    assert math.isnan(module.binned_fpr(table))
+    assert module.binned_risk(table, 0.5).item() == pytest.approx(aurc)
+    assert module.binned_coverage(table, 0.5).item() == (100 if correct[0] else 0)
 
 
 def test_of_nothing_is_nan():
-    table = ConfidenceCells().table()
+    table = ConfidenceBins().table()
     for figure in FIGURES.values():
         assert math.isnan(figure(table))
-    assert math.isnan(module.cells_coverage(table, 0.5))
+    assert math.isnan(module.binned_coverage(table, 0.5))
 
 
 def adversarial(rng):
@@ -143,11 +142,11 @@ def adversarial(rng):
 @pytest.mark.parametrize('name', [*FIGURES, 'coverage_at_risk'])
 def test_bounds_hold_for_many_distributions_and_are_attained(name):
     rng = np.random.default_rng(3)
-    figure = FIGURES.get(name, lambda table: module.cells_coverage(table, 0.3))
+    figure = FIGURES.get(name, lambda table: module.binned_coverage(table, 0.3))
     closest = 0.0
     for _ in range(300):
         table, spread, conf, correct = adversarial(rng)
-        expected, found = figure(cells(conf, correct)).item(), figure(table).item()
+        expected, found = figure(narrow(conf, correct)).item(), figure(table).item()
         assert math.isnan(expected) == math.isnan(found)
         if not math.isnan(found):
             bound = module.order_bound(figure, table, spread).item()
@@ -160,17 +159,17 @@ def test_the_bound_of_augrc_has_a_formula():
     table, spread, *_ = adversarial(np.random.default_rng(4))
     count, right, _ = table
     expected = 50 * ((count - right) * right)[spread > 0].sum() / count.sum() ** 2
-    figure = module.cells_augrc
+    figure = module.binned_augrc
     assert module.order_bound(figure, table, spread).item() == pytest.approx(expected.item())
 
 
-def test_millions_in_fine_cells_lie_within_small_bounds(monkeypatch):
+def test_millions_in_fine_bins_lie_within_small_bounds(monkeypatch):
     monkeypatch.setattr('mmcalib.metrics.bins.narrow_bins.EXACT_LIMIT', 1000)
     generator = torch.Generator().manual_seed(0)
     conf = 1 - torch.rand(100_000, generator=generator) ** 4
     correct = torch.rand(100_000, generator=generator) < conf
-    fine = ConfidenceCells().add(conf, correct)
-    exact = ConfidenceCells(exact_limit=200_000).add(conf, correct)
+    fine = ConfidenceBins().add(conf, correct)
+    exact = ConfidenceBins(exact_limit=200_000).add(conf, correct)
     assert not fine.exact and exact.exact
     for figure in FIGURES.values():
         bound = module.order_bound(figure, fine.table(), fine.spread()).item()
@@ -180,7 +179,7 @@ def test_millions_in_fine_cells_lie_within_small_bounds(monkeypatch):
 
 def test_the_curve_ends_at_the_error_rate():
     conf, correct = np.array([0.9, 0.9, 0.8, 0.1]), np.array([True, False, True, False])
-    coverage, risk = module.risk_coverage_curve(cells(conf, correct))
+    coverage, risk = module.risk_coverage_curve(narrow(conf, correct))
     assert coverage.tolist() == [50, 75, 100]
     assert risk.tolist() == pytest.approx([50, 100 / 3, 50])
-    assert module.risk_coverage_curve(condense(cells(conf, correct))).shape == (2, 3)
+    assert module.risk_coverage_curve(condense(narrow(conf, correct))).shape == (2, 3)

@@ -7,16 +7,16 @@ import pytest
 import references
 import torch
 
-from mmcalib.metrics import ConfidenceCells
 from mmcalib.metrics.bins import smooth_calibration_error as module
+from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 
 
-def cells(conf, correct):
-    return ConfidenceCells().add(torch.as_tensor(conf), torch.as_tensor(correct))
+def narrow(conf, correct):
+    return ConfidenceBins().add(torch.as_tensor(conf), torch.as_tensor(correct))
 
 
 def smooth_error(conf, correct):
-    return module.cells_smooth_error(cells(conf, correct).table()).item()
+    return module.binned_smooth_error(narrow(conf, correct).table()).item()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_relplot_prints_the_same(n, share, printed):
 
 
 def test_edge_values():
-    assert math.isnan(module.cells_smooth_error(ConfidenceCells().table()))
+    assert math.isnan(module.binned_smooth_error(ConfidenceBins().table()))
     for value, correct in ((1.0, True), (0.0, False)):
         assert smooth_error(np.full(5, value), np.full(5, correct)) == pytest.approx(0, abs=1e-9)
     # All residuals are alike and in one place, whose integral is 1 at any width.
@@ -60,16 +60,16 @@ def test_edge_values():
     assert tied == pytest.approx(0, abs=1e-9)
 
 
-def test_fine_cells_lie_within_their_bound(monkeypatch):
+def test_fine_bins_lie_within_their_bound(monkeypatch):
     monkeypatch.setattr('mmcalib.metrics.bins.narrow_bins.EXACT_LIMIT', 1000)
     generator = torch.Generator().manual_seed(0)
     for power, bits in ((1, 2), (4, 2), (4, 6)):
         conf = 1 - torch.rand(20_000, generator=generator) ** power
         correct = torch.rand(20_000, generator=generator) < 1.6 * conf - 0.5  # gaps of both signs
-        fine = ConfidenceCells(bits=bits).add(conf, correct)
-        exact = ConfidenceCells(exact_limit=20_000).add(conf, correct)
+        fine = ConfidenceBins(bits=bits).add(conf, correct)
+        exact = ConfidenceBins(exact_limit=20_000).add(conf, correct)
         assert not fine.exact and exact.exact
-        value, reference = (module.cells_smooth_error(c.table()) for c in (fine, exact))
+        value, reference = (module.binned_smooth_error(c.table()) for c in (fine, exact))
         bound = module.smooth_error_bound(fine.table(), fine.spread())
         assert 0 < abs(value - reference) <= bound
         assert module.smooth_error_bound(exact.table(), exact.spread()) == 0

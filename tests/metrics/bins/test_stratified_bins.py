@@ -5,12 +5,11 @@ import math
 import pytest
 import references
 import torch
-from metrics.test_boundary_distance import distance
 from metrics.test_calibration_metric import evaluate, in_patches
+from references import distance
 from samples import as_segmented, classified, segmented
 
 from mmcalib.metrics import (
-    AECE,
     CalibrationMetric,
     CalibrationState,
     CalibrationStatistics,
@@ -18,7 +17,7 @@ from mmcalib.metrics import (
 )
 from mmcalib.metrics import calibration_metric as module
 from mmcalib.metrics.bins.stratified_bins import stratum_figures, stratum_text
-from mmcalib.metrics.boundary_distance import DISTANCES, RANGE_NAMES
+from mmcalib.samples.boundary_distance import DISTANCES, RANGE_NAMES
 
 
 def pixels(sample, keep=lambda label: True, *, distances=False):
@@ -111,17 +110,6 @@ def test_each_distance_equals_plain_loops(protocol):
     assert sum(map(bool, ranges)) >= 3
     assert_figures(metric.statistics.distance_bins, ranges)
     assert_figures(metric.statistics.class_bins, by_class)
-
-
-def test_they_are_measured_beside_others_of_the_same_softmax():
-    samples = in_patches(5)
-    alone, beside = (CalibrationMetric(per_class=True, per_distance=True) for _ in range(2))
-    alone.keep_statistics = beside.keep_statistics = True
-    evaluate(samples, alone, batch=1)
-    evaluate(samples, AECE(prefix='other'), beside, batch=1)
-    for name in ('class_bins', 'distance_bins'):
-        one, other = (getattr(metric.statistics, name) for metric in (alone, beside))
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize('correct', [True, False])

@@ -1,37 +1,42 @@
-"""Confidence and correctness out of a toolbox's evaluated data sample."""
+"""Predictions and labels of an evaluated data sample."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 
 import torch
 from torch import Tensor
 
 from mmcalib.argument_checks import at_least_single, check_labels
-from mmcalib.metrics.boundary_distance import distance_ranges
-from mmcalib.metrics.predictions import (
+from mmcalib.samples.boundary_distance import distance_ranges
+from mmcalib.samples.fields import (
     SUM_TOLERANCE,
-    Prediction,
+    Sample,
+    check_binary,
+    check_explained,
+    check_finite,
     check_probabilities,
+    check_size,
+    class_label,
+    class_probabilities,
+    class_scores,
+    label_maps,
+    tensor_of,
+)
+from mmcalib.samples.predictions import (
+    Prediction,
     of_logits,
     of_probabilities,
     places_of,
     smallest_probability,
 )
-from mmcalib.metrics.sample_fields import (
-    LABELS_HINT,
-    check_binary,
-    check_explained,
-    check_finite,
-    check_size,
-    label_maps,
-    probabilities_and_label,
-    refuse_unknown,
-)
+
+LABELS_HINT = "check the dataset's classes, or the metric's ignore_index"
+OOD_LABELS_HINT = f'{LABELS_HINT} or ood_index'
 
 
 def read_prediction(
-    sample: Mapping,
+    sample: Sample,
     *,
     ignore_index: int,
     name: str,
@@ -52,7 +57,7 @@ def read_prediction(
             sigmoid for K = 1, ``pred_sem_seg`` and ``gt_sem_seg`` ``(1, H, W)``.
         ignore_index: Label of the pixels to leave out. A classifier's labels are all valid.
         name: What errors call the sample.
-        wanted: Some of :data:`~mmcalib.metrics.predictions.WANTED`.
+        wanted: Some of :data:`~mmcalib.samples.predictions.WANTED`.
         floor: Of the listed probabilities of all classes.
         region: Given the ``(H, W)`` labels, returns a mask of the pixels to keep.
 
@@ -64,26 +69,29 @@ def read_prediction(
     """
     if 'seg_logits' in sample:
         return _read_segmentation(sample, ignore_index, name, wanted, floor, region)
-    if 'pred_score' in sample:
-        if region is not None or 'distance' in wanted:
-            raise ValueError(
-                f"{name} is a classifier's, which has one prediction and no pixels: neither a "
-                "protocol other than 'pooled' nor a distance from the boundary makes sense"
-            )
-        return _read_classification(sample, name, wanted, floor)
-    refuse_unknown(sample, name)
+    smallest = smallest_probability(class_scores(sample, name).dtype)
+    if region is not None or 'distance' in wanted:
+        raise ValueError(
+            f"{name} is a classifier's, which has one prediction and no pixels: neither a "
+            "protocol other than 'pooled' nor a distance from the boundary makes sense"
+        )
+    probs, label = class_probabilities(sample, name), class_label(sample, name).cpu()
+    check_labels(label, len(probs), name=name, hint=LABELS_HINT)
+    return of_probabilities(probs, label, wanted=wanted, floor=floor, smallest=smallest)
 
 
-def probabilities_of_batch(samples: Sequence[Mapping]) -> tuple[Tensor, Tensor, float] | None:
+def probabilities_of_batch(samples: Sequence[Sample]) -> tuple[Tensor, Tensor, float] | None:
     """Read a batch of a classifier's samples at once, which takes a hundredth of one by one.
 
     Returns:
         Probabilities ``(K, M)``, labels ``(M,)``, and what a probability of 0 counts as; None of a
         batch that is a segmentor's, or has a sample amiss: :func:`read_prediction` says which.
     """
-    scores = [sample.get('pred_score') for sample in samples if 'seg_logits' not in sample]
-    labels = [sample.get('gt_label') for sample in samples]
-    if not samples or len(scores) < len(samples) or any(x is None for x in (*scores, *labels)):
+    if any('seg_logits' in sample for sample in samples):
+        return None
+    scores = [tensor_of(sample, 'pred_score') for sample in samples]
+    labels = [tensor_of(sample, 'gt_label') for sample in samples]
+    if not samples or any(x is None for x in (*scores, *labels)):
         return None
     alike = {
         (score.shape, score.dtype, score.device, label.dtype, label.device)
@@ -91,32 +99,31 @@ def probabilities_of_batch(samples: Sequence[Mapping]) -> tuple[Tensor, Tensor, 
     }
     if len(alike) > 1 or scores[0].ndim != 1 or any(label.numel() != 1 for label in labels):
         return None
-    probs = at_least_single(torch.stack(scores).detach()).cpu()
+    probs = at_least_single(torch.stack(scores).detach()).cpu().T
     label = torch.stack([label.reshape(()) for label in labels]).cpu().long()
     try:
-        check_finite(probs, 'a batch', 'pred_score')
+        check_finite(probs, 'a batch')
         check_probabilities(probs, 'a batch')
-        check_labels(label, probs.shape[1])
+        check_labels(label, len(probs))
     except ValueError:
         return None
-    return probs.clamp(max=1).T, label, smallest_probability(scores[0].dtype)
+    return probs.clamp(max=1), label, smallest_probability(scores[0].dtype)
 
 
-def read_labels(sample: Mapping, *, ignore_index: int, name: str) -> tuple[Tensor, Tensor]:
+def read_labels(sample: Sample, *, ignore_index: int, name: str) -> tuple[Tensor, Tensor]:
     """Return the predicted and the true labels of an mmseg sample's valid pixels, both ``(M,)``.
 
     Raises:
         ValueError: If the sample has none, or they differ in size.
     """
-    predicted, label = label_maps(sample, name)
-    predicted, label = predicted.cpu().long(), label.cpu().long()
+    predicted, label = (plane.cpu().long() for plane in label_maps(sample, name))
     check_size(name, 'pred_sem_seg', tuple(predicted.shape), label)
     valid = label != ignore_index
     return predicted[valid], label[valid]
 
 
 def read_logits(
-    sample: Mapping, logits: Tensor, *, ignore_index: int, name: str
+    sample: Sample, logits: Tensor, *, ignore_index: int, name: str
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the valid predictions of an evaluated data sample and the logits they came from.
 
@@ -135,46 +142,106 @@ def read_logits(
             the sample has no or other labels.
     """
     logits = at_least_single(logits.detach())
-    check_finite(logits, name, 'logits')
+    check_finite(logits, f'logits of {name}')
     if 'seg_logits' in sample:
-        predicted, label = (x.to(logits.device).long() for x in label_maps(sample, name))
-        check_size(name, 'seg_logits', tuple(logits.shape[1:]), label)
-        kept = (label != ignore_index).flatten().nonzero().squeeze(1)
-        label, predicted = label.flatten()[kept], predicted.flatten()[kept]
-        check_labels(label, max(len(logits), 2), name=name, hint=LABELS_HINT)
-        return logits.flatten(1).index_select(1, kept).T, label, predicted
-    scores, label = sample['pred_score'].to(logits), sample.get('gt_label')
-    if label is None or label.numel() != 1:
-        raise ValueError(
-            f'{name} needs one gt_label; got {"none" if label is None else label.tolist()}'
-        )
+        maps = label_maps(sample, name)
+        return _valid_logits(logits, *maps, ignore_index, name, LABELS_HINT)
+    scores = class_scores(sample, name).to(logits)
+    label = class_label(sample, name).to(logits.device)
     if scores.shape != logits.shape or (scores - logits.softmax(0)).abs().max() > SUM_TOLERANCE:
         raise ValueError(
             f"the scores of {name} are not the softmax of what its model's head returns: another "
             'activation, or logits that are changed after the head, cannot be scaled in its layers'
         )
-    label = label.to(logits.device).long().reshape(1)
     check_labels(label, len(logits), name=name, hint=LABELS_HINT)
     return logits[None], label, logits.argmax(0, keepdim=True)
 
 
-def _read_classification(sample: Mapping, name: str, wanted: Set[str], floor: float) -> Prediction:
-    smallest = smallest_probability(sample['pred_score'].dtype)
-    scores, label = probabilities_and_label(sample, name)
-    check_labels(label, len(scores), name=name, hint=LABELS_HINT)
-    probs = scores.clamp(max=1)[:, None]
-    return of_probabilities(probs, label, wanted=wanted, floor=floor, smallest=smallest)
+def read_ood(
+    sample: Sample, *, ood_index: int | None, ignore_index: int, name: str
+) -> tuple[Tensor, bool, Tensor]:
+    """Return an evaluated data sample's valid predictions, and what is seen in each.
+
+    Args:
+        sample: As for :func:`read_prediction`; a classifier's may also have its ``logits``.
+        ood_index: Label of what is out of distribution. So are a classifier's negative labels.
+        ignore_index: Label of the pixels to leave out.
+        name: What errors call the sample.
+
+    Returns:
+        Logits or probabilities ``(K, M)``, whether they are logits, and ``(M,)`` int64: 0 in
+        distribution, 1 of the first OOD set (label -1, or `ood_index`), 2 of the second (label -2),
+        and so on.
+
+    Raises:
+        ValueError: For what :func:`read_prediction` and :func:`read_logits` refuse, or pixels
+            without an `ood_index`.
+    """
+    if 'seg_logits' in sample:
+        return _read_ood_pixels(sample, ood_index, ignore_index, name)
+    probs, label = class_probabilities(sample, name), class_label(sample, name).cpu()
+    number = 1 if label.item() == ood_index else max(-label.item(), 0)
+    kind = torch.tensor([number])
+    if not number:
+        check_labels(label, len(probs), name=name, hint=OOD_LABELS_HINT)
+    logits = tensor_of(sample, 'logits')
+    if logits is None:
+        return probs, False, kind
+    known = {
+        'pred_score': class_scores(sample, name),
+        'gt_label': torch.where(kind > 0, 0, label),
+    }
+    logits, _, _ = read_logits(known, logits, ignore_index=ignore_index, name=name)
+    return logits.T, True, kind
+
+
+def _valid_logits(
+    logits: Tensor, predicted: Tensor, label: Tensor, ignore_index: int, name: str, hint: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return logits ``(M, K)``, true and predicted classes ``(M,)`` of the pixels that count."""
+    predicted, label = (plane.to(logits.device).long() for plane in (predicted, label))
+    check_size(name, 'seg_logits', tuple(logits.shape[1:]), label)
+    kept = (label != ignore_index).flatten().nonzero().squeeze(1)
+    label, predicted = label.flatten()[kept], predicted.flatten()[kept]
+    check_labels(label, max(len(logits), 2), name=name, hint=hint)
+    return logits.flatten(1).index_select(1, kept).T, label, predicted
+
+
+def _read_ood_pixels(
+    sample: Sample, ood_index: int | None, ignore_index: int, name: str
+) -> tuple[Tensor, bool, Tensor]:
+    if ood_index is None:
+        raise ValueError(
+            f'{name} is a segmentation: give ood_index, the label of the pixels that are out of '
+            'distribution'
+        )
+    logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
+    check_finite(logits, f'seg_logits of {name}')
+    predicted, label = label_maps(sample, name)
+    is_ood = label == ood_index
+    known = torch.where(is_ood, int(ignore_index == 0), label)  # any label of a class will do
+    kind = is_ood[label != ignore_index].long().cpu()
+    rows, _, predicted = _valid_logits(
+        logits, predicted, known, ignore_index, name, OOD_LABELS_HINT
+    )
+    if len(logits) == 1:
+        check_binary(rows[:, 0], name)
+        return torch.stack([1 - rows[:, 0], rows[:, 0]]), False, kind
+    if len(rows):
+        own = rows.gather(1, predicted[:, None])[:, 0]
+        check_explained(int((own < rows.amax(dim=1)).sum()), name)
+    return rows.T, True, kind
 
 
 def _read_segmentation(
-    sample: Mapping,
+    sample: Sample,
     ignore_index: int,
     name: str,
     wanted: Set[str],
     floor: float,
     region: Callable[[Tensor], Tensor] | None,
 ) -> Prediction:
-    raw = sample['seg_logits']['data'].detach()
+    raw = tensor_of(sample, 'seg_logits').detach()
     logits = at_least_single(raw)
     predicted, label = (x.to(logits.device) for x in label_maps(sample, name))
     check_size(name, 'seg_logits', tuple(logits.shape[1:]), label)
@@ -189,12 +256,13 @@ def _read_segmentation(
     check_labels(label, max(len(logits), 2), name=name, hint=LABELS_HINT)
     logits, predicted, valid = logits.flatten(1), predicted.long().flatten(), valid.flatten()
     if len(logits) == 1:
-        check_finite(logits, name, 'seg_logits')
-        found = _of_binary_head(logits[0], predicted, label, valid, name, raw.dtype, wanted, floor)
+        check_finite(logits, f'seg_logits of {name}')
+        check_binary(logits[0], name)
+        found = _of_binary_head(logits[0], predicted, label, valid, raw.dtype, wanted, floor)
         return found._replace(distance=distance)
     reading = of_logits(logits, predicted, label, valid, wanted=wanted, floor=floor)
     if not reading.finite:
-        check_finite(logits, name, 'seg_logits')
+        check_finite(logits, f'seg_logits of {name}')
     check_explained(reading.unexplained, name)
     return reading.prediction._replace(distance=distance)
 
@@ -204,13 +272,11 @@ def _of_binary_head(
     predicted: Tensor,
     label: Tensor,
     valid: Tensor,
-    name: str,
     dtype: torch.dtype,
     wanted: Set[str],
     floor: float,
 ) -> Prediction:
     """Return the predictions of a head whose one "logit" is the probability of class 1."""
-    check_binary(prob, name)
     conf = torch.where(predicted == 1, prob, 1 - prob)
     kept, left_out = valid.nonzero().squeeze(1), conf[~valid].cpu()
     prob, predicted, label = (x.index_select(0, kept) for x in (prob, predicted, label))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from samples import as_segmented, classified, flatten, probabilities, segmented
 
-from mmcalib.metrics.data_samples import read_prediction
+from mmcalib.samples.evaluated import read_prediction
 
 
 def read(sample, **options):
@@ -192,7 +192,7 @@ def test_pieces_of_any_size_give_the_same(piece_bytes, dtype, monkeypatch):
     sample['pred_sem_seg']['data'] = sample['seg_logits']['data'].argmax(0, keepdim=True)
     options = dict(wanted=['nll', 'brier', 'classes', 'predicted'], floor=0.06)
     whole = read(sample, **options)
-    monkeypatch.setattr('mmcalib.metrics.predictions.PIECE_BYTES', piece_bytes)
+    monkeypatch.setattr('mmcalib.samples.predictions.PIECE_BYTES', piece_bytes)
     pieces = read(sample, **options)
     assert torch.equal(whole.conf, pieces.conf) and torch.equal(whole.correct, pieces.correct)
     assert torch.equal(whole.predicted, pieces.predicted)

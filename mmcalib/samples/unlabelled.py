@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from mmcalib.argument_checks import at_least_single
-from mmcalib.metrics.predictions import check_probabilities
-from mmcalib.metrics.sample_fields import check_finite, plane
+from mmcalib.samples.fields import (
+    Sample,
+    check_finite,
+    class_probabilities,
+    label_maps,
+    predicted_map,
+    tensor_of,
+)
 
 UNLABELLED_PIECE = 1 << 22  # logits that are worked on together
 
@@ -44,7 +49,7 @@ class UnlabelledPrediction(NamedTuple):
     probs: Tensor | None = None
 
 
-def read_unlabelled(sample: Mapping, *, name: str) -> UnlabelledPrediction:
+def read_unlabelled(sample: Sample, *, name: str) -> UnlabelledPrediction:
     """Read a predicted data sample of mmpretrain or mmseg, with labels or without.
 
     Args:
@@ -56,26 +61,18 @@ def read_unlabelled(sample: Mapping, *, name: str) -> UnlabelledPrediction:
             each, or a sample that has neither kind.
     """
     if 'seg_logits' in sample:
-        logits = sample['seg_logits']['data'].detach()
-        check_finite(at_least_single(logits), name, 'seg_logits')
-        predicted = plane(sample['pred_sem_seg']).long()
+        logits = tensor_of(sample, 'seg_logits').detach()
+        check_finite(at_least_single(logits), f'seg_logits of {name}')
+        predicted = predicted_map(sample, name).long()
         rows = max(1, UNLABELLED_PIECE // (len(logits) * logits.shape[-1]))
         parts = zip(logits.split(rows, dim=1), predicted.split(rows), strict=True)
         conf = torch.cat([_map_confidence(*part).cpu() for part in parts])
         return UnlabelledPrediction(conf, predicted.cpu())
-    if 'pred_score' not in sample:
-        raise ValueError(
-            f'{name} was predicted without pred_score (mmpretrain) or seg_logits (mmseg), so its '
-            f'confidence is unknown; it has {sorted(sample)}'
-        )
-    scores = sample['pred_score'].detach().float().cpu()
-    check_finite(scores, name, 'pred_score')
-    check_probabilities(scores[None], f'pred_score of {name}')
-    conf, predicted = scores.clamp(max=1).max(dim=0)
-    return UnlabelledPrediction(conf, predicted, scores)
+    probs = class_probabilities(sample, name)[:, 0].float()
+    return UnlabelledPrediction(*probs.max(dim=0), probs)
 
 
-def read_map(sample: Mapping, *, step: int = 1) -> PredictionMap:
+def read_map(sample: Sample, *, step: int = 1) -> PredictionMap:
     """Read every `step`-th pixel of every `step`-th line of an evaluated data sample of mmseg.
 
     Nothing is computed, and nothing new is kept, on the sample's own device.
@@ -85,9 +82,9 @@ def read_map(sample: Mapping, *, step: int = 1) -> PredictionMap:
         step: At least 1.
     """
     pixels = slice(None, None, step), slice(None, None, step)
-    logits = torch.stack([plane.detach().cpu()[pixels] for plane in sample['seg_logits']['data']])
-    predicted = plane(sample['pred_sem_seg']).cpu()[pixels].long()
-    label = plane(sample['gt_sem_seg']).cpu()[pixels].long()
+    planes = tensor_of(sample, 'seg_logits')
+    logits = torch.stack([plane.detach().cpu()[pixels] for plane in planes])
+    predicted, label = (plane.cpu()[pixels].long() for plane in label_maps(sample, 'an image'))
     return PredictionMap(_map_confidence(logits, predicted), predicted, label)
 
 

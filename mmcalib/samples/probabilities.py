@@ -1,18 +1,21 @@
-"""Probabilities out of a toolbox's data sample, and other ones into it."""
+"""The probabilities that a data sample stands for, and other ones put into it."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor
 
 from mmcalib.argument_checks import at_least_single
+from mmcalib.samples.fields import Sample, class_scores, tensor_of
+from mmcalib.samples.predictions import smallest_probability
 
-# How far from 1 the sum of a half-precision softmax may be.
-SUM_TOLERANCE = 1e-2
+# What put_disagreement puts.
+MEASURES = ('mutual_information', 'variance')
 
 
-def probabilities_in(sample: BaseDataElement) -> Tensor:
+def probabilities_in(sample: Sample) -> Tensor:
     """Return the probabilities that a sample's scores stand for, in float32 or float64.
 
     Returns:
@@ -23,34 +26,27 @@ def probabilities_in(sample: BaseDataElement) -> Tensor:
     Raises:
         ValueError: If the sample has neither.
     """
-    if 'seg_logits' in sample:
-        logits = at_least_single(sample.seg_logits.data)
-        return logits if len(logits) == 1 else logits.softmax(dim=0)
-    if 'pred_score' in sample:
-        return at_least_single(sample.pred_score)
-    raise ValueError(
-        'a prediction has neither seg_logits (mmseg) nor pred_score (mmpretrain), so there are no '
-        f'probabilities to average; it has {sorted(sample.keys())}'
-    )
+    if 'seg_logits' not in sample:
+        return at_least_single(class_scores(sample, 'a prediction'))
+    logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
+    return logits if len(logits) == 1 else logits.softmax(dim=0)
 
 
-def check_probabilities(probs: Tensor) -> None:
-    """Raise a ValueError for what are no probabilities of all classes, or of class 1 alone."""
-    check_finite(probs)
-    low, high = (end.item() for end in probs.aminmax())
-    off = (probs.sum(dim=0) - 1).abs().max().item() if len(probs) > 1 else 0.0
-    if low < 0 or high > 1 + SUM_TOLERANCE or off > SUM_TOLERANCE:
-        raise ValueError(
-            f'scores from {low:.4g} to {high:.4g}, whose sum is off 1 by up to {off:.4g}: they are '
-            'not the softmax over all classes'
-        )
+def logits_in(sample: Sample) -> Tensor:
+    """Return logits whose softmax, or sigmoid of a binary head, are a sample's probabilities.
 
-
-def check_finite(probs: Tensor) -> None:
-    """Raise a ValueError for probabilities that are NaN or infinite."""
-    # Of at most 1 each, so the sum is finite if they are; cheap enough for every prediction.
-    if not probs.sum().isfinite():
-        raise ValueError('NaN or infinite scores: it has diverged, or its input is broken')
+    Those of a classifier are the logarithms of its probabilities, so that none is further below 0
+    than the least probability of its type can tell: 87 nats in float32. In a binary head's, what is
+    rounded to 1 counts as a quarter of its type's resolution below.
+    """
+    if 'seg_logits' not in sample:
+        scores = class_scores(sample, 'a prediction')
+        return at_least_single(scores).clamp(min=smallest_probability(scores.dtype)).log()
+    logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
+    if len(logits) > 1:
+        return logits
+    rest = (1 - logits).clamp(min=torch.finfo(logits.dtype).eps / 4)
+    return _log(logits) - rest.log()
 
 
 def put_probabilities(sample: BaseDataElement, probs: Tensor, *, threshold: float = 0.5) -> None:
@@ -70,21 +66,6 @@ def put_probabilities(sample: BaseDataElement, probs: Tensor, *, threshold: floa
         _put_maps(sample, probs, (probs > threshold).to(probs))
     else:
         _put_logits(sample, _log(probs))
-
-
-def logits_in(sample: BaseDataElement) -> Tensor:
-    """Return logits whose softmax, or sigmoid of a binary head, are a sample's probabilities.
-
-    Of the same shape; in a binary head's, what is rounded to 1 counts as a quarter of its type's
-    resolution below.
-    """
-    if 'seg_logits' not in sample:
-        return _log(probabilities_in(sample))
-    logits = at_least_single(sample.seg_logits.data)
-    if len(logits) > 1:
-        return logits
-    rest = (1 - logits).clamp(min=torch.finfo(logits.dtype).eps / 4)
-    return _log(logits) - rest.log()
 
 
 def temper(sample: BaseDataElement, temperature: float, *, threshold: float = 0.5) -> None:
@@ -109,6 +90,13 @@ def put_disagreement(sample: BaseDataElement, information: Tensor, variance: Ten
     else:
         sample.set_field(information, 'mutual_information')
         sample.set_field(variance, 'variance')
+
+
+def disagreement_in(sample: Sample) -> dict[str, np.ndarray]:
+    """Return what a data sample says of :data:`MEASURES`: maps ``(H, W)``, or numbers."""
+    values = sample.get('disagreement', sample)
+    arrays = {key: values.get(key).cpu().numpy() for key in MEASURES if key in values}
+    return {key: array.reshape(array.shape[-2:]) for key, array in arrays.items()}
 
 
 def _log(probs: Tensor) -> Tensor:

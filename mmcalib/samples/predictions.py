@@ -62,7 +62,7 @@ class Prediction(NamedTuple):
             likewise.
         classes: The probabilities of all classes.
         distance: ``(M,)`` int64, of pixels: in which range of distance from another label, see
-            :func:`~mmcalib.metrics.boundary_distance.distance_ranges`.
+            :func:`~mmcalib.samples.boundary_distance.distance_ranges`.
         doubt: ``(M,)`` float64, :func:`doubt_of` the prediction, by which it is ranked.
         left_out: ``(I,)`` the confidences of the pixels that do not count, of the type of `conf`;
             None of a classifier.
@@ -100,43 +100,6 @@ def doubt_of(conf: Tensor, others: Tensor) -> Tensor:
             the confidence is next to 1.
     """
     return torch.where(conf > NEARLY_ONE, others.double(), 1 - conf.double())
-
-
-# How far a probability may lie above 1, and how far the sum of a half-precision softmax from 1.
-TOLERANCE = 1e-6
-SUM_TOLERANCE = 1e-2
-
-
-def check_range(values: Tensor, name: str) -> None:
-    """Raise a ValueError for values that are not from 0 to 1."""
-    if not values.numel():
-        return
-    lowest, highest = values.aminmax()
-    if not (lowest >= 0 and highest <= 1 + TOLERANCE):  # NaN too
-        outside = ~((values >= 0) & (values <= 1 + TOLERANCE))
-        raise ValueError(
-            f'{name} has {int(outside.sum())} of {values.numel()} values outside [0, 1], such as '
-            f'{values[outside][0].item():.7g}: {_remedy(lowest.item(), highest.item())}'
-        )
-
-
-def _remedy(lowest: float, highest: float) -> str:
-    if lowest != lowest:
-        return 'leave out what has no prediction'
-    percent = 'divide percentages by 100; ' if lowest >= 0 and 1.5 < highest <= 100 else ''
-    return f'{percent}of logits, take the softmax first'
-
-
-def check_probabilities(probs: Tensor, name: str) -> None:
-    """Raise a ValueError for ``(N, K)`` values that are no probabilities of K classes each."""
-    check_range(probs, name)
-    total = probs.sum(dim=1)
-    wrong = (total - 1).abs() > SUM_TOLERANCE
-    if wrong.any():
-        raise ValueError(
-            f'{name} has {int(wrong.sum())} of {len(probs)} rows that do not sum to 1, such as '
-            f'{total[wrong][0].item():.7g}: they must be the softmax over all classes'
-        )
 
 
 def smallest_probability(dtype: torch.dtype) -> float:

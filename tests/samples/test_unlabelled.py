@@ -2,14 +2,13 @@ import pytest
 import torch
 from samples import classified, segmented
 
-from mmcalib.metrics import sample_confidence
-from mmcalib.metrics.data_samples import read_prediction
-from mmcalib.metrics.sample_confidence import read_unlabelled
+from mmcalib.samples.evaluated import read_prediction
+from mmcalib.samples.unlabelled import read_unlabelled
 
 
 @pytest.mark.parametrize('samples', [classified(5), segmented(3)], ids=['mmpretrain', 'mmseg'])
 def test_without_labels_the_confidences_are_the_same(samples, monkeypatch):
-    monkeypatch.setattr(sample_confidence, 'UNLABELLED_PIECE', 200)  # two lines at a time
+    monkeypatch.setattr('mmcalib.samples.unlabelled.UNLABELLED_PIECE', 200)  # two lines at a time
     for sample in samples:
         if 'gt_sem_seg' in sample:
             sample['gt_sem_seg']['data'][:] = 0  # all are valid
@@ -29,5 +28,5 @@ def test_what_has_no_confidence_without_labels():
         read_unlabelled(sample, name='image.jpg')
     with pytest.raises(ValueError, match='do not sum to 1'):
         read_unlabelled({'pred_score': torch.tensor([0.9, 0.8])}, name='image.jpg')
-    with pytest.raises(ValueError, match=r"predicted without pred_score .* it has \['boxes'\]"):
+    with pytest.raises(ValueError, match=r"has neither pred_score .* it has \['boxes'\]"):
         read_unlabelled({'boxes': 1}, name='image.jpg')

@@ -2,18 +2,12 @@
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
+from references import distance
 
-from mmcalib.metrics import boundary_distance as module
-from mmcalib.metrics.boundary_distance import DISTANCES, RANGE_NAMES, boundary, distance_ranges
-
-
-def distance(label, i, j):
-    """Steps of a king from a pixel to the nearest one of another label; infinite if none."""
-    others = np.argwhere(label.numpy() != label[i, j].item())
-    return min(np.abs(others - (i, j)).max(axis=1), default=float('inf'))
+from mmcalib.samples import boundary_distance as module
+from mmcalib.samples.boundary_distance import DISTANCES, RANGE_NAMES, boundary, distance_ranges
 
 
 def maps():
