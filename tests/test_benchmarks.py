@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from mmengine.registry import MODELS, init_default_scope
-from samples import image_cells, image_confidences
+from samples import image_confidences, image_narrow_bins
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.runs.config import load_config
@@ -74,9 +74,9 @@ def test_intervals_prints_how_often_they_hold(capsys, monkeypatch):
 
 
 def test_risk_bound_prints_how_often_it_holds(capsys, monkeypatch, tmp_path):
-    cells = image_cells(*image_confidences(120, pixels=20, spread=0.3))
+    cells = image_narrow_bins(*image_confidences(120, pixels=20, spread=0.3))
     table = torch.zeros(3, 1)
-    statistics = CalibrationStatistics({}, 'pooled', 'mmcalib', 15, table, image_cells=cells)
+    statistics = CalibrationStatistics({}, 'pooled', 'mmcalib', 15, table, image_narrow_bins=cells)
     statistics.save(tmp_path / 'run' / 'calibration.npz')
     options = [str(tmp_path / 'run'), '--splits', '3', '--risks', '0.4']
     monkeypatch.setattr(sys, 'argv', ['risk_bound.py', *options])

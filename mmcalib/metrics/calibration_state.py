@@ -12,7 +12,11 @@ from mmcalib.argument_checks import check_choice, check_integer
 from mmcalib.metrics.bins.bin_tables import bins_of_each, equal_width_bins, floor_of
 from mmcalib.metrics.bins.conventions import CONVENTIONS
 from mmcalib.metrics.bins.growing_array import GrowingArray
-from mmcalib.metrics.bins.image_bins import NUM_CELLS, cells_of_each, count_in_cells
+from mmcalib.metrics.bins.image_bins import (
+    NUM_NARROW_BINS,
+    count_in_narrow_bins,
+    narrow_bins_of_each,
+)
 from mmcalib.metrics.bins.narrow_bins import ConfidenceBins, condense
 from mmcalib.metrics.bins.stratified_bins import StratifiedBins
 from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
@@ -115,7 +119,7 @@ class CalibrationState:
         if self._protocol.group == 1:
             self._rows['large'] = GrowingArray(len(self._large), 2)
         if keep_bins and self._protocol.region is None:
-            self._rows['image_cells'] = GrowingArray(3, NUM_CELLS, dtype=torch.int32)
+            self._rows['image_narrow_bins'] = GrowingArray(3, NUM_NARROW_BINS, dtype=torch.int32)
         self._groups = ProtocolGroups(
             self._protocol.group,
             list(self._large.values()),
@@ -198,7 +202,7 @@ class CalibrationState:
             [index],
             self.bins_of(prediction)[None],
             (correct.sum(), conf.sum(dtype=torch.float64), prediction.nll, prediction.brier),
-            lambda: count_in_cells(conf, correct, prediction.left_out)[None],
+            lambda: count_in_narrow_bins(conf, correct, prediction.left_out)[None],
         )
         if large is not None:
             self._rows['large'].append(large[None])
@@ -227,7 +231,7 @@ class CalibrationState:
             places,
             bins_of_each(*self._binned(predictions), self.num_bins, convention=self._convention),
             (correct, conf, *own),
-            lambda: cells_of_each(conf, correct),
+            lambda: narrow_bins_of_each(conf, correct),
         )
         return self
 
@@ -308,9 +312,9 @@ class CalibrationState:
             protocol=self.options['protocol'],
             convention=self.options['convention'],
             num_bins=self.num_bins,
-            cells=condense(narrow_bins.table()),
+            narrow_bins=condense(narrow_bins.table()),
             image_bins=bins if len(bins) else None,
-            image_cells=self.image_cells() if len(bins) else None,
+            image_narrow_bins=self.image_narrow_bins() if len(bins) else None,
             class_bins=self.class_bins(),
             distance_bins=self.distance_bins(),
         )
@@ -338,9 +342,9 @@ class CalibrationState:
         """Return the ``(n, 3, B)`` bins of each image, in the order of the data set."""
         return self._in_order('bins')
 
-    def image_cells(self) -> Tensor | None:
+    def image_narrow_bins(self) -> Tensor | None:
         """Return the ``(n, 3, C)`` narrow bins of each image, likewise, None if not counted."""
-        return self._in_order('image_cells') if 'image_cells' in self._rows else None
+        return self._in_order('image_narrow_bins') if 'image_narrow_bins' in self._rows else None
 
     def _binned(self, prediction: Prediction) -> tuple[Tensor, Tensor]:
         """Return the confidences that are binned, and whether they came true."""
@@ -367,9 +371,9 @@ class CalibrationState:
         places: Sequence[int],
         bins: Tensor,
         sums: Sequence[Tensor | None],
-        image_cells: Callable[[], Tensor],
+        image_narrow_bins: Callable[[], Tensor],
     ) -> None:
-        """Append the rows of images: ``(n, 3, B)`` bins, each of ``SUMS``, and their cells."""
+        """Append the rows of images: ``(n, 3, B)`` bins, each of ``SUMS``, and their bins."""
         self._rows['places'].append(torch.tensor(places))
         self._rows['bins'].append(bins)
         total = torch.zeros(len(places), len(SUMS), dtype=torch.float64)
@@ -377,8 +381,8 @@ class CalibrationState:
             if values is not None:
                 column.copy_(values)
         self._rows['sums'].append(total)
-        if 'image_cells' in self._rows:
-            self._rows['image_cells'].append(image_cells())
+        if 'image_narrow_bins' in self._rows:
+            self._rows['image_narrow_bins'].append(image_narrow_bins())
 
     def _in_order(self, name: str) -> Tensor:
         """Return one of the rows of the images, in the order of the data set."""

@@ -13,9 +13,9 @@ from torch import Tensor
 from mmcalib.metrics.bins.bin_tables import equal_mass_bins
 from mmcalib.metrics.bins.conventions import MMCALIB
 
-TABLES = ('cells', 'image_bins', 'image_cells', 'class_bins', 'distance_bins')
+TABLES = ('narrow_bins', 'image_bins', 'image_narrow_bins', 'class_bins', 'distance_bins')
 # As large as the data set, so not for text.
-BY_IMAGE = ('image_bins', 'image_cells')
+BY_IMAGE = ('image_bins', 'image_narrow_bins')
 
 
 @dataclass
@@ -27,11 +27,11 @@ class CalibrationStatistics:
         protocol: Name of the segmentation protocol.
         convention: Name of the convention of binning.
         num_bins: Of the metrics.
-        cells: ``(3, C)`` float64 table of narrow bins, ascending in confidence, of all images
+        narrow_bins: ``(3, C)`` float64 table of narrow bins, ascending in confidence, of all images
             together: count, correct, sum of confidences. At most some 6,000, none empty.
         image_bins: ``(n, 3, B)`` float64, the bins of equal width of each image, in the order of
             the dataset; None if read from ``.json``, which does not hold them.
-        image_cells: ``(n, 3, C)`` int32, how many predictions of each image are in each of
+        image_narrow_bins: ``(n, 3, C)`` int32, how many predictions of each image are in each of
             :mod:`~mmcalib.metrics.bins.image_bins`: those with a label, the correct ones, and those
             without a label; None if read from ``.json``, or if the protocol leaves out pixels by
             their labels.
@@ -46,9 +46,9 @@ class CalibrationStatistics:
     protocol: str
     convention: str
     num_bins: int
-    cells: Tensor
+    narrow_bins: Tensor
     image_bins: Tensor | None = None
-    image_cells: Tensor | None = None
+    image_narrow_bins: Tensor | None = None
     class_bins: Tensor | None = None
     classes: list[str] | None = None
     distance_bins: Tensor | None = None
@@ -56,7 +56,7 @@ class CalibrationStatistics:
     @property
     def num_predictions(self) -> int:
         """How many predictions the narrow bins hold."""
-        return int(self.cells[0].sum())
+        return int(self.narrow_bins[0].sum())
 
     def complete(self, other: CalibrationStatistics) -> None:
         """Take over what another metric of the same options has measured of the same data."""
@@ -72,9 +72,9 @@ class CalibrationStatistics:
         count on the wrong side of it, so an ECE of these bins may differ a little from `metrics`.
         """
         if equal_mass:
-            return equal_mass_bins(self.cells, num_bins)
-        index = MMCALIB.bin_of(self.cells[2] / self.cells[0], num_bins)
-        return torch.zeros(3, num_bins, dtype=torch.float64).index_add_(1, index, self.cells)
+            return equal_mass_bins(self.narrow_bins, num_bins)
+        index = MMCALIB.bin_of(self.narrow_bins[2] / self.narrow_bins[0], num_bins)
+        return torch.zeros(3, num_bins, dtype=torch.float64).index_add_(1, index, self.narrow_bins)
 
     def save(self, path: str | Path) -> None:
         """Write to a ``.json`` or ``.npz`` file, making its folder.
@@ -108,7 +108,7 @@ class CalibrationStatistics:
                 values = json.loads(path.read_text())
                 for name in values.keys() & set(TABLES):
                     values[name] = torch.tensor(values[name], dtype=torch.float64)
-                values['cells'] = values['cells'].view(3, -1)
+                values['narrow_bins'] = values['narrow_bins'].view(3, -1)
                 return cls(**values)
             with np.load(path) as file:
                 values = json.loads(str(file['info']))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmcalib.metrics.bins.image_bins import predicted_in_cells
+from mmcalib.metrics.bins.image_bins import predicted_in_narrow_bins
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold, threshold_at_risk
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
@@ -64,24 +64,24 @@ def read_validation(
     file = _statistics_file(Path(path))
     _check_same_model(file, predictor)
     statistics = CalibrationStatistics.load(file)
-    cells = statistics.image_cells
-    if cells is None:
+    bins = statistics.image_narrow_bins
+    if bins is None:
         raise ValueError(
             f'{file} does not tell images apart: it was measured by the protocol '
             f'{statistics.protocol!r}, which leaves out pixels by their labels. {TEST_AGAIN}'
         )
-    accuracy = ExpectedAccuracy(cells, coverage=probability)
-    unlabelled = cells[:, 2].sum(dim=1) / predicted_in_cells(cells).sum(dim=1)
+    accuracy = ExpectedAccuracy(bins, coverage=probability)
+    unlabelled = bins[:, 2].sum(dim=1) / predicted_in_narrow_bins(bins).sum(dim=1)
     bound = None
     if risk is not None:
-        bound = threshold_at_risk(cells, risk, probability=probability)
+        bound = threshold_at_risk(bins, risk, probability=probability)
         if bound is None:
             raise ValueError(
-                f'the {len(cells):,} images of {file} prove for no threshold that at most '
+                f'the {len(bins):,} images of {file} prove for no threshold that at most '
                 f'{100 * risk:g} % of what it keeps is wrong, with a probability of '
                 f'{100 * probability:g} %: allow a larger risk, or validate on more images'
             )
-    return ValidationEvidence(file, len(cells), unlabelled.mean().item(), accuracy, bound)
+    return ValidationEvidence(file, len(bins), unlabelled.mean().item(), accuracy, bound)
 
 
 def _statistics_file(path: Path) -> Path:

@@ -28,7 +28,7 @@ def confidence_gap(confidence: float, accuracy: float) -> str:
 
 def confidence_and_accuracy(statistics: CalibrationStatistics) -> tuple[float, float] | None:
     """Return mean confidence and accuracy in percent, None of no predictions."""
-    count, correct, confidence = statistics.cells.sum(dim=1).tolist()
+    count, correct, confidence = statistics.narrow_bins.sum(dim=1).tolist()
     return (100 * confidence / count, 100 * correct / count) if count else None
 
 

@@ -41,7 +41,7 @@ def read_statistics(path: str | Path) -> CalibrationStatistics:
         statistics = CalibrationStatistics.load(file)
     except BROKEN_FILE as error:
         raise ValueError(f'{file} cannot be read ({error}): test that run again') from error
-    if statistics.cells.ndim != 2 or len(statistics.cells) != 3:
+    if statistics.narrow_bins.ndim != 2 or len(statistics.narrow_bins) != 3:
         raise ValueError(f'{file} holds no table of confidences: test that run again')
     for what, bins, names in (
         ('classes', statistics.class_bins, statistics.classes),

@@ -48,9 +48,9 @@ def risk_coverage_of(statistics: CalibrationStatistics, name: str) -> Evaluation
     pooled = statistics.protocol == 'pooled'
     return Evaluation(
         name=name,
-        table=statistics.cells,
+        table=statistics.narrow_bins,
         figures={
-            key: statistics.metrics.get(key, figure(statistics.cells).item())
+            key: statistics.metrics.get(key, figure(statistics.narrow_bins).item())
             for key, figure in computed.items()
         },
         note='' if pooled else f'protocol {statistics.protocol}',

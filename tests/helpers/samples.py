@@ -2,7 +2,7 @@
 
 import torch
 
-from mmcalib.metrics.bins.image_bins import count_in_cells
+from mmcalib.metrics.bins.image_bins import count_in_narrow_bins
 
 
 def classified(n, num_classes=7, seed=0):
@@ -71,7 +71,7 @@ def image_confidences(count, *, pixels=1, spread=1.0, seed=0):
     return conf, torch.rand(conf.shape, generator=generator) < chance
 
 
-def image_cells(conf, correct):
-    """Their ``(n, 3, C)`` cells."""
+def image_narrow_bins(conf, correct):
+    """Their ``(n, 3, C)`` bins."""
     pairs = zip(conf, correct, strict=True)
-    return torch.stack([count_in_cells(c, right) for c, right in pairs])
+    return torch.stack([count_in_narrow_bins(c, right) for c, right in pairs])

@@ -269,7 +269,7 @@ def test_metrics_of_other_options_have_their_own(tmp_path):
 
 def test_nothing_measured_is_not_drawn(tmp_path):
     _, runner = test('digits', tmp_path)
-    runner.test_evaluator.metrics[1].statistics.cells.zero_()
+    runner.test_evaluator.metrics[1].statistics.narrow_bins.zero_()
     ReliabilityDiagramHook().after_test_epoch(runner)
     (log,) = tmp_path.rglob('*.log')
     assert 'nothing was evaluated, so there is no diagram' in log.read_text()

@@ -224,7 +224,7 @@ def test_a_batch_of_a_classifier_counts_as_one_sample_after_the_other(
     (values, statistics), *others = found
     for other, tables in others:
         assert other == pytest.approx(values, abs=1e-5, nan_ok=True)
-        for name in ('cells', 'image_bins', 'image_cells', 'class_bins'):
+        for name in ('narrow_bins', 'image_bins', 'image_narrow_bins', 'class_bins'):
             assert torch.equal(getattr(tables, name), getattr(statistics, name))
 
 
@@ -375,7 +375,7 @@ def test_statistics_are_written(protocol, suffix, tmp_path):
     table = statistics.bins(25, equal_mass=True)
     assert statistics.num_predictions == round(table[0].sum().item())
     if protocol not in ('image', 'paper'):
-        share = 100 * statistics.cells[1].sum() / statistics.num_predictions
+        share = 100 * statistics.narrow_bins[1].sum() / statistics.num_predictions
         assert share.item() == pytest.approx(reference['again/accuracy'])
         ece = 100 * (statistics.bins(15)[1] - statistics.bins(15)[2]).abs().sum()
         assert ece.item() / statistics.num_predictions == pytest.approx(value)

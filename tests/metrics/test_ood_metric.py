@@ -302,7 +302,7 @@ def test_states_of_other_scores_do_not_merge():
 
 
 BOTH = ('max_probability', 'energy')  # of either kind of bins
-LIMITS = dict(exact=None, cells=10)
+LIMITS = dict(exact=None, narrow_bins=10)
 
 
 def _on_a_rank(rank, samples, pixels, folder):
@@ -332,6 +332,6 @@ def test_two_ranks_of_an_odd_number_of_images(tmp_path, monkeypatch):
             (name, 'pixels'): evaluate(pixels, OODMetric(BOTH, ood_index=7)),
         }
         for key, values in expected.items():
-            assert any(k.endswith('_bound') for k in values) == (name == 'cells')
+            assert any(k.endswith('_bound') for k in values) == (name == 'narrow_bins')
             for found in ranks:
                 assert found[key] == pytest.approx(values, abs=1e-9)

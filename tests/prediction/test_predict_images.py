@@ -269,8 +269,8 @@ def alone(model):
 
 def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos)
-    cells = write_validation(tmp_path / 'val', alone(segmenting), found.images)
-    accuracy, bound = ExpectedAccuracy(cells), threshold_at_risk(cells, 0.5)
+    bins = write_validation(tmp_path / 'val', alone(segmenting), found.images)
+    accuracy, bound = ExpectedAccuracy(bins), threshold_at_risk(bins, 0.5)
     with_it = mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.5)
     assert with_it.scores.bound == bound and with_it.scores.threshold == bound.threshold
     for image in with_it.images:
@@ -296,10 +296,10 @@ def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
 
 def test_pixels_without_a_label_are_told_of(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos).images
-    cells = write_validation(tmp_path / 'val', alone(segmenting), found, unlabelled=100)
+    bins = write_validation(tmp_path / 'val', alone(segmenting), found, unlabelled=100)
     out, options = tmp_path / 'out', dict(validation=tmp_path / 'val', risk=0.5, pictures=False)
     report = predict_to_folder(*segmenting, [photos], out, **options)
-    share = (200 / (200 + cells[:, 0].sum(dim=1))).mean().item()
+    share = (200 / (200 + bins[:, 0].sum(dim=1))).mean().item()
     assert report.scores.validation_unlabelled == pytest.approx(share)
     assert (
         f'no label at {100 * share:.2g} % of its pixels: accuracies and what is wrong are of '

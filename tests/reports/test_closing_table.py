@@ -25,7 +25,7 @@ RESULTS = {
 CELLS = torch.tensor([[40.0, 10.0], [30.0, 0.0], [36.0, 5.0]], dtype=torch.float64)
 
 
-def statistics(cells=CELLS):
+def statistics(narrow_bins=CELLS):
     return CalibrationStatistics({}, 'pooled', 'mmcalib', 15, cells)
 
 

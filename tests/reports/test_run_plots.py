@@ -31,7 +31,7 @@ def statistics(images=20, pixels=30, bins=5, seed=0, **options):
         metrics={'ECE': 3.0, 'AECE': 2.0}, protocol='pooled', convention='mmcalib', num_bins=bins
     )
     return CalibrationStatistics(
-        **{**defaults, **options}, cells=cells, image_bins=torch.stack(rows)
+        **{**defaults, **options}, narrow_bins=cells, image_bins=torch.stack(rows)
     )
 
 
@@ -102,7 +102,7 @@ def test_nothing_to_draw_is_said():
     with pytest.raises(ValueError, match='num_bins must be an integer of at least 1, got 0'):
         reliability_of(statistics(), 'CE', num_bins=0)
     empty = statistics()
-    empty.cells = empty.cells[:, :0]
+    empty.narrow_bins = empty.narrow_bins[:, :0]
     with pytest.raises(ValueError, match="'CE' has no predictions"):
         reliability_of(empty, 'CE')
 

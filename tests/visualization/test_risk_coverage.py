@@ -17,7 +17,7 @@ def test_figures_are_those_that_were_printed_else_computed():
     found = risk_coverage_of(statistics(AURC=12.5), 'run')
     assert found.figures['AURC'] == 12.5
     computed = risk_coverage_of(statistics(), 'run')
-    assert computed.figures['AURC'] == binned_aurc(statistics().cells).item()
+    assert computed.figures['AURC'] == binned_aurc(statistics().narrow_bins).item()
     text = words(draw_risk_coverage([found]))
     for part in ('run', 'AURC 12.50 %, AUGRC', 'n = 500, protocol image', 'coverage (%)',
                  'risk: errors among the accepted (%)', 'best order', 'by chance'):  # fmt: skip

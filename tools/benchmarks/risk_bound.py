@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from mmcalib.metrics.bins.image_bins import predicted_in_cells, shares_above
+from mmcalib.metrics.bins.image_bins import predicted_in_narrow_bins, shares_above
 from mmcalib.metrics.functional import risk_threshold
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
@@ -43,7 +43,7 @@ def hoeffding_bentkus(kept, wrong, risk):
 
 
 def proven(p_values, kept, wrong, risk):
-    """Return the cell that is found by some p-values."""
+    """Return the bin that is found by some p-values."""
     return risk_threshold.loosest_rejected(p_values(kept, wrong, risk), 1 - PROBABILITY)
 
 
@@ -69,32 +69,32 @@ def tries(count, splits, seed):
         yield order[: count // 2], order[count // 2 :], drawn
 
 
-def risk_row(cells, method, risk, splits, seed):
-    kept, wrong = shares_above(cells)
+def risk_row(bins, method, risk, splits, seed):
+    kept, wrong = shares_above(bins)
     shares, on_half, on_all = [], 0, 0
     for half, other, drawn in tries(len(kept), splits, seed):
-        cell = METHODS[method](kept[half], wrong[half], risk)
-        if cell is not None:
-            share = kept[other, cell].mean().item()
+        bin = METHODS[method](kept[half], wrong[half], risk)
+        if bin is not None:
+            share = kept[other, bin].mean().item()
             shares.append(share)
-            on_half += wrong[other, cell].mean().item() > risk * share
-        cell = METHODS[method](kept[drawn], wrong[drawn], risk)
-        if cell is not None:
-            on_all += wrong[:, cell].mean().item() > risk * kept[:, cell].mean().item()
+            on_half += wrong[other, bin].mean().item() > risk * share
+        bin = METHODS[method](kept[drawn], wrong[drawn], risk)
+        if bin is not None:
+            on_all += wrong[:, bin].mean().item() > risk * kept[:, bin].mean().item()
     coverage = f'{sum(shares) / len(shares):.1%}' if shares else ''
     held = (f'{1 - broken / splits:.1%}' for broken in (on_half, on_all))
     return [f'{len(shares) / splits:.1%}', coverage, *held]
 
 
-def accuracy_row(cells, splits, seed):
+def accuracy_row(bins, splits, seed):
     """Return how often intervals hold the accuracy of the other half, and of its images."""
     folders = in_image = images = 0
     error, width = 0.0, 0.0
-    for half, other, _ in tries(len(cells), splits, seed):
-        accuracy = ExpectedAccuracy(cells[half], coverage=PROBABILITY)
-        counts = cells[other].double()
+    for half, other, _ in tries(len(bins), splits, seed):
+        accuracy = ExpectedAccuracy(bins[half], coverage=PROBABILITY)
+        counts = bins[other].double()
         found = counts[:, 1].sum(dim=1) / counts[:, 0].sum(dim=1)
-        expected = accuracy.of_counts(predicted_in_cells(counts))
+        expected = accuracy.of_counts(predicted_in_narrow_bins(counts))
         low, high = accuracy.folder_interval(expected.mean().item(), len(other))
         folders += low <= found.mean().item() <= high
         error += (expected.mean() - found.mean()).abs().item()
@@ -103,7 +103,7 @@ def accuracy_row(cells, splits, seed):
             low, high = accuracy.image_interval(value)
             in_image += low - 1e-12 <= true <= high + 1e-12
             images += 1
-    single = (cells[:, 0].sum(dim=1) == 1).all()
+    single = (bins[:, 0].sum(dim=1) == 1).all()
     return [
         f'{100 * error / splits:.2f}',
         f'± {50 * width / splits:.2f}',
@@ -126,21 +126,21 @@ def main():
     populations = {}
     for run in map(Path, args.runs):
         file = run if run.is_file() else run / 'calibration.npz'
-        cells = CalibrationStatistics.load(file).image_cells
-        populations[file.parent.name] = cells[cells[:, 0].sum(dim=1) > 0]
+        bins = CalibrationStatistics.load(file).image_narrow_bins
+        populations[file.parent.name] = bins[bins[:, 0].sum(dim=1) > 0]
     print('| predictions | images | risk | method | found | kept | other half | population |')
     print('|---|--:|--:|---|--:|--:|--:|--:|')
-    for name, cells in populations.items():
+    for name, bins in populations.items():
         for risk in args.risks:
             for method in METHODS:
-                row = risk_row(cells, method, risk, args.splits, args.seed)
-                start = f'| {name} | {len(cells) // 2} | {risk:.0%} | {method} | '
+                row = risk_row(bins, method, risk, args.splits, args.seed)
+                start = f'| {name} | {len(bins) // 2} | {risk:.0%} | {method} | '
                 print(start + ' | '.join(row) + ' |', flush=True)
     print('\n| predictions | images | error, points | interval | holds | of an image |')
     print('|---|--:|--:|--:|--:|--:|')
-    for name, cells in populations.items():
-        row = accuracy_row(cells, args.splits, args.seed)
-        print(f'| {name} | {len(cells) // 2} | ' + ' | '.join(row) + ' |', flush=True)
+    for name, bins in populations.items():
+        row = accuracy_row(bins, args.splits, args.seed)
+        print(f'| {name} | {len(bins) // 2} | ' + ' | '.join(row) + ' |', flush=True)
 
 
 if __name__ == '__main__':

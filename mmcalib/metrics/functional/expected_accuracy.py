@@ -14,7 +14,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.bins.image_bins import count_in_cells, predicted_in_cells
+from mmcalib.metrics.bins.image_bins import count_in_narrow_bins, predicted_in_narrow_bins
 from mmcalib.metrics.bootstrap_intervals import tails_of, widening
 
 # With 20 images, a folder's 95 % interval held the truth in 65 % of simulations in which 4 % of all
@@ -32,9 +32,9 @@ CHUNK = 1_000_000  # draws at a time
 class ExpectedAccuracy:
     r"""Accuracies expected of images without labels, from a validation with them.
 
-    The calibrated confidence of a cell is the accuracy that the validation has there, made
+    The calibrated confidence of a bin is the accuracy that the validation has there, made
     monotonic in confidence; the expected accuracy of an image is its mean over the image's
-    predictions, each weighed by the share of the validation's predictions in its cell that have a
+    predictions, each weighed by the share of the validation's predictions in its bin that have a
     label; that of a folder is the mean over images, each alike.
 
     How far accuracies lie from this, :math:`r_i = \mathrm{accuracy}_i - \mathrm{expected}_i`, is
@@ -45,7 +45,8 @@ class ExpectedAccuracy:
     2021, of folders a bootstrap over images.
 
     Args:
-        image_cells: ``(n, 3, C)``, of :func:`~mmcalib.metrics.bins.image_bins.count_in_cells`.
+        image_narrow_bins: ``(n, 3, C)`` counts, see
+            :func:`~mmcalib.metrics.bins.image_bins.count_in_narrow_bins`.
         coverage: Of the intervals.
 
     Warns:
@@ -55,40 +56,42 @@ class ExpectedAccuracy:
         ValueError: If fewer than two images have predictions.
     """
 
-    def __init__(self, image_cells: Tensor, *, coverage: float = 0.95) -> None:
-        cells = image_cells.double()
-        cells = cells[cells[:, 0].sum(dim=1) > 0]
-        if len(cells) < 2:
+    def __init__(self, image_narrow_bins: Tensor, *, coverage: float = 0.95) -> None:
+        bins = image_narrow_bins.double()
+        bins = bins[bins[:, 0].sum(dim=1) > 0]
+        if len(bins) < 2:
             raise ValueError(
-                f'a validation of {len(cells)} images with labels cannot say what to expect of '
+                f'a validation of {len(bins)} images with labels cannot say what to expect of '
                 'another: it takes at least two, and some hundred to be of use'
             )
-        if len(cells) < FEW_IMAGES:
+        if len(bins) < FEW_IMAGES:
             warnings.warn(
-                f'a validation of {len(cells)} images: the interval of the expected accuracy of a '
+                f'a validation of {len(bins)} images: the interval of the expected accuracy of a '
                 f'folder may be too narrow; validate on {FEW_IMAGES} or more',
                 stacklevel=2,
             )
         self.coverage = coverage
-        self.of_cells = isotonic_accuracy(cells.sum(dim=0))
-        self.weights = labelled_share(cells.sum(dim=0))
-        found = cells[:, 1].sum(dim=1) / cells[:, 0].sum(dim=1)
-        predicted, expected = predicted_in_cells(cells), torch.empty_like(found)
-        for fold in range(min(FOLDS, len(cells))):
-            part = torch.arange(len(cells)) % FOLDS == fold
-            others = cells[~part].sum(dim=0)
+        self.of_bins = isotonic_accuracy(bins.sum(dim=0))
+        self.weights = labelled_share(bins.sum(dim=0))
+        found = bins[:, 1].sum(dim=1) / bins[:, 0].sum(dim=1)
+        predicted, expected = predicted_in_narrow_bins(bins), torch.empty_like(found)
+        for fold in range(min(FOLDS, len(bins))):
+            part = torch.arange(len(bins)) % FOLDS == fold
+            others = bins[~part].sum(dim=0)
             options = isotonic_accuracy(others), labelled_share(others)
-            expected[part] = _mean_in_cells(predicted[part], *options)
+            expected[part] = _mean_in_bins(predicted[part], *options)
         self.residuals = (found - expected).sort().values
 
     def of_image(self, conf: Tensor) -> float:
         """Return the expected accuracy of an image's ``(M,)`` confidences, NaN of none."""
-        counts = count_in_cells(conf.flatten(), torch.zeros(conf.numel(), dtype=torch.bool))[0]
+        counts = count_in_narrow_bins(conf.flatten(), torch.zeros(conf.numel(), dtype=torch.bool))[
+            0
+        ]
         return self.of_counts(counts).item()
 
     def of_counts(self, counts: Tensor) -> Tensor:
-        """Return that of images with so many predictions in each cell, ``(…, C)`` of them."""
-        return _mean_in_cells(counts.double(), self.of_cells, self.weights)
+        """Return that of images with so many predictions in each bin, ``(…, C)`` of them."""
+        return _mean_in_bins(counts.double(), self.of_bins, self.weights)
 
     def image_interval(self, expected: float) -> tuple[float, float]:
         r"""Return where an image's accuracy lies with the probability `coverage`.
@@ -128,34 +131,34 @@ class ExpectedAccuracy:
 
 
 def isotonic_accuracy(table: Tensor) -> Tensor:
-    """Return the accuracy of each cell of a ``(3, C)`` table, made to ascend with confidence.
+    """Return the accuracy of each bin of a ``(3, C)`` table, made to ascend with confidence.
 
-    The least-squares fit that does not descend, by pooling adjacent cells. A cell that is empty has
+    The least-squares fit that does not descend, by pooling adjacent bins. A bin that is empty has
     the value of the next one below that is not, or of the lowest.
     """
     filled = (table[0] > 0).nonzero().squeeze(1)
-    blocks: list[list[float]] = []  # count, correct, cells
+    blocks: list[list[float]] = []  # count, correct, bins
     for count, correct in table[:2, filled].T.tolist():
         blocks.append([count, correct, 1])
         while len(blocks) > 1 and blocks[-2][1] * blocks[-1][0] >= blocks[-1][1] * blocks[-2][0]:
             last = blocks.pop()
             blocks[-1] = [a + b for a, b in zip(blocks[-1], last, strict=True)]
-    values = [correct / count for count, correct, cells in blocks for _ in range(int(cells))]
+    values = [correct / count for count, correct, bins in blocks for _ in range(int(bins))]
     values = torch.tensor(values, dtype=torch.float64)
     below = torch.searchsorted(filled, torch.arange(table.shape[1]), right=True) - 1
     return values[below.clamp(min=0)]
 
 
 def labelled_share(table: Tensor) -> Tensor:
-    """Return which share of the predictions of each cell of a ``(3, C)`` table has a label.
+    """Return which share of the predictions of each bin of a ``(3, C)`` table has a label.
 
-    That of all cells counts as one prediction more in each, so that none is without.
+    That of all bins counts as one prediction more in each, so that none is without.
     """
     labelled, predicted = table[0], table[0] + table[2]
     return (labelled + labelled.sum() / predicted.sum()) / (predicted + 1)
 
 
-def _mean_in_cells(counts: Tensor, values: Tensor, weights: Tensor) -> Tensor:
+def _mean_in_bins(counts: Tensor, values: Tensor, weights: Tensor) -> Tensor:
     return counts @ (weights * values) / (counts @ weights)
 
 

@@ -19,7 +19,11 @@ import torch
 from torch import Tensor
 
 from mmcalib.argument_checks import check_number
-from mmcalib.metrics.bins.image_bins import cell_thresholds, predicted_in_cells, shares_above
+from mmcalib.metrics.bins.image_bins import (
+    narrow_bin_thresholds,
+    predicted_in_narrow_bins,
+    shares_above,
+)
 
 # Where the tests begin, on their way from the strictest threshold to the loosest.
 STARTS = (1 - 2.0**-9, 1 - 2.0**-7, 1 - 2.0**-5, 1 - 2.0**-3, 1 - 2.0**-1)
@@ -50,7 +54,7 @@ class RiskThreshold:
 
 
 def threshold_at_risk(
-    image_cells: Tensor, risk: float, *, probability: float = 0.95
+    image_narrow_bins: Tensor, risk: float, *, probability: float = 0.95
 ) -> RiskThreshold | None:
     r"""Return the threshold that keeps the most at a risk, None where no threshold is proven.
 
@@ -64,7 +68,8 @@ def threshold_at_risk(
     Theorem 1; Wiens, Pharmaceutical Statistics 2003, for the fallback procedure.
 
     Args:
-        image_cells: ``(n, 3, C)``, of :func:`~mmcalib.metrics.bins.image_bins.count_in_cells`.
+        image_narrow_bins: ``(n, 3, C)`` counts, see
+            :func:`~mmcalib.metrics.bins.image_bins.count_in_narrow_bins`.
         risk: r, a share such as 0.05.
         probability: p.
 
@@ -74,14 +79,16 @@ def threshold_at_risk(
     for name, value in (('risk', risk), ('probability', probability)):
         if not 0 < check_number(name, value, most=1) < 1:
             raise ValueError(f'{name} must be a share between 0 and 1, got {value!r}')
-    kept, wrong = shares_above(image_cells)
+    kept, wrong = shares_above(image_narrow_bins)
     found = loosest_rejected(risk_p_values(kept, wrong, risk), 1 - probability)
     if found is None:
         return None
-    predicted = predicted_in_cells(image_cells[image_cells[:, 0].sum(dim=1) > 0]).double()
+    predicted = predicted_in_narrow_bins(
+        image_narrow_bins[image_narrow_bins[:, 0].sum(dim=1) > 0]
+    ).double()
     coverage = predicted[:, found:].sum(dim=1) / predicted.sum(dim=1)
     return RiskThreshold(
-        threshold=cell_thresholds()[found].item(),
+        threshold=narrow_bin_thresholds()[found].item(),
         risk=risk,
         probability=probability,
         coverage=coverage.mean().item(),
@@ -91,13 +98,13 @@ def threshold_at_risk(
 
 
 def loosest_rejected(p_values: list[float], level: float) -> int | None:
-    """Return the first cell whose threshold's hypothesis is rejected, None without any.
+    """Return the first bin whose threshold's hypothesis is rejected, None without any.
 
     Args:
-        p_values: Of the thresholds of all cells.
+        p_values: Of the thresholds of all bins.
         level: With what probability any true hypothesis may be rejected.
     """
-    thresholds, budget, found = cell_thresholds().tolist(), 0.0, None
+    thresholds, budget, found = narrow_bin_thresholds().tolist(), 0.0, None
     for column in reversed(range(1, len(thresholds))):
         budget += level / len(STARTS) * (thresholds[column] in STARTS)
         if p_values[column] <= budget:

@@ -5,10 +5,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from samples import image_cells, image_confidences
+from samples import image_confidences, image_narrow_bins
 from sklearn.isotonic import IsotonicRegression
 
-from mmcalib.metrics.bins.image_bins import NUM_CELLS, count_in_cells
+from mmcalib.metrics.bins.image_bins import NUM_NARROW_BINS, count_in_narrow_bins
 from mmcalib.metrics.functional.expected_accuracy import FOLDS, ExpectedAccuracy, isotonic_accuracy
 
 
@@ -26,7 +26,7 @@ def test_the_fit_is_isotonic_regression():
 
 
 def test_an_image_expects_the_accuracy_of_its_cells():
-    table = torch.zeros(40, 3, NUM_CELLS, dtype=torch.int32)
+    table = torch.zeros(40, 3, NUM_NARROW_BINS, dtype=torch.int32)
     table[:, 0, -1], table[:, 1, -1] = 10, 9  # of confidence 1, nine in ten are right
     table[:, 0, 1], table[:, 1, 1] = 10, 2
     accuracy = ExpectedAccuracy(table)
@@ -38,7 +38,7 @@ def test_an_image_expects_the_accuracy_of_its_cells():
 
 
 def test_residuals_are_of_images_that_the_fit_has_not_seen():
-    table = image_cells(*image_confidences(25, pixels=30))
+    table = image_narrow_bins(*image_confidences(25, pixels=30))
     expected = []
     for fold in range(FOLDS):
         others = sum(table[i].double() for i in range(25) if i % FOLDS != fold)
@@ -51,7 +51,7 @@ def test_residuals_are_of_images_that_the_fit_has_not_seen():
 
 
 def test_intervals_of_an_image_are_order_statistics():
-    table = image_cells(*image_confidences(79, pixels=30))
+    table = image_narrow_bins(*image_confidences(79, pixels=30))
     accuracy = ExpectedAccuracy(table)
     low, high = accuracy.image_interval(0.5)
     r = accuracy.residuals  # k = floor(80 / 40) = 2
@@ -62,7 +62,7 @@ def test_intervals_of_an_image_are_order_statistics():
 
 
 def test_the_interval_of_a_folder_narrows_with_its_images_down_to_that_of_the_validation():
-    accuracy = ExpectedAccuracy(image_cells(*image_confidences(100, pixels=30, spread=0.5)))
+    accuracy = ExpectedAccuracy(image_narrow_bins(*image_confidences(100, pixels=30, spread=0.5)))
     spread = accuracy.residuals.std().item()
     for count in (10, 100, 20_000):
         low, high = accuracy.folder_interval(0.6, count)
@@ -74,7 +74,7 @@ def test_the_interval_of_a_folder_narrows_with_its_images_down_to_that_of_the_va
 @pytest.mark.parametrize('pixels', [1, 20])
 def test_intervals_hold_the_accuracy_of_new_images(pixels):
     conf, correct = image_confidences(3000, pixels=pixels, spread=0.5, seed=3)
-    population = image_cells(conf, correct)
+    population = image_narrow_bins(conf, correct)
     generator = torch.Generator().manual_seed(0)
     folders, in_image = 0, []
     for _ in range(40):
@@ -93,7 +93,7 @@ def test_intervals_hold_the_accuracy_of_new_images(pixels):
 
 
 def test_a_confidence_weighs_as_often_as_it_gets_a_label():
-    table = torch.zeros(40, 3, NUM_CELLS, dtype=torch.int32)
+    table = torch.zeros(40, 3, NUM_NARROW_BINS, dtype=torch.int32)
     table[:, 0, -1], table[:, 1, -1] = 1000, 900
     table[:, 0, 1], table[:, 1, 1], table[:, 2, 1] = 1000, 200, 3000
     accuracy = ExpectedAccuracy(table)
@@ -110,7 +110,10 @@ def test_intervals_hold_the_accuracy_of_the_pixels_that_get_a_label():
     generator = torch.Generator().manual_seed(1)
     labelled = torch.rand(conf.shape, generator=generator) < (2 * conf - 0.8)  # 20 to 100 %
     population = torch.stack(
-        [count_in_cells(c[m], r[m], c[~m]) for c, r, m in zip(conf, correct, labelled, strict=True)]
+        [
+            count_in_narrow_bins(c[m], r[m], c[~m])
+            for c, r, m in zip(conf, correct, labelled, strict=True)
+        ]
     )
     true = (correct & labelled).sum(dim=1) / labelled.sum(dim=1)
     folders, in_image = 0, []
@@ -129,7 +132,7 @@ def test_intervals_hold_the_accuracy_of_the_pixels_that_get_a_label():
 
 
 def test_one_image_says_nothing_about_another():
-    table = image_cells(*image_confidences(2))
+    table = image_narrow_bins(*image_confidences(2))
     without_labels = table * torch.tensor([1, 0], dtype=torch.int32)[:, None, None]
     for cut in (table[:1], table[:0], without_labels):
         with pytest.raises(ValueError, match='takes at least two'):
@@ -138,7 +141,7 @@ def test_one_image_says_nothing_about_another():
 
 @pytest.mark.parametrize(('count', 'warned'), [(99, True), (100, False)])
 def test_a_small_validation_is_warned_of(count, warned):
-    table = torch.zeros(count, 3, NUM_CELLS, dtype=torch.int32)
+    table = torch.zeros(count, 3, NUM_NARROW_BINS, dtype=torch.int32)
     table[:, 0, -1], table[:, 1, -1] = 10, 9
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter('always')

@@ -3,9 +3,9 @@
 import pytest
 import references
 import torch
-from samples import image_cells, image_confidences
+from samples import image_confidences, image_narrow_bins
 
-from mmcalib.metrics.bins.image_bins import NUM_CELLS, cell_thresholds
+from mmcalib.metrics.bins.image_bins import NUM_NARROW_BINS, narrow_bin_thresholds
 from mmcalib.metrics.functional.risk_threshold import STARTS, risk_p_values, threshold_at_risk
 
 
@@ -35,8 +35,8 @@ def test_of_nothing_kept_nothing_is_proven():
 def test_the_threshold_is_that_of_loops(count, pixels, spread, risk):
     conf, correct = image_confidences(count, pixels=pixels, spread=spread)
     pairs = list(zip(conf.tolist(), correct.tolist(), strict=True))
-    expected = references.threshold_at_risk(pairs, cell_thresholds().tolist()[1:], risk)
-    found = threshold_at_risk(image_cells(conf, correct), risk)
+    expected = references.threshold_at_risk(pairs, narrow_bin_thresholds().tolist()[1:], risk)
+    found = threshold_at_risk(image_narrow_bins(conf, correct), risk)
     assert (found and found.threshold) == expected
     if found:
         kept = conf > found.threshold
@@ -47,14 +47,14 @@ def test_the_threshold_is_that_of_loops(count, pixels, spread, risk):
 
 
 def test_more_risk_or_less_probability_keeps_more():
-    table = image_cells(*image_confidences(400, pixels=20))
+    table = image_narrow_bins(*image_confidences(400, pixels=20))
     found = [threshold_at_risk(table, risk) for risk in (0.05, 0.1, 0.2)]
     assert found[0].coverage < found[1].coverage < found[2].coverage
     assert threshold_at_risk(table, 0.05, probability=0.5).coverage > found[0].coverage
 
 
 def test_the_order_of_the_images_changes_nothing():
-    table = image_cells(*image_confidences(100, pixels=20))
+    table = image_narrow_bins(*image_confidences(100, pixels=20))
     order = torch.randperm(100, generator=torch.Generator().manual_seed(1))
     first, second = (threshold_at_risk(t, 0.2) for t in (table, table[order]))
     assert first.threshold == second.threshold
@@ -62,7 +62,7 @@ def test_the_order_of_the_images_changes_nothing():
 
 
 def test_few_images_and_wrong_ones_prove_nothing():
-    right = torch.zeros(50, 3, NUM_CELLS, dtype=torch.int32)
+    right = torch.zeros(50, 3, NUM_NARROW_BINS, dtype=torch.int32)
     right[:, :2, -1] = 1
     # 0.95^50 is 0.077, and of the budget of a start a fifth of 0.05 is left.
     assert threshold_at_risk(right, 0.05) is None
@@ -72,12 +72,12 @@ def test_few_images_and_wrong_ones_prove_nothing():
     wrong[:, 1] = 0
     assert threshold_at_risk(wrong, 0.05) is None
     assert threshold_at_risk(wrong[:0], 0.05) is None
-    assert set(STARTS) <= set(cell_thresholds().tolist())
+    assert set(STARTS) <= set(narrow_bin_thresholds().tolist())
 
 
 @pytest.mark.parametrize('value', [0, 1, -0.1, 5])
 def test_shares_are_no_percentages(value):
-    table = image_cells(*image_confidences(10))
+    table = image_narrow_bins(*image_confidences(10))
     with pytest.raises(ValueError, match='risk must be'):
         threshold_at_risk(table, value)
     with pytest.raises(ValueError, match='probability must be'):
@@ -88,7 +88,7 @@ def test_shares_are_no_percentages(value):
 def test_the_bound_holds_in_19_of_20_validations(count, pixels, spread):
     """Of the images that a population of known risk is drawn from."""
     conf, correct = image_confidences(2000, pixels=pixels, spread=spread, seed=5)
-    population, thresholds = image_cells(conf, correct), cell_thresholds()
+    population, thresholds = image_narrow_bins(conf, correct), narrow_bin_thresholds()
     generator = torch.Generator().manual_seed(0)
     broken, proven, sets = 0, 0, 120
     for _ in range(sets):
