@@ -29,11 +29,6 @@ def name_of(sample: Sample, place: int) -> str:
     return str(sample.get('img_path') or f'sample {sample.get("sample_idx", place)}')
 
 
-def scores_of(sample: Sample) -> Tensor | None:
-    """Return the tensor that a sample's confidence is computed from, None if it has none."""
-    return tensor_of(sample, 'seg_logits' if 'seg_logits' in sample else 'pred_score')
-
-
 def map_size(sample: Sample) -> tuple[int, int] | None:
     """Return (H, W) of an evaluated data sample of mmseg, None for another toolbox's."""
     logits = tensor_of(sample, 'seg_logits')
