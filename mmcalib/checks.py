@@ -1,6 +1,15 @@
-"""The error for a user's mistake, which every tool prints without a traceback."""
+"""Checks of options and tensors, and the error for a user's mistake.
+
+Every tool prints a :class:`UserError` in one line, without a traceback.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection
+from numbers import Integral, Real
+
+import torch
+from torch import Tensor
 
 
 class UserError(ValueError):
@@ -20,3 +29,76 @@ class UserError(ValueError):
     def reason(self) -> str:
         """The message without the traceback that a worker process puts around it."""
         return str(self).rpartition(f'{type(self).__name__}: ')[2].strip()
+
+
+def check_integer(name: str, value: int, *, least: int = 1) -> int:
+    """Return an option that counts something.
+
+    Raises:
+        TypeError: If it is no integer; a boolean is none.
+        ValueError: If it is below `least`.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f'{name} must be an integer of at least {least}, got {value!r}')
+    if value < least:
+        raise ValueError(f'{name} must be an integer of at least {least}, got {value!r}')
+    return value
+
+
+def check_number(
+    name: str, value: float, *, least: float = 0.0, most: float = float('inf')
+) -> float:
+    """Return an option that is a finite number from `least` to `most`.
+
+    Raises:
+        TypeError: If it is no number; a boolean or a text is none.
+        ValueError: If it is out of range, infinite or NaN.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f'{name} must be a number, got {value!r}')
+    if not (least <= value <= most and abs(value) < float('inf')):
+        wanted = f'in [{least:g}, {most:g}]'
+        if most == float('inf'):
+            wanted = f'a finite number of at least {least:g}'
+        raise ValueError(f'{name} must be {wanted}, got {value!r}')
+    return value
+
+
+def check_choice(name: str, value: str, choices: Collection[str]) -> str:
+    """Return an option that has a few possible values, or raise a ValueError that names them."""
+    if value not in choices:
+        raise ValueError(f'{name} must be one of {tuple(choices)}, got {value!r}')
+    return value
+
+
+def label_range(labels: Tensor) -> tuple[int, int]:
+    """Return the lowest and the highest label, 0 and 0 of none, in one wait for a GPU."""
+    if labels.numel() == 0:
+        return 0, 0
+    lowest, highest = torch.stack(labels.aminmax()).tolist()
+    return lowest, highest
+
+
+def check_labels(labels: Tensor, num_classes: int, *, name: str = 'target', hint: str = '') -> None:
+    """Raise a ValueError that counts and names the labels outside [0, K), if there are any.
+
+    Args:
+        labels: Integers of any shape.
+        num_classes: K.
+        name: What the error calls them.
+        hint: What to do about it, at the end of the error.
+    """
+    lowest, highest = label_range(labels)
+    if lowest < 0 or highest >= num_classes:
+        wrong = labels[(labels < 0) | (labels >= num_classes)]
+        found = wrong.unique().tolist()
+        shown = ', '.join(map(str, found[:5])) + (', …' if len(found) > 5 else '')
+        raise ValueError(
+            f'{name} has {len(wrong)} labels outside [0, {num_classes}): {shown}'
+            + (f'. {hint}' if hint else '')
+        )
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """Return half-precision values in float32, others as they are."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

@@ -6,10 +6,10 @@ The new checkpoint is one of the same model, for every tool that reads the old o
 import argparse
 import inspect
 
-from mmcalib.argument_checks import check_number
 from mmcalib.calibrate.calibrate_checkpoint import SPLITS, CalibrationOptions, calibrate_checkpoint
 from mmcalib.calibrate.calibrate_ensemble import fit_temperature
 from mmcalib.calibrate.calibration_checks import check_out, check_splits, hold_out
+from mmcalib.checks import check_number
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.sampled_logits import NUM_SAMPLES
 from mmcalib.posthoc.temperature_scaler import CRITERIA

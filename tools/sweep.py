@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep_figure
 from mmcalib.runs.command_line import ToolParser, add_limit_argument
 from mmcalib.sweep.execute_sweep import run_sweep

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mmengine.dist import is_main_process
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES
 from mmcalib.distributed import leave_processes
 from mmcalib.reports.robustness_results import robustness_table, shifts_text

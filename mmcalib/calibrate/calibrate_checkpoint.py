@@ -12,13 +12,13 @@ from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
 from mmcalib import __version__
-from mmcalib.argument_checks import check_choice, check_integer
 from mmcalib.calibrate.before_and_after import (
     COMPARED_METRICS,
     BeforeAndAfter,
     measure_before_and_after,
 )
 from mmcalib.calibrate.calibration_checks import check_not_calibrated, check_splits
+from mmcalib.checks import check_choice, check_integer
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.metrics import CalibrationMetric

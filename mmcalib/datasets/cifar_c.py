@@ -8,7 +8,7 @@ import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from mmcalib.argument_checks import check_choice
+from mmcalib.checks import check_choice
 from mmcalib.corruption_names import SEVERITIES
 
 LABELS = 'labels.npy'

@@ -4,7 +4,7 @@ import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from mmcalib.argument_checks import check_choice, check_number
+from mmcalib.checks import check_choice, check_number
 
 CLASSES = tuple(str(digit) for digit in range(10))
 VALUE_RANGE = (-1.5, 2.5)  # black and white of an image with its noise, for corruptions

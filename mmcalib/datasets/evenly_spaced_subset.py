@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from mmengine.registry import DATASETS
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 
 
 @DATASETS.register_module()

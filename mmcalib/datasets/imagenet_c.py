@@ -9,7 +9,7 @@ from pathlib import Path
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from mmcalib.argument_checks import check_choice
+from mmcalib.checks import check_choice
 from mmcalib.corruption_names import SEVERITIES
 
 IMAGES = ('.jpeg', '.jpg', '.png')

@@ -10,7 +10,7 @@ import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from mmcalib.argument_checks import check_choice, check_integer
+from mmcalib.checks import check_choice, check_integer
 from mmcalib.datasets.download_sources import SOURCES
 
 GROUPS = (

@@ -6,7 +6,7 @@ import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from mmcalib.argument_checks import check_choice
+from mmcalib.checks import check_choice
 
 PARTS = ('train', 'held_out')
 

@@ -14,8 +14,7 @@ from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
 from torch import nn
 
-from mmcalib.argument_checks import check_integer, check_number
-from mmcalib.checks import UserError
+from mmcalib.checks import UserError, check_integer, check_number
 from mmcalib.ensembles.batch_views import copies_of_image, views_of_batch
 from mmcalib.ensembles.mc_dropout import dropout_layers, random_dropout, seed_of
 from mmcalib.ensembles.mean_and_disagreement import PredictionMean

@@ -9,7 +9,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from mmcalib.argument_checks import check_number
+from mmcalib.checks import check_number
 from mmcalib.metric_keys import AACC, ECE, QUALITIES
 
 CANDIDATES = 'accuracy_floor_candidates'  # in mmengine's message hub, which checkpoints hold

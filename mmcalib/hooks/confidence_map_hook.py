@@ -12,7 +12,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 from mmcalib.ensembles.batch_views import upright_view
 from mmcalib.hooks.confidence_view import view_of
 from mmcalib.hooks.drawing_hook import SPLIT_NAMES, DrawingHook, calibration_metrics, tested_split

@@ -11,7 +11,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmcalib.argument_checks import check_integer, check_number
+from mmcalib.checks import check_integer, check_number
 from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 # Where the heads of mmpretrain and mmseg keep their losses, whatever these are.

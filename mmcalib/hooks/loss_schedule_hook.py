@@ -8,7 +8,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import IterBasedTrainLoop
 from torch import nn
 
-from mmcalib.argument_checks import check_choice, check_integer, check_number
+from mmcalib.checks import check_choice, check_integer, check_number
 from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 MODES = ('add', 'multiply', 'step')

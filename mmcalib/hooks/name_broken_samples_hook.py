@@ -13,8 +13,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import nn
 
-from mmcalib.argument_checks import check_labels
-from mmcalib.checks import UserError
+from mmcalib.checks import UserError, check_labels
 from mmcalib.models.predicting_head import classes_of_head
 
 # Where the toolboxes' samples say what is to be read.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mmengine.runner import Runner
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 from mmcalib.hooks.confidence_map_hook import ConfidenceMapHook
 from mmcalib.samples.fields import map_size
 

@@ -10,7 +10,7 @@ from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 from mmcalib.hooks.drawing_hook import (
     SPLIT_NAMES,
     DrawingHook,

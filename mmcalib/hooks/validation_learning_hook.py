@@ -11,7 +11,7 @@ from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop, Runner
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 from mmcalib.datasets.same_data import same_data
 from mmcalib.losses import CalibrationLoss
 from mmcalib.metrics.sampler_padding import SamplerPadding

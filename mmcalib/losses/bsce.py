@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.argument_checks import check_choice, check_integer
+from mmcalib.checks import check_choice, check_integer
 from mmcalib.losses.base.cross_entropy import nll, shares_of
 from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 

@@ -6,7 +6,7 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.argument_checks import check_integer, check_number
+from mmcalib.checks import check_integer, check_number
 from mmcalib.losses.base.cross_entropy import cross_entropy, per_class
 from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 

@@ -3,7 +3,7 @@
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.argument_checks import check_choice
+from mmcalib.checks import check_choice
 from mmcalib.losses.base.cross_entropy import cross_entropy_and_entropy
 from mmcalib.losses.base.toolbox_contract import CLASS_REDUCTIONS, CalibrationLoss
 

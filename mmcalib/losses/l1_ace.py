@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.argument_checks import check_choice, check_integer
+from mmcalib.checks import check_choice, check_integer
 from mmcalib.losses.base.batch_loss import BatchLoss, divide
 
 BINNINGS = ('hard', 'soft')

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
-from mmcalib.argument_checks import check_choice
+from mmcalib.checks import check_choice
 from mmcalib.losses.base.cross_entropy import cross_entropy, nll_and_gradient
 from mmcalib.losses.base.toolbox_contract import CLASS_REDUCTIONS, CalibrationLoss
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mmengine.registry import MODELS
 
-from mmcalib.argument_checks import check_number
+from mmcalib.checks import check_number
 from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 from mmcalib.losses.softmax_focal import softmax_focal
 

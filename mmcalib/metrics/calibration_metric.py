@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import Tensor
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 from mmcalib.metrics.bins.stratified_bins import stratum_text
 from mmcalib.metrics.calibration_state import CalibrationState
 from mmcalib.metrics.metric_definitions import OfBins, OfMean, definition_of

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import check_choice, check_integer
+from mmcalib.checks import check_choice, check_integer
 from mmcalib.metrics.bins.bin_tables import bins_of_each, equal_width_bins, floor_of
 from mmcalib.metrics.bins.conventions import CONVENTIONS
 from mmcalib.metrics.bins.growing_array import GrowingArray

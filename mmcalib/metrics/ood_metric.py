@@ -10,7 +10,7 @@ from typing import Any
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
 
-from mmcalib.argument_checks import check_choice
+from mmcalib.checks import check_choice
 from mmcalib.metric_keys import OOD_GROUPS
 from mmcalib.metrics.functional.out_of_distribution import (
     NEED_LOGITS,

@@ -4,7 +4,7 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 
 
 @MODELS.register_module()

@@ -10,7 +10,7 @@ import torch
 from mmengine.model import BaseDataPreprocessor
 from mmengine.registry import MODELS
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 
 # What Keras's Tokenizer takes for gaps; it leaves apostrophes in the words.
 GAPS = '!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n'

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import at_least_single, check_integer, check_labels
+from mmcalib.checks import at_least_single, check_integer, check_labels
 
 # Gives all logits (M, K) with their labels (M,) in parts, anew at each call, so that neither arrays
 # in float64 nor the pixels of a data set are ever in memory as a whole.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import check_choice
+from mmcalib.checks import check_choice
 from mmcalib.metrics.bins.bin_tables import equal_width_bins
 from mmcalib.metrics.bins.binned_errors import binned_calibration_error
 from mmcalib.posthoc.logit_scaler import (

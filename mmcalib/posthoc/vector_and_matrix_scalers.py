@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import check_number
+from mmcalib.checks import check_number
 from mmcalib.posthoc.logit_scaler import (
     LogitMap,
     LogitReader,

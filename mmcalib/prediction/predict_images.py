@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from mmengine.config import Config
 
-from mmcalib.argument_checks import check_integer, check_number
+from mmcalib.checks import check_integer, check_number
 from mmcalib.posthoc.model_logits import progress
 from mmcalib.prediction.image_files import find_image_files
 from mmcalib.prediction.image_predictor import ImagePredictor, PredictedImage, UnreadableImage

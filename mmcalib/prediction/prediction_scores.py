@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmcalib.argument_checks import check_number
+from mmcalib.checks import check_number
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold
 from mmcalib.prediction.image_predictor import PredictedImage

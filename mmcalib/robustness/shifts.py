@@ -12,7 +12,7 @@ import numpy as np
 from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
 from mmcalib.distributed import is_first_process
 from mmcalib.metric_keys import CLEAN, OVER_SHIFTS

@@ -16,7 +16,7 @@ from mmengine.config import config as config_of_mmengine
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import METRICS
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 from mmcalib.hooks.drawing_hook import TESTED_SPLIT
 from mmcalib.runs.config_checks import as_list, calibration_configs
 from mmcalib.runs.misspelt_options import check_option_keys

@@ -14,8 +14,7 @@ from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
 from torch import nn
 
-from mmcalib.argument_checks import check_labels
-from mmcalib.checks import UserError
+from mmcalib.checks import UserError, check_labels
 from mmcalib.hooks.drawing_hook import DrawingHook, calibration_metrics
 from mmcalib.hooks.name_broken_samples_hook import (
     IGNORED,

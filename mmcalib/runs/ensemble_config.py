@@ -9,7 +9,7 @@ from pathlib import Path
 from mmengine.config import Config, ConfigDict
 from torch import nn
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.hooks.load_members_hook import check_members_differ
 from mmcalib.record import view_count

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 from mmengine.config import Config
 
-from mmcalib.argument_checks import check_number
+from mmcalib.checks import check_number
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.training_fingerprint import comparable
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence, Set
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import at_least_single, check_labels
+from mmcalib.checks import at_least_single, check_labels
 from mmcalib.samples.boundary_distance import distance_ranges
 from mmcalib.samples.fields import (
     SUM_TOLERANCE,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
-from mmcalib.argument_checks import at_least_single
+from mmcalib.checks import at_least_single
 
 Sample = Mapping | BaseDataElement
 

@@ -7,7 +7,7 @@ import torch
 from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor
 
-from mmcalib.argument_checks import at_least_single
+from mmcalib.checks import at_least_single
 from mmcalib.samples.fields import Sample, class_scores, tensor_of
 from mmcalib.samples.predictions import smallest_probability
 

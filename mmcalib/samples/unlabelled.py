@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import at_least_single
+from mmcalib.checks import at_least_single
 from mmcalib.samples.fields import (
     Sample,
     check_finite,

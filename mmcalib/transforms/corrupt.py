@@ -11,7 +11,7 @@ from hashlib import blake2b
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from mmcalib.argument_checks import check_choice, check_integer, check_number
+from mmcalib.checks import check_choice, check_integer, check_number
 from mmcalib.corruption_names import CORRUPTIONS, SEVERITIES
 
 CHANNEL_ORDERS = ('bgr', 'rgb')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmengine.registry import TRANSFORMS
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 
 IGNORED = 255  # by which mmseg's data sets replace what is not in their `classes`
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import check_integer
+from mmcalib.checks import check_integer
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bootstrap_intervals import drawn_weights, tails_of
 from mmcalib.visualization.reliability_panels import Reliability

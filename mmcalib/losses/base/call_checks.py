@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import at_least_single, check_labels, check_number, label_range
+from mmcalib.checks import at_least_single, check_labels, check_number, label_range
 
 # Where a look at the labels makes nobody wait.
 LOOKS_ARE_FREE_ON = ('cpu',)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import at_least_single
+from mmcalib.checks import at_least_single
 from mmcalib.losses.base.call_checks import counted
 
 # How many sets of numbers are compiled in.

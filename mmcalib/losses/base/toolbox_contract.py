@@ -6,7 +6,7 @@ from numbers import Integral
 import torch
 from torch import Tensor, nn
 
-from mmcalib.argument_checks import check_choice, check_number
+from mmcalib.checks import check_choice, check_number
 from mmcalib.losses.base.call_checks import (
     check_shapes,
     computed_dtype,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import at_least_single
+from mmcalib.checks import at_least_single
 from mmcalib.losses.base.compiled_kernel import kept_dtype, kernel_of, total_of
 
 # Logits per piece: few enough for the temporaries of a formula to stay in a CPU's cache, and enough

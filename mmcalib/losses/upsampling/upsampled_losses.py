@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmcalib.argument_checks import at_least_single
+from mmcalib.checks import at_least_single
 from mmcalib.losses.base.batch_loss import BatchLoss
 from mmcalib.losses.upsampling.tile_terms import single_losses, term_of
 from mmcalib.losses.upsampling.tiles import UpsampledTiles

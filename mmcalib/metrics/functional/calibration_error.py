@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import at_least_single, check_labels
+from mmcalib.checks import at_least_single, check_labels
 from mmcalib.metrics.calibration_state import CalibrationState
 from mmcalib.samples.fields import check_probabilities, check_range
 from mmcalib.samples.predictions import Prediction, of_probabilities, smallest_probability

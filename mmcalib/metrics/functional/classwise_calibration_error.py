@@ -11,7 +11,7 @@ import math
 import numpy as np
 from torch import Tensor
 
-from mmcalib.argument_checks import at_least_single, check_integer, check_number
+from mmcalib.checks import at_least_single, check_integer, check_number
 from mmcalib.metrics.bins.binned_errors import equal_mass_error
 from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 from mmcalib.metrics.bins.stratified_bins import stratum_figures

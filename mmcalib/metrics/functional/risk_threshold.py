@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmcalib.argument_checks import check_number
+from mmcalib.checks import check_number
 from mmcalib.metrics.bins.image_bins import (
     narrow_bin_thresholds,
     predicted_in_narrow_bins,
