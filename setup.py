@@ -65,6 +65,7 @@ setup(
         'Pillow',
         'rich',
         'scikit-learn',
+        'scipy',
     ],
     # `onedl` and `openmmlab` share their import names: install one of them, never both.
     extras_require={

@@ -38,12 +38,12 @@ def run(code, blocked):
     )
 
 
-def test_neither_toolboxes_nor_scikit_learn_are_imported():
+def test_neither_toolboxes_nor_scikit_learn_nor_scipy_are_imported():
     code = (
         'import mmcalib, mmcalib.datasets.unpacked_data_check, mmcalib.reports.html, '
         'mmcalib.calibrate.calibrate_checkpoint, mmcalib.sweep.execute_sweep, mmcalib.runs.runner'
     )
-    assert run(code, ('mmpretrain', 'mmseg', 'mmcv', 'sklearn')).returncode == 0
+    assert run(code, ('mmpretrain', 'mmseg', 'mmcv', 'sklearn', 'scipy')).returncode == 0
 
 
 def test_that_the_block_above_blocks():

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from scipy.stats import binom
 
 from mmcalib.metrics.bins.image_bins import predicted_in_narrow_bins, shares_above
 from mmcalib.metrics.functional import risk_threshold
@@ -38,8 +39,8 @@ def hoeffding_bentkus(kept, wrong, risk):
     distance = share * (share / risk).log() + (1 - share) * ((1 - share) / (1 - risk)).log()
     hoeffding = (-size * distance).exp()
     counts = (size * mean - 1e-9).ceil().clamp(min=0)
-    tails = risk_threshold._binomial_cdf(counts, torch.full_like(counts, size), risk)
-    return torch.minimum(hoeffding, math.e * torch.tensor(tails)).clamp(max=1).tolist()
+    tails = torch.from_numpy(binom.cdf(counts.numpy(), size, risk))
+    return torch.minimum(hoeffding, math.e * tails).clamp(max=1).tolist()
 
 
 def proven(p_values, kept, wrong, risk):

@@ -133,18 +133,14 @@ class ExpectedAccuracy:
 def isotonic_accuracy(table: Tensor) -> Tensor:
     """Return the accuracy of each bin of a ``(3, C)`` table, made to ascend with confidence.
 
-    The least-squares fit that does not descend, by pooling adjacent bins. A bin that is empty has
-    the value of the next one below that is not, or of the lowest.
+    The isotonic regression of the accuracies. A bin that is empty has the value of the next one
+    below that is not, or of the lowest.
     """
+    from sklearn.isotonic import isotonic_regression  # takes a second to import, and few need it
+
     filled = (table[0] > 0).nonzero().squeeze(1)
-    blocks: list[list[float]] = []  # count, correct, bins
-    for count, correct in table[:2, filled].T.tolist():
-        blocks.append([count, correct, 1])
-        while len(blocks) > 1 and blocks[-2][1] * blocks[-1][0] >= blocks[-1][1] * blocks[-2][0]:
-            last = blocks.pop()
-            blocks[-1] = [a + b for a, b in zip(blocks[-1], last, strict=True)]
-    values = [correct / count for count, correct, bins in blocks for _ in range(int(bins))]
-    values = torch.tensor(values, dtype=torch.float64)
+    count, correct = table[:2, filled].numpy()
+    values = torch.from_numpy(isotonic_regression(correct / count, sample_weight=count))
     below = torch.searchsorted(filled, torch.arange(table.shape[1]), right=True) - 1
     return values[below.clamp(min=0)]
 

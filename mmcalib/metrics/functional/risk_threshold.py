@@ -12,7 +12,6 @@ in no risk, however many of them are kept.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -139,20 +138,12 @@ def risk_p_values(kept: Tensor, wrong: Tensor, risk: float) -> list[float]:
         risk: r, in (0, 1).
     """
     if all(((share == 0) | (share == 1)).all() for share in (kept, wrong)):
-        return _binomial_cdf(wrong.sum(dim=0), kept.sum(dim=0), risk)
+        from scipy.stats import binom  # takes a second to import, and few need it
+
+        return binom.cdf(wrong.sum(dim=0).numpy(), kept.sum(dim=0).numpy(), risk).tolist()
     wins = (risk * kept - wrong) / (1 - risk)
     # Rounding must not make a loss of all a larger one.
     growth = [(bet * wins).clamp(min=-1).log1p().sum(dim=0) for bet in BETS]
     stakes = torch.tensor(STAKES, dtype=torch.float64)
     owned = (torch.stack(growth, dim=1) + stakes.log()).logsumexp(dim=1)
     return (-owned).exp().clamp(max=1).tolist()
-
-
-def _binomial_cdf(counts: Tensor, sizes: Tensor, share: float) -> list[float]:
-    """Return how probable at most so many of so many are, for ``(C,)`` float64 of both."""
-    k = torch.arange(int(counts.amax()) + 1, dtype=torch.float64)
-    n, lacking = sizes[:, None], (sizes[:, None] - k).clamp(min=0)
-    ways = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(lacking + 1)
-    logs = ways + k * math.log(share) + lacking * math.log1p(-share)
-    logs = torch.where(k <= counts[:, None], logs, -torch.inf)
-    return logs.logsumexp(dim=1).exp().clamp(max=1).tolist()
