@@ -9,7 +9,9 @@ import inspect
 from mmcalib.calibrate.calibrate_checkpoint import SPLITS, CalibrationOptions, calibrate_checkpoint
 from mmcalib.calibrate.calibrate_ensemble import fit_temperature
 from mmcalib.calibrate.calibration_checks import check_out, check_splits, hold_out
+from mmcalib.calibrate.cross_fitting import FOLDS
 from mmcalib.checks import check_number
+from mmcalib.datasets.same_data import same_data
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.sampled_logits import NUM_SAMPLES
 from mmcalib.posthoc.temperature_scaler import CRITERIA
@@ -65,10 +67,9 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--holdout',
         type=float,
-        default=0.5,
         metavar='SHARE',
-        help='where validation and test data are the same: fit on this share of the images, and '
-        'test on the others (default: %(default)s)',
+        help='where validation and test data are the same: fit on this share of the images and '
+        'test on the others, in place of cross-fitting',
     )
     parser.add_argument('--test', action='store_true', help='before and after on test, too')
     parser.add_argument(
@@ -123,6 +124,24 @@ def load_evaluated(path: str, args: argparse.Namespace):
     return cfg
 
 
+def divide_images(cfg, share: float | None, options: CalibrationOptions) -> None:
+    """Keep the images that score a scaling apart from those it is fitted on."""
+    same = 'Validation and test data are the same: '
+    if share is not None:
+        hold_out(cfg, share, seed=options.seed)
+        print(
+            f'{same}the scaling is fitted on {100 * share:g} % of the images (seed '
+            f'{options.seed}), and --test measures it on the others. A test on all of them would '
+            'see those it was fitted on.'
+        )
+        return
+    options.cross_fit, options.test = True, False
+    print(
+        f'{same}before and after are cross-fitted over {FOLDS} folds of the images (seed '
+        f'{options.seed}), and the scaling that is written is fitted on all of them.'
+    )
+
+
 def prepare(args: argparse.Namespace, options: CalibrationOptions):
     """Return the config that the arguments ask for."""
     for _, checkpoint in args.members:
@@ -134,15 +153,12 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
             'of its own, which tools/test.py --temperature reads: name a .json file'
         )
     cfg = load_evaluated(args.members[0][0], args)
-    check_number('--holdout', args.holdout, least=0.01, most=0.99)
-    held_out = options.split == 'val' and not options.force
-    if held_out and hold_out(cfg, args.holdout, seed=options.seed):
-        print(
-            'Validation and test data are the same: the scaling is fitted on '
-            f'{100 * args.holdout:g} % of the images (seed {options.seed}), and --test measures it '
-            'on the others. A test on all of them would see those it was fitted on.'
-        )
-    check_splits(cfg, split=options.split, test=options.test, force=options.force)
+    if args.holdout is not None:
+        check_number('--holdout', args.holdout, least=0.01, most=0.99)
+    same = same_data(cfg.get('val_dataloader'), cfg.get('test_dataloader'))
+    if same and options.split == 'val' and not options.force:
+        divide_images(cfg, args.holdout, options)
+    check_splits(cfg, options)
     if of_mean(args):
         average_predictions(
             cfg,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -42,17 +42,24 @@ def measure_before_and_after(
     scaler: LogitScaler,
     tensors: Mapping[str, Tensor],
     *,
+    folds: Sequence[tuple[LogitScaler, Mapping[str, Tensor]]] = (),
+    fold_of: Tensor | None = None,
     num_bins: int = 15,
     ignore_index: int = 255,
     text: str = 'Before and after',
 ) -> BeforeAndAfter:
     """Run a model on a split as it is and folded, and hold all folded logits against scaled ones.
 
+    With folds, the figures after are of each image under the scaling of its fold; the scaling to
+    write is proven on all images as well.
+
     Args:
         model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
         loader: Batches of the split.
         scaler: What was folded.
         tensors: The folded tensors by key.
+        folds: The same for each fold of the images.
+        fold_of: The fold of each image; None without folds.
         num_bins: Of ECE and AECE.
         ignore_index: Label of the pixels to leave out.
         text: What the progress bar says.
@@ -69,17 +76,26 @@ def measure_before_and_after(
             # Both runs write into the same data samples, so those of the first are read first.
             read = [_read(image, ignore_index) for image in ours]
             before.process(None, [image.sample for image in ours])
-            with swapped_parameters(model, tensors):
-                folded = predict(batch)
-            after.process(None, [image.sample for image in folded])
+            last = len(folds)  # the scaling to write
+            places = range(images, images + len(ours))
+            scored_by = [last if fold_of is None else int(fold_of[place]) for place in places]
             images += len(ours)
-            for (logits, predicted), image in zip(read, folded, strict=True):
-                new_logits, new_predicted = _read(image, ignore_index)
-                total += len(predicted)
-                changed += int((predicted != new_predicted).sum())
-                if len(predicted):
-                    scaled = scaler.transform(logits)
-                    difference = max(difference, largest_difference([scaled], [new_logits]))
+            for number in sorted({last, *scored_by}):
+                own, own_tensors = folds[number] if number < last else (scaler, tensors)
+                with swapped_parameters(model, own_tensors):
+                    folded = predict(batch)
+                scored = [by == number for by in scored_by]
+                after.process(
+                    None, [image.sample for image, its in zip(folded, scored, strict=True) if its]
+                )
+                for (logits, predicted), image, its in zip(read, folded, scored, strict=True):
+                    new_logits, new_predicted = _read(image, ignore_index)
+                    if its:
+                        total += len(predicted)
+                        changed += int((predicted != new_predicted).sum())
+                    if len(predicted):
+                        scaled = own.transform(logits)
+                        difference = max(difference, largest_difference([scaled], [new_logits]))
     values = [
         {key.split('/')[-1]: value for key, value in metric.evaluate(images).items()}
         for metric in (before, after)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
@@ -18,6 +19,7 @@ from mmcalib.calibrate.before_and_after import (
     measure_before_and_after,
 )
 from mmcalib.calibrate.calibration_checks import check_not_calibrated, check_splits
+from mmcalib.calibrate.cross_fitting import fit_folds, folds_of_images
 from mmcalib.checks import check_choice, check_integer
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.hooks.name_broken_samples_hook import name_samples
@@ -54,6 +56,8 @@ class CalibrationOptions:
         seed: Of the draw.
         num_bins: Of the ECE and AECE before and after.
         force: Whether to go on where the result may mislead.
+        cross_fit: Whether the figures before and after are cross-fitted over the images of the
+            split; see :mod:`mmcalib.calibrate.cross_fitting`.
     """
 
     split: str = 'val'
@@ -63,6 +67,7 @@ class CalibrationOptions:
     seed: int = 0
     num_bins: int = 15
     force: bool = False
+    cross_fit: bool = False
 
     def __post_init__(self) -> None:
         check_choice('split', self.split, SPLITS)
@@ -95,7 +100,7 @@ def calibrate_checkpoint(
             :mod:`~mmcalib.calibrate.calibration_checks` refuses; for data that determine no
             scaling.
     """
-    forced = check_splits(runner.cfg, split=options.split, test=options.test, force=options.force)
+    forced = check_splits(runner.cfg, options)
     content = read_checkpoint(checkpoint)
     forced += check_not_calibrated(content['meta'], force=options.force)
     loaders = load_model_and_data(runner, options)
@@ -107,8 +112,12 @@ def calibrate_checkpoint(
     if scaler.per_class:
         check_bias(model, names)
 
-    fitted_on = fit_to_split(scaler, runner, loader, options)
-    tensors = _in_precision_of(content['state_dict'], keys, fold_layers(model, names, scaler))
+    fitted_on, folds, fold_of = fit_to_split(scaler, runner, loader, options)
+
+    def folded(fitted: LogitScaler) -> dict[str, Tensor]:
+        return _in_precision_of(content['state_dict'], keys, fold_layers(model, names, fitted))
+
+    tensors = folded(scaler)
     results = {}
     for split, data in loaders.items():
         results[split] = measure_before_and_after(
@@ -116,6 +125,8 @@ def calibrate_checkpoint(
             data,
             scaler,
             tensors,
+            folds=[(own, folded(own)) for own in folds],
+            fold_of=fold_of,
             num_bins=options.num_bins,
             ignore_index=ignore_index_of(model),
             text=f'Before and after, {split}',
@@ -174,13 +185,16 @@ def load_model_and_data(runner: Runner, options: CalibrationOptions) -> dict[str
 
 def fit_to_split(
     scaler: LogitScaler, runner: Runner, loader: Iterable, options: CalibrationOptions
-) -> dict:
+) -> tuple[dict, list[LogitScaler], Tensor | None]:
     """Fit a scaler to a model's predictions of a split.
 
     Returns:
         Its parameters and what they were fitted on; ``standard_error`` of a temperature, and the
-        ``sampling_error`` that the draw adds.
+        ``sampling_error`` that the draw adds. If cross-fitted, a scaler for each fold, and the
+        fold of each image.
     """
+    fold_of = folds_of_images(loader.dataset, seed=options.seed) if options.cross_fit else None
+    unfitted = deepcopy(scaler)
     ignore_index = ignore_index_of(runner.model)
     drawn = draw_predictions(
         runner.model,
@@ -189,14 +203,20 @@ def fit_to_split(
         seed=options.seed,
         ignore_index=ignore_index,
     )
+
+    def refine(own: LogitScaler, images: Tensor | None = None) -> None:
+        own.refine(reader_of_all(runner.model, loader, ignore_index=ignore_index, images=images))
+
     scaler.fit(drawn.logits, drawn.labels)
     errors = _standard_errors(scaler, drawn)
-    if options.every_prediction and not drawn.is_everything:
-        scaler.refine(reader_of_all(runner.model, loader, ignore_index=ignore_index))
+    further = refine if options.every_prediction and not drawn.is_everything else None
+    folds = [] if fold_of is None else fit_folds(unfitted, drawn, fold_of, refine=further)
+    if further:
+        refine(scaler)
         if errors:
             errors['sampling_error'] = 0.0
     dataset = describe_dataset(runner.cfg[f'{options.split}_dataloader'].dataset)
-    return {
+    fitted_on = {
         'parameters': scaler.parameters,
         **errors,
         'split': options.split,
@@ -205,7 +225,9 @@ def fit_to_split(
         'num_fitted': scaler.num_predictions_,
         'seed': options.seed,
         'num_bins': options.num_bins,
+        'folds': len(folds),
     }
+    return fitted_on, folds, fold_of
 
 
 def made_now() -> dict[str, str]:

@@ -6,7 +6,7 @@ No layer of a model could take it up, since the mean comes after the softmax.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from mmengine.runner import Runner
@@ -60,12 +60,16 @@ def fit_temperature(
             f'{type(scaler).__name__}: a mean can be calibrated by a temperature alone, since a '
             'shift or a matrix fits no member; take --method temperature'
         )
-    forced = check_splits(runner.cfg, split=options.split, test=options.test, force=options.force)
+    forced = check_splits(runner.cfg, options)
     loaders = load_model_and_data(runner, options)
     model = runner.model
-    fitted_on = fit_to_split(scaler, runner, loaders[options.split], options)
+    fitted_on, folds, fold_of = fit_to_split(scaler, runner, loaders[options.split], options)
+
+    def temperature_of(image: int) -> float:
+        return (scaler if fold_of is None else folds[int(fold_of[image])]).temperature_
+
     results = {
-        split: measure_tempered(model, loader, scaler.temperature_, options, split)
+        split: measure_tempered(model, loader, temperature_of, options, split)
         for split, loader in loaders.items()
     }
     binary = getattr(head_of(model.module), 'out_channels', None) == 1
@@ -90,11 +94,11 @@ def fit_temperature(
 def measure_tempered(
     model: MeanProbabilityModel,
     loader: Iterable,
-    temperature: float,
+    temperature_of: Callable[[int], float],
     options: CalibrationOptions,
     split: str,
 ) -> dict:
-    """Return the metrics of a split before and after its mean is divided by a temperature."""
+    """Return the metrics of a split before and after tempering, by the temperature of an image."""
     ignore_index = ignore_index_of(model)
     before, after = (
         CalibrationMetric(COMPARED_METRICS, num_bins=options.num_bins, ignore_index=ignore_index)
@@ -107,8 +111,8 @@ def measure_tempered(
             samples = model.test_step(batch)
             before.process(None, [sample.to_dict() for sample in samples])
             first = [_predicted(sample.to_dict(), ignore_index) for sample in samples]
-            for sample in samples:
-                temper(sample, temperature, threshold=model.threshold)
+            for place, sample in enumerate(samples, start=images):
+                temper(sample, temperature_of(place), threshold=model.threshold)
             after.process(None, [sample.to_dict() for sample in samples])
             for one, sample in zip(first, samples, strict=True):
                 changed += int((one != _predicted(sample.to_dict(), ignore_index)).sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from mmengine.config import Config
 
@@ -11,58 +12,53 @@ from mmcalib.datasets.same_data import same_data
 from mmcalib.runs.training_record import CALIBRATION
 from mmcalib.work_dir_files import check_writable
 
+if TYPE_CHECKING:
+    from mmcalib.calibrate.calibrate_checkpoint import CalibrationOptions
+
 HELD_OUT = (
     'Fit on images that no test sees: leave out --split test, or --force, which the checkpoint '
     'will say'
 )
 
 
-def check_splits(cfg: Config, *, split: str, test: bool, force: bool) -> list[str]:
+def check_splits(cfg: Config, options: CalibrationOptions) -> list[str]:
     """Return for what reasons a forced calibration may mislead, judged by the config.
 
     Args:
         cfg: Of the run.
-        split: What it fits on.
-        test: Whether it measures on the test split too.
-        force: Whether to go on where the result may mislead.
+        options: See :class:`~mmcalib.calibrate.calibrate_checkpoint.CalibrationOptions`.
 
     Raises:
         ValueError: If the config lacks a split, or there is such a reason and it is not forced.
     """
-    for name in [split, *(['test'] if test else [])]:
+    split, force = options.split, options.force
+    for name in [split, *(['test'] if options.test else [])]:
         if cfg.get(f'{name}_dataloader') is None:
             raise ValueError(f'the config has no {name}_dataloader')
     if cfg.get('launcher', 'none') != 'none':
         raise ValueError(f'calibrating runs on one process: leave out --launcher {cfg.launcher}')
     if split == 'test':
         return [_refuse('fitted on the test split', HELD_OUT, force=force)]
-    if same_data(cfg.val_dataloader, cfg.get('test_dataloader')):
+    if not options.cross_fit and same_data(cfg.val_dataloader, cfg.get('test_dataloader')):
         reason = "fitted on the validation split, which is the config's test split as well"
         return [_refuse(reason, HELD_OUT, force=force)]
     return []
 
 
-def hold_out(cfg: Config, share: float, *, seed: int) -> bool:
-    """Fit on a share of the images and test on the others, where both splits are the same data.
-
-    Nearly all configs of the toolboxes validate and test on the same images.
+def hold_out(cfg: Config, share: float, *, seed: int) -> None:
+    """Have a config whose splits are the same data fit on a share of the images, and test on the
+    others.
 
     Args:
-        cfg: Of the run, which is changed.
-        share: Of the images to fit on.
-        seed: Of the draw.
-
-    Returns:
-        Whether they were.
+        cfg: Config of the run, which is changed.
+        share: Share of the images to fit on.
+        seed: Seed of the draw.
     """
-    if not same_data(cfg.get('val_dataloader'), cfg.get('test_dataloader')):
-        return False
     for split, part in (('val', 'held_out'), ('test', 'train')):
         loader = cfg[f'{split}_dataloader']
         loader.dataset = dict(
             type='SeededSplit', part=part, held_out=share, seed=seed, dataset=loader.dataset
         )
-    return True
 
 
 def check_out(out: str, checkpoint: str, *, overwrite: bool) -> None:

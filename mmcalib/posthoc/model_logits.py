@@ -146,16 +146,29 @@ def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterabl
     return track(items, text, total=total, console=Console(stderr=True))
 
 
-def reader_of_all(model: nn.Module, loader: Iterable, *, ignore_index: int = 255) -> LogitReader:
-    """Return what reads all logits and labels of a split anew at each call, image by image."""
+def reader_of_all(
+    model: nn.Module, loader: Iterable, *, ignore_index: int = 255, images: Tensor | None = None
+) -> LogitReader:
+    """Return a function that reads the logits and labels of a split anew at each call.
+
+    Args:
+        model: See :func:`predictor`.
+        loader: Batches of the split, in a fixed order.
+        ignore_index: Label of the pixels to leave out.
+        images: ``(n,)`` booleans, the images to read; None for all.
+    """
     number = 0
 
     def read() -> Iterator[tuple[Tensor, Tensor]]:
         nonlocal number
         number += 1
+        place = 0
         with predictor(model) as predict:
             for batch in progress(loader, f'All predictions, pass {number}'):
                 for image in predict(batch):
+                    place += 1
+                    if images is not None and not images[place - 1]:
+                        continue
                     logits, labels, _ = read_logits(
                         image.sample, image.logits, ignore_index=ignore_index, name=image.name
                     )

@@ -101,7 +101,14 @@ def _fit_sentence(calibration: Mapping) -> str:
         if calibration['sampling_error']:
             text += f', ± {calibration["sampling_error"]:.2g} of it by the draw'
         text += ')'
+    folds = calibration.get('folds')
+    end = (
+        ' Before and after are cross-fitted: each image is scored by a scaling fitted on the '
+        f'other {folds - 1} of {folds} folds of the images.'
+        if folds
+        else ''
+    )
     return (
         f'{text}, fitted on {calibration["num_fitted"]:,} of '
-        f'{calibration["num_predictions"]:,} predictions of {calibration["split"]}.'
+        f'{calibration["num_predictions"]:,} predictions of {calibration["split"]}.{end}'
     )

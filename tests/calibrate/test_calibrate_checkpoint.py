@@ -7,6 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from commands import ROOT, call_here
@@ -16,10 +17,12 @@ from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from mmengine.runner import BaseLoop
 
 from mmcalib.calibrate.calibration_checks import hold_out
+from mmcalib.calibrate.cross_fitting import folds_of_images
 from mmcalib.datasets import seeded_split
 from mmcalib.datasets.same_data import same_data
-from mmcalib.posthoc import TemperatureScaler
+from mmcalib.posthoc import SCALERS, TemperatureScaler
 from mmcalib.posthoc.sampled_logits import draw_predictions
+from mmcalib.runs.command_line import parse_options
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.training_record import describe_calibration
@@ -239,23 +242,122 @@ def test_fitting_on_test_is_refused_and_marked(digits, run, tmp_path):
     assert 'Beware: fitted on the test split' in output
 
 
-@pytest.mark.parametrize('share', [None, 0.25])
-def test_a_validation_split_that_is_the_test_split_is_divided(share, digits, run):
-    same = ['--cfg-options', 'val_dataloader.dataset.split=test', *FEW_DIGITS]
-    options = [] if share is None else ['--holdout', str(share)]
-    content, output = run(DIGITS, digits, *options, '--test', *same)
+def test_a_validation_split_that_is_the_test_split_is_divided(digits, run):
+    share, same = 0.25, ['--cfg-options', 'val_dataloader.dataset.split=test', *FEW_DIGITS]
+    content, output = run(DIGITS, digits, '--holdout', str(share), '--test', *same)
     assert 'Validation and test data are the same' in output
     meta = content['meta']['calibration']
     assert meta['forced'] == []
     fitted, tested = (meta[key]['num_predictions'] for key in ('fitted', 'tested'))
     total = fitted + tested
-    assert fitted == meta['dataset']['samples'] == round((share or 0.5) * total)
+    assert fitted == meta['dataset']['samples'] == round(share * total)
     assert total == 60
+
+
+@pytest.fixture
+def same_digits():
+    """Options by which the validation data are the test data, of 60 digits, and their logits."""
+    same = ['val_dataloader.dataset.split=test', *FEW_DIGITS]
+
+    def logits_of(checkpoint):
+        cfg = load_config(str(DIGITS), parse_options(same))
+        cfg.load_from, cfg.work_dir, cfg.launcher = str(checkpoint), 'logits', 'none'
+        set_loader_defaults(cfg)
+        runner = build_runner(cfg)
+        runner.load_or_resume()
+        drawn = draw_predictions(runner.model, runner.test_dataloader)
+        return drawn.logits.double(), drawn.labels
+
+    return ['--cfg-options', *same], logits_of
+
+
+@pytest.mark.parametrize('method', ['temperature', 'vector'])
+def test_cross_fitted_figures_are_those_of_a_plain_loop(method, digits, run, same_digits):
+    same, logits_of = same_digits
+    content, output = run(DIGITS, digits, '--method', method, '--seed', '3', '--test', *same)
+    meta = content['meta']['calibration']
+    assert 'cross-fitted over 5 folds' in output and 'other 4 of 5 folds' in output
+    assert meta['forced'] == [] and meta['tested'] is None and meta['folds'] == 5
+    logits, labels = logits_of(digits)
+    fold = torch.from_numpy(np.random.RandomState(3).permutation(60) % 5)
+    losses = torch.empty(60, dtype=torch.float64)
+    for number in range(5):
+        scaler = SCALERS[method]().fit(logits[fold != number], labels[fold != number])
+        scaled = scaler.transform(logits[fold == number])
+        losses[fold == number] = torch.nn.functional.cross_entropy(
+            scaled, labels[fold == number], reduction='none'
+        )
+    assert meta['fitted']['after']['NLL'] == pytest.approx(losses.mean().item(), rel=1e-4)
+    whole = SCALERS[method]().fit(logits, labels)
+    assert meta['fitted']['after']['NLL'] != pytest.approx(
+        torch.nn.functional.cross_entropy(whole.transform(logits), labels).item(), rel=1e-4
+    )
+    for name, value in whole.parameters.items():  # of what is written
+        torch.testing.assert_close(
+            torch.as_tensor(meta['parameters'][name]), torch.as_tensor(value), rtol=1e-3, atol=1e-4
+        )
+    before = torch.nn.functional.cross_entropy(logits, labels).item()
+    assert meta['fitted']['before']['NLL'] == pytest.approx(before, rel=1e-4)
+
+
+@pytest.mark.parametrize('options', [['--samples', '20', '--all'], ['--method', 'matrix']])
+def test_cross_fitting_does_not_depend_on_batches(options, digits, run, same_digits):
+    same, _ = same_digits
+    found = []
+    for size in (7, 60):
+        more = f'val_dataloader.batch_size={size}'
+        content, _ = run(DIGITS, digits, *options, *same, more, out=f'{size}.pth')
+        found.append(content['meta']['calibration']['fitted'])
+    assert found[0]['after'] == pytest.approx(found[1]['after'], rel=1e-5)
+    assert found[0]['difference'] < 1e-4
+
+
+def test_a_segmentor_is_cross_fitted_by_images(scenes, run):
+    same = ['val_dataloader.dataset.split=test', *FEW_SCENES]
+    content, _ = run(SCENES, scenes, '--cfg-options', *same)
+    meta = content['meta']['calibration']
+    assert meta['folds'] == 5 and meta['dataset']['samples'] == 6
+    assert meta['fitted']['after']['NLL'] < meta['fitted']['before']['NLL']
+
+
+def test_an_ensemble_is_cross_fitted(digits, tmp_path, monkeypatch, same_digits):
+    same, _ = same_digits
+    command = [DIGITS, digits, '--tta', '--out', 't.json', '--work-dir', 'work', *same]
+    monkeypatch.chdir(tmp_path)
+    call_here('calibrate.py', *command, monkeypatch=monkeypatch)
+    meta = json.loads((tmp_path / 't.json').read_text())
+    assert meta['folds'] == 5 and meta['fitted']['num_predictions'] == 60
+    assert meta['fitted']['after']['NLL'] < meta['fitted']['before']['NLL']
+
+
+class Grouped(list):
+    """A data set whose images are of so many groups."""
+
+    def get_data_info(self, index):
+        return {'group': self[index]}
+
+
+def test_images_of_a_group_are_never_apart():
+    groups = Grouped(number % 7 for number in range(40))
+    fold = folds_of_images(groups, seed=0)
+    assert sorted(set(fold.tolist())) == list(range(5))
+    assert all(len(set(fold[number::7].tolist())) == 1 for number in range(7))
+    sizes = folds_of_images(range(42), seed=0).bincount()
+    assert sizes.max() - sizes.min() <= 1
+    with pytest.raises(ValueError, match='4 groups of images cannot be divided into 5 parts'):
+        folds_of_images(Grouped([0, 1, 2, 3] * 5), seed=0)
+
+
+def test_fewer_images_than_folds_are_refused(digits, run, tmp_path):
+    few = [f'{split}_dataloader.dataset.indices=4' for split in ('val', 'test')]
+    same = ['--cfg-options', 'val_dataloader.dataset.split=test', *few]
+    assert '4 images cannot be divided into 5 parts' in run(DIGITS, digits, *same, fails=True)
+    assert not (tmp_path / 'out.pth').exists()
 
 
 def test_the_two_parts_share_no_image():
     cfg = load_config(str(ROOT / 'configs/ce/deeplabv3_r50_voc.py'))
-    assert hold_out(cfg, 0.4, seed=3)
+    hold_out(cfg, 0.4, seed=3)
     parts = [cfg[f'{split}_dataloader'].dataset for split in ('val', 'test')]
     digits = dict(type='Digits', split='test', pipeline=[])
     numbers = [
