@@ -73,7 +73,7 @@ def stored_files(
     found = sorted(path.name for path in folder.iterdir() if path.is_dir())
     names = list(class_folders or found)
     if sorted(names) != found:
-        missing, more = (sorted(a - b) for a, b in _both_ways(set(names), set(found)))
+        missing, more = sorted({*names} - {*found}), sorted({*found} - {*names})
         raise ValueError(
             f'{folder} has other classes: {len(missing)} are missing ({_few(missing)}), and '
             f'{len(more)} are not of the model ({_few(more)})'
@@ -82,10 +82,6 @@ def stored_files(
         name: sorted(n for n in os.listdir(folder / name) if n.lower().endswith(IMAGES))
         for name in names
     }
-
-
-def _both_ways(one: set, other: set) -> tuple[tuple[set, set], tuple[set, set]]:
-    return (one, other), (other, one)
 
 
 def _few(names: list[str]) -> str:

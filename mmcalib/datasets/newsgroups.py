@@ -68,8 +68,7 @@ class Newsgroups20(BaseDataset):
     Raises:
         ValueError: If the split or the protocol is unknown, the by-date protocol is asked of the
             older folder, or there are too few posts.
-        FileNotFoundError: If the posts, or those of a group, are not there.
-        OSError: If a post cannot be read.
+        OSError: If posts, or those of a group, are not there or cannot be read.
 
     Source: the paper's appendix on data sets; its published code for the split.
     """
@@ -131,11 +130,6 @@ def find_posts(data_root: str, download: bool = False) -> list[Post]:
     posts = []
     for part, folder in folders:
         for group in GROUPS:
-            if not (folder / group).is_dir():
-                raise FileNotFoundError(
-                    f'{folder.absolute()} has no folder {group}: unpack the archive again. '
-                    f'{SOURCES["Newsgroups20"]}'
-                )
             files = (path for path in (folder / group).iterdir() if path.name.isdigit())
             posts += [Post(group, path.name, part, str(path)) for path in files]
     return sorted(posts)
@@ -181,9 +175,6 @@ def read_text(post: Post) -> str:
     """Return a post without its header block."""
     text = post.raw
     if text is None:
-        try:
-            text = Path(post.path).read_bytes().decode('latin-1')
-        except OSError as error:
-            raise OSError(f'cannot read the post {post.path}: {error}') from error
+        text = Path(post.path).read_bytes().decode('latin-1')
     end = text.find('\n\n')
     return text[end:] if end > 0 else text

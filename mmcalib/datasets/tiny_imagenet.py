@@ -32,7 +32,7 @@ class TinyImageNet(BaseDataset):
         **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``indices``.
 
     Raises:
-        ValueError: If the split is unknown or the files contradict each other.
+        ValueError: If the split is unknown.
         FileNotFoundError: If a file or a folder is not there.
     """
 
@@ -54,9 +54,4 @@ class TinyImageNet(BaseDataset):
         else:
             pairs = val_images(self.data_root)
         labels = {wnid: label for label, wnid in enumerate(wnids)}
-        data_list = []
-        for path, wnid in pairs:
-            if wnid not in labels:
-                raise ValueError(f'{path}: its class {wnid!r} is not in wnids.txt')
-            data_list.append({'img_path': path, 'gt_label': labels[wnid]})
-        return data_list
+        return [{'img_path': path, 'gt_label': labels[wnid]} for path, wnid in pairs]

@@ -130,7 +130,7 @@ def test_missing_data_is_named_with_its_source(tmp_path):
 
     write_posts(tmp_path)
     (tmp_path / '20news-bydate-test/sci.med').rename(tmp_path / 'aside')
-    with pytest.raises(FileNotFoundError, match=r'20news-bydate-test has no folder sci\.med'):
+    with pytest.raises(FileNotFoundError, match=r'20news-bydate-test/sci\.med'):
         build(tmp_path)
 
 
@@ -144,9 +144,6 @@ def test_bad_options_and_posts_are_refused(tmp_path):
     write_posts(tmp_path)
     with pytest.raises(ValueError, match=r'96 posts to train .* too few to take num_val=900'):
         Newsgroups20(str(tmp_path), 'val')
-    (tmp_path / '20news-bydate-train/sci.med/99999').mkdir()
-    with pytest.raises(OSError, match=r'cannot read the post .*sci\.med/99999'):
-        build(tmp_path, lazy_init=False)
 
 
 def test_only_a_header_is_cut(tmp_path):

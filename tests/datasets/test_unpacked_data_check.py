@@ -1,7 +1,6 @@
 """Broken copies of tiny data sets; the numbers of the official ones are replaced."""
 
 import hashlib
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +22,6 @@ def cifar10(tmp_path, monkeypatch):
     sums = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in folder.iterdir()}
     assert sums.keys() == check.CIFAR10.keys() == {*CIFAR10_FILES, 'batches.meta'}
     monkeypatch.setattr(check, 'CIFAR10', sums)
-    monkeypatch.setattr(check, 'CIFAR10_BATCH', 4)
     return tmp_path
 
 
@@ -119,17 +117,11 @@ def test_a_folder_above_or_below_is_understood(voc, given):
 def test_cifar10_files(cifar10):
     folder = cifar10 / 'cifar-10-batches-py'
     (folder / 'data_batch_2').unlink()
-    # A file that is not official is not unpickled, whatever would happen then.
-    (folder / 'data_batch_3').write_bytes(pickle.dumps(Explodes()))
+    (folder / 'data_batch_3').write_bytes(b'other')
     found = problems('cifar10', cifar10)
     assert found[0] == f'{folder}/data_batch_2 is missing'
-    assert found[1].startswith(f'{folder}/data_batch_3 is not the official file: ')
-    assert 'training images: found 12, expected 20' in found
-
-
-class Explodes:
-    def __reduce__(self):
-        return pytest.fail, ('unpickled',)
+    assert found[1].startswith(f'{folder}/data_batch_3 is not the official file: 5 bytes of md5')
+    assert found[2:] == ['official files: found 5, expected 7']
 
 
 def test_tiny_imagenet_images(tiny):
@@ -146,53 +138,23 @@ def test_tiny_imagenet_images(tiny):
 
 
 def test_tiny_imagenet_lists(tiny):
-    annotations = tiny / 'val/val_annotations.txt'
-    annotations.write_text(annotations.read_text().replace('n00000001', 'n00000009'))
-    assert problems('tinyimagenet', tiny) == [
-        'val/val_annotations.txt: n00000009 is neither in wnids.txt nor in train/'
-    ]
-
-
-def test_one_malformed_line_does_not_end_the_check(tiny):
-    annotations = tiny / 'val/val_annotations.txt'
-    lines = annotations.read_text().splitlines()
-    annotations.write_text('\n'.join([*lines[:3], 'val_3.JPEG', '', *lines[5:]]))
-    (tiny / 'words.txt').unlink()
-    (tiny / 'train/n00000002/images/n00000002_1.JPEG').unlink()
+    (tiny / 'train/n00000002').rename(tiny / 'elsewhere')
     found = problems('tinyimagenet', tiny)
-    assert f'there is no {tiny}/words.txt' in found[0]
-    assert found[1] == f'{annotations}, line 4: no class, nor in 1 others'
-    assert f'{tiny}/train/n00000002/images has 3 images, expected 4' in found
-    assert 'validation images: found 4, expected 6' in found
-
-
-def test_a_short_list_of_classes_is_one_cause(tiny):
-    (tiny / 'wnids.txt').write_text('n00000003\n')
-    assert problems('tinyimagenet', tiny) == [
-        f'{tiny}/wnids.txt names 1 classes, but train/ has 3 folders: it lacks 2 of them, such as '
-        'n00000001',
-        'classes in wnids.txt: found 1, expected 3',
-    ]
+    assert found[0] == f'{tiny}/train/n00000002/images is missing'
+    assert found[1] == 'training images: found 8, expected 12'
+    (tiny / 'words.txt').unlink()
+    (problem,) = problems('tinyimagenet', tiny)
+    assert f'there is no {tiny}/words.txt' in problem
 
 
 def test_cub_images(cub):
     (cub / 'images/002.Bird/Bird_3.jpg').write_bytes(b'')
     (cub / 'images/003.Bird').rename(cub / 'elsewhere')
-    assert problems('cub', cub) == [
-        f'{cub}/images/003.Bird is missing, with 6 images',
-        f'{cub}/images/002.Bird/Bird_3.jpg cannot be read: cannot identify image file',
-        'images: found 11, expected 18',
-    ]
-
-
-def test_cub_lists(cub):
-    labels = cub / 'image_class_labels.txt'
-    labels.write_text(labels.read_text().replace('18 3', '18 9').replace('17 3', '17'))
     found = problems('cub', cub)
-    assert f"{labels}: not an id and a value in 1 lines, such as '17'" in found
-    assert f'{labels} has 17 ids, not the 18 of images.txt' in found
-    assert 'classes: found 4, expected 3' in found
-    assert 'image_class_labels.txt: class 9 is not from 1 to 3' in found
+    assert f'{cub}/images/003.Bird/Bird_0.jpg is missing' in found
+    assert f'{cub}/images/002.Bird/Bird_3.jpg cannot be read: cannot identify image file' in found
+    assert 'images: found 11, expected 18' in found
+    labels = cub / 'image_class_labels.txt'
     labels.unlink()
     assert problems('cub', cub) == [f'{labels} is missing']
 
@@ -201,26 +163,15 @@ def test_voc_images_and_masks(voc):
     image, masks = voc / 'JPEGImages/b.jpg', voc / 'SegmentationClass'
     image.write_bytes(image.read_bytes()[:1000])
     (voc / 'JPEGImages/c.jpg').unlink()
-    mask = np.zeros((60, 80), dtype=np.uint8)
-    mask[:2, :3] = 30
-    Image.fromarray(mask).save(masks / 'd.png')
     Image.new('RGB', (80, 60)).save(masks / 'e.png')
-    Image.new('L', (60, 80)).save(masks / 'f.png')
     found = problems('voc2012', voc)
     assert any(
         line.startswith(f'{image} cannot be read: image file is truncated') for line in found
     )
     assert f'{voc}/JPEGImages/c.jpg is missing' in found
-    assert f'{masks}/d.png: labels 30 in 6 pixels; there are 0 to 20, and 255' in found
     assert f'{masks}/e.png cannot be read: its mode is RGB, not one label per pixel' in str(found)
-    assert f'{masks}/f.png is 60×80, its image 80×60' in found
     assert 'images: found 5, expected 7' in found and 'masks: found 6, expected 7' in found
-    assert len(found) == 7
-
-
-def test_voc_lists(voc):
-    (voc / 'ImageSets/Segmentation/val.txt').write_text('a\nf\ng\n')
-    assert problems('voc2012', voc) == ['a is in both train.txt and val.txt']
+    assert len(found) == 5
     (voc / 'ImageSets/Segmentation/train.txt').unlink()
     assert f'{voc}/ImageSets/Segmentation/train.txt is missing' in problems('voc2012', voc)
 
