@@ -78,10 +78,7 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _files_listed(file: Path) -> list[Path]:
-    try:
-        lines = file.read_text(encoding='utf-8-sig').splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f'{file} is no list of images: {error}') from error
+    lines = file.read_text(encoding='utf-8-sig').splitlines()
     lines = [line.strip() for line in lines if line.strip() and not line.startswith('#')]
     if not lines:
         raise FileNotFoundError(f'the list {file} is empty')
@@ -101,12 +98,9 @@ def _is_image(path: str | Path) -> bool:
 
 
 def _no_image(start: str, others: Sequence) -> str:
-    videos = [path for path in others if Path(path).suffix.lower() in VIDEOS]
-    if videos:
-        return f'{start} no image, but {len(videos)} videos such as {videos[0]}: {FRAMES}'
-    if others:
-        return f'{start} no image: {len(others)} other files, such as {others[0]}'
-    return f'{start} no image: it is empty' if 'folder' in start else f'{start} nothing'
+    if any(Path(path).suffix.lower() in VIDEOS for path in others):
+        return f'{start} no image, but videos: {FRAMES}'
+    return f'{start} no image among {len(others)} files'
 
 
 def look_at(image: Path) -> tuple[str, str]:
@@ -117,7 +111,6 @@ def look_at(image: Path) -> tuple[str, str]:
     problem = file_problem(str(image))
     if problem:
         return problem, ''
-    frames = 1
     try:
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
@@ -126,11 +119,11 @@ def look_at(image: Path) -> tuple[str, str]:
                 file.draft('RGB', (1, 1))  # an eighth of a JPEG suffices
                 file.load()
     except (UnidentifiedImageError, Image.DecompressionBombError):
-        mode = _mode_by_opencv(image)
+        if cv2.imdecode(np.fromfile(image, np.uint8), cv2.IMREAD_UNCHANGED) is None:
+            return 'it is no image', ''
+        return '', ''
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         return f'it is damaged: {error}', ''
-    if mode is None:
-        return 'it is no image', ''
     notes = [f'{mode} pixels were read as 8-bit'] if mode[0] in 'IF' or '-bit' in mode else []
     notes += ['grey'] if mode in ('1', 'L', 'LA') or mode[0] in 'IF' else []
     notes += [f'the first of {frames} frames'] if frames > 1 else []
@@ -144,13 +137,3 @@ def _mode(file: Image.Image, image: Path) -> str:
         with image.open('rb') as content:
             bits = content.read(25)[-1]
     return f'16-bit {file.mode}' if bits == 16 and file.mode.startswith('RGB') else file.mode
-
-
-def _mode_by_opencv(image: Path) -> str | None:
-    """Return a mode of a file that Pillow does not know, None if OpenCV does not either."""
-    pixels = cv2.imdecode(np.fromfile(image, np.uint8), cv2.IMREAD_UNCHANGED)
-    if pixels is None:
-        return None
-    if pixels.ndim == 2:
-        return 'L' if pixels.dtype == np.uint8 else f'I;{8 * pixels.dtype.itemsize}'
-    return 'RGB' if pixels.dtype == np.uint8 else f'{8 * pixels.dtype.itemsize}-bit RGB'

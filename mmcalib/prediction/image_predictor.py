@@ -189,7 +189,8 @@ class ImagePredictor:
                 samples = [sample.to_dict() for sample in self.test_step(data)]
         except NOT_PREDICTED as error:
             if len(batch) > 1 and not _of_all_images(error):
-                yield from self._one_at_a_time(batch)
+                for item in batch:
+                    yield from self._predict([item])
             else:
                 yield self._failure(batch[0], error)
             return
@@ -213,12 +214,6 @@ class ImagePredictor:
         kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
         return UnreadableImage(item.image, f'{kind}{error}')
 
-    def _one_at_a_time(
-        self, batch: list[LoadedImage]
-    ) -> Iterator[PredictedImage | UnreadableImage]:
-        for item in batch:
-            yield from self._predict([item])
-
 
 def as_rgb(image: np.ndarray) -> np.ndarray:
     """Return what a loader read, BGR or grey, as ``(H, W, 3)`` uint8 RGB."""
@@ -239,8 +234,6 @@ class _Files(Dataset):
         return len(self.images)
 
     def __getitem__(self, index: int) -> LoadedImage | UnreadableImage:
-        if index >= len(self.images):
-            raise IndexError(index)
         return self.load(self.images[index])
 
 

@@ -16,7 +16,7 @@ from mmcalib.posthoc.model_logits import progress
 from mmcalib.prediction.image_files import find_image_files
 from mmcalib.prediction.image_predictor import ImagePredictor, PredictedImage, UnreadableImage
 from mmcalib.prediction.prediction_scores import FolderScores, ImageScores, Scorer
-from mmcalib.prediction.validation_evidence import read_validation
+from mmcalib.prediction.validation_results import read_validation_results
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import (
@@ -199,7 +199,7 @@ def prepare_prediction(
     )
     evidence = None
     if options.validation is not None:
-        evidence = read_validation(
+        evidence = read_validation_results(
             options.validation, predictor, risk=options.risk, probability=options.probability
         )
     scorer = Scorer(predictor.classes, threshold=options.threshold, validation=evidence)
@@ -216,11 +216,8 @@ def _check_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
     except (AssertionError, RuntimeError) as error:  # the first of a PyTorch without CUDA
-        there = ', '.join(['cpu', *(f'cuda:{n}' for n in range(torch.cuda.device_count()))])
         reason = str(error).partition('\n')[0]
-        raise ValueError(
-            f'device {str(device)!r} is not there: {reason}. There is {there}'
-        ) from error
+        raise ValueError(f'device {device!r} is not there: {reason}') from error
 
 
 def _load(members: Sequence[tuple[str, str]], options: PredictionOptions) -> Config:

@@ -12,7 +12,7 @@ from mmcalib.checks import check_number
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold
 from mmcalib.prediction.image_predictor import PredictedImage
-from mmcalib.prediction.validation_evidence import ValidationEvidence
+from mmcalib.prediction.validation_results import ValidationResults
 from mmcalib.samples.unlabelled import UnlabelledPrediction
 
 THRESHOLD = 0.9
@@ -119,7 +119,7 @@ class Scorer:
         classes: Sequence[str],
         *,
         threshold: float | None = None,
-        validation: ValidationEvidence | None = None,
+        validation: ValidationResults | None = None,
     ) -> None:
         self.classes, self.validation = classes, validation
         self.bound = validation.bound if validation else None

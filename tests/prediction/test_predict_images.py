@@ -380,8 +380,8 @@ def test_images_that_the_data_set_makes_itself_are_no_files(photos, classifying)
         (dict(probability=1.5), 'probability must be a share above 0 and below 1'),
         (dict(probability=0), 'probability must be a share above 0 and below 1'),
         (dict(probability=-1), 'probability must be a finite number of at least 0, got -1'),
-        (dict(device='gpu'), "device 'gpu' is not there: Expected one of cpu, .*. There is cpu"),
-        (dict(device='cuda:99'), r"device 'cuda:99' is not there: .*\. There is cpu"),
+        (dict(device='gpu'), "device 'gpu' is not there: Expected one of cpu, "),
+        (dict(device='cuda:99'), "device 'cuda:99' is not there: "),
     ],
 )
 def test_options_that_make_no_sense(photos, segmenting, options, text):

@@ -1,4 +1,4 @@
-"""What a validation proves of predictions without labels, if it was of the same model."""
+"""Results of a validation of the same model, for expected accuracies and a threshold at a risk."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TEST_AGAIN = (
 
 
 @dataclass(frozen=True)
-class ValidationEvidence:
-    """What a validation with labels says of images without.
+class ValidationResults:
+    """Results of a validation with labels, as they hold for images without.
 
     Attributes:
         file: The statistics that it was read from.
         num_images: How many images there were.
-        unlabelled: Which share of their pixels has no label, the mean over images.
-        accuracy: What to expect of others.
+        unlabelled: The share of their pixels without a label, the mean over images.
+        accuracy: Accuracies to expect of other images.
         bound: The threshold for a risk; None if no risk was asked for.
     """
 
@@ -40,26 +40,26 @@ class ValidationEvidence:
     bound: RiskThreshold | None = None
 
 
-def read_validation(
+def read_validation_results(
     path: str | Path,
     predictor: ImagePredictor,
     *,
     risk: float | None = None,
     probability: float = 0.95,
-) -> ValidationEvidence:
-    """Read what a test with labels has left in a work dir.
+) -> ValidationResults:
+    """Read the results of a test with labels from its work dir.
 
     Args:
         path: The work dir, of whose tests that of the validation split is taken if there is one; or
             the ``.npz`` file of one.
-        predictor: What predicts now.
-        risk: What share of the predictions that are kept may be wrong.
-        probability: Of the bound on it, and of the intervals of accuracies.
+        predictor: The model that predicts now, which must be the one that was tested.
+        risk: The share of the predictions that are kept which may be wrong.
+        probability: That of the bound on the risk, and of the intervals of accuracies.
 
     Raises:
         FileNotFoundError: If no test has left anything.
-        ValueError: If it was of another checkpoint, mean or pipeline, or lacks what is needed; if
-            no threshold is proven for the risk; if it was a smoke run.
+        ValueError: If it was of another checkpoint, mean or pipeline, or does not tell images
+            apart; if no threshold is proven for the risk; if it was a smoke run.
     """
     file = _statistics_file(Path(path))
     _check_same_model(file, predictor)
@@ -81,7 +81,7 @@ def read_validation(
                 f'{100 * risk:g} % of what it keeps is wrong, with a probability of '
                 f'{100 * probability:g} %: allow a larger risk, or validate on more images'
             )
-    return ValidationEvidence(file, len(bins), unlabelled.mean().item(), accuracy, bound)
+    return ValidationResults(file, len(bins), unlabelled.mean().item(), accuracy, bound)
 
 
 def _statistics_file(path: Path) -> Path:
