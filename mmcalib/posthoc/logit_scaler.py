@@ -1,21 +1,20 @@
 """What all scalings of logits share.
 
-Each is an affine map of logits, which is why a model's last layer can absorb it. Pure torch, with
-scikit-learn's habits: ``fit``, ``transform``, ``predict_proba``, and what was learned in names that
-end in ``_``. All computing is in float64.
+Pure torch, with scikit-learn's habits: ``fit``, ``transform``, ``predict_proba``, and what was
+learned in names that end in ``_``. All computing is in float64.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mmcalib.checks import at_least_single, check_integer, check_labels
+from mmcalib.checks import at_least_single, check_labels
 
 # Gives all logits (M, K) with their labels (M,) in parts, anew at each call, so that neither arrays
 # in float64 nor the pixels of a data set are ever in memory as a whole.
@@ -31,32 +30,43 @@ class NotFittedError(ValueError, AttributeError):
     """What was not learned yet is asked for; of both kinds, as scikit-learn's is."""
 
 
-class LogitMap(NamedTuple):
-    """What a fitted scaler does to logits.
+class LogitScaler:
+    """What the scalers share.
 
-    Attributes:
-        factor: ``()`` for all classes, ``(K,)`` per class, or a ``(K, K)`` matrix.
-        shift: ``(K,)`` to add, None for nothing.
+    Logits are ``(N, K)`` or maps ``(N, K, H, W)``; with K = 1 they are those before a sigmoid.
+
+    A method is a class with the names of what it learns, :meth:`_fit` that learns it, and
+    :meth:`_apply`, plain operations of tensors that a model runs as well.
     """
 
-    factor: Tensor
-    shift: Tensor | None
-
-
-class LogitScaler:
-    """What the scalers share; logits are ``(N, K)``, or ``(N, 1)`` before a sigmoid."""
-
+    # What is learned, without the underscore: floats or tensors.
+    learned: tuple[str, ...]
+    # Heads whose logits it takes: those of a softmax (K > 1), of a sigmoid (K = 1).
+    heads: tuple[str, ...] = ('softmax', 'sigmoid')
+    # Whether no prediction can become another class, whatever is learned.
+    keeps_argmax = False
+    # Whether a prediction depends on its neighbours, so that whole maps have to be seen.
+    needs_maps = False
+    # Whether it is an affine map of the logits, which a linear layer can absorb.
+    affine = False
     # Whether each class has a scale and a shift of its own, so that a layer needs a bias to absorb
     # them, and classes that all see the same features.
-    per_class: bool
+    per_class = False
 
-    def fit(self, logits: Any, labels: Any) -> LogitScaler:
+    def fit(
+        self, logits: Any, labels: Any, groups: Any = None, *, ignore_index: int | None = None
+    ) -> LogitScaler:
         """Learn the scaling from held-out logits, and return self.
 
         Args:
-            logits: ``(N, K)`` array or tensor of raw logits, not of probabilities; ``(N, 1)`` of a
-                binary classifier that ends in a sigmoid.
-            labels: ``(N,)`` true classes, integers or booleans.
+            logits: ``(N, K)`` array or tensor of raw logits, not of probabilities, or maps
+                ``(N, K, H, W)``; K = 1 for a binary classifier that ends in a sigmoid.
+            labels: ``(N,)`` or ``(N, H, W)`` true classes, integers or booleans.
+            groups: ``(N,)`` integers: rows of the same number, such as the pixels of an image, are
+                not independent. None if every row is a group of its own; the pixels of a map are
+                always of one group.
+            ignore_index: Label of what to leave out, such as mmsegmentation's 255. None leaves
+                nothing out.
 
         Warns:
             UserWarning: If the logits look like probabilities.
@@ -64,78 +74,31 @@ class LogitScaler:
         Raises:
             TypeError: If labels are no integers.
             ValueError: If there is no prediction, logits are NaN or infinite, labels are out of
-                range, the shapes do not fit, or the data leave the scaling undetermined.
+                range, the shapes do not fit, the method does not take such a head, or the data
+                leave the scaling undetermined.
         """
-        logits, labels = check_arrays(logits, labels)
+        logits, labels, groups = check_arrays(logits, labels, groups, ignore_index=ignore_index)
+        self._check_head(logits)
         warn_of_probabilities(logits)
-        self._fit(partial(in_chunks, logits, labels))
+        self._fit(partial(in_chunks, logits, labels), groups)
         self.num_predictions_ = len(labels)
         return self
 
-    def refine(self, read: LogitReader, *, max_passes: int = 10) -> LogitScaler:
-        """Go on from the fit on a sample to the optimum of all data, read in passes of parts.
-
-        Args:
-            read: Called once per pass; yields logits ``(M, K)`` and labels ``(M,)``.
-            max_passes: How often at most, but for a line search that needs a few more.
-
-        Raises:
-            NotFittedError: Before :meth:`fit`.
-            ValueError: If there is no prediction.
-        """
-        self._check_fitted()
-        check_integer('max_passes', max_passes)
-        count = 0
-
-        def counted() -> Iterable[tuple[Tensor, Tensor]]:
-            nonlocal count
-            count = 0
-            for logits, labels in read():
-                count += len(labels)
-                yield logits, labels
-            if not count:
-                raise ValueError('there is nothing to fit: no prediction was read')
-
-        self._refine(counted, max_passes)
-        self.num_predictions_ = count
-        return self
-
     def transform(self, logits: Any) -> Any:
-        """Return the scaled logits: of the same shape, kind and precision, but never half."""
+        """Return the scaled logits: of the same shape, kind and precision, but never half.
+
+        Their softmax (for K = 1, their sigmoid) is calibrated.
+        """
         values = torch.as_tensor(logits)
         scaled = self._scaled(values).to(_result_dtype(values))
         return scaled if torch.is_tensor(logits) else scaled.numpy()
 
     def predict_proba(self, logits: Any) -> Any:
-        """Return calibrated probabilities, ``(N, K)``; ``(N, 2)`` for logits ``(N, 1)``."""
+        """Return calibrated probabilities, shaped as the logits; two classes where K = 1."""
         values = torch.as_tensor(logits)
         # Rounded after the softmax: of large logits, single precision would lose the differences.
         probs = with_other_class(self._scaled(values)).softmax(dim=1).to(_result_dtype(values))
         return probs if torch.is_tensor(logits) else probs.numpy()
-
-    def fold(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the weight and bias of a layer whose outputs are the scaled ones of this layer.
-
-        Args:
-            weight: ``(K, …)`` of a linear layer or a convolution.
-            bias: ``(K,)``, or None.
-
-        Returns:
-            Both in float64.
-
-        Raises:
-            NotFittedError: Before :meth:`fit`.
-            ValueError: If there is no bias that could take up a shift.
-        """
-        self._check_fitted()
-        factor, shift = self._map()
-        if bias is None and shift is not None:
-            raise ValueError('the layer has no bias, which has to take up the shift of the classes')
-        # The classes of a weight come first, those of logits last.
-        scaled = multiply(weight.double().flatten(1).T, factor).T.reshape(weight.shape)
-        if bias is None:
-            return scaled, None
-        return scaled, add_shift(multiply(bias.double(), factor), shift)
 
     @property
     def parameters(self) -> dict:
@@ -144,8 +107,72 @@ class LogitScaler:
         Raises:
             NotFittedError: Before :meth:`fit`.
         """
+        return {name: value.tolist() for name, value in self.tensors.items()}
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What was learned, as float64 tensors.
+
+        Raises:
+            NotFittedError: Before :meth:`fit`.
+        """
         self._check_fitted()
-        return self._parameters()
+        return {
+            name: torch.as_tensor(getattr(self, f'{name}_'), dtype=torch.float64)
+            for name in self.learned
+        }
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any], **options: Any) -> LogitScaler:
+        """Return a fitted scaler out of its :attr:`parameters`.
+
+        Args:
+            parameters: Numbers, lists or tensors by name.
+            options: As it was made with.
+
+        Raises:
+            ValueError: If the names are not those that the method learns.
+        """
+        if set(parameters) != set(cls.learned):
+            raise ValueError(
+                f'{cls.__name__} learns {", ".join(cls.learned)}, got {", ".join(parameters)}'
+            )
+        scaler = cls(**options)
+        for name in cls.learned:
+            value = torch.as_tensor(parameters[name], dtype=torch.float64)
+            setattr(scaler, f'{name}_', value if value.ndim else value.item())
+        scaler.num_predictions_ = 0
+        return scaler
+
+    def _apply(self, logits: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
+        """Return scaled logits ``(N, K, …)`` with what was learned, in the precision of both.
+
+        It reads no state but options, so that a model can run it with tensors of its own.
+        """
+        raise NotImplementedError
+
+    def _fit(self, read: LogitReader, groups: Tensor | None) -> None:
+        """Set what is learned; `groups` is ``(N,)`` for all rows in the order of reading."""
+        raise NotImplementedError
+
+    def _scaled(self, logits: Tensor) -> Tensor:
+        learned = {name: value.to(logits.device) for name, value in self.tensors.items()}
+        self._check_head(logits)
+        return self._apply(logits.double(), learned)
+
+    def _check_head(self, logits: Tensor) -> None:
+        head = 'sigmoid' if logits.shape[1] == 1 else 'softmax'
+        if head not in self.heads:
+            raise ValueError(
+                f'{type(self).__name__} takes logits of a {" or ".join(self.heads)} head, got '
+                f'{tuple(logits.shape)}, those of a {head} head'
+            )
+
+    def _check_fitted(self) -> None:
+        if 'num_predictions_' not in vars(self):
+            raise NotFittedError(
+                f'{type(self).__name__} is not fitted yet: call fit(logits, labels) first'
+            )
 
     def __getattr__(self, name: str) -> Any:
         # Called for what is not there, and for a property that says so.
@@ -154,59 +181,9 @@ class LogitScaler:
             self._check_fitted()
         raise AttributeError(f'{type(self).__name__!r} object has no attribute {name!r}')
 
-    def _scaled(self, logits: Tensor) -> Tensor:
-        self._check_fitted()
-        factor, shift = self._map()
-        return add_shift(multiply(logits.double(), factor), shift)
-
-    def _check_fitted(self) -> None:
-        if 'num_predictions_' not in vars(self):
-            raise NotFittedError(
-                f'{type(self).__name__} is not fitted yet: call fit(logits, labels) first'
-            )
-
-    def _map(self) -> LogitMap:
-        raise NotImplementedError
-
-    def _parameters(self) -> dict:
-        raise NotImplementedError
-
-    def _fit(self, read: LogitReader) -> None:
-        raise NotImplementedError
-
-    def _refine(self, read: LogitReader, max_passes: int) -> None:
-        raise NotImplementedError
-
-
-def multiply(logits: Tensor, factor: Tensor) -> Tensor:
-    """Return float64 logits ``(…, K)`` times a :class:`LogitMap`'s factor.
-
-    A factor per class takes :func:`centred` logits, one for all is of no need of that.
-    """
-    factor = factor.to(logits.device)
-    if factor.ndim == 0:
-        return logits * factor
-    logits = centred(logits)
-    return logits * factor if factor.ndim == 1 else logits @ factor.T
-
-
-def centred(logits: Tensor) -> Tensor:
-    """Return logits ``(…, K)`` less their mean over the classes.
-
-    A softmax ignores what is added to all logits alike, so a scaling must not depend on it: scales
-    per class would make differences between classes of it. A sigmoid's single logit is returned as
-    it is, since its distance from 0 is all it says.
-    """
-    return logits if logits.shape[-1] == 1 else logits - logits.mean(dim=-1, keepdim=True)
-
-
-def add_shift(logits: Tensor, shift: Tensor | None) -> Tensor:
-    """Return logits ``(…, K)`` and a shift per class, if there is one."""
-    return logits if shift is None else logits + shift.to(logits.device)
-
 
 def with_other_class(logits: Tensor) -> Tensor:
-    """Return ``(M, K)`` logits as they are, and ``(M, 1)`` ones with a 0 for the other class.
+    """Return ``(M, K, …)`` logits as they are, and ``(M, 1, …)`` ones with a 0 for the other class.
 
     The softmax over (0, z) is the sigmoid of z.
     """
@@ -215,24 +192,41 @@ def with_other_class(logits: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(logits), logits], dim=1)
 
 
-def check_arrays(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Return logits and int64 labels as tensors, if they can be fitted.
+def check_arrays(
+    logits: Any, labels: Any, groups: Any = None, *, ignore_index: int | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return logits ``(M, K)``, int64 labels and groups as tensors, if they can be fitted.
 
     Raises:
         TypeError: If labels are no integers.
         ValueError: As :meth:`LogitScaler.fit` says.
     """
     logits, labels = torch.as_tensor(logits).detach(), torch.as_tensor(labels)
-    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+    if logits.ndim not in (2, 4) or labels.shape != logits.shape[:1] + logits.shape[2:]:
         raise ValueError(
-            'logits must be (N, K) and labels (N,), got '
+            'logits must be (N, K) and labels (N,), or maps (N, K, H, W) and (N, H, W), got '
             f'{tuple(logits.shape)} and {tuple(labels.shape)}; of a binary classifier that ends in '
-            'a sigmoid, logits are (N, 1)'
+            'a sigmoid, K is 1'
         )
-    if logits.numel() == 0:
-        raise ValueError(f'there is nothing to fit: logits have the shape {tuple(logits.shape)}')
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'labels must be integers, got {labels.dtype}')
+    if groups is not None:
+        groups = torch.as_tensor(groups)
+        if groups.shape != logits.shape[:1]:
+            raise ValueError(
+                f'groups must be ({len(logits)},), one for each row or map, got '
+                f'{tuple(groups.shape)}'
+            )
+    if logits.ndim == 4:
+        groups = torch.arange(len(logits)) if groups is None else groups
+        groups = groups.repeat_interleave(labels[0].numel() if len(labels) else 1)
+        logits, labels = logits.movedim(1, -1).flatten(0, -2), labels.flatten()
+    if ignore_index is not None:
+        valid = labels != ignore_index
+        logits, labels = logits[valid.to(logits.device)], labels[valid]
+        groups = None if groups is None else groups[valid.to(groups.device)]
+    if logits.numel() == 0:
+        raise ValueError(f'there is nothing to fit: logits have the shape {tuple(logits.shape)}')
     wrong = int((~logits.isfinite()).sum())
     if wrong:
         raise ValueError(
@@ -241,7 +235,7 @@ def check_arrays(logits: Any, labels: Any) -> tuple[Tensor, Tensor]:
         )
     labels = labels.long()
     check_labels(labels, max(logits.shape[1], 2), name='labels')
-    return logits, labels
+    return logits, labels, groups
 
 
 def warn_of_probabilities(logits: Tensor) -> None:

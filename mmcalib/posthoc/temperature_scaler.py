@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,10 +12,10 @@ from torch import Tensor
 from mmcalib.checks import check_choice
 from mmcalib.metrics.bins.bin_tables import equal_width_bins
 from mmcalib.metrics.bins.binned_errors import binned_calibration_error
+from mmcalib.posthoc.affine_scaler import AffineScaler, LogitMap
+from mmcalib.posthoc.effective_number import group_sums
 from mmcalib.posthoc.logit_scaler import (
-    LogitMap,
     LogitReader,
-    LogitScaler,
     check_arrays,
     in_chunks,
     with_other_class,
@@ -31,7 +32,7 @@ GRID_BINS = 15
 _LOWEST_BETA, _HIGHEST_BETA = 1 / BOUNDS[1], 1 / BOUNDS[0]
 
 
-class TemperatureScaler(LogitScaler):
+class TemperatureScaler(AffineScaler):
     r"""Divide all logits by one temperature T, which changes no argmax.
 
     By default T minimises the negative log-likelihood, which is convex in 1/T; the minimum is found
@@ -52,7 +53,8 @@ class TemperatureScaler(LogitScaler):
         ValueError: If the criterion is unknown.
     """
 
-    per_class = False
+    learned = ('temperature',)
+    keeps_argmax = True
 
     def __init__(self, *, criterion: str = 'nll') -> None:
         self.criterion = check_choice('criterion', criterion, CRITERIA)
@@ -76,7 +78,7 @@ class TemperatureScaler(LogitScaler):
             ValueError: As for :meth:`fit`, or if there is not a group per row.
         """
         self._check_fitted()
-        logits, labels = check_arrays(logits, labels)
+        logits, labels, groups = check_arrays(logits, labels, groups)
         curvature, slopes = 0.0, []
         for z, y in in_chunks(logits, labels):
             slope, curve = _slope_and_curvature(z, y, 1 / self.temperature_)
@@ -84,25 +86,15 @@ class TemperatureScaler(LogitScaler):
             curvature += curve.sum().item()
         slopes = torch.cat(slopes)
         if groups is not None:
-            groups = torch.as_tensor(groups)
-            if groups.shape != labels.shape:
-                raise ValueError(
-                    f'groups must be ({len(labels)},), one per row, got {tuple(groups.shape)}'
-                )
-            index = groups.unique(return_inverse=True)[1]
-            total = slopes.new_zeros(int(index.max()) + 1)
-            slopes = total.index_add_(0, index.to(slopes.device), slopes)
+            slopes = group_sums(slopes, groups)
         if self.at_bound_ or len(slopes) < 2 or curvature == 0:
             return float('nan')
         return (slopes.square().sum().sqrt() / curvature * self.temperature_**2).item()
 
-    def _map(self) -> LogitMap:
-        return LogitMap(torch.tensor(1 / self.temperature_, dtype=torch.float64), None)
+    def _map(self, learned: Mapping[str, Tensor]) -> LogitMap:
+        return LogitMap(1 / learned['temperature'], None)
 
-    def _parameters(self) -> dict:
-        return {'temperature': self.temperature_}
-
-    def _fit(self, read: LogitReader) -> None:
+    def _fit(self, read: LogitReader, groups: Tensor | None) -> None:
         if self.criterion == 'ece-grid':
             self._choose_from_grid(read)
             return

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from mmcalib.checks import check_number
-from mmcalib.posthoc.logit_scaler import (
-    LogitMap,
-    LogitReader,
-    LogitScaler,
-    add_shift,
-    multiply,
-    with_other_class,
-)
+from mmcalib.posthoc.affine_scaler import AffineScaler, LogitMap, add_shift, multiply
+from mmcalib.posthoc.logit_scaler import LogitReader, with_other_class
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler
 
 # Of the change of the scales (or of the matrix) and of the shifts.
 Penalty = Callable[[Tensor, Tensor], Tensor]
 
 
-class VectorScaler(LogitScaler):
+class VectorScaler(AffineScaler):
     r"""Give each class a scale and a shift: :math:`z'_k = a_k (z_k - \bar z) + b_k`.
 
     The mean :math:`\bar z` of a prediction's logits is taken away because a softmax ignores it:
@@ -50,19 +44,17 @@ class VectorScaler(LogitScaler):
         ValueError: If a penalty is negative or infinite.
     """
 
+    learned = ('scale', 'shift')
     per_class = True
 
     def __init__(self, *, diagonal: float = 10.0, intercept: float = 10.0) -> None:
         self.diagonal = check_number('diagonal', diagonal)
         self.intercept = check_number('intercept', intercept)
 
-    def _map(self) -> LogitMap:
-        return LogitMap(self.scale_, self.shift_)
+    def _map(self, learned: Mapping[str, Tensor]) -> LogitMap:
+        return LogitMap(learned['scale'], learned['shift'])
 
-    def _parameters(self) -> dict:
-        return {'scale': self.scale_.tolist(), 'shift': self.shift_.tolist()}
-
-    def _fit(self, read: LogitReader) -> None:
+    def _fit(self, read: LogitReader, groups: Tensor | None) -> None:
         num_classes, temperature = _best_temperature(read)
         start = torch.ones(num_classes, dtype=torch.float64) / temperature
         self.scale_, self.shift_ = _minimise(
@@ -79,7 +71,7 @@ class VectorScaler(LogitScaler):
         return self.diagonal * change.square().sum() + self.intercept * shift.square().sum()
 
 
-class MatrixScaler(LogitScaler):
+class MatrixScaler(AffineScaler):
     r"""Map logits by a full matrix and a shift: :math:`z' = A(z - \bar z) + b`.
 
     The mean :math:`\bar z` of a prediction's logits is taken away as by :class:`VectorScaler`. With
@@ -108,6 +100,7 @@ class MatrixScaler(LogitScaler):
         ValueError: If a penalty is negative or infinite.
     """
 
+    learned = ('matrix', 'shift')
     per_class = True
 
     def __init__(
@@ -117,13 +110,10 @@ class MatrixScaler(LogitScaler):
         self.off_diagonal = check_number('off_diagonal', off_diagonal)
         self.intercept = check_number('intercept', intercept)
 
-    def _map(self) -> LogitMap:
-        return LogitMap(self.matrix_, self.shift_)
+    def _map(self, learned: Mapping[str, Tensor]) -> LogitMap:
+        return LogitMap(learned['matrix'], learned['shift'])
 
-    def _parameters(self) -> dict:
-        return {'matrix': self.matrix_.tolist(), 'shift': self.shift_.tolist()}
-
-    def _fit(self, read: LogitReader) -> None:
+    def _fit(self, read: LogitReader, groups: Tensor | None) -> None:
         num_classes, temperature = _best_temperature(read)
         start = torch.eye(num_classes, dtype=torch.float64) / temperature
         self.matrix_, self.shift_ = _minimise(
@@ -161,7 +151,7 @@ def _best_temperature(read: LogitReader) -> tuple[int, float]:
             'else; take a temperature, or data with more classes'
         )
     single = TemperatureScaler()
-    single._fit(read)
+    single._fit(read, None)
     return size, single.temperature_
 
 

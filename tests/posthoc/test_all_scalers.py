@@ -215,3 +215,34 @@ def test_probabilities_in_place_of_logits_are_warned_of(name, dtype):
         warnings.simplefilter('error')
         SCALERS[name]().fit(logits.to(dtype), labels)
         SCALERS[name]().fit(logits.log_softmax(dim=1), labels)
+
+
+@pytest.mark.parametrize('name', SCALERS)
+class TestKept:
+    def test_parameters_make_the_same_scaler(self, name):
+        logits, labels = draw(200)
+        scaler = SCALERS[name]().fit(logits, labels)
+        again = type(scaler).from_parameters(scaler.parameters)
+        np.testing.assert_array_equal(again.transform(logits), scaler.transform(logits))
+
+    def test_other_names_are_refused(self, name):
+        with pytest.raises(ValueError, match='learns .*, got colour'):
+            SCALERS[name].from_parameters({'colour': 1.0})
+
+
+@pytest.mark.parametrize('name', SCALERS)
+@pytest.mark.parametrize('num_classes', [1, 4])
+def test_maps_are_rows_of_pixels(name, num_classes):
+    logits, labels = (torch.as_tensor(a) for a in draw(2 * 5 * 30, num_classes=num_classes))
+    maps = logits.reshape(2, 5, 30, num_classes).movedim(-1, 1)
+    truth = labels.reshape(2, 5, 30).clone()
+    truth[0, 0, :7] = 255
+    valid = (truth != 255).flatten()
+    scaler = SCALERS[name]().fit(maps, truth, ignore_index=255)
+    images = torch.arange(2).repeat_interleave(150)
+    expected = SCALERS[name]().fit(logits[valid], labels[valid], images[valid])
+    assert scaler.parameters == expected.parameters
+    assert scaler.num_predictions_ == 293
+    rows = expected.predict_proba(logits)
+    found = scaler.predict_proba(maps).movedim(1, -1).flatten(0, -2)
+    torch.testing.assert_close(found, rows)
