@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 
@@ -29,11 +28,11 @@ def effective_number(slopes: Tensor, groups: Tensor | None) -> float:
     if groups is None:
         return float(count)
     slopes = slopes - slopes.mean()
-    clustered = group_sums(slopes, groups).square().sum().item()
     independent = slopes.square().sum().item()
-    if clustered == 0:  # one group, or slopes that are all the same
-        return float(groups.unique().numel())
-    return min(max(count * independent / clustered, 1.0), float(count))
+    sums = group_sums(slopes, groups)
+    if len(sums) == 1 or independent == 0:
+        return float(len(sums))
+    return min(max(count * independent / sums.square().sum().item(), 1.0), float(count))
 
 
 def group_sums(values: Tensor, groups: Tensor) -> Tensor:
