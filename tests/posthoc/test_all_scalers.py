@@ -226,7 +226,7 @@ class TestKept:
         np.testing.assert_array_equal(again.transform(logits), scaler.transform(logits))
 
     def test_other_names_are_refused(self, name):
-        with pytest.raises(ValueError, match='learns .*, got colour'):
+        with pytest.raises(ValueError, match=r'learns .*, got colour'):
             SCALERS[name].from_parameters({'colour': 1.0})
 
 
