@@ -193,7 +193,10 @@ def main() -> None:
             result = fit_temperature(runner, scaler, args.out, options)
         else:
             checkpoint = args.members[0][1]
-            result = calibrate_checkpoint(runner, scaler, checkpoint, args.out, options)
+            config = load_config(args.members[0][0], args.cfg_options)
+            result = calibrate_checkpoint(
+                runner, scaler, checkpoint, args.out, options, config=config
+            )
     print_calibration(result, args.out)
 
 

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 
 import torch
+from mmengine.config import Config
 from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
 from mmcalib import __version__
-from mmcalib.calibrate.before_and_after import (
-    COMPARED_METRICS,
-    BeforeAndAfter,
-    measure_before_and_after,
-)
+from mmcalib.calibrate.before_and_after import COMPARED_METRICS
 from mmcalib.calibrate.calibration_checks import check_not_calibrated, check_splits
 from mmcalib.calibrate.cross_fitting import fit_folds, folds_of_images
+from mmcalib.calibrate.placement import method_of, options_of, place_scaling
 from mmcalib.checks import check_choice, check_integer
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.models.predicting_head import head_of
-from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
-from mmcalib.posthoc.fold_into_layer import (
-    TOLERANCE,
-    check_bias,
-    find_predicting_layers,
-    fold_layers,
-    keys_in_checkpoint,
-)
+from mmcalib.posthoc import LogitScaler, TemperatureScaler
+from mmcalib.posthoc.affine_scaler import AffineScaler
+from mmcalib.posthoc.fold_into_layer import TOLERANCE
 from mmcalib.posthoc.model_logits import reader_of_all
 from mmcalib.posthoc.sampled_logits import NUM_SAMPLES, DrawnPredictions, draw_predictions
 from mmcalib.runs.data_checks import check_run_data
@@ -77,12 +71,20 @@ class CalibrationOptions:
 
 
 def calibrate_checkpoint(
-    runner: Runner, scaler: LogitScaler, checkpoint: str, out: str, options: CalibrationOptions
+    runner: Runner,
+    scaler: LogitScaler,
+    checkpoint: str,
+    out: str,
+    options: CalibrationOptions,
+    *,
+    config: Config,
 ) -> dict:
-    """Fit a scaling to a model's logits, fold it into its last layer and write a checkpoint.
+    """Fit a scaling to a model's logits, put it into the model and write a checkpoint.
 
-    The file differs from the original in the tensors of that layer (nearly always a weight and a
-    bias) and in ``meta['calibration']``: method, parameters, what it was fitted on, the numbers
+    A scaling that a layer can absorb is folded: the file differs from the original in the tensors
+    of that layer (nearly always a weight and a bias). Any other one is attached: the file also has
+    the tensors ``calibration.*``, and a config beside it, of the same name, reads them. Either says
+    in ``meta['calibration']`` the method, its parameters, what it was fitted on, and the numbers
     before and after.
 
     Args:
@@ -91,14 +93,15 @@ def calibrate_checkpoint(
         checkpoint: The file to read.
         out: The file to write.
         options: See :class:`CalibrationOptions`.
+        config: Of the model, as a user would test it.
 
     Returns:
         What the checkpoint says of it under ``meta['calibration']``.
 
     Raises:
-        ValueError: If no linear layer makes the model's logits, as found by running it; for what
-            :mod:`~mmcalib.calibrate.calibration_checks` refuses; for data that determine no
-            scaling.
+        ValueError: For what :mod:`~mmcalib.calibrate.calibration_checks` and
+            :func:`~mmcalib.calibrate.placement.place_scaling` refuse; for data that determine no
+            scaling; if the calibrated model, run, does not predict what it should.
     """
     forced = check_splits(runner.cfg, options)
     content = read_checkpoint(checkpoint)
@@ -106,38 +109,30 @@ def calibrate_checkpoint(
     loaders = load_model_and_data(runner, options)
     model, loader = runner.model, loaders[options.split]
 
-    # Before the long part: is there a layer to fold into, and is it in the file?
-    names = find_predicting_layers(model, next(iter(loader)), mixes_classes=scaler.per_class)
-    keys = keys_in_checkpoint(content['state_dict'], model, names)
-    if scaler.per_class:
-        check_bias(model, names)
-
-    fitted_on, folds, fold_of = fit_to_split(scaler, runner, loader, options)
-
-    def folded(fitted: LogitScaler) -> dict[str, Tensor]:
-        return _in_precision_of(content['state_dict'], keys, fold_layers(model, names, fitted))
-
-    tensors = folded(scaler)
+    # Before the long part: where can a scaling go?
+    batch = next(iter(loader))
+    placement = place_scaling(model, scaler, content['state_dict'], batch)
+    fitted_on, folds, fold_of = fit_to_split(
+        scaler, runner, loader, options, of_samples=placement.of_samples
+    )
     results = {}
     for split, data in loaders.items():
-        results[split] = measure_before_and_after(
-            model,
+        results[split] = placement.measure(
             data,
             scaler,
-            tensors,
-            folds=[(own, folded(own)) for own in folds],
-            fold_of=fold_of,
+            folds,
+            fold_of,
             num_bins=options.num_bins,
             ignore_index=ignore_index_of(model),
             text=f'Before and after, {split}',
         )
-        _check_proof(results[split])
+        _check_proof(results[split].difference)
 
     meta = {
-        'method': next(name for name, kind in SCALERS.items() if type(scaler) is kind),
-        'options': {k: v for k, v in vars(scaler).items() if not k.endswith('_') and k[0] != '_'},
+        'method': method_of(scaler),
+        'options': options_of(scaler),
         **fitted_on,
-        'layers': names,
+        **placement.facts,
         'threshold': _threshold(model),
         'fitted': asdict(results[options.split]),
         'tested': asdict(results['test']) if 'test' in results else None,
@@ -148,11 +143,21 @@ def calibrate_checkpoint(
     if CALIBRATION in content['meta']:
         meta['earlier'] = content['meta'][CALIBRATION]
     content['meta'][CALIBRATION] = meta
-    content['state_dict'].update({keys[name]: tensor for name, tensor in tensors.items()})
+    placement.write(content, scaler)
+    if placement.config:
+        calibrated = placement.config(config, scaler)
+        _check_proof(placement.prove(calibrated, content, scaler, batch))
+        with whole_file(config_beside(out)) as temporary:
+            calibrated.dump(temporary)
     with whole_file(out) as temporary:
         torch.save(content, temporary)
     runner.call_hook('after_run')
     return meta
+
+
+def config_beside(out: str) -> str:
+    """Return the path of the config of an attached calibration."""
+    return str(Path(out).with_suffix('.py'))
 
 
 def read_checkpoint(path: str) -> dict:
@@ -184,7 +189,12 @@ def load_model_and_data(runner: Runner, options: CalibrationOptions) -> dict[str
 
 
 def fit_to_split(
-    scaler: LogitScaler, runner: Runner, loader: Iterable, options: CalibrationOptions
+    scaler: LogitScaler,
+    runner: Runner,
+    loader: Iterable,
+    options: CalibrationOptions,
+    *,
+    of_samples: bool = False,
 ) -> tuple[dict, list[LogitScaler], Tensor | None]:
     """Fit a scaler to a model's predictions of a split.
 
@@ -202,12 +212,14 @@ def fit_to_split(
         num_samples=options.num_samples,
         seed=options.seed,
         ignore_index=ignore_index,
+        of_samples=of_samples,
     )
 
-    def refine(own: LogitScaler, images: Tensor | None = None) -> None:
-        own.refine(reader_of_all(runner.model, loader, ignore_index=ignore_index, images=images))
+    def refine(own: AffineScaler, images: Tensor | None = None) -> None:
+        reading = {'ignore_index': ignore_index, 'of_samples': of_samples}
+        own.refine(reader_of_all(runner.model, loader, images=images, **reading))
 
-    scaler.fit(drawn.logits, drawn.labels)
+    scaler.fit(drawn.logits, drawn.labels, drawn.images)
     errors = _standard_errors(scaler, drawn)
     further = refine if options.every_prediction and not drawn.is_everything else None
     folds = [] if fold_of is None else fit_folds(unfitted, drawn, fold_of, refine=further)
@@ -249,19 +261,6 @@ def _threshold(model: nn.Module) -> float | None:
     return head.threshold if getattr(head, 'out_channels', None) == 1 else None
 
 
-def _in_precision_of(
-    state: Mapping[str, Tensor], keys: Mapping[str, str], tensors: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Return tensors in the file's precision, so that what is proven is what is written.
-
-    But half precision is too coarse for the proof, and becomes single.
-    """
-    return {
-        name: tensor.to(torch.promote_types(state[keys[name]].dtype, torch.float32))
-        for name, tensor in tensors.items()
-    }
-
-
 def _standard_errors(scaler: LogitScaler, drawn: DrawnPredictions) -> dict[str, float]:
     """Return the standard error of a temperature, and the part of it that is due to the draw."""
     if not isinstance(scaler, TemperatureScaler) or scaler.criterion != 'nll' or scaler.at_bound_:
@@ -274,11 +273,11 @@ def _standard_errors(scaler: LogitScaler, drawn: DrawnPredictions) -> dict[str, 
     }
 
 
-def _check_proof(result: BeforeAndAfter) -> None:
-    """Raise a ValueError if folding did not reproduce the scaled logits."""
-    if not result.difference <= TOLERANCE:
+def _check_proof(difference: float) -> None:
+    """Raise a ValueError if a calibrated model does not predict what it should."""
+    if not difference <= TOLERANCE:
         raise ValueError(
-            f'folding was tried, but the logits differ from the scaled ones by '
-            f'{result.difference:.1e} of the largest: the head changes them after its last layer, '
-            'or they are too large for single precision. Nothing was written'
+            f'the calibrated model was tried, but its logits differ from the scaled ones by '
+            f'{difference:.1e} of the largest: the head changes them after its last layer, or they '
+            'are too large for single precision. Nothing was written'
         )

@@ -6,13 +6,12 @@ No layer of a model could take it up, since the mean comes after the softmax.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 
-import torch
 from mmengine.runner import Runner
-from torch import Tensor
+from mmengine.structures import BaseDataElement
 
-from mmcalib.calibrate.before_and_after import COMPARED_METRICS
+from mmcalib.calibrate.before_and_after import measure_changed_samples
 from mmcalib.calibrate.calibrate_checkpoint import (
     CalibrationOptions,
     fit_to_split,
@@ -21,14 +20,9 @@ from mmcalib.calibrate.calibrate_checkpoint import (
     made_now,
 )
 from mmcalib.calibrate.calibration_checks import check_splits
-from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.metrics import CalibrationMetric
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import TemperatureScaler
-from mmcalib.posthoc.full_precision import full_precision
-from mmcalib.posthoc.model_logits import progress
 from mmcalib.runs.tested_model import ENSEMBLE
-from mmcalib.samples.evaluated import read_labels
 from mmcalib.samples.probabilities import temper
 from mmcalib.work_dir_files import whole_file
 
@@ -65,13 +59,22 @@ def fit_temperature(
     model = runner.model
     fitted_on, folds, fold_of = fit_to_split(scaler, runner, loaders[options.split], options)
 
-    def temperature_of(image: int) -> float:
-        return (scaler if fold_of is None else folds[int(fold_of[image])]).temperature_
+    def change(image: int, sample: BaseDataElement) -> float:
+        own = scaler if fold_of is None else folds[int(fold_of[image])]
+        temper(sample, own.temperature_, threshold=model.threshold)
+        return 0.0
 
-    results = {
-        split: measure_tempered(model, loader, temperature_of, options, split)
-        for split, loader in loaders.items()
-    }
+    results = {}
+    for split, loader in loaders.items():
+        found = measure_changed_samples(
+            model,
+            loader,
+            change,
+            num_bins=options.num_bins,
+            ignore_index=ignore_index_of(model),
+            text=f'Before and after, {split}',
+        )
+        results[split] = {k: v for k, v in asdict(found).items() if k != 'difference'}
     binary = getattr(head_of(model.module), 'out_channels', None) == 1
     content = {
         'temperature': scaler.temperature_,
@@ -89,43 +92,3 @@ def fit_temperature(
         temporary.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
     runner.call_hook('after_run')
     return content
-
-
-def measure_tempered(
-    model: MeanProbabilityModel,
-    loader: Iterable,
-    temperature_of: Callable[[int], float],
-    options: CalibrationOptions,
-    split: str,
-) -> dict:
-    """Return the metrics of a split before and after tempering, by the temperature of an image."""
-    ignore_index = ignore_index_of(model)
-    before, after = (
-        CalibrationMetric(COMPARED_METRICS, num_bins=options.num_bins, ignore_index=ignore_index)
-        for _ in range(2)
-    )
-    total = changed = images = 0
-    model.eval()
-    with torch.no_grad(), full_precision():
-        for batch in progress(loader, f'Before and after, {split}'):
-            samples = model.test_step(batch)
-            before.process(None, [sample.to_dict() for sample in samples])
-            first = [_predicted(sample.to_dict(), ignore_index) for sample in samples]
-            for place, sample in enumerate(samples, start=images):
-                temper(sample, temperature_of(place), threshold=model.threshold)
-            after.process(None, [sample.to_dict() for sample in samples])
-            for one, sample in zip(first, samples, strict=True):
-                changed += int((one != _predicted(sample.to_dict(), ignore_index)).sum())
-                total += len(one)
-            images += len(samples)
-    values = [
-        {key.split('/')[-1]: value for key, value in metric.evaluate(images).items()}
-        for metric in (before, after)
-    ]
-    return {'before': values[0], 'after': values[1], 'num_predictions': total, 'changed': changed}
-
-
-def _predicted(sample: Mapping, ignore_index: int) -> Tensor:
-    if 'pred_sem_seg' in sample:
-        return read_labels(sample, ignore_index=ignore_index, name='a sample')[0]
-    return sample['pred_label']

@@ -71,7 +71,7 @@ def fit_folds(
         rows = others[drawn.images]
         own = deepcopy(scaler)
         try:
-            own.fit(drawn.logits[rows], drawn.labels[rows])
+            own.fit(drawn.logits[rows], drawn.labels[rows], drawn.images[rows])
         except ValueError as error:
             raise ValueError(f'without fold {fold + 1} of {FOLDS}: {error}') from error
         if refine is not None:

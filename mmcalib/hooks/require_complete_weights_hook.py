@@ -52,14 +52,19 @@ def _misfit(model: nn.Module, state: Mapping, *, resumed: bool = False) -> str |
     """Load weights as mmengine will, and return their misfits."""
     state = {key.removeprefix('module.'): value for key, value in state.items()}
     try:
-        missing = set(model.load_state_dict(state, strict=False).missing_keys)
+        missing, unexpected = model.load_state_dict(state, strict=False)
     except (RuntimeError, ValueError) as error:  # torch's own, and those of modules of ours
         sizes = [line.strip() for line in str(error).splitlines() if 'size mismatch' in line]
         return sizes[0].rstrip('.') if sizes else str(error)
+    if any(key.startswith('calibration.') for key in unexpected):
+        return 'its calibration is attached, and the config has none: it was written beside it'
+    missing = set(missing)
     losses = [name for name, m in model.named_modules() if isinstance(m, CalibrationLoss)]
     optional = () if resumed else tuple(f'{name}.' for name in losses)
     for kind, named in (('parameters', model.named_parameters), ('buffers', model.named_buffers)):
         needed = [name for name, _ in named() if resumed or 'auxiliary' not in name]
+        # Those of an attached calibration are there once they are loaded.
+        needed += [name for name in missing if name.startswith('calibration.')]
         needed = [name for name in needed if not name.startswith(optional)]
         lacking = [name for name in needed if name in missing]
         if lacking:

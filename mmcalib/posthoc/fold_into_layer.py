@@ -20,6 +20,10 @@ TOLERANCE = 1e-4
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
+class NotFoldableError(ValueError):
+    """No layer of a model can absorb a scaling; the message says why."""
+
+
 def find_predicting_layers(
     model: nn.Module, batch: Any, *, mixes_classes: bool = False
 ) -> list[str]:
@@ -34,7 +38,8 @@ def find_predicting_layers(
         mixes_classes: Whether a matrix is to be folded, which grouped convolutions cannot take.
 
     Raises:
-        ValueError: If there is none, saying why.
+        NotFoldableError: If there is none, saying why.
+        ValueError: If logits are NaN or infinite.
     """
     ran: dict[str, nn.Module] = {}
 
@@ -93,10 +98,9 @@ def find_predicting_layers(
             )
         )
     tried = '; halving '.join(effects) if effects else ''
-    raise ValueError(
+    raise NotFoldableError(
         f'{type(model).__name__} has no linear layer that a scaling can be folded into'
         + (f': halving {tried}' if tried else f', since none with {num_classes} outputs ran')
-        + '. To scale its logits outside, see mmcalib.posthoc.TemperatureScaler'
     )
 
 
@@ -123,12 +127,11 @@ def keys_in_checkpoint(
 
 
 def check_bias(model: nn.Module, names: Sequence[str]) -> None:
-    """Raise a ValueError if a layer has no bias, which shifts of the classes would go into."""
+    """Raise a NotFoldableError if a layer has no bias, which shifts of the classes go into."""
     for name in names:
         if model.get_submodule(name).bias is None:
-            raise ValueError(
-                f'{name} has no bias, which would have to take up the shift of the classes: take '
-                '--method temperature, which has none'
+            raise NotFoldableError(
+                f'{name} has no bias, which would have to take up the shift of the classes'
             )
 
 

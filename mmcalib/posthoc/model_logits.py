@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,10 @@ from mmcalib.samples.evaluated import read_logits
 from mmcalib.samples.probabilities import logits_in
 
 
+class NotLogitsError(ValueError):
+    """A head returns something else than one tensor of logits."""
+
+
 @dataclass
 class ImageLogits:
     """One evaluated image: its data sample as a dict, and the ``(K, …)`` logits behind it."""
@@ -29,23 +33,28 @@ class ImageLogits:
 
 
 @contextmanager
-def predictor(model: nn.Module) -> Iterator[Callable[[Any], list[ImageLogits]]]:
+def predictor(
+    model: nn.Module, *, of_samples: bool = False
+) -> Iterator[Callable[[Any], list[ImageLogits]]]:
     """Give a function from a batch to the images' predictions, with the logits behind them.
 
     A classifier's logits are what its head returns; a segmentor's those that it would return as
-    ``seg_logits``, also where a sigmoid comes in between, at the images' original size; a mean's
-    the logarithms of its probabilities.
+    ``seg_logits``, also where a sigmoid comes in between, at the images' original size.
 
     Args:
         model: mmpretrain's or mmseg's, or one with the same methods.
+        of_samples: Whether to take the logits that the predicted scores stand for, whatever the
+            head has returned, see :func:`~mmcalib.samples.probabilities.logits_in`. So it is with
+            a :class:`~mmcalib.ensembles.MeanProbabilityModel`.
 
     Raises:
         TypeError: If it is neither.
-        ValueError: While predicting, if a head returns anything but one tensor of logits.
+        NotLogitsError: While predicting, if a head returns anything but one tensor of logits.
     """
     captured: list[Tensor] = []
-    if isinstance(model, MeanProbabilityModel):
-        watching = _watch_mean(model, captured)
+    of_samples = of_samples or isinstance(model, MeanProbabilityModel)
+    if of_samples:
+        watching = nullcontext()
     elif hasattr(model, 'postprocess_result'):
         watching = _watch_segmentor(model, captured)
     elif isinstance(getattr(model, 'head', None), nn.Module):
@@ -62,6 +71,8 @@ def predictor(model: nn.Module) -> Iterator[Callable[[Any], list[ImageLogits]]]:
         captured.clear()
         with torch.no_grad():
             samples = model.val_step(batch)
+        if of_samples:
+            captured.extend(logits_in(sample) for sample in samples)
         if len(captured) != len(samples):
             raise ValueError(
                 f'{type(model).__name__} predicted {len(samples)} images out of {len(captured)} '
@@ -81,22 +92,6 @@ def predictor(model: nn.Module) -> Iterator[Callable[[Any], list[ImageLogits]]]:
             yield predict
     finally:
         model.train(training)
-
-
-@contextmanager
-def _watch_mean(model: MeanProbabilityModel, captured: list[Tensor]) -> Iterator[None]:
-    original = model.test_step
-
-    def test_step(data: Any) -> list:
-        samples = original(data)
-        captured.extend(logits_in(sample) for sample in samples)
-        return samples
-
-    model.test_step = test_step
-    try:
-        yield
-    finally:
-        del model.test_step
 
 
 @contextmanager
@@ -127,7 +122,7 @@ def _watch_classifier(head: nn.Module, captured: list[Tensor]) -> Iterator[None]
     def keep(module: nn.Module, inputs: tuple, output: Any) -> None:
         if not torch.is_tensor(output) or output.ndim != 2:
             what = tuple(output.shape) if torch.is_tensor(output) else type(output).__name__
-            raise ValueError(
+            raise NotLogitsError(
                 f'{type(head).__name__} returns {what}, not (N, K) logits, so what it predicts is '
                 'not one linear layer'
             )
@@ -147,7 +142,12 @@ def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterabl
 
 
 def reader_of_all(
-    model: nn.Module, loader: Iterable, *, ignore_index: int = 255, images: Tensor | None = None
+    model: nn.Module,
+    loader: Iterable,
+    *,
+    ignore_index: int = 255,
+    images: Tensor | None = None,
+    of_samples: bool = False,
 ) -> LogitReader:
     """Return a function that reads the logits and labels of a split anew at each call.
 
@@ -156,6 +156,7 @@ def reader_of_all(
         loader: Batches of the split, in a fixed order.
         ignore_index: Label of the pixels to leave out.
         images: ``(n,)`` booleans, the images to read; None for all.
+        of_samples: See :func:`predictor`.
     """
     number = 0
 
@@ -163,7 +164,7 @@ def reader_of_all(
         nonlocal number
         number += 1
         place = 0
-        with predictor(model) as predict:
+        with predictor(model, of_samples=of_samples) as predict:
             for batch in progress(loader, f'All predictions, pass {number}'):
                 for image in predict(batch):
                     place += 1

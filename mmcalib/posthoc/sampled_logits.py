@@ -47,6 +47,7 @@ def draw_predictions(
     num_samples: int = NUM_SAMPLES,
     seed: int = 0,
     ignore_index: int = 255,
+    of_samples: bool = False,
     text: str = 'Reading logits',
 ) -> DrawnPredictions:
     """Draw predictions with their logits from a split, in one pass.
@@ -61,6 +62,7 @@ def draw_predictions(
         num_samples: How many predictions to keep at most.
         seed: Of the draw.
         ignore_index: Label of the pixels to leave out.
+        of_samples: See :func:`~mmcalib.posthoc.model_logits.predictor`.
         text: What the progress bar says.
 
     Raises:
@@ -69,7 +71,7 @@ def draw_predictions(
     """
     kept = _LowestPriorities(num_samples)
     num_images = population = 0
-    with predictor(model) as predict:
+    with predictor(model, of_samples=of_samples) as predict:
         for batch in progress(loader, text):
             for image in predict(batch):
                 logits, labels, _ = read_logits(

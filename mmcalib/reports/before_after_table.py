@@ -47,10 +47,15 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
         what = 'class' if threshold is None else f'side of the threshold {threshold}'
         count = f'{result["changed"]:,} of {result["num_predictions"]:,}'
         sentences.append(f'{count} predictions{of_split} changed {what}.')
-    if 'layers' in calibration:  # those of a mean are in no layer
+    if calibration.get('layers'):  # those of a mean are in no layer
         sentences.append(
             f'Folded into {" and ".join(calibration["layers"])}: its logits are the scaled ones to '
             f'{calibration["fitted"]["difference"]:.1e}.'
+        )
+    elif calibration.get('attached'):
+        sentences.append(
+            f'Attached to what the model predicts, since {calibration["attached"]}. Test and run '
+            'it with the config beside the checkpoint.'
         )
     sentences += [f'Beware: {reason}.' for reason in calibration['forced']]
     return sentences + no_gain(calibration)

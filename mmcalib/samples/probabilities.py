@@ -70,13 +70,31 @@ def put_probabilities(sample: BaseDataElement, probs: Tensor, *, threshold: floa
 
 def temper(sample: BaseDataElement, temperature: float, *, threshold: float = 0.5) -> None:
     """Divide the logits behind a sample's probabilities by a temperature."""
-    logits = logits_in(sample) / temperature
-    if 'seg_logits' not in sample:
-        put_probabilities(sample, logits.softmax(dim=0))
-    elif len(logits) == 1:
+    put_logits(sample, logits_in(sample) / temperature, threshold=threshold)
+
+
+def put_logits(
+    sample: BaseDataElement, logits: Tensor, *, threshold: float = 0.5, keep_class: bool = False
+) -> None:
+    """Set a sample's scores, and the class that they predict, to those of logits.
+
+    Args:
+        sample: As for :func:`put_probabilities`.
+        logits: As :func:`logits_in` returns them.
+        threshold: As for :func:`put_probabilities`.
+        keep_class: Whether the predicted class stays, however close others are after rounding. A
+            binary head of mmseg predicts by its threshold in any case.
+    """
+    if 'seg_logits' in sample and len(logits) == 1:
         put_probabilities(sample, logits.sigmoid(), threshold=threshold)
+    elif 'seg_logits' in sample:
+        predicted = sample.pred_sem_seg.data if keep_class else None
+        _put_logits(sample, logits, predicted)
     else:
-        _put_logits(sample, logits)
+        predicted = sample.pred_label
+        put_probabilities(sample, logits.softmax(dim=0))
+        if keep_class:
+            sample.set_pred_label(predicted)
 
 
 def put_disagreement(sample: BaseDataElement, information: Tensor, variance: Tensor) -> None:
@@ -103,9 +121,11 @@ def _log(probs: Tensor) -> Tensor:
     return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
 
-def _put_logits(sample: BaseDataElement, logits: Tensor) -> None:
-    # Of the logits, not of the probabilities: two of these may have the same logarithm.
-    _put_maps(sample, logits, logits.argmax(dim=0, keepdim=True))
+def _put_logits(sample: BaseDataElement, logits: Tensor, predicted: Tensor | None = None) -> None:
+    if predicted is None:
+        # Of the logits, not of the probabilities: two of these may have the same logarithm.
+        predicted = logits.argmax(dim=0, keepdim=True)
+    _put_maps(sample, logits, predicted)
 
 
 def _put_maps(sample: BaseDataElement, scores: Tensor, predicted: Tensor) -> None:

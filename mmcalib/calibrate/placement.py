@@ -1,0 +1,232 @@
+"""Where a scaling goes: into the layer that predicts, or, where none can absorb it, beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from mmengine.config import Config
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
+from torch import Tensor, nn
+
+from mmcalib.calibrate.before_and_after import (
+    BeforeAndAfter,
+    measure_before_and_after,
+    measure_changed_samples,
+)
+from mmcalib.hooks.require_complete_weights_hook import load_complete
+from mmcalib.models.calibrated_model import calibrate_sample, threshold_of
+from mmcalib.models.predicting_head import head_of
+from mmcalib.posthoc import SCALERS, LogitScaler
+from mmcalib.posthoc.attached_scaling import AttachedScaling
+from mmcalib.posthoc.fold_into_layer import (
+    NotFoldableError,
+    check_bias,
+    find_predicting_layers,
+    fold_layers,
+    keys_in_checkpoint,
+    largest_difference,
+)
+from mmcalib.posthoc.logit_scaler import with_other_class
+from mmcalib.posthoc.model_logits import NotLogitsError, predictor
+from mmcalib.runs.config_checks import as_list
+from mmcalib.runs.tested_model import model_of
+from mmcalib.samples.probabilities import logits_in
+
+Folds = Sequence[LogitScaler]
+
+
+def place_scaling(
+    model: nn.Module, scaler: LogitScaler, state: Mapping[str, Tensor], batch: Any
+) -> FoldedScaling | AttachedPlacement:
+    """Return where a method's scaling can go, as found by running the model.
+
+    Args:
+        model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
+        scaler: The method, not fitted.
+        state: Weights in the checkpoint.
+        batch: Images to run the model on.
+
+    Raises:
+        ValueError: If logits are NaN or infinite, if the checkpoint has other weights than the
+            model, or if the head predicts each class by a sigmoid of its own.
+    """
+    if not scaler.affine:
+        return AttachedPlacement(model, f'{method_of(scaler)} scaling is no affine map of logits')
+    try:
+        names = find_predicting_layers(model, batch, mixes_classes=scaler.per_class)
+        if scaler.per_class:
+            check_bias(model, names)
+    except (NotFoldableError, NotLogitsError) as error:
+        return AttachedPlacement(model, str(error))
+    return FoldedScaling(model, names, keys_in_checkpoint(state, model, names), state)
+
+
+def method_of(scaler: LogitScaler) -> str:
+    """Return the name of a scaler's method."""
+    return next(name for name, kind in SCALERS.items() if type(scaler) is kind)
+
+
+def options_of(scaler: LogitScaler) -> dict:
+    """Return the options that a scaler was made with."""
+    return {k: v for k, v in vars(scaler).items() if not k.endswith('_') and k[0] != '_'}
+
+
+class FoldedScaling:
+    """A scaling in the layers that predict, at no cost for the model.
+
+    Args:
+        model: The model.
+        names: The layers.
+        keys: The checkpoint's key of each of their parameters.
+        state: Weights in the checkpoint.
+    """
+
+    of_samples = False
+    config = None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Sequence[str],
+        keys: Mapping[str, str],
+        state: Mapping[str, Tensor],
+    ) -> None:
+        self.model, self.names, self.keys, self.state = model, list(names), keys, state
+
+    @property
+    def facts(self) -> dict:
+        """Where the scaling went, for the checkpoint's ``meta``."""
+        return {'layers': self.names, 'attached': None}
+
+    def measure(
+        self,
+        loader: Iterable,
+        scaler: LogitScaler,
+        folds: Folds,
+        fold_of: Tensor | None,
+        **options: Any,
+    ) -> BeforeAndAfter:
+        """Return figures before and after, and the proof that folded logits are the scaled ones."""
+        return measure_before_and_after(
+            self.model,
+            loader,
+            scaler,
+            self._folded(scaler),
+            folds=[(own, self._folded(own)) for own in folds],
+            fold_of=fold_of,
+            **options,
+        )
+
+    def write(self, content: dict, scaler: LogitScaler) -> None:
+        """Put the scaling into the content of a checkpoint."""
+        folded = self._folded(scaler)
+        content['state_dict'].update({self.keys[name]: t for name, t in folded.items()})
+
+    def _folded(self, scaler: LogitScaler) -> dict[str, Tensor]:
+        # In the file's precision, so that what is proven is what is written; but half precision is
+        # too coarse for the proof, and becomes single.
+        return {
+            name: tensor.to(torch.promote_types(self.state[self.keys[name]].dtype, torch.float32))
+            for name, tensor in fold_layers(self.model, self.names, scaler).items()
+        }
+
+
+class AttachedPlacement:
+    """A scaling beside a model, which a ``CalibratedModel`` applies to what it predicts.
+
+    Args:
+        model: The model.
+        reason: Why it is not folded.
+
+    Raises:
+        ValueError: If the head predicts each class by a sigmoid of its own.
+    """
+
+    of_samples = True
+
+    def __init__(self, model: nn.Module, reason: str) -> None:
+        if 'MultiLabelClsHead' in {kind.__name__ for kind in type(head_of(model)).__mro__}:
+            raise ValueError(
+                f'{type(head_of(model)).__name__} predicts several labels for an image, each by a '
+                f'sigmoid of its own, and no scaling here is for those; nor can one be folded: '
+                f'{reason}'
+            )
+        self.model, self.reason = model, reason
+
+    @property
+    def facts(self) -> dict:
+        """Where the scaling went, for the checkpoint's ``meta``."""
+        return {'layers': [], 'attached': self.reason}
+
+    def measure(
+        self,
+        loader: Iterable,
+        scaler: LogitScaler,
+        folds: Folds,
+        fold_of: Tensor | None,
+        **options: Any,
+    ) -> BeforeAndAfter:
+        """Return figures before and after, with the module that is written."""
+        fitted = [*folds, scaler]
+        modules = [attached(own) for own in fitted]
+
+        def change(image: int, sample: BaseDataElement) -> float:
+            logits = logits_in(sample)
+            number = len(folds) if fold_of is None else int(fold_of[image])
+            difference = 0.0
+            for own in {number, len(folds)}:
+                expected = fitted[own].transform(logits[None])[0]
+                found = modules[own].to(logits.device)(logits[None])[0]
+                difference = max(difference, largest_difference([expected], [found]))
+            calibrate_sample(sample, modules[number], threshold=threshold_of(self.model))
+            return difference
+
+        return measure_changed_samples(self.model, loader, change, **options)
+
+    def write(self, content: dict, scaler: LogitScaler) -> None:
+        """Put the scaling into the content of a checkpoint."""
+        state = attached(scaler).state_dict(prefix='calibration.')
+        content['state_dict'].update({key: tensor.cpu() for key, tensor in state.items()})
+
+    def config(self, cfg: Config, scaler: LogitScaler) -> Config:
+        """Return the config of the calibrated model."""
+        cfg = deepcopy(cfg)
+        kind = cfg.model.type
+        name = kind if isinstance(kind, str) else f'{kind.__module__}.{kind.__name__}'
+        calibration = dict(method=method_of(scaler), **options_of(scaler))
+        cfg.model.update(type='CalibratedModel', calibrates=name, calibration=calibration)
+        imports = cfg.get('custom_imports') or {}
+        names = as_list(imports.get('imports') or [])
+        cfg.custom_imports = {**imports, 'imports': [*names, *({'mmcalib'} - set(names))]}
+        return cfg
+
+    def prove(self, cfg: Config, content: Mapping, scaler: LogitScaler, batch: Any) -> float:
+        """Build the calibrated model of a config, and return how far its predictions are off.
+
+        Args:
+            cfg: Of :meth:`config`.
+            content: Of the checkpoint.
+            scaler: Fitted.
+            batch: Images to predict.
+
+        Returns:
+            The largest difference of a probability.
+        """
+        model = MODELS.build(model_of(cfg))
+        load_complete(model, content)
+        model = revert_sync_batchnorm(model).to(self.model.data_preprocessor.device)
+        with predictor(self.model, of_samples=True) as predict:
+            expected = [scaler.predict_proba(image.logits[None])[0] for image in predict(batch)]
+        with predictor(model, of_samples=True) as predict:
+            found = [with_other_class(image.logits[None]).softmax(1)[0] for image in predict(batch)]
+        return largest_difference(expected, found)
+
+
+def attached(scaler: LogitScaler) -> AttachedScaling:
+    """Return a fitted scaler as a module of a model."""
+    return AttachedScaling(method_of(scaler), **options_of(scaler)).take(scaler.tensors)
