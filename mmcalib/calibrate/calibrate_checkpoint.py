@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
 
 import torch
 from mmengine.config import Config
@@ -16,7 +15,11 @@ from torch import Tensor, nn
 
 from mmcalib import __version__
 from mmcalib.calibrate.before_and_after import COMPARED_METRICS
-from mmcalib.calibrate.calibration_checks import check_not_calibrated, check_splits
+from mmcalib.calibrate.calibration_checks import (
+    check_not_calibrated,
+    check_splits,
+    config_beside,
+)
 from mmcalib.calibrate.cross_fitting import fit_folds, folds_of_images
 from mmcalib.calibrate.placement import method_of, options_of, place_scaling
 from mmcalib.checks import check_choice, check_integer
@@ -153,11 +156,6 @@ def calibrate_checkpoint(
         torch.save(content, temporary)
     runner.call_hook('after_run')
     return meta
-
-
-def config_beside(out: str) -> str:
-    """Return the path of the config of an attached calibration."""
-    return str(Path(out).with_suffix('.py'))
 
 
 def read_checkpoint(path: str) -> dict:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mmengine.config import Config
@@ -73,9 +74,15 @@ def check_out(out: str, checkpoint: str, *, overwrite: bool) -> None:
         raise ValueError(f'--out {out} is the checkpoint itself: name another file')
     if os.path.isdir(out):
         raise ValueError(f'--out {out} is a folder: name a file in it')
-    if os.path.exists(out) and not overwrite:
-        raise ValueError(f'--out {out} exists: name another file, or add --overwrite')
+    for file in (out, config_beside(out)):
+        if os.path.exists(file) and not overwrite:
+            raise ValueError(f'--out {file} exists: name another file, or add --overwrite')
     check_writable(out)
+
+
+def config_beside(out: str) -> str:
+    """Return the path of the config of an attached calibration."""
+    return str(Path(out).with_suffix('.py'))
 
 
 def check_not_calibrated(meta: Mapping, *, force: bool) -> list[str]:
@@ -87,6 +94,11 @@ def check_not_calibrated(meta: Mapping, *, force: bool) -> list[str]:
     earlier = meta.get(CALIBRATION)
     if not earlier:
         return []
+    if earlier.get('attached'):
+        raise ValueError(
+            f'the checkpoint has a {earlier["method"]} scaling attached: calibrate the original, '
+            f'{earlier["checkpoint"]}'
+        )
     hint = (
         f'It holds a {earlier["method"]} scaling, fitted on {earlier["split"]} at '
         f'{earlier["date"]}: take the original, {earlier["checkpoint"]}; or --force, which puts '

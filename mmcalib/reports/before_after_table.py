@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -25,7 +26,8 @@ def print_calibration(calibration: Mapping, out: str) -> None:
     Console().print(calibration_table(calibration))
     for sentence in calibration_sentences(calibration):
         print(sentence)
-    print(f'Written: {out}')
+    beside = f' and {Path(out).with_suffix(".py")}' if calibration.get('attached') else ''
+    print(f'Written: {out}{beside}')
 
 
 def calibration_table(calibration: Mapping) -> Table:

@@ -195,7 +195,7 @@ def test_a_layer_without_a_bias():
     model.head.fc.bias = None
     loader = images()
     check(model, loader, ['head.fc'], 'temperature')
-    with pytest.raises(ValueError, match=r'head\.fc has no bias.*--method temperature'):
+    with pytest.raises(ValueError, match=r'head\.fc has no bias'):
         check_bias(model, ['head.fc'])
 
 

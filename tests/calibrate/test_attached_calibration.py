@@ -1,0 +1,227 @@
+"""Calibrations beside a model: what folds into no layer, or is a method that cannot be folded."""
+
+import copy
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from commands import ROOT, call_here
+from forked import call_forked
+from mmengine.registry import MODELS, init_default_scope
+from tiny_models import classifier, images, other_head, scenes, segmentor
+
+from mmcalib.checks import UserError
+from mmcalib.hooks.require_complete_weights_hook import load_complete
+from mmcalib.models.calibrated_model import attach
+from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.attached_scaling import AttachedScaling
+from mmcalib.posthoc.model_logits import predictor
+from mmcalib.posthoc.sampled_logits import draw_predictions
+from mmcalib.runs.config import load_config
+
+DIGITS = ROOT / 'configs/ce/digits.py'
+SCENES = ROOT / 'configs/ce/digit_scenes.py'
+FEW_DIGITS = [f'{split}_dataloader.dataset.indices=60' for split in ('val', 'test')]
+FEW_SCENES = [f'{split}_dataloader.dataset.indices=6' for split in ('val', 'test')]
+# Heads of the toolboxes whose last layer absorbs nothing.
+NORMALISED = [
+    'model.head.type=ArcFaceClsHead',
+    'model.head.loss.type=CrossEntropyLoss',
+]
+MASKS = dict(
+    type='mmseg.SegmenterMaskTransformerHead', in_channels=8, channels=8, num_classes=4,
+    num_layers=1, num_heads=1, embed_dims=8, dropout_ratio=0.0,
+)  # fmt: skip
+MODELS_AND_DATA = {
+    'classifier': lambda: (
+        classifier(dict(type='mmpretrain.LinearClsHead', num_classes=5, in_channels=8)),
+        images(num_classes=5),
+    ),
+    'segmentor': lambda: (segmentor(MASKS), scenes()),
+    'binary segmentor': lambda: (
+        segmentor(
+            other_head('mmseg.FCNHead', num_convs=1, num_classes=2, out_channels=1, threshold=0.4)
+        ),
+        scenes(num_classes=2),
+    ),
+}
+
+
+def cases():
+    for name in MODELS_AND_DATA:
+        head = 'sigmoid' if name.startswith('binary') else 'softmax'
+        for method, kind in SCALERS.items():
+            if head in kind.heads and (name != 'classifier' or not kind.needs_maps):
+                yield pytest.param(name, method, id=f'{name}-{method}')
+
+
+def fitted(method, model, loader):
+    scaler = SCALERS[method]()
+    if scaler.needs_maps:
+        with predictor(model, of_samples=True) as predict:
+            found = [image for batch in loader for image in predict(batch)]
+        logits = torch.stack([image.logits for image in found])
+        labels = torch.stack([image.sample['gt_sem_seg']['data'][0] for image in found])
+        return scaler.fit(logits, labels, ignore_index=255)
+    drawn = draw_predictions(model, loader, of_samples=True)
+    return scaler.fit(drawn.logits, drawn.labels, drawn.images)
+
+
+@pytest.mark.filterwarnings('ignore::UserWarning')
+@pytest.mark.parametrize(('name', 'method'), cases())
+def test_an_attached_model_predicts_what_the_scaler_says(name, method):
+    model, loader = MODELS_AND_DATA[name]()
+    scaler = fitted(method, model, loader)
+    state = model.state_dict()
+    with predictor(model, of_samples=True) as predict:
+        before = [image for batch in loader for image in predict(batch)]
+    kept = [copy.deepcopy(image.sample) for image in before]
+
+    calibrated = attach(copy.deepcopy(model), AttachedScaling(method)).eval()
+    filled = AttachedScaling(method).take(scaler.tensors).state_dict(prefix='calibration.')
+    load_complete(calibrated, {'state_dict': {**state, **filled}})
+    assert isinstance(calibrated, type(model))
+    assert set(calibrated.state_dict()) == {*state, *filled}
+    again = copy.deepcopy(calibrated)
+    with predictor(again, of_samples=True) as predict:
+        after = [image for batch in loader for image in predict(batch)]
+    for one, sample, other in zip(before, kept, after, strict=True):
+        logits = other.logits[None]
+        found = logits.sigmoid() if len(other.logits) == 1 else logits.softmax(1)
+        expected = scaler.predict_proba(one.logits[None])[:, -len(other.logits) :]
+        torch.testing.assert_close(found, expected.to(found), rtol=1e-4, atol=1e-5)
+        if scaler.keeps_argmax and len(other.logits) > 1:
+            key = 'pred_label' if 'pred_label' in sample else 'pred_sem_seg'
+            was, now = sample[key], other.sample[key]
+            was, now = (x if torch.is_tensor(x) else x['data'] for x in (was, now))
+            assert torch.equal(was, now)
+
+
+def test_the_model_itself_stays():
+    model, loader = MODELS_AND_DATA['classifier']()
+    calibration = AttachedScaling('temperature').take({'temperature': torch.tensor(3.0)})
+    calibrated = attach(copy.deepcopy(model), calibration)
+    batch = loader[0]
+    with torch.no_grad():
+        logits = model(batch['inputs'], mode='tensor')
+        assert torch.equal(calibrated(batch['inputs'], mode='tensor'), logits)
+        losses = [
+            m(batch['inputs'], batch['data_samples'], mode='loss') for m in (model, calibrated)
+        ]
+        assert torch.equal(losses[0]['loss'], losses[1]['loss'])
+        torch.testing.assert_close(calibrated.calibration(logits), logits / 3)
+
+
+class TestACheckpointAndAConfigThatDoNotGoTogether:
+    def test_no_calibration_in_the_checkpoint(self):
+        model, loader = MODELS_AND_DATA['classifier']()
+        calibrated = attach(copy.deepcopy(model), AttachedScaling('temperature'))
+        with pytest.raises(UserError, match='its checkpoint holds none'):
+            calibrated.val_step(loader[0])
+        with pytest.raises(UserError, match=r'lacks 1 of .*calibration\.temperature'):
+            load_complete(calibrated, {'state_dict': model.state_dict()})
+
+    def test_no_calibration_in_the_config(self):
+        model, _ = MODELS_AND_DATA['classifier']()
+        state = {**model.state_dict(), 'calibration.temperature': torch.tensor(2.0)}
+        with pytest.raises(UserError, match='its calibration is attached, and the config has none'):
+            load_complete(model, {'state_dict': state})
+
+
+@pytest.fixture(scope='module')
+def normalised(tmp_path_factory):
+    """A checkpoint of random weights whose head normalises its features."""
+    path = tmp_path_factory.mktemp('normalised') / 'arc.pth'
+    cfg = load_config(str(DIGITS), dict(option.split('=') for option in NORMALISED))
+    init_default_scope(cfg.default_scope)
+    torch.manual_seed(0)
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    torch.save({'state_dict': model.state_dict(), 'meta': {'epoch': 1, 'seed': 0}}, path)
+    return path
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def call_tool(tool, *arguments, fails=False):
+        if fails:
+            with pytest.raises(SystemExit):
+                call_here(tool, *arguments, monkeypatch=monkeypatch)
+        else:
+            call_here(tool, *arguments, monkeypatch=monkeypatch)
+        found = capsys.readouterr()
+        return found.err if fails else found.out
+
+    return call_tool
+
+
+def test_the_tool_attaches_what_it_cannot_fold(normalised, run, tmp_path):
+    options = ['--cfg-options', *NORMALISED, *FEW_DIGITS]
+    output = run(
+        'calibrate.py', DIGITS, normalised, '--out', 'out.pth', '--work-dir', 'work', '--test',
+        *options,
+    )  # fmt: skip
+    content = torch.load('out.pth', weights_only=False)
+    meta = content['meta']['calibration']
+    assert 'Attached to what the model predicts, since CalibratedImageClassifier' not in output
+    assert 'Attached to what the model predicts, since ImageClassifier has no linear' in output
+    assert 'Written: out.pth' in output and 'out.py' in output
+    assert meta['layers'] == [] and 'no linear layer' in meta['attached']
+    assert meta['tested']['after']['NLL'] < meta['tested']['before']['NLL']
+    assert meta['fitted']['changed'] == 0
+    original = torch.load(normalised, weights_only=False)['state_dict']
+    added = set(content['state_dict']) - set(original)
+    assert added == {'calibration.temperature'}
+    assert all(torch.equal(content['state_dict'][key], value) for key, value in original.items())
+    cfg = load_config('out.py')
+    assert cfg.model.type == 'CalibratedModel' and cfg.model.calibrates == 'ImageClassifier'
+    assert 'mmcalib' in cfg.custom_imports['imports']
+
+    tested = meta['tested']['after']
+    run('test.py', 'out.py', 'out.pth', '--work-dir', 'tested')
+    ours = json.loads(Path('tested/results.json').read_text())['metrics']
+    mmpretrain = pytest.importorskip('mmpretrain')
+    tool = Path(mmpretrain.__file__).parent / '.mim/tools/test.py'
+    call_forked(
+        os.path.relpath(tool, ROOT / 'tools'), 'out.py', 'out.pth', '--work-dir', 'own',
+        '--out', 'own.json', '--out-item', 'metrics', cwd=tmp_path,
+    )  # fmt: skip
+    theirs = json.loads(Path('own.json').read_text())
+    for name in ('ECE', 'AECE'):
+        assert ours[f'calibration/{name}'] == pytest.approx(tested[name], abs=1e-3)
+        assert theirs[f'calibration/{name}'] == pytest.approx(tested[name], abs=1e-3)
+
+    error = run('test.py', DIGITS, 'out.pth', '--work-dir', 'w', *options, fails=True)
+    assert 'its calibration is attached, and the config has none' in error
+    error = run('test.py', 'out.py', normalised, '--work-dir', 'w2', fails=True)
+    assert 'calibration.temperature' in error
+    error = run(
+        'calibrate.py', 'out.py', 'out.pth', '--out', 'again.pth', '--work-dir', 'w3', '--force',
+        fails=True,
+    )  # fmt: skip
+    assert 'attached' in error
+    error = run(
+        'calibrate.py', DIGITS, normalised, '--out', 'out.pth', '--work-dir', 'work', *options,
+        fails=True,
+    )  # fmt: skip
+    assert 'out.pth exists' in error
+    os.remove('out.pth')
+    error = run(
+        'calibrate.py', DIGITS, normalised, '--out', 'out.pth', '--work-dir', 'work', *options,
+        fails=True,
+    )  # fmt: skip
+    assert 'out.py exists' in error
+
+
+def test_several_labels_for_an_image_are_refused():
+    from mmcalib.calibrate.placement import AttachedPlacement
+
+    model = classifier(
+        dict(type='mmpretrain.MultiLabelLinearClsHead', num_classes=5, in_channels=8)
+    )
+    with pytest.raises(ValueError, match='sigmoid of its own'):
+        AttachedPlacement(model, 'why')
