@@ -16,7 +16,7 @@ except ImportError as error:
         "pip install 'mmcalib[openmmlab]' (classic OpenMMLab); never both."
     ) from error
 
-from mmcalib import datasets, ensembles, hooks, losses, metrics, models, transforms
+from mmcalib import datasets, ensembles, hooks, losses, metrics, models, posthoc, transforms
 
 __all__ = [
     '__version__',
@@ -26,6 +26,7 @@ __all__ = [
     'losses',
     'metrics',
     'models',
+    'posthoc',
     'predict',
     'transforms',
 ]

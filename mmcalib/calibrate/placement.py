@@ -19,10 +19,10 @@ from mmcalib.calibrate.before_and_after import (
     measure_changed_samples,
 )
 from mmcalib.hooks.require_complete_weights_hook import load_complete
-from mmcalib.models.calibrated_model import calibrate_sample, threshold_of
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler
 from mmcalib.posthoc.attached_scaling import AttachedScaling
+from mmcalib.posthoc.calibrated_model import calibrate_sample, threshold_of
 from mmcalib.posthoc.fold_into_layer import (
     NotFoldableError,
     check_bias,

@@ -1,6 +1,5 @@
 """Models that neither toolbox has."""
 
-from mmcalib.models.calibrated_model import calibrated_model
 from mmcalib.models.efficientnet_lite import EfficientNetLiteInit
 from mmcalib.models.global_pooling_cnn import GlobalPoolingCNN
 from mmcalib.models.grid_pooling import GridAveragePooling
@@ -11,5 +10,4 @@ __all__ = [
     'GlobalPoolingCNN',
     'GridAveragePooling',
     'TextDataPreprocessor',
-    'calibrated_model',
 ]

@@ -1,10 +1,10 @@
-"""Calibrating a trained model: fitting a scaling to its logits, folding it into its last layer."""
+"""Calibrating a trained model: fitting a scaling to its logits, putting it into the model."""
 
+from mmcalib.posthoc.calibrated_model import calibrated_model
 from mmcalib.posthoc.logit_scaler import LogitScaler, NotFittedError
+from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler
 from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler, VectorScaler
-
-SCALERS = {'temperature': TemperatureScaler, 'vector': VectorScaler, 'matrix': MatrixScaler}
 
 __all__ = [
     'SCALERS',
@@ -13,4 +13,5 @@ __all__ = [
     'NotFittedError',
     'TemperatureScaler',
     'VectorScaler',
+    'calibrated_model',
 ]

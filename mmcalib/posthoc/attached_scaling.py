@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from mmcalib.checks import UserError, at_least_single, check_choice
-from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.methods import SCALERS
 
 
 class AttachedScaling(nn.Module):
@@ -18,7 +18,7 @@ class AttachedScaling(nn.Module):
     checkpoint or :meth:`take` fills them; their shapes depend on what was learned.
 
     Args:
-        method: A key of :data:`mmcalib.posthoc.SCALERS`.
+        method: A key of :data:`mmcalib.posthoc.methods.SCALERS`.
         options: Those of the scaler.
 
     Raises:
