@@ -30,6 +30,8 @@ from mmcalib.runs.config_checks import check_config
 from mmcalib.runs.ensemble_config import average_predictions, leave_out_averaging
 from mmcalib.runs.runner import build_runner
 
+AUTO = 'auto'
+
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -43,9 +45,10 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument('--overwrite', action='store_true', help='also if --out exists')
     parser.add_argument(
         '--method',
-        choices=list(SCALERS),
+        choices=[AUTO, *SCALERS],
         default='temperature',
-        help='one temperature (default); a scale and a shift per class; a matrix and shifts',
+        help='the scaling (default: temperature); auto takes the simplest that is within one '
+        'standard error of the best, by cross-validated likelihood',
     )
     parser.add_argument(
         '--criterion',
@@ -97,17 +100,18 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 
 def make_scaler(args: argparse.Namespace):
-    """Return the scaler that the arguments ask for."""
+    """Return the scaler that the arguments ask for, None if it is to be chosen."""
     given = {
         name: getattr(args, name)
         for name in ('criterion', 'diagonal', 'off_diagonal', 'intercept')
         if getattr(args, name) is not None
     }
-    taken = inspect.signature(SCALERS[args.method]).parameters
+    kind = SCALERS.get(args.method)
+    taken = inspect.signature(kind).parameters if kind else ()
     wrong = [f'--{name.replace("_", "-")}' for name in given if name not in taken]
     if wrong:
         raise ValueError(f'--method {args.method} does not take {", ".join(wrong)}')
-    return SCALERS[args.method](**given)
+    return kind(**given) if kind else None
 
 
 def of_mean(args: argparse.Namespace) -> bool:

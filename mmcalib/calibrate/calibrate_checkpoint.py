@@ -20,6 +20,7 @@ from mmcalib.calibrate.calibration_checks import (
     check_splits,
     config_beside,
 )
+from mmcalib.calibrate.choose_method import NONE, choose_method, methods_for
 from mmcalib.calibrate.cross_fitting import fit_folds, folds_of_images
 from mmcalib.calibrate.placement import method_of, options_of, place_scaling
 from mmcalib.checks import check_choice, check_integer
@@ -27,7 +28,7 @@ from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.models.predicting_head import head_of
-from mmcalib.posthoc import LogitScaler, TemperatureScaler
+from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.posthoc.affine_scaler import AffineScaler
 from mmcalib.posthoc.fold_into_layer import TOLERANCE
 from mmcalib.posthoc.model_logits import reader_of_all
@@ -75,7 +76,7 @@ class CalibrationOptions:
 
 def calibrate_checkpoint(
     runner: Runner,
-    scaler: LogitScaler,
+    scaler: LogitScaler | None,
     checkpoint: str,
     out: str,
     options: CalibrationOptions,
@@ -92,14 +93,15 @@ def calibrate_checkpoint(
 
     Args:
         runner: With the checkpoint as ``load_from``.
-        scaler: Not fitted yet.
+        scaler: Not fitted yet; None to choose a method by :func:`choose_method`.
         checkpoint: The file to read.
         out: The file to write.
         options: See :class:`CalibrationOptions`.
         config: Of the model, as a user would test it.
 
     Returns:
-        What the checkpoint says of it under ``meta['calibration']``.
+        What the checkpoint says of it under ``meta['calibration']``. If the choice fell on no
+        scaling, nothing is written, and this is only ``method`` and ``candidates``.
 
     Raises:
         ValueError: For what :mod:`~mmcalib.calibrate.calibration_checks` and
@@ -114,9 +116,17 @@ def calibrate_checkpoint(
 
     # Before the long part: where can a scaling go?
     batch = next(iter(loader))
-    placement = place_scaling(model, scaler, content['state_dict'], batch)
+    state, candidates = content['state_dict'], None
+    placement = place_scaling(model, scaler or TemperatureScaler(), state, batch)
+    drawn = draw(runner, loader, options, of_samples=placement.of_samples)
+    if scaler is None:
+        chosen, candidates = choose(runner, loader, drawn, options)
+        if chosen == NONE:
+            return {'method': NONE, 'candidates': candidates}
+        scaler = SCALERS[chosen]()
+        placement = place_scaling(model, scaler, state, batch)
     fitted_on, folds, fold_of = fit_to_split(
-        scaler, runner, loader, options, of_samples=placement.of_samples
+        scaler, runner, loader, options, drawn, of_samples=placement.of_samples
     )
     results = {}
     for split, data in loaders.items():
@@ -136,6 +146,7 @@ def calibrate_checkpoint(
         'options': options_of(scaler),
         **fitted_on,
         **placement.facts,
+        'candidates': candidates,
         'threshold': _threshold(model),
         'fitted': asdict(results[options.split]),
         'tested': asdict(results['test']) if 'test' in results else None,
@@ -186,15 +197,40 @@ def load_model_and_data(runner: Runner, options: CalibrationOptions) -> dict[str
     return {split: loop.dataloader for split, loop in loops.items()}
 
 
+def draw(
+    runner: Runner, loader: Iterable, options: CalibrationOptions, *, of_samples: bool = False
+) -> DrawnPredictions:
+    """Draw predictions of a split to fit on."""
+    return draw_predictions(
+        runner.model,
+        loader,
+        num_samples=options.num_samples,
+        seed=options.seed,
+        ignore_index=ignore_index_of(runner.model),
+        of_samples=of_samples,
+    )
+
+
+def choose(
+    runner: Runner, loader: Iterable, drawn: DrawnPredictions, options: CalibrationOptions
+) -> tuple[str, list[dict]]:
+    """Choose a method by predictions of a split, see :func:`choose_method`."""
+    pixels = hasattr(runner.model, 'decode_head')
+    methods = methods_for(drawn.logits.shape[1], pixels=pixels)
+    fold_of = folds_of_images(loader.dataset, seed=options.seed)
+    return choose_method(drawn, fold_of, methods, pixels=pixels)
+
+
 def fit_to_split(
     scaler: LogitScaler,
     runner: Runner,
     loader: Iterable,
     options: CalibrationOptions,
+    drawn: DrawnPredictions,
     *,
     of_samples: bool = False,
 ) -> tuple[dict, list[LogitScaler], Tensor | None]:
-    """Fit a scaler to a model's predictions of a split.
+    """Fit a scaler to predictions drawn from a split.
 
     Returns:
         Its parameters and what they were fitted on; ``standard_error`` of a temperature, and the
@@ -204,19 +240,16 @@ def fit_to_split(
     fold_of = folds_of_images(loader.dataset, seed=options.seed) if options.cross_fit else None
     unfitted = deepcopy(scaler)
     ignore_index = ignore_index_of(runner.model)
-    drawn = draw_predictions(
-        runner.model,
-        loader,
-        num_samples=options.num_samples,
-        seed=options.seed,
-        ignore_index=ignore_index,
-        of_samples=of_samples,
-    )
 
     def refine(own: AffineScaler, images: Tensor | None = None) -> None:
         reading = {'ignore_index': ignore_index, 'of_samples': of_samples}
         own.refine(reader_of_all(runner.model, loader, images=images, **reading))
 
+    if options.every_prediction and not drawn.is_everything and not scaler.affine:
+        raise ValueError(
+            f'--all: {method_of(scaler)} scaling is fitted on what is in memory: leave out --all, '
+            f'or raise --samples {options.num_samples}'
+        )
     scaler.fit(drawn.logits, drawn.labels, drawn.images)
     errors = _standard_errors(scaler, drawn)
     further = refine if options.every_prediction and not drawn.is_everything else None

@@ -14,6 +14,7 @@ from mmengine.structures import BaseDataElement
 from mmcalib.calibrate.before_and_after import measure_changed_samples
 from mmcalib.calibrate.calibrate_checkpoint import (
     CalibrationOptions,
+    draw,
     fit_to_split,
     ignore_index_of,
     load_model_and_data,
@@ -51,13 +52,15 @@ def fit_temperature(
     """
     if not isinstance(scaler, TemperatureScaler):
         raise ValueError(
-            f'{type(scaler).__name__}: a mean can be calibrated by a temperature alone, since a '
+            f'--out {out}: a mean can be calibrated by a temperature alone, since a '
             'shift or a matrix fits no member; take --method temperature'
         )
     forced = check_splits(runner.cfg, options)
     loaders = load_model_and_data(runner, options)
     model = runner.model
-    fitted_on, folds, fold_of = fit_to_split(scaler, runner, loaders[options.split], options)
+    loader = loaders[options.split]
+    drawn = draw(runner, loader, options)
+    fitted_on, folds, fold_of = fit_to_split(scaler, runner, loader, options, drawn)
 
     def change(image: int, sample: BaseDataElement) -> float:
         own = scaler if fold_of is None else folds[int(fold_of[image])]
@@ -65,10 +68,10 @@ def fit_temperature(
         return 0.0
 
     results = {}
-    for split, loader in loaders.items():
+    for split, images in loaders.items():
         found = measure_changed_samples(
             model,
-            loader,
+            images,
             change,
             num_bins=options.num_bins,
             ignore_index=ignore_index_of(model),

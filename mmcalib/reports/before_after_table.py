@@ -23,6 +23,11 @@ def print_calibration(calibration: Mapping, out: str) -> None:
         calibration: What the checkpoint says under ``meta['calibration']``.
         out: The checkpoint that was written.
     """
+    if calibration.get('candidates'):
+        Console().print(candidates_table(calibration))
+    if calibration['method'] == 'none':
+        print('No scaling is better than none by a standard error. Nothing was written.')
+        return
     Console().print(calibration_table(calibration))
     for sentence in calibration_sentences(calibration):
         print(sentence)
@@ -37,6 +42,29 @@ def calibration_table(calibration: Mapping) -> Table:
     for split, result in _measured(calibration):
         for when in ('before', 'after'):
             table.add_row(split, when, *(_printed(name, result[when][name]) for name in names))
+    return table
+
+
+def candidates_table(calibration: Mapping) -> Table:
+    """Return the methods that were compared, with the chosen one marked."""
+    candidates = calibration['candidates']
+    pixels = candidates[0]['miou'] is not None
+    quality = ['mIoU'] if pixels else ['accuracy']
+    heads = ('', 'method', 'NLL', 'above the best', *quality, 'seconds a fit')
+    table = Table(*heads, title='Cross-validated over images')
+    for found in candidates:
+        chosen = '→' if found['method'] == calibration['method'] else ''
+        if found['problem']:
+            table.add_row(chosen, found['method'], found['problem'])
+            continue
+        table.add_row(
+            chosen,
+            found['method'],
+            f'{found["nll"]:.4f}',
+            f'{found["above_best"]:.4f} ± {found["standard_error"]:.4f}',
+            f'{found["miou"] if pixels else found["accuracy"]:.2f}',
+            f'{found["seconds"]:.1f}',
+        )
     return table
 
 
