@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import cache
 
 import torch
-from mmengine.dist import get_world_size, init_dist
+from mmengine.dist import get_dist_info, get_world_size, init_dist
 from mmengine.logging import MessageHub, print_log
 
 RANKS = ('RANK', 'SLURM_PROCID', 'OMPI_COMM_WORLD_RANK')  # as the launchers set them
@@ -77,6 +77,16 @@ def leave_processes() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+def place_of(number: int) -> int:
+    """Return the place in the data set of the number-th image that this process reads.
+
+    As mmengine's samplers hand them out in turn. A place beyond the data set is that of an image
+    which fills up a process' share, and is not to be counted.
+    """
+    rank, world_size = get_dist_info()
+    return number * world_size + rank
 
 
 def warn_if_models_differ() -> None:

@@ -122,6 +122,11 @@ def test_the_script_that_tests_calls_what_the_one_that_trains_does(tmp_path):
         assert (Path(tool).name, train[-2:]) == ('train.py', ['--seed', '1'])
         tool = str(Path(tool).with_name('test.py'))
         assert test == [*common, tool, config, 'a.pth', launcher, name, 'b.pth', '--out', 'o']
+        calibrate = command(
+            'dist_calibrate.sh', 'a config.py', 'a.pth', '3', '--out', 'o', **machines
+        )
+        tool = str(Path(tool).with_name('calibrate.py'))
+        assert calibrate == [*common, tool, config, 'a.pth', launcher, name, '--out', 'o']
 
 
 BY_EPOCH = """

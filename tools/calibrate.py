@@ -5,6 +5,9 @@ The new checkpoint is one of the same model, for every tool that reads the old o
 
 import argparse
 import inspect
+import os
+
+from mmengine.dist import is_main_process
 
 from mmcalib.calibrate.calibrate_checkpoint import SPLITS, CalibrationOptions, calibrate_checkpoint
 from mmcalib.calibrate.calibrate_ensemble import fit_temperature
@@ -12,6 +15,7 @@ from mmcalib.calibrate.calibration_checks import check_out, check_splits, hold_o
 from mmcalib.calibrate.cross_fitting import FOLDS
 from mmcalib.checks import check_number
 from mmcalib.datasets.same_data import same_data
+from mmcalib.distributed import is_first_process, leave_processes
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.sampled_logits import NUM_SAMPLES
 from mmcalib.posthoc.temperature_scaler import CRITERIA
@@ -130,20 +134,21 @@ def load_evaluated(path: str, args: argparse.Namespace):
 
 def divide_images(cfg, share: float | None, options: CalibrationOptions) -> None:
     """Keep the images that score a scaling apart from those it is fitted on."""
-    same = 'Validation and test data are the same: '
     if share is not None:
         hold_out(cfg, share, seed=options.seed)
-        print(
-            f'{same}the scaling is fitted on {100 * share:g} % of the images (seed '
-            f'{options.seed}), and --test measures it on the others. A test on all of them would '
-            'see those it was fitted on.'
+        done = (
+            f'the scaling is fitted on {100 * share:g} % of the images (seed {options.seed}), and '
+            '--test measures it on the others. A test on all of them would see those it was '
+            'fitted on.'
         )
-        return
-    options.cross_fit, options.test = True, False
-    print(
-        f'{same}before and after are cross-fitted over {FOLDS} folds of the images (seed '
-        f'{options.seed}), and the scaling that is written is fitted on all of them.'
-    )
+    else:
+        options.cross_fit, options.test = True, False
+        done = (
+            f'before and after are cross-fitted over {FOLDS} folds of the images (seed '
+            f'{options.seed}), and the scaling that is written is fitted on all of them.'
+        )
+    if is_first_process():
+        print(f'Validation and test data are the same: {done}')
 
 
 def prepare(args: argparse.Namespace, options: CalibrationOptions):
@@ -178,6 +183,7 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
 
 def main() -> None:
     parser, args = parse_args()
+    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     with parser.ending_with_errors(
         ImportError, OSError, ValueError, stopped='Stopped: nothing was written.'
     ):
@@ -201,7 +207,9 @@ def main() -> None:
             result = calibrate_checkpoint(
                 runner, scaler, checkpoint, args.out, options, config=config
             )
-    print_calibration(result, args.out)
+    if is_main_process():
+        print_calibration(result, args.out)
+    leave_processes()
 
 
 if __name__ == '__main__':

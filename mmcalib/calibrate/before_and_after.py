@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from mmengine.dist import all_gather_object
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
+from mmcalib.distributed import place_of
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.posthoc.fold_into_layer import largest_difference, swapped_parameters
 from mmcalib.posthoc.full_precision import full_precision
@@ -71,36 +73,35 @@ def measure_before_and_after(
         CalibrationMetric(COMPARED_METRICS, num_bins=num_bins, ignore_index=ignore_index)
         for _ in range(2)
     )
-    total = changed = images = 0
-    difference = 0.0
+    count = _Count(len(loader.dataset))
     with predictor(model) as predict:
         for batch in progress(loader, text):
             ours = predict(batch)
-            # Both runs write into the same data samples, so those of the first are read first.
-            read = [_read(image, ignore_index) for image in ours]
             before.process(None, [image.sample for image in ours])
+            read = [_read(image, ignore_index) for image in ours]
             last = len(folds)  # the scaling to write
-            places = range(images, images + len(ours))
-            scored_by = [last if fold_of is None else int(fold_of[place]) for place in places]
-            images += len(ours)
+            places = count.next_places(len(ours))
+            scored_by = [
+                last if fold_of is None else int(fold_of[place % len(fold_of)]) for place in places
+            ]
+            scored: dict[int, dict] = {}
             for number in sorted({last, *scored_by}):
                 own, own_tensors = folds[number] if number < last else (scaler, tensors)
                 with swapped_parameters(model, own_tensors):
                     folded = predict(batch)
-                scored = [by == number for by in scored_by]
-                after.process(
-                    None, [image.sample for image, its in zip(folded, scored, strict=True) if its]
-                )
-                for (logits, predicted), image, its in zip(read, folded, scored, strict=True):
+                for index, image in enumerate(folded):
+                    logits, predicted = read[index]
                     new_logits, new_predicted = _read(image, ignore_index)
-                    if its:
-                        total += len(predicted)
-                        changed += int((predicted != new_predicted).sum())
+                    if scored_by[index] == number:
+                        scored[index] = image.sample
+                        count.add(places[index], predicted, new_predicted)
                     if len(predicted):
-                        scaled = own.transform(logits)
-                        difference = max(difference, largest_difference([scaled], [new_logits]))
-    values = [_evaluated(metric, images) for metric in (before, after)]
-    return BeforeAndAfter(*values, num_predictions=total, changed=changed, difference=difference)
+                        expected = own.transform(logits)
+                        count.difference = max(
+                            count.difference, largest_difference([expected], [new_logits])
+                        )
+            after.process(None, [scored[index] for index in range(len(ours))])
+    return count.result(before, after)
 
 
 def measure_changed_samples(
@@ -127,27 +128,54 @@ def measure_changed_samples(
         CalibrationMetric(COMPARED_METRICS, num_bins=num_bins, ignore_index=ignore_index)
         for _ in range(2)
     )
-    total = changed = images = 0
-    difference = 0.0
+    count = _Count(len(loader.dataset))
     model.eval()
     with torch.no_grad(), full_precision():
         for batch in progress(loader, text):
             samples = model.val_step(batch)
             before.process(None, [sample.to_dict() for sample in samples])
-            first = [_predicted(sample.to_dict(), ignore_index) for sample in samples]
-            for place, sample in enumerate(samples, start=images):
-                difference = max(difference, change(place, sample))
+            for place, sample in zip(count.next_places(len(samples)), samples, strict=True):
+                was = _predicted(sample.to_dict(), ignore_index)
+                difference = change(place % count.images, sample)
+                count.difference = max(count.difference, difference)
+                count.add(place, was, _predicted(sample.to_dict(), ignore_index))
             after.process(None, [sample.to_dict() for sample in samples])
-            for one, sample in zip(first, samples, strict=True):
-                changed += int((one != _predicted(sample.to_dict(), ignore_index)).sum())
-                total += len(one)
-            images += len(samples)
-    values = [_evaluated(metric, images) for metric in (before, after)]
-    return BeforeAndAfter(*values, num_predictions=total, changed=changed, difference=difference)
+    return count.result(before, after)
 
 
-def _evaluated(metric: CalibrationMetric, images: int) -> dict[str, float]:
-    return {key.split('/')[-1]: value for key, value in metric.evaluate(images).items()}
+class _Count:
+    """What is counted beside the metrics, over all processes.
+
+    Args:
+        images: How many the data set has.
+    """
+
+    def __init__(self, images: int) -> None:
+        self.images = images
+        self.read = self.total = self.changed = 0
+        self.difference = 0.0
+
+    def next_places(self, size: int) -> list[int]:
+        """Return the places of a batch's images in the data set."""
+        places = [place_of(number) for number in range(self.read, self.read + size)]
+        self.read += size
+        return places
+
+    def add(self, place: int, before: Tensor, after: Tensor) -> None:
+        """Count an image's predictions, unless it only fills up the share of a process."""
+        if place < self.images:
+            self.total += len(before)
+            self.changed += int((before != after).sum())
+
+    def result(self, before: CalibrationMetric, after: CalibrationMetric) -> BeforeAndAfter:
+        """Return the figures of all processes, in each."""
+        figures = [
+            {key.split('/')[-1]: value for key, value in metric.evaluate(self.images).items()}
+            for metric in (before, after)
+        ]
+        shares = all_gather_object((self.total, self.changed, self.difference))
+        total, changed, differences = zip(*shares, strict=True)
+        return BeforeAndAfter(*figures, sum(total), sum(changed), max(differences))
 
 
 def _predicted(sample: Mapping, ignore_index: int) -> Tensor:

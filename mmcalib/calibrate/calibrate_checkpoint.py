@@ -10,6 +10,8 @@ from datetime import datetime
 
 import torch
 from mmengine.config import Config
+from mmengine.dist import is_main_process
+from mmengine.model import is_model_wrapper
 from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
 
@@ -161,10 +163,12 @@ def calibrate_checkpoint(
     if placement.config:
         calibrated = placement.config(config, scaler)
         _check_proof(placement.prove(calibrated, content, scaler, batch))
-        with whole_file(config_beside(out)) as temporary:
-            calibrated.dump(temporary)
-    with whole_file(out) as temporary:
-        torch.save(content, temporary)
+    if is_main_process():
+        if placement.config:
+            with whole_file(config_beside(out)) as temporary:
+                calibrated.dump(temporary)
+        with whole_file(out) as temporary:
+            torch.save(content, temporary)
     runner.call_hook('after_run')
     return meta
 
@@ -194,6 +198,8 @@ def load_model_and_data(runner: Runner, options: CalibrationOptions) -> dict[str
         name_samples(loop.dataloader.dataset)
     runner.call_hook('before_run')
     runner.load_or_resume()
+    if is_model_wrapper(runner.model):  # each process predicts its share of the images
+        runner.model = runner.model.module
     return {split: loop.dataloader for split, loop in loops.items()}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+from mmengine.dist import is_main_process
 from mmengine.runner import Runner
 from mmengine.structures import BaseDataElement
 
@@ -91,7 +92,8 @@ def fit_temperature(
         'forced': forced,
         **made_now(),
     }
-    with whole_file(out) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
+    if is_main_process():
+        with whole_file(out) as temporary:
+            temporary.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
     runner.call_hook('after_run')
     return content

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from mmengine.dist import is_main_process
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
@@ -136,9 +137,13 @@ def _watch_classifier(head: nn.Module, captured: list[Tensor]) -> Iterator[None]
 
 
 def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterable:
-    """Show a progress bar on stderr, of batches of a loader, or of so many items."""
+    """Show a progress bar on stderr, of batches of a loader, or of so many items.
+
+    The first of several processes shows it.
+    """
     total = len(items) if total is None else total
-    return track(items, text, total=total, console=Console(stderr=True))
+    console = Console(stderr=True)
+    return track(items, text, total=total, console=console, disable=not is_main_process())
 
 
 def reader_of_all(

@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from mmengine.dist import all_gather_object
 from torch import Tensor, nn
 
+from mmcalib.distributed import place_of
 from mmcalib.posthoc.model_logits import predictor, progress
 from mmcalib.samples.evaluated import read_logits
 
@@ -54,7 +56,8 @@ def draw_predictions(
 
     Every valid prediction gets a random priority and the `num_samples` least are kept, so each is
     as likely as any other, whatever the sizes of the images. The draw depends on the seed and the
-    order of the loader, not on its batch size. At most twice as many are in memory, and an image.
+    order of the loader, neither on its batch size nor on the number of processes, each of which
+    gets all of it. At most twice as many are in memory, and an image.
 
     Args:
         model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
@@ -70,25 +73,32 @@ def draw_predictions(
             :func:`~mmcalib.samples.evaluated.read_logits` refuses.
     """
     kept = _LowestPriorities(num_samples)
-    num_images = population = 0
+    own_images = own_rows = 0
     with predictor(model, of_samples=of_samples) as predict:
-        for batch in progress(loader, text):
-            for image in predict(batch):
-                logits, labels, _ = read_logits(
-                    image.sample, image.logits, ignore_index=ignore_index, name=image.name
-                )
-                generator = torch.Generator().manual_seed(1_000_003 * seed + num_images)
-                priority = torch.rand(len(labels), generator=generator, dtype=torch.float64)
-                kept.add(priority, logits, labels, num_images)
-                population += len(labels)
-                num_images += 1
+        images = (image for batch in progress(loader, text) for image in predict(batch))
+        for number, image in enumerate(images):
+            place = place_of(number)
+            if place >= len(loader.dataset):
+                continue
+            logits, labels, _ = read_logits(
+                image.sample, image.logits, ignore_index=ignore_index, name=image.name
+            )
+            generator = torch.Generator().manual_seed(1_000_003 * seed + place)
+            priority = torch.rand(len(labels), generator=generator, dtype=torch.float64)
+            kept.add(priority, logits, labels, place)
+            own_rows += len(labels)
+            own_images += 1
+    shares = all_gather_object((kept.parts, own_images, own_rows))
+    if len(shares) > 1:
+        kept.parts = [part for parts, _, _ in shares for part in parts]
+    num_images, population = (sum(share[i] for share in shares) for i in (1, 2))
     if not population:
         raise ValueError(f'no valid prediction in {num_images} images: there is nothing to fit')
     return DrawnPredictions(*kept.result(), population=population, num_images=num_images)
 
 
 class _LowestPriorities:
-    """The rows of the lowest priorities, in the order in which they came."""
+    """The rows of the lowest priorities, in the order of their images."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -107,7 +117,7 @@ class _LowestPriorities:
 
     def _shrink(self) -> None:
         columns = [torch.cat(column) for column in zip(*self.parts, strict=True)]
-        if self.count > self.limit:
+        if len(columns[0]) > self.limit:
             self.below = columns[0].kthvalue(self.limit + 1).values.item()
             index = (columns[0] < self.below).nonzero().squeeze(1)
             columns = [column[index] for column in columns]
@@ -116,4 +126,6 @@ class _LowestPriorities:
 
     def result(self) -> tuple[Tensor, Tensor, Tensor]:
         self._shrink()
-        return self.parts[0][1:]
+        _, *columns, images = self.parts[0]
+        order = images.argsort(stable=True)
+        return *(column[order] for column in columns), images[order]

@@ -616,6 +616,33 @@ def test_onnx_gives_the_same_probabilities(digits, run, tmp_path):
     torch.testing.assert_close(torch.as_tensor(found), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize('config', [DIGITS, SCENES])
+@pytest.mark.parametrize('method', ['temperature'])
+def test_two_processes_come_to_the_same(config, method, digits, scenes, run, tmp_path, free_port):
+    """An odd number of images, cross-fitted and drawn from, of which one process repeats one."""
+    checkpoint = digits if config == DIGITS else scenes
+    cross = tmp_path / 'cross.py'
+    count = 7 if config == SCENES else 61
+    few = f"dict(batch_size=2, dataset=dict(split='val', indices={count}))"
+    cross.write_text(f"_base_ = '{config}'\nval_dataloader = {few}\ntest_dataloader = {few}\n")
+    options = ['--method', method, '--samples', 50, '--work-dir']
+    run(cross, checkpoint, *options, 'one', out='one.pth')
+    call_forked(
+        'calibrate.py', cross, checkpoint, '--out', 'two.pth', *options, 'two', cwd=tmp_path,
+        ranks=2, port=free_port,
+    )  # fmt: skip
+    one, two = (load(tmp_path / f'{name}.pth') for name in ('one', 'two'))
+    for key, value in one['state_dict'].items():
+        torch.testing.assert_close(two['state_dict'][key], value, rtol=1e-6, atol=1e-7)
+    one, two = (content['meta']['calibration'] for content in (one, two))
+    assert two['num_predictions'] == one['num_predictions'] > one['num_fitted'] == 50
+    assert two['dataset'] == one['dataset'] and two['folds'] == 5
+    assert two['fitted']['num_predictions'] == one['fitted']['num_predictions']
+    assert two['fitted']['changed'] == one['fitted']['changed']
+    for when in ('before', 'after'):
+        assert two['fitted'][when] == pytest.approx(one['fitted'][when], rel=1e-6)
+
+
 def test_from_python_on_the_logits_of_a_model(digits, run):
     content, _ = run(DIGITS, digits, every=True)
     cfg = load_config(str(DIGITS))
