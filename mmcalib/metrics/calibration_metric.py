@@ -59,7 +59,8 @@ class CalibrationMetric(StateMetric):
       bound beside it, as AECE does.
 
     Keys are ``calibration/ECE`` and so on, in percent but for ``NLL``, ``Brier``, their parts and
-    the temperature; NaN, with a warning, if no prediction is valid. Source: Eq. 8 of the paper for ECE.
+    the temperature; NaN, with a warning, if no prediction is valid. Source: Eq. 8 of the paper for
+    ECE.
 
     Args:
         metrics: Any of the above.
