@@ -36,6 +36,22 @@ def evaluate(samples, *metrics, batch=4, size=None):
     return evaluator.evaluate(len(samples) if size is None else size)
 
 
+OF_FOLDS = ('refinement_NLL', 'calibration_NLL', 'temperature')
+
+
+def of_folds(samples, by_image=False):
+    """Refinement, what is left and the temperature by plain loops; images may count alike."""
+    rows, labels, images, weights = [], [], [], []
+    for place, sample in enumerate(samples):
+        probs, own = probabilities([sample])
+        rows += [[math.log(p) for p in row] for row in probs]
+        labels += own
+        images += [place] * len(own)
+        weights += [1 / len(own) if by_image else 1] * len(own)
+    nll, refined, temperature = references.refinement(rows, labels, images, weights)
+    return dict(zip(OF_FOLDS, (refined, nll - refined, temperature), strict=True))
+
+
 def every_metric(samples, num_bins=15):
     """All metrics of some samples by plain loops, those of an image without predictions as NaN."""
     probs, labels = probabilities(samples)
@@ -73,6 +89,7 @@ def every_metric(samples, num_bins=15):
         'AUGRC': 100 * sum(errors) / n**2,
         'AUROC': references.failure_auroc_of_pairs(conf, correct),
         'FPR95': references.failure_fpr_of_groups(conf, correct),
+        **of_folds(samples),
     }
 
 
@@ -124,7 +141,8 @@ def by_protocol(samples, protocol):
     for name in NAMES:  # what is not defined in a group drops out
         own = [(w, v[name]) for w, v in zip(weights, values, strict=True) if v[name] == v[name]]
         means[name] = sum(w * v for w, v in own) / sum(w for w, _ in own) if own else math.nan
-    return means
+    # The temperatures are those of all groups together.
+    return means | of_folds(samples, by_image=protocol == 'image')
 
 
 @pytest.mark.parametrize(
@@ -511,6 +529,11 @@ def test_any_split_over_ranks(world_size, of_one_process, tmp_path):
             if kind == 'empty' and protocol == 'paper':
                 continue  # which images are consecutive depends on the interleaved order
             expected, expected_bins = of_one_process[limit, protocol]
+            if kind == 'empty':  # and so do the folds
+                values, expected = (
+                    {k: v for k, v in found.items() if k.split('/')[1] not in OF_FOLDS}
+                    for found in (values, expected)
+                )
             assert values == pytest.approx(expected, abs=1e-9), (kind, limit, protocol)
             if rank == 0:
                 torch.testing.assert_close(bins, expected_bins, rtol=0, atol=1e-9)
