@@ -262,7 +262,7 @@ class CalibrationState:
             rows.append(other._rows[name].rows)
         self._groups.merge(other._groups)
         if self._curves is not None:
-            self._curves.merge(other.curves)
+            self._curves.merge(other._curves)
         if self._all_bins is not None:
             self._all_bins.merge(other._all_bins)
         for name, bins in self._strata.items():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Inverse temperatures β, each √2 times the one before: T is from 16 to 1/16.
+# Inverse temperatures β, each √2 times the one before: T is from 16 to 1/16. Where each is twice
+# the one before, refinement_NLL may be off by 1.4e-4 of it, in place of 1.3e-5.
 BETAS = tuple(2 ** (power / 2) for power in range(-8, 9))
 # Differences of logits count as at most this, whose square float32 can hold.
 LARGEST_GAP = 1e18
