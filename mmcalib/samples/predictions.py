@@ -144,7 +144,7 @@ def of_probabilities(
     nll = brier = classes = doubt = curve = None
     if smallest is None:
         smallest = smallest_probability(probs.dtype)
-    lowest = torch.as_tensor(smallest, dtype=probs.dtype, device=probs.device).expand(len(probs))
+    lowest = torch.as_tensor(smallest, dtype=torch.float64).to(probs).expand(len(probs))
     if 'doubt' in wanted:
         doubt = doubt_of(conf, probs.scatter(0, predicted[None], 0).sum(dim=0)).cpu()
     if 'nll' in wanted:
