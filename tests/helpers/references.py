@@ -288,12 +288,10 @@ def nll_at(rows, labels, weights, beta):
 
 def best_beta(rows, labels, weights, lowest=1 / 16, highest=16.0):
     """The multiple of logits with the least NLL, by ternary search over its logarithm."""
-    low, high = math.log(lowest), math.log(highest)
-    for _ in range(60):
+    low, high, data = math.log(lowest), math.log(highest), (np.asarray(rows), labels, weights)
+    for _ in range(50):
         left, right = (2 * low + high) / 3, (low + 2 * high) / 3
-        if nll_at(rows, labels, weights, math.exp(left)) < nll_at(
-            rows, labels, weights, math.exp(right)
-        ):
+        if nll_at(*data, math.exp(left)) < nll_at(*data, math.exp(right)):
             high = right
         else:
             low = left

@@ -53,7 +53,10 @@ def of_folds(samples, by_image=False):
 
 
 def every_metric(samples, num_bins=15):
-    """All metrics of some samples by plain loops, those of an image without predictions as NaN."""
+    """The metrics of some samples by plain loops, those of an image without predictions as NaN.
+
+    But for those of folds, which are of all images together.
+    """
     probs, labels = probabilities(samples)
     if not labels:
         return dict.fromkeys(NAMES, math.nan)
@@ -89,7 +92,6 @@ def every_metric(samples, num_bins=15):
         'AUGRC': 100 * sum(errors) / n**2,
         'AUROC': references.failure_auroc_of_pairs(conf, correct),
         'FPR95': references.failure_fpr_of_groups(conf, correct),
-        **of_folds(samples),
     }
 
 
@@ -127,22 +129,23 @@ def in_patches(n):
 def by_protocol(samples, protocol):
     """All metrics under a protocol, by plain loops."""
     if protocol == 'boundary':
-        return every_metric(masked(samples, near_another_label))
+        samples = masked(samples, near_another_label)
+        return every_metric(samples) | of_folds(samples)
     if protocol in ('foreground', 'paper'):
         samples = masked(samples, lambda label, i, j: label[i, j] != 0)
+    folded = of_folds(samples, by_image=protocol == 'image')
     if protocol in ('pooled', 'foreground'):
-        return every_metric(samples)
+        return every_metric(samples) | folded
     step = 8 if protocol == 'paper' else 1
     groups = [samples[i : i + step] for i in range(0, len(samples), step)]
     values = [every_metric(group) for group in groups]
     counts = [len(flatten(group)[0]) for group in groups]
     weights = [n if protocol == 'paper' else 1 for n in counts]
     means = {}
-    for name in NAMES:  # what is not defined in a group drops out
+    for name in set(NAMES) - set(OF_FOLDS):  # what is not defined in a group drops out
         own = [(w, v[name]) for w, v in zip(weights, values, strict=True) if v[name] == v[name]]
         means[name] = sum(w * v for w, v in own) / sum(w for w, _ in own) if own else math.nan
-    # The temperatures are those of all groups together.
-    return means | of_folds(samples, by_image=protocol == 'image')
+    return means | folded
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,7 @@ def test_every_metric_and_protocol_equals_plain_loops(protocol, group_limit, mon
 def test_every_metric_of_a_classifier():
     samples = classified(41)
     values = evaluate(samples, CalibrationMetric(NAMES))
-    expected = every_metric(samples)
+    expected = every_metric(samples) | of_folds(samples)
     bounds = {'ClasswiseAECE': 'ClasswiseAECE_bound', 'TACE': 'TACE_bound'}
     assert list(values) == [f'calibration/{name}' for name in (*NAMES, *bounds.values())]
     for name in NAMES:

@@ -239,7 +239,7 @@ def test_a_checkpoint_is_kept_by_its_refinement(tmp_path):
     key = 'calibration/refinement_NLL'
     evaluator = [dict(type='CalibrationMetric', metrics=[*NLL_AND_PARTS, 'ECE'])]
     options = {
-        'train_cfg.max_epochs': 5,
+        'train_cfg.max_epochs': 3,
         'train_cfg.val_interval': 1,
         'train_dataloader.dataset.indices': 300,
         'test_dataloader.dataset.indices': 50,
@@ -254,11 +254,11 @@ def test_a_checkpoint_is_kept_by_its_refinement(tmp_path):
     (log,) = tmp_path.glob('*/vis_data/scalars.json')
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     validations = [line for line in lines if key in line]
-    assert len(validations) == 5
+    assert len(validations) == 3
     for line in validations:
         parts = line[key] + line['calibration/calibration_NLL']
         assert line['calibration/NLL'] == pytest.approx(parts, rel=1e-4)
         assert line['calibration/temperature'] > 0
-    best = 1 + min(range(5), key=lambda number: validations[number][key])
+    best = 1 + min(range(3), key=lambda number: validations[number][key])
     (kept,) = Path(tmp_path).glob('best_*')
     assert kept.name == f'best_calibration_refinement_NLL_epoch_{best}.pth'
