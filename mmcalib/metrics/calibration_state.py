@@ -208,9 +208,9 @@ class CalibrationState:
         conf, correct = prediction.conf, prediction.correct
         large = self._count(prediction, index)
         if self._curves is not None and len(conf):
-            weight = torch.tensor([1 if self._protocol.group == 1 else len(conf)])
+            weight = 1 if self._protocol.group == 1 else len(conf)
             curve = prediction.nll_curve * (weight / len(conf))
-            self._curves.add([index], curve[None], weight)
+            self._curves.add([index], curve[None], torch.tensor([weight]))
         self._append(
             [index],
             self.bins_of(prediction)[None],
