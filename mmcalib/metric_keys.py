@@ -32,13 +32,15 @@ PERCENT = (
     *('AURC', 'AUGRC', 'AUROC', 'AUPR', 'FPR95', 'risk@coverage', 'coverage@risk'),
     *('accuracy', 'confidence'),
 )
-NATS = ('NLL',)
+# Of ours, those with an underscore of their own; others have one before a level or a suffix.
+NLL_PARTS = frozenset(('refinement_NLL', 'calibration_NLL'))
+NATS = ('NLL', *NLL_PARTS)
 # Of ours, those of which more is better, and those of which neither more nor less is; the others
 # are errors.
 MORE_IS_BETTER = ('accuracy', 'AUROC', 'AUPR', 'resolution', 'coverage@risk')
-NEITHER_IS_BETTER = ('confidence', 'uncertainty')
+NEITHER_IS_BETTER = ('confidence', 'uncertainty', 'temperature')
 # Errors that a network of low accuracy cannot have low.
-ERRORS_WITH_ACCURACY = ('NLL', 'Brier', 'AURC', 'AUGRC', 'risk@coverage')
+ERRORS_WITH_ACCURACY = ('NLL', 'refinement_NLL', 'Brier', 'AURC', 'AUGRC', 'risk@coverage')
 # Ends of an interval: they belong to the metric before them.
 INTERVAL = ('_low', '_high')
 # What a test under shift has of each metric, behind its key and a space.
@@ -78,7 +80,8 @@ def base_name(key: str) -> str:
 
     Of a metric over shifts, such as ``calibration/ECE worst``, it is the metric.
     """
-    return key.split('/')[-1].split('_')[0].split(' ')[0]
+    name = key.split('/')[-1].split(' ')[0]
+    return name if name in NLL_PARTS else name.split('_')[0]
 
 
 def worst(key: str, values: Iterable[float]) -> float:

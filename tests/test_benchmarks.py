@@ -56,7 +56,7 @@ def test_metrics_prints_ratios_and_memory(capsys, monkeypatch):
     module['main']()
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split(' | ') for line in lines if 'mmcalib' in line]
-    assert len(rows) == 4
+    assert len(rows) == 5
     assert all(float(row[1]) > 0 for row in rows)
     assert any(line.startswith('| 30 samples of 20 classes |') for line in lines)
     assert len(module['growth_of_images'](['ECE'], {}, '3x20x30', (1, 9))) == 2

@@ -123,7 +123,7 @@ def test_bfloat16_autocast(name):
     torch.testing.assert_close(rounded.grad.float(), exact.grad, rtol=1e-2, atol=1e-4)
 
 
-WANTED = frozenset(['predicted', 'nll', 'brier', 'classes', 'doubt'])
+WANTED = frozenset(['predicted', 'nll', 'brier', 'classes', 'doubt', 'nll_curve'])
 
 
 def test_a_segmentation_is_read():

@@ -7,7 +7,8 @@ from mmcalib.metrics.metric_definitions import NAMES, WITH_LEVEL
 from mmcalib.metrics.ood_state import FIGURES
 
 # Of Brier's score and its parts, and in nats; docs/metrics.md has the units.
-NOT_IN_PERCENT = ('NLL', 'Brier', 'reliability', 'resolution', 'uncertainty')
+NOT_IN_PERCENT = ('NLL', 'refinement_NLL', 'calibration_NLL', 'temperature', 'Brier')
+NOT_IN_PERCENT += ('reliability', 'resolution', 'uncertainty')
 
 
 @pytest.mark.parametrize('name', [*NAMES, *(f'{kind}_0.8' for kind in WITH_LEVEL)])
@@ -34,6 +35,9 @@ def test_figures_of_the_unseen_are_in_percent(name):
         ('calibration/risk@coverage_0.8', 'risk@coverage_0.8 (%)'),
         ('ece25/ECE', 'ece25/ECE (%)'),
         ('calibration/NLL', 'NLL (nats)'),
+        ('calibration/refinement_NLL', 'refinement_NLL (nats)'),
+        ('calibration/calibration_NLL worst', 'calibration_NLL worst (nats)'),
+        ('calibration/temperature', 'temperature'),
         ('calibration/Brier', 'Brier'),
         ("another's/figure", "another's/figure"),
     ],
@@ -54,6 +58,8 @@ def test_headings(key, heading):
         ('near/FPR95', 'less'),
         ('accuracy', 'greater'),
         ('uncertainty', None),
+        ('refinement_NLL', 'less'),
+        ('temperature', None),
     ],
 )
 def test_which_way_is_better(name, rule):

@@ -31,6 +31,11 @@ from mmcalib.metrics.functional.classwise_calibration_error import (
     thresholded_adaptive_calibration_error,
 )
 from mmcalib.metrics.functional.out_of_distribution import scores_of_logits, scores_of_probabilities
+from mmcalib.metrics.functional.refinement import (
+    calibration_nll,
+    optimal_temperature,
+    refinement_nll,
+)
 from mmcalib.metrics.functional.risk_coverage import (
     area_under_generalized_risk_coverage,
     area_under_risk_coverage,
@@ -67,6 +72,7 @@ __all__ = [
     'area_under_risk_coverage',
     'average_calibration_error',
     'brier_score',
+    'calibration_nll',
     'classwise_adaptive_calibration_error',
     'classwise_calibration_error',
     'confidence_reliability',
@@ -80,8 +86,10 @@ __all__ = [
     'maximum_calibration_error',
     'mean_confidence',
     'negative_log_likelihood',
+    'optimal_temperature',
     'overconfidence_error',
     'predicted_class_calibration',
+    'refinement_nll',
     'risk_at_coverage',
     'root_mean_square_calibration_error',
     'scores_of_logits',

@@ -49,13 +49,18 @@ class CalibrationMetric(StateMetric):
     - ``accuracy`` and ``confidence``: their means over all predictions.
     - ``NLL``, in nats, and ``Brier``, a sum over classes, so between 0 and 2; ``reliability``,
       ``resolution`` and ``uncertainty``, the parts of the confidence's own Brier score, from bins.
+    - ``refinement_NLL``, the NLL of each fifth of the images at the temperature that is best for
+      the others, so what no temperature mends; ``calibration_NLL``, the NLL less that, which may
+      come out a little below 0; and ``temperature``, that of the least NLL of all images: above 1
+      the predictions are over-confident. See :mod:`mmcalib.metrics.refinement`.
     - ``AURC``, ``AUGRC``, ``AUROC``, ``FPR95``, ``risk@coverage_0.8`` and ``coverage@risk_0.05``
       with any levels: whether confidence tells right from wrong; see
       :mod:`mmcalib.metrics.functional.risk_coverage`. Of more than a million predictions each has a
       bound beside it, as AECE does.
 
-    Keys are ``calibration/ECE`` and so on, in percent but for ``NLL``, ``Brier`` and its parts;
-    NaN, with a warning, if no prediction is valid. Source: Eq. 8 of the paper for ECE.
+    Keys are ``calibration/ECE`` and so on, in percent but for ``NLL``, ``Brier``, their parts and
+    the temperature; NaN, with a warning, if no prediction is valid. Source: Eq. 8 of the paper for
+    ECE.
 
     Args:
         metrics: Any of the above.
@@ -72,8 +77,8 @@ class CalibrationMetric(StateMetric):
         confidence_interval: Coverage, such as 0.95, of intervals ``ECE_low`` to ``ECE_high`` and so
             on, by a bootstrap over images, which allows for the bias of binned errors; NaN where
             all predictions are of one image. Not for metrics whose statistics are not kept by
-            image: ``AECE``, ``ClasswiseECE``, ``smECE`` and those of selective prediction. None for
-            no intervals.
+            image: ``AECE``, ``ClasswiseECE``, ``smECE``, those of selective prediction, and those
+            that need a temperature. None for no intervals.
         num_bootstrap: How many times the images are drawn again.
         seed: Of these draws.
         per_class: Also print a table of ECE, accuracy, mean confidence and count of the predictions
@@ -202,6 +207,9 @@ class CalibrationMetric(StateMetric):
         count = state.num_predictions
         self._log(count, state.num_images)
         values = state.compute()
+        for note in state.curve_notes() if count else ():
+            name = type(self).__name__
+            print_log(f'{name}: {note}', logger='current', level=logging.WARNING)
         classes = self._log_strata(state)
         if self.keep_statistics:
             self.statistics = state.statistics(dict(values))

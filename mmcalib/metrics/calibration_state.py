@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import check_choice, check_integer
+from mmcalib.metric_keys import NLL_PARTS
 from mmcalib.metrics.bins.bin_tables import bins_of_each, equal_width_bins, floor_of
 from mmcalib.metrics.bins.conventions import CONVENTIONS
 from mmcalib.metrics.bins.growing_array import GrowingArray
@@ -25,11 +26,13 @@ from mmcalib.metrics.metric_definitions import (
     RANKS,
     SUMS,
     OfBins,
+    OfCurves,
     OfDistribution,
     OfMean,
     definition_of,
 )
 from mmcalib.metrics.protocol_groups import ProtocolGroups
+from mmcalib.metrics.refinement import FoldedCurves
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.samples.boundary_distance import RANGE_NAMES
@@ -132,6 +135,10 @@ class CalibrationState:
         self._all_bins: ConfidenceBins | None = None
         if keep_bins and self._protocol.group is not None:
             self._all_bins = ConfidenceBins(exact_limit=exact_limit)
+        # Of all images together: where these are averaged, each counts as one prediction.
+        self._curves: FoldedCurves | None = None
+        if any(isinstance(d, OfCurves) for d in self._definitions.values()):
+            self._curves = FoldedCurves()
         # By what each prediction has of them.
         strata = {'predicted': per_class, 'distance': per_distance}
         self._strata = {
@@ -145,6 +152,8 @@ class CalibrationState:
         found = {d.sum for d in definitions if isinstance(d, OfMean)} & {'nll', 'brier'}
         if any(d.of_classes for d in self._large.values()):
             found.add('classes')
+        if self._curves is not None:
+            found.add('nll_curve')
         if self._convention.positive_of_two:
             found.add('predicted')
         elif any(d.distribution == RANKS for d in self._large.values()):
@@ -198,6 +207,10 @@ class CalibrationState:
         index = self.num_images if index is None else index
         conf, correct = prediction.conf, prediction.correct
         large = self._count(prediction, index)
+        if self._curves is not None and len(conf):
+            weight = 1 if self._protocol.group == 1 else len(conf)
+            curve = prediction.nll_curve * (weight / len(conf))
+            self._curves.add([index], curve[None], torch.tensor([weight]))
         self._append(
             [index],
             self.bins_of(prediction)[None],
@@ -226,6 +239,8 @@ class CalibrationState:
         if any(v is not None and v.shape != (len(places),) for v in own):
             raise ValueError('nll and brier must be of each prediction, not their sums')
         self._count(predictions)
+        if self._curves is not None:
+            self._curves.add(places, predictions.nll_curve, torch.ones(len(places)))
         conf, correct = predictions.conf, predictions.correct
         self._append(
             places,
@@ -246,6 +261,8 @@ class CalibrationState:
         for name, rows in self._rows.items():
             rows.append(other._rows[name].rows)
         self._groups.merge(other._groups)
+        if self._curves is not None:
+            self._curves.merge(other._curves)
         if self._all_bins is not None:
             self._all_bins.merge(other._all_bins)
         for name, bins in self._strata.items():
@@ -255,11 +272,15 @@ class CalibrationState:
     def compute(self) -> dict[str, float]:
         """Return the value of each metric, and ``…_bound`` for those that may be off by as much.
 
-        All are in percent but for ``NLL``, ``Brier`` and its parts, and NaN without predictions.
+        All are in percent but for ``NLL``, its parts, ``Brier`` and its parts, and NaN without
+        predictions.
         """
         bins, sums, large = self._units()
         once = torch.ones(1, len(bins), dtype=torch.float64)
         values = {name: value.item() for name, value in self._estimate(bins, sums, once).items()}
+        for name, definition in self._definitions.items():
+            if isinstance(definition, OfCurves):
+                values[name] = definition.value(self._curves)
         bounds = {}
         for name, column in zip(self._large, large.unbind(1), strict=True):
             value, bound = column.unbind(1)
@@ -284,7 +305,7 @@ class CalibrationState:
         bins, sums, _ = self._units()
         filled = bins[:, 0].sum(dim=1) > 0
         bins, sums = bins[filled], sums[filled]
-        own = {name: d for name, d in self._definitions.items() if name not in self._large}
+        own = {n: d for n, d in self._definitions.items() if isinstance(d, (OfBins, OfMean))}
         options = dict(
             coverage=coverage,
             num_bootstrap=num_bootstrap,
@@ -318,6 +339,12 @@ class CalibrationState:
             class_bins=self.class_bins(),
             distance_bins=self.distance_bins(),
         )
+
+    def curve_notes(self) -> list[str]:
+        """Return what is amiss with the temperatures of the metrics that have any, in words."""
+        if self._curves is None:
+            return []
+        return self._curves.notes(crossed=not NLL_PARTS.isdisjoint(self.metrics))
 
     def class_bins(self) -> Tensor | None:
         """Return the ``(3, K, B)`` bins of the predictions of each class, None if not counted."""

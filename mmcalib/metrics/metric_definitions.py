@@ -1,6 +1,6 @@
 """What each name in ``CalibrationMetric(metrics=[…])`` is computed from, and by which formula.
 
-To add a metric, add a line to ``DEFINITIONS``; a function of other statistics than these three
+To add a metric, add a line to ``DEFINITIONS``; a function of other statistics than these four
 kinds needs a place for them in ``calibration_state.py`` too.
 """
 
@@ -20,6 +20,7 @@ from mmcalib.metrics.bins.classwise_bins import ClasswiseBins
 from mmcalib.metrics.bins.classwise_narrow_bins import ClasswiseNarrowBins
 from mmcalib.metrics.bins.conventions import Convention
 from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
+from mmcalib.metrics.refinement import FoldedCurves
 
 # What a row of an image has beside its bins: sums over its predictions.
 SUMS = ('correct', 'conf', 'nll', 'brier')
@@ -67,6 +68,13 @@ class OfDistribution:
         return self.distribution not in (CONFIDENCE, RANKS)
 
 
+@dataclass(frozen=True)
+class OfCurves:
+    """A metric of the NLL as a function of the temperature."""
+
+    value: Callable[[FoldedCurves], float]
+
+
 def adaptive_error(
     bins: ConfidenceBins, num_bins: int, convention: Convention
 ) -> tuple[float, float]:
@@ -110,7 +118,7 @@ def classwise_adaptive_error(
     return bins.error(num_bins, above_floor=above_floor)
 
 
-Definition = OfBins | OfMean | OfDistribution
+Definition = OfBins | OfMean | OfDistribution | OfCurves
 
 DEFINITIONS: dict[str, Definition] = {
     'ECE': OfBins(errors.binned_calibration_error),
@@ -133,6 +141,9 @@ DEFINITIONS: dict[str, Definition] = {
     'RMSCE': OfBins(errors.binned_root_mean_square_error),
     'OE': OfBins(errors.binned_overconfidence_error),
     'NLL': OfMean('nll', highest=math.inf),
+    'refinement_NLL': OfCurves(FoldedCurves.refinement_nll),
+    'calibration_NLL': OfCurves(FoldedCurves.calibration_nll),
+    'temperature': OfCurves(FoldedCurves.temperature),
     'Brier': OfMean('brier', highest=2.0),
     'reliability': OfBins(errors.binned_reliability, highest=1.0),
     'resolution': OfBins(errors.binned_resolution, highest=0.25, of_gaps=False),

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmcalib.samples.nll_curve import BETAS, nll_curve
+
 # Listed probabilities that are counted together.
 LISTED_PIECE = 1 << 16
 
@@ -64,6 +66,8 @@ class Prediction(NamedTuple):
         distance: ``(M,)`` int64, of pixels: in which range of distance from another label, see
             :func:`~mmcalib.samples.boundary_distance.distance_ranges`.
         doubt: ``(M,)`` float64, :func:`doubt_of` the prediction, by which it is ranked.
+        nll_curve: ``(3, B)`` float64, the sum of the NLLs and their derivatives at
+            :data:`~mmcalib.samples.nll_curve.BETAS`, ``(M, 3, B)`` likewise.
         left_out: ``(I,)`` the confidences of the pixels that do not count, of the type of `conf`;
             None of a classifier.
     """
@@ -77,11 +81,12 @@ class Prediction(NamedTuple):
     classes: ClassProbabilities | None = None
     distance: Tensor | None = None
     doubt: Tensor | None = None
+    nll_curve: Tensor | None = None
     left_out: Tensor | None = None
 
 
 # What else than confidence and correctness can be asked for.
-WANTED = ('predicted', 'nll', 'brier', 'classes', 'distance', 'doubt')
+WANTED = ('predicted', 'nll', 'brier', 'classes', 'distance', 'doubt', 'nll_curve')
 # Pixels whose logits are worked on together: about what the cache of a core holds.
 PIECE_BYTES = 1 << 20
 GPU_PIECE_BYTES = 1 << 26
@@ -136,15 +141,17 @@ def of_probabilities(
     else:
         conf = probs.gather(0, predicted[None])[0]
     own = probs.gather(0, label[None])[0]
-    nll = brier = classes = doubt = None
+    nll = brier = classes = doubt = curve = None
+    if smallest is None:
+        smallest = smallest_probability(probs.dtype)
+    lowest = torch.as_tensor(smallest, dtype=torch.float64).to(probs).expand(len(probs))
     if 'doubt' in wanted:
         doubt = doubt_of(conf, probs.scatter(0, predicted[None], 0).sum(dim=0)).cpu()
     if 'nll' in wanted:
-        lowest = smallest_probability(probs.dtype) if smallest is None else smallest
-        if isinstance(lowest, Tensor):
-            lowest = lowest.to(own).index_select(0, label)
-        nll = -own.clamp(min=lowest).log().double()
+        nll = -own.clamp(min=lowest.index_select(0, label)).log().double()
         nll = nll if of_images else nll.sum()
+    if 'nll_curve' in wanted:
+        curve = _curve_of(probs, lowest, label, of_images=of_images).cpu()
     if 'brier' in wanted:
         squares = probs.square().sum(dim=0) - 2 * own + 1
         brier = squares.clamp_(min=0).double()
@@ -174,7 +181,19 @@ def of_probabilities(
         brier if brier is None else brier.cpu(),
         classes,
         doubt=doubt,
+        nll_curve=curve,
     )
+
+
+def _curve_of(probs: Tensor, lowest: Tensor, label: Tensor, *, of_images: bool) -> Tensor:
+    """Return the NLL curve of ``(K, M)`` probabilities, in pieces that stay in the cache."""
+    step = max(PIECE_BYTES // (len(probs) * probs.element_size()), 1)
+    found = [torch.zeros(0, 3, len(BETAS), dtype=torch.float64, device=probs.device)]
+    for piece, own in zip(probs.split(step, dim=1), label.split(step), strict=True):
+        curve = nll_curve(piece.clamp(min=lowest[:, None]).log(), own)
+        found.append(curve if of_images else curve.sum(dim=0, keepdim=True))
+    curves = torch.cat(found)
+    return curves if of_images else curves.sum(dim=0)
 
 
 def places_of(mask: Tensor) -> Tensor:
@@ -230,6 +249,9 @@ def of_logits(
     squares = torch.zeros((), dtype=torch.float64, device=logits.device)
     ends = [logits.new_zeros(())]
     listed = _Listed(num_classes, floor, logits) if 'classes' in wanted else None
+    curve = None
+    if 'nll_curve' in wanted:
+        curve = torch.zeros(3, len(BETAS), dtype=torch.float64, device=logits.device)
     for start in range(0, count, step):
         part = slice(start, start + step)
         piece, kept = logits[:, part], places_of(valid[part])
@@ -249,6 +271,9 @@ def of_logits(
         if 'brier' in wanted:
             of_all = exps.square_().sum(dim=0).mul_(share).mul_(share)
             squares += of_all.index_select(0, kept).double().sum()
+        if curve is not None:
+            own = label[part].index_select(0, kept)
+            curve += nll_curve(piece.index_select(1, kept), own).sum(dim=0)
     correct = predicted == label
     wrong = places_of(valid & ~correct)
     conf_of_wrong = conf.index_select(0, wrong)
@@ -277,6 +302,7 @@ def of_logits(
         brier,
         None if listed is None else listed.result(label_of_valid),
         doubt=doubt if doubt is None else doubt.cpu(),
+        nll_curve=curve if curve is None else curve.cpu(),
         left_out=left_out.cpu(),
     )
     ends, unexplained = torch.stack(ends), 0

@@ -279,6 +279,44 @@ def overconfidence_error(conf, correct, num_bins=15):
     return 100 * sum(share * mean * max(mean - acc, 0) for share, acc, mean in bins)
 
 
+def nll_at(rows, labels, weights, beta):
+    """Weighted sum of the NLL of rows of logits that are multiplied by beta."""
+    scaled = beta * np.asarray(rows)
+    own = scaled[np.arange(len(labels)), labels]
+    return float(np.dot(weights, np.logaddexp.reduce(scaled, axis=1) - own))
+
+
+def best_beta(rows, labels, weights, lowest=1 / 16, highest=16.0):
+    """The multiple of logits with the least NLL, by ternary search over its logarithm."""
+    low, high, data = math.log(lowest), math.log(highest), (np.asarray(rows), labels, weights)
+    for _ in range(50):
+        left, right = (2 * low + high) / 3, (low + 2 * high) / 3
+        if nll_at(*data, math.exp(left)) < nll_at(*data, math.exp(right)):
+            high = right
+        else:
+            low = left
+    return math.exp((low + high) / 2)
+
+
+def refinement(rows, labels, images, weights=None):
+    """NLL, the NLL after a temperature fitted on the other four folds, and that of all.
+
+    Image i is in fold floor(5 frac(i φ)) for the golden ratio φ = 0.618…
+    """
+    weights = [1.0] * len(labels) if weights is None else weights
+    data = list(zip(rows, labels, weights, strict=True))
+    folds = [math.floor(5 * math.fmod(i * (math.sqrt(5) - 1) / 2, 1)) for i in images]
+    of_all, after = best_beta(rows, labels, weights), 0.0
+    for fold in set(folds):
+        inside = [x for x, f in zip(data, folds, strict=True) if f == fold]
+        outside = [x for x, f in zip(data, folds, strict=True) if f != fold]
+        if not outside:
+            return nll_at(rows, labels, weights, 1) / sum(weights), math.nan, 1 / of_all
+        beta = best_beta(*zip(*outside, strict=True))
+        after += nll_at(*zip(*inside, strict=True), of_all if beta > 15.99 else beta)
+    return nll_at(rows, labels, weights, 1) / sum(weights), after / sum(weights), 1 / of_all
+
+
 def classwise_calibration_error(probs, labels, num_bins=15):
     """Mean over classes of the ECE of the probability of that class, in percent."""
     num_classes = len(probs[0])

@@ -36,8 +36,27 @@ def evaluate(samples, *metrics, batch=4, size=None):
     return evaluator.evaluate(len(samples) if size is None else size)
 
 
+OF_FOLDS = ('refinement_NLL', 'calibration_NLL', 'temperature')
+
+
+def of_folds(samples, by_image=False):
+    """Refinement, what is left and the temperature by plain loops; images may count alike."""
+    rows, labels, images, weights = [], [], [], []
+    for place, sample in enumerate(samples):
+        probs, own = probabilities([sample])
+        rows += [[math.log(p) for p in row] for row in probs]
+        labels += own
+        images += [place] * len(own)
+        weights += [1 / len(own) if by_image else 1] * len(own)
+    nll, refined, temperature = references.refinement(rows, labels, images, weights)
+    return dict(zip(OF_FOLDS, (refined, nll - refined, temperature), strict=True))
+
+
 def every_metric(samples, num_bins=15):
-    """All metrics of some samples by plain loops, those of an image without predictions as NaN."""
+    """The metrics of some samples by plain loops, those of an image without predictions as NaN.
+
+    But for those of folds, which are of all images together.
+    """
     probs, labels = probabilities(samples)
     if not labels:
         return dict.fromkeys(NAMES, math.nan)
@@ -110,21 +129,23 @@ def in_patches(n):
 def by_protocol(samples, protocol):
     """All metrics under a protocol, by plain loops."""
     if protocol == 'boundary':
-        return every_metric(masked(samples, near_another_label))
+        samples = masked(samples, near_another_label)
+        return every_metric(samples) | of_folds(samples)
     if protocol in ('foreground', 'paper'):
         samples = masked(samples, lambda label, i, j: label[i, j] != 0)
+    folded = of_folds(samples, by_image=protocol == 'image')
     if protocol in ('pooled', 'foreground'):
-        return every_metric(samples)
+        return every_metric(samples) | folded
     step = 8 if protocol == 'paper' else 1
     groups = [samples[i : i + step] for i in range(0, len(samples), step)]
     values = [every_metric(group) for group in groups]
     counts = [len(flatten(group)[0]) for group in groups]
     weights = [n if protocol == 'paper' else 1 for n in counts]
     means = {}
-    for name in NAMES:  # what is not defined in a group drops out
+    for name in set(NAMES) - set(OF_FOLDS):  # what is not defined in a group drops out
         own = [(w, v[name]) for w, v in zip(weights, values, strict=True) if v[name] == v[name]]
         means[name] = sum(w * v for w, v in own) / sum(w for w, _ in own) if own else math.nan
-    return means
+    return means | folded
 
 
 @pytest.mark.parametrize(
@@ -148,7 +169,7 @@ def test_every_metric_and_protocol_equals_plain_loops(protocol, group_limit, mon
 def test_every_metric_of_a_classifier():
     samples = classified(41)
     values = evaluate(samples, CalibrationMetric(NAMES))
-    expected = every_metric(samples)
+    expected = every_metric(samples) | of_folds(samples)
     bounds = {'ClasswiseAECE': 'ClasswiseAECE_bound', 'TACE': 'TACE_bound'}
     assert list(values) == [f'calibration/{name}' for name in (*NAMES, *bounds.values())]
     for name in NAMES:
@@ -511,6 +532,11 @@ def test_any_split_over_ranks(world_size, of_one_process, tmp_path):
             if kind == 'empty' and protocol == 'paper':
                 continue  # which images are consecutive depends on the interleaved order
             expected, expected_bins = of_one_process[limit, protocol]
+            if kind == 'empty':  # and so do the folds
+                values, expected = (
+                    {k: v for k, v in found.items() if k.split('/')[1] not in OF_FOLDS}
+                    for found in (values, expected)
+                )
             assert values == pytest.approx(expected, abs=1e-9), (kind, limit, protocol)
             if rank == 0:
                 torch.testing.assert_close(bins, expected_bins, rtol=0, atol=1e-9)

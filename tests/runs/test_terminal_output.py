@@ -14,7 +14,9 @@ DIGITS = ROOT / 'configs/ce/digits.py'
 def config(hook, **options):
     return Config(
         dict(
-            val_evaluator=[dict(type='CalibrationMetric', metrics=['ECE', 'NLL', 'accuracy'])],
+            val_evaluator=[
+                dict(type='CalibrationMetric', metrics=['ECE', 'NLL', 'refinement_NLL', 'accuracy'])
+            ],
             default_hooks=dict(checkpoint=dict(type=hook, **options)),
             auto_scale_lr=dict(base_batch_size=8, enable=False),
         )
@@ -27,6 +29,7 @@ def config(hook, **options):
         ('CheckpointHook', 'calibration/ECE', True),
         ('CheckpointHook', ['accuracy/top1', 'calibration/ECE'], True),
         ('CheckpointHook', 'calibration/NLL', False),
+        ('CheckpointHook', 'calibration/refinement_NLL', False),
         ('CheckpointHook', 'calibration/accuracy', False),
         ('AccuracyFloorCheckpointHook', 'calibration/ECE', False),
     ],

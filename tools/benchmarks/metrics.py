@@ -109,6 +109,7 @@ def contenders(num_classes):
         'mmcalib: ECE, AECE, NLL': lambda: ours('ECE', 'AECE', 'NLL'),
         'mmcalib: the same as three metrics': ours_one_by_one,
         'mmcalib: ECE, AECE, NLL, Brier, ClasswiseECE': lambda: ours(*EVERY),
+        'mmcalib: ECE, AECE, NLL, refinement_NLL': lambda: ours(*EVERY[:3], 'refinement_NLL'),
         'torchmetrics: ECE': lambda: torchmetrics_ece(num_classes),
         'mmseg: IoUMetric': lambda: mmseg_miou(num_classes),
     }.items():

@@ -231,7 +231,7 @@ def measure(
 
 def read_probabilities(probs: Array, labels: Array) -> tuple[Tensor, Tensor, float]:
     """Return checked probabilities and labels, and what a probability of 0 counts as."""
-    probs, labels = _numbers('probs', probs), _tensor('labels', labels)
+    probs, labels = numbers_of('probs', probs), tensor_of('labels', labels)
     if probs.ndim != 2 or labels.shape != probs.shape[:1] or not probs.shape[1]:
         raise ValueError(
             f'probs must be (N, K) and labels (N,), got {tuple(probs.shape)} and '
@@ -245,7 +245,7 @@ def read_probabilities(probs: Array, labels: Array) -> tuple[Tensor, Tensor, flo
 
 
 def _read_confidences(conf: Array, correct: Array) -> Prediction:
-    conf, correct = at_least_single(_numbers('conf', conf)), _tensor('correct', correct)
+    conf, correct = at_least_single(numbers_of('conf', conf)), tensor_of('correct', correct)
     if conf.ndim != 1 or correct.shape != conf.shape:
         raise ValueError(
             f'conf and correct must be (N,), got {tuple(conf.shape)} and {tuple(correct.shape)}; '
@@ -257,8 +257,9 @@ def _read_confidences(conf: Array, correct: Array) -> Prediction:
     return Prediction(conf.clamp(max=1), correct.bool())
 
 
-def _numbers(name: str, values: Array) -> Tensor:
-    values = _tensor(name, values)
+def numbers_of(name: str, values: Array) -> Tensor:
+    """Return an array of floats as a tensor on the CPU."""
+    values = tensor_of(name, values)
     if not values.is_floating_point():
         raise TypeError(f'{name} must be floats, got {_name(values)}')
     return values
@@ -268,7 +269,8 @@ def _name(values: Tensor) -> str:
     return str(values.dtype).removeprefix('torch.')  # as numpy calls it too
 
 
-def _tensor(name: str, values: Array) -> Tensor:
+def tensor_of(name: str, values: Array) -> Tensor:
+    """Return an array of numbers as a tensor on the CPU."""
     if torch.is_tensor(values):
         return values.detach().cpu()
     if not isinstance(values, np.ndarray) or values.dtype.kind not in 'fiub':
