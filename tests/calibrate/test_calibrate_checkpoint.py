@@ -526,7 +526,7 @@ def test_hooks_run_as_in_a_test(test, digits, run, tmp_path):
         (['--method', 'vector', '--criterion', 'nll'], 'vector does not take --criterion'),
         (['--diagonal', '1'], 'temperature does not take --diagonal'),
         (['--method', 'matrix', '--off-diagonal', '-1'], 'off_diagonal must be'),
-        (['--launcher', 'pytorch'], 'leave out --launcher pytorch'),
+        (['--launcher', 'pytorch', '--all'], 'leave out --launcher'),
         (['--samples', '0'], 'num_samples must be an integer of at least 1'),
         (['--num-bins', '0'], 'num_bins'),
         (['--seed', '-1'], 'seed must be'),
