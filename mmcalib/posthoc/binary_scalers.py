@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import softplus
 
 from mmcalib.posthoc.logit_scaler import LogitReader, LogitScaler
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler, effective_predictions
@@ -91,14 +91,15 @@ class BetaScaler(BinaryScaler):
 
     def _fit_odds(self, odds: Tensor, labels: Tensor, temperature: float, number: float) -> None:
         _check_both(labels)
-        sides = [logsigmoid(odds) / temperature, softplus(odds) / temperature]
+        sides = [-softplus(-odds) / temperature, softplus(odds) / temperature]
         features = torch.stack([*sides, torch.ones_like(odds)], dim=1)
         bounds = [(0, None), (0, None), (None, None)]
         rise, fall, shift = _regression(features, labels.double(), [1.0, 1.0, 0.0], bounds)
         self.rise_, self.fall_, self.shift_ = rise / temperature, fall / temperature, shift
 
     def _apply_odds(self, odds: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
-        sides = learned['rise'] * logsigmoid(odds) + learned['fall'] * softplus(odds)
+        # log p as -softplus(-z), since log(sigmoid(z)) of an ONNX runtime loses the digits of p.
+        sides = learned['fall'] * softplus(odds) - learned['rise'] * softplus(-odds)
         return sides + learned['shift']
 
 

@@ -14,7 +14,6 @@ from mmcalib.posthoc.logit_scaler import (
     with_other_class,
     without_other_class,
 )
-from mmcalib.posthoc.lookup import interpolate
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler, effective_predictions
 
 # How far a confidence stays above what would make another class as likely.
@@ -22,19 +21,18 @@ _AHEAD = 1e-6
 
 
 class IsotonicScaler(LogitScaler):
-    r"""Replace the confidence, the highest probability, by the accuracy that isotonic regression
-    expects of it.
+    r"""Replace the confidence by the accuracy that isotonic regression expects of it.
 
     With c(·) the curve, drawn over the log-odds of the confidence p, and k the predicted class,
 
     .. math:: p'_k = \max(c(p), r / (1 + r) + 10^{-6}),
         \quad p'_j = (1 - p'_k)\,p_j / (1 - p_k), \quad r = \max_{j \ne k} p_j / (1 - p_k)
 
-    so all sum to 1, and no argmax changes: where the curve lies below what the predicted class needs
-    to stay ahead of the second, 1/2 of two classes, the confidence stays that high. The curve stays
-    within 1/(N + 2) of 0 and 1 of N effective predictions, so that logits are finite. Scaled logits
-    are log-probabilities, those of a sigmoid log-odds. It fits K - 1 classes in one proportion:
-    only the confidence is calibrated.
+    so all sum to 1, and no argmax changes: a curve below what the predicted class needs to stay
+    ahead of the second, 1/2 of two classes, is not followed. It keeps a distance of 1/(N + 2) from
+    0 and 1, with N effective predictions, so that logits are finite. Scaled logits are
+    log-probabilities, those of a sigmoid log-odds. Only the confidence is calibrated: the other
+    classes keep their proportions.
 
     Source: Zadrozny and Elkan, Transforming Classifier Scores into Accurate Multiclass Probability
     Estimates, 2002, for two classes; Patel et al., Multi-Class Uncertainty Calibration via Mutual
@@ -66,10 +64,19 @@ class IsotonicScaler(LogitScaler):
 
     def _apply(self, logits: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
         log_probs, predicted, others, odds, second = _split(with_other_class(logits))
-        errors = interpolate(odds, learned['knots'], learned['errors'])
+        errors = _interpolate(odds, learned['knots'], learned['errors'])
         errors = torch.minimum(errors, (-second).sigmoid() - _AHEAD)
         scaled = torch.where(predicted, (-errors).log1p(), errors.log() + log_probs - others)
         return without_other_class(scaled, logits.shape[1])
+
+
+def _interpolate(values: Tensor, knots: Tensor, heights: Tensor) -> Tensor:
+    """Return the line through ascending knots ``(B,)`` of these heights, level beyond the ends."""
+    right = torch.bucketize(values, knots).clamp(max=len(knots) - 1)
+    left = (right - 1).clamp(min=0)
+    width = (knots[right] - knots[left]).clamp(min=torch.finfo(knots.dtype).tiny)
+    share = ((values - knots[left]) / width).clamp(0, 1)
+    return heights[left] + share * (heights[right] - heights[left])
 
 
 def _split(z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

@@ -60,9 +60,7 @@ def load_scaler(path: str | Path) -> LogitScaler:
     except ValueError as error:
         raise UserError(f'{path} is no JSON, so no scaler that save() wrote: {error}') from error
     if not isinstance(content, dict) or content.keys() != _KEYS:
-        raise UserError(
-            f'{path} is no scaler that save() wrote: it needs {", ".join(sorted(_KEYS))}'
-        )
+        raise UserError(f'{path} is no scaler that save() wrote: one has {sorted(_KEYS)}')
     method = content['method']
     if method not in SCALERS:
         raise UserError(

@@ -10,7 +10,6 @@ from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 
 from mmcalib.posthoc.binary_scalers import BinaryScaler
-from mmcalib.posthoc.lookup import count_below
 
 
 class VennAbersScaler(BinaryScaler):
@@ -60,8 +59,8 @@ class VennAbersScaler(BinaryScaler):
         self.upper_ = torch.from_numpy(np.log(np.append(p1[ends], 1)))
 
     def _apply_odds(self, odds: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
-        lower = learned['lower'][count_below(odds, learned['lower_knots'], or_equal=True)]
-        return learned['upper'][count_below(odds, learned['upper_knots'])] - lower
+        lower = learned['lower'][torch.bucketize(odds, learned['lower_knots'], right=True)]
+        return learned['upper'][torch.bucketize(odds, learned['upper_knots'])] - lower
 
 
 def _rising(value: Callable[[int], float], number: int) -> np.ndarray:
