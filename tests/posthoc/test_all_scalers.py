@@ -319,7 +319,7 @@ TRUTHS = {
     'vector': (4, lambda z: centred(z) * [0.2, 0.8, 0.4, 0.5] + [0.5, -0.5, 0, 0]),
     'matrix': (4, lambda z: centred(z) @ _MATRIX.T + [0.5, -0.5, 0, 0]),
     'ets': (4, lambda z: np.log(0.6 * softmax(z / 4) + 0.2 * softmax(z) + 0.2 / 4)),
-    'isotonic': (4, lambda z: of_confidence(z, lambda p: 0.5 + 0.45 * p**4)),
+    'isotonic': (4, lambda z: of_confidence(z, lambda p: 0.5 + 0.2 * p**4)),
     'platt': (1, lambda z: 0.4 * z + 0.7),
     'beta': (1, lambda z: 0.2 * np.log(expit(z)) - 0.7 * np.log(expit(-z)) + 0.2),
     'venn-abers': (1, lambda z: logit(0.2 + 0.7 * expit(z / 2))),
@@ -340,7 +340,7 @@ class TestTheTruth:
 
     def test_it_is_found(self, name):
         error, before = self.both_errors(name, name)
-        assert error < 0.02 < 0.06 < before
+        assert error < 0.02 < 0.08 < before
 
     def test_a_temperature_does_not_find_it(self, name):
         """Of another kind, so the test above can fail."""
@@ -420,15 +420,12 @@ class TestPoorData:
 
     def test_too_few(self, name, k):
         least = SCALERS[name].least_predictions
-        logits, labels = draw(least, num_classes=k)
+        logits, labels = draw(max(least, 2), num_classes=k)
+        labels[:2] = 0, 1
+        self.finite(SCALERS[name]().fit(logits, labels), k)
         if least > 1:
             with pytest.raises(ValueError, match=f'at least {least} predictions, got {least - 1};'):
                 SCALERS[name]().fit(logits[1:], labels[1:])
-        labels[:2] = 0, 1
-        if least == 1 and name != 'temperature':
-            logits, labels = np.repeat(logits, 2, axis=0), labels.repeat(2)
-            labels[0] = 1 - labels[1]
-        self.finite(SCALERS[name]().fit(logits, labels), k)
 
     def test_all_right_and_all_wrong(self, name, k):
         labels = np.arange(40) % max(k, 2)
@@ -438,7 +435,8 @@ class TestPoorData:
             scaler = SCALERS[name]().fit(sign * logits + noise, labels)
             self.finite(scaler, k)
             sure = np.take_along_axis(scaler.predict_proba(sign * logits), labels[:, None], 1)
-            assert (sure > 0.9).all() if sign == 1 else (sure < 0.9).all() or name in COUNTING
+            # Platt's scale may be negative.
+            assert (sure.mean() > 0.8) == (sign == 1 or name == 'platt')
 
     def test_a_class_that_never_occurs(self, name, k):
         logits, labels = draw(200, num_classes=k)
