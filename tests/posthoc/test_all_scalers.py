@@ -319,7 +319,7 @@ TRUTHS = {
     'vector': (4, lambda z: centred(z) * [0.2, 0.8, 0.4, 0.5] + [0.5, -0.5, 0, 0]),
     'matrix': (4, lambda z: centred(z) @ _MATRIX.T + [0.5, -0.5, 0, 0]),
     'ets': (4, lambda z: np.log(0.6 * softmax(z / 4) + 0.2 * softmax(z) + 0.2 / 4)),
-    'isotonic': (4, lambda z: of_confidence(z, lambda p: 0.5 + 0.2 * p**4)),
+    'isotonic': (2, lambda z: of_confidence(z, lambda p: 0.5 + 0.2 * p**4)),
     'platt': (1, lambda z: 0.4 * z + 0.7),
     'beta': (1, lambda z: 0.2 * np.log(expit(z)) - 0.7 * np.log(expit(-z)) + 0.2),
     'venn-abers': (1, lambda z: logit(0.2 + 0.7 * expit(z / 2))),
@@ -340,12 +340,12 @@ class TestTheTruth:
 
     def test_it_is_found(self, name):
         error, before = self.both_errors(name, name)
-        assert error < 0.02 < 0.08 < before
+        assert error < 0.025 < 0.08 < before
 
     def test_a_temperature_does_not_find_it(self, name):
         """Of another kind, so the test above can fail."""
         error, _ = self.both_errors(name, 'temperature')
-        assert (error > 0.02) == (name != 'temperature')
+        assert (error > 0.025) == (name != 'temperature')
 
 
 class TestTheArgmax:
