@@ -18,7 +18,7 @@ from mmcalib.posthoc.temperature_scaler import TemperatureScaler, effective_pred
 class BinaryScaler(LogitScaler):
     """A scaling of the log-odds of class 1: a sigmoid's logit, or the difference of two logits."""
 
-    binary = True
+    heads = ('sigmoid',)
 
     def _fit(self, read: LogitReader, groups: Tensor | None) -> None:
         single = TemperatureScaler()
@@ -31,6 +31,13 @@ class BinaryScaler(LogitScaler):
     def _apply(self, logits: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
         scaled = self._apply_odds(_odds(logits), learned)
         return scaled if logits.shape[1] == 1 else torch.cat([-scaled / 2, scaled / 2], dim=1)
+
+    def _check_head(self, logits: Tensor) -> None:
+        if logits.shape[1] > 2:
+            raise ValueError(
+                f'{type(self).__name__} takes logits of two classes, (N, 1) or (N, 2), got '
+                f'{tuple(logits.shape)}; take a temperature'
+            )
 
     def _fit_odds(self, odds: Tensor, labels: Tensor, temperature: float, number: float) -> None:
         """Set what is learned of ``(N,)`` log-odds, which hold `number` independent ones."""

@@ -46,8 +46,6 @@ class LogitScaler:
     learned: tuple[str, ...]
     # Heads whose logits it takes: those of a softmax (K > 1), of a sigmoid (K = 1).
     heads: tuple[str, ...] = ('softmax', 'sigmoid')
-    # Whether it takes two classes only: logits (N, 1) or (N, 2).
-    binary = False
     # How many predictions it takes at least.
     least_predictions = 1
     # Whether no prediction can become another class, whatever is learned.
@@ -191,11 +189,6 @@ class LogitScaler:
             raise ValueError(
                 f'{type(self).__name__} takes logits of a {" or ".join(self.heads)} head, got '
                 f'{tuple(logits.shape)}, those of a {head} head'
-            )
-        if self.binary and logits.shape[1] > 2:
-            raise ValueError(
-                f'{type(self).__name__} takes logits of two classes, (N, 1) or (N, 2), got '
-                f'{tuple(logits.shape)}'
             )
 
     def _check_fitted(self) -> None:

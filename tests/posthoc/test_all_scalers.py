@@ -16,10 +16,12 @@ from mmcalib.checks import UserError
 from mmcalib.posthoc import SCALERS, MatrixScaler, PlattScaler, load_scaler, logit_scaler
 
 
+def most_classes(name):
+    return 4 if 'softmax' in SCALERS[name].heads else 2
+
+
 def takes(name, num_logits):
-    scaler = SCALERS[name]
-    head = 'sigmoid' if num_logits == 1 else 'softmax'
-    return head in scaler.heads and not (scaler.binary and num_logits > 2)
+    return num_logits <= most_classes(name) and (num_logits > 1 or 'sigmoid' in SCALERS[name].heads)
 
 
 # One logit of a sigmoid, two and four of a softmax.
@@ -27,10 +29,6 @@ CASES = [(name, k) for name in SCALERS for k in (1, 2, 4) if takes(name, k)]
 AFFINE = [case for case in CASES if SCALERS[case[0]].affine]
 # Those that come with a penalty, or with a prior, which few predictions do not outweigh.
 COUNTING = ('vector', 'matrix', 'isotonic', 'platt', 'venn-abers')
-
-
-def most_classes(name):
-    return 2 if SCALERS[name].binary else 4
 
 
 @pytest.mark.parametrize(('name', 'num_classes'), CASES)
@@ -465,7 +463,7 @@ def test_copies_of_a_row_in_one_group_are_one_row(name):
     assert (np.abs(apart - once).max() > 1e-3) == (name in COUNTING)
 
 
-@pytest.mark.parametrize('name', [name for name in SCALERS if SCALERS[name].binary])
+@pytest.mark.parametrize('name', [name for name in SCALERS if most_classes(name) == 2])
 def test_more_classes_than_two_are_refused(name):
     with pytest.raises(ValueError, match=r'two classes, \(N, 1\) or \(N, 2\), got \(50, 3\)'):
         SCALERS[name]().fit(*draw(50, num_classes=3))
