@@ -73,6 +73,16 @@ def test_intervals_prints_how_often_they_hold(capsys, monkeypatch):
     assert all('| 3 | 100 % (' in row or '| 3 | 50 % (' in row for row in rows)
 
 
+def test_scalers_are_no_worse_than_published_ones(capsys, monkeypatch):
+    options = '--data 2 --counts 300 --methods temperature platt isotonic'
+    monkeypatch.setattr(sys, 'argv', ['scalers.py', *options.split()])
+    runpy.run_path(str(BENCHMARKS / 'scalers.py'), run_name='__main__')
+    lines = [line.split(' | ') for line in capsys.readouterr().out.splitlines()]
+    ratios = {(row[2], row[3]): float(row[9]) for row in lines if len(row) == 11 and '/' in row[10]}
+    assert {('platt', 'scikit-learn'), ('isotonic', 'scikit-learn')} <= ratios.keys()
+    assert max(ratios.values()) < 1.001
+
+
 def test_risk_bound_prints_how_often_it_holds(capsys, monkeypatch, tmp_path):
     cells = image_narrow_bins(*image_confidences(120, pixels=20, spread=0.3))
     table = torch.zeros(3, 1)

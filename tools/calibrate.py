@@ -64,7 +64,9 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         ('off-diagonal', 'what a matrix has off its diagonal'),
         ('intercept', 'the shifts of vector and matrix'),
     ):
-        parser.add_argument(f'--{name}', type=float, metavar='LAMBDA', help=f'penalty on {what}')
+        parser.add_argument(
+            f'--{name}', type=float, metavar='LAMBDA', help=f'times the penalty on {what}'
+        )
     parser.add_argument(
         '--split',
         choices=SPLITS,

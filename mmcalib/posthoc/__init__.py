@@ -1,17 +1,28 @@
 """Calibrating a trained model: fitting a scaling to its logits, putting it into the model."""
 
+from mmcalib.posthoc.binary_scalers import BetaScaler, PlattScaler
 from mmcalib.posthoc.calibrated_model import calibrated_model
+from mmcalib.posthoc.ensemble_temperature_scaler import EnsembleTemperatureScaler
+from mmcalib.posthoc.isotonic_scaler import IsotonicScaler
 from mmcalib.posthoc.logit_scaler import LogitScaler, NotFittedError
 from mmcalib.posthoc.methods import SCALERS
+from mmcalib.posthoc.scaler_file import load_scaler
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler
 from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler, VectorScaler
+from mmcalib.posthoc.venn_abers_scaler import VennAbersScaler
 
 __all__ = [
     'SCALERS',
+    'BetaScaler',
+    'EnsembleTemperatureScaler',
+    'IsotonicScaler',
     'LogitScaler',
     'MatrixScaler',
     'NotFittedError',
+    'PlattScaler',
     'TemperatureScaler',
     'VectorScaler',
+    'VennAbersScaler',
     'calibrated_model',
+    'load_scaler',
 ]

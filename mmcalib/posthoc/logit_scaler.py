@@ -6,15 +6,18 @@ learned in names that end in ``_``. All computing is in float64.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from mmcalib.checks import at_least_single, check_labels
+from mmcalib.posthoc.scaler_file import save_scaler
 
 # Gives all logits (M, K) with their labels (M,) in parts, anew at each call, so that neither arrays
 # in float64 nor the pixels of a data set are ever in memory as a whole.
@@ -43,6 +46,8 @@ class LogitScaler:
     learned: tuple[str, ...]
     # Heads whose logits it takes: those of a softmax (K > 1), of a sigmoid (K = 1).
     heads: tuple[str, ...] = ('softmax', 'sigmoid')
+    # How many predictions it takes at least.
+    least_predictions = 1
     # Whether no prediction can become another class, whatever is learned.
     keeps_argmax = False
     # Whether a prediction depends on its neighbours, so that whole maps have to be seen.
@@ -73,12 +78,17 @@ class LogitScaler:
 
         Raises:
             TypeError: If labels are no integers.
-            ValueError: If there is no prediction, logits are NaN or infinite, labels are out of
-                range, the shapes do not fit, the method does not take such a head, or the data
+            ValueError: If there are too few predictions, logits are NaN or infinite, labels are out
+                of range, the shapes do not fit, the method does not take such a head, or the data
                 leave the scaling undetermined.
         """
         logits, labels, groups = check_arrays(logits, labels, groups, ignore_index=ignore_index)
         self._check_head(logits)
+        if len(labels) < self.least_predictions:
+            raise ValueError(
+                f'{type(self).__name__} needs at least {self.least_predictions} predictions, got '
+                f'{len(labels)}; give more, or take a temperature'
+            )
         warn_of_probabilities(logits)
         self._fit(partial(in_chunks, logits, labels), groups)
         self.num_predictions_ = len(labels)
@@ -121,6 +131,19 @@ class LogitScaler:
             name: torch.as_tensor(getattr(self, f'{name}_'), dtype=torch.float64)
             for name in self.learned
         }
+
+    @property
+    def options(self) -> dict:
+        """What it was made with, by name."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a JSON file, which :func:`mmcalib.posthoc.load_scaler` reads.
+
+        Raises:
+            NotFittedError: Before :meth:`fit`.
+        """
+        save_scaler(self, path)
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], **options: Any) -> LogitScaler:
@@ -190,6 +213,11 @@ def with_other_class(logits: Tensor) -> Tensor:
     if logits.shape[1] > 1:
         return logits
     return torch.cat([torch.zeros_like(logits), logits], dim=1)
+
+
+def without_other_class(log_probs: Tensor, num_logits: int) -> Tensor:
+    """Return log-probabilities as they are, and the log-odds ``(M, 1, …)`` of a sigmoid's two."""
+    return log_probs if num_logits > 1 else log_probs[:, 1:] - log_probs[:, :1]
 
 
 def check_arrays(

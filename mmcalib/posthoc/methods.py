@@ -1,6 +1,19 @@
 """The methods by the names that tools and configs call them."""
 
+from mmcalib.posthoc.binary_scalers import BetaScaler, PlattScaler
+from mmcalib.posthoc.ensemble_temperature_scaler import EnsembleTemperatureScaler
+from mmcalib.posthoc.isotonic_scaler import IsotonicScaler
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler
 from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler, VectorScaler
+from mmcalib.posthoc.venn_abers_scaler import VennAbersScaler
 
-SCALERS = {'temperature': TemperatureScaler, 'vector': VectorScaler, 'matrix': MatrixScaler}
+SCALERS = {
+    'temperature': TemperatureScaler,
+    'vector': VectorScaler,
+    'matrix': MatrixScaler,
+    'ets': EnsembleTemperatureScaler,
+    'isotonic': IsotonicScaler,
+    'platt': PlattScaler,
+    'beta': BetaScaler,
+    'venn-abers': VennAbersScaler,
+}

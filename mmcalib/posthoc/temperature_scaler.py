@@ -13,7 +13,7 @@ from mmcalib.checks import check_choice
 from mmcalib.metrics.bins.bin_tables import equal_width_bins
 from mmcalib.metrics.bins.binned_errors import binned_calibration_error
 from mmcalib.posthoc.affine_scaler import AffineScaler, LogitMap
-from mmcalib.posthoc.effective_number import group_sums
+from mmcalib.posthoc.effective_number import effective_number, group_sums
 from mmcalib.posthoc.logit_scaler import (
     LogitReader,
     check_arrays,
@@ -151,6 +151,18 @@ class TemperatureScaler(AffineScaler):
                 f'the temperature of the lowest ECE is the last of the grid, {self.temperature_}',
                 stacklevel=4,
             )
+
+
+def effective_predictions(read: LogitReader, temperature: float, groups: Tensor | None) -> float:
+    """Return how many independent predictions would determine the temperature as well.
+
+    Args:
+        read: Yields logits ``(M, K)`` and labels ``(M,)``.
+        temperature: The one of the least NLL.
+        groups: ``(N,)`` for all rows in the order of reading, None if all are independent.
+    """
+    slopes = [_slope_and_curvature(z, y, 1 / temperature)[0].cpu() for z, y in read()]
+    return effective_number(torch.cat(slopes), groups)
 
 
 def _newton(

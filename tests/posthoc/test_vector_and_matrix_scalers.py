@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 from overconfident import draw, draw_labels, nll
 
 from mmcalib.posthoc import MatrixScaler, TemperatureScaler, VectorScaler
@@ -78,7 +79,7 @@ def test_matrix_has_the_derivative_of_nothing_at_its_optimum():
         own = np.diag(change)
         off = (change**2).sum() - (own**2).sum()
         total = nll(centred(logits) @ matrix.T + shift, labels) * len(labels)
-        return total + 10 * (own**2).sum() + 200 * off + 10 * (shift**2).sum()
+        return total + 3 * (own**2).sum() + 6 * off + 3 * (shift**2).sum()
 
     matrix, shift = scaler.matrix_.numpy(), scaler.shift_.numpy()
     best = objective(matrix, shift)
@@ -86,3 +87,32 @@ def test_matrix_has_the_derivative_of_nothing_at_its_optimum():
     for _ in range(20):
         a, b = rng.normal(size=(3, 3)) * 1e-3, rng.normal(size=3) * 1e-3
         assert objective(matrix + a, shift + b) >= best - 1e-9
+
+
+@pytest.mark.parametrize('scaler', [VectorScaler, MatrixScaler])
+class TestDependentPredictions:
+    """Rows that come in copies are no more information than one of them."""
+
+    def test_copies_change_nothing(self, scaler):
+        logits, labels = draw(300)
+        once = scaler().fit(logits, labels)
+        copies = [np.repeat(a, 7, axis=0) for a in (logits, labels, np.arange(300))]
+        grouped = scaler().fit(*copies)
+        assert once.num_effective_ == 300
+        # The slopes of the NLL have a mean of 0 at the best temperature, up to rounding.
+        assert grouped.num_effective_ == pytest.approx(300, rel=1e-6)
+        np.testing.assert_allclose(grouped.transform(logits), once.transform(logits), atol=1e-4)
+        apart = scaler().fit(*copies[:2])
+        assert apart.num_effective_ == 2100
+        assert np.abs(apart.transform(logits) - once.transform(logits)).max() > 0.1
+
+    def test_refining_keeps_their_number(self, scaler):
+        logits, labels = (torch.as_tensor(a) for a in draw(300))
+        fitted = scaler().fit(logits, labels, torch.arange(300) // 3)
+        kept = fitted.num_effective_
+        assert 30 < kept < 300
+        copies = [(logits, labels)] * 5
+        before = fitted.transform(logits)
+        fitted.refine(lambda: copies, max_passes=50)
+        assert fitted.num_effective_ == kept
+        torch.testing.assert_close(fitted.transform(logits), before, atol=1e-4, rtol=0)

@@ -1,0 +1,97 @@
+"""A rising curve from the model's confidence to how often it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from sklearn.isotonic import IsotonicRegression
+from torch import Tensor
+
+from mmcalib.posthoc.logit_scaler import (
+    LogitReader,
+    LogitScaler,
+    with_other_class,
+    without_other_class,
+)
+from mmcalib.posthoc.temperature_scaler import TemperatureScaler, effective_predictions
+
+# How far a confidence stays above what would make another class as likely.
+_AHEAD = 1e-6
+
+
+class IsotonicScaler(LogitScaler):
+    r"""Replace the confidence by the accuracy that isotonic regression expects of it.
+
+    With p the probabilities after the temperature of the least NLL, k the predicted class and c(·)
+    the curve, drawn over the log-odds of its probability,
+
+    .. math:: p'_k = \max(c(p_k), r / (1 + r) + 10^{-6}),
+        \quad p'_j = (1 - p'_k)\,p_j / (1 - p_k), \quad r = \max_{j \ne k} p_j / (1 - p_k)
+
+    so all sum to 1, and no argmax changes: a curve below what the predicted class needs to stay
+    ahead of the second, 1/2 of two classes, is not followed. It keeps a distance of 1/(N + 2) from
+    0 and 1, with N effective predictions, so that logits are finite. Scaled logits are
+    log-probabilities, those of a sigmoid log-odds. Only the confidence is calibrated: the other
+    classes keep the proportions that the temperature gives them.
+
+    Source: Zadrozny and Elkan, Transforming Classifier Scores into Accurate Multiclass Probability
+    Estimates, 2002, for two classes; Patel et al., Multi-Class Uncertainty Calibration via Mutual
+    Information Maximization-Based Binning, 2021, and others for the confidence.
+
+    Attributes:
+        temperature_: T.
+        knots_: ``(B,)`` log-odds of the confidence, ascending.
+        errors_: ``(B,)`` share of wrong predictions there, 1 - c.
+    """
+
+    learned = ('temperature', 'knots', 'errors')
+    keeps_argmax = True
+    least_predictions = 10
+
+    def _fit(self, read: LogitReader, groups: Tensor | None) -> None:
+        single = TemperatureScaler()
+        single._fit(read, None)
+        number = effective_predictions(read, single.temperature_, groups)
+        odds, wrong = [], []
+        for logits, labels in read():
+            z = with_other_class(logits.double()) / single.temperature_
+            odds.append(_split(z)[3][:, 0].cpu())
+            wrong.append((z.argmax(dim=1) != labels.to(z.device)).double().cpu())
+        curve = IsotonicRegression(increasing=False, out_of_bounds='clip')
+        curve.fit(torch.cat(odds).numpy(), torch.cat(wrong).numpy())
+        least = 1 / (number + 2)
+        self.temperature_ = single.temperature_
+        self.knots_ = torch.from_numpy(curve.X_thresholds_)
+        self.errors_ = torch.from_numpy(curve.y_thresholds_).clamp(least, 1 - least)
+
+    def _apply(self, logits: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
+        z = with_other_class(logits) / learned['temperature']
+        log_probs, predicted, others, odds, second = _split(z)
+        errors = _interpolate(odds, learned['knots'], learned['errors'])
+        errors = torch.minimum(errors, (-second).sigmoid() - _AHEAD)
+        scaled = torch.where(predicted, (-errors).log1p(), errors.log() + log_probs - others)
+        return without_other_class(scaled, logits.shape[1])
+
+
+def _interpolate(values: Tensor, knots: Tensor, heights: Tensor) -> Tensor:
+    """Return the line through ascending knots ``(B,)`` of these heights, level beyond the ends."""
+    right = torch.bucketize(values, knots).clamp(max=len(knots) - 1)
+    left = (right - 1).clamp(min=0)
+    width = (knots[right] - knots[left]).clamp(min=torch.finfo(knots.dtype).tiny)
+    share = ((values - knots[left]) / width).clamp(0, 1)
+    return heights[left] + share * (heights[right] - heights[left])
+
+
+def _split(z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return log-probabilities ``(N, K, …)``, which is the predicted class, the logarithm of the
+    others' sum, the log-odds of the confidence, and the logarithm of the second one's share of the
+    others.
+    """
+    log_probs = z.log_softmax(dim=1)
+    best = z.argmax(dim=1, keepdim=True)
+    predicted = torch.zeros_like(z, dtype=torch.bool).scatter(1, best, True)
+    rest = log_probs.masked_fill(predicted, float('-inf'))
+    others = rest.logsumexp(dim=1, keepdim=True)
+    odds = log_probs.gather(1, best) - others
+    return log_probs, predicted, others, odds, rest.amax(dim=1, keepdim=True) - others
