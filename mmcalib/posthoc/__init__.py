@@ -11,6 +11,7 @@ __all__ = [
     'LogitScaler',
     'MatrixScaler',
     'NotFittedError',
+    'PredictedClassTemperatureScaler',
     'TemperatureScaler',
     'VectorScaler',
     'calibrated_model',
