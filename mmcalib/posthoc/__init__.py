@@ -8,6 +8,7 @@ from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler, VectorScaler
 
 __all__ = [
     'SCALERS',
+    'ClassConditionalScaler',
     'LogitScaler',
     'MatrixScaler',
     'NotFittedError',

@@ -6,10 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from mmcalib.posthoc import PredictedClassTemperatureScaler, TemperatureScaler, VectorScaler
+from mmcalib.posthoc import (
+    ClassConditionalScaler,
+    PredictedClassTemperatureScaler,
+    TemperatureScaler,
+    VectorScaler,
+)
 from mmcalib.posthoc.logit_scaler import with_other_class
 
-KINDS = [PredictedClassTemperatureScaler]
+KINDS = [ClassConditionalScaler, PredictedClassTemperatureScaler]
 OF_ROWS = [kind for kind in KINDS if not kind.needs_maps]
 
 
