@@ -8,7 +8,9 @@ from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler, VectorScaler
 
 __all__ = [
     'SCALERS',
+    'BoundaryTemperatureScaler',
     'ClassConditionalScaler',
+    'LocalTemperatureScaler',
     'LogitScaler',
     'MatrixScaler',
     'NotFittedError',

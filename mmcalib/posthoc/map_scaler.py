@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmcalib.posthoc.logit_scaler import LogitScaler, check_arrays, warn_of_probabilities
+from mmcalib.checks import check_labels
+from mmcalib.posthoc.logit_scaler import LogitScaler, warn_of_probabilities
 
 # Whatever the caller's is, no class has this label.
 IGNORED = -1
@@ -60,8 +61,8 @@ class MapScaler(LogitScaler):
                 scaling undetermined.
         """
         maps = _labelled_maps(logits, labels, groups, ignore_index)
-        for one in maps:
-            warn_of_probabilities(one.logits.flatten(1).T)
+        self._check_head(maps[0].logits[None])
+        warn_of_probabilities(maps[0].logits.flatten(1).T)
         self._fit_maps(maps)
         self.num_predictions_ = sum(int((one.labels != IGNORED).sum()) for one in maps)
         return self
@@ -79,10 +80,15 @@ class MapScaler(LogitScaler):
         super()._check_head(logits)
 
 
+def valid_rows(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the ``(M, K)`` logits of the pixels of one map that are fitted, ``(K, H, W)``."""
+    return logits[:, labels != IGNORED].T
+
+
 def _labelled_maps(
     logits: Any, labels: Any, groups: Any, ignore_index: int | None
 ) -> list[LabelledMap]:
-    if len(logits) != len(labels) or (groups is not None and len(groups) != len(logits)):
+    if not len(logits) == len(labels) == len(logits if groups is None else groups):
         raise ValueError(
             f'there must be labels and, if any, a group for each of {len(logits)} maps, got '
             f'{len(labels)} and {None if groups is None else len(groups)}'
@@ -90,11 +96,24 @@ def _labelled_maps(
     maps = []
     for number, (z, y) in enumerate(zip(logits, labels, strict=True)):
         z, y = torch.as_tensor(z).detach(), torch.as_tensor(y)
-        if z.ndim != 3 or y.shape != z.shape[1:]:
+        if z.ndim != 3 or y.shape != z.shape[1:] or (maps and len(z) != len(maps[0].logits)):
             raise ValueError(
-                'logits must be maps (N, K, H, W) and labels (N, H, W), or lists of maps (K, H, W) '
-                f'and (H, W), got {tuple(z.shape)} and {tuple(y.shape)} as those of map {number}'
+                'logits must be maps (N, K, H, W) and labels (N, H, W), or lists of (K, H, W) and '
+                f'(H, W), got {tuple(z.shape)} and {tuple(y.shape)} as those of map {number}'
             )
-        maps.append(LabelledMap(z, y, number if groups is None else int(groups[number])))
-    if not maps:
-        raise ValueError('there is nothing to fit: no map is given')
+        if y.is_floating_point() or y.is_complex():
+            raise TypeError(f'labels must be integers, got {y.dtype}')
+        y = y.long().to(z.device)
+        valid = torch.ones_like(y, dtype=torch.bool) if ignore_index is None else y != ignore_index
+        check_labels(y[valid], max(len(z), 2), name='labels')
+        group = number if groups is None else int(groups[number])
+        maps.append(LabelledMap(z, y.masked_fill(~valid, IGNORED), group))
+    if not any((one.labels != IGNORED).any() for one in maps):
+        raise ValueError(f'there is nothing to fit: {len(maps)} maps have no valid pixel')
+    wrong = sum(int((~one.logits.isfinite()).sum()) for one in maps)
+    if wrong:
+        raise ValueError(
+            f'{wrong} of {sum(one.logits.numel() for one in maps)} logits are NaN or infinite: the '
+            'model has diverged, or its input is broken'
+        )
+    return maps

@@ -7,14 +7,21 @@ import torch
 from torch import nn
 
 from mmcalib.posthoc import (
+    BoundaryTemperatureScaler,
     ClassConditionalScaler,
+    LocalTemperatureScaler,
     PredictedClassTemperatureScaler,
     TemperatureScaler,
     VectorScaler,
 )
 from mmcalib.posthoc.logit_scaler import with_other_class
 
-KINDS = [ClassConditionalScaler, PredictedClassTemperatureScaler]
+KINDS = [
+    BoundaryTemperatureScaler,
+    ClassConditionalScaler,
+    LocalTemperatureScaler,
+    PredictedClassTemperatureScaler,
+]
 OF_ROWS = [kind for kind in KINDS if not kind.needs_maps]
 
 
