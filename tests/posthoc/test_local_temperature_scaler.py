@@ -46,13 +46,14 @@ class TestTemperatures:
 
     def test_they_stay_within_four_times_the_single_one(self):
         scaler = LocalTemperatureScaler(max_epochs=3).fit(*draw(8))
-        scaler.weight3_ *= 1e4
         logits = draw(8, seed=1)[0]
         gaps = logits - logits.amax(dim=1, keepdim=True)
-        kept = gaps < 0
-        factors = gaps[kept] / scaler.transform(logits)[kept] / scaler.temperature_
-        assert factors.min() >= 0.25 - 1e-9 and factors.max() <= 4 + 1e-9
-        assert factors.max() / factors.min() > 10
+        scaler.weight3_.mul_(1e4)
+        for sign, expected in ((1, 4.0), (-1, 0.25)):
+            scaler.weight3_, scaler.bias3_ = sign * scaler.weight3_.abs(), sign * torch.ones(1)
+            temperatures = gaps[gaps < 0] / scaler.transform(logits)[gaps < 0]
+            assert temperatures.min().item() == pytest.approx(expected * scaler.temperature_)
+            assert temperatures.max().item() == pytest.approx(expected * scaler.temperature_)
 
 
 class TestTraining:
