@@ -88,7 +88,8 @@ class LocalTemperatureScaler(MapScaler):
         )
         generator = torch.Generator().manual_seed(self.seed)
         num_classes = max(len(maps[0].logits), 2)
-        learned = _start(num_classes, single.temperature_, generator)
+        start = _start(num_classes, single.temperature_, generator)
+        learned = {name: value.to(maps[0].logits.device) for name, value in start.items()}
         maps = [one for one in maps if (one.labels != IGNORED).any()]
         groups = sorted({one.group for one in maps})
         if len(groups) == 1:
@@ -107,7 +108,7 @@ class LocalTemperatureScaler(MapScaler):
                 generator,
             )
         for name, value in learned.items():
-            setattr(self, f'{name}_', value.double())
+            setattr(self, f'{name}_', value.double().cpu())
         self.temperature_ = single.temperature_
 
     def _train(
