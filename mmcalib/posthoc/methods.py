@@ -1,6 +1,18 @@
 """The methods by the names that tools and configs call them."""
 
+from mmcalib.posthoc.boundary_temperature_scaler import BoundaryTemperatureScaler
+from mmcalib.posthoc.class_conditional_scaler import ClassConditionalScaler
+from mmcalib.posthoc.local_temperature_scaler import LocalTemperatureScaler
+from mmcalib.posthoc.predicted_class_temperature_scaler import PredictedClassTemperatureScaler
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler
 from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler, VectorScaler
 
-SCALERS = {'temperature': TemperatureScaler, 'vector': VectorScaler, 'matrix': MatrixScaler}
+SCALERS = {
+    'temperature': TemperatureScaler,
+    'vector': VectorScaler,
+    'matrix': MatrixScaler,
+    'class-temperatures': PredictedClassTemperatureScaler,
+    'class-conditional': ClassConditionalScaler,
+    'boundary-temperatures': BoundaryTemperatureScaler,
+    'local': LocalTemperatureScaler,
+}
