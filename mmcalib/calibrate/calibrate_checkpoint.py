@@ -10,7 +10,7 @@ from datetime import datetime
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import is_main_process
+from mmengine.dist import get_world_size, is_main_process
 from mmengine.model import is_model_wrapper
 from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from mmcalib.posthoc.affine_scaler import AffineScaler
 from mmcalib.posthoc.fold_into_layer import TOLERANCE
 from mmcalib.posthoc.model_logits import reader_of_all
 from mmcalib.posthoc.sampled_logits import NUM_SAMPLES, DrawnPredictions, draw_predictions
+from mmcalib.posthoc.sampled_maps import DrawnMaps, draw_maps
 from mmcalib.runs.data_checks import check_run_data
 from mmcalib.runs.record import describe_dataset
 from mmcalib.runs.terminal_output import log_start
@@ -119,8 +120,9 @@ def calibrate_checkpoint(
     # Before the long part: where can a scaling go?
     batch = next(iter(loader))
     state, candidates = content['state_dict'], None
-    placement = place_scaling(model, scaler or TemperatureScaler(), state, batch)
-    drawn = draw(runner, loader, options, of_samples=placement.of_samples)
+    first = scaler or TemperatureScaler()
+    placement = place_scaling(model, first, state, batch)
+    drawn = draw(runner, loader, options, of_samples=placement.of_samples, maps=first.needs_maps)
     if scaler is None:
         chosen, candidates = choose(runner, loader, drawn, options)
         if chosen == NONE:
@@ -204,17 +206,27 @@ def load_model_and_data(runner: Runner, options: CalibrationOptions) -> dict[str
 
 
 def draw(
-    runner: Runner, loader: Iterable, options: CalibrationOptions, *, of_samples: bool = False
-) -> DrawnPredictions:
-    """Draw predictions of a split to fit on."""
-    return draw_predictions(
-        runner.model,
-        loader,
-        num_samples=options.num_samples,
-        seed=options.seed,
-        ignore_index=ignore_index_of(runner.model),
-        of_samples=of_samples,
+    runner: Runner,
+    loader: Iterable,
+    options: CalibrationOptions,
+    *,
+    of_samples: bool = False,
+    maps: bool = False,
+) -> DrawnPredictions | DrawnMaps:
+    """Draw predictions of a split to fit on, or whole maps of them.
+
+    Raises:
+        ValueError: For maps on many processes.
+    """
+    reading = dict(
+        seed=options.seed, ignore_index=ignore_index_of(runner.model), of_samples=of_samples
     )
+    if not maps:
+        reading['num_samples'] = options.num_samples
+        return draw_predictions(runner.model, loader, **reading)
+    if get_world_size() > 1:
+        raise ValueError('a scaling that is fitted to maps reads them on one process')
+    return draw_maps(runner.model, loader, **reading)
 
 
 def choose(
@@ -232,7 +244,7 @@ def fit_to_split(
     runner: Runner,
     loader: Iterable,
     options: CalibrationOptions,
-    drawn: DrawnPredictions,
+    drawn: DrawnPredictions | DrawnMaps,
     *,
     of_samples: bool = False,
 ) -> tuple[dict, list[LogitScaler], Tensor | None]:
@@ -256,7 +268,7 @@ def fit_to_split(
             f'--all: {method_of(scaler)} scaling is fitted on what is in memory: leave out --all, '
             f'or raise --samples {options.num_samples}'
         )
-    scaler.fit(drawn.logits, drawn.labels, drawn.images)
+    drawn.fit(scaler)
     errors = _standard_errors(scaler, drawn)
     further = refine if options.every_prediction and not drawn.is_everything else None
     folds = [] if fold_of is None else fit_folds(unfitted, drawn, fold_of, refine=further)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mmcalib.posthoc import LogitScaler
 from mmcalib.posthoc.sampled_logits import DrawnPredictions
+from mmcalib.posthoc.sampled_maps import DrawnMaps
 
 FOLDS = 5
 
@@ -49,7 +50,7 @@ def folds_of_images(dataset: object, *, seed: int) -> Tensor:
 
 def fit_folds(
     scaler: LogitScaler,
-    drawn: DrawnPredictions,
+    drawn: DrawnPredictions | DrawnMaps,
     fold_of: Tensor,
     *,
     refine: Callable[[LogitScaler, Tensor], object] | None = None,
@@ -68,10 +69,9 @@ def fit_folds(
     fitted = []
     for fold in range(FOLDS):
         others = fold_of != fold
-        rows = others[drawn.images]
         own = deepcopy(scaler)
         try:
-            own.fit(drawn.logits[rows], drawn.labels[rows], drawn.images[rows])
+            drawn.fit(own, others)
         except ValueError as error:
             raise ValueError(f'without fold {fold + 1} of {FOLDS}: {error}') from error
         if refine is not None:

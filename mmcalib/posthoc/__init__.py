@@ -1,11 +1,15 @@
 """Calibrating a trained model: fitting a scaling to its logits, putting it into the model."""
 
 from mmcalib.posthoc.binary_scalers import BetaScaler, PlattScaler
+from mmcalib.posthoc.boundary_temperature_scaler import BoundaryTemperatureScaler
 from mmcalib.posthoc.calibrated_model import calibrated_model
+from mmcalib.posthoc.class_conditional_scaler import ClassConditionalScaler
 from mmcalib.posthoc.ensemble_temperature_scaler import EnsembleTemperatureScaler
 from mmcalib.posthoc.isotonic_scaler import IsotonicScaler
+from mmcalib.posthoc.local_temperature_scaler import LocalTemperatureScaler
 from mmcalib.posthoc.logit_scaler import LogitScaler, NotFittedError
 from mmcalib.posthoc.methods import SCALERS
+from mmcalib.posthoc.predicted_class_temperature_scaler import PredictedClassTemperatureScaler
 from mmcalib.posthoc.scaler_file import load_scaler
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler
 from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler, VectorScaler
@@ -14,12 +18,16 @@ from mmcalib.posthoc.venn_abers_scaler import VennAbersScaler
 __all__ = [
     'SCALERS',
     'BetaScaler',
+    'BoundaryTemperatureScaler',
+    'ClassConditionalScaler',
     'EnsembleTemperatureScaler',
     'IsotonicScaler',
+    'LocalTemperatureScaler',
     'LogitScaler',
     'MatrixScaler',
     'NotFittedError',
     'PlattScaler',
+    'PredictedClassTemperatureScaler',
     'TemperatureScaler',
     'VectorScaler',
     'VennAbersScaler',

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
-from scipy.special import expit
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -128,6 +126,9 @@ def _regression(
     features: Tensor, targets: Tensor, start: Sequence[float], bounds: Sequence[tuple]
 ) -> list[float]:
     """Return the weights of the logistic regression of targets in [0, 1] on ``(N, F)`` features."""
+    from scipy.optimize import minimize  # takes a second to import, and few need it
+    from scipy.special import expit
+
     x, t = features.numpy(), targets.numpy()
 
     def objective(weights: np.ndarray) -> tuple[float, np.ndarray]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from mmcalib.posthoc.logit_scaler import (
@@ -44,6 +43,8 @@ class EnsembleTemperatureScaler(LogitScaler):
     least_predictions = 3
 
     def _fit(self, read: LogitReader, groups: Tensor | None) -> None:
+        from scipy.optimize import minimize  # takes a second to import, and few need it
+
         single = TemperatureScaler()
         single._fit(read, None)
         parts = []

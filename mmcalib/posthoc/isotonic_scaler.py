@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
-from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 
 from mmcalib.posthoc.logit_scaler import (
@@ -50,6 +49,8 @@ class IsotonicScaler(LogitScaler):
     least_predictions = 10
 
     def _fit(self, read: LogitReader, groups: Tensor | None) -> None:
+        from sklearn.isotonic import IsotonicRegression  # takes a second to import, and few need it
+
         single = TemperatureScaler()
         single._fit(read, None)
         number = effective_predictions(read, single.temperature_, groups)

@@ -10,6 +10,7 @@ from mmengine.dist import all_gather_object
 from torch import Tensor, nn
 
 from mmcalib.distributed import place_of
+from mmcalib.posthoc.logit_scaler import LogitScaler
 from mmcalib.posthoc.model_logits import predictor, progress
 from mmcalib.samples.evaluated import read_logits
 
@@ -35,6 +36,11 @@ class DrawnPredictions:
     images: Tensor
     population: int
     num_images: int
+
+    def fit(self, scaler: LogitScaler, kept: Tensor | None = None) -> LogitScaler:
+        """Fit a scaler to the predictions of all images, or of those that a mask ``(n,)`` keeps."""
+        rows = slice(None) if kept is None else kept[self.images]
+        return scaler.fit(self.logits[rows], self.labels[rows], self.images[rows])
 
     @property
     def is_everything(self) -> bool:

@@ -81,7 +81,7 @@ class TemperatureScaler(AffineScaler):
         logits, labels, groups = check_arrays(logits, labels, groups)
         curvature, slopes = 0.0, []
         for z, y in in_chunks(logits, labels):
-            slope, curve = _slope_and_curvature(z, y, 1 / self.temperature_)
+            slope, curve = slope_and_curvature(z, y, 1 / self.temperature_)
             slopes.append(slope)
             curvature += curve.sum().item()
         slopes = torch.cat(slopes)
@@ -161,7 +161,7 @@ def effective_predictions(read: LogitReader, temperature: float, groups: Tensor 
         temperature: The one of the least NLL.
         groups: ``(N,)`` for all rows in the order of reading, None if all are independent.
     """
-    slopes = [_slope_and_curvature(z, y, 1 / temperature)[0].cpu() for z, y in read()]
+    slopes = [slope_and_curvature(z, y, 1 / temperature)[0].cpu() for z, y in read()]
     return effective_number(torch.cat(slopes), groups)
 
 
@@ -187,23 +187,31 @@ def _mean_slope(read: LogitReader, beta: float) -> tuple[float, float]:
     """Return the first and second derivative of the mean NLL in 1/T."""
     total, count = torch.zeros(2, dtype=torch.float64), 0
     for logits, labels in read():
-        parts = _slope_and_curvature(logits, labels, beta)
+        parts = slope_and_curvature(logits, labels, beta)
         total += torch.stack([part.sum() for part in parts]).cpu()
         count += len(labels)
     slope, curvature = (total / count).tolist()
     return slope, curvature
 
 
-def _slope_and_curvature(logits: Tensor, labels: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+def slope_and_curvature(
+    logits: Tensor, labels: Tensor, beta: float | Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the derivatives ``(M,)`` of each row's NLL in 1/T, at 1/T = `beta`.
 
     They are the mean of the logits under the softmax less the true class's logit, and the variance
     of the logits under the softmax.
+
+    Args:
+        logits: ``(M, K)``.
+        labels: ``(M,)``.
+        beta: Of all rows, or ``(M,)``.
     """
     logits = with_other_class(logits.double())
     # Differences from the highest logit keep their digits.
     logits = logits - logits.amax(dim=1, keepdim=True)
-    probs = (beta * logits).softmax(dim=1)
+    scaled = logits * (beta[:, None] if isinstance(beta, Tensor) else beta)
+    probs = scaled.softmax(dim=1)
     mean = (probs * logits).sum(dim=1)
     own = logits.gather(1, labels.to(logits.device)[:, None])[:, 0]
     return mean - own, (probs * (logits - mean[:, None]).square()).sum(dim=1)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from mmcalib.checks import check_number
@@ -38,6 +37,8 @@ class PenalisedScaler(AffineScaler):
 
     def _minimise(self, read: LogitReader, factor: Tensor, shift: Tensor, max_passes: int) -> None:
         """Set the factor and shift of the least penalised NLL, by L-BFGS from the given ones."""
+        from scipy.optimize import minimize  # takes a second to import, and few need it
+
         # In units of 1/T, as the penalties are, so that all parameters are of one size.
         same = torch.ones_like(factor) if factor.ndim == 1 else torch.eye(len(factor)).to(factor)
         start = torch.cat([(factor * self._temperature - same).flatten(), shift])

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
-from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 
 from mmcalib.posthoc.binary_scalers import BinaryScaler
@@ -34,6 +33,10 @@ class VennAbersScaler(BinaryScaler):
     least_predictions = 10
 
     def _fit_odds(self, odds: Tensor, labels: Tensor, temperature: float, number: float) -> None:
+        from sklearn.isotonic import (
+            isotonic_regression,
+        )  # takes a second to import, and few need it
+
         scores, index, counts = np.unique(odds.numpy(), return_inverse=True, return_counts=True)
         share = number / len(odds)
         weights = counts * share

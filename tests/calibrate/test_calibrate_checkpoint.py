@@ -617,7 +617,7 @@ def test_onnx_gives_the_same_probabilities(digits, run, tmp_path):
 
 
 @pytest.mark.parametrize('config', [DIGITS, SCENES])
-@pytest.mark.parametrize('method', ['temperature'])
+@pytest.mark.parametrize('method', ['temperature', 'ets'])
 def test_two_processes_come_to_the_same(config, method, digits, scenes, run, tmp_path, free_port):
     """An odd number of images, cross-fitted and drawn from, of which one process repeats one."""
     checkpoint = digits if config == DIGITS else scenes
