@@ -35,7 +35,7 @@ class VennAbersScaler(BinaryScaler):
     def _fit_odds(self, odds: Tensor, labels: Tensor, temperature: float, number: float) -> None:
         from sklearn.isotonic import (
             isotonic_regression,
-        )  # takes a second to import, and few need it
+        )  # slow to import
 
         scores, index, counts = np.unique(odds.numpy(), return_inverse=True, return_counts=True)
         share = number / len(odds)
