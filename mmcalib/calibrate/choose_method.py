@@ -19,9 +19,8 @@ NONE = 'none'
 # Methods to choose from, the simplest first.
 OF_ALL = ('temperature', 'platt', 'vector', 'beta', 'ets')
 OF_PIXELS = ('class-temperatures', 'class-conditional')
-# K² + K parameters, which are of no use where classes are many.
-OF_FEW_CLASSES = ('matrix',)
-FEW_CLASSES = 100
+# Those with K² and K³ parameters are of no use where classes are many.
+MOST_CLASSES = {'matrix': 100, 'class-conditional': 30}
 
 
 @dataclass
@@ -57,12 +56,11 @@ def methods_for(num_logits: int, *, pixels: bool) -> list[str]:
         pixels: Whether it predicts pixels.
     """
     head = 'sigmoid' if num_logits == 1 else 'softmax'
-    names = (
-        *OF_ALL,
-        *(OF_PIXELS if pixels else ()),
-        *(OF_FEW_CLASSES if num_logits <= FEW_CLASSES else ()),
-    )
-    return [name for name in names if name in SCALERS and head in SCALERS[name].heads]
+    return [
+        name
+        for name in (*OF_ALL, *(OF_PIXELS if pixels else ()), 'matrix')
+        if head in SCALERS[name].heads and num_logits <= MOST_CLASSES.get(name, num_logits)
+    ]
 
 
 def choose_method(

@@ -13,7 +13,11 @@ from scipy.special import expit
 from scipy.special import softmax as scipy_softmax
 
 from mmcalib.checks import UserError
-from mmcalib.posthoc import SCALERS, MatrixScaler, PlattScaler, load_scaler, logit_scaler
+from mmcalib.posthoc import SCALERS as METHODS
+from mmcalib.posthoc import MatrixScaler, PlattScaler, load_scaler, logit_scaler
+
+# Those that see whole maps have tests of their own.
+SCALERS = {name: kind for name, kind in METHODS.items() if not kind.needs_maps}
 
 
 def most_classes(name):
@@ -28,7 +32,10 @@ def takes(name, num_logits):
 CASES = [(name, k) for name in SCALERS for k in (1, 2, 4) if takes(name, k)]
 AFFINE = [case for case in CASES if SCALERS[case[0]].affine]
 # Those that come with a penalty, or with a prior, which few predictions do not outweigh.
-COUNTING = ('vector', 'matrix', 'isotonic', 'platt', 'venn-abers')
+COUNTING = (
+    'vector', 'matrix', 'isotonic', 'platt', 'venn-abers', 'class-temperatures',
+    'class-conditional',
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(('name', 'num_classes'), CASES)
@@ -306,6 +313,19 @@ def of_confidence(z, curve):
     return np.log(scaled)
 
 
+def of_predicted_class(z, temperatures):
+    return z / temperatures[z.argmax(axis=1)][:, None]
+
+
+def below_the_top(z, shift):
+    """Every other class lower by a shift of its own, where its gap is scaled."""
+    best = z.argmax(axis=1)[:, None]
+    top = np.take_along_axis(z, best, axis=1)
+    scaled = (z - top) / 4 - np.array(shift)
+    np.put_along_axis(scaled, best, 0, axis=1)
+    return scaled
+
+
 def logit(p):
     return np.log(p / (1 - p))
 
@@ -321,6 +341,8 @@ TRUTHS = {
     'platt': (1, lambda z: 0.4 * z + 0.7),
     'beta': (1, lambda z: 0.2 * np.log(expit(z)) - 0.7 * np.log(expit(-z)) + 0.2),
     'venn-abers': (1, lambda z: logit(0.2 + 0.7 * expit(z / 2))),
+    'class-temperatures': (4, lambda z: of_predicted_class(z, np.array([1, 8, 2, 20]))),
+    'class-conditional': (4, lambda z: below_the_top(z, [0, 2, 0.5, 1])),
 }
 
 
