@@ -36,8 +36,7 @@ class IsotonicScaler(LogitScaler):
     classes keep the proportions that the temperature gives them.
 
     Source: Zadrozny and Elkan, Transforming Classifier Scores into Accurate Multiclass Probability
-    Estimates, 2002, for two classes; Patel et al., Multi-Class Uncertainty Calibration via Mutual
-    Information Maximization-Based Binning, 2021, and others for the confidence.
+    Estimates, 2002, for two classes.
 
     Attributes:
         temperature_: T.
