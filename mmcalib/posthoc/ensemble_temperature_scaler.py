@@ -30,8 +30,8 @@ class EnsembleTemperatureScaler(LogitScaler):
     is convex in them. No argmax changes. Scaled logits are log-probabilities, those of a sigmoid
     log-odds.
 
-    Source: Ensemble temperature scaling (ETS) of Zhang, Kailkhura and Han, Mix-n-Match, 2020,
-    equation 10, with the NLL as the loss. Here :math:`w_3 \le 0.99`.
+    Source: Ensemble temperature scaling (ETS) of Zhang, Kailkhura and Han, Mix-n-Match, 2020, with
+    the NLL as the loss. Here :math:`w_3 \le 0.99`.
 
     Attributes:
         temperature_: T.

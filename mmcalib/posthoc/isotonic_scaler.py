@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +24,8 @@ class IsotonicScaler(LogitScaler):
     r"""Replace the confidence by the accuracy that isotonic regression expects of it.
 
     With p the probabilities after the temperature of the least NLL, k the predicted class and c(·)
-    the curve, drawn over the log-odds of its probability,
+    the curve over the log-odds of its probability, a line through the centres of the steps of
+    isotonic regression,
 
     .. math:: p'_k = \max(c(p_k), r / (1 + r) + 10^{-6}),
         \quad p'_j = (1 - p'_k)\,p_j / (1 - p_k), \quad r = \max_{j \ne k} p_j / (1 - p_k)
@@ -35,12 +37,13 @@ class IsotonicScaler(LogitScaler):
     classes keep the proportions that the temperature gives them.
 
     Source: Zadrozny and Elkan, Transforming Classifier Scores into Accurate Multiclass Probability
-    Estimates, 2002, for two classes; Patel et al., Multi-Class Uncertainty Calibration via Mutual
-    Information Maximization-Based Binning, 2021, and others for the confidence.
+    Estimates, 2002, for two classes; the centres are those of Oron and Flournoy, Centered Isotonic
+    Regression, 2017. Between the steps' ends, which can be as near as two predictions, the
+    rounding of single precision would decide.
 
     Attributes:
         temperature_: T.
-        knots_: ``(B,)`` log-odds of the confidence, ascending.
+        knots_: ``(B,)`` log-odds of the confidence, ascending: the mean of each step.
         errors_: ``(B,)`` share of wrong predictions there, 1 - c.
     """
 
@@ -59,12 +62,14 @@ class IsotonicScaler(LogitScaler):
             z = with_other_class(logits.double()) / single.temperature_
             odds.append(_split(z)[3][:, 0].cpu())
             wrong.append((z.argmax(dim=1) != labels.to(z.device)).double().cpu())
-        curve = IsotonicRegression(increasing=False, out_of_bounds='clip')
-        curve.fit(torch.cat(odds).numpy(), torch.cat(wrong).numpy())
+        x = torch.cat(odds).numpy()
+        fitted = IsotonicRegression(increasing=False).fit_transform(x, torch.cat(wrong).numpy())
+        levels, index, counts = np.unique(fitted, return_inverse=True, return_counts=True)
+        centres = np.bincount(index, weights=x) / counts
         least = 1 / (number + 2)
         self.temperature_ = single.temperature_
-        self.knots_ = torch.from_numpy(curve.X_thresholds_)
-        self.errors_ = torch.from_numpy(curve.y_thresholds_).clamp(least, 1 - least)
+        self.knots_ = torch.from_numpy(centres[::-1].copy())
+        self.errors_ = torch.from_numpy(levels[::-1].copy()).clamp(least, 1 - least)
 
     def _apply(self, logits: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
         z = with_other_class(logits) / learned['temperature']
