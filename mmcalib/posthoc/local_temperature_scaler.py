@@ -80,18 +80,18 @@ class LocalTemperatureScaler(MapScaler):
     def _fit_maps(self, maps: Sequence[LabelledMap]) -> None:
         single = TemperatureScaler()
         single._fit(
-            lambda: [
+            lambda: (
                 (valid_rows(one.logits, one.labels), one.labels[one.labels != IGNORED])
                 for one in maps
-            ],
+            ),
             None,
         )
         generator = torch.Generator().manual_seed(self.seed)
         num_classes = max(len(maps[0].logits), 2)
         start = _start(num_classes, single.temperature_, generator)
         learned = {name: value.to(maps[0].logits.device) for name, value in start.items()}
-        maps = [one for one in maps if (one.labels != IGNORED).any()]
-        groups = sorted({one.group for one in maps})
+        fitted = [one for one in maps if (one.labels != IGNORED).any()]
+        groups = sorted({one.group for one in fitted})
         if len(groups) == 1:
             warnings.warn(
                 'one group of maps, such as a single image, can be held out or trained on, but not '
@@ -103,8 +103,8 @@ class LocalTemperatureScaler(MapScaler):
             held_out = {groups[place] for place in order[: math.ceil(HELD_OUT * len(groups))]}
             self._train(
                 learned,
-                [one for one in maps if one.group not in held_out],
-                [one for one in maps if one.group in held_out],
+                [one for one in fitted if one.group not in held_out],
+                [one for one in fitted if one.group in held_out],
                 generator,
             )
         for name, value in learned.items():

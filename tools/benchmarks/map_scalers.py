@@ -13,6 +13,7 @@ import argparse
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from importlib import import_module
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,18 +30,23 @@ from mmcalib.runs.config import load_config, set_loader_defaults
 NAMES = ('temperature', 'class-temperatures', 'class-conditional', 'boundary-temperatures', 'local')
 
 
+def rows_of(logits, labels, images, ignore_index):
+    """Return the logits (M, K), labels (M,) and images (M,) of the valid pixels of maps."""
+    pixels = [y != ignore_index for y in labels]
+    rows = torch.cat([z[:, valid].T for z, valid in zip(logits, pixels, strict=True)])
+    truth = torch.cat([y[valid] for y, valid in zip(labels, pixels, strict=True)])
+    return rows, truth, images.repeat_interleave(torch.tensor([v.sum() for v in pixels]))
+
+
 class Fiducio:
     """Fiducio's argmax-preserving scaling in the terms of ours."""
 
     def __init__(self):
-        from fiducio import ArgmaxPreservingMatrixScaling
-
-        self.scaler = ArgmaxPreservingMatrixScaling(ignore_index=-1)
+        fiducio = import_module('fiducio')
+        self.scaler = fiducio.ArgmaxPreservingMatrixScaling(ignore_index=-1)
 
     def fit(self, logits, labels, images, *, ignore_index):
-        pixels = [y != ignore_index for y in labels]
-        rows = torch.cat([z[:, valid].T for z, valid in zip(logits, pixels, strict=True)])
-        self.scaler.fit(rows, torch.cat([y[v] for y, v in zip(labels, pixels, strict=True)]))
+        self.scaler.fit(*rows_of(logits, labels, images, ignore_index)[:2])
 
     def transform(self, logits):
         return self.scaler.decision_function(logits)
@@ -56,11 +62,7 @@ class Rows:
         return self.scaler.transform(logits)
 
     def fit(self, logits, labels, images, *, ignore_index):
-        pixels = [y != ignore_index for y in labels]
-        rows = torch.cat([z[:, valid].T for z, valid in zip(logits, pixels, strict=True)])
-        groups = images.repeat_interleave(torch.tensor([int(valid.sum()) for valid in pixels]))
-        truth = torch.cat([y[valid] for y, valid in zip(labels, pixels, strict=True)])
-        self.scaler.fit(rows, truth, groups)
+        self.scaler.fit(*rows_of(logits, labels, images, ignore_index))
 
 
 class Measured:
