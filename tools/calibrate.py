@@ -175,7 +175,7 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
 def main() -> None:
     parser, args = parse_args()
     with parser.ending_with_errors(
-        ImportError, OSError, ValueError, stopped='Stopped: nothing was written.'
+        ImportError, OSError, TypeError, ValueError, stopped='Stopped: nothing was written.'
     ):
         options = CalibrationOptions(
             split=args.split,

@@ -1,0 +1,172 @@
+"""Folding a temperature into the architectures that mmseg and mmpretrain ship, at random weights."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.model import revert_sync_batchnorm
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.structures import PixelData
+from stock_configs import config_folder
+from torch import Tensor, nn
+
+from mmcalib.models.predicting_head import head_of
+from mmcalib.posthoc import TemperatureScaler
+from mmcalib.posthoc.fold_into_layer import (
+    TOLERANCE,
+    find_predicting_layers,
+    fold_layers,
+    largest_difference,
+    swapped_parameters,
+)
+from mmcalib.posthoc.model_logits import predictor
+from mmcalib.runs.config import load_config
+
+TEMPERATURE = 1.7
+CLASSIFYING = (
+    'ImageClassifier',
+    'EncoderDecoder',
+    'CascadeEncoderDecoder',
+    'MultimodalEncoderDecoder',
+)
+PARTS = ('backbone', 'neck', 'decode_head', 'head')
+# Of square images: from a small one to those that some windows and position embeddings are made
+# for, and that of LeNet.
+SIZES = (64, 128, 192, 224, 256, 384, 512, 640, 768, 32)
+SMALL = ('nano', 'tiny', 't', 'xxs', 'xs', 'small', 's', 'base', 'b', 'medium', 'm', 'large', 'l')
+
+
+def architecture(cfg: Config) -> tuple:
+    """Return the classes that a model is made of: itself, backbone, neck and heads."""
+    return (
+        _short(cfg.model),
+        *(_short(cfg.model.get(part)) for part in PARTS),
+        _short((cfg.model.get('decode_head') or {}).get('kernel_generate_head'))
+        if isinstance(cfg.model.get('decode_head'), Mapping)
+        else None,
+    )
+
+
+def architectures(toolbox: str, configs: Iterable[str]) -> dict[str, list[str]]:
+    """Return groups of configs of one architecture, each under the one of the smallest model."""
+    groups: dict[tuple, list[str]] = {}
+    for config in configs:
+        cfg = load_config(str(config_folder(toolbox) / config))
+        groups.setdefault(architecture(cfg), []).append(config)
+    return {min(group, key=_size): group for group in groups.values()}
+
+
+def fold(toolbox: str, config: str) -> list[str]:
+    """Fold a temperature into a model of random weights, and hold its logits against scaled ones.
+
+    Args:
+        toolbox: Of the config.
+        config: A path below the toolbox's configs.
+
+    Returns:
+        The names of the layers.
+
+    Raises:
+        ImportError: If the model needs a package that is not installed.
+        TypeError: If it is neither a classifier nor a segmentor.
+        ValueError: If no layer takes up the temperature, or the folded logits are not the scaled.
+    """
+    cfg = load_config(str(config_folder(toolbox) / config))
+    init_default_scope(toolbox)
+    if _short(cfg.model) not in CLASSIFYING:
+        raise ValueError(f'{_short(cfg.model)} predicts no classes')
+    model = build_model(cfg)
+    batch = smallest_batch(model, toolbox)
+    names = find_predicting_layers(model, batch)
+    scaler = TemperatureScaler()
+    scaler.temperature_, scaler.num_predictions_ = TEMPERATURE, 1
+    expected = [logits / TEMPERATURE for logits in _logits(model, batch)]
+    with swapped_parameters(model, fold_layers(model, names, scaler)):
+        difference = largest_difference(expected, _logits(model, batch))
+    if difference > TOLERANCE:
+        raise ValueError(f'folded logits differ from scaled ones by {difference:.1e}')
+    return names
+
+
+def build_model(cfg: Config) -> nn.Module:
+    """Return a model of random weights, drawn by a seed, whose head's logits are of use."""
+    config = copy.deepcopy(cfg.model)
+    if 'data_preprocessor' in cfg:
+        config.setdefault('data_preprocessor', cfg.data_preprocessor)  # as the Runner does
+    _without_weights(config)
+    torch.manual_seed(0)
+    model = revert_sync_batchnorm(MODELS.build(config)).eval()
+    for name, parameter in (head_of(model) or nn.Identity()).named_parameters():
+        if 'norm' not in name:
+            nn.init.normal_(parameter, std=0.1)
+    return model
+
+
+def smallest_batch(model: nn.Module, toolbox: str) -> dict:
+    """Return a batch of one random image, of the smallest size that a model takes."""
+    channels = next(m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d))
+    for size in SIZES:
+        batch = random_batch(toolbox, (channels, size, size))
+        try:
+            with torch.no_grad():
+                model.val_step(batch)
+        except (AssertionError, IndexError, RuntimeError, ValueError):
+            if size == SIZES[-1]:
+                raise
+        else:
+            return random_batch(toolbox, (channels, size, size))
+
+
+def random_batch(toolbox: str, size: tuple[int, int, int]) -> dict:
+    """Return a batch of one random image of a size, and labels for it."""
+    image = torch.randint(256, size, generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    shape = size[1:]
+    if toolbox == 'mmpretrain':
+        from mmpretrain.structures import DataSample
+
+        sample = DataSample(metainfo=dict(img_shape=shape)).set_gt_label(0)
+        return {'inputs': image[None], 'data_samples': [sample]}
+    from mmseg.structures import SegDataSample
+
+    sample = SegDataSample(gt_sem_seg=PixelData(data=torch.zeros(1, *shape, dtype=torch.long)))
+    sample.set_metainfo(
+        dict(ori_shape=shape, img_shape=shape, pad_shape=shape, padding_size=[0] * 4)
+    )
+    return {'inputs': [image], 'data_samples': [sample]}
+
+
+def _logits(model: nn.Module, batch: dict) -> list[Tensor]:
+    with predictor(model) as predict:
+        return [image.logits for image in predict(batch)]
+
+
+def _without_weights(node: object) -> None:
+    """Take out what loads weights: here all are drawn."""
+    if isinstance(node, dict):
+        node.pop('pretrained', None)
+        if (node.get('init_cfg') or {}) and 'Pretrained' in str(node['init_cfg']):
+            node.pop('init_cfg')
+        node = list(node.values())
+    if isinstance(node, (list, tuple)):
+        for item in node:
+            _without_weights(item)
+
+
+def _short(node: object) -> object:
+    if isinstance(node, (list, tuple)):
+        return tuple(_short(item) for item in node)
+    kind = node.get('type') if node else None
+    return kind.__name__ if isinstance(kind, type) else kind
+
+
+def _size(config: str) -> tuple:
+    """Return a key by which the names of smaller models come first."""
+    words = re.split(r'[-_/]', Path(config).stem)
+    named = [SMALL.index(word) for word in words if word in SMALL]
+    numbers = [int(number) for number in re.findall(r'\d+', Path(config).stem)]
+    return ('deploy' in config, named[0] if named else len(SMALL), numbers[:1], config)
