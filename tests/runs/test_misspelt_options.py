@@ -109,7 +109,7 @@ def test_a_config_that_cannot_be_read_is_named(tmp_path):
     # As of mmpretrain's RepLKNet-31B, whose base imports the toolbox.
     (tmp_path / 'base.py').write_text('from mmpretrain.models import build_classifier\n')
     path.write_text("_base_ = 'base.py'\n")
-    with pytest.raises(ValueError, match=r'mine\.py cannot be read: RuntimeError: .*inheritance'):
+    with pytest.raises(ValueError, match=r'mine\.py cannot be read: \w+Error: .*inheritance'):
         load_config(str(path))
 
 

@@ -1,8 +1,7 @@
-"""Folding a temperature into the architectures that mmseg and mmpretrain ship, at random weights."""
+"""Folding a temperature into the models of the stock configs, with random weights."""
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
 from stock_configs import config_folder
-from torch import Tensor, nn
+from torch import nn
 
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import TemperatureScaler
@@ -26,6 +25,7 @@ from mmcalib.posthoc.fold_into_layer import (
 )
 from mmcalib.posthoc.model_logits import predictor
 from mmcalib.runs.config import load_config
+from mmcalib.samples.evaluated import read_logits
 
 TEMPERATURE = 1.7
 CLASSIFYING = (
@@ -61,44 +61,71 @@ def architectures(toolbox: str, configs: Iterable[str]) -> dict[str, list[str]]:
     return {min(group, key=_size): group for group in groups.values()}
 
 
-def fold(toolbox: str, config: str) -> list[str]:
-    """Fold a temperature into a model of random weights, and hold its logits against scaled ones.
+def fold(model: nn.Module, batch: dict) -> list[str]:
+    """Fold a temperature into a model, and hold its logits against the scaled ones.
 
     Args:
-        toolbox: Of the config.
-        config: A path below the toolbox's configs.
+        model: Of :func:`build_model`.
+        batch: Of :func:`smallest_batch`.
 
     Returns:
         The names of the layers.
 
     Raises:
-        ImportError: If the model needs a package that is not installed.
-        TypeError: If it is neither a classifier nor a segmentor.
         ValueError: If no layer takes up the temperature, or the folded logits are not the scaled.
     """
-    cfg = load_config(str(config_folder(toolbox) / config))
-    init_default_scope(toolbox)
-    if _short(cfg.model) not in CLASSIFYING:
-        raise ValueError(f'{_short(cfg.model)} predicts no classes')
-    model = build_model(cfg)
-    batch = smallest_batch(model, toolbox)
     names = find_predicting_layers(model, batch)
     scaler = TemperatureScaler()
     scaler.temperature_, scaler.num_predictions_ = TEMPERATURE, 1
-    expected = [logits / TEMPERATURE for logits in _logits(model, batch)]
-    with swapped_parameters(model, fold_layers(model, names, scaler)):
-        difference = largest_difference(expected, _logits(model, batch))
+    with predictor(model) as predict:
+        images = predict(batch)
+    for image in images:  # are its scores the softmax of these logits?
+        read_logits(image.sample, image.logits, ignore_index=255, name='the image')
+    expected = [image.logits / TEMPERATURE for image in images]
+    with swapped_parameters(model, fold_layers(model, names, scaler)), predictor(model) as predict:
+        found = [image.logits for image in predict(batch)]
+    difference = largest_difference(expected, found)
     if difference > TOLERANCE:
         raise ValueError(f'folded logits differ from scaled ones by {difference:.1e}')
     return names
 
 
-def build_model(cfg: Config) -> nn.Module:
-    """Return a model of random weights, drawn by a seed, whose head's logits are of use."""
-    config = copy.deepcopy(cfg.model)
+def outcome(toolbox: str, config: str) -> dict:
+    """Return the layers that take up a temperature, or why none does.
+
+    Returns:
+        ``folded``: their names, or None; ``runs``: whether the model could be built and run here;
+        ``reason``: None of what is folded.
+    """
+    result = {'folded': None, 'runs': False, 'reason': None}
+    try:
+        model = build_model(toolbox, config)
+        batch = smallest_batch(model, toolbox)
+    except Exception as error:  # of the toolboxes' own code: packages and operators that lack
+        return result | {'reason': _first_sentence(error)}
+    result['runs'] = True
+    try:
+        return result | {'folded': fold(model, batch)}
+    except ValueError as error:
+        return result | {'reason': _first_sentence(error)}
+
+
+def build_model(toolbox: str, config: str) -> nn.Module:
+    """Return the model of a config, of random weights whose logits are large enough to matter.
+
+    Raises:
+        ValueError: If it predicts no classes.
+    """
+    cfg = load_config(str(config_folder(toolbox) / config))
+    if _short(cfg.model) not in CLASSIFYING:
+        raise ValueError(f'{_short(cfg.model)} predicts no classes')
+    init_default_scope(toolbox)
+    config = cfg.model
     if 'data_preprocessor' in cfg:
         config.setdefault('data_preprocessor', cfg.data_preprocessor)  # as the Runner does
     _without_weights(config)
+    if toolbox == 'mmseg' and 'img_size' in (config.get('backbone') or {}):
+        config.backbone.img_size = (SIZES[0], SIZES[0])  # a transformer's tables of positions
     torch.manual_seed(0)
     model = revert_sync_batchnorm(MODELS.build(config)).eval()
     for name, parameter in (head_of(model) or nn.Identity()).named_parameters():
@@ -108,8 +135,9 @@ def build_model(cfg: Config) -> nn.Module:
 
 
 def smallest_batch(model: nn.Module, toolbox: str) -> dict:
-    """Return a batch of one random image, of the smallest size that a model takes."""
-    channels = next(m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d))
+    """Return a :func:`random_batch` of the smallest size that a model takes."""
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    channels = first.in_channels if first else 3  # one of LeNet, 25 of a spectral camera
     for size in SIZES:
         batch = random_batch(toolbox, (channels, size, size))
         try:
@@ -123,14 +151,17 @@ def smallest_batch(model: nn.Module, toolbox: str) -> dict:
 
 
 def random_batch(toolbox: str, size: tuple[int, int, int]) -> dict:
-    """Return a batch of one random image of a size, and labels for it."""
+    """Return a batch of a random image of a size with labels, twice for a classifier.
+
+    LeNet takes a single image for none.
+    """
     image = torch.randint(256, size, generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     shape = size[1:]
     if toolbox == 'mmpretrain':
         from mmpretrain.structures import DataSample
 
         sample = DataSample(metainfo=dict(img_shape=shape)).set_gt_label(0)
-        return {'inputs': image[None], 'data_samples': [sample]}
+        return {'inputs': torch.stack([image, image]), 'data_samples': [sample, sample.clone()]}
     from mmseg.structures import SegDataSample
 
     sample = SegDataSample(gt_sem_seg=PixelData(data=torch.zeros(1, *shape, dtype=torch.long)))
@@ -140,9 +171,8 @@ def random_batch(toolbox: str, size: tuple[int, int, int]) -> dict:
     return {'inputs': [image], 'data_samples': [sample]}
 
 
-def _logits(model: nn.Module, batch: dict) -> list[Tensor]:
-    with predictor(model) as predict:
-        return [image.logits for image in predict(batch)]
+def _first_sentence(error: Exception) -> str:
+    return str(error).split('. ')[0].splitlines()[0]
 
 
 def _without_weights(node: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import sys
@@ -17,6 +18,7 @@ import torch
 from mmcalib.calibrate.calibrate_checkpoint import CalibrationOptions
 
 ROOT = Path(__file__).resolve().parents[2]
+RECORD = ROOT / 'docs/results/stock_configs.json'
 TOOLBOXES = ('mmseg', 'mmpretrain')
 APART, CROSS_FITTED = 'validation data apart', 'cross-fitted'
 NO_DATA = 'there is no folder'  # how a run ends that has all but its data
@@ -73,6 +75,22 @@ def division(tool: dict, toolbox: str, config: str) -> tuple[str, str | None]:
     finally:
         sys.argv = arguments
     return (CROSS_FITTED if options.cross_fit else APART), None
+
+
+def recorded(title: str, toolbox: str) -> list[dict]:
+    """Return the rows of one of the tables that write_stock_configs.py wrote."""
+    tables = json.loads(RECORD.read_text('utf-8'))
+    (rows,) = (t['rows'] for t in tables if (t['title'], t['toolbox']) == (title, toolbox))
+    return rows
+
+
+def divisions(toolbox: str) -> dict[tuple[str, str | None], list[str]]:
+    """Return the stock configs of a toolbox by their :func:`division`."""
+    found: dict[tuple[str, str | None], list[str]] = {}
+    with calibration_tool() as tool:
+        for config in stock_configs(toolbox):
+            found.setdefault(division(tool, toolbox, config), []).append(config)
+    return found
 
 
 def _reason(message: str, path: Path) -> str:
