@@ -6,8 +6,9 @@ A few by default, and with ``--all-configs`` one of each combination of classes.
 import logging
 
 import pytest
+import stock_architectures
 from stock_architectures import architectures, build_model, fold, smallest_batch
-from stock_configs import TOOLBOXES, recorded
+from stock_configs import TOOLBOXES, recorded, stock_configs
 
 # Small models of many kinds, and the layers that take the temperature up.
 FOLDED = {
@@ -42,9 +43,61 @@ def few_lines():
 def pytest_generate_tests(metafunc):
     every = metafunc.config.getoption('all_configs')
     if metafunc.function is test_what_folds:
-        rows = [(f'{toolbox}/{row["label"]}', row['folded']) for toolbox in TOOLBOXES for row in recorded('architectures', toolbox)]
-        known = {name: layers for name, layers in rows if layers} if every else FOLDED
+        known = FOLDED | (recorded_layers() if every else {})
         metafunc.parametrize(('name', 'layers'), known.items(), ids=list(known))
     elif metafunc.function is test_what_does_not_fold:
         known = NOT_FOLDED | (SLOWER_NOT_FOLDED if every else {})
         metafunc.parametrize(('name', 'reason'), known.items(), ids=list(known))
+
+
+def recorded_layers():
+    rows = {f'{t}/{row["label"]}': row for t in TOOLBOXES for row in recorded('architectures', t)}
+    return {name: row['folded'] for name, row in rows.items() if row['folded']}
+
+
+def of(name):
+    """Return model and batch of ``toolbox/config``."""
+    toolbox, config = name.split('/', 1)
+    model = build_model(toolbox, config)
+    return model, smallest_batch(model, toolbox)
+
+
+def test_what_folds(name, layers):
+    assert fold(*of(name)) == layers
+
+
+def test_what_does_not_fold(name, reason):
+    model, batch = of(name)
+    with pytest.raises(ValueError, match=reason):
+        fold(model, batch)
+
+
+def test_a_layer_that_is_not_folded_whole_is_found_out(monkeypatch):
+    """Without the bias, say, the logits are not the scaled ones."""
+    model, batch = of('mmpretrain/lenet/lenet5_mnist.py')
+    whole = stock_architectures.fold_layers
+
+    def without_bias(*arguments):
+        return {k: v for k, v in whole(*arguments).items() if not k.endswith('bias')}
+
+    monkeypatch.setattr(stock_architectures, 'fold_layers', without_bias)
+    with pytest.raises(ValueError, match='folded logits differ from scaled ones'):
+        fold(model, batch)
+
+
+@pytest.mark.parametrize('toolbox', TOOLBOXES)
+def test_the_record_has_all_that_run(toolbox, request):
+    """Each recorded architecture is one that folds, one that does not, or one that cannot run."""
+    rows = recorded('architectures', toolbox)
+    left = [f'{toolbox}/{row["label"]}' for row in rows if row['runs'] and not row['folded']]
+    known = NOT_FOLDED | SLOWER_NOT_FOLDED
+    assert sorted(left) == sorted(name for name in known if name.split('/')[0] == toolbox)
+    assert all(row['reason'] for row in rows if not row['folded'])
+    if request.config.getoption('all_configs'):
+        divided = recorded('configs', toolbox)
+        refused = {c for row in divided if not row['division'] for c in row['configs']}
+        taken = [config for config in stock_configs(toolbox) if config not in refused]
+        groups = architectures(toolbox, taken)
+        assert {row['label']: row['count'] for row in rows} == {
+            config: len(group) for config, group in groups.items()
+        }
