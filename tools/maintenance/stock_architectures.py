@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,8 +15,10 @@ from mmengine.structures import PixelData
 from stock_configs import config_folder
 from torch import nn
 
+from mmcalib.calibrate.placement import AttachedPlacement, attached
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import TemperatureScaler
+from mmcalib.posthoc.calibrated_model import attach
 from mmcalib.posthoc.fold_into_layer import (
     TOLERANCE,
     find_predicting_layers,
@@ -75,14 +78,15 @@ def fold(model: nn.Module, batch: dict) -> list[str]:
         ValueError: If no layer takes up the temperature, or the folded logits are not the scaled.
     """
     names = find_predicting_layers(model, batch)
-    scaler = TemperatureScaler()
-    scaler.temperature_, scaler.num_predictions_ = TEMPERATURE, 1
     with predictor(model) as predict:
         images = predict(batch)
     for image in images:  # are its scores the softmax of these logits?
         read_logits(image.sample, image.logits, ignore_index=255, name='the image')
     expected = [image.logits / TEMPERATURE for image in images]
-    with swapped_parameters(model, fold_layers(model, names, scaler)), predictor(model) as predict:
+    with (
+        swapped_parameters(model, fold_layers(model, names, _fitted())),
+        predictor(model) as predict,
+    ):
         found = [image.logits for image in predict(batch)]
     difference = largest_difference(expected, found)
     if difference > TOLERANCE:
@@ -90,14 +94,38 @@ def fold(model: nn.Module, batch: dict) -> list[str]:
     return names
 
 
+def attach_to(model: nn.Module, batch: dict, reason: str) -> None:
+    """Attach a temperature to a model, and hold its probabilities against the scaled ones.
+
+    Args:
+        model: Of :func:`build_model`.
+        batch: Of :func:`smallest_batch`.
+        reason: Why it is not folded.
+
+    Raises:
+        ValueError: If the head predicts no softmax, or the probabilities are not the scaled.
+    """
+    placement = AttachedPlacement(model, reason)
+    scaler = _fitted()
+    with predictor(placement.model, of_samples=True) as predict:
+        expected = [scaler.predict_proba(image.logits[None])[0] for image in predict(batch)]
+    calibrated = attach(copy.deepcopy(model), attached(scaler))
+    with predictor(calibrated, of_samples=True) as predict:
+        found = [image.logits.softmax(0) for image in predict(batch)]
+    difference = largest_difference(expected, found)
+    if difference > TOLERANCE:
+        raise ValueError(f'attached probabilities differ from scaled ones by {difference:.1e}')
+
+
 def outcome(toolbox: str, config: str) -> dict:
-    """Return the layers that take up a temperature, or why none does.
+    """Return where a temperature goes in the model of a config.
 
     Returns:
-        ``folded``: their names, or None; ``runs``: whether the model could be built and run here;
-        ``reason``: None of what is folded.
+        ``folded``: the names of the layers, or None; ``attached``: whether it goes beside the
+        model; ``runs``: whether the model could be built and run here; ``reason``: why it is not
+        folded, and if not attached either, why not that.
     """
-    result = {'folded': None, 'runs': False, 'reason': None}
+    result = {'folded': None, 'attached': False, 'runs': False, 'reason': None}
     try:
         model = build_model(toolbox, config)
         batch = smallest_batch(model, toolbox)
@@ -107,7 +135,12 @@ def outcome(toolbox: str, config: str) -> dict:
     try:
         return result | {'folded': fold(model, batch)}
     except ValueError as error:
+        result['reason'] = _first_sentence(error)
+    try:
+        attach_to(model, batch, result['reason'])
+    except ValueError as error:
         return result | {'reason': _first_sentence(error)}
+    return result | {'attached': True}
 
 
 def build_model(toolbox: str, config: str) -> nn.Module:
@@ -169,6 +202,12 @@ def random_batch(toolbox: str, size: tuple[int, int, int]) -> dict:
         dict(ori_shape=shape, img_shape=shape, pad_shape=shape, padding_size=[0] * 4)
     )
     return {'inputs': [image], 'data_samples': [sample]}
+
+
+def _fitted() -> TemperatureScaler:
+    scaler = TemperatureScaler()
+    scaler.temperature_, scaler.num_predictions_ = TEMPERATURE, 1
+    return scaler
 
 
 def _first_sentence(error: Exception) -> str:
