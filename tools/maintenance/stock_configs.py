@@ -96,4 +96,4 @@ def divisions(toolbox: str) -> dict[tuple[str, str | None], list[str]]:
 def _reason(message: str, path: Path) -> str:
     """Return the first sentence of an error, without the path of the config."""
     short = message.replace(f'{path}: ', '').replace(f'{path} ', '').splitlines()[0]
-    return short.split('. ')[0]
+    return short.split('. ')[0].split(', the current sys.path')[0]
