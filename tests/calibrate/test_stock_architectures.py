@@ -42,6 +42,7 @@ SLOWER_NOT_FOLDED = {
 # Which predict several labels for an image.
 REFUSED = (
     'mmpretrain/csra/resnet101-csra_1xb16_voc07-448px.py',
+    'mmpretrain/resnet/resnet50_8xb16-mixup_cifar10.py',
     'mmpretrain/vgg/vgg16_8xb16_voc.py',
 )
 
