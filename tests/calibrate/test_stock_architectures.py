@@ -7,6 +7,7 @@ import logging
 
 import pytest
 import stock_architectures
+from commands import ROOT
 from stock_architectures import architectures, attach_to, build_model, fold, smallest_batch
 from stock_configs import TOOLBOXES, recorded, stock_configs
 
@@ -133,3 +134,25 @@ def test_the_record_has_all_that_run(toolbox, request):
         assert {row['label']: row['count'] for row in rows} == {
             config: len(group) for config, group in groups.items()
         }
+
+
+def test_the_page_has_the_numbers_of_the_record():
+    page = (ROOT / 'docs/posthoc.md').read_text('utf-8')
+    kinds = {
+        'folded into': lambda row: row['folded'],
+        'attached:': lambda row: row['attached'],
+        'refused: each class': lambda row: (
+            row['runs'] and not row['folded'] and not row['attached']
+        ),
+        'predict no classes': lambda row: 'predicts no classes' in (row['reason'] or ''),
+        'not tried': lambda row: (
+            not row['runs'] and 'predicts no classes' not in (row['reason'] or '')
+        ),
+    }
+    tables = [recorded('architectures', toolbox) for toolbox in TOOLBOXES]
+    for words, is_one in kinds.items():
+        found = [[row['count'] for row in rows if is_one(row)] for rows in tables]
+        cells = [f'{len(counts)} ({sum(counts)})' if counts else '' for counts in found]
+        (line,) = (line for line in page.split('\n') if line.startswith(f'| {words}'))
+        assert [cell.strip() for cell in line.split('|')[2:4]] == cells
+    assert f'among the {sum(row["count"] for rows in tables for row in rows):,}' in page

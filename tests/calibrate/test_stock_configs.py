@@ -4,6 +4,7 @@ It is asked up to where it needs data and weights: of a sample, and of all with 
 """
 
 import pytest
+from commands import ROOT
 from stock_configs import (
     APART,
     CROSS_FITTED,
@@ -69,3 +70,24 @@ def test_a_config_of_other_validation_data_is_not_cross_fitted(tool, tmp_path):
     own.write_text(f"_base_ = '{path}'\nval_dataloader = dict(dataset=dict(data_prefix={images}))")
     assert division(tool, 'mmseg', path)[0] == CROSS_FITTED
     assert division(tool, 'mmseg', own)[0] == APART
+
+
+def test_the_page_has_the_numbers_of_the_record():
+    page = (ROOT / 'docs/posthoc.md').read_text('utf-8')
+    tables = [recorded('configs', toolbox) for toolbox in TOOLBOXES]
+    kinds = {
+        'validation data of their own': lambda row: row['division'] == APART,
+        'the same data for both': lambda row: row['division'] == CROSS_FITTED,
+        'refused: no validation': lambda row: 'no val_dataloader' in row['label'],
+        'refused: a package': lambda row: any(
+            word in row['label'] for word in ('requires', 'installed', 'Failed to import')
+        ),
+        'refused: mmengine': lambda row: 'cannot be read' in row['label'],
+    }
+    for words, is_one in kinds.items():
+        counts = [sum(row['count'] for row in rows if is_one(row)) for rows in tables]
+        (line,) = (line for line in page.split('\n') if line.startswith(f'| {words}'))
+        assert [int(cell.strip() or 0) for cell in line.split('|')[2:4]] == counts
+    everything = sum(row['count'] for rows in tables for row in rows)
+    assert f'all {everything:,} configs' in page
+    assert all(sum(is_one(row) for is_one in kinds.values()) == 1 for t in tables for row in t)
