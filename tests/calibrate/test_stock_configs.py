@@ -20,7 +20,7 @@ SAMPLE = 60  # every so many configs
 KNOWN = {
     'mmseg': {
         'pspnet/pspnet_r101-d8_4xb2-40k_cityscapes-512x1024_night-driving-1920x1080.py': APART,
-        'unet/unet-s5-d16_fcn_4xb4-160k_hsidrive-192x384.py': APART,
+        'pspnet/pspnet_r50-d8_4xb2-40k_cityscapes-512x1024_dark-zurich-1920x1080.py': APART,
         'segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py': CROSS_FITTED,
         'pspnet/pspnet_r50-d8_4xb4-20k_voc12aug-512x512.py': CROSS_FITTED,
     },
