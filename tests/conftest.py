@@ -41,6 +41,14 @@ def less_garbage_to_search():
     gc.freeze()
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        '--all-configs',
+        action='store_true',
+        help='all configs and architectures that mmseg and mmpretrain ship, which takes long',
+    )
+
+
 def pytest_unconfigure():
     gc.unfreeze()
 

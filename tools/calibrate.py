@@ -187,7 +187,7 @@ def main() -> None:
     parser, args = parse_args()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     with parser.ending_with_errors(
-        ImportError, OSError, ValueError, stopped='Stopped: nothing was written.'
+        ImportError, OSError, TypeError, ValueError, stopped='Stopped: nothing was written.'
     ):
         options = CalibrationOptions(
             split=args.split,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from copy import deepcopy
 
 import numpy as np
@@ -20,7 +20,7 @@ def folds_of_images(dataset: object, *, seed: int) -> Tensor:
     """Return the fold of each image, of nearly equal sizes, drawn by a seed.
 
     Images of one group, the ``group`` of their ``get_data_info``, are never apart: scans of one
-    patient, say.
+    patient, say. So is an image that a ``RepeatDataset`` has twice.
 
     Args:
         dataset: The images, in the order of the loader.
@@ -34,7 +34,7 @@ def folds_of_images(dataset: object, *, seed: int) -> Tensor:
     """
     number = np.arange(len(dataset))
     if hasattr(dataset, 'get_data_info'):
-        groups = [dataset.get_data_info(index).get('group', f'image {index}') for index in number]
+        groups = [_group(dataset.get_data_info(index), index) for index in number.tolist()]
         known = {group: place for place, group in enumerate(dict.fromkeys(groups))}
         number = np.array([known[group] for group in groups])
     count = number.max(initial=-1) + 1
@@ -46,6 +46,11 @@ def folds_of_images(dataset: object, *, seed: int) -> Tensor:
         )
     fold = np.random.RandomState(seed).permutation(count) % FOLDS
     return torch.from_numpy(fold[number].astype(np.int64))
+
+
+def _group(info: Mapping, index: int) -> Hashable:
+    """Return what the images have in common that are in one fold."""
+    return info.get('group', (info.get('img_path'), info.get('sample_idx', index)))
 
 
 def fit_folds(

@@ -40,7 +40,9 @@ def predictor(
     """Give a function from a batch to the images' predictions, with the logits behind them.
 
     A classifier's logits are what its head returns; a segmentor's those that it would return as
-    ``seg_logits``, also where a sigmoid comes in between, at the images' original size.
+    ``seg_logits``, also where a sigmoid comes in between, at the images' original size. A head
+    that draws at random, as SegNeXt's does, draws the same whenever a batch is predicted: so two
+    predictions of a batch differ in nothing but the weights.
 
     Args:
         model: mmpretrain's or mmseg's, or one with the same methods.
@@ -70,7 +72,7 @@ def predictor(
     def predict(batch: Any) -> list[ImageLogits]:
         nonlocal count
         captured.clear()
-        with torch.no_grad():
+        with torch.no_grad(), _same_draws(next(model.parameters()).device):
             samples = model.val_step(batch)
         if of_samples:
             captured.extend(logits_in(sample) for sample in samples)
@@ -93,6 +95,13 @@ def predictor(
             yield predict
     finally:
         model.train(training)
+
+
+@contextmanager
+def _same_draws(device: torch.device) -> Iterator[None]:
+    with torch.random.fork_rng([device] if device.type == 'cuda' else []):
+        torch.manual_seed(0)
+        yield
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def load_config(path: str, options: dict | None = None) -> Config:
             cfg = Config.fromfile(path)
     except ImportError as error:
         raise ImportError(f'{path}: {error}. For the toolboxes: {hint}') from error
-    except (SyntaxError, KeyError, TypeError, NameError, AttributeError) as error:
+    except (SyntaxError, KeyError, TypeError, NameError, AttributeError, RuntimeError) as error:
         raise ValueError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
     _drop_own_scope(cfg._cfg_dict)
     _list_metrics(cfg)

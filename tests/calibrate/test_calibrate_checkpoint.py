@@ -348,6 +348,21 @@ def test_images_of_a_group_are_never_apart():
         folds_of_images(Grouped([0, 1, 2, 3] * 5), seed=0)
 
 
+def test_an_image_that_is_there_twice_is_in_one_fold():
+    digits = dict(type='Digits', split='test', pipeline=[], indices=12)
+    repeated = DATASETS.build(dict(type='RepeatDataset', dataset=digits, times=2))
+    first, second = folds_of_images(repeated, seed=0).split(12)
+    assert torch.equal(first, second)
+    # Others that stand in one list are apart, as images of one dataset are.
+    both = DATASETS.build(dict(type='ConcatDataset', datasets=[digits, digits]))
+    assert folds_of_images(both, seed=0).bincount().tolist() == [6, 6, 4, 4, 4]
+
+
+def test_a_model_without_a_head_is_refused(digits, run):
+    error = run(DIGITS, digits, '--cfg-options', 'model.head=None', *FEW_DIGITS, fails=True)
+    assert 'ImageClassifier is neither an mmpretrain classifier with a head nor' in error
+
+
 def test_fewer_images_than_folds_are_refused(digits, run, tmp_path):
     few = [f'{split}_dataloader.dataset.indices=4' for split in ('val', 'test')]
     same = ['--cfg-options', 'val_dataloader.dataset.split=test', *few]

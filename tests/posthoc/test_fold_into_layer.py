@@ -79,6 +79,19 @@ SEGMENTORS = {
         dict(decode_head=other_head('mmseg.DAHead', pam_channels=4)),
         ['decode_head.conv_seg'],
     ),
+    # Its factors start from random ones at each prediction.
+    'random bases': (
+        dict(
+            decode_head=other_head(
+                'mmseg.LightHamHead',
+                ham_channels=8,
+                ham_kwargs=dict(MD_R=4),
+                in_channels=[8, 8],
+                in_index=[0, 1],
+            )
+        ),
+        ['decode_head.conv_seg'],
+    ),
     'slide': (dict(decode_head=fcn_head()), ['decode_head.conv_seg']),
 }
 

@@ -106,6 +106,11 @@ def test_a_config_that_cannot_be_read_is_named(tmp_path):
         path.write_text(text)
         with pytest.raises(ValueError, match=r'mine\.py cannot be read: \w+Error: '):
             load_config(str(path))
+    # As of mmpretrain's RepLKNet-31B, whose base imports the toolbox.
+    (tmp_path / 'base.py').write_text('from mmpretrain.models import build_classifier\n')
+    path.write_text("_base_ = 'base.py'\n")
+    with pytest.raises(ValueError, match=r'mine\.py cannot be read: \w+Error: .*inheritance'):
+        load_config(str(path))
 
 
 def test_a_metric_with_metrics_alone_is_an_evaluator(tmp_path):
