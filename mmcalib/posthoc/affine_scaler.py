@@ -83,7 +83,9 @@ class AffineScaler(LogitScaler):
         factor, shift = self._map(learned)
         if factor.ndim == 0 and shift is None:
             return logits * factor
-        return add_shift(multiply(logits.movedim(1, -1), factor), shift).movedim(-1, 1)
+        # Which undoes itself; ONNX gets movedim(-1, 1) of maps of any size wrong.
+        rows = logits.transpose(1, -1)
+        return add_shift(multiply(rows, factor), shift).transpose(1, -1)
 
     def _map(self, learned: Mapping[str, Tensor]) -> LogitMap:
         raise NotImplementedError

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from mmcalib.posthoc.logit_scaler import LogitReader, LogitScaler
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler, effective_predictions
@@ -96,7 +95,7 @@ class BetaScaler(BinaryScaler):
 
     def _fit_odds(self, odds: Tensor, labels: Tensor, temperature: float, number: float) -> None:
         _check_both(labels)
-        sides = [-softplus(-odds) / temperature, softplus(odds) / temperature]
+        sides = [-_softplus(-odds) / temperature, _softplus(odds) / temperature]
         features = torch.stack([*sides, torch.ones_like(odds)], dim=1)
         bounds = [(0, None), (0, None), (None, None)]
         rise, fall, shift = _regression(features, labels.double(), [1.0, 1.0, 0.0], bounds)
@@ -104,8 +103,13 @@ class BetaScaler(BinaryScaler):
 
     def _apply_odds(self, odds: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
         # log p as -softplus(-z), since log(sigmoid(z)) of an ONNX runtime loses the digits of p.
-        sides = learned['fall'] * softplus(odds) - learned['rise'] * softplus(-odds)
+        sides = learned['fall'] * _softplus(odds) - learned['rise'] * _softplus(-odds)
         return sides + learned['shift']
+
+
+def _softplus(odds: Tensor) -> Tensor:
+    """Return log(1 + e^z), for which ONNX runtimes lack their own operator in double precision."""
+    return torch.stack([torch.zeros_like(odds), odds]).logsumexp(dim=0)
 
 
 def _odds(logits: Tensor) -> Tensor:

@@ -96,7 +96,8 @@ def _split(z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """
     log_probs = z.log_softmax(dim=1)
     best = z.argmax(dim=1, keepdim=True)
-    predicted = torch.zeros_like(z, dtype=torch.bool).scatter(1, best, True)
+    classes = torch.arange(z.shape[1], device=z.device)
+    predicted = classes.reshape(-1, *[1] * (z.ndim - 2)) == best  # ONNX has no scatter of booleans
     rest = log_probs.masked_fill(predicted, float('-inf'))
     others = rest.logsumexp(dim=1, keepdim=True)
     odds = log_probs.gather(1, best) - others
