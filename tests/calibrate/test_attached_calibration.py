@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,35 @@ def test_the_tool_attaches_what_it_cannot_fold(normalised, run, tmp_path):
         fails=True,
     )  # fmt: skip
     assert 'out.py exists' in error
+
+
+@pytest.fixture(scope='module')
+def scenes_checkpoint(tmp_path_factory):
+    from test_calibrate_checkpoint import write_checkpoint
+
+    path = tmp_path_factory.mktemp('scenes') / 'ce.pth'
+    return write_checkpoint(path, SCENES, 'decode_head.conv_seg')
+
+
+@pytest.mark.parametrize('method', ['ets', 'class-temperatures', 'local'])
+def test_mmseg_tests_an_attached_calibration(method, scenes_checkpoint, run, tmp_path):
+    output = run(
+        'calibrate.py', SCENES, scenes_checkpoint, '--out', 'out.pth', '--work-dir', 'work',
+        '--test', '--method', method, '--cfg-options', *FEW_SCENES,
+    )  # fmt: skip
+    assert f'since {method} scaling is no affine map of logits' in output
+    meta = torch.load('out.pth', weights_only=False)['meta']['calibration']
+    assert meta['fitted']['changed'] == meta['tested']['changed'] == 0
+    assert meta['fitted']['after']['NLL'] < meta['fitted']['before']['NLL']
+    mmseg = pytest.importorskip('mmseg')
+    tool = Path(mmseg.__file__).parent / '.mim/tools/test.py'
+    log = call_forked(
+        os.path.relpath(tool, ROOT / 'tools'), 'out.py', 'out.pth', '--work-dir', 'own',
+        cwd=tmp_path,
+    )  # fmt: skip
+    for name in ('ECE', 'AECE'):
+        found = float(re.findall(rf'calibration/{name}: ([\d.]+)', log)[-1])
+        assert found == pytest.approx(meta['tested']['after'][name], abs=1e-3)
 
 
 def test_several_labels_for_an_image_are_refused():

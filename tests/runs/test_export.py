@@ -6,12 +6,34 @@ import sys
 
 import cv2
 import numpy as np
+import overconfident
 import pytest
 from commands import ROOT
 from file_models import CLASSIFIER, SEGMENTOR, write_model
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
+from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.attached_scaling import AttachedScaling
+from mmcalib.posthoc.calibrated_model import attach
+
+
+def attached(config, method):
+    model = {**config['model'], 'type': 'CalibratedModel', 'calibrates': config['model']['type']}
+    imports = dict(imports=['mmcalib'])
+    return {
+        **config,
+        'model': {**model, 'calibration': dict(method=method)},
+        'custom_imports': imports,
+    }
+
+
+def calibrate(model, method, num_classes):
+    """Attach a scaling, fitted to noise, to a model."""
+    logits, labels = overconfident.draw(num_classes=num_classes)
+    scaler = SCALERS[method]().fit(logits, labels)
+    return attach(model, AttachedScaling(method).take(scaler.tensors))
+
 
 BINARY = fcn_head(2, out_channels=1, threshold=0.5)
 MODELS = {
@@ -21,6 +43,16 @@ MODELS = {
         dict(SEGMENTOR, model=dict(SEGMENTOR['model'], decode_head=BINARY)),
         segmentor,
         BINARY,
+    ),
+    'attached to a classifier': (
+        attached(CLASSIFIER, 'ets'),
+        lambda head: calibrate(classifier(head), 'ets', 5),
+        CLASSIFIER['model']['head'],
+    ),
+    'attached to a segmentor': (
+        attached(SEGMENTOR, 'class-temperatures'),
+        lambda head: calibrate(segmentor(head), 'class-temperatures', 4),
+        fcn_head(),
     ),
 }
 
