@@ -33,10 +33,6 @@ class VennAbersScaler(BinaryScaler):
     least_predictions = 10
 
     def _fit_odds(self, odds: Tensor, labels: Tensor, temperature: float, number: float) -> None:
-        from sklearn.isotonic import (
-            isotonic_regression,
-        )  # slow to import
-
         scores, index, counts = np.unique(odds.numpy(), return_inverse=True, return_counts=True)
         share = number / len(odds)
         weights = counts * share
@@ -68,11 +64,10 @@ def _with_one_more(steps: np.ndarray, label: int) -> np.ndarray:
     """
 
     def value(at: int, low: int, high: int, left: np.ndarray, right: np.ndarray) -> float:
-        hits, rows = np.concatenate([left, steps[:, low : high + 1], right], axis=1)
+        around = np.concatenate([left, steps[:, low : high + 1], right], axis=1)
         place = left.shape[1] + at - low
-        hits[place] += label
-        rows[place] += 1
-        return isotonic_regression(hits / rows, sample_weight=rows)[place]
+        around[:, place] += label, 1
+        return _isotonic(around)[place]
 
     last, none = steps.shape[1] - 1, steps[:, :0]
     values = np.empty(last + 1)
@@ -94,5 +89,11 @@ def _with_one_more(steps: np.ndarray, label: int) -> np.ndarray:
 
 def _pooled(steps: np.ndarray) -> np.ndarray:
     """Return the steps ``(2, S)`` of isotonic regression, fewer of them."""
-    fitted = isotonic_regression(steps[0] / steps[1], sample_weight=steps[1])
-    return np.add.reduceat(steps, np.flatnonzero(np.diff(fitted, prepend=-1) > 0), axis=1)
+    starts = np.flatnonzero(np.diff(_isotonic(steps), prepend=-1) > 0)
+    return np.add.reduceat(steps, starts, axis=1)
+
+
+def _isotonic(steps: np.ndarray) -> np.ndarray:
+    from sklearn.isotonic import isotonic_regression  # slow to import
+
+    return isotonic_regression(steps[0] / steps[1], sample_weight=steps[1])
