@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -33,31 +33,17 @@ class VennAbersScaler(BinaryScaler):
     least_predictions = 10
 
     def _fit_odds(self, odds: Tensor, labels: Tensor, temperature: float, number: float) -> None:
-        from sklearn.isotonic import (
-            isotonic_regression,
-        )  # slow to import
-
         scores, index, counts = np.unique(odds.numpy(), return_inverse=True, return_counts=True)
         share = number / len(odds)
         weights = counts * share
         hits = np.bincount(index, weights=labels.numpy()) * share
-
-        def with_one_more(label: int) -> Callable[[int], float]:
-            def at(position: int) -> float:
-                total, rows = hits.copy(), weights.copy()
-                total[position] += label
-                rows[position] += 1
-                return isotonic_regression(total / rows, sample_weight=rows)[position]
-
-            return at
-
         # A label 0 is pooled with what lies left of it, so between two scores p_0 is that of the
         # left one, and 0 below all; a label 1 with the right, so p_1 is that of the right one.
-        p0, p1 = (_rising(with_one_more(label), len(scores)) for label in (0, 1))
-        rises = np.diff(p0, prepend=-1) > 0
+        p0, p1 = (_with_one_more(np.stack([hits, weights]), label) for label in (0, 1))
+        rises = np.diff(p0, prepend=-1) > 1e-12
         self.lower_knots_ = torch.from_numpy(scores[rises])
         self.lower_ = torch.from_numpy(np.log1p(-np.append(0, p0[rises])))
-        ends = np.diff(p1, append=2) > 0
+        ends = np.diff(p1, append=2) > 1e-12
         self.upper_knots_ = torch.from_numpy(scores[ends])
         self.upper_ = torch.from_numpy(np.log(np.append(p1[ends], 1)))
 
@@ -66,17 +52,48 @@ class VennAbersScaler(BinaryScaler):
         return learned['upper'][torch.bucketize(odds, learned['upper_knots'])] - lower
 
 
-def _rising(value: Callable[[int], float], number: int) -> np.ndarray:
-    """Return a rising function at 0, …, `number` - 1, evaluated only where it is not level."""
-    values = np.empty(number)
-    values[0], values[-1] = value(0), value(number - 1)
-    open_ranges = [(0, number - 1)]
+def _with_one_more(steps: np.ndarray, label: int) -> np.ndarray:
+    """Return what isotonic regression says at each score, had it one more row with this label.
+
+    It rises with the score, so by halving it is evaluated only where it is not level. Scores on
+    one side of the added row can be pooled before it is added, since steps only ever merge.
+
+    Args:
+        steps: ``(2, S)``, the sum of the labels and the number of rows at each score.
+        label: 0 or 1.
+    """
+
+    def value(at: int, low: int, high: int, left: np.ndarray, right: np.ndarray) -> float:
+        around = np.concatenate([left, steps[:, low : high + 1], right], axis=1)
+        place = left.shape[1] + at - low
+        around[:, place] += label, 1
+        return _isotonic(around)[place]
+
+    last, none = steps.shape[1] - 1, steps[:, :0]
+    values = np.empty(last + 1)
+    values[0], values[last] = (value(at, 0, last, none, none) for at in (0, last))
+    open_ranges = [(0, last, none, none)]
     while open_ranges:
-        low, high = open_ranges.pop()
+        low, high, left, right = open_ranges.pop()
         if values[high] - values[low] < 1e-12:
             values[low:high] = values[low]
         elif high - low > 1:
             middle = (low + high) // 2
-            values[middle] = value(middle)
-            open_ranges += [(low, middle), (middle, high)]
+            values[middle] = value(middle, low, high, left, right)
+            above = np.concatenate([steps[:, middle + 1 : high + 1], right], axis=1)
+            below = np.concatenate([left, steps[:, low:middle]], axis=1)
+            open_ranges.append((low, middle, left, _pooled(above)))
+            open_ranges.append((middle, high, _pooled(below), right))
     return values
+
+
+def _pooled(steps: np.ndarray) -> np.ndarray:
+    """Return the steps ``(2, S)`` of isotonic regression, fewer of them."""
+    starts = np.flatnonzero(np.diff(_isotonic(steps), prepend=-1) > 0)
+    return np.add.reduceat(steps, starts, axis=1)
+
+
+def _isotonic(steps: np.ndarray) -> np.ndarray:
+    from sklearn.isotonic import isotonic_regression  # slow to import
+
+    return isotonic_regression(steps[0] / steps[1], sample_weight=steps[1])
