@@ -24,7 +24,7 @@ from mmcalib.calibrate.calibration_checks import (
 )
 from mmcalib.calibrate.choose_method import NONE, choose_method, methods_for
 from mmcalib.calibrate.cross_fitting import fit_folds, folds_of_images
-from mmcalib.calibrate.placement import method_of, options_of, place_scaling
+from mmcalib.calibrate.placement import method_of, place_scaling
 from mmcalib.checks import check_choice, check_integer
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.hooks.name_broken_samples_hook import name_samples
@@ -147,7 +147,7 @@ def calibrate_checkpoint(
 
     meta = {
         'method': method_of(scaler),
-        'options': options_of(scaler),
+        'options': scaler.options,
         **fitted_on,
         **placement.facts,
         'candidates': candidates,

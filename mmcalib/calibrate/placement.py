@@ -71,11 +71,6 @@ def method_of(scaler: LogitScaler) -> str:
     return next(name for name, kind in SCALERS.items() if type(scaler) is kind)
 
 
-def options_of(scaler: LogitScaler) -> dict:
-    """Return the options that a scaler was made with."""
-    return {k: v for k, v in vars(scaler).items() if not k.endswith('_') and k[0] != '_'}
-
-
 class FoldedScaling:
     """A scaling in the layers that predict, at no cost for the model.
 
@@ -198,7 +193,7 @@ class AttachedPlacement:
         cfg = deepcopy(cfg)
         kind = cfg.model.type
         name = kind if isinstance(kind, str) else f'{kind.__module__}.{kind.__name__}'
-        calibration = dict(method=method_of(scaler), **options_of(scaler))
+        calibration = dict(method=method_of(scaler), **scaler.options)
         cfg.model.update(type='CalibratedModel', calibrates=name, calibration=calibration)
         imports = cfg.get('custom_imports') or {}
         names = as_list(imports.get('imports') or [])
@@ -229,4 +224,4 @@ class AttachedPlacement:
 
 def attached(scaler: LogitScaler) -> AttachedScaling:
     """Return a fitted scaler as a module of a model."""
-    return AttachedScaling(method_of(scaler), **options_of(scaler)).take(scaler.tensors)
+    return AttachedScaling(method_of(scaler), **scaler.options).take(scaler.tensors)

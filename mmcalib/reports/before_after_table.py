@@ -94,7 +94,8 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
 def no_gain(calibration: Mapping) -> list[str]:
     """Return the signs that a calibration is no gain: a temperature of 1, or worse figures."""
     found = []
-    temperature = calibration['parameters'].get('temperature')
+    single = calibration['method'] == 'temperature'
+    temperature = calibration['parameters']['temperature'] if single else None
     error = calibration.get('standard_error', 0.0)
     if temperature == 1:
         found.append('No gain: a temperature of 1 is no scaling at all.')
@@ -128,7 +129,7 @@ def _printed(name: str, value: float) -> str:
 
 def _fit_sentence(calibration: Mapping) -> str:
     text = f'{calibration["method"].capitalize()} scaling'
-    if 'temperature' in calibration['parameters']:
+    if calibration['method'] == 'temperature':
         text = f'Temperature {calibration["parameters"]["temperature"]:.4g}'
     if 'standard_error' in calibration:
         images = calibration['dataset']['samples']

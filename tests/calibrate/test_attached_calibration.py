@@ -13,6 +13,7 @@ from forked import call_forked
 from mmengine.registry import MODELS, init_default_scope
 from tiny_models import classifier, images, other_head, scenes, segmentor
 
+from mmcalib.calibrate.placement import AttachedPlacement
 from mmcalib.checks import UserError
 from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.posthoc import SCALERS
@@ -248,8 +249,7 @@ def test_mmseg_tests_an_attached_calibration(method, scenes_checkpoint, run, tmp
 
 
 def test_several_labels_for_an_image_are_refused():
-    from mmcalib.calibrate.placement import AttachedPlacement
-
+    init_default_scope('mmpretrain')
     model = classifier(
         dict(type='mmpretrain.MultiLabelLinearClsHead', num_classes=5, in_channels=8)
     )
