@@ -19,10 +19,10 @@ from mmcalib.calibrate.before_and_after import (
     measure_changed_samples,
 )
 from mmcalib.hooks.require_complete_weights_hook import load_complete
-from mmcalib.models.predicting_head import head_of
+from mmcalib.models.predicting_head import head_of, returns_scores
 from mmcalib.posthoc import SCALERS, LogitScaler
 from mmcalib.posthoc.attached_scaling import AttachedScaling
-from mmcalib.posthoc.calibrated_model import calibrate_sample, threshold_of
+from mmcalib.posthoc.calibrated_model import calibrate_sample
 from mmcalib.posthoc.fold_into_layer import (
     NotFoldableError,
     check_bias,
@@ -171,14 +171,14 @@ class AttachedPlacement:
         modules = [attached(own) for own in fitted]
 
         def change(image: int, sample: BaseDataElement) -> float:
-            logits = logits_in(sample)
+            logits = logits_in(sample, of_scores=returns_scores(self.model))
             number = len(folds) if fold_of is None else int(fold_of[image])
             difference = 0.0
             for own in {number, len(folds)}:
                 expected = fitted[own].transform(logits[None])[0]
                 found = modules[own].to(logits.device)(logits[None])[0]
                 difference = max(difference, largest_difference([expected], [found]))
-            calibrate_sample(sample, modules[number], threshold=threshold_of(self.model))
+            calibrate_sample(self.model, sample, modules[number])
             return difference
 
         return measure_changed_samples(self.model, loader, change, **options)

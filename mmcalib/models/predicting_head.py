@@ -17,6 +17,15 @@ def classes_of_head(model: nn.Module) -> int | None:
     return found if isinstance(found, int) else None
 
 
+def returns_scores(model: nn.Module) -> bool:
+    """Return whether a segmentor's ``seg_logits`` are scores of at least 0, not logits.
+
+    So they are where masks are classified (Mask2Former, MaskFormer): sums over queries of the
+    probability of the class times that of the mask. Such heads have no ``loss_decode``.
+    """
+    return hasattr(model, 'decode_head') and not hasattr(head_of(model), 'loss_decode')
+
+
 def check_softmax(model: nn.Module, name: str) -> None:
     """Raise a ValueError for a head whose scores are no softmax of one logit per class.
 

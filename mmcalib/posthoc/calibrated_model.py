@@ -10,7 +10,7 @@ from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
 from torch import nn
 
-from mmcalib.models.predicting_head import head_of
+from mmcalib.models.predicting_head import head_of, returns_scores
 from mmcalib.posthoc.attached_scaling import AttachedScaling
 from mmcalib.samples.probabilities import logits_in, put_logits
 
@@ -50,7 +50,7 @@ class _CalibratedPredictions:
     def predict(self, *args: Any, **kwargs: Any) -> list[BaseDataElement]:
         samples = super().predict(*args, **kwargs)
         for sample in samples:
-            calibrate_sample(sample, self.calibration, threshold=threshold_of(self))
+            calibrate_sample(self, sample, self.calibration)
         return samples
 
 
@@ -60,20 +60,13 @@ def _calibrated(kind: type) -> type:
 
 
 def calibrate_sample(
-    sample: BaseDataElement, calibration: AttachedScaling, *, threshold: float
+    model: nn.Module, sample: BaseDataElement, calibration: AttachedScaling
 ) -> None:
-    """Replace the scores of a data sample by calibrated ones.
-
-    Args:
-        sample: As a model predicted it.
-        calibration: Applied to :func:`~mmcalib.samples.probabilities.logits_in`.
-        threshold: Above which probability a binary head of mmseg predicts its class.
-    """
-    logits = calibration(logits_in(sample)[None])[0]
-    keeps = calibration.scaler.keeps_argmax
-    put_logits(sample, logits, threshold=threshold, keep_class=keeps)
-
-
-def threshold_of(model: nn.Module) -> float:
-    """Return above which probability a binary head predicts its class."""
-    return getattr(head_of(model), 'threshold', 0.5)
+    """Replace the scores of a data sample that a model has predicted by calibrated ones."""
+    logits = logits_in(sample, of_scores=returns_scores(model))
+    put_logits(
+        sample,
+        calibration(logits[None])[0],
+        threshold=getattr(head_of(model), 'threshold', 0.5),
+        keep_class=calibration.scaler.keeps_argmax,
+    )

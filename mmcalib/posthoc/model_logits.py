@@ -14,6 +14,7 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from mmcalib.ensembles import MeanProbabilityModel
+from mmcalib.models.predicting_head import returns_scores
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.logit_scaler import LogitReader
 from mmcalib.samples.evaluated import read_logits
@@ -56,6 +57,7 @@ def predictor(
     """
     captured: list[Tensor] = []
     of_samples = of_samples or isinstance(model, MeanProbabilityModel)
+    of_scores = returns_scores(model) and not hasattr(model, 'calibration')
     if of_samples:
         watching = nullcontext()
     elif hasattr(model, 'postprocess_result'):
@@ -75,7 +77,7 @@ def predictor(
         with torch.no_grad(), _same_draws(next(model.parameters()).device):
             samples = model.val_step(batch)
         if of_samples:
-            captured.extend(logits_in(sample) for sample in samples)
+            captured.extend(logits_in(sample, of_scores=of_scores) for sample in samples)
         if len(captured) != len(samples):
             raise ValueError(
                 f'{type(model).__name__} predicted {len(samples)} images out of {len(captured)} '

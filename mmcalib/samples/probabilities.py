@@ -32,8 +32,11 @@ def probabilities_in(sample: Sample) -> Tensor:
     return logits if len(logits) == 1 else logits.softmax(dim=0)
 
 
-def logits_in(sample: Sample) -> Tensor:
+def logits_in(sample: Sample, *, of_scores: bool = False) -> Tensor:
     """Return logits whose softmax, or sigmoid of a binary head, are a sample's probabilities.
+
+    With `of_scores`, mmseg's ``seg_logits`` are scores of at least 0 that need not sum to 1, and
+    the logits are their logarithms.
 
     Those of a classifier are the logarithms of its probabilities, so that none is further below 0
     than the least probability of its type can tell: 87 nats in float32. In a binary head's, what is
@@ -44,7 +47,7 @@ def logits_in(sample: Sample) -> Tensor:
         return at_least_single(scores).clamp(min=smallest_probability(scores.dtype)).log()
     logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
     if len(logits) > 1:
-        return logits
+        return _log(logits) if of_scores else logits
     rest = (1 - logits).clamp(min=torch.finfo(logits.dtype).eps / 4)
     return _log(logits) - rest.log()
 

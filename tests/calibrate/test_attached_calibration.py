@@ -12,8 +12,9 @@ from commands import ROOT, call_here
 from forked import call_forked
 from mmengine.registry import MODELS, init_default_scope
 from tiny_models import classifier, images, other_head, scenes, segmentor
+from torch import nn
 
-from mmcalib.calibrate.placement import AttachedPlacement
+from mmcalib.calibrate.placement import AttachedPlacement, place_scaling
 from mmcalib.checks import UserError
 from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.posthoc import SCALERS
@@ -36,12 +37,31 @@ MASKS = dict(
     type='mmseg.SegmenterMaskTransformerHead', in_channels=8, channels=8, num_classes=4,
     num_layers=1, num_heads=1, embed_dims=8, dropout_ratio=0.0,
 )  # fmt: skip
+
+
+@MODELS.register_module(force=True)
+class MaskClassifier(nn.Module):
+    """Scores as Mask2Former's: probabilities of queries' classes times those of their masks."""
+
+    num_classes, out_channels, align_corners = 4, 4, False
+
+    def __init__(self):
+        super().__init__()
+        self.masks = nn.Conv2d(8, 6, 1)
+        self.classes = nn.Parameter(torch.randn(6, 5))
+
+    def predict(self, inputs, *_):
+        queries = self.classes.softmax(dim=1)[:, :-1]
+        return torch.einsum('qk,nqhw->nkhw', queries, self.masks(inputs[0]).sigmoid())
+
+
 MODELS_AND_DATA = {
     'classifier': lambda: (
         classifier(dict(type='mmpretrain.LinearClsHead', num_classes=5, in_channels=8)),
         images(num_classes=5),
     ),
     'segmentor': lambda: (segmentor(MASKS), scenes()),
+    'mask classifier': lambda: (segmentor(dict(type='MaskClassifier')), scenes()),
     'binary segmentor': lambda: (
         segmentor(
             other_head('mmseg.FCNHead', num_convs=1, num_classes=2, out_channels=1, threshold=0.4)
@@ -99,6 +119,20 @@ def test_an_attached_model_predicts_what_the_scaler_says(name, method):
             was, now = sample[key], other.sample[key]
             was, now = (x if torch.is_tensor(x) else x['data'] for x in (was, now))
             assert torch.equal(was, now)
+
+
+def test_scores_of_masks_become_probabilities():
+    model, loader = MODELS_AND_DATA['mask classifier']()
+    with predictor(model, of_samples=True) as predict:
+        (image, *_) = predict(loader[0])
+    scores = image.sample['seg_logits']['data']
+    torch.testing.assert_close(image.logits.softmax(0), scores / scores.sum(0))
+    placement = place_scaling(model, SCALERS['temperature'](), model.state_dict(), loader[0])
+    assert placement.of_samples and 'no linear layer' in placement.facts['attached']
+    scaler = fitted('temperature', model, loader)
+    result = placement.measure(loader, scaler, [], None)
+    assert result.changed == 0 and result.difference < 1e-5
+    assert result.after['NLL'] < result.before['NLL']
 
 
 def test_the_model_itself_stays():
