@@ -40,7 +40,7 @@ from mmcalib.runs.ensemble_config import (
     folder_suffix,
     measure_disagreement,
 )
-from mmcalib.runs.record import keep_other_results
+from mmcalib.runs.evaluation_record import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.terminal_output import log_start
 from mmcalib.runs.tested_model import ENSEMBLE

@@ -37,7 +37,7 @@ from mmcalib.posthoc.model_logits import reader_of_all
 from mmcalib.posthoc.sampled_logits import NUM_SAMPLES, DrawnPredictions, draw_predictions
 from mmcalib.posthoc.sampled_maps import DrawnMaps, draw_maps
 from mmcalib.runs.data_checks import check_run_data
-from mmcalib.runs.record import describe_dataset
+from mmcalib.runs.evaluation_record import describe_dataset
 from mmcalib.runs.terminal_output import log_start
 from mmcalib.runs.training_record import CALIBRATION
 from mmcalib.work_dir_files import whole_file
