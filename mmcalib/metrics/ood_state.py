@@ -20,7 +20,7 @@ class OODState:
     above, see :mod:`mmcalib.metrics.bins.narrow_bins`.
 
     Args:
-        scores: Some of :data:`~mmcalib.metrics.functional.out_of_distribution.SCORES`.
+        scores: Some of :data:`~mmcalib.metrics.functional.out_of_distribution_scores.SCORES`.
         exact_limit: Up to how many values, of the seen and an unseen set together, figures are
             exact; a million if None.
     """
