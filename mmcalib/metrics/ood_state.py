@@ -7,8 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from mmcalib.metrics.bins.binned_risk_coverage import (
+    binned_aupr,
+    binned_auroc,
+    binned_fpr,
+    order_bound,
+)
 from mmcalib.metrics.bins.narrow_bins import ConfidenceBins, RankBins, ScoreBins
-from mmcalib.metrics.bins.risk_coverage import binned_aupr, binned_auroc, binned_fpr, order_bound
 
 SEEN = 0
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.bins.risk_coverage import (
+from mmcalib.metrics.bins.binned_risk_coverage import (
     binned_augrc,
     binned_aurc,
     binned_auroc,
