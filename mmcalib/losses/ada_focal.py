@@ -10,8 +10,8 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_integer, check_number
+from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy
-from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
 def ada_focal(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mmcalib.losses.base.toolbox_contract import CalibrationLoss
+from mmcalib.losses.base.calibration_loss import CalibrationLoss
 
 
 def factor_of(weight: Tensor, *, gamma: float, detach_weight: bool) -> Tensor:
