@@ -1,4 +1,4 @@
-"""What tools/calibrate.py does: from a checkpoint and held-out data to a calibrated checkpoint."""
+"""From a checkpoint and held-out data to a calibrated checkpoint: behind tools/calibrate.py."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SPLITS = ('val', 'test')
 
 @dataclass
 class CalibrationOptions:
-    """What a calibration is to do.
+    """The options of a calibration.
 
     Attributes:
         split: ``'val'`` or ``'test'``: which of the config's splits to fit on.

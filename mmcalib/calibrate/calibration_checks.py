@@ -1,4 +1,4 @@
-"""What a calibration refuses before it starts, or does by force and says so in the checkpoint."""
+"""Checks before a calibration: each refuses or, by force, leaves a note in the checkpoint."""
 
 from __future__ import annotations
 

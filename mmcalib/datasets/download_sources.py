@@ -1,4 +1,4 @@
-"""Where the data sets of the configs come from, for the messages about missing ones."""
+"""Sources of the configs' data sets, for the messages about missing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What confidence maps are drawn from, out of a segmentor's data sample."""
+"""Image, labels and confidences of a segmentor's data sample, for drawing confidence maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's constraint, watched while training: how far logits lie from the largest."""
+"""The paper's constraint, watched while training: the distance of logits from the largest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the predictions disagree whose mean is tested."""
+"""Disagreement of the predictions whose mean is tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each name in ``CalibrationMetric(metrics=[…])`` is computed from, and by which formula.
+"""Statistics and formula of each name in ``CalibrationMetric(metrics=[…])``.
 
 To add a metric, add a line to ``DEFINITIONS``; a function of other statistics than these four
 kinds needs a place for them in ``calibration_state.py`` too.
@@ -164,7 +164,7 @@ WITH_LEVEL = {
 
 
 def definition_of(name: str) -> Definition:
-    """Return what a metric is computed from, and how.
+    """Return the definition of a metric: its statistics and its formula.
 
     Raises:
         ValueError: If there is none of this name, or its level is not between 0 and 1.

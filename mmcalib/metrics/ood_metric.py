@@ -1,4 +1,4 @@
-"""The registered metric of whether a model knows what it has never seen."""
+"""The registered metric for out-of-distribution detection."""
 
 from __future__ import annotations
 

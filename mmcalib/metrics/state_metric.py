@@ -1,4 +1,4 @@
-"""What the registered metrics share that count images into one mergeable state."""
+"""Base of the registered metrics that count images into one mergeable state."""
 
 from __future__ import annotations
 

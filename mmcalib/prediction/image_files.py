@@ -1,4 +1,4 @@
-"""Which image files a prediction is asked for, and whether they are whole images."""
+"""Image files to predict: finding them, and checking that they are whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions of images without labels: how sure, and how often right one may expect them to be."""
+"""Predictions for images without labels, with their confidence and expected accuracy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
 
 @dataclass(frozen=True)
 class PredictionOptions:
-    """How images are predicted, and what is said of their predictions.
+    """Options for predicting images and for scoring the predictions.
 
     Attributes:
         tta: Whether to predict the mean over views of each image, see
@@ -120,7 +120,7 @@ class ImagePrediction:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What :func:`predict` returns.
+    """The result of :func:`predict`.
 
     Attributes:
         images: In the order in which they were named.

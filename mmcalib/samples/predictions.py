@@ -1,4 +1,4 @@
-"""What calibration metrics need of the predictions of an image, out of logits or probabilities."""
+"""An image's predictions as calibration metrics need them, out of logits or probabilities."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def places_of(mask: Tensor) -> Tensor:
 
 
 class SoftmaxReading(NamedTuple):
-    """What was read of logits.
+    """Predictions out of logits, and checks of the logits.
 
     Attributes:
         prediction: Of the valid ones.

@@ -1,4 +1,4 @@
-"""How often intervals of ECE hold the true one, over independent predictions and over images.
+"""Coverage of intervals of ECE, over independent predictions and over images.
 
     python tools/benchmarks/intervals.py
 

@@ -21,7 +21,7 @@ def factor_of(weight: Tensor, *, gamma: float, detach_weight: bool) -> Tensor:
 
 
 class WeightedCrossEntropyLoss(CalibrationLoss):
-    """What the losses share whose cross-entropy has a factor :func:`factor_of`.
+    """Base of the losses whose cross-entropy has a factor :func:`factor_of`.
 
     Args:
         gamma: The power of the weight, at least 0.

@@ -1,4 +1,4 @@
-"""Does confidence tell right from wrong? Figures of predictions in the order of their confidence.
+"""Failure detection out of bins: figures of predictions in the order of their confidence.
 
 All are of a ``(3, C)`` table of bins, ascending in confidence: count, correct, sum of confidences.
 A bin is a group of predictions that are tied, whose order is averaged over: no order of samples

@@ -1,4 +1,4 @@
-"""How other code bins the same confidences, so that one can see why its numbers differ."""
+"""Binning conventions of other code, which explain why its numbers differ."""
 
 from __future__ import annotations
 

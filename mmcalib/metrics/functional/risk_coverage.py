@@ -1,4 +1,4 @@
-"""Does confidence tell right from wrong? Of arrays of probabilities, in one call: numpy or torch.
+"""Failure detection: functions of arrays of probabilities, numpy or torch, in one call each.
 
 Arguments and errors are those of
 :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
