@@ -86,14 +86,14 @@ class PredictionOptions:
             _check_device(self.device)
 
     @property
-    def of_views(self) -> bool:
-        """Whether they ask for a mean over views of each image."""
+    def asks_for_views(self) -> bool:
+        """Whether several views of each image are averaged."""
         return self.tta or self.tta_scales is not None
 
     @property
-    def of_mean(self) -> bool:
-        """Whether they ask for a mean, even of one checkpoint."""
-        return bool(self.of_views or self.mc_dropout or self.temperature or self.disagreement)
+    def asks_for_ensemble(self) -> bool:
+        """Whether the model is an ensemble, even of one checkpoint."""
+        return bool(self.asks_for_views or self.mc_dropout or self.temperature or self.disagreement)
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ def _load(members: Sequence[tuple[str, str]], options: PredictionOptions) -> Con
         return load_config(path, options.cfg_options)
 
     cfg = load(members[0][0])
-    if len(members) > 1 or options.of_mean:
+    if len(members) > 1 or options.asks_for_ensemble:
         split = 'test' if cfg.get('test_dataloader') else 'val'
         unlabelled_steps((cfg.get(f'{split}_dataloader') or {}).get('dataset'))
         average_predictions(
@@ -235,7 +235,7 @@ def _load(members: Sequence[tuple[str, str]], options: PredictionOptions) -> Con
             [path for _, path in members],
             member_configs=load_member_configs(cfg, members, load),
             splits=[split],
-            tta=options.of_views,
+            tta=options.asks_for_views,
             scales=options.tta_scales,
             mc_dropout=options.mc_dropout,
             seed=options.dropout_seed,

@@ -217,14 +217,14 @@ def main():
     parser.add_argument('--rounds', type=int, default=12)
     parser.add_argument('--threads', type=int, default=torch.get_num_threads())
     parser.add_argument(
-        '--sizes', nargs='*', default=SIZES, help='of images, the first for the memory too'
+        '--sizes', nargs='*', default=SIZES, help='sizes of images, the first for the memory too'
     )
     parser.add_argument('--images', type=int, nargs='*', default=IMAGES, help='for the memory')
     parser.add_argument('--classifier', type=int, nargs=2, default=(10_000, 50_000),
                         metavar=('CLASSES', 'SAMPLES'), help='0 0 for none')  # fmt: skip
     parser.add_argument('--runs', nargs='*', default=(), metavar='CONFIG', help='to test instead')
     parser.add_argument('--limit', type=int, default=40, help='samples of each of them')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='of all of them')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='for all configs')
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(f'torch {torch.__version__}, {args.threads} threads')
