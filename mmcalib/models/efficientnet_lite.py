@@ -66,7 +66,7 @@ def convert(state: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> dict[st
         if not same_kind or tensor.shape != like.shape:
             raise ValueError(
                 f'{theirs} {tuple(tensor.shape)} stands where {ours} {tuple(like.shape)} is '
-                'expected: the weights are of another network'
+                'expected: the weights are from another network'
             )
         layer, _, kind = ours.rpartition('.')
         name = CLASSIFIER + kind if layer == 'classifier' else BACKBONE + ours
@@ -80,7 +80,7 @@ def convert_file(source: str | Path, out: str | Path, variant: int = 0) -> int:
     Raises:
         FileNotFoundError: If there is no such file.
         ImportError: If timm is not installed.
-        ValueError: If the weights are of another network.
+        ValueError: If the weights are from another network.
     """
     if find_spec('timm') is None:
         raise ImportError('the names of the layers are those of timm: pip install timm')
