@@ -292,7 +292,7 @@ def fit_to_split(
 
 
 def made_now() -> dict[str, str]:
-    """Return date and version, for what a calibration leaves behind."""
+    """Return date and version, for the files of a calibration."""
     date = datetime.now().astimezone().isoformat(timespec='seconds')
     return {'date': date, 'version': __version__}
 

@@ -23,7 +23,7 @@ HELD_OUT = (
 
 
 def check_splits(cfg: Config, options: CalibrationOptions) -> list[str]:
-    """Return for what reasons a forced calibration may mislead, judged by the config.
+    """Return the reasons why a forced calibration may mislead, judged by the config.
 
     Args:
         cfg: Of the run.

@@ -1,4 +1,4 @@
-"""The mergeable state of an evaluation: what was predicted, in tables that add up."""
+"""The mergeable state of an evaluation: counts of predictions, in tables that add up."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ class CalibrationState:
         return {name: bounds[name] for name in own}
 
     def statistics(self, values: dict[str, float]) -> CalibrationStatistics:
-        """Return what later tools draw, beside the numbers that were printed.
+        """Return the statistics that later tools draw, beside the printed numbers.
 
         Raises:
             ValueError: If the narrow bins were not to be kept.

@@ -63,7 +63,7 @@ class OODState:
         return self
 
     def counts(self) -> dict[int, int]:
-        """Return how many predictions there are of each kind."""
+        """Return the number of predictions of each kind."""
         return {
             n: narrow_bins.count
             for (s, n), narrow_bins in self._bins.items()

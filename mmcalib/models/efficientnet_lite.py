@@ -75,7 +75,7 @@ def convert(state: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> dict[st
 
 
 def convert_file(source: str | Path, out: str | Path, variant: int = 0) -> int:
-    """Write a package's ``.pth`` as a checkpoint of mmpretrain, and return how many tensors it has.
+    """Write a package's ``.pth`` as a checkpoint of mmpretrain, and return its number of tensors.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -98,7 +98,7 @@ def convert_file(source: str | Path, out: str | Path, variant: int = 0) -> int:
 
 @WEIGHT_INITIALIZERS.register_module()
 class EfficientNetLiteInit(PretrainedInit):
-    """Load what ``tools/convert_efficientnet_lite.py`` wrote, as a backbone's ``init_cfg``.
+    """Load weights that ``tools/convert_efficientnet_lite.py`` wrote, by a backbone's ``init_cfg``.
 
     It is mmengine's ``Pretrained`` with an error that says what to do where the file is missing,
     and leaves the weights in the memory format ``channels_last``: a training step of

@@ -177,7 +177,7 @@ def predict(
 
 
 def none_predicted(unreadable: Sequence[UnreadableImage]) -> ValueError:
-    """Return what says why no image has been predicted, by the first."""
+    """Return an error that says why no image has been predicted, by the first."""
     first, count = unreadable[0], len(unreadable)
     return ValueError(f'none of the {count} files can be predicted; {first.image}: {first.reason}')
 

@@ -165,7 +165,7 @@ def _predict_own(
 
 
 def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOptions) -> dict:
-    """Return what predictions depend on, for a folder that is to hold those of one kind."""
+    """Return the settings behind predictions, for a folder that is to hold those of one kind."""
     validation, model = scorer.validation, predictor.description
     members = sorted(model['members'], key=lambda member: member['digest'])
     return {

@@ -101,7 +101,7 @@ def mmseg_miou(num_classes):
 
 
 def contenders(num_classes):
-    """Return what is timed and installed, by name."""
+    """Return the installed contenders, by name."""
     found = {}
     for name, build in {
         'max and logsumexp': lambda: floor,
@@ -144,7 +144,7 @@ def resident():
 
 
 def growth_of_images(names, options, size, counts):
-    """Return what a metric's process grows by after so many images."""
+    """Return the growth of a metric's process after so many images."""
     samples, run = [draw(seed, size) for seed in range(4)], ours(*names, **options)
     floor(samples[0])
     before, grown = resident(), []
