@@ -99,7 +99,7 @@ def test_risk_bound_prints_how_often_it_holds(capsys, monkeypatch, tmp_path):
     assert float(rows[3][2]) > 0 and rows[3][4].endswith('%')
 
 
-def test_means_prints_a_table(capsys, monkeypatch, tmp_path):
+def test_ensembles_print_a_table(capsys, monkeypatch, tmp_path):
     config = str(BENCHMARKS.parents[1] / 'configs/ce/digit_scenes.py')
     cfg = load_config(config)
     init_default_scope(cfg.default_scope)
@@ -107,8 +107,8 @@ def test_means_prints_a_table(capsys, monkeypatch, tmp_path):
         torch.save(MODELS.build(cfg.model).state_dict(), tmp_path / f'{number}.pth')
     paths = [str(tmp_path / f'{number}.pth') for number in range(2)]
     options = ['--images', '1', '--cfg-options', 'model.decode_head.dropout_ratio=0.5']
-    monkeypatch.setattr(sys, 'argv', ['means.py', config, *paths, *options])
-    runpy.run_path(str(BENCHMARKS / 'means.py'), run_name='__main__')
+    monkeypatch.setattr(sys, 'argv', ['ensembles.py', config, *paths, *options])
+    runpy.run_path(str(BENCHMARKS / 'ensembles.py'), run_name='__main__')
     rows = [line.split(' | ') for line in capsys.readouterr().out.splitlines()[-4:]]
     assert [row[0] for row in rows] == [
         '| one model', '| image and mirror image', '| MC dropout, 10 passes', '| ensemble of 2'

@@ -25,8 +25,8 @@ from mmcalib.runs.command_line import (
     ToolParser,
     add_member_arguments,
     add_runner_arguments,
-    asks_for_a_mean,
-    mean_options,
+    asks_for_ensemble,
+    ensemble_options,
     parse_member_arguments,
 )
 from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
@@ -43,8 +43,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--out',
         required=True,
-        help='checkpoint to write; of the mean of several predictions, which no layer could take '
-        'up, the .json file for a temperature',
+        help='checkpoint to write; for an ensemble, whose temperature no layer can take up, a '
+        '.json file',
     )
     parser.add_argument('--overwrite', action='store_true', help='also if --out exists')
     parser.add_argument(
@@ -57,11 +57,11 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--criterion',
         choices=CRITERIA,
-        help="of a temperature: least NLL (default), or the paper's 0.1, 0.2, … 10.0 by least ECE",
+        help="for a temperature: least NLL (default), or the paper's 0.1, 0.2, … 10.0 by least ECE",
     )
     for name, what in (
         ('diagonal', 'the scales of vector and matrix'),
-        ('off-diagonal', 'what a matrix has off its diagonal'),
+        ('off-diagonal', 'the off-diagonal elements of a matrix'),
         ('intercept', 'the shifts of vector and matrix'),
     ):
         parser.add_argument(
@@ -71,7 +71,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         '--split',
         choices=SPLITS,
         default='val',
-        help='what to fit on (default: val); test is refused without --force',
+        help='data to fit on (default: val); test is refused without --force',
     )
     parser.add_argument(
         '--holdout',
@@ -91,9 +91,9 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--all', action='store_true', help='fit on all predictions, in several passes'
     )
-    parser.add_argument('--seed', type=int, default=0, help='of the draw (default: 0)')
+    parser.add_argument('--seed', type=int, default=0, help='seed of the draw (default: 0)')
     parser.add_argument(
-        '--num-bins', type=int, default=15, help='of ECE and AECE (default: %(default)s)'
+        '--num-bins', type=int, default=15, help='bins for ECE and AECE (default: %(default)s)'
     )
     parser.add_argument(
         '--force',
@@ -120,7 +120,7 @@ def make_scaler(args: argparse.Namespace):
     return kind(**given) if kind else None
 
 
-def of_mean(args: argparse.Namespace) -> bool:
+def writes_temperature(args: argparse.Namespace) -> bool:
     """Return whether a temperature is to be kept in a file of its own."""
     return args.out.endswith('.json')
 
@@ -158,7 +158,7 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
     for _, checkpoint in args.members:
         check_checkpoint(checkpoint)
         check_out(args.out, checkpoint, overwrite=args.overwrite)
-    if asks_for_a_mean(args) and not of_mean(args):
+    if asks_for_ensemble(args) and not writes_temperature(args):
         raise ValueError(
             f'--out {args.out}: a temperature of the mean of several predictions is kept in a file '
             'of its own, which tools/test.py --temperature reads: name a .json file'
@@ -170,11 +170,11 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
     if same and options.split == 'val' and not options.force:
         divide_images(cfg, args.holdout, options)
     check_splits(cfg, options)
-    if of_mean(args):
+    if writes_temperature(args):
         average_predictions(
             cfg,
             splits=sorted({options.split, 'test'} if options.test else {options.split}),
-            **mean_options(args, cfg, lambda path: load_evaluated(path, args)),
+            **ensemble_options(args, cfg, lambda path: load_evaluated(path, args)),
         )
     leave_out_averaging(cfg)  # mmpretrain's EMAHook loads what was not averaged
     set_loader_defaults(cfg, not args.no_pin_memory)
@@ -201,7 +201,7 @@ def main() -> None:
         scaler = make_scaler(args)
         cfg = prepare(args, options)
         runner = build_runner(cfg, complete_weights=True)
-        if of_mean(args):
+        if writes_temperature(args):
             result = fit_temperature(runner, scaler, args.out, options)
         else:
             checkpoint = args.members[0][1]

@@ -18,8 +18,8 @@ from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_wo
 from mmcalib.runs.command_line import (
     ConfigOptions,
     ToolParser,
+    add_ensemble_arguments,
     add_launcher_arguments,
-    add_mean_arguments,
     add_temperature_argument,
     tell_checkpoints_from_images,
 )
@@ -40,14 +40,14 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         'their probabilities, and images: files, folders, patterns, or .txt files with a path a '
         'line',
     )
-    add_mean_arguments(parser)
+    add_ensemble_arguments(parser)
     add_temperature_argument(parser)
     parser.add_argument(
         '--disagreement',
         action='store_true',
-        help='tell of each image, and in the arrays, how far the predictions of the mean disagree',
+        help='report for each image, and in the arrays, how far the predictions disagree',
     )
-    parser.add_argument('--out', required=True, metavar='DIR', help='folder for what is predicted')
+    parser.add_argument('--out', required=True, metavar='DIR', help='folder for the predictions')
     parser.add_argument(
         '--threshold',
         type=float,
@@ -57,8 +57,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--validation',
         metavar='WORK_DIR',
-        help='of a test with labels of the same model or mean: expected accuracies, and what '
-        '--risk needs',
+        help='work dir of a labelled test of the same model: for expected accuracies and --risk',
     )
     parser.add_argument(
         '--risk',
@@ -70,14 +69,14 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         '--probability',
         type=float,
         default=0.95,
-        help='of the bound on the risk, and of the intervals (default: %(default)s)',
+        help='probability of the bound on the risk and of the intervals (default: %(default)s)',
     )
     parser.add_argument('--no-arrays', action='store_true', help='no .npz file for each image')
     parser.add_argument('--no-pictures', action='store_true', help='no .png file for each image')
     parser.add_argument(
         '--overwrite',
         action='store_true',
-        help='begin anew in --out: what was predicted there goes',
+        help='begin anew in --out: predictions in it are removed',
     )
     parser.add_argument('--device', help='such as cuda:1 or cpu (default: a GPU if there is one)')
     parser.add_argument(

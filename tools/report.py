@@ -29,7 +29,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--protocol',
         choices=sorted(PROTOCOLS),
-        help='of the runs to take, such as pooled or paper; without one, that of most of a table',
+        help='take runs of this protocol, such as pooled or paper; by default, that of most runs '
+        'of a table',
     )
     parser.add_argument(
         '--html',

@@ -19,8 +19,8 @@ from mmcalib.runs.command_line import (
     add_runner_arguments,
     add_split_argument,
     add_temperature_argument,
-    asks_for_a_mean,
-    mean_options,
+    asks_for_ensemble,
+    ensemble_options,
     parse_member_arguments,
 )
 from mmcalib.runs.config import (
@@ -40,7 +40,7 @@ from mmcalib.runs.ensemble_config import (
     folder_suffix,
     measure_disagreement,
 )
-from mmcalib.runs.record import keep_other_results
+from mmcalib.runs.evaluation_record import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.terminal_output import log_start
 from mmcalib.runs.tested_model import ENSEMBLE
@@ -114,7 +114,7 @@ def average(cfg, args: argparse.Namespace) -> None:
         cfg,
         temperature=args.temperature,
         disagreement=args.disagreement is not None,
-        **mean_options(args, cfg, lambda path: load_evaluated(path, args)),
+        **ensemble_options(args, cfg, lambda path: load_evaluated(path, args)),
     )
     if args.disagreement is not None:
         measure_disagreement(cfg, args.disagreement)
@@ -150,7 +150,7 @@ def prepare(args: argparse.Namespace):
     if args.calibration:
         add_calibration(cfg)
     leave_out_diagrams(cfg)
-    if asks_for_a_mean(args) or args.temperature or args.disagreement:
+    if asks_for_ensemble(args) or args.temperature or args.disagreement:
         average(cfg, args)
     if not args.work_dir:
         keep_other_results(cfg, checkpoints_of(args), args.split)

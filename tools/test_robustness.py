@@ -42,7 +42,7 @@ from mmcalib.work_dir_files import ROBUSTNESS, locked
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
-    parser.add_argument('checkpoints', nargs='+', metavar='checkpoint', help='of its model')
+    parser.add_argument('checkpoints', nargs='+', metavar='checkpoint', help='checkpoint file')
     parser.add_argument(
         '--corruptions',
         nargs='+',
@@ -56,13 +56,14 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         nargs='+',
         type=int,
         default=[0, *SEVERITIES],
-        help='of the corruptions; clean data, 0, are tested in any case (default: 0 to 5)',
+        help='severities to test; clean data, 0, are tested in any case (default: 0 to 5)',
     )
-    parser.add_argument('--seed', type=int, default=0, help='of the corruptions (default: 0)')
+    parser.add_argument('--seed', type=int, default=0, help='seed of the draws (default: 0)')
     parser.add_argument(
         '--corrupt-before',
         metavar='TRANSFORM',
-        help='of the test pipeline, where it has transforms that this package does not know',
+        help='transform before which images are corrupted, where the test pipeline has one that '
+        'this package does not know',
     )
     parser.add_argument(
         '--stored',
@@ -82,15 +83,15 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         type=int,
         default=0,
         metavar='INDEX',
-        help='of which to keep the confidence maps of a segmentor, for a figure (default: 0)',
+        help='image whose confidence maps a segmentor keeps, for a figure (default: 0)',
     )
     parser.add_argument(
-        '--work-dir', help=f'where {ROBUSTNESS} and the tests go (default: WORK_DIR/robustness)'
+        '--work-dir', help=f'folder for {ROBUSTNESS} and the tests (default: WORK_DIR/robustness)'
     )
     parser.add_argument(
         '--evaluation', metavar='NAME', help="one of the config's named evaluations"
     )
-    parser.add_argument('--workers', type=int, help="processes that load; the config's by default")
+    parser.add_argument('--workers', type=int, help="loader processes; the config's by default")
     add_limit_argument(parser, 'N samples')
     add_split_argument(parser)
     add_runner_arguments(parser)

@@ -29,13 +29,13 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument('runs', nargs='+', help='work dirs, or the .npz or .json files in them')
     parser.add_argument('--out', required=True, help='file to write')
     parser.add_argument(
-        '--names', nargs='+', help='of the runs, but of robustness; their loss unless given'
+        '--names', nargs='+', help='names of the runs (not for robustness); their loss unless given'
     )
     parser.add_argument(
-        '--images', nargs='+', metavar='NAME', help='of maps and worst: only these files'
+        '--images', nargs='+', metavar='NAME', help='for maps and worst: only these files'
     )
     parser.add_argument('--overlay', action='store_true', help='all diagrams in one panel')
-    parser.add_argument('--num-bins', type=int, help="of the diagrams; the metric's own if not set")
+    parser.add_argument('--num-bins', type=int, help="of diagrams; the metric's by default")
     parser.add_argument('--equal-mass', action='store_true', help='bins of equal count')
     parser.add_argument(
         '--zoom', nargs=2, type=float, metavar=('LOW', 'HIGH'), help='part to enlarge, in percent'
@@ -44,26 +44,26 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         '--figure',
         choices=robustness_plots.FIGURES,
         default='boxes',
-        help='of robustness: boxes over corruptions by severity (default); lines of ECE and NLL '
+        help='for robustness: boxes over corruptions by severity (default); lines of ECE and NLL '
         'before and after calibration; one image under all corruptions, with confidence maps',
     )
     parser.add_argument(
-        '--severity', type=int, choices=SEVERITIES, help='of the sheet (default: 3, or the nearest)'
+        '--severity', type=int, choices=SEVERITIES, help='for the sheet (default: 3 or the nearest)'
     )
     parser.add_argument(
         '--only', nargs='+', metavar='NAME',
-        help="of robustness: only these checkpoints, by the legend's names, in this order",
+        help="for robustness: only these checkpoints, by the legend's names, in this order",
     )  # fmt: skip
-    parser.add_argument('--dpi', type=float, default=200, help='of a PNG (default: %(default)s)')
+    parser.add_argument('--dpi', type=float, default=200, help='for a PNG (default: %(default)s)')
     return parser, parser.parse_args()
 
 
 def main() -> None:
     parser, args = parse_args()
     if args.kind == 'robustness' and args.names:
-        parser.error('--names is not of robustness, whose folders have several checkpoints each')
+        parser.error('--names is not for robustness, whose folders have several checkpoints each')
     if args.kind != 'robustness' and args.only:
-        parser.error('--only is of robustness')
+        parser.error('--only is for robustness alone')
     with parser.ending_with_errors(FileNotFoundError, ValueError):
         if args.kind == 'robustness':
             figure = robustness_plots.robustness_figure(

@@ -1,4 +1,4 @@
-"""What tools/calibrate.py does: from a checkpoint and held-out data to a calibrated checkpoint."""
+"""From a checkpoint and held-out data to a calibrated checkpoint: behind tools/calibrate.py."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from mmcalib.posthoc.model_logits import reader_of_all
 from mmcalib.posthoc.sampled_logits import NUM_SAMPLES, DrawnPredictions, draw_predictions
 from mmcalib.posthoc.sampled_maps import DrawnMaps, draw_maps
 from mmcalib.runs.data_checks import check_run_data
-from mmcalib.runs.record import describe_dataset
+from mmcalib.runs.evaluation_record import describe_dataset
 from mmcalib.runs.terminal_output import log_start
 from mmcalib.runs.training_record import CALIBRATION
 from mmcalib.work_dir_files import whole_file
@@ -47,7 +47,7 @@ SPLITS = ('val', 'test')
 
 @dataclass
 class CalibrationOptions:
-    """What a calibration is to do.
+    """The options of a calibration.
 
     Attributes:
         split: ``'val'`` or ``'test'``: which of the config's splits to fit on.
@@ -292,7 +292,7 @@ def fit_to_split(
 
 
 def made_now() -> dict[str, str]:
-    """Return date and version, for what a calibration leaves behind."""
+    """Return date and version, for the files of a calibration."""
     date = datetime.now().astimezone().isoformat(timespec='seconds')
     return {'date': date, 'version': __version__}
 

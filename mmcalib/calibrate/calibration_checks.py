@@ -1,4 +1,4 @@
-"""What a calibration refuses before it starts, or does by force and says so in the checkpoint."""
+"""Checks before a calibration: each refuses or, by force, leaves a note in the checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HELD_OUT = (
 
 
 def check_splits(cfg: Config, options: CalibrationOptions) -> list[str]:
-    """Return for what reasons a forced calibration may mislead, judged by the config.
+    """Return the reasons why a forced calibration may mislead, judged by the config.
 
     Args:
         cfg: Of the run.

@@ -1,4 +1,4 @@
-"""Where the data sets of the configs come from, for the messages about missing ones."""
+"""Sources of the configs' data sets, for the messages about missing ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ VECTORS_SOURCE = (
 
 
 def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
-    """Return what is missing of dataloaders' data and how to get it, None if all is there.
+    """Return a message that names dataloaders' missing data and their source, None if all is there.
 
     Args:
         loaders: Their configs, or None, by their names in the config.
@@ -92,7 +92,7 @@ def missing_vectors_message(backbone: Mapping) -> str | None:
 
 
 def missing_file_message(path: str) -> str:
-    """Return what to do about a file of word vectors that is not there."""
+    """Return the remedy for a file of word vectors that is not there."""
     return (
         f'there is no file {os.path.abspath(path)} of word vectors. {VECTORS_SOURCE}; or set '
         '--cfg-options model.backbone.vectors=…. To test a checkpoint, which holds its own, '

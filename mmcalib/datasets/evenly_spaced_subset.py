@@ -45,5 +45,5 @@ class EvenSubset:
         return self.dataset[self.indices[index]]
 
     def get_data_info(self, index: int) -> dict:
-        """Return what the dataset knows of a sample before it is loaded."""
+        """Return the dataset's facts about a sample before it is loaded."""
         return self.dataset.get_data_info(self.indices[index])

@@ -1,4 +1,4 @@
-"""Whether two dataloaders read the same data."""
+"""Comparison of the data that two dataloaders read."""
 
 from __future__ import annotations
 

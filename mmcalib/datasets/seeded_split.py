@@ -20,7 +20,7 @@ def seeded_split(
     held_out_per_class: int | None = None,
     seed: int = 0,
 ) -> BaseDataset:
-    """Return what a seed holds out of a dataset for validation, or the rest for training.
+    """Return the part of a dataset that a seed holds out for validation, or the rest for training.
 
     All samples are shuffled by ``numpy.random.RandomState(seed).permutation``, whose stream numpy
     has frozen; the first `held_out` of them, or the first `held_out_per_class` of every class, are

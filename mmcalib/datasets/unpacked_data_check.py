@@ -1,4 +1,4 @@
-"""What tools/prepare_data.py does: look through an unpacked data set. It fetches nothing."""
+"""A look through an unpacked data set, behind tools/prepare_data.py. It fetches nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NUM_GROUPS = 20
 
 @dataclass
 class Report:
-    """What was found: rows of (what, found, expected), and sentences on what is wrong, by kind."""
+    """Findings: rows of (thing, found, expected), and sentences about each mistake, by kind."""
 
     rows: list[tuple[str, int, int]] = field(default_factory=list)
     kinds: dict[str, list[str]] = field(default_factory=dict)

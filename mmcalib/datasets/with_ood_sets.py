@@ -69,7 +69,7 @@ class WithOODSets:
         return sample
 
     def get_data_info(self, index: int) -> dict:
-        """Return what is known of a sample before it is loaded."""
+        """Return the facts about a sample before it is loaded."""
         number, place = self._find(index)
         info = self.datasets[number].get_data_info(place)
         return {**info, 'gt_label': -number} if number else info

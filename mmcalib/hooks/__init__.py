@@ -1,4 +1,4 @@
-"""What happens when, in a run."""
+"""Hooks: each does one thing at certain points of a run."""
 
 from mmcalib.hooks.accuracy_floor_hook import AccuracyFloorCheckpointHook
 from mmcalib.hooks.ada_focal_hook import AdaFocalHook

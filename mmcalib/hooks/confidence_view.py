@@ -1,4 +1,4 @@
-"""What confidence maps are drawn from, out of a segmentor's data sample."""
+"""Image, labels and confidences of a segmentor's data sample, for drawing confidence maps."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def view_of(
 def _image(
     path: str | None, inputs: Tensor, size: tuple[int, int], drawn: tuple[int, int]
 ) -> np.ndarray:
-    """Return the RGB pixels of an image: of its file, or of what the model was given."""
+    """Return the RGB pixels of an image, from its file or from the model's input."""
     image = None
     if path and fileio.exists(path):
         image = cv2.imdecode(np.frombuffer(fileio.get(path), np.uint8), cv2.IMREAD_COLOR)

@@ -89,7 +89,7 @@ def why_not(head: nn.Module) -> str | None:
 def fused_loss_by_feat(
     head: nn.Module, seg_logits: Tensor, batch_data_samples: Sequence
 ) -> dict[str, Tensor]:
-    """Return what ``BaseDecodeHead.loss_by_feat`` returns, by :func:`upsampled_losses`."""
+    """Return the losses of ``BaseDecodeHead.loss_by_feat``, by :func:`upsampled_losses`."""
     losses = _losses(head)
     watched = any(
         module._forward_hooks or module._forward_pre_hooks

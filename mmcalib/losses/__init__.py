@@ -3,7 +3,7 @@
 from mmcalib.losses.acls import ACLSLoss, acls
 from mmcalib.losses.ada_focal import AdaFocalLoss, ada_focal
 from mmcalib.losses.base.batch_loss import BatchLoss
-from mmcalib.losses.base.toolbox_contract import CalibrationLoss
+from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.brier import BrierLoss, brier
 from mmcalib.losses.bsce import BSCELoss, bsce
 from mmcalib.losses.cals import CALSLoss, cals

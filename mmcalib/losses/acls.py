@@ -4,8 +4,8 @@ import torch
 from mmengine.registry import MODELS
 from torch import Tensor
 
+from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy
-from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
 def acls(

@@ -10,8 +10,8 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_integer, check_number
+from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy
-from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
 def ada_focal(
@@ -81,7 +81,7 @@ class AdaFocalLoss(CalibrationLoss):
     Source: the published code, whose defaults these are. Its bins are those of the predicted
     class's confidence in the validation, and are applied to the true class's probability in the
     training, as here; its edges are interpolated between two confidences, here they are the lowest
-    confidence of the upper bin, or the mean of its cell; see
+    confidence of the upper bin, or the mean of its narrow bin; see
     :class:`~mmcalib.metrics.bins.narrow_bins.ConfidenceBins`. It leaves out the smallest
     confidence, knows no ignored pixels, and does not save what it has learnt.
 

@@ -7,8 +7,8 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_integer, check_number
+from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy, per_class
-from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 # Between which a multiplier stays, as in the published code.
 MULTIPLIERS = (1e-6, 1e6)

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
+from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import nll
-from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
 def label_smoothing(

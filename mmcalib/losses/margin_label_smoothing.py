@@ -6,8 +6,8 @@ from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_choice
+from mmcalib.losses.base.calibration_loss import CLASS_REDUCTIONS, CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy, nll_and_gradient
-from mmcalib.losses.base.toolbox_contract import CLASS_REDUCTIONS, CalibrationLoss
 
 
 def margin_penalty(logits: Tensor, margin: float, class_reduction: str = 'mean') -> Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from mmengine.registry import MODELS
 
 from mmcalib.checks import check_number
-from mmcalib.losses.base.toolbox_contract import CalibrationLoss
+from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.softmax_focal import softmax_focal
 
 FLSD_SCHEDULE = ((0.2, 5.0), (1.0, 3.0))

@@ -7,12 +7,12 @@ import torch.nn.functional as F
 from mmengine.registry import MODELS
 from torch import Tensor
 
+from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import (
     cross_entropy,
     finite,
     per_class,
 )
-from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
 def softmax_focal(

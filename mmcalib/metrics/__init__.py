@@ -30,7 +30,10 @@ from mmcalib.metrics.functional.classwise_calibration_error import (
     predicted_class_calibration,
     thresholded_adaptive_calibration_error,
 )
-from mmcalib.metrics.functional.out_of_distribution import scores_of_logits, scores_of_probabilities
+from mmcalib.metrics.functional.out_of_distribution_scores import (
+    scores_of_logits,
+    scores_of_probabilities,
+)
 from mmcalib.metrics.functional.refinement import (
     calibration_nll,
     optimal_temperature,

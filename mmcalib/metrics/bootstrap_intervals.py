@@ -1,4 +1,4 @@
-"""How sure a number is: intervals out of images drawn anew."""
+"""Confidence intervals of a number, out of images drawn anew."""
 
 from __future__ import annotations
 

@@ -237,7 +237,7 @@ class CalibrationMetric(StateMetric):
         return any(isinstance(definition_of(name), (OfBins, OfMean)) for name in self.metrics)
 
     def _log(self, count: int, num_images: int) -> None:
-        """Say what was measured, and whether it is enough."""
+        """Log the number of predictions, and a warning if they are too few."""
         name, log = type(self).__name__, partial(print_log, logger='current')
         protocol = PROTOCOLS[self.protocol].text.format(width=self.boundary_width)
         if not count:

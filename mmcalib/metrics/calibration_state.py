@@ -1,4 +1,4 @@
-"""The mergeable state of an evaluation: what was predicted, in tables that add up."""
+"""The mergeable state of an evaluation: counts of predictions, in tables that add up."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class CalibrationState:
 
     @property
     def wanted(self) -> frozenset[str]:
-        """What predictions must have beside confidence and correctness."""
+        """The fields that predictions must have beside confidence and correctness."""
         definitions = self._definitions.values()
         found = {d.sum for d in definitions if isinstance(d, OfMean)} & {'nll', 'brier'}
         if any(d.of_classes for d in self._large.values()):
@@ -169,12 +169,12 @@ class CalibrationState:
 
     @property
     def num_images(self) -> int:
-        """How many updates there were."""
+        """The number of updates."""
         return len(self._rows['places'])
 
     @property
     def num_predictions(self) -> int:
-        """How many predictions they had."""
+        """The number of predictions in them."""
         return int(self.image_bins()[:, 0].sum())
 
     def _check(self, prediction: Prediction) -> None:
@@ -319,7 +319,7 @@ class CalibrationState:
         return {name: bounds[name] for name in own}
 
     def statistics(self, values: dict[str, float]) -> CalibrationStatistics:
-        """Return what later tools draw, beside the numbers that were printed.
+        """Return the statistics that later tools draw, beside the printed numbers.
 
         Raises:
             ValueError: If the narrow bins were not to be kept.

@@ -1,4 +1,4 @@
-"""How far the predictions disagree whose mean is tested."""
+"""Disagreement of the predictions whose mean is tested."""
 
 from __future__ import annotations
 
@@ -100,6 +100,6 @@ class DisagreementMetric(BaseMetric):
 
 
 def _map_name(place: int, name: str) -> str:
-    """Return what the maps of an image are called, by its place in the data set."""
+    """Return the name of an image's maps, by its place in the data set."""
     stem = '' if name.startswith(UNNAMED) else f'_{Path(name).stem}'
     return f'{place:06d}{stem}.npz'

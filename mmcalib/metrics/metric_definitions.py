@@ -1,4 +1,4 @@
-"""What each name in ``CalibrationMetric(metrics=[…])`` is computed from, and by which formula.
+"""Statistics and formula of each name in ``CalibrationMetric(metrics=[…])``.
 
 To add a metric, add a line to ``DEFINITIONS``; a function of other statistics than these four
 kinds needs a place for them in ``calibration_state.py`` too.
@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from mmcalib.metrics.bins import binned_errors as errors
-from mmcalib.metrics.bins import risk_coverage, smooth_calibration_error
+from mmcalib.metrics.bins import binned_risk_coverage, smooth_calibration_error
 from mmcalib.metrics.bins.classwise_bins import ClasswiseBins
 from mmcalib.metrics.bins.classwise_narrow_bins import ClasswiseNarrowBins
 from mmcalib.metrics.bins.conventions import Convention
@@ -98,7 +98,7 @@ def figure_and_bound(
 def of_order(figure: Callable[[Tensor], Tensor]) -> OfDistribution:
     """Return the metric of a figure of predictions in the order of their confidence."""
     # A closure could not be pickled.
-    bound_of = partial(risk_coverage.order_bound, figure)
+    bound_of = partial(binned_risk_coverage.order_bound, figure)
     return OfDistribution(partial(figure_and_bound, figure, bound_of), RANKS)
 
 
@@ -148,23 +148,23 @@ DEFINITIONS: dict[str, Definition] = {
     'reliability': OfBins(errors.binned_reliability, highest=1.0),
     'resolution': OfBins(errors.binned_resolution, highest=0.25, of_gaps=False),
     'uncertainty': OfBins(errors.binned_uncertainty, highest=0.25, of_gaps=False),
-    'AURC': of_order(risk_coverage.binned_aurc),
-    'AUGRC': of_order(risk_coverage.binned_augrc),
-    'AUROC': of_order(risk_coverage.binned_auroc),
-    'FPR95': of_order(risk_coverage.binned_fpr),
+    'AURC': of_order(binned_risk_coverage.binned_aurc),
+    'AUGRC': of_order(binned_risk_coverage.binned_augrc),
+    'AUROC': of_order(binned_risk_coverage.binned_auroc),
+    'FPR95': of_order(binned_risk_coverage.binned_fpr),
     'accuracy': OfMean('correct', factor=100.0),
     'confidence': OfMean('conf', factor=100.0),
 }
 NAMES = tuple(DEFINITIONS)
 # Metrics that go with a level, as in ``risk@coverage_0.8``.
 WITH_LEVEL = {
-    'risk@coverage': (risk_coverage.binned_risk, 'coverage'),
-    'coverage@risk': (risk_coverage.binned_coverage, 'risk'),
+    'risk@coverage': (binned_risk_coverage.binned_risk, 'coverage'),
+    'coverage@risk': (binned_risk_coverage.binned_coverage, 'risk'),
 }
 
 
 def definition_of(name: str) -> Definition:
-    """Return what a metric is computed from, and how.
+    """Return the definition of a metric: its statistics and its formula.
 
     Raises:
         ValueError: If there is none of this name, or its level is not between 0 and 1.

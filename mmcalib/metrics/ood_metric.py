@@ -1,4 +1,4 @@
-"""The registered metric of whether a model knows what it has never seen."""
+"""The registered metric for out-of-distribution detection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mmengine.registry import METRICS
 
 from mmcalib.checks import check_choice
 from mmcalib.metric_keys import OOD_GROUPS
-from mmcalib.metrics.functional.out_of_distribution import (
+from mmcalib.metrics.functional.out_of_distribution_scores import (
     NEED_LOGITS,
     SCORES,
     scores_of_logits,
@@ -42,7 +42,7 @@ class OODMetric(StateMetric):
     ``FPR95`` are its own, and ``AUPR`` is nearly; docs/shift.md has how nearly.
 
     The scores are those of
-    :func:`~mmcalib.metrics.functional.out_of_distribution.scores_of_logits`:
+    :func:`~mmcalib.metrics.functional.out_of_distribution_scores.scores_of_logits`:
     ``'max_probability'``, ``'max_logit'``, ``'energy'`` and ``'entropy'``. mmpretrain leaves only
     probabilities; for ``'max_logit'`` and ``'energy'`` add ``KeepLogitsHook``.
 

@@ -7,8 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from mmcalib.metrics.bins.binned_risk_coverage import (
+    binned_aupr,
+    binned_auroc,
+    binned_fpr,
+    order_bound,
+)
 from mmcalib.metrics.bins.narrow_bins import ConfidenceBins, RankBins, ScoreBins
-from mmcalib.metrics.bins.risk_coverage import binned_aupr, binned_auroc, binned_fpr, order_bound
 
 SEEN = 0
 
@@ -20,7 +25,7 @@ class OODState:
     above, see :mod:`mmcalib.metrics.bins.narrow_bins`.
 
     Args:
-        scores: Some of :data:`~mmcalib.metrics.functional.out_of_distribution.SCORES`.
+        scores: Some of :data:`~mmcalib.metrics.functional.out_of_distribution_scores.SCORES`.
         exact_limit: Up to how many values, of the seen and an unseen set together, figures are
             exact; a million if None.
     """
@@ -58,7 +63,7 @@ class OODState:
         return self
 
     def counts(self) -> dict[int, int]:
-        """Return how many predictions there are of each kind."""
+        """Return the number of predictions of each kind."""
         return {
             n: narrow_bins.count
             for (s, n), narrow_bins in self._bins.items()

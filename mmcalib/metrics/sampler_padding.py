@@ -1,4 +1,4 @@
-"""Which of a rank's samples are a sampler's padding: none of them may count twice."""
+"""A sampler's padding among a rank's samples: none of it may count twice."""
 
 from __future__ import annotations
 

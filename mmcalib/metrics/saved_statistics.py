@@ -1,4 +1,4 @@
-"""What an evaluation leaves for later tools: small, and readable without the model."""
+"""Statistics that an evaluation leaves for later tools: small, and readable without the model."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class CalibrationStatistics:
 
     @property
     def num_predictions(self) -> int:
-        """How many predictions the narrow bins hold."""
+        """The number of predictions in the narrow bins."""
         return int(self.narrow_bins[0].sum())
 
     def complete(self, other: CalibrationStatistics) -> None:

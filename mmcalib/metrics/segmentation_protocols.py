@@ -1,4 +1,4 @@
-"""Which pixels a segmentation is judged on, and over what its errors are averaged."""
+"""Protocols of segmentation: the pixels that count, and what errors are averaged over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the registered metrics share that count images into one mergeable state."""
+"""Base of the registered metrics that count images into one mergeable state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StateMetric(BaseMetric):
     """
 
     def reset(self) -> None:
-        """Forget what was evaluated, as after an evaluation that was broken off."""
+        """Empty the state, as after an evaluation that was broken off."""
         self._state = self._new_state()
         self._padding = SamplerPadding()
 
@@ -71,7 +71,7 @@ class StateMetric(BaseMetric):
             self._update(image, place)
 
     def _name(self, sample: dict) -> str:
-        """Return what errors call a sample."""
+        """Return the name of a sample in errors."""
         return name_of(sample, self._padding.place)
 
     def _new_state(self) -> Any:

@@ -66,7 +66,7 @@ def convert(state: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> dict[st
         if not same_kind or tensor.shape != like.shape:
             raise ValueError(
                 f'{theirs} {tuple(tensor.shape)} stands where {ours} {tuple(like.shape)} is '
-                'expected: the weights are of another network'
+                'expected: the weights are from another network'
             )
         layer, _, kind = ours.rpartition('.')
         name = CLASSIFIER + kind if layer == 'classifier' else BACKBONE + ours
@@ -75,12 +75,12 @@ def convert(state: Mapping[str, Tensor], names: Mapping[str, Tensor]) -> dict[st
 
 
 def convert_file(source: str | Path, out: str | Path, variant: int = 0) -> int:
-    """Write a package's ``.pth`` as a checkpoint of mmpretrain, and return how many tensors it has.
+    """Write a package's ``.pth`` as a checkpoint of mmpretrain, and return its number of tensors.
 
     Raises:
         FileNotFoundError: If there is no such file.
         ImportError: If timm is not installed.
-        ValueError: If the weights are of another network.
+        ValueError: If the weights are from another network.
     """
     if find_spec('timm') is None:
         raise ImportError('the names of the layers are those of timm: pip install timm')
@@ -98,7 +98,7 @@ def convert_file(source: str | Path, out: str | Path, variant: int = 0) -> int:
 
 @WEIGHT_INITIALIZERS.register_module()
 class EfficientNetLiteInit(PretrainedInit):
-    """Load what ``tools/convert_efficientnet_lite.py`` wrote, as a backbone's ``init_cfg``.
+    """Load weights that ``tools/convert_efficientnet_lite.py`` wrote, by a backbone's ``init_cfg``.
 
     It is mmengine's ``Pretrained`` with an error that says what to do where the file is missing,
     and leaves the weights in the memory format ``channels_last``: a training step of

@@ -1,4 +1,4 @@
-"""The head of a toolbox's model, and what can be known of what it predicts."""
+"""The head of a toolbox's model, its classes, and whether it predicts a softmax."""
 
 from __future__ import annotations
 

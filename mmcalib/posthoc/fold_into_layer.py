@@ -163,7 +163,7 @@ def swapped_parameters(model: nn.Module, tensors: Mapping[str, Tensor]) -> Itera
 
 
 def largest_difference(expected: Iterable[Tensor], found: Iterable[Tensor]) -> float:
-    """Return by how much logits differ, relative to the largest expected one if that is above 1."""
+    """Return the largest difference of logits, relative to the largest expected one if above 1."""
     largest = 0.0
     for a, b in zip(expected, found, strict=True):
         if not b.isfinite().all():

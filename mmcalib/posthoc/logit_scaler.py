@@ -1,4 +1,4 @@
-"""What all scalings of logits share.
+"""Base of all scalings of logits.
 
 Pure torch, with scikit-learn's habits: ``fit``, ``transform``, ``predict_proba``, and what was
 learned in names that end in ``_``. All computing is in float64.
@@ -30,11 +30,11 @@ _CHUNK_VALUES = 4_000_000
 
 
 class NotFittedError(ValueError, AttributeError):
-    """What was not learned yet is asked for; of both kinds, as scikit-learn's is."""
+    """A scaler is used before it is fitted; both kinds of error, as scikit-learn's is."""
 
 
 class LogitScaler:
-    """What the scalers share.
+    """Base of the scalers.
 
     Logits are ``(N, K)`` or maps ``(N, K, H, W)``; with K = 1 they are those before a sigmoid.
 

@@ -1,4 +1,4 @@
-"""Which image files a prediction is asked for, and whether they are whole images."""
+"""Image files to predict: finding them, and checking that they are whole."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _no_image(start: str, others: Sequence) -> str:
 
 
 def look_at(image: Path) -> tuple[str, str]:
-    """Return why a file is no whole image, and what is to be said of one; empty if nothing.
+    """Return the reason why a file is no whole image, and a remark on one; empty if none.
 
     The toolboxes read all files as 8-bit colour images, and fill what was cut off with grey.
     """

@@ -1,4 +1,4 @@
-"""A trained model on image files: what it predicts of each, or why it cannot."""
+"""A trained model on image files: the prediction for each, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OUT_OF_MEMORY = ('out of memory', "can't allocate memory")
 
 @dataclass(frozen=True)
 class PredictedImage:
-    """What a model says of an image file.
+    """A model's prediction for an image file.
 
     Attributes:
         image: The file.

@@ -19,7 +19,7 @@ from mmcalib.runs.ensemble_config import load_members
 
 
 def load_predicting_model(cfg: Config, checkpoints: Sequence[str]) -> tuple[nn.Module, list[dict]]:
-    """Return the model of a config with its weights, in evaluation, and what its checkpoints say.
+    """Return a config's model with its weights, in evaluation, and the metas of its checkpoints.
 
     Args:
         cfg: Of either toolbox, or as

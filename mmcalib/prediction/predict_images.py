@@ -1,4 +1,4 @@
-"""Predictions of images without labels: how sure, and how often right one may expect them to be."""
+"""Predictions for images without labels, with their confidence and expected accuracy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
 
 @dataclass(frozen=True)
 class PredictionOptions:
-    """How images are predicted, and what is said of their predictions.
+    """Options for predicting images and for scoring the predictions.
 
     Attributes:
         tta: Whether to predict the mean over views of each image, see
@@ -86,14 +86,14 @@ class PredictionOptions:
             _check_device(self.device)
 
     @property
-    def of_views(self) -> bool:
-        """Whether they ask for a mean over views of each image."""
+    def asks_for_views(self) -> bool:
+        """Whether several views of each image are averaged."""
         return self.tta or self.tta_scales is not None
 
     @property
-    def of_mean(self) -> bool:
-        """Whether they ask for a mean, even of one checkpoint."""
-        return bool(self.of_views or self.mc_dropout or self.temperature or self.disagreement)
+    def asks_for_ensemble(self) -> bool:
+        """Whether the model is an ensemble, even of one checkpoint."""
+        return bool(self.asks_for_views or self.mc_dropout or self.temperature or self.disagreement)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class ImagePrediction:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What :func:`predict` returns.
+    """The result of :func:`predict`.
 
     Attributes:
         images: In the order in which they were named.
@@ -177,7 +177,7 @@ def predict(
 
 
 def none_predicted(unreadable: Sequence[UnreadableImage]) -> ValueError:
-    """Return what says why no image has been predicted, by the first."""
+    """Return an error that says why no image has been predicted, by the first."""
     first, count = unreadable[0], len(unreadable)
     return ValueError(f'none of the {count} files can be predicted; {first.image}: {first.reason}')
 
@@ -227,7 +227,7 @@ def _load(members: Sequence[tuple[str, str]], options: PredictionOptions) -> Con
         return load_config(path, options.cfg_options)
 
     cfg = load(members[0][0])
-    if len(members) > 1 or options.of_mean:
+    if len(members) > 1 or options.asks_for_ensemble:
         split = 'test' if cfg.get('test_dataloader') else 'val'
         unlabelled_steps((cfg.get(f'{split}_dataloader') or {}).get('dataset'))
         average_predictions(
@@ -235,7 +235,7 @@ def _load(members: Sequence[tuple[str, str]], options: PredictionOptions) -> Con
             [path for _, path in members],
             member_configs=load_member_configs(cfg, members, load),
             splits=[split],
-            tta=options.of_views,
+            tta=options.asks_for_views,
             scales=options.tta_scales,
             mc_dropout=options.mc_dropout,
             seed=options.dropout_seed,

@@ -1,4 +1,4 @@
-"""What tools/predict.py does: from images to a folder of predictions, and a page of words."""
+"""From images to a folder of predictions and a page of words: behind tools/predict.py."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WRITTEN = (TABLE, MASKS, ROWS, SUMMARY, ARRAYS, PICTURES)
 
 @dataclass
 class FolderReport:
-    """How a prediction ended.
+    """The outcome of a prediction.
 
     Attributes:
         scores: Of all images that have been predicted, in earlier calls too.
@@ -165,7 +165,7 @@ def _predict_own(
 
 
 def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOptions) -> dict:
-    """Return what predictions depend on, for a folder that is to hold those of one kind."""
+    """Return the settings behind predictions, for a folder that is to hold those of one kind."""
     validation, model = scorer.validation, predictor.description
     members = sorted(model['members'], key=lambda member: member['digest'])
     return {
@@ -181,7 +181,7 @@ def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOp
 
 
 def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
-    """Return what a prediction has found, for people."""
+    """Return the findings of a prediction in words."""
     scores = report.scores
     if not scores.num_images:
         return 'No image has been predicted.'

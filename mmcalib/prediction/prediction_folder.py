@@ -243,7 +243,7 @@ class PredictionFolder:
         self.rows = rows
 
     def _name_files(self, paths: Sequence[str]) -> dict[str, str]:
-        """Return what the files of images are called: their path below the folder common to all."""
+        """Return the names of images' files: their path below the folder common to all."""
         root = os.path.commonpath(map(os.path.dirname, self._images))
         names, taken = {}, {row['files'] for row in self.rows}
         for path in paths:

@@ -1,4 +1,4 @@
-"""What predictions without labels say of themselves: scores of images, of masks, of a folder."""
+"""Scores of predictions without labels: for images, masks and a folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class ImageScores:
-    """What a prediction without labels says of itself. All shares are in [0, 1].
+    """Scores of a prediction without labels. All shares are in [0, 1].
 
     Attributes:
         image: The file.
@@ -75,7 +75,7 @@ class ImageScores:
 
 @dataclass(frozen=True)
 class FolderScores:
-    """What the predictions of several images say of themselves, each image alike.
+    """Scores of the predictions for several images, each image alike.
 
     Attributes:
         num_images: How many there are.
@@ -102,7 +102,7 @@ class FolderScores:
 
 
 class Scorer:
-    """What is said of predictions without labels, by a threshold and perhaps a validation.
+    """Scores predictions without labels, by a threshold and perhaps a validation.
 
     Args:
         classes: K names.
@@ -132,7 +132,7 @@ class Scorer:
 
     @property
     def accuracy(self) -> ExpectedAccuracy | None:
-        """What the validation says."""
+        """The validation's expected accuracy, None without one."""
         return self.validation and self.validation.accuracy
 
     def image(self, found: PredictedImage) -> ImageScores:

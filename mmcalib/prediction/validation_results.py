@@ -107,8 +107,8 @@ def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
         raise ValueError(f'{results}: {error}. {TEST_AGAIN}') from error
     if record['limit']:
         raise ValueError(
-            f'{file} is of a smoke run, --limit {record["limit"]} in the test or in the training, '
-            f'which is evidence of nothing: without it, {TEST_AGAIN}'
+            f'{file} is from a smoke run, --limit {record["limit"]} in the test or in the '
+            f'training, which is evidence of nothing: without it, {TEST_AGAIN}'
         )
     kept = record['statistics']
     if file_digest(file) not in kept.values():

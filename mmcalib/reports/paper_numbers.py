@@ -57,7 +57,7 @@ def why_not_comparable(
         for key, value in entry['backbone'].items()
     ):
         expected = ' '.join(map(str, entry['backbone'].values()))
-        return f"the paper's figures are of another network ({expected})"
+        return f"the paper's figures are for another network ({expected})"
     if evaluation.get('protocol') != entry['protocol']:
         return f"the paper's figures are of protocol {entry['protocol']!r}"
     if evaluation.get('num_bins') != entry['num_bins']:
@@ -69,7 +69,7 @@ def why_not_comparable(
     data = evaluation.get('dataset', {})
     if any(data.get(key) != value for key, value in entry['dataset'].items()):
         expected = ', '.join(f'{key} {value}' for key, value in entry['dataset'].items())
-        return f"the paper's figures are of another test set ({expected})"
+        return f"the paper's figures are for another test set ({expected})"
     if data.get('samples') not in entry['samples']:
         return f'{data.get("samples"):,} samples were tested, not {entry["samples"][0]:,}'
     return None

@@ -32,7 +32,7 @@ class ReportedRun:
 
     @property
     def config(self) -> dict:
-        """What was trained beside the loss."""
+        """The trained config without the loss."""
         return self.trained['config'] if self.trained else {}
 
     @property
@@ -47,7 +47,7 @@ class ReportedRun:
 
     @property
     def length(self) -> str:
-        """How long the training was to be."""
+        """The planned length of the training."""
         for key in ('epochs', 'iterations'):
             if self.training.get(key):
                 return f'{self.training[key]} {key}'

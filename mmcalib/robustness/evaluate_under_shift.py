@@ -35,9 +35,9 @@ from mmcalib.runs.data_fingerprint import (
     data_fingerprint,
     stored_fingerprint,
 )
+from mmcalib.runs.evaluation_record import record_of, tested_model
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.progress import progress_of
-from mmcalib.runs.record import record_of, tested_model
 from mmcalib.work_dir_files import experiment_name, whole_file
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')

@@ -97,7 +97,7 @@ class StoredSet:
                 found, shape = self._found(corruption, severity)
                 if not np.array_equal(found, self.labels):
                     raise ValueError(
-                        f'--stored {where} is of another data set: it has {found.sum():,} images '
+                        f'--stored {where} is from another data set: it has {found.sum():,} images '
                         f'in {len(found)} classes, the clean test data {self.labels.sum():,} in '
                         f'{len(self.labels)}, or classes of other sizes'
                     )

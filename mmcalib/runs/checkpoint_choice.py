@@ -53,8 +53,8 @@ def damage(path: str | Path) -> str | None:
     """
     with open(path, 'rb') as file:
         start = file.read(2)
-    if zipfile.is_zipfile(path) or start[:1] == b'\x80':  # a pickle, of PyTorch before 1.6
-        return None
+        if start[:1] == b'\x80' or zipfile.is_zipfile(file):  # \x80: PyTorch before 1.6
+            return None
     return 'it was not written to its end' if start == b'PK' else 'it is another kind of file'
 
 

@@ -1,4 +1,4 @@
-"""How checkpoints are loaded, without trusting them unasked, and written, whole or not at all."""
+"""Loading checkpoints without trusting them unasked, and writing them whole or not at all."""
 
 from __future__ import annotations
 

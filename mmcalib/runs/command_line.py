@@ -121,7 +121,10 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
 def add_launcher_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of everything that runs on several processes."""
     parser.add_argument(
-        '--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='of the job'
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+        help='launcher',
     )
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0, help='set by launcher')
 
@@ -138,10 +141,10 @@ def add_member_arguments(parser: ToolParser) -> None:
         help='checkpoint file; several, of which one may have a config of its own as '
         'CONFIG.py:CHECKPOINT, for the mean of their probabilities',
     )
-    add_mean_arguments(parser)
+    add_ensemble_arguments(parser)
 
 
-def add_mean_arguments(parser: ToolParser) -> None:
+def add_ensemble_arguments(parser: ToolParser) -> None:
     """Add the options of an ensemble besides its checkpoints."""
     parser.add_argument(
         '--tta',
@@ -163,11 +166,11 @@ def add_mean_arguments(parser: ToolParser) -> None:
         metavar='N',
         help='mean over N predictions with random dropout',
     )
-    parser.add_argument('--dropout-seed', type=int, default=0, help='of these (default: 0)')
+    parser.add_argument('--dropout-seed', type=int, default=0, help='seed of dropout (default: 0)')
     parser.add_argument(
         '--one-at-a-time',
         action='store_true',
-        help='one of several models on the GPU at a time, where they do not fit together',
+        help='keep one model at a time on the GPU, where they do not fit together',
     )
 
 
@@ -208,13 +211,13 @@ def tell_checkpoints_from_images(
     return checkpoints, images
 
 
-def asks_for_a_mean(args: Namespace) -> bool:
+def asks_for_ensemble(args: Namespace) -> bool:
     """Return whether the arguments ask for more than one prediction of an image."""
     views = args.tta or args.tta_scales is not None
     return len(args.members) > 1 or views or args.mc_dropout != 0
 
 
-def mean_options(args: Namespace, cfg: Config, load: Callable[[str], Config]) -> dict:
+def ensemble_options(args: Namespace, cfg: Config, load: Callable[[str], Config]) -> dict:
     """Return the arguments of :func:`average_predictions`.
 
     Args:

@@ -23,7 +23,7 @@ def check_resumed_loss(cfg: Config) -> None:
     before, now = (facts_in(read_meta(path)) or {}).get('loss'), main_loss(cfg)
     if before and now and comparable(before) != comparable(now):
         raise UserError(
-            f'{path} is of a training with {loss_label(before)}, and this config has '
+            f'{path} is from a training with {loss_label(before)}, and this config has '
             f'{loss_label(now)}: resume it with its own loss, or start anew in another --work-dir, '
             f'from its weights if you like (--cfg-options load_from={path})'
         )

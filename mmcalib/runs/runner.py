@@ -29,8 +29,8 @@ from mmcalib.reports.closing_table import find_diagram, summary
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, best_checkpoint
 from mmcalib.runs.checkpoint_io import file_digest, use_safe_files
 from mmcalib.runs.data_checks import check_drawn_metrics, check_run_data
+from mmcalib.runs.evaluation_record import record_of, tested_model
 from mmcalib.runs.loss_config import type_name
-from mmcalib.runs.record import record_of, tested_model
 from mmcalib.runs.terminal_output import QuietRunner, log_start
 from mmcalib.runs.training_record import training_facts
 from mmcalib.work_dir_files import (
@@ -153,8 +153,8 @@ def run_test(
 ) -> dict:
     """Test, and leave the files that later tools read in the work dir.
 
-    That is ``results.json`` with the metrics and :func:`~mmcalib.runs.record.record_of`, and
-    ``calibration.npz`` with what the ``CalibrationMetric`` has counted; see
+    That is ``results.json`` with :func:`~mmcalib.runs.evaluation_record.record_of` and the metrics,
+    and ``calibration.npz`` with what the ``CalibrationMetric`` has counted; see
     :func:`~mmcalib.hooks.drawing_hook.kept_statistics` for more than one. Of the split ``'val'``
     their names end in ``_val``. ``statistics`` has the digests of the ``.npz`` files, by their
     names.
@@ -163,7 +163,7 @@ def run_test(
         runner: Of a config with a test split.
         checkpoint: The path that it loads; of an ensemble, the config names them.
         split: The split that the config tests on.
-        finished: See :func:`~mmcalib.runs.record.record_of`.
+        finished: See :func:`~mmcalib.runs.evaluation_record.record_of`.
     """
     ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
     for metric in ours:

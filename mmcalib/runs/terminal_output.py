@@ -1,4 +1,4 @@
-"""What a run shows on the screen; its log file has all of it, and pages more."""
+"""Screen output of a run; its log file has all of it, and pages more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was trained: the part of a config that decides about figures, in a form to compare."""
+"""Fingerprint of a training: the part of its config that decides about figures, to compare."""
 
 from __future__ import annotations
 

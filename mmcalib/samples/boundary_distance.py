@@ -1,4 +1,4 @@
-"""How far the pixels of a segmentation lie from another label.
+"""Distance of the pixels of a segmentation from another label.
 
 The distance counts diagonal steps as one, so a pixel beside another label has 1. A change to or
 from the label that is ignored is a boundary too, since data sets such as VOC draw their outlines

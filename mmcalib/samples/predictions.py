@@ -1,4 +1,4 @@
-"""What calibration metrics need of the predictions of an image, out of logits or probabilities."""
+"""An image's predictions as calibration metrics need them, out of logits or probabilities."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def of_probabilities(
     smallest: Tensor | float | None = None,
     of_images: bool = False,
 ) -> Prediction:
-    """Return what is wanted of probabilities.
+    """Return the wanted fields of predictions by probabilities.
 
     Args:
         probs: ``(K, M)`` float32 or float64.
@@ -204,7 +204,7 @@ def places_of(mask: Tensor) -> Tensor:
 
 
 class SoftmaxReading(NamedTuple):
-    """What was read of logits.
+    """Predictions out of logits, and checks of the logits.
 
     Attributes:
         prediction: Of the valid ones.
@@ -227,7 +227,7 @@ def of_logits(
     wanted: Set[str] = frozenset(),
     floor: float = 0.0,
 ) -> SoftmaxReading:
-    """Return what is wanted of the softmax of logits.
+    """Return the wanted fields of predictions by the softmax of logits.
 
     In pieces that stay in the cache, so that each logit comes from memory once, and nothing of the
     size of the logits is allocated. A constant added to all of them changes nothing, however large.
@@ -339,7 +339,7 @@ class _Listed:
         self._parts.append((klass, probs.view(-1).index_select(0, index), own))
 
     def result(self, label: Tensor) -> ClassProbabilities:
-        """Return what was gathered, of predictions whose ``(M,)`` true classes are these."""
+        """Return the gathered fields, of predictions whose ``(M,)`` true classes are these."""
         num_classes = len(self._sums)
         klass, prob, is_label = (torch.cat(parts).cpu() for parts in zip(*self._parts, strict=True))
         listed = torch.bincount(klass, weights=prob.double(), minlength=num_classes)

@@ -35,7 +35,7 @@ class PredictionMap(NamedTuple):
 
 
 class UnlabelledPrediction(NamedTuple):
-    """What a model says of an image, on the CPU.
+    """A model's prediction for an image, on the CPU.
 
     Attributes:
         conf: Probability of the predicted class: ``(H, W)`` float32 of a segmentor, one value of a

@@ -26,7 +26,7 @@ ROOM = 120  # letters of a legend that are as wide as the figure
 
 
 def boundary_curve_of(statistics: CalibrationStatistics, name: str) -> Evaluation:
-    """Return what a figure shows of an evaluation.
+    """Return the curve of an evaluation.
 
     Args:
         statistics: Of the metric, or loaded.

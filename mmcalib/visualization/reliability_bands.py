@@ -1,4 +1,4 @@
-"""From the statistics of an evaluation to what a reliability diagram of it shows."""
+"""From the statistics of an evaluation to the bins and bands of its reliability diagram."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reliability_of(
     num_bins: int | None = None,
     equal_mass: bool = False,
 ) -> Reliability:
-    """Return what a diagram shows of an evaluation.
+    """Return the reliability of an evaluation, for a diagram.
 
     Its errors are those that were printed, whatever the bins of the diagram. Where these are the
     metric's own, of equal width, each has a 95 % bootstrap interval over images.

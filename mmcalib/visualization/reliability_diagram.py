@@ -1,4 +1,4 @@
-"""Reliability diagrams: how often predictions are right against how sure they are."""
+"""Reliability diagrams: accuracy over confidence."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def draw_curves(axes: Axes, panel: Sequence[Reliability]) -> None:
 
 
 def draw_histogram(axes: Axes, panel: Sequence[Reliability]) -> None:
-    """Draw how the confidences are spread."""
+    """Draw the distribution of the confidences."""
     for index, diagram in enumerate(panel):
         table = diagram.table if diagram.histogram is None else diagram.histogram
         count, correct, conf = table.numpy()

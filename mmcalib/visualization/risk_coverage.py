@@ -1,4 +1,4 @@
-"""Risk–coverage curves: how often one errs who leaves out what the network is least sure of."""
+"""Risk–coverage curves: the error rate among the most confident share of predictions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.bins.risk_coverage import (
+from mmcalib.metrics.bins.binned_risk_coverage import (
     binned_augrc,
     binned_aurc,
     binned_auroc,
@@ -31,7 +31,7 @@ STEADY = 5.0
 
 
 def risk_coverage_of(statistics: CalibrationStatistics, name: str) -> Evaluation:
-    """Return what a figure shows of an evaluation.
+    """Return the curve of an evaluation.
 
     AURC, AUGRC and AUROC are those that were printed; what was not is computed from the bins.
 

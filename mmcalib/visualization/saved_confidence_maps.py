@@ -1,4 +1,4 @@
-"""What is kept of segmented images, to draw their confidence maps from."""
+"""Segmented images as kept in a file, for drawing their confidence maps."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ConfidenceView:
 
 @dataclass(frozen=True)
 class ConfidenceMaps:
-    """What one run leaves of its images.
+    """The images that one run keeps.
 
     Attributes:
         views: The chosen ones, in the order of the dataset.

@@ -33,7 +33,7 @@ CALIBRATED = '///'
 
 @dataclass(frozen=True)
 class ShiftedModel:
-    """What figures show of a model, of any number of seeds, on corrupted data.
+    """A model on corrupted data, with any number of seeds, for figures.
 
     Attributes:
         name: Of its loss, and of its calibration.

@@ -17,7 +17,7 @@ from mmcalib.metrics import OODMetric, OODState, scores_of_logits
 from mmcalib.metrics import ood_metric as module
 from mmcalib.metrics.bins import narrow_bins as narrow_module
 from mmcalib.metrics.bins.narrow_bins import ScoreBins
-from mmcalib.metrics.functional.out_of_distribution import SCORES
+from mmcalib.metrics.functional.out_of_distribution_scores import SCORES
 
 SETS = dict(near=['one'], far=['two', 'three'])
 FIGURES = ('AUROC', 'AUPR_in', 'AUPR_out', 'FPR95')

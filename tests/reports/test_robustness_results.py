@@ -307,4 +307,4 @@ def test_nothing_to_draw_is_said(tmp_path, monkeypatch, capsys):
             'visualize.py', 'robustness', tmp_path, '--names', 'a', '--out', 'x.png',
             monkeypatch=monkeypatch,
         )  # fmt: skip
-    assert '--names is not of robustness' in ' '.join(capsys.readouterr().err.split())
+    assert '--names is not for robustness' in ' '.join(capsys.readouterr().err.split())

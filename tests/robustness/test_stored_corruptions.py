@@ -127,7 +127,7 @@ def test_folders_are_numbered_as_the_labels_of_the_clean_files(flat, clean, tmp_
 def test_all_that_is_to_be_tested_is_looked_at(clean, tmp_path):
     arrays, tree = write_arrays(tmp_path / 'a', names=('fog', 'snow')), write_tree(tmp_path / 't')
     next((tree / 'fog/3/class_1').iterdir()).unlink()
-    with pytest.raises(ValueError, match='fog 3, is of another data set: it has 11 images'):
+    with pytest.raises(ValueError, match='fog 3, is from another data set: it has 11 images'):
         stored(clean, tree).check(['fog'], [1, 3])
     np.save(arrays / 'snow.npy', np.zeros((60, 40, 40, 3), np.uint8))
     with pytest.raises(ValueError, match='snow 1, has images of 40×40 pixels'):

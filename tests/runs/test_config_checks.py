@@ -9,10 +9,8 @@ from commands import ROOT, call_here
 from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
-from torch import nn
 
 from mmcalib.checks import UserError
-from mmcalib.hooks.require_complete_weights_hook import _misfit
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.config_checks import check_accuracy_floor, check_learning, check_metrics
@@ -198,28 +196,6 @@ def test_what_is_no_checkpoint_is_said(tmp_path):
     whole.write_bytes(whole.read_bytes()[:-30])
     with pytest.raises(ValueError, match='not written to its end'):
         check_checkpoint(str(whole))
-
-
-class TestWeights:
-    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
-
-    def test_they_fit(self):
-        state = self.model.state_dict()
-        assert _misfit(self.model, state) is None
-        assert _misfit(self.model, {f'module.{k}': v for k, v in state.items()}) is None
-        # More than the model has is as good, and a counter less.
-        more = {**state, 'auxiliary_head.weight': torch.zeros(1)}
-        del more['1.num_batches_tracked']
-        assert _misfit(self.model, more) is None
-
-    def test_they_lack_a_parameter(self):
-        state = self.model.state_dict()
-        del state['0.bias']
-        assert 'lacks 1 of 4 parameters, such as 0.bias' in _misfit(self.model, state)
-
-    def test_they_have_another_shape(self):
-        state = {**self.model.state_dict(), '0.weight': torch.zeros(3, 5)}
-        assert 'size mismatch for 0.weight' in _misfit(self.model, state)
 
 
 @pytest.mark.parametrize('tta', [False, True])

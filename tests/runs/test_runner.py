@@ -14,7 +14,7 @@ from records import member, model
 from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.runs.checkpoint_choice import resume_latest
 from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
-from mmcalib.runs.record import keep_other_results
+from mmcalib.runs.evaluation_record import keep_other_results
 from mmcalib.runs.runner import build_runner
 from mmcalib.work_dir_files import experiment_name
 

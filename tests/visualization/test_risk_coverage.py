@@ -4,7 +4,7 @@ import torch
 from drawings import check_nothing_is_cut, table, words
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.bins.risk_coverage import binned_aurc
+from mmcalib.metrics.bins.binned_risk_coverage import binned_aurc
 from mmcalib.visualization import Evaluation, draw_risk_coverage, risk_coverage_of, to_rgb
 
 

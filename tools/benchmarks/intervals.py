@@ -1,4 +1,4 @@
-"""How often intervals of ECE hold the true one, over independent predictions and over images.
+"""Coverage of intervals of ECE, over independent predictions and over images.
 
     python tools/benchmarks/intervals.py
 
@@ -91,8 +91,8 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('--sets', type=int, default=100, help='of predictions in each row')
-    parser.add_argument('--draws', type=int, default=200, help='of the bootstrap')
+    parser.add_argument('--sets', type=int, default=100, help='sets of predictions for each row')
+    parser.add_argument('--draws', type=int, default=200, help='draws of the bootstrap')
     parser.add_argument('--predictions', type=int, nargs='*', default=[300, 1000, 5000])
     parser.add_argument('--images', type=int, nargs='*', default=[10, 50, 200])
     parser.add_argument('--errors', type=float, nargs='+', default=[0, 3, 10], help='true ECEs')

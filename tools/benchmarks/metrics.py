@@ -101,7 +101,7 @@ def mmseg_miou(num_classes):
 
 
 def contenders(num_classes):
-    """Return what is timed and installed, by name."""
+    """Return the installed contenders, by name."""
     found = {}
     for name, build in {
         'max and logsumexp': lambda: floor,
@@ -144,7 +144,7 @@ def resident():
 
 
 def growth_of_images(names, options, size, counts):
-    """Return what a metric's process grows by after so many images."""
+    """Return the growth of a metric's process after so many images."""
     samples, run = [draw(seed, size) for seed in range(4)], ours(*names, **options)
     floor(samples[0])
     before, grown = resident(), []
@@ -217,14 +217,14 @@ def main():
     parser.add_argument('--rounds', type=int, default=12)
     parser.add_argument('--threads', type=int, default=torch.get_num_threads())
     parser.add_argument(
-        '--sizes', nargs='*', default=SIZES, help='of images, the first for the memory too'
+        '--sizes', nargs='*', default=SIZES, help='sizes of images, the first for the memory too'
     )
     parser.add_argument('--images', type=int, nargs='*', default=IMAGES, help='for the memory')
     parser.add_argument('--classifier', type=int, nargs=2, default=(10_000, 50_000),
                         metavar=('CLASSES', 'SAMPLES'), help='0 0 for none')  # fmt: skip
     parser.add_argument('--runs', nargs='*', default=(), metavar='CONFIG', help='to test instead')
     parser.add_argument('--limit', type=int, default=40, help='samples of each of them')
-    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='of all of them')
+    parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='for all configs')
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print(f'torch {torch.__version__}, {args.threads} threads')

@@ -1,4 +1,4 @@
-"""How often thresholds at a risk keep to it, and intervals hold accuracies, on real predictions.
+"""Coverage of thresholds at a risk and of intervals of accuracy, on real predictions.
 
     python tools/benchmarks/risk_bound.py WORK_DIR … --splits 1000
 

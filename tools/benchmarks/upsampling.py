@@ -134,7 +134,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument('--sizes', nargs='+', default=['2x150x512x512'], help='of the labels')
+    parser.add_argument('--sizes', nargs='+', default=['2x150x512x512'], help='sizes of the labels')
     parser.add_argument('--scale', type=int, default=4, help='labels per logit and side')
     parser.add_argument('--losses', nargs='+', choices=LOSSES, default=list(LOSSES))
     parser.add_argument('--device', default='cpu')

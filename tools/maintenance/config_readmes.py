@@ -1,4 +1,4 @@
-"""What the pages of a folder of configs list: a table in its README, the models in its metafile.
+"""Pages of a folder of configs: the table in its README, the models in its metafile.
 
 ``write_config_readmes.py`` writes both out of the configs, ``docs/results`` and the paper's
 published figures; a test holds them together. The prose around them is written by hand.

@@ -93,7 +93,7 @@ def measured_text(row: Mapping, key: str) -> str | None:
 
 
 def _text(row: Mapping, heading: str) -> str:
-    """Return what was measured of the metric that a heading names."""
+    """Return the measured figure of the metric that a heading names."""
     measured = (key for run in row['runs'] for key in run['metrics'])
     for key in dict.fromkeys((*HEADLINE, *measured)):
         if re.search(rf'(?<![\w-]){re.escape(metric_name(key))}(?![\w-])', heading):

@@ -23,7 +23,7 @@ def experiments_of(folder: Path) -> list[Experiment]:
 
 
 def pages_of(folder: Path, measured: dict) -> dict[Path, str]:
-    """Return what the pages of a folder of configs are to be."""
+    """Return the pages that a folder of configs is to have."""
     experiments = experiments_of(folder)
     readme, metafile = folder / 'README.md', folder / 'metafile.yml'
     return {

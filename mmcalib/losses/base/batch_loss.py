@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.call_checks import counted, row_weights
-from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 
 
 class BatchLoss(CalibrationLoss):

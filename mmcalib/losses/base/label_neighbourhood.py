@@ -1,4 +1,4 @@
-"""What surrounds a pixel in a map of labels, with borders and ignored pixels defined."""
+"""Neighbours of a pixel in a map of labels, with borders and ignored pixels defined."""
 
 from __future__ import annotations
 

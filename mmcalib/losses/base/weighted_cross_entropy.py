@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from mmcalib.losses.base.toolbox_contract import CalibrationLoss
+from mmcalib.losses.base.calibration_loss import CalibrationLoss
 
 
 def factor_of(weight: Tensor, *, gamma: float, detach_weight: bool) -> Tensor:
@@ -21,7 +21,7 @@ def factor_of(weight: Tensor, *, gamma: float, detach_weight: bool) -> Tensor:
 
 
 class WeightedCrossEntropyLoss(CalibrationLoss):
-    """What the losses share whose cross-entropy has a factor :func:`factor_of`.
+    """Base of the losses whose cross-entropy has a factor :func:`factor_of`.
 
     Args:
         gamma: The power of the weight, at least 0.

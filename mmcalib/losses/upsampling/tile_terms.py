@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mmcalib.losses.base.batch_loss import BatchLoss
+from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.call_checks import (
     computed_dtype,
     counted,
@@ -18,7 +19,6 @@ from mmcalib.losses.base.call_checks import (
 )
 from mmcalib.losses.base.compiled_kernel import total_of
 from mmcalib.losses.base.cross_entropy import cross_entropy
-from mmcalib.losses.base.toolbox_contract import CalibrationLoss
 from mmcalib.losses.base.value_and_gradient import value_and_gradient
 from mmcalib.losses.combined_loss import CombinedLoss
 from mmcalib.losses.upsampling.mmseg_cross_entropy import (

@@ -23,7 +23,7 @@ def upsampled_losses(
     ignore_index: int,
     align_corners: bool,
 ) -> tuple[Tensor, Tensor]:
-    r"""Return losses of bilinearly upsampled logits, and how many of the pixels are right.
+    r"""Return losses of bilinearly upsampled logits, and the number of correct pixels.
 
     .. math:: L_i(U l), \qquad \nabla_l L_i = U^\top \nabla L_i
 

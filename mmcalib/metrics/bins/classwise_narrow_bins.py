@@ -107,7 +107,7 @@ class ClasswiseNarrowBins:
 
 
 def adaptive_error(table: Tensor, spread: Tensor, num_bins: int) -> tuple[float, float]:
-    r"""Return the error over bins of equal count and what it can be off by, in percent.
+    r"""Return the error over bins of equal count and the bound on its deviation, in percent.
 
     As :func:`~mmcalib.metrics.bins.binned_errors.equal_mass_error`, but for a tighter bound where
     several edges cut a bin: whatever they make of its a labels and sum c of probabilities, it adds

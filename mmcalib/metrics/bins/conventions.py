@@ -1,4 +1,4 @@
-"""How other code bins the same confidences, so that one can see why its numbers differ."""
+"""Binning conventions of other code, which explain why its numbers differ."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def proportional_positions(table: Tensor, tied: Tensor, num_bins: int) -> Tensor
 
 
 def published_positions(table: Tensor, tied: Tensor, num_bins: int) -> Tensor:
-    """Return how many predictions lie at or below each edge of the paper's published AECE.
+    """Return the number of predictions at or below each edge of the paper's published AECE.
 
     Its edges are ``interp(linspace(0, n, B + 1), arange(n), sorted confidences)`` and its bins are
     (lo, hi]. So an edge takes in all that is tied with it, and the smallest confidence is lost.
@@ -102,7 +102,7 @@ def published_positions(table: Tensor, tied: Tensor, num_bins: int) -> Tensor:
 
 
 def netcal_positions(table: Tensor, tied: Tensor, num_bins: int) -> Tensor:
-    """Return how many predictions lie below each edge of netcal's bins of equal mass.
+    """Return the number of predictions below each edge of netcal's bins of equal mass.
 
     Its edges are numpy's quantiles, but for the first and last, 0 and 1, and its bins are [lo, hi).
     Arguments and return value are those of :func:`proportional_positions`.

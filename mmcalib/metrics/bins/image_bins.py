@@ -1,4 +1,4 @@
-"""The confidences of each image in a few bins: what a threshold keeps of it, and gets wrong.
+"""The confidences of each image in a few bins: shares kept by a threshold, and their errors.
 
 Images are what is drawn at random, and the pixels of one are not; so what is to hold for new images
 is estimated from tables that keep them apart.
@@ -17,7 +17,7 @@ NUM_NARROW_BINS = num_narrow_bins(BITS)
 
 
 def count_in_narrow_bins(conf: Tensor, correct: Tensor, unlabelled: Tensor | None = None) -> Tensor:
-    """Return how many predictions of an image are in each bin: labelled, correct, unlabelled.
+    """Return the numbers of an image's predictions in each bin: labelled, correct, unlabelled.
 
     Args:
         conf: ``(M,)`` float32 or float64, of the predictions that have a label.
@@ -47,7 +47,7 @@ def narrow_bins_of_each(conf: Tensor, correct: Tensor) -> Tensor:
 
 
 def predicted_in_narrow_bins(image_narrow_bins: Tensor) -> Tensor:
-    """Return how many predictions of each image are in each bin, ``(n, C)``, labelled or not."""
+    """Return the number of predictions of each image in each bin, ``(n, C)``, labelled or not."""
     return image_narrow_bins[:, 0] + image_narrow_bins[:, 2]
 
 

@@ -185,7 +185,7 @@ def negative_log_likelihood(probs: Array, labels: Array) -> float:
 
 
 def accuracy(probs: Array, labels: Array) -> float:
-    """Return how many of the most probable classes are the true ones, in percent.
+    """Return the share of predictions whose most probable class is the true one, in percent.
 
     >>> accuracy(np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([0, 1]))
     50.0

@@ -1,4 +1,4 @@
-"""How many predictions are right, before anybody has labelled them: the mean calibrated confidence.
+"""Expected accuracy of predictions without labels: the mean calibrated confidence.
 
 It holds for images like those of the validation. Of others, such as those of another camera, no
 confidence tells the accuracy.

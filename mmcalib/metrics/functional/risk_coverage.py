@@ -1,4 +1,4 @@
-"""Does confidence tell right from wrong? Of arrays of probabilities, in one call: numpy or torch.
+"""Failure detection: functions of arrays of probabilities, numpy or torch, in one call each.
 
 Arguments and errors are those of
 :func:`~mmcalib.metrics.functional.calibration_error.expected_calibration_error`.
@@ -69,7 +69,7 @@ def failure_auroc(probs: A = None, labels: A = None, *, conf: A = None, correct:
 
 
 def failure_fpr95(probs: A = None, labels: A = None, *, conf: A = None, correct: A = None) -> float:
-    r"""Return how many wrong predictions are accepted with 95 % of the right ones, in percent.
+    r"""Return the share of wrong predictions accepted with 95 % of the right ones, in percent.
 
     Most confident first, until as many right ones are accepted; of those that are tied in the mean
     over their orders. NaN if all are right, or all wrong.
@@ -109,7 +109,7 @@ def risk_at_coverage(
 def coverage_at_risk(
     probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, risk: float
 ) -> float:
-    r"""Return how many predictions can be accepted at an error rate, in percent.
+    r"""Return the share of predictions that can be accepted at an error rate, in percent.
 
     .. math:: \frac1N \max \{ i : E_i / i \leq \mathrm{risk} \}
 

@@ -5,6 +5,7 @@ import pytest
 import references
 import torch
 from netcal.metrics import ACE
+from overconfident import drawn_in_a_row
 from references import (
     adaptive_calibration_error,
     classwise_calibration_error,
@@ -168,12 +169,7 @@ def test_estimates_and_parts_of_the_brier_score(n, num_bins):
 def test_uncertainty_calibration_prints_the_same(n, share, printed):
     # calibration.lower_bound_scaling_ce(conf, correct, p=2, debias=True, num_bins=15,
     # binning_scheme=get_equal_prob_bins), times 100, of the same predictions, drawn in a row.
-    rng = np.random.default_rng(0)
-    for count, part in ((1, 1), (50, 1), (3000, 0.9), (3000, 1), (3000, 0.5), (3000, 0.05)):
-        conf = rng.uniform(0.1, 1, count)
-        correct = rng.uniform(size=count) < conf * part
-        if (count, part) == (n, share):
-            break
+    conf, correct = drawn_in_a_row(n, share)
     assert module.binned_debiased_error(bins(conf, correct)).item() == pytest.approx(printed)
 
 

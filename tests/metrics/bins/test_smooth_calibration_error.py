@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import references
 import torch
+from overconfident import drawn_in_a_row
 
 from mmcalib.metrics.bins import smooth_calibration_error as module
 from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
@@ -41,12 +42,7 @@ def test_it_is_its_definition(conf, correct):
 def test_relplot_prints_the_same(n, share, printed):
     # relplot.smECE(conf, correct), times 100, of the same predictions, which are drawn in a row. It
     # integrates over 200 points and finds the width to 0.1 points.
-    rng = np.random.default_rng(0)
-    for count, part in ((1, 1), (50, 1), (3000, 0.9), (3000, 1), (3000, 0.5), (3000, 0.05)):
-        conf = rng.uniform(0.1, 1, count)
-        correct = rng.uniform(size=count) < conf * part
-        if (count, part) == (n, share):
-            break
+    conf, correct = drawn_in_a_row(n, share)
     assert smooth_error(conf, correct) == pytest.approx(printed, abs=0.06)
 
 

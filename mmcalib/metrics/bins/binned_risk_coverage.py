@@ -1,4 +1,4 @@
-"""Does confidence tell right from wrong? Figures of predictions in the order of their confidence.
+"""Failure detection out of bins: figures of predictions in the order of their confidence.
 
 All are of a ``(3, C)`` table of bins, ascending in confidence: count, correct, sum of confidences.
 A bin is a group of predictions that are tied, whose order is averaged over: no order of samples
@@ -68,7 +68,7 @@ def binned_aupr(table: Tensor) -> Tensor:
 
 
 def binned_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
-    r"""Return how many wrong predictions are accepted with a share of the right ones.
+    r"""Return the share of wrong predictions that are accepted with a share of the right ones.
 
     .. math:: \frac{1}{W} \; \#\{w : \mathrm{conf}_w > \mathrm{conf}_{(m)}\},
         \qquad m = \lceil \mathrm{recall} \cdot R \rceil
@@ -106,7 +106,7 @@ def binned_risk(table: Tensor, coverage: float) -> Tensor:
 
 
 def binned_coverage(table: Tensor, risk: float) -> Tensor:
-    """Return how many predictions can be accepted at the error rate `risk`."""
+    """Return the share of predictions that can be accepted at the error rate `risk`."""
     count, wrong, before, errors = _descending(table)
     if not len(count):
         return _nan()

@@ -1,6 +1,6 @@
 """CPU time of a test's step under the mean of several predictions, as a ratio to one model alone.
 
-    python tools/benchmarks/means.py CONFIG CHECKPOINT OTHER.py:CHECKPOINT --images 20
+    python tools/benchmarks/ensembles.py CONFIG CHECKPOINT OTHER.py:CHECKPOINT --images 20
 
 Contenders take turns at each test image, on one thread. What loads an image and what measures are
 left out; the mean itself is part of a step. The second checkpoint is for the ensemble of two.
@@ -23,7 +23,7 @@ from mmcalib.runs.ensemble_config import (
 )
 
 # What is asked of average_predictions, of the first checkpoint alone but for the ensemble.
-MEANS = {
+ENSEMBLES = {
     'image and mirror image': dict(tta=True, scales=[1.0]),
     'MC dropout, 10 passes': dict(mc_dropout=10),
     'ensemble of 2': dict(),
@@ -72,7 +72,7 @@ def main():
     torch.set_num_threads(1)
     members = split_members(args.config, args.checkpoints)
     contenders = {'one model': prepare(members[:1], None, args.cfg_options)}
-    for name, options in MEANS.items():
+    for name, options in ENSEMBLES.items():
         own = members if name.startswith('ensemble') else members[:1]
         if options or len(own) > 1:
             contenders[name] = prepare(own, options, args.cfg_options)

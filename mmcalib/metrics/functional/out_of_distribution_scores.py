@@ -1,4 +1,4 @@
-"""How sure a prediction is, for telling the unseen from the seen: higher is more like the seen."""
+"""Scores that tell the unseen from the seen: the higher, the more like the seen."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import torch
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torchmetrics.functional.classification import binary_auroc
 
-from mmcalib.metrics.bins import risk_coverage as module
+from mmcalib.metrics.bins import binned_risk_coverage as module
 from mmcalib.metrics.bins.narrow_bins import ConfidenceBins, condense
 
 FIGURES = {
