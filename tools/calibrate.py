@@ -1,6 +1,7 @@
 """Calibrate a trained model: fit a scaling on held-out data and fold it into a checkpoint.
 
-The new checkpoint is one of the same model, for every tool that reads the old one.
+The new checkpoint is one of the same model, for every tool that reads the old one. A scaling that
+no layer can absorb is attached: a config is written beside the checkpoint, to be used with it.
 """
 
 import argparse
