@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from mmcalib.distributed import place_of
 from mmcalib.metrics import CalibrationMetric
+from mmcalib.models.predicting_head import has_several_labels
 from mmcalib.posthoc.fold_into_layer import largest_difference, swapped_parameters
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.logit_scaler import LogitScaler
 from mmcalib.posthoc.model_logits import ImageLogits, predictor, progress
 from mmcalib.samples.evaluated import read_labels, read_logits
+from mmcalib.samples.multi_label import as_binary_map
 
 COMPARED_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 
@@ -129,17 +131,22 @@ def measure_changed_samples(
         for _ in range(2)
     )
     count = _Count(len(loader.dataset))
+    several = has_several_labels(model)
+
+    def read(sample: BaseDataElement) -> dict:
+        return as_binary_map(sample.to_dict()) if several else sample.to_dict()
+
     model.eval()
     with torch.no_grad(), full_precision():
         for batch in progress(loader, text):
             samples = model.val_step(batch)
-            before.process(None, [sample.to_dict() for sample in samples])
+            before.process(None, [read(sample) for sample in samples])
             for place, sample in zip(count.next_places(len(samples)), samples, strict=True):
-                was = _predicted(sample.to_dict(), ignore_index)
+                was = _predicted(read(sample), ignore_index)
                 difference = change(place % count.images, sample)
                 count.difference = max(count.difference, difference)
-                count.add(place, was, _predicted(sample.to_dict(), ignore_index))
-            after.process(None, [sample.to_dict() for sample in samples])
+                count.add(place, was, _predicted(read(sample), ignore_index))
+            after.process(None, [read(sample) for sample in samples])
     return count.result(before, after)
 
 

@@ -19,7 +19,7 @@ from mmcalib.calibrate.before_and_after import (
     measure_changed_samples,
 )
 from mmcalib.hooks.require_complete_weights_hook import load_complete
-from mmcalib.models.predicting_head import head_of, returns_scores
+from mmcalib.models.predicting_head import has_several_labels, head_of, returns_scores
 from mmcalib.posthoc import SCALERS, LogitScaler
 from mmcalib.posthoc.attached_scaling import AttachedScaling
 from mmcalib.posthoc.calibrated_model import calibrate_sample
@@ -35,6 +35,7 @@ from mmcalib.posthoc.logit_scaler import with_other_class
 from mmcalib.posthoc.model_logits import NotLogitsError, predictor
 from mmcalib.runs.config_checks import as_list
 from mmcalib.runs.tested_model import model_of
+from mmcalib.samples.multi_label import as_binary_map
 from mmcalib.samples.probabilities import logits_in
 
 Folds = Sequence[LogitScaler]
@@ -53,8 +54,15 @@ def place_scaling(
 
     Raises:
         ValueError: If logits are NaN or infinite, if the checkpoint has other weights than the
-            model, or if the head predicts each class by a sigmoid of its own.
+            model, or if the method is not for a head with a sigmoid for each class.
     """
+    if has_several_labels(model):
+        if scaler.needs_maps or 'sigmoid' not in scaler.heads:
+            raise ValueError(
+                f'--method {method_of(scaler)} is not for {type(head_of(model)).__name__}, whose '
+                'classes have a sigmoid each: take temperature, platt or beta'
+            )
+        return AttachedPlacement(model, 'each class has a sigmoid of its own')
     if not scaler.affine:
         return AttachedPlacement(model, f'{method_of(scaler)} scaling is no affine map of logits')
     try:
@@ -137,20 +145,11 @@ class AttachedPlacement:
     Args:
         model: The model.
         reason: Why it is not folded.
-
-    Raises:
-        ValueError: If the head predicts each class by a sigmoid of its own.
     """
 
     of_samples = True
 
     def __init__(self, model: nn.Module, reason: str) -> None:
-        if 'MultiLabelClsHead' in {kind.__name__ for kind in type(head_of(model)).__mro__}:
-            raise ValueError(
-                f'{type(head_of(model)).__name__} predicts several labels for an image, each by a '
-                f'sigmoid of its own, and no scaling here is for those; nor can one be folded: '
-                f'{reason}'
-            )
         self.model, self.reason = model, reason
 
     @property
@@ -170,8 +169,11 @@ class AttachedPlacement:
         fitted = [*folds, scaler]
         modules = [attached(own) for own in fitted]
 
+        several = has_several_labels(self.model)
+
         def change(image: int, sample: BaseDataElement) -> float:
-            logits = logits_in(sample, of_scores=returns_scores(self.model))
+            read = as_binary_map(sample.to_dict()) if several else sample
+            logits = logits_in(read, of_scores=returns_scores(self.model))
             number = len(folds) if fold_of is None else int(fold_of[image])
             difference = 0.0
             for own in {number, len(folds)}:

@@ -17,6 +17,11 @@ def classes_of_head(model: nn.Module) -> int | None:
     return found if isinstance(found, int) else None
 
 
+def has_several_labels(model: nn.Module) -> bool:
+    """Return whether a classifier predicts each class by a sigmoid of its own."""
+    return 'MultiLabelClsHead' in {kind.__name__ for kind in type(head_of(model)).__mro__}
+
+
 def returns_scores(model: nn.Module) -> bool:
     """Return whether a segmentor's ``seg_logits`` are scores of at least 0, not logits.
 
@@ -32,9 +37,8 @@ def check_softmax(model: nn.Module, name: str) -> None:
     As far as its type and its losses tell.
     """
     head = head_of(model)
-    kinds = {kind.__name__ for kind in type(head).__mro__}
     reason = None
-    if 'MultiLabelClsHead' in kinds:
+    if has_several_labels(model):
         reason = 'predicts each class by a sigmoid of its own'
     elif hasattr(model, 'decode_head') and getattr(head, 'out_channels', None) != 1:
         losses = getattr(head, 'loss_decode', None)

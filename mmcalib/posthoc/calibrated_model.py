@@ -10,8 +10,9 @@ from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
 from torch import nn
 
-from mmcalib.models.predicting_head import head_of, returns_scores
+from mmcalib.models.predicting_head import has_several_labels, head_of, returns_scores
 from mmcalib.posthoc.attached_scaling import AttachedScaling
+from mmcalib.samples.multi_label import as_binary_map
 from mmcalib.samples.probabilities import logits_in, put_logits
 
 
@@ -63,6 +64,10 @@ def calibrate_sample(
     model: nn.Module, sample: BaseDataElement, calibration: AttachedScaling
 ) -> None:
     """Replace the scores of a data sample that a model has predicted by calibrated ones."""
+    if has_several_labels(model):
+        logits = logits_in(as_binary_map(sample.to_dict()))
+        head_of(model)._get_predictions(calibration(logits[None]).reshape(1, -1), [sample])
+        return
     logits = logits_in(sample, of_scores=returns_scores(model))
     put_logits(
         sample,

@@ -14,10 +14,11 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.models.predicting_head import returns_scores
+from mmcalib.models.predicting_head import has_several_labels, returns_scores
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.logit_scaler import LogitReader
 from mmcalib.samples.evaluated import read_logits
+from mmcalib.samples.multi_label import as_binary_map
 from mmcalib.samples.probabilities import logits_in
 
 
@@ -57,6 +58,7 @@ def predictor(
     """
     captured: list[Tensor] = []
     of_samples = of_samples or isinstance(model, MeanProbabilityModel)
+    several = has_several_labels(model)
     of_scores = returns_scores(model) and not hasattr(model, 'calibration')
     if of_samples:
         watching = nullcontext()
@@ -76,17 +78,20 @@ def predictor(
         captured.clear()
         with torch.no_grad(), _same_draws(next(model.parameters()).device):
             samples = model.val_step(batch)
+        read = [sample.to_dict() for sample in samples]
+        if several:
+            read = [as_binary_map(sample) for sample in read]
         if of_samples:
-            captured.extend(logits_in(sample, of_scores=of_scores) for sample in samples)
+            captured.extend(logits_in(sample, of_scores=of_scores) for sample in read)
         if len(captured) != len(samples):
             raise ValueError(
                 f'{type(model).__name__} predicted {len(samples)} images out of {len(captured)} '
                 'rows of logits: test-time augmentation, or a head called more than once'
             )
         images = []
-        for sample, logits in zip(samples, captured, strict=True):
+        for sample, logits in zip(read, captured, strict=True):
             name = sample.get('img_path') or f'sample {count}'
-            images.append(ImageLogits(sample.to_dict(), logits, str(name)))
+            images.append(ImageLogits(sample, logits, str(name)))
             count += 1
         return images
 

@@ -14,7 +14,7 @@ from mmengine.registry import MODELS, init_default_scope
 from tiny_models import classifier, images, other_head, scenes, segmentor
 from torch import nn
 
-from mmcalib.calibrate.placement import AttachedPlacement, place_scaling
+from mmcalib.calibrate.placement import place_scaling
 from mmcalib.checks import UserError
 from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.posthoc import SCALERS
@@ -282,10 +282,54 @@ def test_mmseg_tests_an_attached_calibration(method, scenes_checkpoint, run, tmp
         assert found == pytest.approx(meta['tested']['after'][name], abs=1e-3)
 
 
-def test_several_labels_for_an_image_are_refused():
+def labelled_images(num_classes=5, with_scores=True):
+    """Images with several labels, or none, and one of each that is not to be judged."""
+    loader = images(num_classes=num_classes)
+    generator = torch.Generator().manual_seed(3)
+    for sample in loader.dataset:
+        score = torch.randint(2, (num_classes,), generator=generator).float()
+        sample.set_gt_label(score.nonzero()[:, 0])
+        if with_scores:
+            score[1] = -1
+            sample.set_gt_score(score)
+    return loader
+
+
+@pytest.mark.parametrize('with_scores', [True, False])
+@pytest.mark.parametrize('method', ['temperature', 'platt', 'isotonic'])
+def test_several_labels_for_an_image(method, with_scores):
     init_default_scope('mmpretrain')
-    model = classifier(
-        dict(type='mmpretrain.MultiLabelLinearClsHead', num_classes=5, in_channels=8)
-    )
-    with pytest.raises(ValueError, match='sigmoid of its own'):
-        AttachedPlacement(model, 'why')
+    head = dict(type='mmpretrain.MultiLabelLinearClsHead', num_classes=5, in_channels=8, thr=0.4)
+    model, loader = classifier(head), labelled_images(with_scores=with_scores)
+    scaler = SCALERS[method]()
+    placement = place_scaling(model, scaler, model.state_dict(), loader[0])
+    assert placement.facts['attached'] == 'each class has a sigmoid of its own'
+    drawn = draw_predictions(model, loader, of_samples=True)
+    # By hand, one class after the other.
+    with torch.no_grad():
+        logits = torch.cat([model(batch['inputs'], mode='tensor') for batch in loader])
+    kept = [k for k in range(5) if not (with_scores and k == 1)]
+    truth = [[int(k in s.gt_label.tolist()) for k in kept] for s in loader.dataset]
+    assert drawn.labels.tolist() == [y for row in truth for y in row]
+    torch.testing.assert_close(drawn.logits[:, 0], logits[:, kept].flatten(), rtol=1e-4, atol=1e-4)
+    drawn.fit(scaler)
+    result = placement.measure(loader, scaler, [], None)
+    assert result.num_predictions == len(drawn.labels)
+    assert result.after['NLL'] < result.before['NLL'] and result.difference < 1e-4
+    calibrated = attach(copy.deepcopy(model), AttachedScaling(method).take(scaler.tensors))
+    for batch, own in zip(
+        loader, logits.split([len(b['data_samples']) for b in loader]), strict=True
+    ):
+        for sample, z in zip(calibrated.val_step(batch), own, strict=True):
+            expected = scaler.predict_proba(z[:, None])[:, 1]
+            torch.testing.assert_close(sample.pred_score, expected, rtol=1e-3, atol=1e-4)
+            assert sample.pred_label.tolist() == (sample.pred_score >= 0.4).nonzero()[:, 0].tolist()
+
+
+def test_what_is_not_for_several_labels():
+    init_default_scope('mmpretrain')
+    head = dict(type='mmpretrain.MultiLabelLinearClsHead', num_classes=5, in_channels=8)
+    model = classifier(head)
+    for method in ('local', 'boundary-temperatures'):
+        with pytest.raises(ValueError, match='classes have a sigmoid each'):
+            place_scaling(model, SCALERS[method](), {}, None)

@@ -16,16 +16,18 @@ from stock_configs import config_folder
 from torch import nn
 
 from mmcalib.calibrate.placement import AttachedPlacement, attached
-from mmcalib.models.predicting_head import head_of
+from mmcalib.models.predicting_head import has_several_labels, head_of
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.posthoc.calibrated_model import attach
 from mmcalib.posthoc.fold_into_layer import (
     TOLERANCE,
+    NotFoldableError,
     find_predicting_layers,
     fold_layers,
     largest_difference,
     swapped_parameters,
 )
+from mmcalib.posthoc.logit_scaler import with_other_class
 from mmcalib.posthoc.model_logits import predictor
 from mmcalib.runs.config import load_config
 from mmcalib.samples.evaluated import read_logits
@@ -77,6 +79,8 @@ def fold(model: nn.Module, batch: dict) -> list[str]:
     Raises:
         ValueError: If no layer takes up the temperature, or the folded logits are not the scaled.
     """
+    if has_several_labels(model):
+        raise NotFoldableError('each class has a sigmoid of its own')
     names = find_predicting_layers(model, batch)
     with predictor(model) as predict:
         images = predict(batch)
@@ -103,7 +107,7 @@ def attach_to(model: nn.Module, batch: dict, reason: str) -> None:
         reason: Why it is not folded.
 
     Raises:
-        ValueError: If the head predicts no softmax, or the probabilities are not the scaled.
+        ValueError: If the probabilities are not the scaled ones.
     """
     placement = AttachedPlacement(model, reason)
     scaler = _fitted()
@@ -111,7 +115,7 @@ def attach_to(model: nn.Module, batch: dict, reason: str) -> None:
         expected = [scaler.predict_proba(image.logits[None])[0] for image in predict(batch)]
     calibrated = attach(copy.deepcopy(model), attached(scaler))
     with predictor(calibrated, of_samples=True) as predict:
-        found = [image.logits.softmax(0) for image in predict(batch)]
+        found = [with_other_class(image.logits[None]).softmax(1)[0] for image in predict(batch)]
     difference = largest_difference(expected, found)
     if difference > TOLERANCE:
         raise ValueError(f'attached probabilities differ from scaled ones by {difference:.1e}')
