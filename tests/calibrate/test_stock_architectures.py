@@ -124,9 +124,6 @@ def test_the_page_has_the_numbers_of_the_record():
     kinds = {
         'folded into': lambda row: row['folded'],
         'attached:': lambda row: row['attached'],
-        'refused: each class': lambda row: (
-            row['runs'] and not row['folded'] and not row['attached']
-        ),
         'predict no classes': lambda row: 'predicts no classes' in (row['reason'] or ''),
         'not tried': lambda row: (
             not row['runs'] and 'predicts no classes' not in (row['reason'] or '')
