@@ -4,11 +4,11 @@
 
 Every image is scored by a scaling that was fitted to four of five folds, without the image's own.
 With `--images N` these are folds of N images, drawn at random, and all images are still scored: so
-figures of few and of many are of the same predictions. Time and memory are those of one fit, memory
-beyond what is in use before (by Linux's peak of the resident size). Of a segmentor, pixels are
-those of whole maps if these fit into `--values`, else of crops. Where fiducio is installed
-(pip install fiducio), `--methods fiducio` is its CMSap: the same map as 'class-conditional', as it
-comes: 200 steps of Adam without a penalty.
+figures of few and of many are of the same predictions. CPU time and memory are those of one fit on
+one thread, memory beyond what is in use before (by Linux's peak of the resident size). Of a
+segmentor, pixels are those of whole maps if these fit into `--values`, else of crops. Where fiducio
+is installed (pip install fiducio), `--methods fiducio` is its CMSap: the same map as
+'class-conditional', as it comes: 200 steps of Adam without a penalty.
 """
 
 import argparse
@@ -81,12 +81,12 @@ class Data:
     near: Tensor | None
 
     def fit(self, method: str, kept: Tensor) -> tuple[list[LogitScaler], float, float]:
-        """Return a scaler for each fold, fitted to the images kept, seconds and MB of a fit."""
+        """Return a scaler for each fold, fitted to the images kept, CPU seconds and MB of a fit."""
         kind = METHODS[method]
         drawn = _only(self.maps if kind.needs_maps else self.rows, kept)
-        before, start = _restarted_peak(), time.perf_counter()
+        before, start = _restarted_peak(), time.process_time()
         folds = fit_folds(kind(), drawn, self.fold_of)
-        seconds = (time.perf_counter() - start) / FOLDS
+        seconds = (time.process_time() - start) / FOLDS
         return folds, seconds, _resident('VmHWM') - before
 
     def predict(self, folds: list[LogitScaler]) -> Tensor:
