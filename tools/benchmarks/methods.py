@@ -215,11 +215,14 @@ def table(name, data, methods, count, seed):
 
 
 def write(path, tables):
-    """Put tables into a file, in place of its tables of the same names."""
+    """Put tables into a file; rows take the place of those of the same labels."""
     path = Path(path)
     known = json.loads(path.read_text('utf-8')) if path.exists() else []
-    tables = {table['name']: table for table in (*known, *tables)}
-    text = json.dumps(list(tables.values()), indent=1, ensure_ascii=False)
+    rows = {}
+    for table in (*known, *tables):
+        rows.setdefault(table['name'], {}).update({row['label']: row for row in table['rows']})
+    content = [{'name': name, 'rows': list(own.values())} for name, own in rows.items()]
+    text = json.dumps(content, indent=1, ensure_ascii=False)
     path.write_text(text + '\n', encoding='utf-8')
 
 
@@ -259,7 +262,7 @@ def main():
     parser.add_argument('--images', type=int, nargs='+', metavar='N', help='to fit to; all of them')
     parser.add_argument('--values', type=int, default=NUM_VALUES, help='of the maps')
     parser.add_argument('--seed', type=int, default=0, help='of folds and images')
-    parser.add_argument('--out', metavar='FILE.json', help='tables to add to or to replace')
+    parser.add_argument('--out', metavar='FILE.json', help='tables to add rows to, or to renew')
     parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions)
     args = parser.parse_args()
     torch.set_num_threads(1)
