@@ -267,7 +267,6 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(1)
     cfg = load_config(args.config, args.cfg_options)
-    cfg.log_level = 'WARNING'
     data = read(cfg, args.checkpoint, args.values, args.seed)
     methods = args.methods or suitable(data.rows, pixels=data.near is not None)
     for count in args.images or [len(data.fold_of)]:
