@@ -1,5 +1,6 @@
 """The benchmarks run, and their baselines compute what our losses compute."""
 
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from mmengine.registry import MODELS, init_default_scope
 from samples import image_confidences, image_narrow_bins
 
 from mmcalib.metrics import CalibrationStatistics
+from mmcalib.posthoc import TemperatureScaler
+from mmcalib.posthoc.sampled_logits import DrawnPredictions
 from mmcalib.runs.config import load_config
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / 'tools' / 'benchmarks'
@@ -115,3 +118,46 @@ def test_ensembles_print_a_table(capsys, monkeypatch, tmp_path):
     ]  # fmt: skip
     assert all(float(row[1]) > 0 for row in rows)
     assert float(rows[2][2].rstrip(' |')) > 2
+
+
+def test_methods_are_cross_fitted_and_written(capsys, monkeypatch, tmp_path):
+    config = str(BENCHMARKS.parents[1] / 'configs/ce/digit_scenes.py')
+    cfg = load_config(config)
+    init_default_scope(cfg.default_scope)
+    torch.manual_seed(0)
+    torch.save(MODELS.build(cfg.model).state_dict(), tmp_path / 'random.pth')
+    monkeypatch.chdir(tmp_path)
+    options = '--methods temperature platt boundary-temperatures --images 5 20 --out of.json'
+    few = 'test_dataloader.dataset.indices=20'
+    argv = ['methods.py', config, 'random.pth', *options.split(), '--cfg-options', few]
+    monkeypatch.setattr(sys, 'argv', argv)
+    module = runpy.run_path(str(BENCHMARKS / 'methods.py'))
+    monkeypatch.setitem(module['main'].__globals__, 'alone', lambda f, *args: f(*args))
+    threads = torch.get_num_threads()
+    module['main']()
+    torch.set_num_threads(threads)
+    lines = capsys.readouterr().out.splitlines()
+    none, temperature, platt, maps = (line.split(' | ') for line in lines[-4:])
+    assert float(temperature[1]) < float(none[1]) and float(maps[1]) < float(none[1])
+    assert temperature[5:7] == none[5:7] == maps[5:7]
+    assert 'takes logits of two classes' in platt[1]
+    first, near = json.loads((tmp_path / 'of.json').read_text())[2:]
+    assert first['name'] == 'digit_scenes, 20 images' and len(near['rows']) == 3
+    written = first['rows'][1]['runs'][0]['metrics']
+    assert f'{written["calibration/NLL"]:.4f}' == temperature[1]
+
+
+def test_methods_scores_each_image_by_the_scaling_of_its_fold():
+    module = runpy.run_path(str(BENCHMARKS / 'methods.py'))
+    fold_of = torch.tensor([3, 1, 0, 4, 2, 0, 1, 2, 3, 4])
+    kept = module['some_images'](fold_of, 7, 0)
+    assert sorted(fold_of[kept].bincount().tolist()) == [1, 1, 1, 2, 2]
+    assert module['some_images'](fold_of, 99, 0).all()
+    images = torch.arange(10).repeat_interleave(2)
+    logits = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+    rows = DrawnPredictions(logits, torch.zeros(20, dtype=torch.int64), images, 20, 10)
+    folds = [TemperatureScaler.from_parameters({'temperature': 1.0 + f}) for f in range(5)]
+    probs = module['Data'](rows, None, fold_of, None).predict(folds)
+    for row, image in enumerate(images.tolist()):
+        expected = (logits[row].double() / (1.0 + fold_of[image])).softmax(dim=0)
+        torch.testing.assert_close(probs[row], expected.float())

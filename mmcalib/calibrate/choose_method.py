@@ -106,7 +106,7 @@ def choose_method(
         losses[method] = nll
         candidate.nll = nll.mean().item()
         candidate.accuracy = 100 * (predicted == drawn.labels).double().mean().item()
-        candidate.miou = _mean_iou(predicted, drawn.labels) if pixels else None
+        candidate.miou = mean_iou(predicted, drawn.labels) if pixels else None
     best = min(losses, key=lambda method: losses[method].mean())
     for candidate in candidates:
         if candidate.method in losses:
@@ -135,7 +135,7 @@ def _scored(
     return nll, predicted
 
 
-def _mean_iou(predicted: Tensor, labels: Tensor) -> float:
+def mean_iou(predicted: Tensor, labels: Tensor) -> float:
     """Return the mean IoU in percent over the classes that occur."""
     count = int(max(predicted.max(), labels.max())) + 1
     both = torch.bincount(labels[predicted == labels], minlength=count)

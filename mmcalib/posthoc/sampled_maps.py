@@ -43,11 +43,12 @@ class DrawnMaps:
 
     def fit(self, scaler: LogitScaler, kept: Tensor | None = None) -> LogitScaler:
         """Fit a scaler to the maps of all images, or of those that a mask ``(n,)`` keeps."""
-        places = range(len(self.logits)) if kept is None else kept[self.images].nonzero()[:, 0]
+        kept = torch.ones(self.num_images, dtype=torch.bool) if kept is None else kept
+        places = kept[self.images].nonzero()[:, 0].tolist()
         return scaler.fit(
             [self.logits[place] for place in places],
             [self.labels[place] for place in places],
-            self.images[list(places)],
+            self.images[places],
             ignore_index=self.ignore_index,
         )
 

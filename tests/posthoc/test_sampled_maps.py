@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_models import classifier, fcn_head, images, scenes, segmentor
 
-from mmcalib.posthoc import sampled_maps
+from mmcalib.posthoc import BoundaryTemperatureScaler, sampled_maps
 from mmcalib.posthoc.sampled_logits import draw_predictions
 from mmcalib.posthoc.sampled_maps import CONTEXT, draw_maps
 
@@ -60,6 +60,18 @@ def test_first_crops_then_fewer_images(limit, side, count):
                 ):
                     expected[row, column] = 255
         assert torch.equal(labels, expected)
+
+
+def test_a_fit_sees_the_images_that_are_kept():
+    drawn = draw_maps(segmentor(fcn_head()), split())
+    kept = torch.tensor([True, False, True, True, False, True])
+    own = kept.nonzero()[:, 0].tolist()
+    scaler = drawn.fit(BoundaryTemperatureScaler(), kept)
+    assert scaler.num_predictions_ == sum(int((drawn.labels[i] != 255).sum()) for i in own)
+    expected = BoundaryTemperatureScaler().fit(
+        [drawn.logits[i] for i in own], [drawn.labels[i] for i in own], ignore_index=255
+    )
+    assert scaler.parameters == expected.parameters
 
 
 def test_the_draw():

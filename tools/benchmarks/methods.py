@@ -1,0 +1,279 @@
+"""All methods of calibration on the test split of a config, each cross-fitted.
+
+    python tools/benchmarks/methods.py CONFIG CHECKPOINT --images 50 200 --out FILE.json
+
+Every image is scored by a scaling that was fitted to four of five folds, without the image's own.
+With `--images N` these are folds of N images, drawn at random, and all images are still scored: so
+figures of few and of many are of the same predictions. CPU time and memory are those of one fit on
+one thread, memory beyond what is in use before (by Linux's peak of the resident size). Of a
+segmentor, pixels are those of whole maps if these fit into `--values`, else of crops. Where fiducio
+is installed (pip install fiducio), `--methods fiducio` is its CMSap: the same map as
+'class-conditional', as it comes: 200 steps of Adam without a penalty.
+"""
+
+import argparse
+import json
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from mmengine.registry import init_default_scope
+from mmengine.runner import Runner
+from torch import Tensor
+
+from mmcalib.calibrate.choose_method import MOST_CLASSES, NONE, mean_iou
+from mmcalib.calibrate.cross_fitting import FOLDS, fit_folds, folds_of_images
+from mmcalib.metrics.functional.calibration_error import (
+    accuracy,
+    expected_calibration_error,
+    negative_log_likelihood,
+    smooth_calibration_error,
+)
+from mmcalib.metrics.functional.risk_coverage import area_under_generalized_risk_coverage
+from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
+from mmcalib.posthoc.sampled_logits import DrawnPredictions, draw_predictions
+from mmcalib.posthoc.sampled_maps import NUM_VALUES, DrawnMaps, draw_maps
+from mmcalib.prediction.load_model import load_predicting_model
+from mmcalib.runs.command_line import ConfigOptions
+from mmcalib.runs.config import load_config, set_loader_defaults
+from mmcalib.samples.boundary_distance import boundary
+
+WIDTH = 3
+KB = 1024  # in a MB
+
+
+class Fiducio(LogitScaler):
+    """Fiducio's argmax-preserving scaling in the terms of ours."""
+
+    heads = ('softmax',)
+
+    def fit(self, logits, labels, groups=None):
+        self.theirs = import_module('fiducio').ArgmaxPreservingMatrixScaling(ignore_index=-1)
+        self.theirs.fit(logits, labels)
+        return self
+
+    def predict_proba(self, logits):
+        maps = logits.T[None, :, None]  # (1, K, 1, M)
+        return self.theirs.decision_function(maps)[0, :, 0].T.softmax(dim=1)
+
+
+METHODS = {**SCALERS, 'fiducio': Fiducio}
+
+
+@dataclass
+class Data:
+    """The predictions of a split.
+
+    Attributes:
+        rows: Of all valid predictions.
+        maps: Of a segmentor, what they are of.
+        fold_of: ``(n,)``, of each image.
+        near: ``(M,)`` whether a pixel is near a boundary; None of a classifier.
+    """
+
+    rows: DrawnPredictions
+    maps: DrawnMaps | None
+    fold_of: Tensor
+    near: Tensor | None
+
+    def fit(self, method: str, kept: Tensor) -> tuple[list[LogitScaler], float, float]:
+        """Return a scaler for each fold, fitted to the images kept, CPU seconds and MB of a fit."""
+        kind = METHODS[method]
+        drawn = _only(self.maps if kind.needs_maps else self.rows, kept)
+        before, start = _restarted_peak(), time.process_time()
+        folds = fit_folds(kind(), drawn, self.fold_of)
+        seconds = (time.process_time() - start) / FOLDS
+        return folds, seconds, _resident('VmHWM') - before
+
+    def predict(self, folds: list[LogitScaler]) -> Tensor:
+        """Return the probabilities ``(M, K)`` of each prediction under the scaler of its fold."""
+        parts = []
+        if folds[0].needs_maps:
+            maps = self.maps
+            for z, y, image in zip(maps.logits, maps.labels, maps.images, strict=True):
+                probs = folds[self.fold_of[image]].predict_proba(z[None])[0]
+                parts.append(probs[:, y != maps.ignore_index].T)
+            return torch.cat(parts)
+        fold = self.fold_of[self.rows.images]
+        for number, scaler in enumerate(folds):
+            parts.append(scaler.predict_proba(self.rows.logits[fold == number]))
+        places = fold.argsort(stable=True)
+        return torch.cat(parts)[places.argsort()]
+
+
+def read(cfg, checkpoint, values, seed):
+    """Return the predictions of a config's test split."""
+    set_loader_defaults(cfg)
+    init_default_scope(cfg.default_scope)
+    model, _ = load_predicting_model(cfg, [checkpoint])
+    loader = Runner.build_dataloader(cfg.test_dataloader, seed=seed)
+    fold_of = folds_of_images(loader.dataset, seed=seed)
+    if not hasattr(model, 'decode_head'):
+        return Data(draw_predictions(model, loader, seed=seed), None, fold_of, None)
+    maps = draw_maps(model, loader, num_values=values, seed=seed)
+    valid = [y != maps.ignore_index for y in maps.labels]
+    rows = DrawnPredictions(
+        torch.cat([z[:, v].T for z, v in zip(maps.logits, valid, strict=True)]),
+        torch.cat([y[v] for y, v in zip(maps.labels, valid, strict=True)]),
+        maps.images.repeat_interleave(torch.tensor([int(v.sum()) for v in valid])),
+        maps.population,
+        maps.num_images,
+    )
+    near = [boundary(y, WIDTH)[v] for y, v in zip(maps.labels, valid, strict=True)]
+    return Data(rows, maps, fold_of, torch.cat(near))
+
+
+def measure(probs, labels, near):
+    """Return the figures of probabilities, and those of the pixels near a boundary."""
+    conf, predicted = probs.max(dim=1)
+    correct = predicted == labels
+    figures = {
+        'calibration/NLL': negative_log_likelihood(probs, labels),
+        'calibration/ECE': expected_calibration_error(conf=conf, correct=correct),
+        'calibration/smECE': smooth_calibration_error(conf=conf, correct=correct),
+        'calibration/AUGRC': area_under_generalized_risk_coverage(probs, labels),
+        'calibration/accuracy': accuracy(probs, labels),
+    }
+    if near is None:
+        return figures, {}
+    figures['mIoU'] = mean_iou(predicted, labels)
+    return figures, {
+        'calibration/ECE': expected_calibration_error(conf=conf[near], correct=correct[near])
+    }
+
+
+def suitable(rows, *, pixels):
+    """Return the methods that suit a head and its number of classes."""
+    size = rows.logits.shape[1]
+    head = 'sigmoid' if size == 1 else 'softmax'
+    return [
+        name
+        for name, kind in SCALERS.items()
+        if head in kind.heads
+        and (pixels or not kind.needs_maps)
+        and size <= MOST_CLASSES.get(name, size)
+    ]
+
+
+def some_images(fold_of, count, seed):
+    """Return a mask of so many images, drawn at random, nearly as many of each fold."""
+    generator = torch.Generator().manual_seed(seed)
+    priority = torch.rand(len(fold_of), generator=generator)
+    rank = torch.empty_like(fold_of)
+    for fold in range(FOLDS):
+        own = (fold_of == fold).nonzero().squeeze(1)
+        rank[own[priority[own].argsort()]] = torch.arange(len(own)) * FOLDS + fold
+    return rank <= rank.sort().values[min(count, len(rank)) - 1]
+
+
+def alone(function, *args):
+    """Run a measurement in a process of its own, whose memory no other has used."""
+    with ProcessPoolExecutor(1, get_context('fork')) as pool:
+        return pool.submit(function, *args).result()
+
+
+def table(name, data, methods, count, seed):
+    """Measure all methods fitted to so many images, print a table, return it for the file."""
+    kept = some_images(data.fold_of, count, seed)
+    count = int(kept.sum())
+    print(f'\n{name}: {len(data.rows.labels)} predictions of {len(kept)} images, ', end='')
+    print(f'fitted to {count} of them, {FOLDS - 1} of {FOLDS} folds at a time\n')
+    of_pixels = data.near is not None
+    headings = ['method', 'NLL', 'ECE (%)', 'smECE (%)', 'AUGRC (%)', 'accuracy (%)']
+    headings += ['mIoU (%)', f'ECE within {WIDTH} px of a boundary (%)'] if of_pixels else []
+    headings += ['a fit', 'memory']
+    print('| ' + ' | '.join(headings) + ' |')
+    print('|---|' + '--:|' * (len(headings) - 1), flush=True)
+    rows, near_rows = [], []
+    for method in (NONE, *methods):
+        folds, cost = [TemperatureScaler.from_parameters({'temperature': 1.0})] * FOLDS, {}
+        if method != NONE:
+            try:
+                folds, seconds, memory = alone(data.fit, method, kept)
+            except ValueError as error:
+                print(f'| {method} | {error} |', flush=True)
+                continue
+            cost = {'seconds': seconds, 'MB': memory}
+        figures, near = measure(data.predict(folds), data.rows.labels, data.near)
+        label = f'{name}, {count} images, {method}'
+        rows.append({'label': label, 'runs': [{'metrics': figures}], **cost})
+        if near:
+            near_rows.append({'label': f'{label}, boundary', 'runs': [{'metrics': near}]})
+        nll, *percentages = *figures.values(), *near.values()
+        cells = [method, f'{nll:.4f}', *(f'{value:.2f}' for value in percentages)]
+        cells += [_duration(cost['seconds']), f'{cost["MB"]:.0f} MB'] if cost else ['', '']
+        print('| ' + ' | '.join(cells) + ' |', flush=True)
+    tables = [{'name': f'{name}, {count} images', 'rows': rows}]
+    if near_rows:
+        where = f'within {WIDTH} px of a boundary'
+        tables.append({'name': f'{name}, {count} images, {where}', 'rows': near_rows})
+    return tables
+
+
+def write(path, tables):
+    """Put tables into a file; rows take the place of those of the same labels."""
+    path = Path(path)
+    known = json.loads(path.read_text('utf-8')) if path.exists() else []
+    rows = {}
+    for table in (*known, *tables):
+        rows.setdefault(table['name'], {}).update({row['label']: row for row in table['rows']})
+    content = [{'name': name, 'rows': list(own.values())} for name, own in rows.items()]
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    path.write_text(text + '\n', encoding='utf-8')
+
+
+def _only(drawn, kept):
+    if isinstance(drawn, DrawnMaps):
+        places = kept[drawn.images].nonzero().squeeze(1).tolist()
+        logits, labels = ([values[i] for i in places] for values in (drawn.logits, drawn.labels))
+        own = (logits, labels, drawn.images[places], drawn.ignore_index)
+    else:
+        rows = kept[drawn.images]
+        own = drawn.logits[rows], drawn.labels[rows], drawn.images[rows]
+    return type(drawn)(*own, drawn.population, drawn.num_images)
+
+
+def _duration(seconds):
+    return f'{1000 * seconds:.0f} ms' if seconds < 1 else f'{seconds:.0f} s'
+
+
+def _resident(key):
+    lines = Path('/proc/self/status').read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key)) / KB
+
+
+def _restarted_peak():
+    """Let the largest resident size start from here, and return it."""
+    Path('/proc/self/clear_refs').write_text('5')
+    return _resident('VmRSS')
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('config')
+    parser.add_argument('checkpoint')
+    parser.add_argument('--methods', nargs='+', choices=METHODS, help='all that suit the head')
+    parser.add_argument('--images', type=int, nargs='+', metavar='N', help='to fit to; all of them')
+    parser.add_argument('--values', type=int, default=NUM_VALUES, help='of the maps')
+    parser.add_argument('--seed', type=int, default=0, help='of folds and images')
+    parser.add_argument('--out', metavar='FILE.json', help='tables to add rows to, or to renew')
+    parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    cfg = load_config(args.config, args.cfg_options)
+    data = read(cfg, args.checkpoint, args.values, args.seed)
+    methods = args.methods or suitable(data.rows, pixels=data.near is not None)
+    for count in args.images or [len(data.fold_of)]:
+        tables = table(Path(args.config).stem, data, methods, count, args.seed)
+        if args.out:
+            write(args.out, tables)
+
+
+if __name__ == '__main__':
+    main()
