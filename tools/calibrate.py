@@ -170,6 +170,11 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
     same = same_data(cfg.get('val_dataloader'), cfg.get('test_dataloader'))
     if same and options.split == 'val' and not options.force:
         divide_images(cfg, args.holdout, options)
+    elif args.holdout is not None:
+        raise ValueError(
+            '--holdout divides the images where validation and test data are the same; here they '
+            'are not, or the fit is forced: leave it out'
+        )
     check_splits(cfg, options)
     if writes_temperature(args):
         average_predictions(

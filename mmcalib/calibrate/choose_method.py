@@ -13,6 +13,7 @@ from mmcalib.calibrate.cross_fitting import fit_folds
 from mmcalib.posthoc.effective_number import group_sums
 from mmcalib.posthoc.logit_scaler import LogitScaler, with_other_class
 from mmcalib.posthoc.methods import SCALERS
+from mmcalib.posthoc.model_logits import progress
 from mmcalib.posthoc.sampled_logits import DrawnPredictions
 
 NONE = 'none'
@@ -92,7 +93,7 @@ def choose_method(
         The method, ``'none'`` for no scaling, and a :class:`Candidate` for each as a dict.
     """
     losses, candidates = {}, []
-    for method in (NONE, *methods):
+    for method in progress((NONE, *methods), 'Comparing methods'):
         start, candidate = time.perf_counter(), Candidate(method)
         candidates.append(candidate)
         try:

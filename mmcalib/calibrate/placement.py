@@ -64,6 +64,10 @@ def place_scaling(
             )
         return AttachedPlacement(model, 'each class has a sigmoid of its own')
     if not scaler.affine:
+        if scaler.needs_maps and not hasattr(model, 'decode_head'):
+            raise ValueError(f'--method {method_of(scaler)} is for segmentors, which predict maps')
+        with predictor(model, of_samples=True) as predict:
+            scaler._check_head(predict(batch)[0].logits[None])
         return AttachedPlacement(model, f'{method_of(scaler)} scaling is no affine map of logits')
     try:
         names = find_predicting_layers(model, batch, mixes_classes=scaler.per_class)
@@ -214,7 +218,7 @@ class AttachedPlacement:
         Returns:
             The largest difference of a probability.
         """
-        model = MODELS.build(model_of(cfg))
+        model = MODELS.build(deepcopy(model_of(cfg)))  # which some models write into
         load_complete(model, content)
         model = revert_sync_batchnorm(model).to(self.model.data_preprocessor.device)
         with predictor(self.model, of_samples=True) as predict:

@@ -57,7 +57,10 @@ def _misfit(model: nn.Module, state: Mapping, *, resumed: bool = False) -> str |
         sizes = [line.strip() for line in str(error).splitlines() if 'size mismatch' in line]
         return sizes[0].rstrip('.') if sizes else str(error)
     if any(key.startswith('calibration.') for key in unexpected):
-        return 'its calibration is attached, and the config has none: it was written beside it'
+        raise UserError(
+            'the calibration of the checkpoint is attached, and the config has none: take the '
+            'config that tools/calibrate.py wrote beside the checkpoint'
+        )
     missing = set(missing)
     losses = [name for name, m in model.named_modules() if isinstance(m, CalibrationLoss)]
     optional = () if resumed else tuple(f'{name}.' for name in losses)

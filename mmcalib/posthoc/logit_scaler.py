@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,8 +68,8 @@ class LogitScaler:
             logits: ``(N, K)`` array or tensor of raw logits, not of probabilities, or maps
                 ``(N, K, H, W)``; K = 1 for a binary classifier that ends in a sigmoid.
             labels: ``(N,)`` or ``(N, H, W)`` true classes, integers or booleans.
-            groups: ``(N,)`` integers: rows of the same number, such as the pixels of an image, are
-                not independent. None if every row is a group of its own; the pixels of a map are
+            groups: ``(N,)`` numbers or names: rows of the same one, such as the pixels of an image,
+                are not independent. None if every row is a group of its own; the pixels of a map are
                 always of one group.
             ignore_index: Label of what to leave out, such as mmsegmentation's 255. None leaves
                 nothing out.
@@ -91,7 +92,7 @@ class LogitScaler:
             )
         warn_of_probabilities(logits)
         self._fit(partial(in_chunks, logits, labels), groups)
-        self.num_predictions_ = len(labels)
+        self.num_predictions_, self.num_logits_ = len(labels), logits.shape[1]
         return self
 
     def transform(self, logits: Any) -> Any:
@@ -180,8 +181,18 @@ class LogitScaler:
 
     def _scaled(self, logits: Tensor) -> Tensor:
         learned = {name: value.to(logits.device) for name, value in self.tensors.items()}
+        if logits.ndim not in (2, 4):
+            raise ValueError(
+                f'logits must be (N, K), or maps (N, K, H, W), got {tuple(logits.shape)}'
+            )
+        fitted = vars(self).get('num_logits_', logits.shape[1])
+        if logits.shape[1] != fitted:
+            raise ValueError(
+                f'{type(self).__name__} was fitted to {fitted} logits of a prediction, got '
+                f'{logits.shape[1]}: {tuple(logits.shape)}'
+            )
         self._check_head(logits)
-        return self._apply(logits.double(), learned)
+        return self._apply(logits.double(), learned) if logits.numel() else logits.double()
 
     def _check_head(self, logits: Tensor) -> None:
         head = 'sigmoid' if logits.shape[1] == 1 else 'softmax'
@@ -239,7 +250,7 @@ def check_arrays(
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'labels must be integers, got {labels.dtype}')
     if groups is not None:
-        groups = torch.as_tensor(groups)
+        groups = numbers_of(groups)
         if groups.shape != logits.shape[:1]:
             raise ValueError(
                 f'groups must be ({len(logits)},), one for each row or map, got '
@@ -264,6 +275,13 @@ def check_arrays(
     labels = labels.long()
     check_labels(labels, max(logits.shape[1], 2), name='labels')
     return logits, labels, groups
+
+
+def numbers_of(groups: Any) -> Tensor:
+    """Return groups as integers, also if they are named, such as by patients."""
+    if torch.is_tensor(groups):
+        return groups
+    return torch.as_tensor(np.unique(np.asarray(groups), return_inverse=True)[1])
 
 
 def warn_of_probabilities(logits: Tensor) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import check_labels
-from mmcalib.posthoc.logit_scaler import LogitScaler, warn_of_probabilities
+from mmcalib.posthoc.logit_scaler import LogitScaler, numbers_of, warn_of_probabilities
 
 # Whatever the caller's is, no class has this label.
 IGNORED = -1
@@ -64,6 +64,7 @@ class MapScaler(LogitScaler):
         self._check_head(maps[0].logits[None])
         warn_of_probabilities(maps[0].logits.flatten(1).T)
         self._fit_maps(maps)
+        self.num_logits_ = len(maps[0].logits)
         self.num_predictions_ = sum(int((one.labels != IGNORED).sum()) for one in maps)
         return self
 
@@ -93,6 +94,7 @@ def _labelled_maps(
             f'there must be labels and, if any, a group for each of {len(logits)} maps, got '
             f'{len(labels)} and {None if groups is None else len(groups)}'
         )
+    groups = None if groups is None else numbers_of(groups)
     maps = []
     for number, (z, y) in enumerate(zip(logits, labels, strict=True)):
         z, y = torch.as_tensor(z).detach(), torch.as_tensor(y)

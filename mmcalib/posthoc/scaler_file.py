@@ -13,7 +13,7 @@ from mmcalib.work_dir_files import whole_file
 if TYPE_CHECKING:
     from mmcalib.posthoc.logit_scaler import LogitScaler
 
-_KEYS = {'method', 'options', 'parameters', 'version'}
+_KEYS = {'method', 'options', 'parameters', 'num_logits', 'version'}
 
 
 def save_scaler(scaler: LogitScaler, path: str | Path) -> None:
@@ -29,6 +29,7 @@ def save_scaler(scaler: LogitScaler, path: str | Path) -> None:
         method=names[type(scaler)],
         options=scaler.options,
         parameters=scaler.parameters,
+        num_logits=scaler.num_logits_,
         version=__version__,
     )
     with whole_file(path) as temporary:
@@ -67,4 +68,6 @@ def load_scaler(path: str | Path) -> LogitScaler:
             f'{path} has the method {method!r} of mmcalib {content["version"]}; this is '
             f'{__version__}, which knows {", ".join(SCALERS)}'
         )
-    return SCALERS[method].from_parameters(content['parameters'], **content['options'])
+    scaler = SCALERS[method].from_parameters(content['parameters'], **content['options'])
+    scaler.num_logits_ = content['num_logits']
+    return scaler

@@ -49,7 +49,8 @@ class VennAbersScaler(BinaryScaler):
 
     def _apply_odds(self, odds: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
         lower = learned['lower'][torch.bucketize(odds, learned['lower_knots'], right=True)]
-        return learned['upper'][torch.bucketize(odds, learned['upper_knots'])] - lower
+        scaled = learned['upper'][torch.bucketize(odds, learned['upper_knots'])] - lower
+        return torch.where(odds.isnan(), odds, scaled)  # which would come behind all knots
 
 
 def _with_one_more(steps: np.ndarray, label: int) -> np.ndarray:

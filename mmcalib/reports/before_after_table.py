@@ -128,7 +128,7 @@ def _printed(name: str, value: float) -> str:
 
 
 def _fit_sentence(calibration: Mapping) -> str:
-    text = f'{calibration["method"].capitalize()} scaling'
+    text = f'Scaling by {calibration["method"]}'
     if calibration['method'] == 'temperature':
         text = f'Temperature {calibration["parameters"]["temperature"]:.4g}'
     if 'standard_error' in calibration:
@@ -142,7 +142,7 @@ def _fit_sentence(calibration: Mapping) -> str:
         ' Before and after are cross-fitted: each image is scored by a scaling fitted on the '
         f'other {folds - 1} of {folds} folds of the images.'
         if folds
-        else ''
+        else f' The figures of {calibration["split"]} after are of the images that it was fitted on.'
     )
     return (
         f'{text}, fitted on {calibration["num_fitted"]:,} of '

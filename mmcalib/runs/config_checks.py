@@ -59,7 +59,13 @@ def check_config(cfg: Config, loaders: Iterable[str]) -> None:
 
 
 def check_learning(cfg: Config) -> None:
-    """Raise a ValueError for a training whose loss could not learn from its validations."""
+    """Raise a ValueError for a training whose loss, or attached calibration, could not learn."""
+    if 'CalibratedModel' in _types(cfg.get('model')):
+        raise ValueError(
+            'the config has a calibration attached, which training would leave as it is while the '
+            'network changes: train with the config that was calibrated, from this checkpoint by '
+            'load_from, and calibrate anew'
+        )
     hooks = set(_types(cfg.get('custom_hooks')))
     for loss in LEARNS_BY.keys() & set(_types(cfg.get('model'))):
         hook = LEARNS_BY[loss]

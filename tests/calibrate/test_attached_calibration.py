@@ -162,7 +162,7 @@ class TestACheckpointAndAConfigThatDoNotGoTogether:
     def test_no_calibration_in_the_config(self):
         model, _ = MODELS_AND_DATA['classifier']()
         state = {**model.state_dict(), 'calibration.temperature': torch.tensor(2.0)}
-        with pytest.raises(UserError, match='its calibration is attached, and the config has none'):
+        with pytest.raises(UserError, match='is attached, and the config has none'):
             load_complete(model, {'state_dict': state})
 
 
@@ -232,14 +232,16 @@ def test_the_tool_attaches_what_it_cannot_fold(normalised, run, tmp_path):
         assert theirs[f'calibration/{name}'] == pytest.approx(tested[name], abs=1e-3)
 
     error = run('test.py', DIGITS, 'out.pth', '--work-dir', 'w', *options, fails=True)
-    assert 'its calibration is attached, and the config has none' in error
+    assert 'is attached, and the config has none: take the config' in error
     error = run('test.py', 'out.py', normalised, '--work-dir', 'w2', fails=True)
     assert 'calibration.temperature' in error
     error = run(
         'calibrate.py', 'out.py', 'out.pth', '--out', 'again.pth', '--work-dir', 'w3', '--force',
         fails=True,
     )  # fmt: skip
-    assert 'attached' in error
+    assert 'attached scaling (temperature)' in error
+    error = run('train.py', 'out.py', '--work-dir', 'w4', fails=True)
+    assert 'calibrate anew' in error
     error = run(
         'calibrate.py', DIGITS, normalised, '--out', 'out.pth', '--work-dir', 'work', *options,
         fails=True,

@@ -551,3 +551,33 @@ def test_the_example(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (test,) = doctest.DocTestFinder().find(load_scaler, globs={})
     assert len(test.examples) >= 5 and doctest.DocTestRunner().run(test).failed == 0
+
+
+@pytest.mark.parametrize(('name', 'k'), CASES)
+class TestOtherLogits:
+    def test_another_number_or_shape_is_refused(self, name, k, tmp_path):
+        logits, labels = (torch.as_tensor(a) for a in draw(200, num_classes=k))
+        scaler = SCALERS[name]().fit(logits, labels)
+        scaler.save(tmp_path / 'scaler.json')
+        for fitted in (scaler, load_scaler(tmp_path / 'scaler.json')):
+            with pytest.raises(ValueError, match=f'fitted to {k} logits .* got {k + 3}'):
+                fitted.predict_proba(torch.randn(5, k + 3))
+            for shape in [(k,), (k, 4, 4)]:
+                with pytest.raises(ValueError, match='must be'):
+                    fitted.transform(torch.randn(shape))
+            assert fitted.predict_proba(logits[:0]).shape == (0, max(k, 2))
+
+    def test_nan_comes_out_as_nan(self, name, k):
+        logits, labels = draw(200, num_classes=k)
+        scaler = SCALERS[name]().fit(logits, labels)
+        new = logits[:3].copy()
+        new[1] = np.nan
+        found = scaler.predict_proba(new)
+        assert np.isnan(found[1]).all() and np.isfinite(found[[0, 2]]).all()
+
+    def test_groups_have_names(self, name, k):
+        logits, labels = draw(200, num_classes=k)
+        numbers = np.arange(200) // 10
+        names = np.array([f'patient {99 - n}' for n in numbers])
+        found, expected = (SCALERS[name]().fit(logits, labels, g) for g in (names, numbers))
+        np.testing.assert_allclose(found.transform(logits), expected.transform(logits), rtol=1e-6)
