@@ -96,8 +96,8 @@ def check_not_calibrated(meta: Mapping, *, force: bool) -> list[str]:
         return []
     if earlier.get('attached'):
         raise ValueError(
-            f'the checkpoint has an attached scaling ({earlier["method"]}), and no other goes on top '
-            f'of it, not even with --force: calibrate the original, {earlier["checkpoint"]}'
+            f'the checkpoint has an attached scaling ({earlier["method"]}), and no other goes on '
+            f'top of it, even with --force: calibrate the original, {earlier["checkpoint"]}'
         )
     hint = (
         f'It holds a {earlier["method"]} scaling, fitted on {earlier["split"]} at '

@@ -68,9 +68,9 @@ class LogitScaler:
             logits: ``(N, K)`` array or tensor of raw logits, not of probabilities, or maps
                 ``(N, K, H, W)``; K = 1 for a binary classifier that ends in a sigmoid.
             labels: ``(N,)`` or ``(N, H, W)`` true classes, integers or booleans.
-            groups: ``(N,)`` numbers or names: rows of the same one, such as the pixels of an image,
-                are not independent. None if every row is a group of its own; the pixels of a map are
-                always of one group.
+            groups: ``(N,)`` numbers or names: rows of the same one, such as the pixels of an
+                image, are not independent. None if every row is a group of its own; the pixels of
+                a map are always of one group.
             ignore_index: Label of what to leave out, such as mmsegmentation's 255. None leaves
                 nothing out.
 
@@ -185,13 +185,13 @@ class LogitScaler:
             raise ValueError(
                 f'logits must be (N, K), or maps (N, K, H, W), got {tuple(logits.shape)}'
             )
+        self._check_head(logits)
         fitted = vars(self).get('num_logits_', logits.shape[1])
         if logits.shape[1] != fitted:
             raise ValueError(
                 f'{type(self).__name__} was fitted to {fitted} logits of a prediction, got '
                 f'{logits.shape[1]}: {tuple(logits.shape)}'
             )
-        self._check_head(logits)
         return self._apply(logits.double(), learned) if logits.numel() else logits.double()
 
     def _check_head(self, logits: Tensor) -> None:
@@ -279,8 +279,8 @@ def check_arrays(
 
 def numbers_of(groups: Any) -> Tensor:
     """Return groups as integers, also if they are named, such as by patients."""
-    if torch.is_tensor(groups):
-        return groups
+    if torch.is_tensor(groups) or np.asarray(groups).dtype.kind in 'iu':
+        return torch.as_tensor(groups)
     return torch.as_tensor(np.unique(np.asarray(groups), return_inverse=True)[1])
 
 

@@ -79,7 +79,7 @@ def predictor(
         with torch.no_grad(), _same_draws(next(model.parameters()).device):
             samples = model.val_step(batch)
         read = [sample.to_dict() for sample in samples]
-        if several:
+        if several and of_samples:
             read = [as_binary_map(sample) for sample in read]
         if of_samples:
             captured.extend(logits_in(sample, of_scores=of_scores) for sample in read)

@@ -142,7 +142,7 @@ def _fit_sentence(calibration: Mapping) -> str:
         ' Before and after are cross-fitted: each image is scored by a scaling fitted on the '
         f'other {folds - 1} of {folds} folds of the images.'
         if folds
-        else f' The figures of {calibration["split"]} after are of the images that it was fitted on.'
+        else f' The figures of {calibration["split"]} after are of the images it was fitted on.'
     )
     return (
         f'{text}, fitted on {calibration["num_fitted"]:,} of '

@@ -535,7 +535,8 @@ def test_onnx(name, tmp_path):
         ('[]', 'is no scaler'),
         ('{"method": "platt"}', 'is no scaler'),
         (
-            '{"method": "colour", "options": {}, "parameters": {}, "version": "9"}',
+            '{"method": "colour", "options": {}, "parameters": {}, "num_logits": 3, '
+            '"version": "9"}',
             "'colour' of mmcalib 9; .* knows temperature",
         ),
     ],
@@ -560,7 +561,7 @@ class TestOtherLogits:
         scaler = SCALERS[name]().fit(logits, labels)
         scaler.save(tmp_path / 'scaler.json')
         for fitted in (scaler, load_scaler(tmp_path / 'scaler.json')):
-            with pytest.raises(ValueError, match=f'fitted to {k} logits .* got {k + 3}'):
+            with pytest.raises(ValueError, match=r'fitted to .* logits|two classes'):
                 fitted.predict_proba(torch.randn(5, k + 3))
             for shape in [(k,), (k, 4, 4)]:
                 with pytest.raises(ValueError, match='must be'):
