@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from mmengine.dist import all_gather_object
@@ -12,13 +13,12 @@ from torch import Tensor, nn
 
 from mmcalib.distributed import place_of
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.models.predicting_head import has_several_labels
 from mmcalib.posthoc.fold_into_layer import largest_difference, swapped_parameters
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.logit_scaler import LogitScaler
 from mmcalib.posthoc.model_logits import ImageLogits, predictor, progress
+from mmcalib.posthoc.predicted_samples import evaluated_sample
 from mmcalib.samples.evaluated import read_labels, read_logits
-from mmcalib.samples.multi_label import as_binary_map
 
 COMPARED_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 
@@ -71,15 +71,11 @@ def measure_before_and_after(
         ignore_index: Label of the pixels to leave out.
         text: What the progress bar says.
     """
-    before, after = (
-        CalibrationMetric(COMPARED_METRICS, num_bins=num_bins, ignore_index=ignore_index)
-        for _ in range(2)
-    )
-    count = _Count(len(loader.dataset))
+    count = _Count(len(loader.dataset), num_bins=num_bins, ignore_index=ignore_index)
     with predictor(model) as predict:
         for batch in progress(loader, text):
             ours = predict(batch)
-            before.process(None, [image.sample for image in ours])
+            count.before.process(None, [image.sample for image in ours])
             read = [_read(image, ignore_index) for image in ours]
             last = len(folds)  # the scaling to write
             places = count.next_places(len(ours))
@@ -102,8 +98,8 @@ def measure_before_and_after(
                         count.difference = max(
                             count.difference, largest_difference([expected], [new_logits])
                         )
-            after.process(None, [scored[index] for index in range(len(ours))])
-    return count.result(before, after)
+            count.after.process(None, [scored[index] for index in range(len(ours))])
+    return count.result()
 
 
 def measure_changed_samples(
@@ -126,39 +122,33 @@ def measure_changed_samples(
         ignore_index: Label of the pixels to leave out.
         text: What the progress bar says.
     """
-    before, after = (
-        CalibrationMetric(COMPARED_METRICS, num_bins=num_bins, ignore_index=ignore_index)
-        for _ in range(2)
-    )
-    count = _Count(len(loader.dataset))
-    several = has_several_labels(model)
-
-    def read(sample: BaseDataElement) -> dict:
-        return as_binary_map(sample.to_dict()) if several else sample.to_dict()
-
+    count = _Count(len(loader.dataset), num_bins=num_bins, ignore_index=ignore_index)
+    read = partial(evaluated_sample, model)
     model.eval()
     with torch.no_grad(), full_precision():
         for batch in progress(loader, text):
             samples = model.val_step(batch)
-            before.process(None, [read(sample) for sample in samples])
+            count.before.process(None, [read(sample) for sample in samples])
             for place, sample in zip(count.next_places(len(samples)), samples, strict=True):
                 was = _predicted(read(sample), ignore_index)
                 difference = change(place % count.images, sample)
                 count.difference = max(count.difference, difference)
                 count.add(place, was, _predicted(read(sample), ignore_index))
-            after.process(None, [read(sample) for sample in samples])
-    return count.result(before, after)
+            count.after.process(None, [read(sample) for sample in samples])
+    return count.result()
 
 
 class _Count:
-    """What is counted beside the metrics, over all processes.
+    """The metrics before and after, and what is counted beside them, over all processes.
 
     Args:
-        images: How many the data set has.
+        images: Number of images in the data set.
+        options: Of the metrics.
     """
 
-    def __init__(self, images: int) -> None:
+    def __init__(self, images: int, **options: int) -> None:
         self.images = images
+        self.before, self.after = (CalibrationMetric(COMPARED_METRICS, **options) for _ in range(2))
         self.read = self.total = self.changed = 0
         self.difference = 0.0
 
@@ -174,11 +164,11 @@ class _Count:
             self.total += len(before)
             self.changed += int((before != after).sum())
 
-    def result(self, before: CalibrationMetric, after: CalibrationMetric) -> BeforeAndAfter:
+    def result(self) -> BeforeAndAfter:
         """Return the figures of all processes, in each."""
         figures = [
             {key.split('/')[-1]: value for key, value in metric.evaluate(self.images).items()}
-            for metric in (before, after)
+            for metric in (self.before, self.after)
         ]
         shares = all_gather_object((self.total, self.changed, self.difference))
         total, changed, differences = zip(*shares, strict=True)

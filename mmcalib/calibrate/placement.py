@@ -19,10 +19,9 @@ from mmcalib.calibrate.before_and_after import (
     measure_changed_samples,
 )
 from mmcalib.hooks.require_complete_weights_hook import load_complete
-from mmcalib.models.predicting_head import has_several_labels, head_of, returns_scores
+from mmcalib.models.predicting_head import has_several_labels, head_of
 from mmcalib.posthoc import SCALERS, LogitScaler
 from mmcalib.posthoc.attached_scaling import AttachedScaling
-from mmcalib.posthoc.calibrated_model import calibrate_sample
 from mmcalib.posthoc.fold_into_layer import (
     NotFoldableError,
     check_bias,
@@ -33,17 +32,16 @@ from mmcalib.posthoc.fold_into_layer import (
 )
 from mmcalib.posthoc.logit_scaler import with_other_class
 from mmcalib.posthoc.model_logits import NotLogitsError, predictor
+from mmcalib.posthoc.predicted_samples import calibrate_sample, logits_behind
 from mmcalib.runs.config_checks import as_list
 from mmcalib.runs.tested_model import model_of
-from mmcalib.samples.multi_label import as_binary_map
-from mmcalib.samples.probabilities import logits_in
 
 Folds = Sequence[LogitScaler]
 
 
 def place_scaling(
     model: nn.Module, scaler: LogitScaler, state: Mapping[str, Tensor], batch: Any
-) -> FoldedScaling | AttachedPlacement:
+) -> FoldedPlacement | AttachedPlacement:
     """Return where a method's scaling can go, as found by running the model.
 
     Args:
@@ -67,7 +65,7 @@ def place_scaling(
         if scaler.needs_maps and not hasattr(model, 'decode_head'):
             raise ValueError(f'--method {method_of(scaler)} is for segmentors, which predict maps')
         with predictor(model, of_samples=True) as predict:
-            scaler._check_head(predict(batch)[0].logits[None])
+            scaler.check_head(predict(batch)[0].logits[None])
         return AttachedPlacement(model, f'{method_of(scaler)} scaling is no affine map of logits')
     try:
         names = find_predicting_layers(model, batch, mixes_classes=scaler.per_class)
@@ -75,7 +73,7 @@ def place_scaling(
             check_bias(model, names)
     except (NotFoldableError, NotLogitsError) as error:
         return AttachedPlacement(model, str(error))
-    return FoldedScaling(model, names, keys_in_checkpoint(state, model, names), state)
+    return FoldedPlacement(model, names, keys_in_checkpoint(state, model, names), state)
 
 
 def method_of(scaler: LogitScaler) -> str:
@@ -83,7 +81,7 @@ def method_of(scaler: LogitScaler) -> str:
     return next(name for name, kind in SCALERS.items() if type(scaler) is kind)
 
 
-class FoldedScaling:
+class FoldedPlacement:
     """A scaling in the layers that predict, at no cost for the model.
 
     Args:
@@ -173,11 +171,8 @@ class AttachedPlacement:
         fitted = [*folds, scaler]
         modules = [attached(own) for own in fitted]
 
-        several = has_several_labels(self.model)
-
         def change(image: int, sample: BaseDataElement) -> float:
-            read = as_binary_map(sample.to_dict()) if several else sample
-            logits = logits_in(read, of_scores=returns_scores(self.model))
+            logits = logits_behind(self.model, sample)
             number = len(folds) if fold_of is None else int(fold_of[image])
             difference = 0.0
             for own in {number, len(folds)}:

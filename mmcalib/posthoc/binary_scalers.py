@@ -29,7 +29,7 @@ class BinaryScaler(LogitScaler):
         scaled = self._apply_odds(_odds(logits), learned)
         return scaled if logits.shape[1] == 1 else torch.cat([-scaled / 2, scaled / 2], dim=1)
 
-    def _check_head(self, logits: Tensor) -> None:
+    def check_head(self, logits: Tensor) -> None:
         if logits.shape[1] > 2:
             raise ValueError(
                 f'{type(self).__name__} takes logits of two classes, (N, 1) or (N, 2), got '

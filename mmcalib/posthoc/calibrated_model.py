@@ -10,10 +10,8 @@ from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
 from torch import nn
 
-from mmcalib.models.predicting_head import has_several_labels, head_of, returns_scores
 from mmcalib.posthoc.attached_scaling import AttachedScaling
-from mmcalib.samples.multi_label import as_binary_map
-from mmcalib.samples.probabilities import logits_in, put_logits
+from mmcalib.posthoc.predicted_samples import calibrate_sample
 
 
 @MODELS.register_module(name='CalibratedModel')
@@ -58,20 +56,3 @@ class _CalibratedPredictions:
 @cache
 def _calibrated(kind: type) -> type:
     return type(f'Calibrated{kind.__name__}', (_CalibratedPredictions, kind), {})
-
-
-def calibrate_sample(
-    model: nn.Module, sample: BaseDataElement, calibration: AttachedScaling
-) -> None:
-    """Replace the scores of a data sample that a model has predicted by calibrated ones."""
-    if has_several_labels(model):
-        logits = logits_in(as_binary_map(sample.to_dict()))
-        head_of(model)._get_predictions(calibration(logits[None]).reshape(1, -1), [sample])
-        return
-    logits = logits_in(sample, of_scores=returns_scores(model))
-    put_logits(
-        sample,
-        calibration(logits[None])[0],
-        threshold=getattr(head_of(model), 'threshold', 0.5),
-        keep_class=calibration.scaler.keeps_argmax,
-    )

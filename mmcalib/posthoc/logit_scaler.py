@@ -84,7 +84,7 @@ class LogitScaler:
                 leave the scaling undetermined.
         """
         logits, labels, groups = check_arrays(logits, labels, groups, ignore_index=ignore_index)
-        self._check_head(logits)
+        self.check_head(logits)
         if len(labels) < self.least_predictions:
             raise ValueError(
                 f'{type(self).__name__} needs at least {self.least_predictions} predictions, got '
@@ -185,7 +185,7 @@ class LogitScaler:
             raise ValueError(
                 f'logits must be (N, K), or maps (N, K, H, W), got {tuple(logits.shape)}'
             )
-        self._check_head(logits)
+        self.check_head(logits)
         fitted = vars(self).get('num_logits_', logits.shape[1])
         if logits.shape[1] != fitted:
             raise ValueError(
@@ -194,7 +194,7 @@ class LogitScaler:
             )
         return self._apply(logits.double(), learned) if logits.numel() else logits.double()
 
-    def _check_head(self, logits: Tensor) -> None:
+    def check_head(self, logits: Tensor) -> None:
         head = 'sigmoid' if logits.shape[1] == 1 else 'softmax'
         if head not in self.heads:
             raise ValueError(

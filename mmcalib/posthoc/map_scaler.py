@@ -61,7 +61,7 @@ class MapScaler(LogitScaler):
                 scaling undetermined.
         """
         maps = _labelled_maps(logits, labels, groups, ignore_index)
-        self._check_head(maps[0].logits[None])
+        self.check_head(maps[0].logits[None])
         warn_of_probabilities(maps[0].logits.flatten(1).T)
         self._fit_maps(maps)
         self.num_logits_ = len(maps[0].logits)
@@ -72,13 +72,13 @@ class MapScaler(LogitScaler):
         """Set what is learned."""
         raise NotImplementedError
 
-    def _check_head(self, logits: Tensor) -> None:
+    def check_head(self, logits: Tensor) -> None:
         if logits.ndim != 4:
             raise ValueError(
                 f'{type(self).__name__} looks at the neighbours of a prediction and takes maps of '
                 f'logits (N, K, H, W), got {tuple(logits.shape)}'
             )
-        super()._check_head(logits)
+        super().check_head(logits)
 
 
 def valid_rows(logits: Tensor, labels: Tensor) -> Tensor:

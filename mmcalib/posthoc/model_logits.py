@@ -14,12 +14,10 @@ from rich.progress import track
 from torch import Tensor, nn
 
 from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.models.predicting_head import has_several_labels, returns_scores
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.logit_scaler import LogitReader
+from mmcalib.posthoc.predicted_samples import evaluated_sample, logits_behind
 from mmcalib.samples.evaluated import read_logits
-from mmcalib.samples.multi_label import as_binary_map
-from mmcalib.samples.probabilities import logits_in
 
 
 class NotLogitsError(ValueError):
@@ -49,8 +47,8 @@ def predictor(
     Args:
         model: mmpretrain's or mmseg's, or one with the same methods.
         of_samples: Whether to take the logits that the predicted scores stand for, whatever the
-            head has returned, see :func:`~mmcalib.samples.probabilities.logits_in`. So it is with
-            a :class:`~mmcalib.ensembles.MeanProbabilityModel`.
+            head has returned, see :func:`~mmcalib.posthoc.predicted_samples.logits_behind`; always
+            those of a :class:`~mmcalib.ensembles.MeanProbabilityModel`.
 
     Raises:
         TypeError: If it is neither.
@@ -58,8 +56,7 @@ def predictor(
     """
     captured: list[Tensor] = []
     of_samples = of_samples or isinstance(model, MeanProbabilityModel)
-    several = has_several_labels(model)
-    of_scores = returns_scores(model) and not hasattr(model, 'calibration')
+    calibrated = hasattr(model, 'calibration')
     if of_samples:
         watching = nullcontext()
     elif hasattr(model, 'postprocess_result'):
@@ -78,20 +75,18 @@ def predictor(
         captured.clear()
         with torch.no_grad(), _same_draws(next(model.parameters()).device):
             samples = model.val_step(batch)
-        read = [sample.to_dict() for sample in samples]
-        if several and of_samples:
-            read = [as_binary_map(sample) for sample in read]
         if of_samples:
-            captured.extend(logits_in(sample, of_scores=of_scores) for sample in read)
+            captured.extend(logits_behind(model, s, calibrated=calibrated) for s in samples)
         if len(captured) != len(samples):
             raise ValueError(
                 f'{type(model).__name__} predicted {len(samples)} images out of {len(captured)} '
                 'rows of logits: test-time augmentation, or a head called more than once'
             )
         images = []
-        for sample, logits in zip(read, captured, strict=True):
+        for sample, logits in zip(samples, captured, strict=True):
             name = sample.get('img_path') or f'sample {count}'
-            images.append(ImageLogits(sample, logits, str(name)))
+            content = evaluated_sample(model, sample) if of_samples else sample.to_dict()
+            images.append(ImageLogits(content, logits, str(name)))
             count += 1
         return images
 
