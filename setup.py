@@ -94,6 +94,7 @@ setup(
             'pytest-xdist',
             'ruff',
             'imagecorruptions-imaug>=1.1.5',
+            'betacal',
             'netcal',
             'onnx',
             'onnxruntime',
