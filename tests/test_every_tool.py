@@ -129,6 +129,14 @@ def test_report(run):
         assert 'MbLS m=8' in Path(f'table.{kind}').read_text(encoding='utf-8')
 
 
+def test_images_in_the_order_of_their_scores(run):
+    evaluator = "test_evaluator=[dict(type='ImageScoreMetric',out_file='images.csv')]"
+    run('test.py', 'mine.py', 'best.pth', '--work-dir', 'images', '--cfg-options', evaluator,
+        'default_hooks.reliability_diagram=None', 'default_hooks.confidence_map=None')  # fmt: skip
+    run('visualize.py', 'images', 'images.csv', '--out', 'order.png', *COARSE)
+    assert Path('order.png').stat().st_size > 3000
+
+
 @pytest.mark.parametrize('kind', ['reliability', 'risk', 'boundary', 'maps', 'worst'])
 def test_visualize(kind, run):
     if kind in ('boundary', 'maps', 'worst') and not of_scenes():

@@ -5,6 +5,7 @@ tools/visualize.py risk work_dirs/ce/digits work_dirs/mbls/digits --overlay --ou
 tools/visualize.py boundary work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out curve.png
 tools/visualize.py maps work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out maps.png
 tools/visualize.py worst work_dirs/mbls/digit_scenes --out worst.png
+tools/visualize.py images images.csv --out images.png
 tools/visualize.py robustness work_dirs/ce/resnet14_cifar10_short/robustness --out boxes.png
 """
 
@@ -20,11 +21,12 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         'kind',
-        choices=['reliability', 'risk', 'boundary', 'maps', 'worst', 'robustness'],
+        choices=['reliability', 'risk', 'boundary', 'maps', 'worst', 'images', 'robustness'],
         help='reliability diagrams; risk–coverage curves; ECE against the distance from the '
         'nearest boundary, of tests with per_distance=True; the images that all runs have drawn, '
-        "below one another; each run's worst-calibrated images; or tests on corrupted images, of "
-        'the folders that tools/test_robustness.py leaves',
+        "below one another; each run's worst-calibrated images; images in the order of their "
+        'scores, of the .csv file that an ImageScoreMetric leaves; or tests on corrupted images, '
+        'of the folders that tools/test_robustness.py leaves',
     )
     parser.add_argument('runs', nargs='+', help='work dirs, or the .npz or .json files in them')
     parser.add_argument('--out', required=True, help='file to write')
@@ -83,6 +85,8 @@ def main() -> None:
             )
         elif args.kind == 'risk':
             figure = run_plots.risk_coverage_figure(args.runs, names, overlay=args.overlay)
+        elif args.kind == 'images':
+            figure = run_plots.image_risk_figure(args.runs, names)
         elif args.kind == 'boundary':
             figure = run_plots.boundary_curve_figure(args.runs, names)
         else:

@@ -30,6 +30,8 @@ from mmcalib.metrics.functional.classwise_calibration_error import (
     predicted_class_calibration,
     thresholded_adaptive_calibration_error,
 )
+from mmcalib.metrics.functional.image_failures import image_failure_figures
+from mmcalib.metrics.functional.image_scores import image_risks, image_scores, pairwise_dice
 from mmcalib.metrics.functional.out_of_distribution_scores import (
     scores_of_logits,
     scores_of_probabilities,
@@ -47,6 +49,7 @@ from mmcalib.metrics.functional.risk_coverage import (
     failure_fpr95,
     risk_at_coverage,
 )
+from mmcalib.metrics.image_score_metric import ImageScoreMetric
 from mmcalib.metrics.metric_definitions import NAMES
 from mmcalib.metrics.ood_metric import OODMetric
 from mmcalib.metrics.ood_state import OODState
@@ -66,6 +69,7 @@ __all__ = [
     'ClasswiseECE',
     'DisagreementMetric',
     'ForegroundIoU',
+    'ImageScoreMetric',
     'OODMetric',
     'OODState',
     'Prediction',
@@ -86,11 +90,15 @@ __all__ = [
     'expected_calibration_error',
     'failure_auroc',
     'failure_fpr95',
+    'image_failure_figures',
+    'image_risks',
+    'image_scores',
     'maximum_calibration_error',
     'mean_confidence',
     'negative_log_likelihood',
     'optimal_temperature',
     'overconfidence_error',
+    'pairwise_dice',
     'predicted_class_calibration',
     'refinement_nll',
     'risk_at_coverage',

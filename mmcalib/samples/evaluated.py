@@ -122,6 +122,34 @@ def read_labels(sample: Sample, *, ignore_index: int, name: str) -> tuple[Tensor
     return predicted[valid], label[valid]
 
 
+def read_image(sample: Sample, *, ignore_index: int, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return an evaluated data sample's probabilities, predicted and true classes, on the CPU.
+
+    Returns:
+        ``(K, H, W)``, ``(H, W)`` and ``(H, W)`` of a segmentor, with K = 2 for a binary head;
+        ``(K, 1)``, ``(1,)`` and ``(1,)`` of a classifier.
+
+    Raises:
+        ValueError: For what :func:`read_prediction` refuses.
+    """
+    if 'seg_logits' not in sample:
+        probs, label = class_probabilities(sample, name), class_label(sample, name).cpu()
+        check_labels(label, len(probs), name=name, hint=LABELS_HINT)
+        return probs, probs.argmax(dim=0), label
+    logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
+    check_finite(logits, f'seg_logits of {name}')
+    predicted, label = (plane.cpu().long() for plane in label_maps(sample, name))
+    check_size(name, 'seg_logits', tuple(logits.shape[1:]), label)
+    valid = label[label != ignore_index]
+    check_labels(valid, max(len(logits), 2), name=name, hint=LABELS_HINT)
+    if len(logits) == 1:
+        check_binary(logits.flatten(), name)
+        return torch.cat([1 - logits, logits]).cpu(), predicted, label
+    own = logits.gather(0, predicted.to(logits.device)[None])[0]
+    check_explained(int((own < logits.amax(dim=0)).sum()), name)
+    return logits.softmax(dim=0).cpu(), predicted, label
+
+
 def read_logits(
     sample: Sample, logits: Tensor, *, ignore_index: int, name: str
 ) -> tuple[Tensor, Tensor, Tensor]:
