@@ -25,6 +25,7 @@ from mmcalib.runs.command_line import (
 )
 from mmcalib.runs.config import (
     add_calibration,
+    count_objects,
     enable_drawing,
     limit_samples,
     load_config,
@@ -72,6 +73,12 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         '--calibration',
         action='store_true',
         help='measure and draw the calibration of a config that names no such metric',
+    )
+    parser.add_argument(
+        '--objects',
+        action='store_true',
+        help='measure each class and object on its own, for the objects and the --labels of '
+        'tools/predict.py',
     )
     parser.add_argument('--amp', action='store_true', help='test in mixed precision (GPU only)')
     add_temperature_argument(parser)
@@ -149,6 +156,8 @@ def prepare(args: argparse.Namespace):
         enable_drawing(cfg, args.show, args.show_dir, args.interval, args.wait_time)
     if args.calibration:
         add_calibration(cfg)
+    if args.objects:
+        count_objects(cfg)
     leave_out_diagrams(cfg)
     if asks_for_ensemble(args) or args.temperature or args.disagreement:
         average(cfg, args)
