@@ -52,8 +52,9 @@ def class_thresholds(
     probability of at least p over validations this holds for all classes that get a threshold.
 
     Each class is tested by :func:`~mmcalib.metrics.functional.risk_threshold.threshold_at_risk` at
-    the level :math:`(1 - p) / m`, for m classes that the validation predicts at a labelled pixel:
-    Bonferroni's correction, which asks nothing of how the classes depend on each other.
+    the level :math:`(1 - p) / K`: Bonferroni's correction, which asks nothing of how the classes
+    depend on each other. Classes that the validation does not have count too, since which ones it
+    has is not known beforehand.
 
     Source: Learn then Test, see that function.
 
@@ -73,8 +74,7 @@ def class_thresholds(
         raise ValueError(f'probability must be a share between 0 and 1, got {probability!r}')
     predicted = image_class_bins[:, 0].sum(dim=1) > 0
     tables = [image_class_bins[predicted & (image_class[:, 1] == k)] for k in range(len(classes))]
-    tested = max(sum(len(table) > 0 for table in tables), 1)
-    level = (1 - probability) / tested
+    level = (1 - probability) / len(classes)
     found = []
     for name, table in zip(classes, tables, strict=True):
         bound, reason = None, 'the validation predicts it nowhere'
@@ -119,9 +119,10 @@ def recall_thresholds(
 ) -> list[RecallThreshold | str]:
     r"""Return, for each class, the largest threshold that keeps to a recall, or why there is none.
 
-    A pixel is marked as class k where :math:`p_k \geq t`, whatever other classes it is marked as. The
-    loss of an image that has the class is the share of its pixels of class k that are not marked,
-    which falls as t does. For n such images with the mean loss :math:`\hat R(t)`, the largest t with
+    A pixel is marked as class k where :math:`p_k \geq t`, whatever other classes it is marked as.
+    The loss of an image that has the class is the share of its pixels of class k that are not
+    marked, which falls as t does. For n such images with the mean loss :math:`\hat R(t)`, the
+    largest t with
 
     .. math:: \frac{n}{n + 1} \hat R(t) + \frac{1}{n + 1} \leq 1 - r
 
@@ -172,7 +173,7 @@ def recall_threshold(counts: Tensor, recall: float) -> RecallThreshold | str:
     n = len(counts)
     if not n:
         return 'the validation has no pixel of it'
-    if 1 / (n + 1) > 1 - recall:
+    if 1 / (n + 1) > 1 - recall + ROUNDING:
         needed = math.ceil(1 / (1 - recall) - 1 - 1e-9)
         return (
             f'its {n} images of the validation promise no recall above {100 * n / (n + 1):.4g} %: '
