@@ -71,6 +71,12 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         default=0.95,
         help='probability of the bound on the risk and of the intervals (default: %(default)s)',
     )
+    parser.add_argument(
+        '--labels',
+        metavar='DIR',
+        help='write masks for training: PNG files with the class of each pixel, and 255 where it '
+        "is not above its class's threshold, which --risk proves for each class",
+    )
     parser.add_argument('--no-arrays', action='store_true', help='no .npz file for each image')
     parser.add_argument('--no-pictures', action='store_true', help='no .png file for each image')
     parser.add_argument(
