@@ -128,7 +128,7 @@ def test_what_has_no_labels_is_refused(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos).images
     write_validation(tmp_path / 'val', described(segmenting[0], [segmenting[1]]), found)
     options = dict(validation=tmp_path / 'val', risk=0.5, labels=tmp_path / 'labels')
-    with pytest.raises(ValueError, match='does not count classes, .* --split val --objects'):
+    with pytest.raises(ValueError, match=r'does not count classes, .* --split val --objects'):
         predict_to_folder(*segmenting, photos, tmp_path / 'out', **options)
     (tmp_path / 'other').mkdir()
     model = write_model(tmp_path / 'other', CLASSIFIER, classifier(CLASSIFIER['model']['head']))
