@@ -59,8 +59,9 @@ class PredictionMean:
             self._entropies = self._entropies + _entropy(probs)
             squares = (change * (probs - self.mean)).sum(dim=0)
             self._squares = self._squares + (squares if len(probs) > 1 else 2 * squares)
-            single = probs[0] > self._threshold
-            self._predictions.append((probs.argmax(dim=0) if len(probs) > 1 else single).short())
+            several = len(probs) > 1  # of whose heads the threshold is None
+            single = probs.argmax(dim=0) if several else probs[0] > self._threshold
+            self._predictions.append(single.short())
 
     @property
     def mutual_information(self) -> Tensor:

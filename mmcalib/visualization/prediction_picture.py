@@ -109,7 +109,8 @@ def _outlined(
     for number in numbers:
         places = np.argwhere(objects == number)
         if len(places):  # not of an object that the picture is too small for
-            y, x = places[len(places) // 2]
+            distance = np.abs(places - places.mean(axis=0)).sum(axis=1)
+            y, x = places[distance.argmin()]
             place = (int(x) - _width(str(number)) // 2, int(y) - LINE // 2)
             draw.text(
                 place, str(number), font=_font(), fill=WHITE, stroke_width=2, stroke_fill=BLACK

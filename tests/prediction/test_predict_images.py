@@ -79,15 +79,15 @@ def test_a_segmentors_maps_are_the_softmax_of_its_logits(photos, segmenting):
             assert (share.pixels, share.kept) == (inside.sum(), kept.sum())
         objects = objects_of_logits(logits.double(), predicted)
         np.testing.assert_array_equal(image.objects, objects.number + 1)
-        for n, found in enumerate(scores.objects):
+        for n, own in enumerate(scores.objects):
             inside = torch.from_numpy(image.objects == n + 1)
-            assert (found.object, found.name) == (n + 1, f'class {found.label}')
-            assert set(predicted[inside].tolist()) == {found.label}
-            assert found.pixels == inside.sum()
-            assert found.confidence == pytest.approx(conf[inside].mean().item(), abs=1e-5)
-            assert found.expected_iou == pytest.approx(objects.expected_iou[n], abs=1e-5)
-            assert found.share == pytest.approx(inside.double().mean().item())
-            assert math.isnan(found.found) and found.score == found.expected_iou
+            assert (own.object, own.name) == (n + 1, f'class {own.label}')
+            assert set(predicted[inside].tolist()) == {own.label}
+            assert own.pixels == inside.sum()
+            assert own.confidence == pytest.approx(conf[inside].mean().item(), abs=1e-5)
+            assert own.expected_iou == pytest.approx(objects.expected_iou[n], abs=1e-5)
+            assert own.share == pytest.approx(inside.double().mean().item())
+            assert math.isnan(own.found) and own.score == own.expected_iou
     mean = np.mean([image.scores.confidence for image in found.images])
     assert found.scores.confidence == pytest.approx(mean)
     assert (found.scores.num_images, found.scores.threshold) == (5, 0.6)
