@@ -22,8 +22,8 @@ def write_gallery(folder: str | Path) -> Path:
 
     It opens without a server, and shows the pictures that lie in the folder. Images come in the
     order of how well they are expected to be predicted, the worst first: by their expected accuracy
-    where a validation gives one, else by their mean confidence. Below each are the objects that are
-    to be trusted least.
+    where a validation gives one, else by their mean confidence. Above each are the largest objects
+    that are rather wrong than right.
 
     Raises:
         FileNotFoundError: If the folder has no predictions.
@@ -64,16 +64,16 @@ def _remarks(row: Mapping) -> list[str]:
         return ['no object was found']
     calibrated = row['objects'][0]['found'] is not None
     score = 'found' if calibrated else 'expected_iou'
-    text = 'have a probability below' if calibrated else 'have an expected IoU below'
-    objects = sorted(row['objects'], key=lambda found: found[score])
+    text = 'probably have an IoU' if calibrated else 'have an expected IoU'
+    objects = sorted(row['objects'], key=lambda found: -found['pixels'])
     doubtful = [found for found in objects if found[score] < DOUBTFUL]
     count = f'{len(objects)} object{"s" * (len(objects) != 1)}'
     if not doubtful:
-        return [f'{count}, the least trusted: {_named(objects[:1], score)}']
-    more = ', …' if len(doubtful) > FEW else ''
-    share = f'{100 * DOUBTFUL:.0f} %'
-    return [f'{len(doubtful)} of {count} {text} {share}: {_named(doubtful[:FEW], score)}{more}']
+        least = min(objects, key=lambda found: found[score])
+        return [f'{count}, the least trusted: {_named(least, score)}']
+    named = ', '.join(_named(found, score) for found in doubtful[:FEW])
+    return [f'{len(doubtful)} of {count} {text} below {DOUBTFUL:g}, the largest: {named}']
 
 
-def _named(objects: list[Mapping], score: str) -> str:
-    return ', '.join(f'{o["object"]}: {o["name"]} {100 * o[score]:.0f} %' for o in objects)
+def _named(found: Mapping, score: str) -> str:
+    return f'{found["name"]} (no. {found["object"]}, {100 * found[score]:.0f} %)'

@@ -66,7 +66,7 @@ def draw_segmentation(
     }
     marks = [f'{number}: ' for number in numbers] or [''] * len(scores)
     legend = [
-        (colours[k], f'{mark}{classes[k]} {text}'.strip())
+        (colours[k], f'{mark}{classes[k]}{"," * bool(mark)} {text}'.strip())
         for mark, (k, text) in zip(marks, scores, strict=True)
     ]
     width = len(panels) * (size[0] + GAP) + GAP

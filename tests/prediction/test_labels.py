@@ -168,7 +168,15 @@ def test_the_gallery_has_the_worst_image_first_and_needs_no_server(
     places = [page.index(f'src="pictures/{row["files"]}.png"') for row in rows]
     assert places == sorted(places)
     assert f'expected accuracy {100 * float(rows[0]["expected_accuracy"]):.1f} %' in page
-    assert 'http' not in page and 'objects' in page
+    assert 'http' not in page
+    worst = json.loads(
+        next(line for line in (out / 'predictions.jsonl').open() if rows[0]['image'] in line)
+    )
+    doubtful = [o for o in worst['objects'] if o['found'] < 0.5]
+    largest = max(doubtful, key=lambda o: o['pixels'])
+    text = f'{len(doubtful)} of {len(worst["objects"])} objects probably have an IoU below 0.5'
+    named = f'{largest["name"]} (no. {largest["object"]}, {100 * largest["found"]:.0f} %)'
+    assert f'{text}, the largest: {named}' in page
     for row in rows:
         assert (out / 'pictures' / f'{row["files"]}.png').is_file()
 
