@@ -90,10 +90,10 @@ def class_thresholds(
 def _unproven(count: int, precision: float, level: float) -> str:
     # Without a single error: (precision)^n is the p-value of n images.
     needed = math.ceil(math.log(level / 5) / math.log(precision))
-    few = f'; without an error it takes about {needed}' if count < needed else ''
+    few = f', without an error about {needed}' if count < needed else ''
     return (
         f'its {count} images of the validation prove no threshold for a precision of '
-        f'{100 * precision:g} %{few}'
+        f'{100 * precision:g} %: it takes more of them{few}, or a lower precision'
     )
 
 

@@ -93,8 +93,9 @@ def test_a_class_without_examples_has_no_threshold():
 def test_what_cannot_be_proven_says_why():
     found = class_thresholds(*tables(*draw(20)), CLASSES, 0.99)
     assert all(threshold.bound is None for threshold in found)
-    assert (
-        'prove no threshold for a precision of 99 %; without an error it takes' in found[0].reason
+    assert found[0].reason == (
+        'its 20 images of the validation prove no threshold for a precision of 99 %: it takes more '
+        'of them, without an error about 568, or a lower precision'
     )
     assert [t.num_images for t in class_thresholds(*tables(*draw(0)), CLASSES, 0.9)] == [0, 0, 0]
 
