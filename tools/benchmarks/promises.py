@@ -161,11 +161,12 @@ def iou_error(scores, ious, num_bins=15):
     return 100 * np.abs(gaps).sum() / len(scores)
 
 
-def set_rows(probs, labels, coverage, splits, seed):
+def set_rows(probs, labels, coverage, splits, seed, most):
     for method in ('aps', 'raps'):
         for randomized in (True, False):
             covered, sizes = [], []
             for number, (half, other, _) in enumerate(halves(len(labels), splits, seed)):
+                half, other = half[:most], other[:most]
                 sets = PredictionSets(
                     probs[half], labels[half], coverage, method=method, randomized=randomized,
                     seed=number,
@@ -187,6 +188,9 @@ def main():
     parser.add_argument('--precisions', type=float, nargs='*', default=[0.8, 0.9])
     parser.add_argument('--recalls', type=float, nargs='*', default=[0.8, 0.9])
     parser.add_argument('--coverages', type=float, nargs='*', default=[0.9])
+    parser.add_argument(
+        '--set-images', type=int, default=500, help='of each half, at most so many for sets'
+    )
     parser.add_argument('--seed', type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -219,8 +223,12 @@ def main():
             print('\n| predictions | images | coverage | sets | mean | other half | size |')
             print('|---|--:|--:|---|--:|--:|--:|')
             for coverage in args.coverages:
-                for row in set_rows(probs, labels, coverage, args.splits, args.seed):
-                    print(f'{start} {coverage:.0%} | {row} |', flush=True)
+                options = args.splits, args.seed, args.set_images
+                for row in set_rows(probs, labels, coverage, *options):
+                    print(
+                        f'| {run.name} | {min(counts.images // 2, args.set_images)} | {coverage:.0%} | {row} |',
+                        flush=True,
+                    )
         print()
 
 
