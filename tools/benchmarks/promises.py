@@ -222,13 +222,11 @@ def main():
             labels = torch.cat([sample['gt_label'] for sample in samples])
             print('\n| predictions | images | coverage | sets | mean | other half | size |')
             print('|---|--:|--:|---|--:|--:|--:|')
+            options = args.splits, args.seed, args.set_images
+            start = f'| {run.name} | {min(counts.images // 2, args.set_images)} |'
             for coverage in args.coverages:
-                options = args.splits, args.seed, args.set_images
                 for row in set_rows(probs, labels, coverage, *options):
-                    print(
-                        f'| {run.name} | {min(counts.images // 2, args.set_images)} | {coverage:.0%} | {row} |',
-                        flush=True,
-                    )
+                    print(f'{start} {coverage:.0%} | {row} |', flush=True)
         print()
 
 
