@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 from mmcalib.metrics.bins.binned_risk_coverage import risk_coverage_curve
 from mmcalib.metrics.functional.image_failures import image_failure_figures
 from mmcalib.visualization.figure_style import COLOURS, GREY, add_legend, colour_of, line_of, tidy
+from mmcalib.visualization.panel_grid import PER_ROW
 
 PANEL = 3.2  # inches
 
@@ -41,8 +42,12 @@ def draw_image_risk(scores: Mapping[str, np.ndarray], risks: np.ndarray, *, name
         )
     risks = risks[labelled]
     scores = {key: values[labelled] for key, values in scores.items()}
-    figure = Figure(figsize=(PANEL * (1 + len(scores)), PANEL + 0.7), layout='constrained')
-    curves, *panels = figure.subplots(1, 1 + len(scores), squeeze=False)[0]
+    columns = min(1 + len(scores), PER_ROW)
+    rows = -(-(1 + len(scores)) // columns)
+    figure = Figure(figsize=(PANEL * columns, PANEL * rows + 0.7), layout='constrained')
+    curves, *panels = (
+        figure.add_subplot(rows, columns, place) for place in range(1, 2 + len(scores))
+    )
     handles = []
     for index, (key, values) in enumerate(scores.items()):
         style = dict(color=colour_of(index), linestyle=line_of(index), linewidth=1.6)
@@ -66,7 +71,7 @@ def _draw_images(axes: Axes, scores: np.ndarray, risks: np.ndarray, name: str, i
     axes.scatter(places, 100 * risks[order], s=9, color=colour_of(index), alpha=0.6, linewidths=0)
     running = 100 * risks[order].cumsum() / np.arange(1, len(order) + 1)
     axes.plot(places, running, color=COLOURS[-1], linewidth=1.2)
-    axes.set(xlabel='images by their score (%)', xlim=(0, 100), ylim=(0, 100))
+    axes.set(xlabel='images by their score (%)', ylabel='risk (%)', xlim=(0, 100), ylim=(0, 100))
     axes.set_title(f'{name}\nmost trusted first', fontsize=9)
     tidy(axes)
 
