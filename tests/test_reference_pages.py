@@ -104,7 +104,7 @@ def test_example_of_a_loss(name):
 
 def test_a_wrong_page_is_noticed():
     section = section_of('LabelSmoothingLoss')
-    with pytest.raises(AssertionError, match='alpha=2.0'):
+    with pytest.raises(AssertionError, match=r'alpha=2\.0'):
         check_values(losses.MarginLabelSmoothingLoss, section, {})
     with pytest.raises(ValueError, match='alpha'):
         check_values(losses.LabelSmoothingLoss, section.replace('[0, 1]', '[0, 2]'), {})

@@ -60,7 +60,7 @@ def value_cases(cell: str, default: Any) -> tuple[list, list]:
     if within:
         low, high = map(float, within.groups())
         return [low, high], [low - 1, high + 1]
-    if at_least:
+    if at_least and isinstance(default, (int, float)):
         bound = type(default)(float(at_least.group(1)))
         return [bound, bound + 2], [bound - 1]
     if texts and '≥' not in cell and '≤' not in cell:
