@@ -14,7 +14,7 @@ FOUND = config_keys.registered()
 
 
 def test_the_page_is_what_the_code_says():
-    assert PAGE == config_keys.page(), 'run tools/maintenance/write_config_keys.py'
+    assert config_keys.page() == PAGE, 'run tools/maintenance/write_config_keys.py'
 
 
 @pytest.mark.parametrize('place', FOUND)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, TRANSFORMS, WEIGHT_INITIALIZERS
 
 from mmcalib.losses import BatchLoss, CalibrationLoss
+from mmcalib.metrics import CalibrationMetric
 
 HEAD = """\
 # Config keys
@@ -51,6 +52,8 @@ REGISTRIES = {
 OURS = 'mmcalib.'
 # Keys of every loss, which have one table.
 COMMON = (CalibrationLoss, BatchLoss)
+# Classes whose keys others take, which have a section of their own.
+OF_CLASSES = {'CalibrationMetric': CalibrationMetric}
 LOSS_NAME = (
     'Key in mmseg\'s log. It must contain "loss", or mmengine leaves it out of the gradient.'
 )
@@ -81,7 +84,8 @@ def keys_of(kind: object) -> tuple[list[Key], str | None]:
     for owner in _owners(kind):
         if not owner.__module__.startswith(OURS):
             return list(keys.values()), owner.__name__
-        if owner in COMMON and owner is not kind:
+        named = OF_CLASSES.get(owner.__name__) is owner
+        if owner is not kind and (owner in COMMON or named):
             return list(keys.values()), owner.__name__
         function = owner if inspect.isfunction(owner) else owner.__init__
         meanings = _meanings(inspect.getdoc(owner) or '')
@@ -130,6 +134,8 @@ def _table(kind: object) -> str:
         lines += ['', f'And those of [every loss](#every-loss){without}.']
     elif parent == BatchLoss.__name__:
         lines += ['', 'And those of [both batch terms](#mdca-and-ml1-ace).']
+    elif parent in OF_CLASSES:
+        lines += ['', f'Those of [`{parent}`](#{parent.lower()}), but `metrics`.']
     elif parent:
         lines += ['', f'And those of `{parent}`.']
     elif not lines:
