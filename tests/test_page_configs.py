@@ -1,12 +1,13 @@
-"""The configs that how-tos print can be read, and their heads compute a loss."""
+"""The configs, losses and metrics that how-tos print can be read and run."""
 
 import re
+import runpy
 
 import pytest
 import torch
 from commands import ROOT
 from mmengine.evaluator import Evaluator
-from mmengine.registry import HOOKS, MODELS, init_default_scope
+from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 
 from mmcalib.losses import CalibrationLoss, CombinedLoss
 from mmcalib.runs.config import load_config
@@ -78,3 +79,84 @@ def test_config_of_a_page(text, tmp_path):
 
 def test_the_pages_have_configs():
     assert [len(configs_of(page)) for page in PAGES] == [7, 1, 3]
+
+
+def files_of(page):
+    """Return the code blocks of a page that begin with the name of a file, by that name."""
+    text = (ROOT / 'docs' / page).read_text('utf-8')
+    blocks = re.findall(r'```python\n(.*?)```', text, flags=re.DOTALL)
+    named = ((re.match(r'# ([\w.]+\.py)\n', block), block) for block in blocks)
+    return {match.group(1): block for match, block in named if match}
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Write the files of a page into a folder, which is then the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(page):
+        for name, text in files_of(page).items():
+            (tmp_path / name).write_text(text, encoding='utf-8')
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ('name', 'labels'), [('own_classifier', 'gt_label'), ('own_segmentor', 'gt_sem_seg')]
+)
+def test_a_config_of_ones_own(written, name, labels):
+    folder = written('howto/own_config.md')
+    runpy.run_path(str(folder / 'make_data.py'))
+    cfg = load_config(f'{name}.py')
+    check_constructors(cfg)
+    init_default_scope(cfg.default_scope)
+    if 'data_preprocessor' in cfg:
+        cfg.model.data_preprocessor = dict(type='ClsDataPreprocessor', **cfg.data_preprocessor)
+    model = MODELS.build(cfg.model)
+    for split, count in (('train', 24), ('val', 12), ('test', 12)):
+        dataset = DATASETS.build(cfg[f'{split}_dataloader'].dataset)
+        assert len(dataset) == count
+    samples = [dataset[0], dataset[4]]
+    batch = {key: [sample[key] for sample in samples] for key in samples[0]}
+    assert all(labels in sample for sample in batch['data_samples'])
+    losses = model.train()(**model.data_preprocessor(batch, training=True), mode='loss')
+    assert sum(value for key, value in losses.items() if 'loss' in key).isfinite()
+    Evaluator(cfg.test_evaluator)
+
+
+def test_a_loss_and_a_metric_of_ones_own(written):
+    written('howto/own_loss_or_metric.md')
+    import my_losses
+    import my_metrics
+
+    torch.manual_seed(0)
+    logits, labels = torch.randn(6, 10, dtype=torch.float64), torch.arange(6)
+    loss = my_losses.PolyLoss(epsilon=2.0)
+    rows = -logits.log_softmax(dim=1)[range(6), labels]
+    expected = rows + 2 * (1 - (-rows).exp())
+    assert torch.isclose(loss(logits, labels), expected.mean())
+    text = (ROOT / 'docs/howto/own_loss_or_metric.md').read_text('utf-8')
+    exec(re.findall(r'```python\n(.*?)```', text, flags=re.DOTALL)[-1], {})
+    with pytest.raises(ValueError, match='epsilon'):
+        my_losses.PolyLoss(epsilon=-2.0)
+
+    scores = torch.tensor([[0.95, 0.05], [0.95, 0.05], [0.6, 0.4], [0.3, 0.7]])
+    truth = torch.tensor([[0], [1], [1], [1]])
+    samples = [
+        dict(pred_score=score, gt_label=label) for score, label in zip(scores, truth, strict=True)
+    ]
+    metric = my_metrics.ConfidentErrors(threshold=0.9)
+    metric.process({}, samples)
+    assert metric.evaluate(size=4) == {'confident/errors': 25.0}
+
+
+def test_the_files_of_the_pages():
+    assert list(files_of('howto/own_config.md')) == [
+        'make_data.py',
+        'own_classifier.py',
+        'own_segmentor.py',
+    ]
+    names = ['my_losses.py', 'my_metrics.py', 'my_config.py']
+    assert list(files_of('howto/own_loss_or_metric.md')) == names
