@@ -10,7 +10,7 @@ from mmengine.evaluator import Evaluator
 from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 
 from mmcalib.losses import CalibrationLoss, CombinedLoss
-from mmcalib.runs.config import load_config
+from mmcalib.runs.config import load_config, use_evaluation
 from mmcalib.runs.misspelt_options import check_constructors
 
 SIZE = 8
@@ -160,3 +160,32 @@ def test_the_files_of_the_pages():
     ]
     names = ['my_losses.py', 'my_metrics.py', 'my_config.py']
     assert list(files_of('howto/own_loss_or_metric.md')) == names
+
+
+SNIPPETS = {
+    'howto/train.md': 'mbls/digits.py',
+    'howto/choose_a_margin.md': 'mbls/digits.py',
+    'reference/losses.md': 'mbls/digits.py',
+    'reference/config_keys.md': 'mbls/digit_scenes.py',
+    'concepts/temperature_and_scalings.md': 'mbls/digit_scenes.py',
+}
+
+
+@pytest.mark.parametrize('page', SNIPPETS)
+def test_lines_for_a_config(page, tmp_path):
+    text = (ROOT / 'docs' / page).read_text('utf-8')
+    blocks = re.findall(r'```python\n(.*?)```', text, flags=re.DOTALL)
+    keys = r'^(custom_hooks|default_hooks|model|evaluations) = '
+    chosen = [b for b in blocks if re.search(keys, b, re.M) and '_base_' not in b]
+    assert chosen
+    for block in chosen:
+        path = tmp_path / 'own.py'
+        path.write_text(f"_base_ = '{ROOT}/configs/{SNIPPETS[page]}'\n{block}", encoding='utf-8')
+        cfg = load_config(str(path))
+        check_constructors(cfg)
+        init_default_scope(cfg.default_scope)
+        for hook in (*(cfg.get('custom_hooks') or ()), cfg.default_hooks.checkpoint):
+            HOOKS.build(hook)
+        for name in cfg.get('evaluations') or ():
+            use_evaluation(cfg, name)
+            Evaluator(cfg.test_evaluator)

@@ -28,7 +28,7 @@ One top-level key is mmcalib's own. `evaluations` holds named changes of a confi
 
 ```python
 evaluations = dict(
-    paper=dict(test_evaluator=dict(type='CalibrationMetric', protocol='paper')))
+    paper=dict(test_evaluator=[dict(type='CalibrationMetric', protocol='paper')]))
 ```
 """
 # What is built where, in the order of the page.
