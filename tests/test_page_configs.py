@@ -186,6 +186,7 @@ def test_lines_for_a_config(page, tmp_path):
         init_default_scope(cfg.default_scope)
         for hook in (*(cfg.get('custom_hooks') or ()), cfg.default_hooks.checkpoint):
             HOOKS.build(hook)
-        for name in cfg.get('evaluations') or ():
-            use_evaluation(cfg, name)
+        if 'evaluations' in block:
+            cfg.work_dir = str(tmp_path)
+            use_evaluation(cfg, 'paper')
             Evaluator(cfg.test_evaluator)
