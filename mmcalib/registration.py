@@ -74,7 +74,12 @@ def late_names(package: str, modules: Mapping[str, str]) -> Callable[[str], obje
     def __getattr__(name: str) -> object:
         if name not in modules:
             raise AttributeError(f'module {package!r} has no attribute {name!r}')
-        module = import_module(modules[name])
+        try:
+            module = import_module(modules[name])
+        except ImportError:
+            import mmcalib.needs_mmengine  # noqa: F401  where that is why, it says what to install
+
+            raise
         return module if modules[name] == f'{package}.{name}' else getattr(module, name)
 
     return __getattr__
