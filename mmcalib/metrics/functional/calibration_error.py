@@ -9,6 +9,8 @@ are those of :func:`expected_calibration_error`. Others are in ``classwise_calib
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np  # noqa: F401  the examples use it
 import torch
 from torch import Tensor
@@ -275,32 +277,55 @@ def measure(
     ignore_index: int | None = None,
 ) -> float:
     """Return one of ``CalibrationMetric``'s metrics of arrays; see the functions that call it."""
+    arrays = dict(probs=probs, labels=labels, conf=conf, correct=correct)
+    state = state_of([name], **arrays, num_bins=num_bins, ignore_index=ignore_index)
+    return state.compute()[name]
+
+
+def state_of(
+    names: Sequence[str],
+    *,
+    probs: A,
+    labels: A,
+    conf: A,
+    correct: A,
+    num_bins: int,
+    ignore_index: int | None,
+    keep_bins: bool = False,
+) -> CalibrationState:
+    """Return the state of some of these metrics that has counted arrays."""
     given = [x is not None for x in (probs, labels, conf, correct)]
     if given not in ([True, True, False, False], [False, False, True, True]):
         raise TypeError('give probs and labels, or conf=… and correct=…')
+    options = dict(num_bins=num_bins, keep_bins=keep_bins)
     if probs is None:
         if ignore_index is not None:
             raise TypeError('ignore_index is a label: it goes with probs and labels, not with conf')
         prediction = _read_confidences(conf, correct)
-        state = CalibrationState([name], num_bins=num_bins, exact_limit=len(prediction.conf))
-        state.update(prediction)
-        return state.compute()[name]
+        state = CalibrationState(names, exact_limit=len(prediction.conf), **options)
+        return state.update(prediction)
     probs, labels, smallest = read_probabilities(probs, labels, ignore_index)
-    state = CalibrationState([name], num_bins=num_bins, exact_limit=len(probs))
+    state = CalibrationState(names, exact_limit=len(probs), **options)
     options = dict(wanted=state.wanted, floor=state.floor, smallest=smallest)
     # Of no predictions too there is one piece.
     step = max(PIECE // probs.shape[1], 1)
     for rows, classes in zip(probs.split(step), labels.split(step), strict=True):
         columns = at_least_single(rows).clamp(max=1).T
         state.update(of_probabilities(columns, classes, **options))
-    return state.compute()[name]
+    return state
 
 
 def read_probabilities(
     probs: Array, labels: Array, ignore_index: int | None = None
 ) -> tuple[Tensor, Tensor, float]:
     """Return checked probabilities ``(M, K)`` and labels, and what a probability of 0 counts as."""
-    probs, labels = floats_of('probs', probs), integers_of('labels', labels)
+    probs = floats_of('probs', probs)
+    if probs.ndim == 1 and tensor_of('labels', labels).dtype == torch.bool:
+        raise TypeError(
+            'probs (N,) with booleans may be confidences and whether they came true, or '
+            'probabilities of class 1 and labels: give conf=… and correct=…, or integer labels'
+        )
+    labels = integers_of('labels', labels)
     rows, labels = labelled_rows('probs', probs, labels, ignore_index)
     if rows.shape[1] == 1:
         rows = at_least_single(rows)
