@@ -51,8 +51,9 @@ setup(
     long_description=(ROOT / 'README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
     license='Apache-2.0',
-    packages=find_packages(include=['mmcalib', 'mmcalib.*']),
+    packages=find_packages(include=['mmcalib', 'mmcalib.*', 'mmcalib_cli']),
     package_data={'mmcalib.reports': ['paper_numbers.json']},
+    entry_points={'console_scripts': ['mmcalib = mmcalib_cli.__main__:main']},
     python_requires='>=3.10',
     install_requires=[
         'torch>=2.3',

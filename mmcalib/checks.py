@@ -11,6 +11,8 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
+from mmcalib_cli.near_names import suggestion
+
 
 class UserError(ValueError):
     """A mistake in a config, a checkpoint, a file or the data that the user can mend.
@@ -67,7 +69,8 @@ def check_number(
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
     """Return an option that has a few possible values, or raise a ValueError that names them."""
     if value not in choices:
-        raise ValueError(f'{name} must be one of {tuple(choices)}, got {value!r}')
+        near = suggestion(str(value), choices)
+        raise ValueError(f'{name} must be one of {tuple(choices)}, got {value!r}{near}')
     return value
 
 

@@ -19,12 +19,9 @@ from mmcalib.prediction.prediction_scores import FolderScores, ImageScores, Scor
 from mmcalib.prediction.validation_results import read_validation_results
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.config import load_config
-from mmcalib.runs.ensemble_config import (
-    average_predictions,
-    load_member_configs,
-    split_members,
-)
+from mmcalib.runs.ensemble_config import average_predictions, load_member_configs
 from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
+from mmcalib_cli.members import split_members
 
 
 @dataclass(frozen=True)

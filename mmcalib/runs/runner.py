@@ -16,7 +16,7 @@ from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 
-from mmcalib.distributed import is_first_process, join_without_gpus
+from mmcalib.distributed import join_without_gpus
 from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.hooks.moved_checkpoints_hook import MovedCheckpoints
@@ -42,6 +42,7 @@ from mmcalib.work_dir_files import (
     set_aside,
     whole_file,
 )
+from mmcalib_cli.processes import is_first_process
 
 
 def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:

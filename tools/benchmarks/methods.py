@@ -38,9 +38,9 @@ from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.posthoc.sampled_logits import DrawnPredictions, draw_predictions
 from mmcalib.posthoc.sampled_maps import NUM_VALUES, DrawnMaps, draw_maps
 from mmcalib.prediction.load_model import load_predicting_model
-from mmcalib.runs.command_line import ConfigOptions
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.samples.boundary_distance import boundary
+from mmcalib_cli.arguments import ConfigOptions
 
 WIDTH = 3
 KB = 1024  # in a MB
