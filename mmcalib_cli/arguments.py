@@ -181,6 +181,6 @@ def add_evaluation_argument(parser: ArgumentParser | _ArgumentGroup) -> None:
     parser.add_argument(
         '--evaluation',
         metavar='NAME',
-        help="one of the config's named evaluations, whose results go to WORK_DIR/NAME; those of "
-        f'the shipped configs are {", ".join(EVALUATIONS)}',
+        help="one of the config's named evaluations, whose results go to WORK_DIR/NAME; shipped "
+        f'configs have {", ".join(EVALUATIONS)}',
     )

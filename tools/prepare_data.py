@@ -32,7 +32,7 @@ from mmcalib_cli.parser import ToolParser  # noqa: E402
 
 
 def parse_args() -> argparse.Namespace:
-    parser = ToolParser(description=__doc__, examples=['tiny-imagenet data/tiny-imagenet-200'])
+    parser = ToolParser(description=__doc__, examples=['tinyimagenet data/tiny-imagenet-200'])
     parser.add_argument('name', choices=list(CHECKS), metavar='NAME', help=', '.join(CHECKS))
     parser.add_argument(
         'root', metavar='ROOT', help='folder of the data set, data_root in the configs'
