@@ -30,7 +30,6 @@ from mmcalib.runs.loss_config import (
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
 from mmcalib_cli.near_names import suggestion
 
-
 # Of several losses that have a parameter, one of these is suggested.
 BEST_KNOWN = (losses.MarginLabelSmoothingLoss, losses.SoftmaxFocalLoss, losses.LabelSmoothingLoss)
 
@@ -143,13 +142,13 @@ def _other_loss(cfg: Config, parameter: str) -> str:
     if not kinds or key is None:
         return ''
     path = Path(cfg.filename)
-    loss_of = {
-        (main_loss(load_config(other)) or {}).get('type'): other
-        for other in path.parent.parent.glob(f'*/{path.name}')
-    }
+    others = list(path.parents[1].glob(f'*/{path.name}')) if 'configs' in path.parts else []
+    others.sort(key=lambda other: other.parent.name == 'mbls')  # before others of its loss
+    with_loss = {(main_loss(load_config(other)) or {}).get('type'): other for other in others}
     for kind in kinds:
-        if kind.__name__ in loss_of:
-            return f'. Sweep {os.path.relpath(loss_of[kind.__name__])}, which has {kind.__name__}'
+        if kind.__name__ in with_loss:
+            other = os.path.relpath(with_loss[kind.__name__])
+            return f'. Sweep {other}, which has a {kind.__name__}'
     name, taken = kinds[0].__name__, constructor_parameters(kinds[0])[0]
     if dict(loss_and_term_configs(cfg.model))[key].keys() - {'type'} <= taken.keys():
         return f'. Add --cfg-options {key}.type={name} to sweep with that loss'
