@@ -1,6 +1,7 @@
 """What importing and installing the package does."""
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -85,7 +86,8 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
     )
     (wheel,) = tmp_path.glob('*.whl')
     assert mmcalib.__version__ in wheel.name
-    names = set(zipfile.ZipFile(wheel).namelist())
+    content = zipfile.ZipFile(wheel)
+    names = set(content.namelist())
     sources = {
         path.relative_to(ROOT).as_posix()
         for folder in ('configs', 'tools')
@@ -96,6 +98,21 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
     expected.add('mmcalib/reports/paper_numbers.json')
     assert expected <= names
     assert not any(name.startswith('tests') for name in names)
+    (entry_points,) = (name for name in names if name.endswith('entry_points.txt'))
+    assert b'mmcalib = mmcalib.cli.__main__:main' in content.read(entry_points)
+    content.extractall(tmp_path / 'installed')
+    command = (
+        'import sys, mmcalib.cli.__main__ as c; sys.argv = ["mmcalib", "train", "-h"]; c.main()'
+    )
+    result = subprocess.run(
+        [sys.executable, '-c', command],
+        cwd=tmp_path,
+        env=os.environ | {'PYTHONPATH': str(tmp_path / 'installed')},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.startswith('usage: mmcalib train')
 
 
 def test_the_commands_of_ci_are_those_of_the_readme():
