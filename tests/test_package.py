@@ -108,11 +108,8 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
     (entry_points,) = (name for name in names if name.endswith('entry_points.txt'))
     assert b'mmcalib = mmcalib_cli.__main__:main' in content.read(entry_points)
     content.extractall(tmp_path / 'installed')
-    command = (
-        'import sys, mmcalib_cli.__main__ as c; sys.argv = ["mmcalib", "train", "-h"]; c.main()'
-    )
     result = subprocess.run(
-        [sys.executable, '-c', command],
+        [sys.executable, '-m', 'mmcalib_cli', 'train', '--help'],
         cwd=tmp_path,
         env=os.environ | {'PYTHONPATH': str(tmp_path / 'installed')},
         capture_output=True,
