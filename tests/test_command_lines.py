@@ -33,7 +33,7 @@ sys.argv = [{tool!r}, '--help']
 try:
     runpy.run_path({tool!r}, run_name='__main__')
 finally:
-    heavy = {{'torch', 'mmengine', 'mmcv', 'matplotlib', 'numpy'}} & sys.modules.keys()
+    heavy = {{'torch', 'mmengine', 'mmcv', 'matplotlib'}} & sys.modules.keys()
     print('imported:', *sorted(heavy))
 """
 CE = str(ROOT / 'configs/ce/digits.py')
@@ -87,12 +87,12 @@ def test_the_names_of_the_helps_are_those_of_the_package():
 @pytest.mark.parametrize(
     ('tool', 'arguments', 'meant'),
     [
-        ('calibrate.py', ['c.py', 'a.pth', '--out', 'b.pth', '--method', 'temprature'], 'temperature'),
+        ('calibrate.py', ['c.py', 'a.pth', '--out', 'b', '--method', 'temprature'], 'temperature'),
         ('train.py', ['c.py', '--wrok-dir', 'w'], '--work-dir'),
         ('test.py', ['c.py', 'a.pth', '--calibraton'], '--calibration'),
         ('visualize.py', ['reliabilty', 'w', '--out', 'a.png'], 'reliability'),
     ],
-)  # fmt: skip
+)
 def test_a_mistyped_argument_has_its_nearest_in_the_error(
     tool, arguments, meant, monkeypatch, capsys
 ):
@@ -135,7 +135,7 @@ def test_a_shipped_config_is_read_by_its_name(tmp_path, monkeypatch):
 
 def test_a_work_dir_stands_for_its_best_checkpoint(tmp_path):
     folder = str(tmp_path)
-    with pytest.raises(ValueError, match='no .pth file, in the folder'):
+    with pytest.raises(ValueError, match=r'no \.pth file, in the folder'):
         find_checkpoint(folder)
     (tmp_path / 'epoch_1.pth').touch()
     with pytest.raises(ValueError, match=r'has no best checkpoint: name one of \S+epoch_1.pth$'):
@@ -146,7 +146,7 @@ def test_a_work_dir_stands_for_its_best_checkpoint(tmp_path):
     with pytest.raises(ValueError, match='named twice'):
         split_members('c.py', [folder, str(best)])
     (tmp_path / 'best_ECE_epoch_1.pth').touch()
-    with pytest.raises(ValueError, match='several best checkpoints: name one of .*, .*, '):
+    with pytest.raises(ValueError, match=r'several best checkpoints: name one of .*, .*, '):
         find_checkpoint(folder)
 
 
@@ -172,9 +172,12 @@ def test_checkpoints_beside_a_missing_one_are_named(tmp_path, monkeypatch, capsy
 )
 def test_an_unknown_type_has_its_nearest_in_the_error(change, meant, capsys):
     cfg = load_config(CE, change)
-    with pytest.raises(SystemExit), ToolParser(prog='tool').ending_with_errors():
-        with MODELS.switch_scope_and_registry('mmpretrain') as registry:
-            registry.build(cfg.model)
+    with (
+        pytest.raises(SystemExit),
+        ToolParser(prog='tool').ending_with_errors(),
+        MODELS.switch_scope_and_registry('mmpretrain') as registry,
+    ):
+        registry.build(cfg.model)
     error = capsys.readouterr().err
     assert error.startswith('tool: error: there is no model of type=')
     assert f'; did you mean {meant}?' in error
@@ -189,7 +192,7 @@ def test_other_key_errors_stay_as_they_are():
 def test_names_in_a_config_have_their_nearest_in_the_error():
     cfg = load_config(CE)
     cfg.test_evaluator = [dict(type='CalibrationMetrics')]
-    with pytest.raises(ValueError, match='test_evaluator.0: .*; did you mean CalibrationMetric?'):
+    with pytest.raises(ValueError, match=r'test_evaluator\.0: .*mean CalibrationMetric\?'):
         check_metrics(cfg)
     with pytest.raises(ValueError, match=r"got 'EEC'; did you mean ECE\?"):
         CalibrationMetric(metrics=['EEC'])

@@ -105,7 +105,7 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
         'import sys, mmcalib.cli.__main__ as c; sys.argv = ["mmcalib", "train", "-h"]; c.main()'
     )
     result = subprocess.run(
-        [sys.executable, '-c', command],
+        [sys.executable, '-m', 'mmcalib.cli', 'train', '--help'],
         cwd=tmp_path,
         env=os.environ | {'PYTHONPATH': str(tmp_path / 'installed')},
         capture_output=True,

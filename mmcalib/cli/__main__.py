@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import os
-import runpy
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from mmcalib.cli.files import package_folder
@@ -60,7 +59,10 @@ def main() -> None:
         print(f'{USAGE}\nmmcalib: error: {message}', file=sys.stderr)
         sys.exit(2)
     sys.argv = [f'mmcalib {name}', *sys.argv[2:]]
-    runpy.run_path(os.fspath(tools[name]), run_name='__main__')
+    spec = spec_from_file_location(tools[name].stem, tools[name])
+    tool = module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    tool.main()
 
 
 if __name__ == '__main__':

@@ -42,13 +42,13 @@ def find_config(text: str | os.PathLike) -> str:
         )
     if (folder / name).is_file():
         return str(folder / name)
-    near = suggestion(name, _configs_in(folder)).replace('mean ', f'mean {package}::')
+    near = suggestion(text, [f'{package}::{each}' for each in _configs_in(folder)])
     raise FileNotFoundError(f'there is no config {text!r}{near}')
 
 
 def _near(text: str) -> str:
     """Return the end of an error about a config: one beside it, else one that mmcalib ships."""
-    beside = suggestion(text, map(str, Path(text).parent.glob('*.py')))
+    beside = _suggested(Path(text), Path(text).parent.glob('*.py'))
     folder = package_folder('mmcalib', 'configs')
     if beside or folder is None:
         return beside
@@ -86,8 +86,14 @@ def find_checkpoint(text: str) -> str:
 def other_checkpoints(text: str) -> str:
     """Return the end of an error about a checkpoint that does not exist: those beside it."""
     found = sorted(Path(text).parent.glob('*.pth'))
-    near = suggestion(text, map(str, found))
+    near = _suggested(Path(text), found)
     return near or (f'; there are {_listed(found)}' if found else '')
+
+
+def _suggested(path: Path, others: Iterable[Path]) -> str:
+    """Return the suggestion of another file in the folder of one that does not exist."""
+    near = nearest(path.name, [other.name for other in others])
+    return f'; did you mean {path.with_name(near)}?' if near else ''
 
 
 def _listed(paths: Iterable[Path]) -> str:
