@@ -32,7 +32,7 @@ FORBIDDEN = {
         'runs',
         *TASKS,
     ),
-    # Parses before torch is imported.
+    # Parses before torch is imported; an error asks `runs` for the nearest name.
     'cli': (
         'losses',
         'samples',
@@ -44,7 +44,8 @@ FORBIDDEN = {
         'datasets',
         'models',
         'hooks',
-        *ABOVE,
+        'reports',
+        *TASKS,
     ),
     'runs': TASKS,
     'calibrate': ('reports', 'sweep', 'prediction', 'robustness'),

@@ -101,9 +101,6 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
     (entry_points,) = (name for name in names if name.endswith('entry_points.txt'))
     assert b'mmcalib = mmcalib.cli.__main__:main' in content.read(entry_points)
     content.extractall(tmp_path / 'installed')
-    command = (
-        'import sys, mmcalib.cli.__main__ as c; sys.argv = ["mmcalib", "train", "-h"]; c.main()'
-    )
     result = subprocess.run(
         [sys.executable, '-m', 'mmcalib.cli', 'train', '--help'],
         cwd=tmp_path,
