@@ -118,7 +118,7 @@ def export_onnx(
         problems.append(f"a probability differs from PyTorch's by {difference:.1g}")
     else:
         raise UserError(
-            f'the model cannot be exported, so nothing was written. {problems[-1]}. A larger '
+            f'the model cannot be exported: {problems[-1]}. So nothing was written. A larger '
             '--tolerance accepts larger differences, and another --opset has other operators'
         )
     metadata = _metadata(network, meta, checkpoint)
@@ -157,8 +157,8 @@ def report_in_words(exported: ExportedModel, out: str) -> str:
         f'Largest difference of a probability from PyTorch: {exported.difference:.1e}.',
     ]
     if exported.fixed:
-        free = ', '.join(axis for axis in AXES if axis in exported.shape)
-        lines.append(f'Free sizes: {free or "none"}. With more of them: {exported.fixed}')
+        both = 'height' if 'batch' in exported.shape else 'batch, height'
+        lines.append(f'Fixed: {both} and width, since others failed. {exported.fixed}')
     return '\n'.join([*lines, f'Written: {out}'])
 
 
