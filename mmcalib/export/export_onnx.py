@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +51,7 @@ class ExportedModel:
         output: ``'probabilities'`` or ``'logits'``.
         difference: The largest between a probability of onnxruntime and of PyTorch.
         fixed: Why axes have a fixed size that was not asked for; else empty.
-        metadata: What the file tells of itself.
+        metadata: What the file tells of itself, by name; the values are JSON.
     """
 
     shape: tuple[int | str, ...]
@@ -220,7 +222,7 @@ def _traced(network: PredictingNetwork, pixels: Tensor, free: Sequence[str], ops
     axes = {number: axis for number, axis in enumerate(AXES) if axis in free}
     of_output = {n: axis for n, axis in axes.items() if n == 0 or network.segments}
     content = io.BytesIO()
-    with warnings.catch_warnings(), full_precision():
+    with _no_stdout(), warnings.catch_warnings(), full_precision():
         warnings.simplefilter('ignore')  # of values that the trace takes as constants
         torch.onnx.export(
             network,
@@ -233,6 +235,19 @@ def _traced(network: PredictingNetwork, pixels: Tensor, free: Sequence[str], ops
             **older,
         )
     return content.getvalue()
+
+
+@contextmanager
+def _no_stdout() -> Iterator[None]:
+    """Drop what is written to standard output by PyTorch's C++: the graph, where it ends early."""
+    kept = os.dup(1)
+    with open(os.devnull, 'wb') as nothing:
+        os.dup2(nothing.fileno(), 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _largest_difference(
@@ -279,7 +294,7 @@ def _segmentation_sample(pixels: Tensor) -> Any:
 
 
 def _metadata(network: PredictingNetwork, meta: Mapping, checkpoint: str) -> dict[str, str]:
-    """Return what a file tells of itself; all but texts are JSON."""
+    """Return what a file tells of itself, by name; the values are JSON."""
     prepare, head = network.model.data_preprocessor, head_of(network.model)
     found = {
         'output': network.output,
@@ -295,10 +310,7 @@ def _metadata(network: PredictingNetwork, meta: Mapping, checkpoint: str) -> dic
         found['temperature'] = meta[CALIBRATION]['parameters']['temperature']
     if getattr(head, 'out_channels', None) == 1:
         found['threshold'] = head.threshold
-    return {
-        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for key, value in found.items()
-    }
+    return {key: json.dumps(value, ensure_ascii=False) for key, value in found.items()}
 
 
 def _write(content: bytes, metadata: Mapping[str, str], out: str | Path) -> None:

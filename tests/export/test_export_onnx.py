@@ -1,6 +1,7 @@
 """An exported model predicts what the toolbox does, in whatever sizes it says that it takes."""
 
 import json
+import re
 import sys
 
 import cv2
@@ -121,6 +122,21 @@ def test_logits_are_those_of_the_probabilities(kind, export):
     np.testing.assert_allclose(softmax(run(pixels), axis=1), probs, atol=1e-6)
 
 
+def test_the_page_runs_the_file(export, tmp_path, monkeypatch):
+    page = (ROOT / 'docs/howto/export.md').read_text(encoding='utf-8')
+    run_it, read_metadata = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    export(SEGMENTOR, segmentor(fcn_head()))
+    rng = np.random.default_rng(0)
+    cv2.imwrite('example.png', rng.integers(0, 256, (16, 20, 3), dtype=np.uint8))
+    found = {}
+    exec(run_it + read_metadata, found)
+    (image,) = mmcalib.predict('config.py', 'best.pth', 'example.png').images
+    assert np.array_equal(found['predicted'][0], image.predicted)
+    np.testing.assert_allclose(found['confidence'][0], image.confidence, atol=1e-5)
+    assert found['classes'] == [f'class {k}' for k in range(4)]
+
+
 def test_several_labels_have_a_sigmoid_each(export):
     head = dict(type='MultiLabelLinearClsHead', num_classes=5, in_channels=8)
     config = dict(CLASSIFIER, model=dict(CLASSIFIER['model'], head=head))
@@ -165,7 +181,15 @@ class OfOneSize(TinyFeatures):
 @REGISTRY.register_module(force=True)
 class OtherWhereTraced(TinyFeatures):
     def forward(self, x):
-        return [each + torch.jit.is_tracing() for each in super().forward(x)]
+        return [each * (2.0 if torch.jit.is_tracing() else 1.0) for each in super().forward(x)]
+
+
+@REGISTRY.register_module(force=True)
+class WithoutAnOperator(TinyFeatures):
+    def forward(self, x):
+        return [
+            each * torch.linalg.slogdet(each[..., :4, :4])[1].mean() for each in super().forward(x)
+        ]
 
 
 def of_backbone(kind):
@@ -187,6 +211,13 @@ def test_other_probabilities_than_those_of_pytorch_are_refused(export, tmp_path)
     with pytest.raises(UserError, match=r'differs from PyTorch.*othing was written'):
         export(*of_backbone('OtherWhereTraced'))
     assert not (tmp_path / 'model.onnx').exists()
+
+
+def test_an_operator_that_onnx_lacks_is_named_in_one_line(export, capfd):
+    with pytest.raises(UserError, match='slogdet') as raised:
+        export(*of_backbone('WithoutAnOperator'))
+    assert '\n' not in str(raised.value)
+    assert 'graph' not in ''.join(capfd.readouterr())
 
 
 def test_windows_are_refused(export):
