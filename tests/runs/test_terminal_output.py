@@ -96,11 +96,11 @@ def test_warnings_and_errors_are_shown_each_time(tmp_path, capsys):
     cfg.work_dir, cfg.launcher = str(tmp_path), 'none'
     logger = build_runner(cfg).logger
     line = 'CalibrationMetric: 15 bins'
-    for _ in range(2):
+    for number in range(2):
         logger.info(line)
         logger.info('Epoch(test) [4/4]    accuracy/top1: 75.9')
         logger.info('Epoch(test) [2/4]  eta: 0:00:01  time: 0.3')
-        logger.warning(line)
+        logger.warning(f'{line}, {number}')  # mmengine itself drops the same warning
         logger.error(line)
     shown = [line.partition('mmengine - ')[2] for line in capsys.readouterr().out.splitlines()]
     shown = [text.partition(' - ')[0] for text in shown if line in text or 'Epoch' in text]
