@@ -205,7 +205,7 @@ def _caption(view: ConfidenceView, inches: float) -> str:
             f': ECE {percent(view.error)}, accuracy {percent(100 * correct / count)}, '
             f'mean confidence {percent(100 * conf / count)}, {int(count):,} pixels'
         )
-    return shortened(view.name, inches - text_width(figures, 8), 8) + figures
+    return shortened(view.name, inches - text_width(figures, 8) - 0.1, 8) + figures
 
 
 def class_colours(classes: Sequence[str], palette: Sequence[Sequence[int]] | None) -> np.ndarray:

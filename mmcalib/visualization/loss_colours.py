@@ -60,18 +60,18 @@ def looks_of(names: Sequence[str]) -> list[Look]:
     """Return the looks of evaluations in one figure, by their names.
 
     A name that begins with a loss has the colour of the loss; the second and further ones of a loss
-    are lighter, with lines of another style. Names without a loss, and those of several losses,
-    take colours that no loss in the figure has. Markers tell up to seven neighbours apart.
+    are lighter, or have lines of another style, which tells twelve apart. Names without a loss, and
+    those of several losses, take colours that no loss in the figure has.
     """
     losses = [_loss_of(name) for name in names]
     taken = {LOSS_COLOURS[loss] for loss in losses if loss}
-    others = [colour for colour in COLOURS if colour not in taken] or ['#777777']
+    others = [colour for colour in COLOURS if colour not in taken]
     found, before, unknown = [], Counter(), 0
     for place, loss in enumerate(losses):
         if loss:
             number = before[loss]
             before[loss] += 1
-            colour = _lighter(LOSS_COLOURS[loss], WHITE[min(number, len(WHITE) - 1)])
+            colour = _lighter(LOSS_COLOURS[loss], WHITE[number % len(WHITE)])
         else:
             number, index = divmod(unknown, len(others))
             unknown += 1

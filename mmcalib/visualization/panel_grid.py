@@ -37,10 +37,10 @@ def panel_grid(
     per_line = 1 if overlay else min(len(handles), 2 * columns)
     # An overlay has no title, and room for the numbers in its legend.
     heading, size = (0.15, PANEL + 0.9) if overlay else (HEADING, PANEL)
-    titles = [wrapped(evaluation.title, PANEL + GAP - 0.1, 9) for evaluation in evaluations]
+    titles = [wrapped(evaluation.title, PANEL + 0.2, 9) for evaluation in evaluations]
     if overlay:
         for handle in handles:
-            handle.set_label(wrapped(handle.get_label(), LEFT + size - 0.5, 8))
+            handle.set_label(wrapped(handle.get_label(), size - 0.1, 8))
     else:
         heading += LINE * max(title.count('\n') - 2 for title in [*titles, '\n\n'])
     step = size + GAP, heading + size + (SPACE + below if below else 0) + FOOT

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -46,7 +47,7 @@ class Reliability(Evaluation):
 
 def draw_small(axes: Axes, table: Tensor) -> None:
     """Draw the diagram of bins of equal width into axes of the size of a thumbnail."""
-    draw_bars(axes, [Reliability('', table)])
+    draw_bars(axes, [Reliability('', table)], fades=False)  # there is no legend to say so
     axes.tick_params(labelsize=7, pad=1.5, length=2)
     axes.set(xticks=(0, 50, 100), yticks=(0, 50, 100))
 
@@ -56,8 +57,11 @@ def _frame(axes: Axes) -> None:
     axes.set(xlim=(0, 100), ylim=(0, 100))
 
 
-def draw_bars(axes: Axes, panel: Sequence[Reliability]) -> None:
-    """Draw the bins of a single evaluation and the gaps between their confidence and accuracy."""
+def draw_bars(axes: Axes, panel: Sequence[Reliability], *, fades: bool = True) -> None:
+    """Draw the bins of a single evaluation and the gaps between their confidence and accuracy.
+
+    Unless told otherwise it fades bins of few predictions.
+    """
     (diagram,) = panel
     filled, conf, accuracy = _points(diagram.table)
     if diagram.equal_mass:
@@ -81,7 +85,7 @@ def draw_bars(axes: Axes, panel: Sequence[Reliability]) -> None:
         axes.vlines(edges[1:-1], 0, heights.max(axis=0)[:-1], color='white', linewidth=0.6)
         axes.hlines(accuracy, middle - size / 2, middle + size / 2, color=COLOURS[0], linewidth=1.8)
         # Whitened as they are, since PDF and SVG draw hatches without any opacity.
-        for number in np.flatnonzero(diagram.sparse):
+        for number in np.flatnonzero(diagram.sparse & fades):
             axes.axvspan(
                 *edges[number : number + 2], color='white', alpha=1 - FADED, linewidth=0, zorder=2.5
             )
@@ -167,7 +171,9 @@ def bar_handles(diagrams: Sequence[Reliability]) -> list:
         *handles,
         Line2D([], [], color='black', linewidth=1.3, label='mean accuracy'),
         Line2D([], [], color='black', linestyle=':', linewidth=1.3, label='mean confidence'),
-        *_sparse_handle(each for each in diagrams if not each.equal_mass),
+        *_sparse_handle(
+            [each for each in diagrams if not each.equal_mass], Patch(facecolor='#DDDDDD')
+        ),
     ]
 
 
@@ -183,13 +189,15 @@ def curve_handles(diagrams: Sequence[Reliability]) -> list:
     if _has_band(diagrams):
         handles.append(Patch(facecolor='black', alpha=0.15, label=BAND))
     handles.append(Line2D([], [], color='black', linestyle='--', label='calibrated'))
-    return [*handles, *_sparse_handle(diagrams)]
+    faded = Line2D([], [], color='black', marker='o', markersize=4.5, alpha=FADED)
+    return [*handles, *_sparse_handle(diagrams, faded)]
 
 
-def _sparse_handle(diagrams: Iterable[Reliability]) -> list:
+def _sparse_handle(diagrams: Sequence[Reliability], handle: Artist) -> list[Artist]:
     if not any(diagram.sparse.any() for diagram in diagrams):
         return []
-    return [Patch(facecolor='#DDDDDD', label=f'faded: fewer than {FEW} predictions')]
+    handle.set_label(f'faded: n < {FEW}')
+    return [handle]
 
 
 def _has_band(diagrams: Sequence[Reliability]) -> bool:
