@@ -89,4 +89,4 @@ def _loss_of(name: str) -> str | None:
 
 
 def _lighter(colour: str, white: float) -> str:
-    return to_hex([white + (1 - white) * part for part in to_rgb(colour)])
+    return to_hex([white + (1 - white) * part for part in to_rgb(colour)]).upper()
