@@ -74,4 +74,4 @@ def test_every_protocol_has_a_row():
 
 def test_every_registered_metric_is_named():
     ours = {name for name, kind in METRICS.module_dict.items() if 'mmcalib' in kind.__module__}
-    assert {name for name in ours if f"`{name}`" in PAGE or f"type='{name}'" in PAGE} == ours
+    assert {name for name in ours if f'`{name}`' in PAGE or f"type='{name}'" in PAGE} == ours
