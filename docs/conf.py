@@ -27,6 +27,7 @@ extensions = [
     'sphinx_copybutton',
     'sphinx_design',
     'sphinx_gallery.gen_gallery',
+    'command_lines',
     'repository_links',
 ]
 exclude_patterns = ['_build', '_ext', '_templates', 'gallery', 'results/*.json']
@@ -49,12 +50,12 @@ autodoc_member_order = 'bysource'
 autodoc_default_options = {'members': True, 'show-inheritance': True}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # the members of a named tuple are documented once
-doctest_global_setup = '''
+doctest_global_setup = """
 import numpy as np, torch
 from mmcalib.losses import *
 from mmcalib.metrics import *
 from mmcalib.posthoc import *
-'''
+"""
 
 # -- Links to other projects: `sphinx-build -t intersphinx`, since their inventories are downloaded
 if tags.has('intersphinx'):  # noqa: F821

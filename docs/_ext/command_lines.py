@@ -6,11 +6,11 @@ import argparse
 import inspect
 import re
 
+from docutils import nodes
 from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 from sphinx.util.nodes import nested_parse_with_titles
 from tool_parsers import ROOT, parser_of
-from docutils import nodes
 
 
 def reference(parser: argparse.ArgumentParser) -> str:

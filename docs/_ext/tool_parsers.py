@@ -37,10 +37,10 @@ def parser_of(tool: str) -> argparse.ArgumentParser:
     path = ROOT / tool
     parse = mock.patch.object(argparse.ArgumentParser, 'parse_known_args', _catch)
     argv = mock.patch.object(sys, 'argv', [path.name])
-    with parse, argv, mock.patch.object(sys, 'path', [str(path.parent), *sys.path]):
-        with contextlib.suppress(SystemExit):
-            try:
-                runpy.run_path(str(path), run_name='__main__')
-            except _Caught as caught:
-                return caught.parser
+    beside = mock.patch.object(sys, 'path', [str(path.parent), *sys.path])
+    with parse, argv, beside, contextlib.suppress(SystemExit):
+        try:
+            runpy.run_path(str(path), run_name='__main__')
+        except _Caught as caught:
+            return caught.parser
     raise RuntimeError(f'{tool} parses no command line')

@@ -2,15 +2,15 @@
 Calibration along boundaries
 ============================
 
-One ECE for all pixels hides where a segmentor is miscalibrated. Most pixels are easy; the hard ones lie along
-the boundaries between classes.
+One ECE for all pixels hides where a segmentor is miscalibrated. Most pixels are easy; the hard
+ones lie along the boundaries between classes.
 """
 
 # %%
 # Scenes of digits, and a classifier of pixels
 # --------------------------------------------
-# Each scene has four digits on a noisy background. The label of a pixel is its digit, or 10 for the background.
-# A random forest predicts a pixel from the 7 × 7 pixels around it.
+# Each scene has four digits on a noisy background. The label of a pixel is its digit, or 10 for
+# the background. A random forest predicts a pixel from the 7 × 7 pixels around it.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -56,7 +56,8 @@ print(f'all pixels: ECE {expected_calibration_error(probs, labels):.1f} %')
 # %%
 # Near and far from a boundary
 # ----------------------------
-# The functions of arrays take any selection of pixels. The distance is that to the nearest pixel of another class.
+# The functions of arrays take any selection of pixels. The distance is that to the nearest pixel
+# of another class.
 
 
 def distance(label):

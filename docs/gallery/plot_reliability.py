@@ -2,8 +2,9 @@
 Is my classifier calibrated?
 ============================
 
-A reliability diagram answers at a glance: it shows how often predictions of each confidence are right. Here a
-small network learns noisy digits until it is over-confident, and a temperature repairs it.
+A reliability diagram answers at a glance: it shows how often predictions of each confidence are
+right. Here a small network learns noisy digits until it is over-confident, and a temperature
+repairs it.
 """
 
 # %%
@@ -21,7 +22,7 @@ from mmcalib.metrics import accuracy, expected_calibration_error
 from mmcalib.posthoc import TemperatureScaler
 
 images, labels = load_digits(return_X_y=True)
-images = images + np.random.default_rng(0).normal(0, 8, images.shape)
+images = images + np.random.default_rng(0).normal(0, 5, images.shape)
 train_x, rest_x, train_y, rest_y = train_test_split(images, labels, train_size=600, random_state=0)
 val_x, test_x, val_y, test_y = train_test_split(rest_x, rest_y, train_size=400, random_state=0)
 
@@ -31,8 +32,8 @@ network.fit(train_x, train_y)
 # %%
 # Measure
 # -------
-# The functions take probabilities ``(N, K)`` and labels ``(N,)`` and return percent. The expected calibration
-# error (ECE) is the mean distance between confidence and accuracy.
+# The functions take probabilities ``(N, K)`` and labels ``(N,)`` and return percent. The expected
+# calibration error (ECE) is the mean distance between confidence and accuracy.
 
 probs = network.predict_proba(test_x)
 print(f'accuracy {accuracy(probs, test_y):.1f} %')
@@ -42,8 +43,8 @@ print(f'ECE {expected_calibration_error(probs, test_y):.1f} %')
 # %%
 # Repair
 # ------
-# A temperature is one number that divides all logits. It is fitted on validation data, and no predicted class
-# changes. Log-probabilities serve as logits, since their softmax is the same.
+# A temperature is one number that divides all logits. It is fitted on validation data, and no
+# predicted class changes. Log-probabilities serve as logits, since their softmax is the same.
 
 
 def logits_of(x):
@@ -58,8 +59,8 @@ print(f'ECE {expected_calibration_error(calibrated, test_y):.1f} %')
 # %%
 # Look
 # ----
-# Bars below the diagonal are confidences that were too high. The number of predictions in each bin matters as
-# much as the height of its bar, so both are drawn.
+# Bars below the diagonal are confidences that were too high. The number of predictions in each
+# bin matters as much as the height of its bar, so both are drawn.
 
 
 def draw(column, probabilities, title, num_bins=10):

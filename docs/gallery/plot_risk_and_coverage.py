@@ -2,8 +2,8 @@
 Risk and coverage: which predictions to accept
 ==============================================
 
-If a person can look at the doubtful predictions, two questions matter. How many errors are left among those
-that are accepted (the risk), and what share is accepted (the coverage)?
+If a person can look at the doubtful predictions, two questions matter. How many errors are left
+among those that are accepted (the risk), and what share is accepted (the coverage)?
 """
 
 # %%
@@ -37,9 +37,9 @@ probs = {name: model.predict_proba(test_x) for name, model in models.items()}
 # %%
 # Calibration and order are two things
 # ------------------------------------
-# ECE asks whether confidences are right as numbers. The area under the risk–coverage curve (AURC) asks whether
-# errors come last when predictions are ordered by confidence; lower is better. A model may do well in one and
-# badly in the other.
+# ECE asks whether confidences are right as numbers. The area under the risk–coverage curve (AURC)
+# asks whether errors come last when predictions are ordered by confidence; lower is better. A
+# model may do well in one and badly in the other.
 
 for name, p in probs.items():
     print(
@@ -51,8 +51,8 @@ for name, p in probs.items():
 # %%
 # A budget of errors, or a budget of work
 # ---------------------------------------
-# ``coverage_at_risk`` starts from the errors that are allowed, ``risk_at_coverage`` from the share that has to be
-# automatic.
+# ``coverage_at_risk`` starts from the errors that are allowed, ``risk_at_coverage`` from the
+# share that has to be automatic.
 
 for name, p in probs.items():
     print(
@@ -60,12 +60,14 @@ for name, p in probs.items():
         f'accepting 80 % leaves {risk_at_coverage(p, test_y, coverage=0.8):.1f} % errors'
     )
 
-coverages = np.linspace(0.05, 1, 60)
+coverages = np.linspace(0.05, 0.99, 60)
 figure, axes = plt.subplots(figsize=(6, 4), layout='constrained')
 for name, p in probs.items():
     risks = [risk_at_coverage(p, test_y, coverage=coverage) for coverage in coverages]
     axes.plot(100 * coverages, risks, label=name)
 axes.axhline(1, color='black', linestyle=':', label='1 % of errors')
-axes.set(xlabel='coverage (%)', ylabel='errors among the accepted (%)', xlim=(0, 100), ylim=(0, None))
+axes.set(
+    xlabel='coverage (%)', ylabel='errors among the accepted (%)', xlim=(0, 100), ylim=(0, None)
+)
 axes.legend()
 plt.show()

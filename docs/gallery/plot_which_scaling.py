@@ -2,15 +2,15 @@
 Which scaling for how much data?
 ================================
 
-A temperature has one parameter, vector scaling two for each class, matrix scaling one for each pair of classes.
-More parameters can repair more, and need more held-out data to be learned from.
+A temperature has one parameter, vector scaling two for each class, matrix scaling one for each
+pair of classes. More parameters can repair more, and need more held-out data to be learned from.
 """
 
 # %%
 # One network, many held-out predictions
 # --------------------------------------
-# The network is trained on few digits, so that thousands of noisy copies of the others are left: some for the
-# fit, the rest for the test.
+# The network is trained on few digits, so that thousands of noisy copies of the others are left:
+# some for the fit, the rest for the test.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -41,8 +41,8 @@ test = slice(3000, None)
 # %%
 # Fit each scaling on ever more predictions
 # -----------------------------------------
-# Every scaler has ``fit(logits, labels)`` and ``predict_proba(logits)``. All are measured on the same test
-# predictions, which no fit has seen.
+# Every scaler has ``fit(logits, labels)`` and ``predict_proba(logits)``. All are measured on the
+# same test predictions, which no fit has seen.
 
 methods = ['temperature', 'ets', 'vector', 'matrix', 'isotonic']
 sizes = [50, 100, 300, 1000, 3000]
@@ -58,9 +58,9 @@ for method in methods:
 # %%
 # The likelihood decides
 # ----------------------
-# The negative log-likelihood (NLL) sees every probability, the ECE only that of the predicted class. Judge a
-# scaling by its NLL, and take the simplest of those that are equally good: that is what
-# ``tools/calibrate.py --method auto`` does.
+# The negative log-likelihood (NLL) sees every probability, the ECE only that of the predicted
+# class. Judge a scaling by its NLL, and take the simplest of those that are equally good: that is
+# what ``tools/calibrate.py --method auto`` does.
 
 trained = np.exp(logits[test])
 before = {

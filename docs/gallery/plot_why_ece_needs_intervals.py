@@ -2,14 +2,15 @@
 Why an ECE needs an interval
 ============================
 
-The ECE adds up the sizes of gaps, and noise is a gap too. A *perfectly* calibrated model therefore has an ECE
-above zero, and the more so the fewer predictions there are.
+The ECE adds up the sizes of gaps, and noise is a gap too. A *perfectly* calibrated model
+therefore has an ECE above zero, and the more so the fewer predictions there are.
 """
 
 # %%
 # Predictions that are right as often as they claim
 # -------------------------------------------------
-# Each prediction draws a confidence, then comes true with exactly that probability. The true ECE is 0.
+# Each prediction draws a confidence, then comes true with exactly that probability. The true ECE
+# is 0.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -44,8 +45,8 @@ for size, values in zip(sizes, ece, strict=True):
 # %%
 # The interval that the metric reports
 # ------------------------------------
-# ``CalibrationMetric(intervals=0.95)`` reports such intervals in a test; ``CalibrationState`` computes them from
-# arrays. Each prediction is an image of its own here.
+# ``CalibrationMetric(confidence_interval=0.95)`` reports such intervals in a test; ``CalibrationState``
+# computes them from arrays. Each prediction is an image of its own here.
 
 
 def interval_of(conf, correct):
@@ -62,16 +63,18 @@ for size, (value, (low, high)) in zip(sizes, found, strict=True):
 # %%
 # What to conclude
 # ----------------
-# Two models whose ECE differs by 2 % on 300 images may be equally calibrated. The interval reaches down to 0
-# where the data cannot tell the model from a calibrated one. The debiased estimate, which subtracts the noise
-# that is expected, stays near zero at every size.
+# Two models whose ECE differs by 2 % on 300 images may be equally calibrated. The interval
+# reaches down to 0 where the data cannot tell the model from a calibrated one. The debiased
+# estimate, which subtracts the noise that is expected, stays near zero at every size.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout='constrained')
 for values, name in ((ece, 'ECE'), (debiased, 'debiased')):
     line = left.plot(sizes, values.mean(axis=1), marker='o', label=name)[0]
     low, high = np.quantile(values, [0.05, 0.95], axis=1)
     left.fill_between(sizes, low, high, color=line.get_color(), alpha=0.2)
-left.set(xscale='log', title='50 draws: mean, 5 % to 95 %', xlabel='predictions', ylabel='error (%)')
+left.set(
+    xscale='log', title='50 draws: mean, 5 % to 95 %', xlabel='predictions', ylabel='error (%)'
+)
 left.legend()
 values = np.array([value for value, _ in found])
 bounds = np.array([bound for _, bound in found]).T
