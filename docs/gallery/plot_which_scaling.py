@@ -3,14 +3,14 @@ Which scaling for how much data?
 ================================
 
 A temperature has one parameter, vector scaling two for each class, matrix scaling one for each
-pair of classes. More parameters can repair more, and need more held-out data to be learned from.
+pair of classes. More parameters can repair more, if there are held-out data to learn them from.
 """
 
 # %%
 # One network, many held-out predictions
 # --------------------------------------
-# The network is trained on few digits, so that thousands of noisy copies of the others are left:
-# some for the fit, the rest for the test.
+# The network is trained on few digits. Noisy copies of the others make thousands of predictions,
+# of some images for the fit, of the rest for the test.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -32,11 +32,16 @@ def noisy(x):
 
 network = MLPClassifier(hidden_layer_sizes=128, alpha=0, max_iter=300, random_state=0)
 network.fit(noisy(train_x), train_y)
-logits = np.concatenate([np.log(network.predict_proba(noisy(rest_x)) + 1e-12) for _ in range(4)])
-labels = np.tile(rest_y, 4)
-order = rng.permutation(len(labels))
-logits, labels = logits[order], labels[order]
-test = slice(3000, None)
+
+
+def predictions(x, y, copies):
+    logits = np.log(network.predict_proba(noisy(np.tile(x, (copies, 1)))) + 1e-12)
+    order = rng.permutation(len(logits))
+    return logits[order], np.tile(y, copies)[order]
+
+
+fit_logits, fit_labels = predictions(rest_x[:750], rest_y[:750], copies=4)
+test_logits, test_labels = predictions(rest_x[750:], rest_y[750:], copies=2)
 
 # %%
 # Fit each scaling on ever more predictions
@@ -50,28 +55,29 @@ nll = {method: [] for method in methods}
 ece = {method: [] for method in methods}
 for method in methods:
     for size in sizes:
-        scaler = SCALERS[method]().fit(logits[:size], labels[:size])
-        probs = scaler.predict_proba(logits[test])
-        nll[method].append(negative_log_likelihood(probs, labels[test]))
-        ece[method].append(expected_calibration_error(probs, labels[test]))
+        scaler = SCALERS[method]().fit(fit_logits[:size], fit_labels[:size])
+        probs = scaler.predict_proba(test_logits)
+        nll[method].append(negative_log_likelihood(probs, test_labels))
+        ece[method].append(expected_calibration_error(probs, test_labels))
 
 # %%
 # The likelihood decides
 # ----------------------
 # The negative log-likelihood (NLL) sees every probability, the ECE only that of the predicted
-# class. Judge a scaling by its NLL, and take the simplest of those that are equally good: that is
-# what ``tools/calibrate.py --method auto`` does.
+# class: by the ECE, all scalings look alike. Penalties keep vector and matrix scaling close to a
+# temperature until the data say otherwise. Judge a scaling by its NLL, and take the simplest of
+# those that are equally good, as ``tools/calibrate.py --method auto`` does.
 
-trained = np.exp(logits[test])
+trained = np.exp(test_logits)
 before = {
-    'NLL (nats)': negative_log_likelihood(trained, labels[test]),
-    'ECE (%)': expected_calibration_error(trained, labels[test]),
+    'NLL (nats)': negative_log_likelihood(trained, test_labels),
+    'ECE (%)': expected_calibration_error(trained, test_labels),
 }
 figure, panels = plt.subplots(1, 2, figsize=(9, 4), layout='constrained')
 for axes, (name, level), values in zip(panels, before.items(), (nll, ece), strict=True):
-    axes.axhline(level, color='black', linestyle='--', label='as trained')
     for method in methods:
         axes.plot(sizes, values[method], marker='o', label=method)
-    axes.set(xscale='log', xlabel='predictions to fit on', ylabel=name, ylim=(0, None))
-panels[1].legend()
+    axes.set(xscale='log', xlabel='predictions to fit on', ylabel=name)
+    axes.set_title(f'as trained: {level:.2f}')
+panels[0].legend()
 plt.show()

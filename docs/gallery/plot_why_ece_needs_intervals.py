@@ -45,8 +45,8 @@ for size, values in zip(sizes, ece, strict=True):
 # %%
 # The interval that the metric reports
 # ------------------------------------
-# ``CalibrationMetric(confidence_interval=0.95)`` reports such intervals in a test; ``CalibrationState``
-# computes them from arrays. Each prediction is an image of its own here.
+# ``CalibrationMetric(confidence_interval=0.95)`` reports such intervals in a test, and
+# ``CalibrationState`` computes them from arrays. Each prediction is an image of its own here.
 
 
 def interval_of(conf, correct):
