@@ -52,7 +52,9 @@ setup(
     long_description_content_type='text/markdown',
     license='Apache-2.0',
     packages=find_packages(include=['mmcalib', 'mmcalib.*']),
-    package_data={'mmcalib.reports': ['paper_numbers.json']},
+    # An editable install is then a path, which type checkers read, not a hook of Python's imports.
+    package_dir={'': '.'},
+    package_data={'mmcalib': ['py.typed'], 'mmcalib.reports': ['paper_numbers.json']},
     python_requires='>=3.10',
     install_requires=[
         'torch>=2.3',
