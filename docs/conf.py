@@ -18,7 +18,7 @@ copyright = author
 version = release = mmcalib.__version__
 
 extensions = [
-    'myst_parser',
+    'myst_nb',
     'sphinx.ext.autodoc',
     'sphinx.ext.autosummary',
     'sphinx.ext.doctest',
@@ -40,6 +40,12 @@ suppress_warnings = ['toc.not_readable']
 logging.getLogger('sphinx.sphinx.directives.other').addFilter(
     lambda record: "didn't match any documents" not in record.msg
 )
+
+# -- Notebooks are run anew
+nb_execution_mode = 'force'
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_execution_show_tb = True
 
 # -- API
 autosummary_generate = True
@@ -76,6 +82,7 @@ sphinx_gallery_conf = {
     'show_memory': False,
     'show_signature': False,
     'abort_on_example_error': True,
+    'image_scrapers': ('matplotlib', 'own_figures'),
 }
 copybutton_prompt_text = r'>>> |\.\.\. |\$ '
 copybutton_prompt_is_regexp = True

@@ -12,12 +12,12 @@ repairs it.
 # -------------------------------------
 # scikit-learn brings the digits. Noise makes some of them ambiguous, as real data are.
 
-import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 
+from mmcalib import reliability_diagram
 from mmcalib.metrics import accuracy, expected_calibration_error
 from mmcalib.posthoc import TemperatureScaler
 
@@ -59,26 +59,12 @@ print(f'ECE {expected_calibration_error(calibrated, test_y):.1f} %')
 # %%
 # Look
 # ----
-# Bars below the diagonal are confidences that were too high. The number of predictions in each
-# bin matters as much as the height of its bar, so both are drawn.
+# Bars below the diagonal are confidences that were too high. The histogram matters as much as the
+# bars: a bar of three predictions proves little.
 
+before = reliability_diagram(probs, test_y, title='as trained')
 
-def draw(column, probabilities, title, num_bins=10):
-    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == test_y
-    bins = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
-    count = np.bincount(bins, minlength=num_bins)
-    share = np.bincount(bins, right, num_bins) / np.maximum(count, 1)
-    places = (np.arange(num_bins) + 0.5) / num_bins
-    upper, lower = column
-    upper.bar(places, share, 1 / num_bins, edgecolor='white')
-    upper.plot([0, 1], [0, 1], 'k--', linewidth=1)
-    ece = expected_calibration_error(probabilities, test_y, num_bins=num_bins)
-    upper.set(title=f'{title}: ECE {ece:.1f} %', ylabel='accuracy', xlim=(0, 1), ylim=(0, 1))
-    lower.bar(places, count, 1 / num_bins, color='grey', edgecolor='white')
-    lower.set(xlabel='confidence', ylabel='predictions')
+# %%
+# With the temperature, bars and diagonal agree.
 
-
-figure, axes = plt.subplots(2, 2, figsize=(8, 5), height_ratios=(3, 1), layout='constrained')
-draw(axes[:, 0], probs, 'as trained')
-draw(axes[:, 1], calibrated, 'with a temperature')
-plt.show()
+after = reliability_diagram(calibrated, test_y, title='with a temperature')
