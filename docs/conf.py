@@ -30,7 +30,8 @@ extensions = [
     'command_lines',
     'repository_links',
 ]
-exclude_patterns = ['_build', '_ext', '_templates', 'gallery', 'results/*.json']
+# The gallery's notebooks are downloads.
+exclude_patterns = ['_build', '_ext', '_templates', 'gallery', 'auto_gallery/*.ipynb']
 
 # -- Markdown: heading anchors and tables as on GitHub
 myst_enable_extensions = ['colon_fence', 'dollarmath', 'deflist']

@@ -64,7 +64,7 @@ for method in methods:
 # The likelihood decides
 # ----------------------
 # The negative log-likelihood (NLL) sees every probability, the ECE only that of the predicted
-# class: by the ECE, all scalings look alike. Penalties keep vector and matrix scaling close to a
+# class: from 300 predictions on, all scalings look alike by it. Penalties keep vector and matrix scaling close to a
 # temperature until the data say otherwise. Judge a scaling by its NLL, and take the simplest of
 # those that are equally good, as ``tools/calibrate.py --method auto`` does.
 

@@ -63,9 +63,9 @@ for size, (value, (low, high)) in zip(sizes, found, strict=True):
 # %%
 # What to conclude
 # ----------------
-# Two models whose ECE differs by 2 % on 300 images may be equally calibrated. The interval
-# reaches down to 0 where the data cannot tell the model from a calibrated one. The debiased
-# estimate, which subtracts the noise that is expected, stays near zero at every size.
+# Two models whose ECE differs by 2 % on 300 images may be equally calibrated. The interval reaches
+# down to 0 where the data cannot tell the model from a calibrated one. The debiased estimate
+# subtracts the noise that is expected, and is closer to zero at every size.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout='constrained')
 for values, name in ((ece, 'ECE'), (debiased, 'debiased')):
