@@ -64,9 +64,9 @@ for method in methods:
 # The likelihood decides
 # ----------------------
 # The negative log-likelihood (NLL) sees every probability, the ECE only that of the predicted
-# class: from 300 predictions on, all scalings look alike by it. Penalties keep vector and matrix scaling close to a
-# temperature until the data say otherwise. Judge a scaling by its NLL, and take the simplest of
-# those that are equally good, as ``tools/calibrate.py --method auto`` does.
+# class: from 300 predictions on, all scalings look alike by it. Penalties keep vector and matrix
+# scaling close to a temperature until the data say otherwise. Judge a scaling by its NLL, and take
+# the simplest of those that are equally good, as ``tools/calibrate.py --method auto`` does.
 
 trained = np.exp(test_logits)
 before = {
