@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy import ndimage
 
 TOUCHING = np.ones((3, 3), dtype=int)
 # Down to which probability pixels outside of an object may belong to it.
@@ -63,6 +62,8 @@ def find_objects(
         plane: Returns the ``(H, W)`` probabilities of a class.
         background: The class that is no object; None if every class is one.
     """
+    from scipy import ndimage  # takes a moment to import, and few need it
+
     number = np.full(predicted.shape, -1, np.int32)
     rows = [np.zeros((0, 8))]
     count = 0
@@ -133,6 +134,8 @@ def object_ious(
         labels: ``(H, W)`` true classes.
         ignore_index: Label of the pixels to leave out, None for none.
     """
+    from scipy import ndimage  # takes a moment to import, and few need it
+
     valid = np.full(labels.shape, True) if ignore_index is None else labels != ignore_index
     own = objects.number[valid]
     size = np.bincount(own[own >= 0], minlength=len(objects)).astype(float)

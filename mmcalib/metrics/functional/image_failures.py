@@ -8,11 +8,10 @@ import numpy as np  # noqa: F401  the examples use it
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_number
+from mmcalib.arrays import Array, floats_of
+from mmcalib.checks import check_number, check_range
 from mmcalib.metrics.bins.binned_risk_coverage import binned_augrc, binned_aurc, binned_auroc
 from mmcalib.metrics.bootstrap_intervals import intervals
-from mmcalib.metrics.functional.calibration_error import Array, numbers_of
-from mmcalib.samples.fields import check_range
 
 FIGURES = ('AURC', 'AUGRC', 'AUROC', 'Spearman')
 
@@ -60,7 +59,7 @@ def image_failure_figures(
         ValueError: For arrays that do not fit each other, scores that are NaN or infinite, risks
             outside [0, 1], or options out of range.
     """
-    scores, risks = numbers_of('scores', scores).double(), numbers_of('risks', risks).double()
+    scores, risks = floats_of('scores', scores).double(), floats_of('risks', risks).double()
     if scores.ndim != 1 or risks.shape != scores.shape:
         raise ValueError(
             f'scores and risks must be (N,), got {tuple(scores.shape)} and {tuple(risks.shape)}'

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.checks import at_least_single, check_labels
-from mmcalib.metrics.functional.calibration_error import Array, numbers_of, tensor_of
-from mmcalib.samples.fields import check_probabilities
+from mmcalib.arrays import Array, floats_of, integers_of
+from mmcalib.checks import at_least_single, check_labels, check_probabilities
 
 OF_CLASSIFIERS = ('confidence', 'entropy')
 OF_SEGMENTORS = (
@@ -73,13 +72,13 @@ def image_scores(
         ValueError: For values that are no probabilities, an image without pixels, or classes out of
             range.
     """
-    probs = at_least_single(numbers_of('probs', probs))
+    probs = at_least_single(floats_of('probs', probs))
     probs = probs.reshape(len(probs), -1)
     if not probs.numel():
         raise ValueError(f'probs must be (K, *) of at least one pixel, got {tuple(probs.shape)}')
     check_probabilities(probs, 'probs')
-    labels = probs.argmax(dim=0) if predicted is None else tensor_of('predicted', predicted)
-    labels = labels.flatten().long()
+    labels = probs.argmax(dim=0) if predicted is None else integers_of('predicted', predicted)
+    labels = labels.flatten()
     if labels.shape != probs.shape[1:]:
         raise ValueError(
             f'predicted must have as many pixels as probs, {probs.shape[1]}, got {len(labels)}'
@@ -150,8 +149,8 @@ def pairwise_dice(predictions: Array, *, background: int | None = None) -> float
         predictions: ``(N, *)`` predicted classes of N members.
         background: The class that is no object.
     """
-    rows = tensor_of('predictions', predictions)
-    rows = rows.reshape(len(rows), -1).long()
+    rows = integers_of('predictions', predictions)
+    rows = rows.reshape(len(rows), -1)
     found = [
         1 - image_risks(rows[i], rows[j], background=background, ignore_index=None)['Dice']
         for i in range(len(rows))
@@ -186,8 +185,8 @@ def image_risks(
         background: The class that is no object; None if every class is one.
         ignore_index: Label of the pixels to leave out, None for none.
     """
-    rows = [tensor_of('predicted', predicted).flatten(), tensor_of('labels', labels).flatten()]
-    predicted, labels = (row.long() for row in rows)
+    predicted = integers_of('predicted', predicted).flatten()
+    labels = integers_of('labels', labels).flatten()
     if predicted.shape != labels.shape:
         raise ValueError(
             f'predicted and labels must be of one size, got {len(predicted)} and {len(labels)}'

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mmcalib.metrics.functional.calibration_error import Array, numbers_of
-from mmcalib.samples.fields import check_range
+from mmcalib.arrays import Array, floats_of
+from mmcalib.checks import check_range
 
 RIGHT = 0.5  # above which IoU an object counts as found
 
@@ -34,7 +34,7 @@ class ObjectCalibration:
     def __init__(self, scores: Array, ious: Array) -> None:
         from sklearn.isotonic import IsotonicRegression  # takes a second to import, few need it
 
-        scores, ious = (numbers_of(*x).numpy() for x in (('scores', scores), ('ious', ious)))
+        scores, ious = (floats_of(*x).numpy() for x in (('scores', scores), ('ious', ious)))
         if scores.ndim != 1 or ious.shape != scores.shape:
             raise ValueError(f'scores and ious must be (O,), got {scores.shape} and {ious.shape}')
         known = ~np.isnan(ious)
@@ -44,7 +44,7 @@ class ObjectCalibration:
                 f'{len(ious)} objects of which none has a labelled pixel calibrate nothing: '
                 'validate on images whose predictions have objects'
             )
-        check_range(numbers_of('ious', ious[known]), 'ious')
+        check_range(floats_of('ious', ious[known]), 'ious')
         targets = (ious[known] > RIGHT).astype(float), ious[known].astype(float)
         self._right, self._iou = (
             IsotonicRegression(out_of_bounds='clip').fit(scores[known], target)
@@ -53,7 +53,7 @@ class ObjectCalibration:
 
     def __call__(self, scores: Array) -> tuple[np.ndarray, np.ndarray]:
         """Return the probability of an IoU above 0.5, and the IoU to expect, of each score."""
-        scores = numbers_of('scores', scores).numpy()
+        scores = floats_of('scores', scores).numpy()
         if not len(scores):
             return np.zeros(0), np.zeros(0)
         return self._right.predict(scores), self._iou.predict(scores)

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.checks import at_least_single, check_choice, check_number
-from mmcalib.metrics.functional.calibration_error import Array, numbers_of, read_probabilities
-from mmcalib.samples.fields import check_probabilities
+from mmcalib.arrays import Array, floats_of
+from mmcalib.checks import at_least_single, check_choice, check_number, check_probabilities
+from mmcalib.metrics.functional.calibration_error import read_probabilities
 
 METHODS = ('aps', 'raps')
 
@@ -90,7 +90,7 @@ class PredictionSets:
 
         A randomized set may be empty, where the most probable class is.
         """
-        probs = at_least_single(numbers_of('probs', probs))
+        probs = at_least_single(floats_of('probs', probs))
         check_probabilities(probs.T, 'probs')
         return (self._scores(probs) <= self.threshold).numpy()
 
