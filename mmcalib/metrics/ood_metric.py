@@ -39,7 +39,7 @@ class OODMetric(StateMetric):
 
     Tied scores count in the mean over their orders. OpenOOD joins the points of a precision-recall
     curve by lines, and flags all that is tied at the threshold: with distinct scores ``AUROC`` and
-    ``FPR95`` are its own, and ``AUPR`` is nearly; docs/shift.md has how nearly.
+    ``FPR95`` are its own, and ``AUPR`` is close; docs/results/shift.md reports how close.
 
     The scores are those of
     :func:`~mmcalib.metrics.functional.out_of_distribution_scores.scores_of_logits`:

@@ -10,7 +10,7 @@ from mmcalib.runs.loss_config import type_name
 OF_LABELS = ('Annotation', 'AtInputSize')
 LOADER_HINT = (
     'give it one that starts with LoadImageFromFile, in a config with this one as _base_; '
-    'docs/predictions.md has that of the digits'
+    'docs/howto/images_without_labels.md has one for the digits'
 )
 
 

@@ -296,7 +296,7 @@ def test_checkpoints_are_told_from_images():
 
 def test_the_digits_of_the_documentation_can_be_averaged(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / 'docs/predictions.md').read_text(encoding='utf-8')
+    text = (ROOT / 'docs/howto/images_without_labels.md').read_text(encoding='utf-8')
     blocks = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
     (config,) = (block for block in blocks if 'digit_files.py' in block)
     (images,) = (block for block in blocks if 'cv2.imwrite' in block)
