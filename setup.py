@@ -89,6 +89,14 @@ setup(
         # What Corrupt and tools/test_robustness.py corrupt images with.
         'shift': ['imagecorruptions-imaug>=1.1.5'],
         'vis': ['tensorboard', 'wandb'],
+        'docs': [
+            'sphinx>=8.1',
+            'myst-parser',
+            'pydata-sphinx-theme',
+            'sphinx-copybutton',
+            'sphinx-design',
+            'sphinx-gallery',
+        ],
         'test': [
             'pytest',
             'pytest-xdist',

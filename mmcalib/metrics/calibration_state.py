@@ -46,7 +46,7 @@ class CalibrationState:
     Knows nothing of toolboxes, samplers and ranks. Each image leaves one small row: its place in
     the data set, its bins and some sums. What is too large for that, narrow bins and those of all
     classes, is kept for all images together, or for those that a protocol computes
-    errors of together.
+    errors of together. ::
 
         state = CalibrationState(['ECE', 'AECE'])
         for number, prediction in enumerate(predictions):

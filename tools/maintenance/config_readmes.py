@@ -29,6 +29,7 @@ DATA = {
     '20news': '20 Newsgroups',
     'image_folder': 'Folders of images',
     'people_animals': 'VOC 2012 people and animals',
+    'people_animals_long': 'VOC 2012 people and animals, 40 epochs',
     'tinyimagenet': 'Tiny-ImageNet',
     'tinyimagenet_finetune': 'Folders of Tiny-ImageNet',
     'voc': 'PASCAL VOC 2012',
@@ -48,7 +49,7 @@ NETWORKS = {
 SMALL_NETWORKS = {'digits': 'Small ResNet', 'digit_scenes': 'Small U-Net'}
 TASKS = {'mmpretrain': 'Image Classification', 'mmseg': 'Semantic Segmentation'}
 METRICS = {TOP1: 'Top 1 Accuracy', MIOU: 'mIoU', ECE: 'ECE', AECE: 'AECE'}  # in metafiles
-# Measured after a shorter training than the config's, as docs/experiments.md says.
+# Measured after a shorter training than the config's, as docs/results/newsgroups.md reports.
 SHORTENED = ('gpool_cnn_20news',)
 WITHOUT_MARGIN = '_m0'
 

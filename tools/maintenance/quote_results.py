@@ -22,7 +22,7 @@ def main() -> None:
     args = parser.parse_args()
     with parser.ending_with_errors(FileNotFoundError, ValueError):
         measured = read_measured(args.results)
-        for page in args.pages or [ROOT / 'README.md', *sorted(ROOT.glob('docs/*.md'))]:
+        for page in args.pages or [ROOT / 'README.md', *sorted(ROOT.glob('docs/**/*.md'))]:
             old = page.read_text(encoding='utf-8')
             new = with_measured(old, measured)
             if new != old:

@@ -85,9 +85,6 @@ def _with_measured_cells(line: str, headings: list[str], measured: Mapping) -> s
 
 def measured_text(row: Mapping, key: str) -> str | None:
     """Return a metric of a row as pages print it, None if it was not measured."""
-    # Of figures whose runs were not kept, there is what was printed of them.
-    if key in row.get('as_printed', {}):
-        return row['as_printed'][key]
     values = [run['metrics'][key] for run in row['runs'] if key in run['metrics']]
     return mean_and_deviation(values, key) if values else None
 

@@ -1,0 +1,91 @@
+"""The site: ``sphinx-build -W -b html docs docs/_build/html``, from the repository alone."""
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS.parent), str(DOCS / '_ext')]
+# The sources beside these pages are documented, also by the tools that the build calls.
+os.environ['PYTHONPATH'] = os.pathsep.join([str(DOCS.parent), os.environ.get('PYTHONPATH', '')])
+
+import mmcalib  # noqa: E402
+
+project = 'mmcalib'
+author = 'The contributors of mmcalib'
+copyright = author
+version = release = mmcalib.__version__
+
+extensions = [
+    'myst_parser',
+    'sphinx.ext.autodoc',
+    'sphinx.ext.autosummary',
+    'sphinx.ext.doctest',
+    'sphinx.ext.napoleon',
+    'sphinx.ext.viewcode',
+    'sphinx_copybutton',
+    'sphinx_design',
+    'sphinx_gallery.gen_gallery',
+    'repository_links',
+]
+exclude_patterns = ['_build', '_ext', '_templates', 'gallery', 'results/*.json']
+
+# -- Markdown: heading anchors and tables as on GitHub
+myst_enable_extensions = ['colon_fence', 'dollarmath', 'deflist']
+myst_heading_anchors = 4
+# Until every page of the folders' lists is written.
+suppress_warnings = ['toc.not_readable']
+logging.getLogger('sphinx.sphinx.directives.other').addFilter(
+    lambda record: "didn't match any documents" not in record.msg
+)
+
+# -- API
+autosummary_generate = True
+autosummary_imported_members = True
+autosummary_ignore_module_all = False
+autodoc_typehints = 'none'  # the signature has them
+autodoc_member_order = 'bysource'
+autodoc_default_options = {'members': True, 'show-inheritance': True}
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True  # the members of a named tuple are documented once
+doctest_global_setup = 'import numpy as np\nimport torch'
+
+# -- Links to other projects: `sphinx-build -t intersphinx`, since their inventories are downloaded
+if tags.has('intersphinx'):  # noqa: F821
+    extensions.append('sphinx.ext.intersphinx')
+    intersphinx_mapping = {
+        'python': ('https://docs.python.org/3', None),
+        'numpy': ('https://numpy.org/doc/stable', None),
+        'torch': ('https://pytorch.org/docs/stable', None),
+        'mmengine': ('https://mmengine.readthedocs.io/en/latest', None),
+    }
+
+# -- Gallery
+sphinx_gallery_conf = {
+    'examples_dirs': 'gallery',
+    'gallery_dirs': 'auto_gallery',
+    'filename_pattern': r'/plot_',
+    'download_all_examples': False,
+    'show_memory': False,
+    'show_signature': False,
+    'abort_on_example_error': True,
+}
+copybutton_prompt_text = r'>>> |\.\.\. |\$ '
+copybutton_prompt_is_regexp = True
+copybutton_exclude = '.linenos, .gp, .go'
+
+# -- Looks
+html_theme = 'pydata_sphinx_theme'
+html_title = 'mmcalib'
+html_static_path = ['_static']
+html_css_files = ['site.css']
+html_show_sourcelink = False
+html_theme_options = {
+    'navbar_end': ['theme-switcher', 'navbar-icon-links'],
+    'header_links_before_dropdown': 6,
+    'show_prev_next': False,
+    'footer_start': ['copyright'],
+    'footer_end': [],
+    'navigation_with_keys': False,
+}
