@@ -228,7 +228,7 @@ def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
         (dict(checkpoint=checkpoints, tta=True), 'checkpoint'),
         (again | dict(cfg_options={'model.head.topk': (1,)}), 'network'),
     ):
-        with pytest.raises(ValueError, match=f'has predictions of another {what}, '):
+        with pytest.raises(ValueError, match=f'has predictions with another {what}, '):
             predict_to_folder(config, images=[photos], **other, **options)
 
 

@@ -96,7 +96,7 @@ def test_overwriting_leaves_nothing_of_before_and_all_that_is_not_ours(model, ph
 def test_rows_of_something_else_are_left_alone(model, photos, tmp_path):
     (tmp_path / 'predictions.jsonl').write_text('mine')
     for overwrite in (False, True):
-        with pytest.raises(ValueError, match=r'predictions\.jsonl is of something else'):
+        with pytest.raises(ValueError, match=r'predictions\.jsonl is not from this tool'):
             predict_to_folder(*model, [photos], tmp_path, overwrite=overwrite)
     assert (tmp_path / 'predictions.jsonl').read_text() == 'mine'
 
