@@ -175,7 +175,7 @@ def test_the_tool_tests_on_them(tmp_path, monkeypatch, capsys):
         (write_arrays, dict(size=40), 'images of 40×40 pixels, and clean ones are 32×32'),
         (write_tree, dict(size=(48, 32)), 'images of 32×48 pixels, and clean ones are 32×32'),
         (write_tree, dict(classes=['class_0', 'x', 'class_2', 'class_3']),
-         r'1 are missing \(class_1\), and 1 are not of the model \(x\)'),
+         r'1 are missing \(class_1\), and 1 are not classes of the model \(x\)'),
     ],
 )  # fmt: skip
 def test_another_set_is_refused(write, options, message, clean, tmp_path):
