@@ -275,7 +275,7 @@ def test_a_temperature_is_read_from_its_file(tmp_path):
 
 
 def test_members_that_have_no_common_mean_are_named():
-    with pytest.raises(ValueError, match='member 2 has 4 classes, and member 1 has 5'):
+    with pytest.raises(ValueError, match='member 2 has 4 classes, but member 1 has 5'):
         mean_of([classifier(LINEAR), classifier({**LINEAR, 'num_classes': 4})])
     model = mean_of([segmentor(fcn_head()), segmentor(fcn_head())])
     postprocess = model.others[0].postprocess_result

@@ -124,5 +124,5 @@ def test_what_is_no_whole_image(tmp_path):
     (tmp_path / 'empty.png').touch()
     (tmp_path / 'text.png').write_text('hello')
     assert 'is empty (0 bytes)' in look_at(tmp_path / 'empty.png')[0]
-    assert look_at(tmp_path / 'text.png') == ('it is no image', '')
+    assert look_at(tmp_path / 'text.png') == ('it is not an image', '')
     assert 'there is no file' in look_at(tmp_path / 'missing.png')[0]

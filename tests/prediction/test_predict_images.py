@@ -245,7 +245,10 @@ def test_predictions_of_other_settings_do_not_mix(photos, segmenting, tmp_path):
     with pytest.raises(ValueError, match=r'another threshold, 0\.9 instead of 0\.5: name'):
         predict_to_folder(*segmenting, [photos], out, threshold=0.5)
     for changes, text in (
-        ({'model.data_preprocessor.std': [1.0] * 3}, "another data_preprocessor, .*'std': .*instead of"),
+        (
+            {'model.data_preprocessor.std': [1.0] * 3},
+            "another data_preprocessor, .*'std': .*instead of",
+        ),
         ({'model.test_cfg.mode': 'slide'}, "another test_cfg, .*'whole'.* instead of .*'slide'"),
         ({'model.decode_head.dropout_ratio': 0.5}, r'another network, .*\w{16}'),
     ):

@@ -98,7 +98,7 @@ def test_a_validation_of_other_settings_is_refused(photos, model, tmp_path, chan
 
 def test_a_test_that_measures_no_calibration_leaves_none(photos, model, tmp_path, monkeypatch):
     call_here('test.py', *model, '--work-dir', tmp_path / 'val', monkeypatch=monkeypatch)
-    with pytest.raises(FileNotFoundError, match='no test has left'):
+    with pytest.raises(FileNotFoundError, match='there is no calibration'):
         predict(model, photos, tmp_path)
 
 

@@ -251,7 +251,7 @@ def test_members_of_two_configs_each_prepare_their_inputs(digits, run, tmp_path)
     [
         ("pipeline = [dict(type='Resize', scale=(9, 9)), dict(type='PackInputs')]\n"
          'test_dataloader = dict(dataset=dict(pipeline=pipeline))\n', 'in another way than'),
-        ('model = dict(head=dict(num_classes=7))\n', 'member 2 has 7 classes, and member 1 has 10'),
+        ('model = dict(head=dict(num_classes=7))\n', 'member 2 has 7 classes, but member 1 has 10'),
         ('model = dict(backbone=dict(base_channels=16), head=dict(in_channels=64))\n',
          'member1.pth: the checkpoint is not of the model of this config'),
     ],

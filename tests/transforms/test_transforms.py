@@ -34,5 +34,5 @@ def test_classes_that_were_not_trained_get_a_label():
     ]:
         with pytest.raises(ValueError, match=message):
             transform(sample)
-    with pytest.raises(ValueError, match='below 255, which is ignored: 255'):
+    with pytest.raises(ValueError, match='below 255, which is ignored, got 255'):
         TRANSFORMS.build(dict(type='LabelUntrainedClasses', ood_index=255))
