@@ -90,7 +90,7 @@ def _load(filename: str, map_location: Any, mmap: bool) -> Any:
         if os.environ.get(ONLY_WEIGHTS, '0').lower() not in ('0', '', 'false', 'n', 'no'):
             raise ValueError(f'it holds {reason}, and {ONLY_WEIGHTS} is set') from error
         print_log(
-            f'Beware: {filename} holds {reason}, so loading it runs whatever code it brings. It is '
+            f'Warning: {filename} holds {reason}, so loading it can run any code in it. It is '
             f'trusted because you named it; {ONLY_WEIGHTS}=1 refuses it.',
             'current',
         )

@@ -27,8 +27,8 @@ def unlabelled_steps(dataset: object) -> list[Mapping]:
     first = type_name(pipeline[0]['type']) if pipeline else 'nothing'
     if not first.startswith('Load') or not first.endswith('FromFile'):
         raise ValueError(
-            f"the config's test pipeline starts with {first}, and so predicts no image files but "
-            f'only what its data set makes itself: {LOADER_HINT}'
+            f"the config's test pipeline starts with {first}, so it reads no image files: "
+            f'{LOADER_HINT}'
         )
     return pipeline
 

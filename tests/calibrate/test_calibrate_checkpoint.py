@@ -183,7 +183,7 @@ def test_a_segmentors_checkpoint(scenes, run):
     assert changed(load(scenes), content) == names
     drawn = content['meta']['calibration']
     assert drawn['num_fitted'] == 500 < drawn['num_predictions'] and drawn['sampling_error'] > 0
-    assert f'500 of {drawn["num_predictions"]:,} predictions of val' in output
+    assert f'500 of {drawn["num_predictions"]:,} predictions on val' in output
     assert 'by the draw' in output
 
     every, _ = run(SCENES, scenes, '--samples', 500, '--all', *options, out='all.pth')
@@ -499,9 +499,7 @@ def test_no_gain_is_said(digits, run):
     """Once calibrated, the same data ask for no other temperature."""
     run(DIGITS, digits, out='first.pth')
     _, output = run(DIGITS, 'first.pth', '--force')
-    assert (
-        'No gain to expect: a temperature of 1, no scaling at all, is only 0.0 standard' in output
-    )
+    assert 'No gain expected: a temperature of 1, which changes nothing, is only 0.0' in output
 
 
 @HOOKS.register_module()

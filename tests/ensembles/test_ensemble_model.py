@@ -290,7 +290,9 @@ def test_scores_that_are_no_softmax_are_refused():
     with pytest.raises(ValueError, match='member 1: MultiLabelLinearClsHead predicts each class'):
         mean_of([classifier({**LINEAR, 'type': 'MultiLabelLinearClsHead'})])
     loss = dict(type='mmseg.CrossEntropyLoss', use_sigmoid=True)
-    with pytest.raises(ValueError, match=r'FCNHead was trained with a separate sigmoid.*use_sigmoid'):
+    with pytest.raises(
+        ValueError, match=r'FCNHead was trained with a separate sigmoid.*use_sigmoid'
+    ):
         mean_of([segmentor(fcn_head(loss_decode=loss))])
     assert mean_of([segmentor(fcn_head(2, out_channels=1, loss_decode=loss))])
     model = mean_of([classifier(LINEAR)])

@@ -532,8 +532,8 @@ def test_onnx(name, tmp_path):
     ('content', 'message'),
     [
         ('{', 'is not JSON'),
-        ('[]', 'is no scaler'),
-        ('{"method": "platt"}', 'is no scaler'),
+        ('[]', 'is not a scaler'),
+        ('{"method": "platt"}', 'is not a scaler'),
         (
             '{"method": "colour", "options": {}, "parameters": {}, "num_logits": 3, '
             '"version": "9"}',

@@ -369,7 +369,7 @@ def test_a_checkpoint_of_another_model_is_refused(photos, segmenting, tmp_path):
 
 def test_images_that_the_data_set_makes_itself_are_no_files(photos, classifying):
     options = {'test_dataloader.dataset.dataset.pipeline': [dict(type='PackInputs')]}
-    with pytest.raises(ValueError, match='starts with PackInputs, and so predicts no image files'):
+    with pytest.raises(ValueError, match='starts with PackInputs, so it reads no image files'):
         mmcalib.predict(*classifying, photos, cfg_options=options)
 
 

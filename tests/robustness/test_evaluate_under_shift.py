@@ -324,7 +324,7 @@ def test_augmented_segmentation_is_refused_before_a_test(tmp_path, monkeypatch, 
     )
     with pytest.raises(SystemExit):
         run(tmp_path, 'tta', monkeypatch, checkpoints=['plain.pth'])
-    assert 'of test-time augmentation mmseg keeps the logits' in capsys.readouterr().err
+    assert 'under test-time augmentation mmseg keeps only the logits' in capsys.readouterr().err
 
 
 def test_of_sets_of_corruptions_those_that_small_images_cannot_have_are_left_out(capsys):
