@@ -73,7 +73,7 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
     sentences = [_fit_sentence(calibration)]
     threshold = calibration['threshold']
     for split, result in _measured(calibration):
-        of_split = '' if split == calibration['split'] else f' of {split}'
+        of_split = '' if split == calibration['split'] else f' on {split}'
         what = 'class' if threshold is None else f'side of the threshold {threshold}'
         count = f'{result["changed"]:,} of {result["num_predictions"]:,}'
         sentences.append(f'{count} predictions{of_split} changed {what}.')
@@ -87,7 +87,7 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
             f'Attached behind the model, because {calibration["attached"]}. Test and run it with '
             'the config beside the checkpoint.'
         )
-    sentences += [f'Beware: {reason}.' for reason in calibration['forced']]
+    sentences += [f'Warning: {reason}.' for reason in calibration['forced']]
     return sentences + no_gain(calibration)
 
 
@@ -136,7 +136,7 @@ def _fit_sentence(calibration: Mapping) -> str:
         images = calibration['dataset']['samples']
         text += f' ± {calibration["standard_error"]:.2g} (standard error over {images:,} images'
         if calibration['sampling_error']:
-            text += f', ± {calibration["sampling_error"]:.2g} of it by the draw'
+            text += f', ± {calibration["sampling_error"]:.2g} of it from the draw'
         text += ')'
     folds = calibration.get('folds')
     end = (

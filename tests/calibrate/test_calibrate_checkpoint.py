@@ -239,7 +239,7 @@ def test_fitting_on_test_is_refused_and_marked(digits, run, tmp_path):
     meta = content['meta']['calibration']
     assert meta['forced'] == ['fitted on the test split'] and meta['split'] == 'test'
     assert meta['tested'] == meta['fitted']
-    assert 'Beware: fitted on the test split' in output
+    assert 'Warning: fitted on the test split' in output
 
 
 def test_a_validation_split_that_is_the_test_split_is_divided(digits, run):
@@ -423,7 +423,7 @@ def test_folding_twice_is_refused_and_noted(digits, run):
     meta = second['meta']['calibration']
     assert meta['earlier'] == first['meta']['calibration']
     assert describe_calibration(second['meta'])['methods'] == ['temperature', 'vector']
-    assert meta['forced'] == ['calibrated before'] and 'Beware: calibrated before' in output
+    assert meta['forced'] == ['calibrated before'] and 'Warning: calibrated before' in output
     again, _ = run(DIGITS, 'first.pth', '--force', out='again.pth')
     temperature = again['meta']['calibration']['parameters']['temperature']
     assert temperature == pytest.approx(1, abs=1e-3)

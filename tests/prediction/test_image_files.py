@@ -77,7 +77,7 @@ def test_what_names_no_image_is_refused(folder, sources, error, text):
     ('content', 'error', 'text'),
     [
         ('', FileNotFoundError, 'is empty'),
-        ('2007_000033\n', FileNotFoundError, "none of the 1 lines of .* is '2007_000033'. A list"),
+        ('2007_000033\n', FileNotFoundError, "none of the 1 lines of .* is '2007_000033'. Write"),
     ],
 )
 def test_lists_that_name_nothing(folder, content, error, text):

@@ -91,12 +91,12 @@ def test_what_is_printed(capsys):
     printed = capsys.readouterr().out
     for part in (
         'ECE (%)', 'NLL (nats)', '3.78', '4.63', '0.2500',
-        'Temperature 1.5 ± 0.04 (standard error over 1,200 images, ± 0.01 of it by the draw), '
+        'Temperature 1.5 ± 0.04 (standard error over 1,200 images, ± 0.01 of it from the draw), '
         'fitted on 1,000 of 98,765 predictions on val.',
         '0 of 1,200 predictions changed side of the threshold 0.4.',
-        '0 of 1,200 predictions of test changed side',
+        '0 of 1,200 predictions on test changed side',
         'Folded into head.fc: its logits equal the scaled ones within 1.0e-07.',
-        'Beware: calibrated before.',
+        'Warning: calibrated before.',
         'Worse than before on val: ECE',
     ):  # fmt: skip
         assert part in printed
