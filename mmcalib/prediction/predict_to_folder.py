@@ -186,7 +186,7 @@ def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
     if not scores.num_images:
         return 'No image was predicted.'
     earlier = f' ({report.before:,} of them before)' if report.before else ''
-    what = 'of the pixels' if report.segmented else 'of them'
+    what = 'of the pixels' if report.segmented else 'of the images'
     images = f'{scores.num_images:,} image{"s" * (scores.num_images != 1)}{earlier}'
     lines = [
         f'{images}: mean confidence {100 * scores.confidence:.1f} %, '

@@ -134,8 +134,8 @@ def _that_fit(
     check_size(smallest, fit or names)
     if wide and is_first_process():
         print_log(
-            f'Left out, since images of {smallest[0]}×{smallest[1]} pixels are below the '
-            f'{LEAST_SIZE}×{LEAST_SIZE} that they need: {", ".join(wide)}.'
+            f'Left out, because they require images of {LEAST_SIZE}×{LEAST_SIZE} pixels and these '
+            f'have {smallest[0]}×{smallest[1]}: {", ".join(wide)}.'
         )
     return fit
 

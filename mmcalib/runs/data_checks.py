@@ -143,7 +143,7 @@ def _check_classes(split: str, dataset: object, classes: int, training: bool) ->
         return
     raise UserError(
         f'the {split} data have {len(names)} classes, but the head of the model has {classes}. Is '
-        f'the data set complete? If it is, set num_classes of the head to {len(names)}'
+        f'the data set complete? If so, set num_classes of the head to {len(names)}'
     )
 
 

@@ -440,7 +440,7 @@ def test_figures_of_another_paper_say_so(tmp_path):
     )
     table = only_table(tmp_path)
     assert table.rows[0].paper['calibration/ECE'] == 1.05
-    assert any('figures of ACLS are of Park et al. (ICCV 2023)' in note for note in table.notes)
+    assert any('figures for ACLS come from Park et al. (ICCV 2023)' in note for note in table.notes)
 
 
 def test_the_command_writes_all_formats(tmp_path, monkeypatch, capsys):

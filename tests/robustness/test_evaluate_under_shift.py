@@ -337,7 +337,7 @@ def test_of_sets_of_corruptions_those_that_small_images_cannot_have_are_left_out
         'saturate 1',
     ]
     assert capsys.readouterr().out.endswith(
-        'Left out, since images of 8×8 pixels are below the 32×32 that they need: '
+        'Left out, because they require images of 32×32 pixels and these have 8×8: '
         'elastic_transform, pixelate, jpeg_compression, gaussian_blur, spatter.\n'
     )
     for names in (['noise', 'fog'], ['blur']):
