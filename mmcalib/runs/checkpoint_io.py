@@ -132,8 +132,8 @@ def _check_content(content: object, filename: str) -> None:
     for where, part in parts.items():
         if not isinstance(part, Mapping):
             raise UserError(
-                f'{filename!r} is no checkpoint of a model: it holds{where} a '
-                f'{type(part).__name__} in place of values by name'
+                f'{filename!r} is not a checkpoint of a model: it holds{where} a '
+                f'{type(part).__name__} instead of values by name'
             )
 
 

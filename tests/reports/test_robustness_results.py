@@ -287,7 +287,7 @@ def test_a_sheet_is_of_a_severity_that_was_tested(tmp_path):
     for test in one['tests']:
         test['map'] = 'map.npz'
     write(tmp_path, one)
-    with pytest.raises(ValueError, match='no map of severity 3: tested were 1, 5'):
+    with pytest.raises(ValueError, match='no map for severity 3, only for 1, 5'):
         robustness_figure([tmp_path], 'sheet', severity=3)
     said = [t.get_text() for t in robustness_figure([tmp_path], 'sheet').findobj(Text)]
     assert 'fog 1' in said

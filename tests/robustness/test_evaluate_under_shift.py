@@ -264,7 +264,7 @@ def test_other_data_that_are_prepared_otherwise_are_refused(
     with pytest.raises(SystemExit):
         run(project, 'wrong', monkeypatch, *arguments)
     said = ' '.join(capsys.readouterr().err.split())
-    assert message in said.partition(', and that of the model')[0]
+    assert message in said.partition(', but that of the model')[0]
 
 
 @pytest.mark.parametrize(
