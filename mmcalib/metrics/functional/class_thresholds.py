@@ -1,4 +1,4 @@
-r"""Thresholds with a promise: a precision of each class, or a recall.
+r"""Thresholds with a guarantee: a precision of each class, or a recall.
 
 Both are about new images, of which those of the validation are independent draws. Nothing is asked
 of the model, nor of the pixels in an image.
@@ -77,7 +77,7 @@ def class_thresholds(
     level = (1 - probability) / len(classes)
     found = []
     for name, table in zip(classes, tables, strict=True):
-        bound, reason = None, 'the validation predicts it nowhere'
+        bound, reason = None, 'the validation never predicts it'
         if len(table):
             nothing = torch.zeros_like(table[:, :1])
             counts = torch.cat([table[:, :2], nothing], dim=1)
@@ -90,10 +90,10 @@ def class_thresholds(
 def _unproven(count: int, precision: float, level: float) -> str:
     # Without a single error: (precision)^n is the p-value of n images.
     needed = math.ceil(math.log(level / 5) / math.log(precision))
-    few = f', without an error about {needed}' if count < needed else ''
+    few = f' (about {needed} if none has an error)' if count < needed else ''
     return (
-        f'its {count} images of the validation prove no threshold for a precision of '
-        f'{100 * precision:g} %: it takes more of them{few}, or a lower precision'
+        f'its {count} validation images prove no threshold with a precision of '
+        f'{100 * precision:g} %: validate on more images{few}, or accept a lower precision'
     )
 
 
@@ -103,7 +103,7 @@ class RecallThreshold:
 
     Attributes:
         threshold: What has at least this probability of the class is marked.
-        recall: The share that is promised.
+        recall: The share that is guaranteed.
         found_recall: The mean over the validation's images that have the class.
         num_images: How many those are.
     """
@@ -126,9 +126,9 @@ def recall_thresholds(
 
     .. math:: \frac{n}{n + 1} \hat R(t) + \frac{1}{n + 1} \leq 1 - r
 
-    promises an expected recall of at least r: :math:`\mathbb{E}[L_{n + 1}(t)] \leq 1 - r`, over
-    the validation and a new image together, if all of them are exchangeable. It is a promise for
-    each class on its own and on average, weaker than a bound that holds with a probability.
+    guarantees an expected recall of at least r: :math:`\mathbb{E}[L_{n + 1}(t)] \leq 1 - r`, over
+    the validation and a new image together, if all of them are exchangeable. It is a guarantee
+    for each class on its own and on average, weaker than a bound that holds with a probability.
 
     Source: Angelopoulos, Bates, Fisch, Lei and Schuster, Conformal Risk Control, ICLR 2024,
     Theorem 1.
@@ -172,12 +172,12 @@ def recall_threshold(counts: Tensor, recall: float) -> RecallThreshold | str:
         raise ValueError(f'recall must be a share between 0 and 1, got {recall!r}')
     n = len(counts)
     if not n:
-        return 'the validation has no pixel of it'
+        return 'the validation has no pixel of this class'
     if 1 / (n + 1) > 1 - recall + ROUNDING:
         needed = math.ceil(1 / (1 - recall) - 1 - 1e-9)
         return (
-            f'its {n} images of the validation promise no recall above {100 * n / (n + 1):.4g} %: '
-            f'for {100 * recall:g} % it takes {needed}'
+            f'its {n} validation images guarantee a recall of at most {100 * n / (n + 1):.4g} %: '
+            f'{100 * recall:g} % requires {needed}'
         )
     counts = counts.double()
     # Below the c-th threshold on 1 - p are the bins before c; after the last one are all.

@@ -51,7 +51,7 @@ class PredictionSets:
     Raises:
         TypeError: For what is no array of numbers.
         ValueError: For what are no probabilities or labels, options out of range, or a coverage
-            that so few predictions cannot promise.
+            that so few predictions cannot guarantee.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class PredictionSets:
         place = math.ceil((n + 1) * coverage - 1e-9)
         if place > n:
             raise ValueError(
-                f'{n} predictions cannot promise a coverage of {100 * coverage:g} %, but '
-                f'{100 * n / (n + 1):.4g} % at the most: ask for less, or validate on at least '
+                f'{n} predictions guarantee a coverage of at most {100 * n / (n + 1):.4g} %, got '
+                f'{100 * coverage:g} %: ask for less, or validate on at least '
                 f'{math.ceil(coverage / (1 - coverage) - 1e-9)}'
             )
         own = self._scores(probs).gather(1, labels[:, None])[:, 0]
