@@ -165,7 +165,7 @@ def test_methods_scores_each_image_by_the_scaling_of_its_fold():
         torch.testing.assert_close(probs[row], expected.float())
 
 
-def test_promises_prints_what_was_kept(capsys, monkeypatch, tmp_path):
+def test_guarantees_prints_what_was_kept(capsys, monkeypatch, tmp_path):
     metric = CalibrationMetric('ECE', per_class=True, per_object=True)
     metric.out_file, metric.keep_statistics = str(tmp_path / 'segmented/calibration.npz'), True
     of_images = CalibrationMetric('ECE', per_class=True)
@@ -178,8 +178,8 @@ def test_promises_prints_what_was_kept(capsys, monkeypatch, tmp_path):
     (tmp_path / 'classified/predictions.pkl').write_bytes(pickle.dumps(samples))
     runs = [str(tmp_path / name) for name in ('segmented', 'classified')]
     options = ['--splits', '3', '--precisions', '0.3', '--recalls', '0.5', '--coverages', '0.8']
-    monkeypatch.setattr(sys, 'argv', ['promises.py', *runs, *options])
-    runpy.run_path(str(BENCHMARKS / 'promises.py'), run_name='__main__')
+    monkeypatch.setattr(sys, 'argv', ['guarantees.py', *runs, *options])
+    runpy.run_path(str(BENCHMARKS / 'guarantees.py'), run_name='__main__')
     rows = [line.split(' | ') for line in capsys.readouterr().out.splitlines()]
     found = {row[0].strip('| '): [] for row in rows if len(row) > 3}
     for row in rows:
@@ -196,7 +196,7 @@ def test_promises_prints_what_was_kept(capsys, monkeypatch, tmp_path):
 
 
 def test_recall_of_a_threshold_is_that_of_the_images_it_was_found_on():
-    module = runpy.run_path(str(BENCHMARKS / 'promises.py'))
+    module = runpy.run_path(str(BENCHMARKS / 'guarantees.py'))
     generator = torch.Generator().manual_seed(0)
     counts = torch.randint(3, (30, 98), generator=generator)
     for recall in (0.3, 0.6, 0.9):

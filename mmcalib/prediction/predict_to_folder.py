@@ -179,7 +179,9 @@ def _predict_own(
 def _check_labels(predictor: ImagePredictor, scorer: Scorer, options: PredictionOptions) -> None:
     """Raise a ValueError if masks of labels cannot be written."""
     if predictor.toolbox != 'mmseg':
-        raise ValueError('labels are masks of a segmentor, and this model classifies: leave it out')
+        raise ValueError(
+            '--labels requires a segmentor, and this model is a classifier: leave it out'
+        )
     if len(predictor.classes) > MOST_LABELS:
         raise ValueError(
             f'masks of labels hold up to {MOST_LABELS} classes, and the model has '
@@ -282,7 +284,7 @@ def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
 
 
 def _labels_in_words(classes: Sequence[Mapping]) -> list[str]:
-    lines = ['labels, and what they keep of the pixels of each class:'] if classes else []
+    lines = ['pixels of each class that the masks keep:'] if classes else []
     for found in classes:
         if found['threshold'] is None:
             text = f'no threshold: {found["reason"]}'

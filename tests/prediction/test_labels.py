@@ -132,7 +132,7 @@ def test_what_has_no_labels_is_refused(photos, segmenting, tmp_path):
         predict_to_folder(*segmenting, photos, tmp_path / 'out', **options)
     (tmp_path / 'other').mkdir()
     model = write_model(tmp_path / 'other', CLASSIFIER, classifier(CLASSIFIER['model']['head']))
-    with pytest.raises(ValueError, match='labels are masks of a segmentor'):
+    with pytest.raises(ValueError, match='--labels requires a segmentor'):
         predict_to_folder(*model, photos, tmp_path / 'out', labels=tmp_path / 'labels')
     assert not (tmp_path / 'labels').exists()
 

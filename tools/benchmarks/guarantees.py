@@ -1,7 +1,7 @@
-"""How often thresholds of classes, recalls and prediction sets keep their promise.
+"""How often thresholds of classes, recalls and prediction sets keep their guarantee.
 
     python tools/test.py CONFIG CHECKPOINT --objects --work-dir DIR --out DIR/predictions.pkl
-    python tools/benchmarks/promises.py DIR … --splits 1000
+    python tools/benchmarks/guarantees.py DIR … --splits 1000
 
 Real predictions are split at random into two halves: what is fitted on one is tried on the other.
 Of each tested run (its calibration.npz, of --objects):
@@ -10,8 +10,8 @@ Of each tested run (its calibration.npz, of --objects):
   they keep of the other half's pixels of these classes. `other half` says how often all of them
   hold there; `population` draws as many images with replacement, and asks for the precision over
   all images, which is what the theorem is about. A try without a threshold breaks nothing.
-- recall: the promise is a mean, so `mean` is the recall of the other half over all splits, and
-  `other half` how often it is reached there. The lowest class is the one of the lowest mean.
+- recall: the guarantee is about a mean, so `mean` is the recall of the other half over all splits,
+  and `other half` how often it is reached there. The lowest class is the one of the lowest mean.
 - objects: the calibration error (15 bins) of their scores on the other half, before and after.
 
 Of the predictions of a classifier (predictions.pkl beside it): sets, their mean coverage and size.

@@ -1,4 +1,4 @@
-"""Thresholds of classes and sets of classes: against loops, and how often they keep their word."""
+"""Thresholds of classes and sets of classes: against loops, and how often their guarantees hold."""
 
 import math
 
@@ -87,15 +87,15 @@ def test_a_class_without_examples_has_no_threshold():
     (*others, last) = class_thresholds(*tables(*draw(300, sharpness=4.0)), [*CLASSES, 'd'], 0.8)
     assert all(threshold.bound for threshold in others)
     assert (last.bound, last.num_images) == (None, 0)
-    assert last.reason == 'the validation predicts it nowhere'
+    assert last.reason == 'the validation never predicts it'
 
 
 def test_what_cannot_be_proven_says_why():
     found = class_thresholds(*tables(*draw(20)), CLASSES, 0.99)
     assert all(threshold.bound is None for threshold in found)
     assert found[0].reason == (
-        'its 20 images of the validation prove no threshold for a precision of 99 %: it takes more '
-        'of them, without an error about 568, or a lower precision'
+        'its 20 validation images prove no threshold with a precision of 99 %: validate on more '
+        'images (about 568 if none has an error), or accept a lower precision'
     )
     assert [t.num_images for t in class_thresholds(*tables(*draw(0)), CLASSES, 0.9)] == [0, 0, 0]
 
@@ -123,14 +123,12 @@ def test_recall_is_that_of_loops(recall):
     assert found.found_recall == pytest.approx(marked) and marked > recall
 
 
-def test_a_recall_that_so_few_images_cannot_promise():
+def test_a_recall_that_so_few_images_cannot_guarantee():
     probs, labels = draw(8)
     labels[:] = 0
     a, b, _ = recall_thresholds(*tables(probs, labels), CLASSES, 0.9)
-    assert a == (
-        'its 8 images of the validation promise no recall above 88.89 %: for 90 % it takes 9'
-    )
-    assert b == 'the validation has no pixel of it'
+    assert a == ('its 8 validation images guarantee a recall of at most 88.89 %: 90 % requires 9')
+    assert b == 'the validation has no pixel of this class'
     (nine, *_) = recall_thresholds(*tables(*draw(9)), CLASSES, 0.9)
     assert (nine.num_images, nine.found_recall) == (9, 1)
 
@@ -204,11 +202,9 @@ def test_randomized_sets_cover_what_was_asked_and_no_more(method):
     assert np.mean(sizes) < 2
 
 
-def test_a_coverage_that_so_few_cannot_promise():
+def test_a_coverage_that_so_few_cannot_guarantee():
     probs, labels = (x.flatten(0, 1) for x in draw(8, 1))
-    text = (
-        r'8 predictions cannot promise a coverage of 90 %, but 88\.89 % .* validate on at least 9'
-    )
+    text = r'8 predictions guarantee a coverage of at most 88\.89 %, got 90 %: .* on at least 9'
     with pytest.raises(ValueError, match=text):
         PredictionSets(probs, labels, 0.9)
     probs, labels = (x.flatten(0, 1) for x in draw(9, 1))
