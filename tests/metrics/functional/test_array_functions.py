@@ -191,7 +191,7 @@ def test_maps_with_ignored_pixels_are_rows_without_them(name):
     assert function(flat, targets.flatten(), ignore_index=255, **options) == expected
     narrow = torch.from_numpy(targets.astype(np.uint8))  # 255 as mmseg's PNG files have it
     assert function(torch.from_numpy(maps), narrow, ignore_index=255, **options) == expected
-    with pytest.raises(ValueError, match='24 labels outside .* They are not ignore_index=0'):
+    with pytest.raises(ValueError, match=r'24 labels outside .* They are not ignore_index=0'):
         function(np.nan_to_num(maps, nan=0.2), np.where(inside.reshape(3, 5, 4), 1, 255),
                  ignore_index=0, **options)  # fmt: skip
 
