@@ -14,8 +14,8 @@ from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
 from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.attached_model import attach
 from mmcalib.posthoc.attached_scaling import AttachedScaling
-from mmcalib.posthoc.calibrated_model import attach
 
 
 def attached(config, method):
