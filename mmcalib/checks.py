@@ -11,6 +11,8 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
+from mmcalib.near_names import suggestion
+
 # How far a probability may lie above 1, and how far the sum of a half-precision softmax from 1.
 TOLERANCE = 1e-6
 SUM_TOLERANCE = 1e-2
@@ -71,7 +73,8 @@ def check_number(
 def check_choice(name: str, value: str, choices: Collection[str]) -> str:
     """Return an option that has a few possible values, or raise a ValueError that names them."""
     if value not in choices:
-        raise ValueError(f'{name} must be one of {tuple(choices)}, got {value!r}')
+        near = suggestion(str(value), choices)
+        raise ValueError(f'{name} must be one of {tuple(choices)}, got {value!r}{near}')
     return value
 
 

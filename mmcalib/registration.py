@@ -12,6 +12,13 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from wrapt import register_post_import_hook
+
+if TYPE_CHECKING:
+    from mmengine.registry import Registry
 
 # Below mmcalib. A room with functions of arrays names its modules.
 REGISTERED = (
@@ -41,15 +48,19 @@ def register_all() -> None:
 
 
 def register() -> None:
-    """Register every class now, or at the first look-up in a registry."""
+    """Register every class now, or once mmengine is imported, at the first look-up in a registry.
+
+    Nothing here imports mmengine, and with it torch, so that a command's help is there at once.
+    """
     if 'mmengine' in sys.modules:
         register_all()
-        return
-    try:
-        from mmengine.registry import Registry
-    except ImportError:
-        return
-    look_up, pending = Registry.get, True
+    else:
+        register_post_import_hook(_register_at_first_look_up, 'mmengine')
+
+
+def _register_at_first_look_up(mmengine: ModuleType) -> None:
+    registry = mmengine.registry.Registry
+    look_up, pending = registry.get, True
 
     # A toolbox's registry looks into mmengine's without a call, so this is for all of them.
     @wraps(look_up)
@@ -60,7 +71,7 @@ def register() -> None:
             register_all()
         return look_up(self, key)
 
-    Registry.get = get
+    registry.get = get
 
 
 def late_names(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import re
 import shutil
 import subprocess
@@ -235,7 +236,8 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
     )
     (wheel,) = tmp_path.glob('*.whl')
     assert mmcalib.__version__ in wheel.name
-    names = set(zipfile.ZipFile(wheel).namelist())
+    content = zipfile.ZipFile(wheel)
+    names = set(content.namelist())
     sources = {
         path.relative_to(ROOT).as_posix()
         for folder in ('configs', 'tools')
@@ -246,6 +248,18 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
     expected |= {'mmcalib/reports/paper_numbers.json', 'mmcalib/py.typed'}
     assert expected <= names
     assert not any(name.startswith('tests') for name in names)
+    (entry_points,) = (name for name in names if name.endswith('entry_points.txt'))
+    assert b'mmcalib = mmcalib.cli.__main__:main' in content.read(entry_points)
+    content.extractall(tmp_path / 'installed')
+    result = subprocess.run(
+        [sys.executable, '-m', 'mmcalib.cli', 'train', '--help'],
+        cwd=tmp_path,
+        env=os.environ | {'PYTHONPATH': str(tmp_path / 'installed')},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.startswith('usage: mmcalib train')
 
 
 def test_an_editable_install_is_a_path_that_type_checkers_read(tmp_path):
