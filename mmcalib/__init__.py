@@ -42,7 +42,7 @@ else:
         },
     )
 
-__version__ = '0.2.0'
+__version__ = '0.3.0'
 
 __all__ = [
     '__version__',
