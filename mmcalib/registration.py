@@ -31,7 +31,7 @@ REGISTERED = (
     'metrics.foreground_iou',
     'metrics.ood_metric',
     'models',
-    'posthoc.calibrated_model',
+    'posthoc.attached_model',
     'transforms',
 )
 

@@ -61,6 +61,19 @@ if TYPE_CHECKING:
     from mmcalib.metrics.disagreement_metric import DisagreementMetric
     from mmcalib.metrics.foreground_iou import ForegroundIoU
     from mmcalib.metrics.ood_metric import OODMetric
+else:
+    __getattr__ = late_names(
+        __name__,
+        {
+            **dict.fromkeys(
+                ('AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE'),
+                'mmcalib.metrics.calibration_metric',
+            ),
+            'DisagreementMetric': 'mmcalib.metrics.disagreement_metric',
+            'ForegroundIoU': 'mmcalib.metrics.foreground_iou',
+            'OODMetric': 'mmcalib.metrics.ood_metric',
+        },
+    )
 
 __all__ = [
     'AECE',
@@ -108,19 +121,6 @@ __all__ = [
     'smooth_calibration_error',
     'thresholded_adaptive_calibration_error',
 ]
-
-__getattr__ = late_names(
-    __name__,
-    {
-        **dict.fromkeys(
-            ('AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE'),
-            'mmcalib.metrics.calibration_metric',
-        ),
-        'DisagreementMetric': 'mmcalib.metrics.disagreement_metric',
-        'ForegroundIoU': 'mmcalib.metrics.foreground_iou',
-        'OODMetric': 'mmcalib.metrics.ood_metric',
-    },
-)
 
 
 def __dir__() -> list[str]:
