@@ -12,6 +12,7 @@ import torch
 from mmengine.config import Config
 
 from mmcalib.checks import check_integer, check_number
+from mmcalib.cli.members import split_members
 from mmcalib.posthoc.model_logits import progress
 from mmcalib.prediction.image_files import find_image_files
 from mmcalib.prediction.image_predictor import ImagePredictor, PredictedImage, UnreadableImage
@@ -19,11 +20,7 @@ from mmcalib.prediction.prediction_scores import FolderScores, ImageScores, Scor
 from mmcalib.prediction.validation_results import read_validation_results
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.config import load_config
-from mmcalib.runs.ensemble_config import (
-    average_predictions,
-    load_member_configs,
-    split_members,
-)
+from mmcalib.runs.ensemble_config import average_predictions, load_member_configs
 from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
 
 

@@ -13,8 +13,8 @@ from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
 
 from mmcalib.checks import check_integer
+from mmcalib.cli.processes import is_first_process
 from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
-from mmcalib.distributed import is_first_process
 from mmcalib.metric_keys import CLEAN, OVER_SHIFTS
 from mmcalib.robustness.corrupted_pipeline import CorruptionPlace, corrupted, corruption_places
 from mmcalib.robustness.stored_corruptions import StoredSet

@@ -17,9 +17,11 @@ from mmcalib.learning_losses import LEARNS_BY
 from mmcalib.metric_keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
 from mmcalib.metrics.metric_definitions import has_bound
+from mmcalib.near_names import did_you_mean, nearest
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.loss_config import type_name
-from mmcalib.runs.misspelt_options import check_constructors, did_you_mean, nearest
+from mmcalib.runs.misspelt_options import check_constructors
+from mmcalib.runs.misspelt_types import unknown_type
 from mmcalib.work_dir_files import RESULTS, check_writable
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
@@ -252,5 +254,5 @@ def _build(key: str, node: Mapping, scope: str | None) -> BaseMetric:
         try:
             return registry.build(dict(node))
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-            reason = error.args[0] if error.args else repr(error)
+            reason = unknown_type(error) or (error.args[0] if error.args else repr(error))
             raise ValueError(f'{key}: {reason}') from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -23,34 +22,6 @@ from mmcalib.runs.training_record import facts_in
 
 # Of a data_preprocessor: what changes the pixels that a network sees.
 NORMALISATION = ('mean', 'std', 'bgr_to_rgb', 'rgb_to_bgr', 'to_rgb')
-
-
-def split_members(config: str, checkpoints: Sequence[str]) -> list[tuple[str, str]]:
-    """Return config and checkpoint of each member.
-
-    Args:
-        config: A config, or ``CONFIG:CHECKPOINT`` of the first member.
-        checkpoints: Each of the config, or with a config of its own as ``CONFIG:CHECKPOINT``.
-
-    Raises:
-        ValueError: If there is no checkpoint, or one twice.
-    """
-    first, own = _split_pair(config)
-    pairs = [(None, own)] if own else []
-    pairs += [_split_pair(text) if '.py:' in text else (None, text) for text in checkpoints]
-    members = [(given or first, checkpoint) for given, checkpoint in pairs]
-    if not members:
-        raise ValueError(f'{config}: name a checkpoint')
-    seen = [os.path.realpath(checkpoint) for _, checkpoint in members]
-    twice = next((text for text in seen if seen.count(text) > 1), None)
-    if twice:
-        raise ValueError(f'{twice} is named twice: the mean would count it double')
-    return members
-
-
-def _split_pair(text: str) -> tuple[str, str | None]:
-    config, found, checkpoint = text.partition('.py:')
-    return (f'{config}.py', checkpoint) if found else (text, None)
 
 
 def load_member_configs(

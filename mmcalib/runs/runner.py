@@ -16,7 +16,8 @@ from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 
-from mmcalib.distributed import is_first_process, join_without_gpus
+from mmcalib.cli.processes import is_first_process
+from mmcalib.distributed import join_without_gpus
 from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.hooks.moved_checkpoints_hook import MovedCheckpoints

@@ -14,9 +14,10 @@ from forked import call_forked
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 
+from mmcalib.cli.members import split_members
 from mmcalib.reports.results_reader import read_results
 from mmcalib.runs.config import load_config
-from mmcalib.runs.ensemble_config import average_predictions, load_members, split_members
+from mmcalib.runs.ensemble_config import average_predictions, load_members
 from mmcalib.runs.test_time_augmentation import add_views, views_of
 
 DIGITS = str(ROOT / 'configs/ce/digits.py')
