@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mmcalib.near_names import suggestion
+
 GROUPS = {
     'noise': ('gaussian_noise', 'shot_noise', 'impulse_noise'),
     'blur': ('defocus_blur', 'glass_blur', 'motion_blur', 'zoom_blur'),
@@ -28,9 +30,10 @@ def corruptions_of(names: Iterable[str]) -> tuple[str, ...]:
     found = {}
     for name in names:
         if name not in SETS and name not in CORRUPTIONS:
+            near = suggestion(name, (*SETS, *CORRUPTIONS))
             raise ValueError(
                 f'there is no corruption {name!r}: take {", ".join(SETS)}, or any of '
-                f'{", ".join(CORRUPTIONS)}'
+                f'{", ".join(CORRUPTIONS)}{near}'
             )
         found |= dict.fromkeys(SETS.get(name, (name,)))
     return tuple(name for name in CORRUPTIONS if name in found)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmcalib.needs_mmengine  # noqa: F401
+
+# isort: split
 import atexit
 import logging
 import os
@@ -14,14 +17,8 @@ import torch
 from mmengine.dist import get_dist_info, get_world_size, init_dist
 from mmengine.logging import MessageHub, print_log
 
-RANKS = ('RANK', 'SLURM_PROCID', 'OMPI_COMM_WORLD_RANK')  # as the launchers set them
 PATIENCE = timedelta(days=7)
 SHARED = re.compile(r'\b(SyncBN|SyncBuffersHook|SameBuffersHook)\b')
-
-
-def is_first_process() -> bool:
-    """Return whether this process is the one that writes, before any has found the others."""
-    return not any(int(os.environ.get(name) or 0) for name in RANKS)
 
 
 def join_processes(launcher: str) -> None:

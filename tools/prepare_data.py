@@ -1,6 +1,6 @@
-"""Check an unpacked data set: its files, those that are missing, and their source.
+"""Check an unpacked data set: which files it has, which are missing, and where to get them.
 
-Nothing is fetched. Ends with status 1 if anything is missing or wrong.
+This command downloads nothing. It exits with status 1 if anything is missing or wrong.
 """
 
 import argparse
@@ -27,15 +27,16 @@ def without_torch() -> None:
 
 without_torch()
 
+from mmcalib.cli.parser import ToolParser  # noqa: E402
 from mmcalib.datasets.unpacked_data_check import CHECKS, Report, check, source  # noqa: E402
 
 
 def parse_args() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ToolParser(description=__doc__, examples=['tinyimagenet data/tiny-imagenet-200'])
     parser.add_argument('name', choices=list(CHECKS), metavar='NAME', help=', '.join(CHECKS))
-    parser.add_argument('root', metavar='ROOT', help='its folder, the data_root of the configs')
+    parser.add_argument(
+        'root', metavar='ROOT', help='folder of the data set, data_root in the configs'
+    )
     return parser.parse_args()
 
 

@@ -1,60 +1,80 @@
-"""Draw figures of tested runs, as PNG, PDF or SVG, from what their tests left.
+"""Draw figures of tested runs as PNG, PDF or SVG.
 
-tools/visualize.py reliability work_dirs/ce/digits work_dirs/mbls/digits --out diagram.pdf
-tools/visualize.py risk work_dirs/ce/digits work_dirs/mbls/digits --overlay --out risk.png
-tools/visualize.py boundary work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out curve.png
-tools/visualize.py maps work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out maps.png
-tools/visualize.py worst work_dirs/mbls/digit_scenes --out worst.png
-tools/visualize.py robustness work_dirs/ce/resnet14_cifar10_short/robustness --out boxes.png
+reliability  reliability diagrams
+risk         risk–coverage curves
+boundary     ECE by distance from the nearest boundary, for tests with per_distance=True
+maps         confidence maps: the images that all runs have drawn, below one another
+worst        confidence maps: the worst-calibrated images of each run
+robustness   tests on corrupted images, from the folders that tools/test_robustness.py writes
 """
 
 import argparse
 from pathlib import Path
 
-from mmcalib.corruption_names import SEVERITIES
-from mmcalib.reports import robustness_plots, run_plots
-from mmcalib.runs.command_line import ToolParser
+from mmcalib.cli.names import ROBUSTNESS_FIGURES, SEVERITIES
+from mmcalib.cli.parser import ToolParser
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
-    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ToolParser(
+        description=__doc__,
+        examples=[
+            'reliability work_dirs/ce/digits work_dirs/mbls/digits --out diagram.pdf',
+            'risk work_dirs/ce/digits work_dirs/mbls/digits --overlay --out risk.png',
+            'boundary work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out curve.png',
+            'maps work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out maps.png',
+            'worst work_dirs/mbls/digit_scenes --out worst.png',
+            'robustness work_dirs/ce/resnet14_cifar10_short/robustness --out boxes.png',
+        ],
+    )
     parser.add_argument(
         'kind',
         choices=['reliability', 'risk', 'boundary', 'maps', 'worst', 'robustness'],
-        help='reliability diagrams; risk–coverage curves; ECE against the distance from the '
-        'nearest boundary, of tests with per_distance=True; the images that all runs have drawn, '
-        "below one another; each run's worst-calibrated images; or tests on corrupted images, of "
-        'the folders that tools/test_robustness.py leaves',
+        help='kind of figure, see above',
     )
-    parser.add_argument('runs', nargs='+', help='work dirs, or the .npz or .json files in them')
-    parser.add_argument('--out', required=True, help='file to write')
+    parser.add_argument('runs', nargs='+', help='work dirs, or .npz or .json files in them')
+    parser.add_argument('--out', required=True, metavar='FILE', help='file to write')
     parser.add_argument(
-        '--names', nargs='+', help='names of the runs (not for robustness); their loss unless given'
+        '--names',
+        nargs='+',
+        metavar='NAME',
+        help='names of the runs, except for robustness (default: their losses)',
     )
     parser.add_argument(
-        '--images', nargs='+', metavar='NAME', help='for maps and worst: only these files'
+        '--images', nargs='+', metavar='NAME', help='for maps and worst: draw only these files'
     )
     parser.add_argument('--overlay', action='store_true', help='all diagrams in one panel')
-    parser.add_argument('--num-bins', type=int, help="of diagrams; the metric's by default")
-    parser.add_argument('--equal-mass', action='store_true', help='bins of equal count')
     parser.add_argument(
-        '--zoom', nargs=2, type=float, metavar=('LOW', 'HIGH'), help='part to enlarge, in percent'
+        '--num-bins', type=int, metavar='N', help="bins of a diagram (default: the metric's)"
+    )
+    parser.add_argument(
+        '--equal-mass', action='store_true', help='draw bins with equal numbers of predictions'
+    )
+    parser.add_argument(
+        '--zoom',
+        nargs=2,
+        type=float,
+        metavar=('LOW', 'HIGH'),
+        help='range of confidences to enlarge, in percent',
     )
     parser.add_argument(
         '--figure',
-        choices=robustness_plots.FIGURES,
+        choices=ROBUSTNESS_FIGURES,
         default='boxes',
-        help='for robustness: boxes over corruptions by severity (default); lines of ECE and NLL '
-        'before and after calibration; one image under all corruptions, with confidence maps',
+        help='for robustness: boxes over corruptions by severity; lines of ECE and NLL before and '
+        'after calibration; a sheet of one image under all corruptions, with confidence maps',
     )
     parser.add_argument(
-        '--severity', type=int, choices=SEVERITIES, help='for the sheet (default: 3 or the nearest)'
+        '--severity',
+        type=int,
+        choices=SEVERITIES,
+        help='severity of the sheet (default: 3, or the nearest)',
     )
     parser.add_argument(
         '--only', nargs='+', metavar='NAME',
-        help="for robustness: only these checkpoints, by the legend's names, in this order",
+        help='for robustness: draw only these checkpoints, by their names in the legend',
     )  # fmt: skip
-    parser.add_argument('--dpi', type=float, default=200, help='for a PNG (default: %(default)s)')
+    parser.add_argument('--dpi', type=float, default=200, help='resolution of a PNG')
     return parser, parser.parse_args()
 
 
@@ -64,6 +84,8 @@ def main() -> None:
         parser.error('--names is not for robustness, whose folders have several checkpoints each')
     if args.kind != 'robustness' and args.only:
         parser.error('--only is for robustness alone')
+    from mmcalib.reports import robustness_plots, run_plots  # takes seconds, which a help need not
+
     with parser.ending_with_errors(FileNotFoundError, ValueError):
         if args.kind == 'robustness':
             figure = robustness_plots.robustness_figure(

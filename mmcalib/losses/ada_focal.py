@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 import torch
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_integer, check_number
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy
+from mmcalib.losses.base.models_registry import MODELS
 
 
 def ada_focal(
@@ -101,7 +101,7 @@ class AdaFocalLoss(CalibrationLoss):
     """
 
     formula = staticmethod(ada_focal)
-    no_soft_targets = "it weighs a row by the bin of its one true class's probability"
+    no_soft_targets = 'it weights each row by the probability of its one true class'
     ranges = dict(rate=(0.0, float('inf')))
 
     def __init__(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_integer, check_number
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy, per_class
+from mmcalib.losses.base.models_registry import MODELS
 
 # Between which a multiplier stays, as in the published code.
 MULTIPLIERS = (1e-6, 1e6)
@@ -139,7 +139,7 @@ class CALSLoss(CalibrationLoss):
     def read_call(self, pred: Tensor, *call) -> tuple[Tensor, Tensor | None, dict]:
         if pred.ndim > 1 and pred.shape[1] != self.num_classes:
             raise ValueError(
-                f'CALSLoss has multipliers of num_classes={self.num_classes} classes, and pred '
+                f'CALSLoss has multipliers for num_classes={self.num_classes}, but pred '
                 f'{tuple(pred.shape)} has {pred.shape[1]}'
             )
         return super().read_call(pred, *call)

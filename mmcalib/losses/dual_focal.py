@@ -1,10 +1,10 @@
 """Dual focal loss."""
 
 import torch
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base.cross_entropy import cross_entropy, pick
+from mmcalib.losses.base.models_registry import MODELS
 from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 
@@ -78,7 +78,7 @@ class DualFocalLoss(WeightedCrossEntropyLoss):
     """
 
     formula = staticmethod(dual_focal)
-    no_soft_targets = 'it is defined by the class that comes after the one true class'
+    no_soft_targets = 'it is defined by the class ranked below the one true class'
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from mmcalib.metrics.bins.classwise_narrow_bins import ClasswiseNarrowBins
 from mmcalib.metrics.bins.conventions import Convention
 from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 from mmcalib.metrics.refinement import FoldedCurves
+from mmcalib.near_names import suggestion
 
 # What a row of an image has beside its bins: sums over its predictions.
 SUMS = ('correct', 'conf', 'nll', 'brier')
@@ -174,7 +175,8 @@ def definition_of(name: str) -> Definition:
     kind, _, level = str(name).partition('_')
     if kind not in WITH_LEVEL:
         known = (*NAMES, *(f'{kind}_LEVEL' for kind in WITH_LEVEL))
-        raise ValueError(f'metrics must be some of {known}, got {name!r}')
+        near = suggestion(str(name), known)
+        raise ValueError(f'metrics must be some of {known}, got {name!r}{near}')
     try:
         value = float(level)
     except ValueError:

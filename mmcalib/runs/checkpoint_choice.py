@@ -12,6 +12,8 @@ from mmengine.config import Config
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner, find_latest_checkpoint
 
+from mmcalib.cli.files import other_checkpoints
+
 LAST_WEIGHTS = 'last weights'
 
 
@@ -40,7 +42,8 @@ def check_checkpoint(path: str) -> None:
     if '://' in path:
         return
     if not os.path.isfile(path):
-        raise FileNotFoundError(f'there is no checkpoint {path!r} in {os.getcwd()}')
+        others = other_checkpoints(path)
+        raise FileNotFoundError(f'there is no checkpoint {path!r} in {os.getcwd()}{others}')
     reason = damage(path)
     if reason:
         raise ValueError(f'{path!r} is no checkpoint to read: {reason}')

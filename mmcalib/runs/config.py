@@ -17,13 +17,14 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import METRICS
 
 from mmcalib.checks import check_integer
+from mmcalib.cli.files import find_config
 from mmcalib.hooks.drawing_hook import TESTED_SPLIT
+from mmcalib.near_names import did_you_mean
 from mmcalib.runs.config_checks import as_list, calibration_configs
 from mmcalib.runs.misspelt_options import check_option_keys
 from mmcalib.work_dir_files import experiment_name
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
-SPLITS = ('test', 'val')
 # mmengine's default hooks, which None turns off.
 OWN_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 
@@ -32,7 +33,7 @@ def load_config(path: str, options: dict | None = None) -> Config:
     """Read a config, which may inherit ``mmcalib::…``, ``mmpretrain::…`` or ``mmseg::…`` ones.
 
     Args:
-        path: The config file.
+        path: The config file, or one that a package ships as ``mmcalib::mbls/digits.py``.
         options: Dotted keys and the values that replace those of the file.
 
     Raises:
@@ -40,8 +41,7 @@ def load_config(path: str, options: dict | None = None) -> Config:
         ImportError: If the toolbox that the config belongs to is not installed.
         ValueError: If it cannot be read, or an option sets what the config does not have.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f'there is no config {path!r} in {os.getcwd()}')
+    path = find_config(path)
     # mmengine refuses prefixes of packages that it does not list.
     MODULE2PACKAGE.setdefault('mmcalib', 'mmcalib')
     # It also looks for mmseg in the distribution mmsegmentation, which the onedl stack lacks.
@@ -236,8 +236,8 @@ def use_evaluation(cfg: Config, name: str) -> None:
     """
     named = cfg.get('evaluations', {})
     if name not in named:
-        known = f'it has {", ".join(sorted(named))}' if named else 'it has none'
-        raise ValueError(f'--evaluation {name}: the config has no such evaluation; {known}')
+        known = did_you_mean(name, named) if named else ', and none at all'
+        raise ValueError(f'--evaluation {name}: the config has no such evaluation{known}')
     cfg.merge_from_dict(named[name])
     cfg.work_dir = str(Path(cfg.work_dir, name))
 

@@ -44,6 +44,11 @@ def find_kind(node: Mapping, registry: Registry, scope: str | None) -> Callable 
             return None
 
 
+def known_types(root: Registry) -> set[str]:
+    """Return the names in a root registry and in those of the toolboxes that are loaded."""
+    return set(root.module_dict).union(*(child.module_dict for child in root.children.values()))
+
+
 @contextmanager
 def quiet_imports() -> Iterator[None]:
     """Silence the lines about optional operators and packages that importing a toolbox prints."""

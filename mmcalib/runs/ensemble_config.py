@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -23,34 +22,6 @@ from mmcalib.runs.training_record import facts_in
 
 # Of a data_preprocessor: what changes the pixels that a network sees.
 NORMALISATION = ('mean', 'std', 'bgr_to_rgb', 'rgb_to_bgr', 'to_rgb')
-
-
-def split_members(config: str, checkpoints: Sequence[str]) -> list[tuple[str, str]]:
-    """Return config and checkpoint of each member.
-
-    Args:
-        config: A config, or ``CONFIG:CHECKPOINT`` of the first member.
-        checkpoints: Each of the config, or with a config of its own as ``CONFIG:CHECKPOINT``.
-
-    Raises:
-        ValueError: If there is no checkpoint, or one twice.
-    """
-    first, own = _split_pair(config)
-    pairs = [(None, own)] if own else []
-    pairs += [_split_pair(text) if '.py:' in text else (None, text) for text in checkpoints]
-    members = [(given or first, checkpoint) for given, checkpoint in pairs]
-    if not members:
-        raise ValueError(f'{config}: name a checkpoint')
-    seen = [os.path.realpath(checkpoint) for _, checkpoint in members]
-    twice = next((text for text in seen if seen.count(text) > 1), None)
-    if twice:
-        raise ValueError(f'{twice} is named twice: the mean would count it double')
-    return members
-
-
-def _split_pair(text: str) -> tuple[str, str | None]:
-    config, found, checkpoint = text.partition('.py:')
-    return (f'{config}.py', checkpoint) if found else (text, None)
 
 
 def load_member_configs(
@@ -209,23 +180,23 @@ def _check_member(cfg: Config, own: Config, path: str, splits: Sequence[str]) ->
     """Raise a ValueError if a member needs other images than the run has."""
     if own is not cfg and own.get('default_scope') != cfg.get('default_scope'):
         raise ValueError(
-            f'{own.filename} is of {own.get("default_scope")}, and {cfg.filename} of '
-            f'{cfg.get("default_scope")}: their models predict different things'
+            f'{own.filename} is for {own.get("default_scope")}, but {cfg.filename} for '
+            f'{cfg.get("default_scope")}: they cannot be averaged'
         )
     for split in splits if own is not cfg else ():
         here, theirs = (pipelines(each[f'{split}_dataloader'].dataset) for each in (cfg, own))
         if theirs != here:
             raise ValueError(
-                f'{own.filename} prepares the images of {split} in another way than '
-                f'{cfg.filename}, whose images all members would get: {theirs} is not {here}. '
-                'Only members of one pipeline can be averaged; a normalisation belongs into the '
-                'data_preprocessor, of which each has its own'
+                f'{own.filename} prepares the images of {split} differently from {cfg.filename}, '
+                f'whose images all members would get: {theirs} is not {here}. Only members of one '
+                'pipeline can be averaged; put a normalisation in the data_preprocessor, since '
+                'each member has its own'
             )
     wanted = _normalising(model_of(own).get('data_preprocessor'))
     trained = _trained_normalisation(path)
     if trained is not None and wanted != trained:
         raise ValueError(
-            f'{path} was trained on images normalised by {trained}, and {own.filename} has '
+            f'{path} was trained on images normalised by {trained}, but {own.filename} has '
             f'{wanted}: name it with the config that it was trained with, as CONFIG.py:{path}'
         )
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from mmengine.registry import MODELS
 
-from mmcalib.runs.constructor_arguments import constructor_parameters, find_kind
+from mmcalib.near_names import suggestion
+from mmcalib.runs.constructor_arguments import constructor_parameters, find_kind, known_types
 
 # Said of every loss that has them, also where the config leaves them at their defaults.
 NAMED_PARAMETERS = ('margin', 'alpha', 'gamma', 'avg_non_ignore')
@@ -114,5 +115,6 @@ def loss_parameters(loss: Mapping, scope: str | None) -> dict[str, inspect.Param
     """
     kind = find_kind(loss, MODELS, scope)
     if kind is None:
-        raise ValueError(f'no loss is registered as {loss["type"]!r}')
+        near = suggestion(type_name(loss['type']), known_types(MODELS))
+        raise ValueError(f'no loss is registered as {loss["type"]!r}{near}')
     return constructor_parameters(kind)[0]

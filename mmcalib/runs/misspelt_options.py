@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 
 from mmengine.config import Config
 from mmengine.registry import (
@@ -22,6 +21,7 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from mmcalib.datasets.download_sources import dataset_configs
+from mmcalib.near_names import did_you_mean, nearest
 from mmcalib.runs.constructor_arguments import constructor_parameters, find_kind
 from mmcalib.runs.loss_config import loss_and_term_configs
 
@@ -56,19 +56,6 @@ PLAIN_PARTS = {
     'auto_scale_lr': {'enable', 'base_batch_size'},
 }  # fmt: skip
 ADDED = {'optim_wrapper': {'constructor', 'paramwise_cfg'}}
-
-
-def nearest(name: str, known: set[str] | list[str]) -> str | None:
-    """Return the known name that is most like another one, None if none is like it."""
-    by_lower = {each.lower(): each for each in sorted(known)}
-    found = get_close_matches(name.lower(), by_lower, 1, cutoff=0.7)
-    return by_lower[found[0]] if found else None
-
-
-def did_you_mean(name: str, known: set[str] | list[str]) -> str:
-    """Return the end of an error about a name that does not exist."""
-    found = nearest(name, known)
-    return f'; did you mean {found}?' if found else f'; there are {", ".join(sorted(known))}'
 
 
 def check_option_keys(before: Config, after: Config, options: Mapping) -> None:

@@ -7,13 +7,9 @@ from collections.abc import Mapping
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
-from mmcalib.checks import at_least_single
+from mmcalib.checks import at_least_single, check_finite, check_probabilities
 
 Sample = Mapping | BaseDataElement
-
-# How far a probability may lie above 1, and how far the sum of a half-precision softmax from 1.
-TOLERANCE = 1e-6
-SUM_TOLERANCE = 1e-2
 
 
 def tensor_of(sample: Sample, key: str) -> Tensor | None:
@@ -78,8 +74,8 @@ def predicted_map(sample: Sample, name: str) -> Tensor:
     data = tensor_of(sample, 'pred_sem_seg')
     if data is None:
         raise ValueError(
-            f'{name} has no pred_sem_seg, only {sorted(sample.keys())}: which class was predicted, '
-            'and so whether it is right, is unknown'
+            f'{name} has no pred_sem_seg, only {sorted(sample.keys())}: the predicted class is '
+            'unknown'
         )
     return data.reshape(data.shape[-2:])  # mmseg stores a leading 1, or none
 
@@ -100,47 +96,6 @@ def check_size(name: str, key: str, size: tuple[int, ...], label: Tensor) -> Non
         )
 
 
-def check_finite(scores: Tensor, name: str) -> None:
-    # One sum is several times cheaper than a test per value; it is not finite if any value is not.
-    if not scores.sum().isfinite():
-        wrong = int((~scores.isfinite()).sum())
-        if wrong:
-            raise ValueError(
-                f'{name} has {wrong} NaN or infinite values out of {scores.numel()}: the model has '
-                'diverged, or its input is broken'
-            )
-
-
-def check_range(values: Tensor, name: str) -> None:
-    """Raise a ValueError for values that are not from 0 to 1."""
-    if not values.numel():
-        return
-    lowest, highest = (end.item() for end in values.aminmax())
-    if lowest >= 0 and highest <= 1 + TOLERANCE:  # not so of NaN
-        return
-    outside = ~((values >= 0) & (values <= 1 + TOLERANCE))
-    remedy = 'leave out what has no prediction'
-    if lowest == lowest:
-        percent = 'divide percentages by 100; ' if lowest >= 0 and 1.5 < highest <= 100 else ''
-        remedy = f'{percent}of logits, take the softmax first'
-    raise ValueError(
-        f'{name} has {int(outside.sum())} of {values.numel()} values outside [0, 1], such as '
-        f'{values[outside][0].item():.7g}: {remedy}'
-    )
-
-
-def check_probabilities(probs: Tensor, name: str) -> None:
-    """Raise a ValueError for ``(K, *)`` values that are no probabilities of K classes."""
-    check_range(probs, name)
-    total = probs.sum(dim=0)
-    wrong = (total - 1).abs() > SUM_TOLERANCE
-    if wrong.any():
-        raise ValueError(
-            f'{name} has {int(wrong.sum())} of {total.numel()} rows that do not sum to 1, such as '
-            f'{total[wrong][0].item():.7g}: they must be the softmax over all classes'
-        )
-
-
 def check_binary(prob: Tensor, name: str) -> None:
     if len(prob) and (prob.min() < 0 or prob.max() > 1):
         raise ValueError(
@@ -152,7 +107,7 @@ def check_binary(prob: Tensor, name: str) -> None:
 def check_explained(unexplained: int, name: str) -> None:
     if unexplained:
         raise ValueError(
-            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {unexplained} '
-            'pixels. Under test-time augmentation mmseg keeps the logits of the last augmentation '
-            'only, whose calibration error would say nothing about the prediction: test without it'
+            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {unexplained} pixels. '
+            'Under test-time augmentation mmseg keeps only the logits of the last augmentation, '
+            'which are not those of the prediction: test without it'
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +13,25 @@ from pathlib import Path
 from mmengine.config import Config
 from mmengine.registry import MODELS
 
+from mmcalib import losses
 from mmcalib.datasets.same_data import same_data
 from mmcalib.metric_keys import ECE
+from mmcalib.near_names import suggestion
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.sweep_summary import Value, value_text
+from mmcalib.runs.config import load_config
 from mmcalib.runs.config_checks import calibration_keys
-from mmcalib.runs.loss_config import loss_and_term_configs, loss_parameters, main_loss
+from mmcalib.runs.constructor_arguments import constructor_parameters
+from mmcalib.runs.loss_config import (
+    loss_and_term_configs,
+    loss_parameters,
+    main_loss,
+    main_loss_key,
+)
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
+
+# Of several losses that have a parameter, one of these is suggested.
+BEST_KNOWN = (losses.MarginLabelSmoothingLoss, losses.SoftmaxFocalLoss, losses.LabelSmoothingLoss)
 
 
 @dataclass
@@ -111,8 +125,34 @@ def option_keys(cfg: Config, parameter: str) -> list[str]:
             keys.append(f'{key}.{parameter}')
     if not keys:
         has = '; '.join(f'{loss} has {", ".join(names)}' for loss, names in known.items())
-        raise ValueError(f'no loss of the model has a parameter {parameter!r}: {has or "no loss"}')
+        near = suggestion(parameter, {name for names in known.values() for name in names})
+        raise ValueError(
+            f'no loss of the model has a parameter {parameter!r}: {has or "no loss"}'
+            f'{near or _other_loss(cfg, parameter)}'
+        )
     return keys
+
+
+def _other_loss(cfg: Config, parameter: str) -> str:
+    """Return the end of an error: a config, or an option, with a loss that has a parameter."""
+    kinds = [kind for kind in vars(losses).values() if inspect.isclass(kind)]
+    kinds = [kind for kind in kinds if parameter in constructor_parameters(kind)[0]]
+    kinds.sort(key=lambda kind: kind not in BEST_KNOWN)
+    key = main_loss_key(cfg)
+    if not kinds or key is None:
+        return ''
+    path = Path(cfg.filename)
+    others = list(path.parents[1].glob(f'*/{path.name}')) if 'configs' in path.parts else []
+    others.sort(key=lambda other: other.parent.name == 'mbls')  # before others of its loss
+    with_loss = {(main_loss(load_config(other)) or {}).get('type'): other for other in others}
+    for kind in kinds:
+        if kind.__name__ in with_loss:
+            other = os.path.relpath(with_loss[kind.__name__])
+            return f'. Sweep {other}, which has a {kind.__name__}'
+    name, taken = kinds[0].__name__, constructor_parameters(kinds[0])[0]
+    if dict(loss_and_term_configs(cfg.model))[key].keys() - {'type'} <= taken.keys():
+        return f'. Add --cfg-options {key}.type={name} to sweep with that loss'
+    return f". Replace the loss in the config: {key} = dict(type='{name}', _delete_=True)"
 
 
 def check_selection(cfg: Config) -> None:

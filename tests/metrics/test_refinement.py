@@ -160,7 +160,7 @@ def test_all_right_is_a_temperature_at_its_bound(monkeypatch):
     found, said = said_of(monkeypatch, as_classified(logits, logits.argmax(dim=1)))
     assert found['temperature'] == pytest.approx(1 / 16)
     assert 0 <= found['refinement_NLL'] < found['NLL'] / 10
-    assert 'at its bound, 0.0625: the labels are predicted without an error' in said
+    assert 'at its bound, 0.0625: all predictions are correct' in said
 
 
 def test_all_wrong_is_a_temperature_at_the_other(monkeypatch):
@@ -168,7 +168,7 @@ def test_all_wrong_is_a_temperature_at_the_other(monkeypatch):
     found, said = said_of(monkeypatch, as_classified(logits, logits.argmin(dim=1)))
     assert found['temperature'] == pytest.approx(16)
     assert math.log(5) < found['refinement_NLL'] < found['NLL']
-    assert 'at its bound, 16: the predictions say next to nothing' in said
+    assert 'at its bound, 16: the predictions carry almost no information' in said
 
 
 def test_a_network_that_says_nothing_has_no_worse_nll():
@@ -193,7 +193,7 @@ def test_few_images(monkeypatch):
     found, said = said_of(monkeypatch, classified(1))
     assert math.isnan(found['refinement_NLL']) and math.isnan(found['calibration_NLL'])
     assert found['NLL'] > 0 and found['temperature'] > 0
-    assert 'images of at least two of the fifths' in said
+    assert 'images from at least two of its five folds' in said
     found, said = said_of(monkeypatch, classified(3))  # fewer than folds
     assert found['refinement_NLL'] > 0 and 'fifths' not in said
     found, said = said_of(monkeypatch, [])
@@ -220,7 +220,7 @@ def test_huge_logits_and_constants():
         ([[3.0, 1.0]], [2], ValueError, r'outside \[0, 2\): 2'),
         ([[3.0, 1.0]], [0.0], TypeError, 'labels must be integers'),
         ([[3, 1]], [0], TypeError, 'logits must be floats'),
-        ([3.0, 1.0], [0, 1], ValueError, r'logits must be \(N, K\)'),
+        ([[[3.0, 1.0]]], [0], ValueError, r'logits must be \(N, K\)'),
     ],
 )
 def test_bad_arrays_are_refused(logits, labels, error, message):
@@ -230,8 +230,27 @@ def test_bad_arrays_are_refused(logits, labels, error, message):
 
 def test_images_must_be_those_of_the_rows():
     logits, labels = draw()
-    with pytest.raises(ValueError, match=r'images must be \(200,\), one per row, got \(3,\)'):
+    with pytest.raises(ValueError, match=r'images must be \(200,\), .* got \(3,\)'):
         refinement_nll(logits, labels, images=np.arange(3))
+
+
+def test_maps_of_logits_are_rows_of_images():
+    logits, labels = draw()
+    images = torch.arange(200) // 20
+    maps = logits.view(10, 4, 5, -1).movedim(-1, 1)
+    targets = labels.view(10, 4, 5).clone()
+    targets[:, 0] = 255
+    kept = targets.flatten() != 255
+    expected = refinement_nll(logits[kept], labels[kept], images=images[kept])
+    assert refinement_nll(maps, targets, ignore_index=255) == expected
+    assert refinement_nll(maps.tolist(), targets.tolist(), ignore_index=255) == pytest.approx(
+        expected, rel=1e-5
+    )
+    assert optimal_temperature(maps, targets, ignore_index=255) == optimal_temperature(
+        logits[kept], labels[kept]
+    )
+    binary = logits[:, 0]
+    assert refinement_nll(binary, labels % 2) == refinement_nll(binary[:, None], labels % 2)
 
 
 def test_a_checkpoint_is_kept_by_its_refinement(tmp_path):

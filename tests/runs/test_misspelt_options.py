@@ -4,7 +4,7 @@ import pytest
 from commands import ROOT, call_here
 from mmengine.config import Config
 
-from mmcalib.runs import command_line
+from mmcalib.cli import parser
 from mmcalib.runs.config import load_config
 from mmcalib.runs.misspelt_options import check_constructors
 
@@ -142,8 +142,8 @@ def test_what_is_no_option_is_an_error_of_the_command_line(options, message, mon
 def test_the_first_process_says_at_once_what_is_wrong(arguments, monkeypatch, capsys):
     """The launcher then ends the others; one that it does not end says it, too."""
     waited = []
-    monkeypatch.setattr(command_line.time, 'sleep', waited.append)
-    for rank, waits in (('0', []), ('1', [command_line.PATIENCE])):
+    monkeypatch.setattr(parser.time, 'sleep', waited.append)
+    for rank, waits in (('0', []), ('1', [parser.PATIENCE])):
         monkeypatch.setenv('RANK', rank)
         with pytest.raises(SystemExit) as end:
             call_here('train.py', *arguments, monkeypatch=monkeypatch)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quoted_numbers import read_measured, with_measured
 
-from mmcalib.runs.command_line import ToolParser
+from mmcalib.cli.parser import ToolParser
 from mmcalib.work_dir_files import whole_file
 
 ROOT = Path(__file__).resolve().parents[2]

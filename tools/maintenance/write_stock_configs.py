@@ -12,7 +12,7 @@ from pathlib import Path
 from stock_architectures import architectures, outcome
 from stock_configs import RECORD, TOOLBOXES, divisions
 
-from mmcalib.runs.command_line import ToolParser
+from mmcalib.cli.parser import ToolParser
 from mmcalib.work_dir_files import whole_file
 
 

@@ -1,0 +1,186 @@
+"""Arguments that several tools share."""
+
+from __future__ import annotations
+
+from argparse import Action, ArgumentError, ArgumentParser, Namespace, _ArgumentGroup
+
+from mmcalib.cli.members import split_members
+from mmcalib.cli.names import EVALUATIONS
+from mmcalib.cli.parser import ToolParser
+
+CONFIG_HELP = 'config file of mmcalib, mmpretrain or mmseg; or mmcalib::mbls/digits.py'
+SPLITS = ('test', 'val')
+
+
+class ConfigOptions(Action):
+    """``KEY=VALUE …`` as a dict; any other form is an error of the command line."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        for value in values:
+            if not value.partition('=')[0] or '=' not in value:
+                raise ArgumentError(self, f'takes KEY=VALUE, got {value!r}')
+            if 'dict(' in value or '{' in value:  # mmengine would make a text of it, or loop
+                raise ArgumentError(
+                    self,
+                    f'takes no dict, got {value!r}: write a config with this one as _base_, or '
+                    'replace single values, such as model.head.loss.type=X',
+                )
+        from mmengine.config import DictAction  # takes seconds, which a help need not
+
+        try:
+            DictAction(self.option_strings, self.dest)(parser, namespace, values, option_string)
+        except AssertionError as error:
+            raise ArgumentError(self, str(error)) from error
+
+
+class NamedFiles(Action):
+    """``NAME=FILE …`` as a dict of texts, each name once."""
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        files = dict(getattr(namespace, self.dest) or {})
+        for value in values:
+            name, _, file = value.partition('=')
+            if not name or not file:
+                raise ArgumentError(self, f'takes {self.metavar}, got {value!r}')
+            if name in files:
+                raise ArgumentError(self, f'has {name} twice: {files[name]} and {file}')
+            files[name] = file
+        setattr(namespace, self.dest, files)
+
+
+def add_config_options(group: ArgumentParser | _ArgumentGroup) -> None:
+    """Add ``--cfg-options``."""
+    group.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=ConfigOptions,
+        metavar='KEY=VALUE',
+        help='replace values of the config, such as randomness.seed=1 or key="[a,b]"',
+    )
+
+
+def add_runner_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of everything that builds a Runner."""
+    group = parser.add_argument_group('config and processes')
+    add_config_options(group)
+    group.add_argument(
+        '--no-pin-memory', action='store_true', help='do not load batches into pinned memory'
+    )
+    add_launcher_arguments(group)
+
+
+def add_launcher_arguments(group: ArgumentParser | _ArgumentGroup) -> None:
+    """Add the arguments of everything that runs on several processes."""
+    group.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+        help='what starts the processes of a distributed run',
+    )
+    group.add_argument(
+        '--local_rank',
+        '--local-rank',
+        type=int,
+        default=0,
+        metavar='N',
+        help='set by the launcher',
+    )
+
+
+def add_member_arguments(parser: ToolParser) -> None:
+    """Add config and checkpoints, and the options of an ensemble."""
+    parser.add_argument('config', help=f'{CONFIG_HELP}; or CONFIG.py:CHECKPOINT')
+    parser.add_argument(
+        'checkpoint',
+        nargs='*',
+        help='checkpoint file, or a work dir for the best checkpoint in it; several are tested as '
+        'an ensemble, whose members may have configs of their own as CONFIG.py:CHECKPOINT',
+    )
+    add_ensemble_arguments(parser)
+
+
+def add_ensemble_arguments(parser: ToolParser) -> None:
+    """Add the options of an ensemble besides its checkpoints."""
+    group = parser.add_argument_group('ensembles', 'The mean of several predictions of an image.')
+    group.add_argument(
+        '--tta',
+        action='store_true',
+        help="test-time augmentation: average over the views of the config's tta_pipeline; without "
+        'one, over the image and its mirror image, and for segmentation over three scales',
+    )
+    group.add_argument(
+        '--tta-scales',
+        nargs='+',
+        type=float,
+        metavar='S',
+        help="average over images and mirror images at these scales, instead of the config's "
+        'tta_pipeline',
+    )
+    group.add_argument(
+        '--mc-dropout',
+        type=int,
+        default=0,
+        metavar='N',
+        help='average over N passes with random dropout (default: 0, no dropout)',
+    )
+    group.add_argument(
+        '--dropout-seed', type=int, default=0, metavar='SEED', help='seed of the dropout'
+    )
+    group.add_argument(
+        '--one-at-a-time',
+        action='store_true',
+        help='keep one model at a time on the GPU, for models that do not fit together',
+    )
+
+
+def add_temperature_argument(parser: ToolParser) -> None:
+    """Add the temperature of an ensemble, for tools that predict."""
+    parser.add_argument(
+        '--temperature',
+        metavar='FILE',
+        help='scale an ensemble by the temperature in the .json file that calibrate has written',
+    )
+
+
+def parse_member_arguments(parser: ToolParser) -> Namespace:
+    """Return the arguments, with config and checkpoint of each member as ``members``.
+
+    Checkpoints may come after options too, as those of ``tools/dist_test.sh`` do.
+    """
+    args = parser.parse_intermixed_args()
+    try:
+        args.members = split_members(args.config, args.checkpoint)
+    except ValueError as error:
+        parser.error(str(error))
+    return args
+
+
+def add_limit_argument(parser: ArgumentParser | _ArgumentGroup, what: str) -> None:
+    """Add ``--limit``, for a run that only shows that all works."""
+    parser.add_argument(
+        '--limit',
+        type=int,
+        metavar='N',
+        help=f'smoke run: {what}. Results are marked, reports leave them out, and they go to '
+        'WORK_DIR/limitN unless --work-dir is given',
+    )
+
+
+def add_split_argument(parser: ArgumentParser | _ArgumentGroup) -> None:
+    """Add ``--split``, the split that training and testing test on."""
+    parser.add_argument(
+        '--split',
+        choices=SPLITS,
+        default='test',
+        help='split to test on; val writes results_val.json instead of results.json',
+    )
+
+
+def add_evaluation_argument(parser: ArgumentParser | _ArgumentGroup) -> None:
+    """Add ``--evaluation``."""
+    parser.add_argument(
+        '--evaluation',
+        metavar='NAME',
+        help="one of the config's named evaluations, whose results go to WORK_DIR/NAME; shipped "
+        f'configs have {", ".join(EVALUATIONS)}',
+    )

@@ -1,0 +1,100 @@
+"""Configs and checkpoints, found by what a user calls them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+from mmcalib.near_names import nearest, suggestion
+
+
+def package_folder(package: str, name: str) -> Path | None:
+    """Return a folder that a package of OpenMMLab carries, such as its configs or tools.
+
+    In a wheel it is below ``.mim``; in a checkout it stands beside the package.
+    """
+    spec = find_spec(package)
+    if spec is None or not spec.origin:
+        return None
+    folder = Path(spec.origin).parent
+    places = (folder / '.mim' / name, folder.parent / name)
+    return next((place for place in places if place.is_dir()), None)
+
+
+def find_config(text: str | os.PathLike) -> str:
+    """Return the path of a config file, which may be named as ``mmcalib::mbls/digits.py``.
+
+    Raises:
+        FileNotFoundError: If there is none; the message names the nearest that exists.
+    """
+    text = os.fspath(text)
+    package, shipped, name = text.partition('::')
+    if not shipped:
+        if os.path.isfile(text):
+            return text
+        raise FileNotFoundError(f'there is no config {text!r} in {os.getcwd()}{_near(text)}')
+    folder = package_folder(package, 'configs') if package.isidentifier() else None
+    if folder is None:
+        raise FileNotFoundError(
+            f'there is no config {text!r}: no package {package!r} with configs is installed'
+        )
+    if (folder / name).is_file():
+        return str(folder / name)
+    near = suggestion(text, [f'{package}::{each}' for each in _configs_in(folder)])
+    raise FileNotFoundError(f'there is no config {text!r}{near}')
+
+
+def _near(text: str) -> str:
+    """Return the end of an error about a config: one beside it, else one that mmcalib ships."""
+    beside = _suggested(Path(text), Path(text).parent.glob('*.py'))
+    folder = package_folder('mmcalib', 'configs')
+    if beside or folder is None:
+        return beside
+    name = Path(text).as_posix().rpartition('configs/')[2]
+    found = nearest(name, _configs_in(folder))
+    if not found:
+        return ''
+    here = Path('configs', found)
+    return f'; did you mean {here if here.is_file() else f"mmcalib::{found}"}?'
+
+
+def _configs_in(folder: Path) -> list[str]:
+    paths = (path.relative_to(folder) for path in folder.rglob('*.py'))
+    return [path.as_posix() for path in paths if path.parts[0] != '_base_']
+
+
+def find_checkpoint(text: str) -> str:
+    """Return a checkpoint: the file itself, or the best one of a work dir.
+
+    Raises:
+        ValueError: If a folder has none, or several, as its best.
+    """
+    if not os.path.isdir(text):
+        return text
+    best = sorted(Path(text).glob('best_*.pth'))
+    if len(best) == 1:
+        return str(best[0])
+    found = sorted(Path(text).glob('*.pth'))
+    if not found:
+        raise ValueError(f'there is no checkpoint, no .pth file, in the folder {text!r}')
+    many = 'several best checkpoints' if best else 'no best checkpoint'
+    raise ValueError(f'the folder {text!r} has {many}: name one of {_listed(found)}')
+
+
+def other_checkpoints(text: str) -> str:
+    """Return the end of an error about a checkpoint that does not exist: those beside it."""
+    found = sorted(Path(text).parent.glob('*.pth'))
+    near = _suggested(Path(text), found)
+    return near or (f'; there are {_listed(found)}' if found else '')
+
+
+def _suggested(path: Path, others: Iterable[Path]) -> str:
+    """Return the suggestion of another file in the folder of one that does not exist."""
+    near = nearest(path.name, [other.name for other in others])
+    return f'; did you mean {path.with_name(near)}?' if near else ''
+
+
+def _listed(paths: Iterable[Path]) -> str:
+    return ', '.join(map(str, paths))

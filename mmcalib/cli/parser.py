@@ -1,0 +1,119 @@
+"""The parser of every tool: its help, its errors, and the errors of what it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import (
+    SUPPRESS,
+    Action,
+    ArgumentError,
+    ArgumentParser,
+    RawDescriptionHelpFormatter,
+)
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+from mmcalib.cli.processes import is_first_process
+from mmcalib.near_names import suggestion
+
+PATIENCE = 30.0  # seconds for the first process to print what is wrong
+
+
+class HelpFormatter(RawDescriptionHelpFormatter):
+    """Shows the default of every option that has one."""
+
+    def _get_help_string(self, action: Action) -> str:
+        text = action.help or ''
+        value = action.default
+        given = value is not None and value is not False and value not in (SUPPRESS, [], {})
+        if not action.option_strings or not given or '(default' in text:
+            return text
+        return f'{text} (default: %(default)s)'
+
+
+class ToolParser(ArgumentParser):
+    """Ends a tool with an error for people, printed by the first of several processes.
+
+    All come to the same, and the launcher ends the others as soon as one has failed. Those that it
+    leaves alone, as on another machine, print it themselves in the end.
+
+    Args:
+        examples: Arguments of example calls, for the end of the help.
+    """
+
+    def __init__(self, *, examples: Sequence[str] = (), **options) -> None:
+        options.setdefault('formatter_class', HelpFormatter)
+        options.setdefault('prog', os.path.basename(sys.argv[0]))
+        super().__init__(**options)
+        if examples:
+            command = f'python tools/{self.prog}' if self.prog.endswith('.py') else self.prog
+            head = 'examples' if len(examples) > 1 else 'example'
+            self.epilog = '\n'.join([f'{head}:', *(f'  {command} {each}' for each in examples)])
+
+    def _check_value(self, action: Action, value: object) -> None:
+        try:
+            super()._check_value(action, value)
+        except ArgumentError as error:
+            error.message += suggestion(str(value), map(str, action.choices))
+            raise
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and an error in the arguments, with the option that may be meant."""
+        _wait_for_the_first_process()
+        _, unknown, arguments = message.partition('unrecognized arguments: ')
+        if unknown:
+            known = [name for name in self._option_string_actions if name.startswith('--')]
+            options = [text.split('=')[0] for text in arguments.split() if text.startswith('--')]
+            message += ''.join(dict.fromkeys(suggestion(text, known) for text in options))
+        super().error(message)
+
+    @contextmanager
+    def ending_with_errors(
+        self, *others: type[Exception], stopped: str = 'Stopped.'
+    ) -> Iterator[None]:
+        """End the tool with one line, in place of a traceback, for errors that its user can mend.
+
+        Args:
+            others: Further errors to print; those of a config's own code, for example.
+            stopped: The line after an interruption.
+        """
+        from mmcalib.checks import UserError
+
+        try:
+            yield
+        except UserError as error:
+            self.refuse(error.reason, at_once=error.one_process)
+        except others as error:
+            self.refuse(str(error))
+        except KeyError as error:  # of mmengine's registries
+            from mmcalib.runs.misspelt_types import unknown_type
+
+            reason = unknown_type(error)
+            if reason is None:
+                raise
+            self.refuse(reason)
+        except RuntimeError as error:  # of gloo; NCCL waits until the launcher ends this process
+            if 'closed by peer' not in str(error):
+                raise
+            sys.exit('Stopped: another process of this run has ended.')
+        except KeyboardInterrupt:
+            sys.exit(stopped)
+
+    def refuse(self, message: str, *, at_once: bool = False) -> NoReturn:
+        """Print an error in the config, the data or a file, which all processes meet.
+
+        Args:
+            message: Problem, value and remedy.
+            at_once: Print it although other processes may not meet it.
+        """
+        if not at_once:
+            _wait_for_the_first_process()
+        self.exit(2, f'{self.prog}: error: {message}\n')
+
+
+def _wait_for_the_first_process() -> None:
+    if not is_first_process():
+        time.sleep(PATIENCE)

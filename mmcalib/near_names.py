@@ -1,0 +1,31 @@
+"""The nearest known name to one that does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(name: str, known: Iterable[str], *, likeness: float = 0.7) -> str | None:
+    """Return the known name that is most like another one, None if none is like it.
+
+    Args:
+        name: The one that does not exist.
+        known: Those that do.
+        likeness: The least that counts, from 0 to 1.
+    """
+    by_lower = {each.lower(): each for each in sorted(known)}
+    found = get_close_matches(name.lower(), by_lower, 1, cutoff=likeness)
+    return by_lower[found[0]] if found else None
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean X?``, the end of an error, or nothing where no name is near."""
+    found = nearest(name, known, likeness=0.6)  # two letters of ECE swapped
+    return f'; did you mean {found}?' if found else ''
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return :func:`suggestion`, or all known names where none is near."""
+    known = list(known)
+    return suggestion(name, known) or f'; there are {", ".join(sorted(known))}'

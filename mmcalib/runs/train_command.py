@@ -1,0 +1,73 @@
+"""The work of tools/train.py."""
+
+from __future__ import annotations
+
+import argparse
+
+from mmengine.dist import is_main_process
+
+from mmcalib.cli.parser import ToolParser
+from mmcalib.distributed import leave_processes
+from mmcalib.runs.checkpoint_choice import check_checkpoint, last_checkpoint, resume_latest
+from mmcalib.runs.config import (
+    DATALOADERS,
+    limit_samples,
+    load_config,
+    set_loader_defaults,
+    set_work_dir,
+    test_on_validation,
+)
+from mmcalib.runs.config_checks import (
+    check_amp,
+    check_auto_scale_lr,
+    check_config,
+    check_learning,
+)
+from mmcalib.runs.resumed_loss_check import check_resumed_loss
+from mmcalib.runs.runner import train_and_test
+
+
+def prepare(args: argparse.Namespace):
+    """Return the config that the arguments ask for."""
+    cfg = load_config(args.config, args.cfg_options)
+    cfg.launcher = args.launcher
+    set_work_dir(cfg, args.work_dir, limit=args.limit)
+    if args.no_validate:
+        cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+        # There is no metric to select a checkpoint by.
+        cfg.get('default_hooks', {}).get('checkpoint', {}).pop('save_best', None)
+    if args.amp:
+        check_amp()
+        cfg.optim_wrapper.type = 'AmpOptimWrapper'
+        cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+    if args.resume:
+        if args.resume == 'auto':
+            resume_latest(cfg)
+        else:
+            checkpoint = str(last_checkpoint(args.resume) or args.resume)  # of a work dir
+            check_checkpoint(checkpoint)
+            cfg.resume, cfg.load_from = True, checkpoint
+        check_resumed_loss(cfg)
+    if args.auto_scale_lr:
+        check_auto_scale_lr(cfg)
+        cfg.auto_scale_lr.enable = True
+    if args.split == 'val':
+        test_on_validation(cfg)
+    if args.limit is not None:
+        limit_samples(cfg, args.limit)
+    set_loader_defaults(cfg, not args.no_pin_memory, not args.no_persistent_workers)
+    check_config(cfg, DATALOADERS[: 2 if args.no_test else 3])
+    check_learning(cfg)
+    return cfg
+
+
+def run(parser: ToolParser, args: argparse.Namespace) -> None:
+    """Train, and test the best checkpoint."""
+    with parser.ending_with_errors(ImportError, OSError, ValueError):
+        cfg = prepare(args)
+    goes_on = 'Stopped: the same command with --resume goes on from the last checkpoint.'
+    with parser.ending_with_errors(stopped=goes_on):
+        train_and_test(cfg, test=not args.no_test, split=args.split)
+    if is_main_process():
+        print(f'Files: {cfg.work_dir}')
+    leave_processes()

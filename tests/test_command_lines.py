@@ -1,0 +1,251 @@
+"""Help, mistyped arguments, and the console command, before torch is imported."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from commands import ROOT, call_here
+from mmengine.registry import MODELS
+
+from mmcalib import corruption_names
+from mmcalib.checks import check_choice
+from mmcalib.cli import __main__ as console
+from mmcalib.cli import names
+from mmcalib.cli.arguments import SPLITS
+from mmcalib.cli.files import find_checkpoint, find_config
+from mmcalib.cli.members import split_members
+from mmcalib.cli.parser import ToolParser
+from mmcalib.metrics import CalibrationMetric, segmentation_protocols
+from mmcalib.models import efficientnet_lite
+from mmcalib.posthoc import SCALERS, sampled_logits, temperature_scaler
+from mmcalib.reports import robustness_plots
+from mmcalib.runs.config import load_config, use_evaluation
+from mmcalib.runs.config_checks import check_metrics
+from mmcalib.runs.misspelt_types import unknown_type
+from mmcalib.sweep.sweep_plan import option_keys
+
+TOOLS = sorted(path.name for path in console.commands().values())
+HELP = """
+import runpy, sys
+sys.argv = [{tool!r}, '--help']
+try:
+    runpy.run_path({tool!r}, run_name='__main__')
+finally:
+    heavy = {{'torch', 'mmengine', 'mmcv', 'matplotlib'}} & sys.modules.keys()
+    print('imported:', *sorted(heavy))
+"""
+CE = str(ROOT / 'configs/ce/digits.py')
+
+
+def run_python(*arguments, cwd=None, path=ROOT):
+    environment = os.environ | {'PYTHONPATH': str(path)}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize('tool', TOOLS)
+def test_a_help_has_an_example_and_imports_nothing_heavy(tool, tmp_path):
+    result = run_python('-c', HELP.format(tool=str(ROOT / 'tools' / tool)), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    text, _, imported = result.stdout.partition('imported:')
+    assert not imported.strip()
+    assert re.search(rf'\nexamples?:\n  python tools/{tool} \S', text)
+
+
+def test_defaults_and_evaluations_are_in_the_help(monkeypatch, capsys):
+    for tool, expected in (
+        ('calibrate.py', '(default: 200000)'),
+        ('test_robustness.py', 'configs have paper, mmseg, unseen'),
+    ):
+        monkeypatch.setenv('COLUMNS', '300')
+        with pytest.raises(SystemExit):
+            call_here(tool, '--help', monkeypatch=monkeypatch)
+        assert expected in capsys.readouterr().out
+
+
+def test_the_names_of_the_helps_are_those_of_the_package():
+    assert tuple(SCALERS) == names.METHODS
+    assert names.CRITERIA == temperature_scaler.CRITERIA
+    assert names.NUM_SAMPLES == sampled_logits.NUM_SAMPLES
+    assert tuple(sorted(segmentation_protocols.PROTOCOLS)) == names.PROTOCOLS
+    assert names.CORRUPTION_GROUPS == corruption_names.GROUPS
+    assert names.SEVERITIES == corruption_names.SEVERITIES
+    assert names.ROBUSTNESS_FIGURES == robustness_plots.FIGURES
+    assert names.LITE_VARIANTS == efficientnet_lite.VARIANTS
+    found = {
+        name
+        for path in (ROOT / 'configs/_base_/datasets').glob('*.py')
+        for name in load_config(path).get('evaluations', ())
+    }
+    assert set(names.EVALUATIONS) == found
+
+
+@pytest.mark.parametrize(
+    ('tool', 'arguments', 'meant'),
+    [
+        ('calibrate.py', ['c.py', 'a.pth', '--out', 'b', '--method', 'temprature'], 'temperature'),
+        ('train.py', ['c.py', '--wrok-dir', 'w'], '--work-dir'),
+        ('test.py', ['c.py', 'a.pth', '--calibraton'], '--calibration'),
+        ('visualize.py', ['reliabilty', 'w', '--out', 'a.png'], 'reliability'),
+    ],
+)
+def test_a_mistyped_argument_has_its_nearest_in_the_error(
+    tool, arguments, meant, monkeypatch, capsys
+):
+    with pytest.raises(SystemExit) as end:
+        call_here(tool, *arguments, monkeypatch=monkeypatch)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.endswith(f'; did you mean {meant}?\n')
+
+
+def test_a_name_like_no_other_has_no_suggestion(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        call_here('train.py', 'c.py', '--zzz', monkeypatch=monkeypatch)
+    assert 'did you mean' not in capsys.readouterr().err
+
+
+def test_configs_beside_and_shipped_ones_are_suggested(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'mine.py').touch()
+    for text, meant in (
+        ('mien.py', 'mine.py'),
+        ('mbls/digit.py', 'mmcalib::mbls/digits.py'),
+        ('configs/mbsl/digits.py', 'mmcalib::mbls/digits.py'),
+        ('mmcalib::mbls/digit.py', 'mmcalib::mbls/digits.py'),
+    ):
+        with pytest.raises(FileNotFoundError, match=f'there is no config .*mean {meant}\\?$'):
+            find_config(text)
+    with pytest.raises(FileNotFoundError, match=r"no config 'z\.txt' in \S+$"):
+        find_config('z.txt')
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(FileNotFoundError, match=r'mean configs/mbls/digits.py\?'):
+        find_config('configs/mbsl/digits.py')
+
+
+def test_a_shipped_config_is_read_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_config('mmcalib::mbls/digits.py').model.head.loss.margin == 8
+    with pytest.raises(FileNotFoundError, match="no package 'nowhere' with configs"):
+        load_config('nowhere::a.py')
+
+
+def test_a_work_dir_stands_for_its_best_checkpoint(tmp_path):
+    folder = str(tmp_path)
+    with pytest.raises(ValueError, match=r'no \.pth file, in the folder'):
+        find_checkpoint(folder)
+    (tmp_path / 'epoch_1.pth').touch()
+    with pytest.raises(ValueError, match=r'has no best checkpoint: name one of \S+epoch_1.pth$'):
+        find_checkpoint(folder)
+    best = tmp_path / 'best_top1_epoch_1.pth'
+    best.touch()
+    assert split_members('c.py', [folder]) == [('c.py', str(best))]
+    with pytest.raises(ValueError, match='named twice'):
+        split_members('c.py', [folder, str(best)])
+    (tmp_path / 'best_ECE_epoch_1.pth').touch()
+    with pytest.raises(ValueError, match=r'several best checkpoints: name one of .*, .*, '):
+        find_checkpoint(folder)
+
+
+def test_checkpoints_beside_a_missing_one_are_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ('epoch_1.pth', 'best_top1_epoch_1.pth'):
+        (tmp_path / name).touch()
+    for given, end in (
+        ('epoch_2.pth', 'did you mean epoch_1.pth?'),
+        ('x.pth', 'there are best_top1_epoch_1.pth, epoch_1.pth'),
+    ):
+        with pytest.raises(SystemExit):
+            call_here('test.py', CE, given, monkeypatch=monkeypatch)
+        assert capsys.readouterr().err.endswith(f'; {end}\n')
+
+
+@pytest.mark.parametrize(
+    ('change', 'meant'),
+    [
+        ({'model.head.loss.type': 'MarginLabelSmothingLoss'}, 'MarginLabelSmoothingLoss'),
+        ({'model.backbone.type': 'ResNet_CIFARR'}, 'ResNet_CIFAR'),
+    ],
+)
+def test_an_unknown_type_has_its_nearest_in_the_error(change, meant, capsys):
+    cfg = load_config(CE, change)
+    with (
+        pytest.raises(SystemExit),
+        ToolParser(prog='tool').ending_with_errors(),
+        MODELS.switch_scope_and_registry('mmpretrain') as registry,
+    ):
+        registry.build(cfg.model)
+    error = capsys.readouterr().err
+    assert error.startswith('tool: error: there is no model of type=')
+    assert f'; did you mean {meant}?' in error
+
+
+def test_other_key_errors_stay_as_they_are():
+    assert unknown_type(KeyError('loss')) is None
+    with pytest.raises(KeyError), ToolParser(prog='tool').ending_with_errors():
+        raise KeyError('loss')
+
+
+def test_names_in_a_config_have_their_nearest_in_the_error():
+    cfg = load_config(CE)
+    cfg.test_evaluator = [dict(type='CalibrationMetrics')]
+    with pytest.raises(ValueError, match=r'test_evaluator\.0: .*mean CalibrationMetric\?'):
+        check_metrics(cfg)
+    with pytest.raises(ValueError, match=r"got 'EEC'; did you mean ECE\?"):
+        CalibrationMetric(metrics=['EEC'])
+    with pytest.raises(ValueError, match=r"got 'poled'; did you mean pooled\?"):
+        CalibrationMetric(protocol='poled')
+    with pytest.raises(ValueError, match=r'did you mean gaussian_noise\?'):
+        corruption_names.corruptions_of(['gausian_noise'])
+    with pytest.raises(ValueError, match=r'did you mean unseen\?'):
+        use_evaluation(cfg, 'unsen')
+    with pytest.raises(ValueError, match=r"got 'zzz'$"):
+        check_choice('split', 'zzz', SPLITS)
+
+
+@pytest.mark.parametrize(
+    ('config', 'parameter', 'remedy'),
+    [
+        (CE, 'margin', r'\. Sweep \S*configs/mbls/digits\.py, which has a MarginLabelSm'),
+        (CE, 'gamma', r'\. Sweep \S*configs/fl/digits\.py, which has a SoftmaxFocalLoss'),
+        ('own.py', 'margin', 'Add --cfg-options model.head.loss.type=MarginLabelSmoothingLoss to'),
+        ('soft.py', 'margin', r"model\.head\.loss = dict\(type='MarginLabelSmoothingLoss', _dele"),
+        (str(ROOT / 'configs/mbls/digits.py'), 'margn', r'; did you mean margin\?$'),
+        (CE, 'zzz', 'use_soft$'),
+    ],
+)
+def test_a_sweep_names_a_loss_that_has_its_parameter(
+    config, parameter, remedy, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'own.py').write_text(f'_base_ = {CE!r}\n')
+    soft = "model = dict(head=dict(loss=dict(type='CrossEntropyLoss', use_soft=True)))\n"
+    (tmp_path / 'soft.py').write_text(f'_base_ = {CE!r}\n{soft}')
+    with pytest.raises(ValueError, match=remedy):
+        option_keys(load_config(config), parameter)
+
+
+def test_the_option_that_a_sweep_names_is_one_to_sweep_with(tmp_path, monkeypatch):
+    option = {'model.head.loss.type': 'MarginLabelSmoothingLoss'}
+    assert option_keys(load_config(CE, option), 'margin') == ['model.head.loss.margin']
+
+
+def test_the_console_command_lists_all_tools_and_runs_them(tmp_path):
+    result = run_python('-m', 'mmcalib.cli', '--help', cwd=tmp_path)
+    for line in (
+        'train                      Train a model, then test its best checkpoint.',
+        'robustness                 Test checkpoints on corrupted images',
+        'calibrate                  Calibrate a trained model',
+    ):
+        assert f'\n  {line}' in result.stdout
+    assert len(re.findall(r'^  \w', result.stdout, re.M)) == len(TOOLS)
+    result = run_python('-m', 'mmcalib.cli', 'report', '--help', cwd=tmp_path)
+    assert result.stdout.startswith('usage: mmcalib report')
+    assert '\n  mmcalib report work_dirs\n' in result.stdout
+    result = run_python('-m', 'mmcalib.cli', 'trian', cwd=tmp_path)
+    assert result.returncode == 2 and 'did you mean train?' in result.stderr
+    result = run_python('-m', 'mmcalib.cli', 'report', 'nowhere', cwd=tmp_path)
+    assert result.returncode == 2 and result.stderr.startswith('mmcalib report: error: ')
