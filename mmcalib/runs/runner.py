@@ -137,7 +137,7 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
                 if isinstance(hook, EMAHook) and getattr(hook, 'evaluate_on_ema', True):
                     hook._swap_ema_parameters()
         else:
-            print_log(f'Testing the best checkpoint, {best}.', logger='current')
+            print_log('Testing the best checkpoint.', logger='current')
             # To be loaded behind before_run, where EMAHook copies the model.
             runner._load_from, runner._resume, runner._has_loaded = best, False, False
         return run_test(runner, best or LAST_WEIGHTS, split=split, finished=True)
