@@ -20,7 +20,6 @@ from mmcalib.metrics.metric_definitions import has_bound
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.misspelt_options import check_constructors
-from mmcalib.runs.misspelt_types import unknown_type
 from mmcalib.work_dir_files import RESULTS, check_writable
 from mmcalib_cli.near_names import did_you_mean, nearest
 
@@ -254,5 +253,5 @@ def _build(key: str, node: Mapping, scope: str | None) -> BaseMetric:
         try:
             return registry.build(dict(node))
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-            reason = unknown_type(error) or (error.args[0] if error.args else repr(error))
+            reason = error.args[0] if error.args else repr(error)
             raise ValueError(f'{key}: {reason}') from error

@@ -7,7 +7,11 @@ import pytest
 import quoted_numbers
 from commands import ROOT, call_here
 
-PAGES = [ROOT / 'README.md', *sorted(ROOT.glob('docs/**/*.md')), *sorted(ROOT.glob('configs/**/*.md'))]
+PAGES = [
+    ROOT / 'README.md',
+    *sorted(ROOT.glob('docs/**/*.md')),
+    *sorted(ROOT.glob('configs/**/*.md')),
+]
 TOOL = 'maintenance/quote_results.py'
 RESULTS = ROOT / 'docs/results'
 TABLE = """\
