@@ -51,9 +51,11 @@ setup(
     long_description=(ROOT / 'README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
     license='Apache-2.0',
-    packages=find_packages(include=['mmcalib', 'mmcalib.*', 'mmcalib_cli']),
-    package_data={'mmcalib.reports': ['paper_numbers.json']},
-    entry_points={'console_scripts': ['mmcalib = mmcalib_cli.__main__:main']},
+    packages=find_packages(include=['mmcalib', 'mmcalib.*']),
+    # An editable install is then a path, which type checkers read, not a hook of Python's imports.
+    package_dir={'': '.'},
+    package_data={'mmcalib': ['py.typed'], 'mmcalib.reports': ['paper_numbers.json']},
+    entry_points={'console_scripts': ['mmcalib = mmcalib.cli.__main__:main']},
     python_requires='>=3.10',
     install_requires=[
         'torch>=2.3',
@@ -67,6 +69,7 @@ setup(
         'rich',
         'scikit-learn',
         'scipy',
+        'wrapt',
     ],
     # `onedl` and `openmmlab` share their import names: install one of them, never both.
     extras_require={

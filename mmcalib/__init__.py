@@ -2,21 +2,30 @@
 
 Importing the package registers its losses, metrics, hooks, datasets and models in mmengine's
 root registries, which is all that ``custom_imports=dict(imports=['mmcalib'])`` does in a config.
-Neither mmpretrain nor mmseg is imported.
+Neither mmpretrain nor mmseg is imported. Functions of arrays, losses and scalers work without
+mmengine too.
 """
 
+from typing import TYPE_CHECKING
+
+from mmcalib.registration import late_names, register
+
+if TYPE_CHECKING:
+    from mmcalib import (
+        datasets,
+        ensembles,
+        hooks,
+        losses,
+        metrics,
+        models,
+        posthoc,
+        transforms,
+        visualization,
+    )
+    from mmcalib.prediction.predict_images import predict
+    from mmcalib.visualization.diagram_of_arrays import reliability_diagram
+
 __version__ = '0.2.0'
-
-try:
-    import mmengine  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        'mmcalib needs mmengine. Install one of its two stacks: '
-        "pip install 'mmcalib[onedl]' (maintained fork, the default) or "
-        "pip install 'mmcalib[openmmlab]' (classic OpenMMLab); never both."
-    ) from error
-
-from mmcalib import datasets, ensembles, hooks, losses, metrics, models, posthoc, transforms
 
 __all__ = [
     '__version__',
@@ -28,13 +37,23 @@ __all__ = [
     'models',
     'posthoc',
     'predict',
+    'reliability_diagram',
     'transforms',
+    'visualization',
 ]
 
+__getattr__ = late_names(
+    __name__,
+    {
+        **{name: f'mmcalib.{name}' for name in __all__},
+        'predict': 'mmcalib.prediction.predict_images',
+        'reliability_diagram': 'mmcalib.visualization.diagram_of_arrays',
+    },
+)
 
-def __getattr__(name: str) -> object:
-    if name == 'predict':  # runs a model, which a config that imports the package does not
-        from mmcalib.prediction.predict_images import predict
 
-        return predict
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+def __dir__() -> list[str]:
+    return __all__
+
+
+register()

@@ -11,7 +11,11 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from mmcalib_cli.near_names import suggestion
+from mmcalib.near_names import suggestion
+
+# How far a probability may lie above 1, and how far the sum of a half-precision softmax from 1.
+TOLERANCE = 1e-6
+SUM_TOLERANCE = 1e-2
 
 
 class UserError(ValueError):
@@ -99,6 +103,47 @@ def check_labels(labels: Tensor, num_classes: int, *, name: str = 'target', hint
         raise ValueError(
             f'{name} has {len(wrong)} labels outside [0, {num_classes}): {shown}'
             + (f'. {hint}' if hint else '')
+        )
+
+
+def check_finite(scores: Tensor, name: str) -> None:
+    # One sum is several times cheaper than a test per value; it is not finite if any value is not.
+    if not scores.sum().isfinite():
+        wrong = int((~scores.isfinite()).sum())
+        if wrong:
+            raise ValueError(
+                f'{name} has {wrong} NaN or infinite values out of {scores.numel()}: the model has '
+                'diverged, or its input is broken'
+            )
+
+
+def check_range(values: Tensor, name: str) -> None:
+    """Raise a ValueError for values that are not from 0 to 1."""
+    if not values.numel():
+        return
+    lowest, highest = (end.item() for end in values.aminmax())
+    if lowest >= 0 and highest <= 1 + TOLERANCE:  # not so of NaN
+        return
+    outside = ~((values >= 0) & (values <= 1 + TOLERANCE))
+    remedy = 'leave out what has no prediction'
+    if lowest == lowest:
+        percent = 'divide percentages by 100; ' if lowest >= 0 and 1.5 < highest <= 100 else ''
+        remedy = f'{percent}take the softmax first if they are logits'
+    raise ValueError(
+        f'{name} has {int(outside.sum())} of {values.numel()} values outside [0, 1], such as '
+        f'{values[outside][0].item():.7g}: {remedy}'
+    )
+
+
+def check_probabilities(probs: Tensor, name: str) -> None:
+    """Raise a ValueError for ``(K, *)`` values that are no probabilities of K classes."""
+    check_range(probs, name)
+    total = probs.sum(dim=0)
+    wrong = (total - 1).abs() > SUM_TOLERANCE
+    if wrong.any():
+        raise ValueError(
+            f'{name} has {int(wrong.sum())} of {total.numel()} rows that do not sum to 1, such as '
+            f'{total[wrong][0].item():.7g}: give the softmax over all classes'
         )
 
 

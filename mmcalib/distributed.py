@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmcalib.needs_mmengine  # noqa: F401
+
+# isort: split
 import atexit
 import logging
 import os

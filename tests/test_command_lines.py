@@ -11,6 +11,12 @@ from mmengine.registry import MODELS
 
 from mmcalib import corruption_names
 from mmcalib.checks import check_choice
+from mmcalib.cli import __main__ as console
+from mmcalib.cli import names
+from mmcalib.cli.arguments import SPLITS
+from mmcalib.cli.files import find_checkpoint, find_config
+from mmcalib.cli.members import split_members
+from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import CalibrationMetric, segmentation_protocols
 from mmcalib.models import efficientnet_lite
 from mmcalib.posthoc import SCALERS, sampled_logits, temperature_scaler
@@ -18,12 +24,6 @@ from mmcalib.reports import robustness_plots
 from mmcalib.runs.config import load_config, use_evaluation
 from mmcalib.runs.config_checks import check_metrics
 from mmcalib.sweep.sweep_plan import option_keys
-from mmcalib_cli import __main__ as console
-from mmcalib_cli import names
-from mmcalib_cli.arguments import SPLITS
-from mmcalib_cli.files import find_checkpoint, find_config
-from mmcalib_cli.members import split_members
-from mmcalib_cli.parser import ToolParser
 
 TOOLS = sorted(path.name for path in console.commands().values())
 HELP = """
@@ -244,7 +244,7 @@ def test_the_option_that_a_sweep_names_is_one_to_sweep_with(tmp_path, monkeypatc
 
 
 def test_the_console_command_lists_all_tools_and_runs_them(tmp_path):
-    result = run_python('-m', 'mmcalib_cli', '--help', cwd=tmp_path)
+    result = run_python('-m', 'mmcalib.cli', '--help', cwd=tmp_path)
     for line in (
         'train                      Train a model, then test its best checkpoint.',
         'robustness                 Test checkpoints on corrupted images',
@@ -252,10 +252,10 @@ def test_the_console_command_lists_all_tools_and_runs_them(tmp_path):
     ):
         assert f'\n  {line}' in result.stdout
     assert len(re.findall(r'^  \w', result.stdout, re.M)) == len(TOOLS)
-    result = run_python('-m', 'mmcalib_cli', 'report', '--help', cwd=tmp_path)
+    result = run_python('-m', 'mmcalib.cli', 'report', '--help', cwd=tmp_path)
     assert result.stdout.startswith('usage: mmcalib report')
     assert '\n  mmcalib report work_dirs\n' in result.stdout
-    result = run_python('-m', 'mmcalib_cli', 'trian', cwd=tmp_path)
+    result = run_python('-m', 'mmcalib.cli', 'trian', cwd=tmp_path)
     assert result.returncode == 2 and 'did you mean train?' in result.stderr
-    result = run_python('-m', 'mmcalib_cli', 'report', 'nowhere', cwd=tmp_path)
+    result = run_python('-m', 'mmcalib.cli', 'report', 'nowhere', cwd=tmp_path)
     assert result.returncode == 2 and result.stderr.startswith('mmcalib report: error: ')

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -52,9 +53,147 @@ def test_that_the_block_above_blocks():
 
 
 def test_without_mmengine_both_extras_are_named():
-    result = run('import mmcalib', ('mmengine',))
-    assert result.returncode != 0
-    assert 'mmcalib[onedl]' in result.stderr and 'mmcalib[openmmlab]' in result.stderr
+    code = """
+from importlib import import_module
+import mmcalib
+for name in (
+    'datasets', 'ensembles', 'hooks', 'models', 'transforms', 'distributed', 'runs.runner',
+    'reports.html', 'calibrate.calibrate_checkpoint', 'sweep.execute_sweep',
+    'prediction.predict_images', 'robustness.evaluate_under_shift',
+):
+    try:
+        import_module(f'mmcalib.{name}')
+    except ImportError as error:
+        assert 'mmcalib[onedl]' in str(error) and 'mmcalib[openmmlab]' in str(error), name
+    else:
+        raise AssertionError(name)
+for find in (
+    lambda: mmcalib.hooks, lambda: mmcalib.predict, lambda: mmcalib.metrics.CalibrationMetric,
+    lambda: mmcalib.posthoc.calibrated_model,
+    lambda: mmcalib.losses.CombinedLoss(losses=[dict(type='BrierLoss')]),
+):
+    try:
+        find()
+    except ImportError as error:
+        assert 'mmcalib[onedl]' in str(error)
+    else:
+        raise AssertionError
+"""
+    result = run(code, ('mmengine',))
+    assert result.returncode == 0, result.stderr
+
+
+def test_arrays_losses_and_scalers_need_neither_mmengine_nor_what_is_slow():
+    code = """
+import sys, warnings
+import torch
+from mmcalib.losses import CombinedLoss, MarginLabelSmoothingLoss, margin_label_smoothing
+from mmcalib.metrics import expected_calibration_error
+from mmcalib.posthoc import TemperatureScaler
+probs, labels = [[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]], [0, 1, 1, 0]
+assert round(expected_calibration_error(probs, labels, num_bins=2), 6) == 25
+logits = torch.tensor([[12.0, 0.0, 0.0]])
+row = margin_label_smoothing(logits, torch.tensor([0]), margin=10.0, alpha=0.1)
+assert round(row.item(), 4) == 0.1333
+loss = MarginLabelSmoothingLoss()
+assert torch.equal(loss(logits, torch.tensor([0])), row[0])
+assert torch.equal(CombinedLoss(losses=[loss, loss])(logits, torch.tensor([0])), 2 * row[0])
+logits = [[2.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.5, 0.0]]
+assert TemperatureScaler().fit(logits, labels).predict_proba(logits).shape == (4, 2)
+"""
+    result = run(code, ('mmengine', 'sklearn', 'scipy', 'matplotlib', 'cv2'))
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_diagram_needs_no_mmengine():
+    code = 'import mmcalib; mmcalib.reliability_diagram([[0.9, 0.1], [0.2, 0.8]], [0, 0])'
+    result = run(code, ('mmengine', 'sklearn', 'scipy'))
+    assert result.returncode == 0, result.stderr
+
+
+def test_arrays_do_not_wait_for_the_runner():
+    code = """
+import sys
+from mmcalib.losses import brier
+from mmcalib.metrics import expected_calibration_error
+from mmcalib.posthoc import TemperatureScaler
+slow = {'mmengine.runner', 'mmengine.hooks', 'mmengine.optim', 'cv2', 'matplotlib', 'scipy'}
+assert not slow & set(sys.modules), slow & set(sys.modules)
+"""
+    result = run(code, ())
+    assert result.returncode == 0, result.stderr
+
+
+REGISTERED = """
+import importlib, pkgutil
+{first}
+import mmcalib.metrics
+from mmengine.config import Config
+cfg = Config.fromfile({config!r})
+from {toolbox}.registry import DATASETS, HOOKS, METRICS, MODELS, TRANSFORMS
+loss = MODELS.build(cfg.loss)
+assert type(loss).__name__ == 'MarginLabelSmoothingLoss' and loss.margin == 8
+for registry, name in (
+    (HOOKS, 'ReliabilityDiagramHook'), (METRICS, 'ECE'), (METRICS, 'OODMetric'),
+    (DATASETS, 'Digits'), (TRANSFORMS, 'Corrupt'), (MODELS, 'MeanProbabilityModel'),
+    (MODELS, 'CalibratedModel'),
+):
+    assert registry.get(name).__module__.startswith('mmcalib.'), name
+from mmengine.registry import root
+found = {{
+    kind for registry in vars(root).values() if isinstance(registry, root.Registry)
+    for kind in registry.module_dict.values() if kind.__module__.startswith('mmcalib.')
+}}
+for room in {rooms!r}:
+    package = importlib.import_module(f'mmcalib.{{room}}')
+    for module in pkgutil.walk_packages(package.__path__, f'{{package.__name__}}.'):
+        importlib.import_module(module.name)
+now = {{
+    kind for registry in vars(root).values() if isinstance(registry, root.Registry)
+    for kind in registry.module_dict.values() if kind.__module__.startswith('mmcalib.')
+}}
+assert now == found and len(found) > 40, now - found
+"""
+LIBRARY = (
+    'datasets', 'ensembles', 'hooks', 'losses', 'metrics', 'models', 'posthoc', 'samples',
+    'transforms', 'visualization',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize('toolbox', ['mmengine', 'mmseg', 'mmpretrain'])
+@pytest.mark.parametrize('first', ['', 'import mmengine'])
+def test_custom_imports_register_all_in_either_order(tmp_path, toolbox, first):
+    config = tmp_path / 'config.py'
+    config.write_text(
+        "custom_imports = dict(imports=['mmcalib'])\n"
+        "loss = dict(type='MarginLabelSmoothingLoss', margin=8.0)\n"
+    )
+    code = REGISTERED.format(config=str(config), toolbox=toolbox, first=first, rooms=LIBRARY)
+    result = run(code, ())
+    assert result.returncode == 0, result.stderr
+
+
+LISTED = ('', 'ensembles', 'losses', 'metrics', 'posthoc', 'visualization')
+
+
+@pytest.mark.parametrize('name', LISTED)
+def test_only_public_names_are_listed(name):
+    package = getattr(mmcalib, name) if name else mmcalib
+    assert dir(package) == sorted(package.__all__)
+    assert all(hasattr(package, public) for public in package.__all__)
+    assert not hasattr(package, 'nothing_of_this_name')
+
+
+def test_names_that_are_late_are_public_and_declared_for_type_checkers():
+    for package in (mmcalib, mmcalib.metrics, mmcalib.posthoc):
+        tree = ast.parse(Path(package.__file__).read_text())
+        imported = {
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        assert set(package.__all__) - {'__version__'} <= imported
 
 
 def test_what_is_imported_is_declared():
@@ -67,21 +206,14 @@ def test_what_is_imported_is_declared():
     compared = {'betacal', 'netcal', 'probmetrics', 'venn_abers'}  # by tools/benchmarks/scalers.py
     beside = {path.stem for path in (ROOT / 'tools/maintenance').glob('*.py')}
     imported = set()
-    for folder in ('mmcalib', 'mmcalib_cli', 'tools'):
+    for folder in ('mmcalib', 'tools'):
         for path in (ROOT / folder).rglob('*.py'):
             for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
                 if isinstance(node, ast.Import):
                     imported |= {alias.name.split('.')[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom):
                     imported.add(node.module.split('.')[0])
-    imported -= {
-        *sys.stdlib_module_names,
-        *of_the_extras,
-        *compared,
-        *beside,
-        'mmcalib',
-        'mmcalib_cli',
-    }
+    imported -= {*sys.stdlib_module_names, *of_the_extras, *compared, *beside, 'mmcalib'}
     assert {distributions.get(name, name) for name in imported} <= declared
 
 
@@ -102,14 +234,14 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
         if path.suffix in {'.py', '.sh', '.yml'}
     }
     expected = {f'mmcalib/.mim/{name}' for name in (*sources, 'model-index.yml')}
-    expected.add('mmcalib/reports/paper_numbers.json')
+    expected |= {'mmcalib/reports/paper_numbers.json', 'mmcalib/py.typed'}
     assert expected <= names
     assert not any(name.startswith('tests') for name in names)
     (entry_points,) = (name for name in names if name.endswith('entry_points.txt'))
-    assert b'mmcalib = mmcalib_cli.__main__:main' in content.read(entry_points)
+    assert b'mmcalib = mmcalib.cli.__main__:main' in content.read(entry_points)
     content.extractall(tmp_path / 'installed')
     result = subprocess.run(
-        [sys.executable, '-m', 'mmcalib_cli', 'train', '--help'],
+        [sys.executable, '-m', 'mmcalib.cli', 'train', '--help'],
         cwd=tmp_path,
         env=os.environ | {'PYTHONPATH': str(tmp_path / 'installed')},
         capture_output=True,
@@ -117,6 +249,22 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
         check=True,
     )
     assert result.stdout.startswith('usage: mmcalib train')
+
+
+def test_an_editable_install_is_a_path_that_type_checkers_read(tmp_path):
+    copy = shutil.copytree(
+        ROOT / 'mmcalib', tmp_path / 'mmcalib', ignore=shutil.ignore_patterns('.mim', '__pycache__')
+    ).parent
+    for name in ('setup.py', 'pyproject.toml', 'README.md', 'model-index.yml'):
+        shutil.copy(ROOT / name, copy)
+    for name in ('configs', 'tools'):
+        (copy / name).mkdir()
+    build = 'from setuptools import build_meta; build_meta.build_editable("wheel")'
+    subprocess.run([sys.executable, '-c', build], check=True, cwd=copy, capture_output=True)
+    (wheel,) = copy.glob('wheel/*.whl')
+    with zipfile.ZipFile(wheel) as file:
+        (path,) = (name for name in file.namelist() if name.endswith('.pth'))
+        assert file.read(path).decode().strip() == str(copy)
 
 
 def test_the_commands_of_ci_are_those_of_the_readme():

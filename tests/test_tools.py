@@ -26,8 +26,9 @@ def results(folder):
     return json.loads((Path(folder) / 'results.json').read_text())
 
 
-def last_test_line(log):
-    return [line for line in log.splitlines() if 'Epoch(test)' in line][-1]
+def log_of(folder):
+    (file,) = Path(folder).glob('*/*.log')
+    return file.read_text()
 
 
 @pytest.fixture(scope='module')
@@ -41,9 +42,9 @@ def trained(tmp_path_factory):
 
 
 def test_training_ends_with_a_test_of_the_best_checkpoint(trained):
-    folder, log = trained
+    folder, _ = trained
     (best,) = folder.glob('best_accuracy_top1_epoch_*.pth')
-    last = last_test_line(log)
+    last = [line for line in log_of(folder).splitlines() if 'Epoch(test)' in line][-1]
     assert 'accuracy/top1' in last
     assert paths_of(results(folder)['model']) == [str(best)]
     metrics = results(folder)['metrics']
@@ -65,16 +66,30 @@ def test_the_screen_starts_with_ten_lines_and_ends_with_an_answer(trained):
         '2 epochs in batches of 64; the checkpoint of the best accuracy/top1 is kept',
     ):
         assert any(line.endswith(text) for line in start)
-    (file,) = folder.glob('*/*.log')
+    kept = log_of(folder)
     pages = ('System environment:', 'Config:', 'Hooks will be executed')
     assert not any(page in log for page in pages)
-    assert all(page in file.read_text() for page in pages)
-    table = lines[lines.index(last_test_line(log)) :]
+    assert all(page in kept for page in pages)
+    (end,) = [number for number, line in enumerate(lines) if line.startswith('mbls/digits; MbLS')]
+    table = lines[end:]
     (gap,) = [line for line in table if line.startswith('mean confidence')]
     assert gap.endswith(' points') and 'confident by' in gap
     files = [line.split()[-1] for line in table if line.startswith(('check', 'results', 'diagram'))]
     assert len(files) == 3 and all(Path(path).is_file() for path in files)
-    assert 'mean confidence' in file.read_text()
+    assert 'mean confidence' in kept
+
+
+def test_the_screen_repeats_nothing_that_the_log_file_has(trained):
+    folder, screen = trained
+    kept = log_of(folder)
+    assert kept.count('Saving checkpoint at') == 2 and 'Saving checkpoint at' not in screen
+    assert kept.count('CalibrationMetric: 15 bins') == 3  # two validations, and the test
+    assert screen.count('CalibrationMetric: 15 bins') == 2
+    assert screen.count('Epoch(val)') == 2 and 'Epoch(test)' not in screen
+    (best,) = folder.glob('best_accuracy_top1_epoch_*.pth')
+    named = [line for line in screen.splitlines() if str(best) in line]
+    assert [line.startswith('checkpoint') for line in named] == [False, True]
+    assert 'Loads checkpoint' not in screen
 
 
 def test_resuming_goes_on_where_it_stopped(trained, tmp_path):
@@ -85,7 +100,7 @@ def test_resuming_goes_on_where_it_stopped(trained, tmp_path):
     )  # fmt: skip
     assert 'resumed epoch: 2, iter: 4' in log
     assert 'Epoch(train) [3]' in log and 'Epoch(train) [2]' not in log
-    assert 'Epoch(test)' not in log
+    assert 'mean confidence' not in log  # of a test
 
 
 def test_one_and_two_processes_test_alike(trained, tmp_path, free_port):
@@ -194,9 +209,8 @@ def test_a_config_outside_that_inherits_ours_and_selects_by_ece(name, tmp_path):
         'val_dataloader = dict(dataset=dict(indices=8))\n'
         'test_dataloader = dict(dataset=dict(indices=3))\n'
     )
-    log = call_forked('train.py', 'mine.py', cwd=tmp_path)
-    # A segmentor's confidence maps are drawn after that.
-    assert 'calibration/ECE' in last_test_line(log)
+    call_forked('train.py', 'mine.py', cwd=tmp_path)
+    assert 'calibration/ECE' in results(tmp_path / 'work_dirs/mine')['metrics']
     assert list((tmp_path / 'work_dirs/mine').glob('best_calibration_ECE_epoch_*.pth'))
 
 
@@ -254,7 +268,7 @@ def test_a_config_outside_that_inherits_mmpretrain(tmp_path):
             )
     (tmp_path / 'mine.py').write_text(MMPRETRAIN)
     log = call_forked('train.py', 'mine.py', cwd=tmp_path)
-    assert 'calibration/ECE' in last_test_line(log)
+    assert 'calibration/ECE' in results(tmp_path / 'work_dirs/mine')['metrics']
     assert 'testing the last weights' in log.lower()
 
     # mmpretrain's own tool trains the same file.

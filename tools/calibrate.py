@@ -8,13 +8,13 @@ the checkpoint with that one.
 import argparse
 import os
 
-from mmcalib_cli.arguments import (
+from mmcalib.cli.arguments import (
     add_member_arguments,
     add_runner_arguments,
     parse_member_arguments,
 )
-from mmcalib_cli.names import CRITERIA, METHODS, NUM_SAMPLES
-from mmcalib_cli.parser import ToolParser
+from mmcalib.cli.names import CRITERIA, METHODS, NUM_SAMPLES
+from mmcalib.cli.parser import ToolParser
 
 AUTO = 'auto'
 

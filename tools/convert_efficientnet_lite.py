@@ -8,8 +8,8 @@ or `load_from`. The model takes RGB images normalised by mean 127 and standard d
 
 import argparse
 
-from mmcalib_cli.names import LITE_VARIANTS
-from mmcalib_cli.parser import ToolParser
+from mmcalib.cli.names import LITE_VARIANTS
+from mmcalib.cli.parser import ToolParser
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:

@@ -8,15 +8,15 @@ import argparse
 import os
 import sys
 
-from mmcalib_cli.arguments import (
+from mmcalib.cli.arguments import (
     CONFIG_HELP,
     add_config_options,
     add_ensemble_arguments,
     add_launcher_arguments,
     add_temperature_argument,
 )
-from mmcalib_cli.members import tell_checkpoints_from_images
-from mmcalib_cli.parser import ToolParser
+from mmcalib.cli.members import tell_checkpoints_from_images
+from mmcalib.cli.parser import ToolParser
 
 INCOMPLETE = 3  # the exit status where not all images have been predicted
 

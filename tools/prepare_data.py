@@ -27,8 +27,8 @@ def without_torch() -> None:
 
 without_torch()
 
+from mmcalib.cli.parser import ToolParser  # noqa: E402
 from mmcalib.datasets.unpacked_data_check import CHECKS, Report, check, source  # noqa: E402
-from mmcalib_cli.parser import ToolParser  # noqa: E402
 
 
 def parse_args() -> argparse.Namespace:

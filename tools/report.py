@@ -8,8 +8,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from mmcalib_cli.names import PROTOCOLS
-from mmcalib_cli.parser import ToolParser
+from mmcalib.cli.names import PROTOCOLS
+from mmcalib.cli.parser import ToolParser
 
 FORMATS = ('text', 'markdown', 'csv', 'json', 'html')
 SUFFIXES = {'.txt': 'text', '.md': 'markdown', '.csv': 'csv', '.json': 'json', '.html': 'html'}
@@ -34,6 +34,15 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         help='write one self-contained page with tables, figures and sweeps; short for --format '
         'html --out FILE',
     )
+    parser.add_argument(
+        '--figures', metavar='DIR', help='also write the figures of the HTML page to this folder'
+    )
+    parser.add_argument(
+        '--figure-format',
+        choices=['pdf', 'svg', 'png'],
+        default='pdf',
+        help='format of the files in --figures (default: %(default)s)',
+    )
     return parser, parser.parse_args()
 
 
@@ -44,6 +53,8 @@ def main() -> None:
     kind = args.format or ('text' if not args.out else SUFFIXES.get(Path(args.out).suffix))
     if kind is None:
         parser.error(f'--out {args.out}: name a {", ".join(SUFFIXES)} file, or add --format')
+    if args.figures and kind != 'html':
+        parser.error('--figures writes those of the HTML page: add --html FILE')
     # Takes seconds, which a help need not.
     from rich.console import Console
 
@@ -65,7 +76,13 @@ def main() -> None:
     elif kind == 'html':
         from mmcalib.reports import html  # takes matplotlib along
 
-        content = html.build_page(tables, others, args.folders)
+        content = html.build_page(
+            tables,
+            others,
+            args.folders,
+            figures=args.figures,
+            figure_format=args.figure_format,
+        )
     elif kind == 'markdown':
         content = output_formats.markdown(tables, others)
     else:

@@ -8,8 +8,8 @@ with more values to add them.
 import argparse
 from pathlib import Path
 
-from mmcalib_cli.arguments import CONFIG_HELP, add_limit_argument
-from mmcalib_cli.parser import ToolParser
+from mmcalib.cli.arguments import CONFIG_HELP, add_limit_argument
+from mmcalib.cli.parser import ToolParser
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:

@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from mmcalib_cli.arguments import (
+from mmcalib.cli.arguments import (
     add_evaluation_argument,
     add_limit_argument,
     add_member_arguments,
@@ -12,7 +12,7 @@ from mmcalib_cli.arguments import (
     add_temperature_argument,
     parse_member_arguments,
 )
-from mmcalib_cli.parser import ToolParser
+from mmcalib.cli.parser import ToolParser
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:

@@ -7,7 +7,7 @@ checkpoints, corruptions or severities to test only the new ones.
 import argparse
 import os
 
-from mmcalib_cli.arguments import (
+from mmcalib.cli.arguments import (
     CONFIG_HELP,
     NamedFiles,
     add_evaluation_argument,
@@ -15,8 +15,8 @@ from mmcalib_cli.arguments import (
     add_runner_arguments,
     add_split_argument,
 )
-from mmcalib_cli.names import CORRUPTION_GROUPS, SEVERITIES
-from mmcalib_cli.parser import ToolParser
+from mmcalib.cli.names import CORRUPTION_GROUPS, SEVERITIES
+from mmcalib.cli.parser import ToolParser
 
 
 def corruption_help() -> str:

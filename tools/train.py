@@ -3,13 +3,13 @@
 import argparse
 import os
 
-from mmcalib_cli.arguments import (
+from mmcalib.cli.arguments import (
     CONFIG_HELP,
     add_limit_argument,
     add_runner_arguments,
     add_split_argument,
 )
-from mmcalib_cli.parser import ToolParser
+from mmcalib.cli.parser import ToolParser
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:

@@ -11,8 +11,8 @@ robustness   tests on corrupted images, from the folders that tools/test_robustn
 import argparse
 from pathlib import Path
 
-from mmcalib_cli.names import ROBUSTNESS_FIGURES, SEVERITIES
-from mmcalib_cli.parser import ToolParser
+from mmcalib.cli.names import ROBUSTNESS_FIGURES, SEVERITIES
+from mmcalib.cli.parser import ToolParser
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:

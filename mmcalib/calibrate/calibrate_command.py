@@ -11,6 +11,8 @@ from mmcalib.calibrate.calibrate_ensemble import fit_temperature
 from mmcalib.calibrate.calibration_checks import check_out, check_splits, hold_out
 from mmcalib.calibrate.cross_fitting import FOLDS
 from mmcalib.checks import check_number
+from mmcalib.cli.parser import ToolParser
+from mmcalib.cli.processes import is_first_process
 from mmcalib.datasets.same_data import same_data
 from mmcalib.posthoc import SCALERS
 from mmcalib.runs.checkpoint_choice import check_checkpoint
@@ -19,8 +21,6 @@ from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
 from mmcalib.runs.config_checks import check_config
 from mmcalib.runs.ensemble_config import average_predictions, leave_out_averaging
 from mmcalib.runs.runner import build_runner
-from mmcalib_cli.parser import ToolParser
-from mmcalib_cli.processes import is_first_process
 
 
 def make_scaler(args: argparse.Namespace):

@@ -1,5 +1,6 @@
 """Datasets that neither toolbox has."""
 
+import mmcalib.needs_mmengine  # noqa: F401
 from mmcalib.datasets.cifar_c import CIFARC
 from mmcalib.datasets.digits import Digits, DigitScenes
 from mmcalib.datasets.evenly_spaced_subset import EvenSubset

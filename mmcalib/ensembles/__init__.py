@@ -1,5 +1,10 @@
 """Ensembles: members, test-time augmentation and MC dropout as one model."""
 
+import mmcalib.needs_mmengine  # noqa: F401
 from mmcalib.ensembles.ensemble_model import MeanProbabilityModel
 
 __all__ = ['MeanProbabilityModel']
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -14,12 +14,18 @@ from mmengine.registry import MODELS
 from mmengine.structures import BaseDataElement
 from torch import nn
 
-from mmcalib.checks import UserError, check_integer, check_number
+from mmcalib.checks import (
+    UserError,
+    check_finite,
+    check_integer,
+    check_number,
+    check_probabilities,
+    check_range,
+)
 from mmcalib.ensembles.batch_views import copies_of_image, views_of_batch
 from mmcalib.ensembles.mc_dropout import dropout_layers, random_dropout, seed_of
 from mmcalib.ensembles.mean_and_disagreement import PredictionMean
 from mmcalib.models.predicting_head import check_softmax, classes_of_head, head_of
-from mmcalib.samples.fields import check_finite, check_probabilities, check_range
 from mmcalib.samples.probabilities import (
     probabilities_in,
     put_disagreement,

@@ -46,6 +46,8 @@ class ConfidenceMapHook(DrawingHook):
         max_images: Draw no more than this many, the first.
         max_size: Larger images are drawn at about this many pixels a side, by leaving out lines
             and columns.
+        formats: ``'pdf'``, ``'svg'`` or ``'png'``, or several: also write the figures so, to
+            ``figures/`` beside the log.
 
     Raises:
         TypeError: If an option is no integer.
@@ -64,8 +66,9 @@ class ConfidenceMapHook(DrawingHook):
         worst: int = 4,
         max_images: int = 16,
         max_size: int = 512,
+        formats: Sequence[str] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(formats)
         self.interval = check_integer('interval', interval, least=0)
         self.indices = None if indices is None else frozenset(indices)
         self.worst = check_integer('worst', worst, least=0)
@@ -153,7 +156,7 @@ class ConfidenceMapHook(DrawingHook):
         )
 
     def _add_figures(self, runner: Runner, views: list, worst: list) -> None:
-        from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps, to_rgb
+        from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps
 
         meta: Mapping = runner.test_dataloader.dataset.metainfo
         style = dict(classes=list(meta['classes']), palette=meta.get('palette'))
@@ -168,8 +171,7 @@ class ConfidenceMapHook(DrawingHook):
             figures.append(('confidence_map_worst', worst, title))
         for name, rows, title in figures:
             figure = draw_confidence_maps(rows, **style, title=title, diagrams=not title)
-            step = self.evaluated_step(runner, 'test')
-            runner.visualizer.add_image(name, to_rgb(figure), step)
+            self.add_figure(runner, name, figure, self.evaluated_step(runner, 'test'))
 
 
 def _worst(views: list[ConfidenceView], count: int) -> list[ConfidenceView]:

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from mmengine.hooks import Hook
 from mmengine.runner import BaseLoop, EpochBasedTrainLoop, Runner
 
+from mmcalib.checks import check_choice
 from mmcalib.metrics import CalibrationMetric, CalibrationStatistics
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SPLIT_NAMES = {'val': 'validation', 'test': 'test'}
 # In a config: the split that its test is made on, where that is not the test split.
 TESTED_SPLIT = 'tested_split'
+FORMATS = ('pdf', 'svg', 'png')
+DPI = 200  # of a PNG
 
 
 class DrawingHook(Hook):
     """A hook that draws evaluations, after the numbers are logged.
+
+    Args:
+        formats: Of files beside the pixels that go to the visualizer: ``'pdf'`` and ``'svg'``,
+            or ``'png'`` at a high resolution.
+
+    Raises:
+        ValueError: If a format is another.
 
     Attributes:
         off: What turns it off in our configs.
@@ -22,7 +39,9 @@ class DrawingHook(Hook):
     priority = 'LOW'
     off = ''
 
-    def __init__(self) -> None:
+    def __init__(self, formats: Sequence[str] = ()) -> None:
+        formats = (formats,) if isinstance(formats, str) else tuple(formats)
+        self.formats = tuple(check_choice('formats', kind, FORMATS) for kind in formats)
         self._loaded_step: int | None = None
 
     def draws(self, loop: str) -> bool:
@@ -48,6 +67,16 @@ class DrawingHook(Hook):
         if not isinstance(loop, BaseLoop):
             return 0
         return loop.epoch if isinstance(loop, EpochBasedTrainLoop) else loop.iter
+
+    def add_figure(self, runner: Runner, name: str, figure: Figure, step: int) -> None:
+        """Give a figure to the visualizer, and write it in the other formats to ``figures/``."""
+        from mmcalib.visualization import to_rgb
+
+        runner.visualizer.add_image(name, to_rgb(figure), step)
+        for kind in self.formats:
+            path = Path(runner.log_dir, 'figures', f'{name}_{step}.{kind}')
+            path.parent.mkdir(exist_ok=True)
+            figure.savefig(path, dpi=DPI)
 
 
 def _step_of(meta: dict, cfg: dict) -> int:

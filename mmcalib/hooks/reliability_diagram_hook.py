@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from mmengine.dist import is_main_process
@@ -39,6 +40,8 @@ class ReliabilityDiagramHook(DrawingHook):
             ``boundary_curve_test`` and so on, of metrics with ``per_distance=True``.
         splits: After which evaluations: ``'val'``, ``'test'`` or both; none turns the hook off.
         name: Heads the figure; the name of the experiment, such as ``mbls/digits``, if None.
+        formats: ``'pdf'``, ``'svg'`` or ``'png'``, or several: also write the figures so, to
+            ``figures/`` beside the log.
 
     Raises:
         TypeError: If `num_bins` is no integer.
@@ -58,8 +61,9 @@ class ReliabilityDiagramHook(DrawingHook):
         boundary_curve: bool = False,
         splits: tuple[str, ...] = tuple(SPLIT_NAMES),
         name: str | None = None,
+        formats: Sequence[str] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(formats)
         splits = (splits,) if isinstance(splits, str) else tuple(splits)
         if not set(splits) <= set(SPLIT_NAMES):
             raise ValueError(f'splits must be some of {tuple(SPLIT_NAMES)}, got {splits}')
@@ -114,7 +118,6 @@ class ReliabilityDiagramHook(DrawingHook):
             draw_risk_coverage,
             reliability_of,
             risk_coverage_of,
-            to_rgb,
         )
 
         split = 'val' if loop == 'val' else tested_split(runner)
@@ -140,9 +143,8 @@ class ReliabilityDiagramHook(DrawingHook):
                 curve = boundary_curve_of(statistics, heading)
                 figures['boundary_curve'] = draw_boundary_curves([curve])
             for kind, figure in figures.items():
-                runner.visualizer.add_image(
-                    f'{kind}_{split}{suffix}', to_rgb(figure), self.evaluated_step(runner, loop)
-                )
+                step = self.evaluated_step(runner, loop)
+                self.add_figure(runner, f'{kind}_{split}{suffix}', figure, step)
             first = False
 
 

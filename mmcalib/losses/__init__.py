@@ -61,3 +61,7 @@ __all__ = [
     'nacl',
     'softmax_focal',
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,11 +1,11 @@
 """Adaptive and conditional label smoothing (ACLS)."""
 
 import torch
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy
+from mmcalib.losses.base.models_registry import MODELS
 
 
 def acls(

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 import torch
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_integer, check_number
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy
+from mmcalib.losses.base.models_registry import MODELS
 
 
 def ada_focal(

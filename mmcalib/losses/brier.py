@@ -1,11 +1,11 @@
 """Brier loss: the squared error of the probabilities."""
 
 import torch.nn.functional as F
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import per_class, shares_of
+from mmcalib.losses.base.models_registry import MODELS
 
 
 def brier(logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None) -> Tensor:

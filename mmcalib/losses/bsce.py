@@ -1,11 +1,11 @@
 """Cross-entropy weighted by the Brier score (BSCE)."""
 
 import torch.nn.functional as F
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_choice, check_integer
 from mmcalib.losses.base.cross_entropy import nll, shares_of
+from mmcalib.losses.base.models_registry import MODELS
 from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 

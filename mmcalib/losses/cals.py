@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_integer, check_number
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy, per_class
+from mmcalib.losses.base.models_registry import MODELS
 
 # Between which a multiplier stays, as in the published code.
 MULTIPLIERS = (1e-6, 1e6)

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from mmengine.registry import MODELS
 from torch import Tensor, nn
+
+from mmcalib.losses.base.models_registry import MODELS
 
 
 @MODELS.register_module()

@@ -1,11 +1,11 @@
 """Explicit confidence penalty (ECP)."""
 
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_choice
 from mmcalib.losses.base.calibration_loss import CLASS_REDUCTIONS, CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy_and_entropy
+from mmcalib.losses.base.models_registry import MODELS
 
 
 def confidence_penalty(

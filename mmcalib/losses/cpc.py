@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy, per_class, pick
+from mmcalib.losses.base.models_registry import MODELS
 
 
 def cpc(

@@ -1,10 +1,10 @@
 """Dual focal loss."""
 
 import torch
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base.cross_entropy import cross_entropy, pick
+from mmcalib.losses.base.models_registry import MODELS
 from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 

@@ -2,11 +2,11 @@
 
 import torch
 import torch.nn.functional as F
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_choice, check_integer
 from mmcalib.losses.base.batch_loss import BatchLoss, divide
+from mmcalib.losses.base.models_registry import MODELS
 
 BINNINGS = ('hard', 'soft')
 

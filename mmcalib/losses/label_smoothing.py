@@ -2,11 +2,11 @@
 
 import torch
 import torch.nn.functional as F
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import nll
+from mmcalib.losses.base.models_registry import MODELS
 
 
 def label_smoothing(

@@ -2,12 +2,12 @@
 
 import torch
 import torch.nn.functional as F
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_choice
 from mmcalib.losses.base.calibration_loss import CLASS_REDUCTIONS, CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy, nll_and_gradient
+from mmcalib.losses.base.models_registry import MODELS
 
 
 def margin_penalty(logits: Tensor, margin: float, class_reduction: str = 'mean') -> Tensor:

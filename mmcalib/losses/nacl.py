@@ -1,13 +1,13 @@
 """Neighbour-aware calibration (NACL)."""
 
 import torch
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_integer
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy
 from mmcalib.losses.base.label_neighbourhood import neighbourhood_shares
+from mmcalib.losses.base.models_registry import MODELS
 
 
 def nacl(

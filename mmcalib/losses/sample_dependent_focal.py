@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from mmengine.registry import MODELS
-
 from mmcalib.checks import check_number
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
+from mmcalib.losses.base.models_registry import MODELS
 from mmcalib.losses.softmax_focal import softmax_focal
 
 FLSD_SCHEDULE = ((0.2, 5.0), (1.0, 3.0))

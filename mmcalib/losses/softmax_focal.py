@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
@@ -13,6 +12,7 @@ from mmcalib.losses.base.cross_entropy import (
     finite,
     per_class,
 )
+from mmcalib.losses.base.models_registry import MODELS
 
 
 def softmax_focal(

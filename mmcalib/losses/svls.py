@@ -1,13 +1,13 @@
 """Spatially varying label smoothing (SVLS)."""
 
 import torch
-from mmengine.registry import MODELS
 from torch import Tensor
 
 from mmcalib.checks import check_number
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
 from mmcalib.losses.base.cross_entropy import cross_entropy
 from mmcalib.losses.base.label_neighbourhood import gaussian_kernel, neighbourhood_shares
+from mmcalib.losses.base.models_registry import MODELS
 
 
 @MODELS.register_module()

@@ -1,10 +1,12 @@
-"""Calibration metrics: registered in mmengine, computed in pure torch."""
+"""Calibration metrics: registered in mmengine, computed in pure torch.
+
+Functions of arrays need no mmengine.
+"""
+
+from typing import TYPE_CHECKING
 
 from mmcalib.metrics.bins.conventions import CONVENTIONS
-from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
 from mmcalib.metrics.calibration_state import CalibrationState
-from mmcalib.metrics.disagreement_metric import DisagreementMetric
-from mmcalib.metrics.foreground_iou import ForegroundIoU
 from mmcalib.metrics.functional.brier import (
     brier_score,
     confidence_reliability,
@@ -48,11 +50,17 @@ from mmcalib.metrics.functional.risk_coverage import (
     risk_at_coverage,
 )
 from mmcalib.metrics.metric_definitions import NAMES
-from mmcalib.metrics.ood_metric import OODMetric
 from mmcalib.metrics.ood_state import OODState
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.registration import late_names
 from mmcalib.samples.predictions import Prediction
+
+if TYPE_CHECKING:
+    from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
+    from mmcalib.metrics.disagreement_metric import DisagreementMetric
+    from mmcalib.metrics.foreground_iou import ForegroundIoU
+    from mmcalib.metrics.ood_metric import OODMetric
 
 __all__ = [
     'AECE',
@@ -100,3 +108,20 @@ __all__ = [
     'smooth_calibration_error',
     'thresholded_adaptive_calibration_error',
 ]
+
+__getattr__ = late_names(
+    __name__,
+    {
+        **dict.fromkeys(
+            ('AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE'),
+            'mmcalib.metrics.calibration_metric',
+        ),
+        'DisagreementMetric': 'mmcalib.metrics.disagreement_metric',
+        'ForegroundIoU': 'mmcalib.metrics.foreground_iou',
+        'OODMetric': 'mmcalib.metrics.ood_metric',
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

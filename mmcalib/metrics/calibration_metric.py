@@ -63,7 +63,7 @@ class CalibrationMetric(StateMetric):
     ECE.
 
     Args:
-        metrics: Any of the above.
+        metrics: Names of metrics, all of which the reference lists.
         num_bins: Number of bins; the paper takes 15.
         ignore_index: Label of the pixels to leave out. It says nothing about a classifier's labels.
         protocol: What a segmentation is judged on: ``'pooled'``, all valid pixels of all images;

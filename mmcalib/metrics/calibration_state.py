@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_choice, check_integer
+from mmcalib.checks import check_choice, check_integer, check_range
 from mmcalib.metric_keys import NLL_PARTS
 from mmcalib.metrics.bins.bin_tables import bins_of_each, equal_width_bins, floor_of
 from mmcalib.metrics.bins.conventions import CONVENTIONS
@@ -36,7 +36,6 @@ from mmcalib.metrics.refinement import FoldedCurves
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.samples.boundary_distance import RANGE_NAMES
-from mmcalib.samples.fields import check_range
 from mmcalib.samples.predictions import Prediction
 
 

@@ -21,7 +21,7 @@ from mmcalib.metrics.bins.classwise_narrow_bins import ClasswiseNarrowBins
 from mmcalib.metrics.bins.conventions import Convention
 from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 from mmcalib.metrics.refinement import FoldedCurves
-from mmcalib_cli.near_names import suggestion
+from mmcalib.near_names import suggestion
 
 # What a row of an image has beside its bins: sums over its predictions.
 SUMS = ('correct', 'conf', 'nll', 'brier')

@@ -1,8 +1,9 @@
 """Calibrating a trained model: fitting a scaling to its logits, putting it into the model."""
 
+from typing import TYPE_CHECKING
+
 from mmcalib.posthoc.binary_scalers import BetaScaler, PlattScaler
 from mmcalib.posthoc.boundary_temperature_scaler import BoundaryTemperatureScaler
-from mmcalib.posthoc.calibrated_model import calibrated_model
 from mmcalib.posthoc.class_conditional_scaler import ClassConditionalScaler
 from mmcalib.posthoc.ensemble_temperature_scaler import EnsembleTemperatureScaler
 from mmcalib.posthoc.isotonic_scaler import IsotonicScaler
@@ -14,6 +15,10 @@ from mmcalib.posthoc.scaler_file import load_scaler
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler
 from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler, VectorScaler
 from mmcalib.posthoc.venn_abers_scaler import VennAbersScaler
+from mmcalib.registration import late_names
+
+if TYPE_CHECKING:
+    from mmcalib.posthoc.calibrated_model import calibrated_model
 
 __all__ = [
     'SCALERS',
@@ -34,3 +39,9 @@ __all__ = [
     'calibrated_model',
     'load_scaler',
 ]
+
+__getattr__ = late_names(__name__, {'calibrated_model': 'mmcalib.posthoc.calibrated_model'})
+
+
+def __dir__() -> list[str]:
+    return __all__

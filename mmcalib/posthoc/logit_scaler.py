@@ -17,15 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.checks import at_least_single, check_labels
+from mmcalib.arrays import tensor_of
+from mmcalib.checks import SUM_TOLERANCE, at_least_single, check_labels
 from mmcalib.posthoc.scaler_file import save_scaler
 
 # Gives all logits (M, K) with their labels (M,) in parts, anew at each call, so that neither arrays
 # in float64 nor the pixels of a data set are ever in memory as a whole.
 LogitReader = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
-# How far a half-precision softmax may sum from 1.
-PROBABILITY_TOLERANCE = 1e-2
+# So many logits of a sigmoid may lie in [0, 1] by chance.
+FEW_OF_A_SIGMOID = 10
 
 _CHUNK_VALUES = 4_000_000
 
@@ -65,7 +66,7 @@ class LogitScaler:
         """Learn the scaling from held-out logits, and return self.
 
         Args:
-            logits: ``(N, K)`` array or tensor of raw logits, not of probabilities, or maps
+            logits: ``(N, K)`` array, tensor or list of raw logits, not of probabilities, or maps
                 ``(N, K, H, W)``; K = 1 for a binary classifier that ends in a sigmoid.
             labels: ``(N,)`` or ``(N, H, W)`` true classes, integers or booleans.
             groups: ``(N,)`` numbers or names: rows of the same one, such as the pixels of an
@@ -98,15 +99,18 @@ class LogitScaler:
     def transform(self, logits: Any) -> Any:
         """Return the scaled logits: of the same shape, kind and precision, but never half.
 
-        Their softmax (for K = 1, their sigmoid) is calibrated.
+        Their softmax (for K = 1, their sigmoid) is calibrated. Lists become arrays.
+
+        Warns:
+            UserWarning: If the logits look like probabilities.
         """
-        values = torch.as_tensor(logits)
+        values = logits if torch.is_tensor(logits) else tensor_of('logits', logits)
         scaled = self._scaled(values).to(_result_dtype(values))
         return scaled if torch.is_tensor(logits) else scaled.numpy()
 
     def predict_proba(self, logits: Any) -> Any:
         """Return calibrated probabilities, shaped as the logits; two classes where K = 1."""
-        values = torch.as_tensor(logits)
+        values = logits if torch.is_tensor(logits) else tensor_of('logits', logits)
         # Rounded after the softmax: of large logits, single precision would lose the differences.
         probs = with_other_class(self._scaled(values)).softmax(dim=1).to(_result_dtype(values))
         return probs if torch.is_tensor(logits) else probs.numpy()
@@ -192,7 +196,10 @@ class LogitScaler:
                 f'{type(self).__name__} was fitted to {fitted} logits of a prediction, got '
                 f'{logits.shape[1]}: {tuple(logits.shape)}'
             )
-        return self._apply(logits.double(), learned) if logits.numel() else logits.double()
+        if not logits.numel():
+            return logits.double()
+        warn_of_probabilities(logits, stacklevel=4)
+        return self._apply(logits.double(), learned)
 
     def check_head(self, logits: Tensor) -> None:
         head = 'sigmoid' if logits.shape[1] == 1 else 'softmax'
@@ -240,7 +247,7 @@ def check_arrays(
         TypeError: If labels are no integers.
         ValueError: As :meth:`LogitScaler.fit` says.
     """
-    logits, labels = torch.as_tensor(logits).detach(), torch.as_tensor(labels)
+    logits, labels = tensor_of('logits', logits), tensor_of('labels', labels)
     if logits.ndim not in (2, 4) or labels.shape != logits.shape[:1] + logits.shape[2:]:
         raise ValueError(
             'logits must be (N, K) and labels (N,), or maps (N, K, H, W) and (N, H, W), got '
@@ -284,16 +291,19 @@ def numbers_of(groups: Any) -> Tensor:
     return torch.as_tensor(np.unique(np.asarray(groups), return_inverse=True)[1])
 
 
-def warn_of_probabilities(logits: Tensor) -> None:
-    """Warn if all rows lie in [0, 1] and sum to 1, as those of a softmax do."""
-    if logits.shape[1] > 1 and logits.min() >= 0 and logits.max() <= 1:
-        total = at_least_single(logits).sum(dim=1)
-        if (total - 1).abs().max() < PROBABILITY_TOLERANCE:
-            warnings.warn(
-                'the logits look like probabilities: all rows lie in [0, 1] and sum to 1. Give raw '
-                'logits, or the logarithm of the probabilities',
-                stacklevel=3,
-            )
+def warn_of_probabilities(logits: Tensor, *, stacklevel: int = 3) -> None:
+    """Warn if all rows lie in [0, 1] and sum to 1, as a softmax's do, or are those of a sigmoid."""
+    few = len(logits) < (FEW_OF_A_SIGMOID if logits.shape[1] == 1 else 1)
+    if few or not (logits.min() >= 0 and logits.max() <= 1):
+        return
+    total = at_least_single(logits).sum(dim=1)
+    if logits.shape[1] == 1 or (total - 1).abs().max() < SUM_TOLERANCE:
+        which = 'in [0, 1]' if logits.shape[1] == 1 else 'in [0, 1] and sum to 1'
+        warnings.warn(
+            f'the logits look like probabilities: all rows lie {which}. Give raw logits, or the '
+            'logarithm of the probabilities (for K = 1, their log-odds)',
+            stacklevel=stacklevel,
+        )
 
 
 def in_chunks(logits: Tensor, labels: Tensor) -> Iterable[tuple[Tensor, Tensor]]:

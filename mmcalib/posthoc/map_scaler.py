@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mmcalib.arrays import tensor_of
 from mmcalib.checks import check_labels
 from mmcalib.posthoc.logit_scaler import LogitScaler, numbers_of, warn_of_probabilities
 
@@ -97,7 +98,7 @@ def _labelled_maps(
     groups = None if groups is None else numbers_of(groups)
     maps = []
     for number, (z, y) in enumerate(zip(logits, labels, strict=True)):
-        z, y = torch.as_tensor(z).detach(), torch.as_tensor(y)
+        z, y = tensor_of('logits', z), tensor_of('labels', y)
         if z.ndim != 3 or y.shape != z.shape[1:] or (maps and len(z) != len(maps[0].logits)):
             raise ValueError(
                 'logits must be maps (N, K, H, W) and labels (N, H, W), or lists of (K, H, W) and '

@@ -1,1 +1,3 @@
 """Predictions of images without labels."""
+
+import mmcalib.needs_mmengine  # noqa: F401

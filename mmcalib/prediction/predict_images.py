@@ -12,6 +12,7 @@ import torch
 from mmengine.config import Config
 
 from mmcalib.checks import check_integer, check_number
+from mmcalib.cli.members import split_members
 from mmcalib.posthoc.model_logits import progress
 from mmcalib.prediction.image_files import find_image_files
 from mmcalib.prediction.image_predictor import ImagePredictor, PredictedImage, UnreadableImage
@@ -21,7 +22,6 @@ from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import average_predictions, load_member_configs
 from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
-from mmcalib_cli.members import split_members
 
 
 @dataclass(frozen=True)

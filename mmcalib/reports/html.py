@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -25,6 +27,7 @@ from mmcalib.work_dir_files import ROBUSTNESS, SWEEP
 
 SUFFIX = '.html'
 DPI = 110
+DPI_OF_FILES = 200
 SHIFT_FIGURES = {
     'boxes': 'Corruptions by severity',
     'lines': 'Mean over corruptions by severity',
@@ -64,6 +67,8 @@ def build_page(
     folders: Sequence[str],
     *,
     title: str = 'Calibration report',
+    figures: str | Path | None = None,
+    figure_format: str = 'pdf',
 ) -> str:
     """Return a page that needs no other file and no network.
 
@@ -79,11 +84,14 @@ def build_page(
         others: What is in none of them, of :func:`mmcalib.reports.collect_runs.collect_runs`.
         folders: Where to look for sweeps.
         title: Of the page.
+        figures: A folder, into which the page's figures are also written; None for none.
+        figure_format: ``'pdf'``, ``'svg'`` or ``'png'``, of the files there.
     """
+    image = FigureWriter(figures and Path(figures), figure_format)
     parts = []
     for table in track(tables, 'Drawing', transient=True):
         clean = not any(run.is_shifted or run.score for row in table.rows for run in row.runs)
-        drawn, notes = _figures(table) if clean else ([], [])
+        drawn, notes = _figures(table, image) if clean else ([], [])
         parts += [f'<h2>{escape(table.name)}</h2>', _table(table)]
         parts += [_list([*table.notes, *notes]), *drawn]
     folders_of_sweeps = sorted(
@@ -93,15 +101,15 @@ def build_page(
         parts.append('<h2>Sweeps</h2>')
     for folder in folders_of_sweeps:
         try:
-            parts.append(_image(draw_sweeps([read_sweep(folder)]), str(folder)))
+            parts.append(image(draw_sweeps([read_sweep(folder)]), str(folder)))
         except ValueError as error:
             parts.append(_list([f'{folder} is not drawn: {error}.']))
-    parts += _robustness(folders)
+    parts += _robustness(folders, image)
     parts.append(_list(others_left_out(others)))
     return PAGE.substitute(title=escape(title), body='\n'.join(part for part in parts if part))
 
 
-def _robustness(folders: Sequence[str]) -> list[str]:
+def _robustness(folders: Sequence[str], image: FigureWriter) -> list[str]:
     """Return the figures of the tests on shifted data below some folders."""
     found = sorted({path.parent for root in folders for path in Path(root).rglob(ROBUSTNESS)})
     parts = ['<h2>Under shift</h2>'] if found else []
@@ -109,13 +117,13 @@ def _robustness(folders: Sequence[str]) -> list[str]:
         try:
             for kind in robustness_plots.figures_of(folder):
                 figure = robustness_plots.robustness_figure([folder], kind)
-                parts.append(_image(figure, f'{SHIFT_FIGURES[kind]}, {folder}'))
+                parts.append(image(figure, f'{SHIFT_FIGURES[kind]}, {folder}'))
         except (FileNotFoundError, ValueError) as error:
             parts.append(_list([f'{folder} is not drawn: {error}.']))
     return parts
 
 
-def _figures(table: Table) -> tuple[list[str], list[str]]:
+def _figures(table: Table, image: FigureWriter) -> tuple[list[str], list[str]]:
     """Return the figures of a table, and notes on those that cannot be drawn."""
     statistics, notes = _first_of_each(table, run_plots.read_statistics, 'reliability diagram')
     by_class = _class_tables(statistics)
@@ -147,7 +155,7 @@ def _figures(table: Table) -> tuple[list[str], list[str]]:
     drawn = []
     for caption, draw in wanted:
         try:
-            drawn.append(_image(draw(), caption))
+            drawn.append(image(draw(), caption))
         except ValueError as error:
             notes.append(f'Not drawn, {caption[0].lower()}{caption[1:]}: {error}.')
     return by_class + drawn, notes
@@ -212,12 +220,33 @@ def _list(items: Sequence[str]) -> str:
     return f'<ul>\n{lines}\n</ul>' if items else ''
 
 
-def _image(figure: Figure, caption: str) -> str:
-    file = io.BytesIO()
-    figure.savefig(file, format='png', dpi=DPI)
-    data = base64.b64encode(file.getvalue()).decode()
-    width = round(figure.get_figwidth() * 96)
-    return (
-        f'<figure><figcaption>{escape(caption)}</figcaption>'
-        f'<img alt="{escape(caption)}" width="{width}" src="data:image/png;base64,{data}"></figure>'
-    )
+@dataclass
+class FigureWriter:
+    """Makes a figure a part of the page and, if there is a folder, a file in it.
+
+    Attributes:
+        folder: The folder, None to write no files.
+        suffix: Of the files, such as ``'pdf'``.
+        count: How many figures there have been.
+    """
+
+    folder: Path | None
+    suffix: str
+    count: int = 0
+
+    def __call__(self, figure: Figure, caption: str) -> str:
+        """Return the part of the page for a figure."""
+        self.count += 1
+        if self.folder:
+            name = re.sub(r'\W+', '_', caption).strip('_').lower()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f'{self.count:02}_{name}.{self.suffix}'
+            figure.savefig(path, dpi=DPI_OF_FILES)
+        file = io.BytesIO()
+        figure.savefig(file, format='png', dpi=DPI)
+        data = base64.b64encode(file.getvalue()).decode()
+        width = round(figure.get_figwidth() * 96)
+        return (
+            f'<figure><figcaption>{escape(caption)}</figcaption><img alt="{escape(caption)}" '
+            f'width="{width}" src="data:image/png;base64,{data}"></figure>'
+        )

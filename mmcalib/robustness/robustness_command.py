@@ -9,6 +9,8 @@ from pathlib import Path
 from mmengine.dist import is_main_process
 
 from mmcalib.checks import check_integer
+from mmcalib.cli.files import find_checkpoint
+from mmcalib.cli.parser import ToolParser
 from mmcalib.distributed import leave_processes
 from mmcalib.reports.robustness_results import robustness_table, shifts_text
 from mmcalib.robustness.evaluate_under_shift import measure_robustness, run_robustness
@@ -26,8 +28,6 @@ from mmcalib.runs.config_checks import check_config
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.terminal_output import log_start
 from mmcalib.work_dir_files import ROBUSTNESS, locked
-from mmcalib_cli.files import find_checkpoint
-from mmcalib_cli.parser import ToolParser
 
 
 def prepare(args: argparse.Namespace):

@@ -13,6 +13,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
 
 from mmcalib.checks import check_integer
+from mmcalib.cli.processes import is_first_process
 from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
 from mmcalib.metric_keys import CLEAN, OVER_SHIFTS
 from mmcalib.robustness.corrupted_pipeline import CorruptionPlace, corrupted, corruption_places
@@ -20,7 +21,6 @@ from mmcalib.robustness.stored_corruptions import StoredSet
 from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
 from mmcalib.runs.config_checks import check_data
 from mmcalib.transforms.corrupt import LEAST_SIZE, check_size, corruption_function, too_wide
-from mmcalib_cli.processes import is_first_process
 
 # Names in tables that are not those of corruptions.
 OF_TABLES = (*OVER_SHIFTS, 'overall', *SETS)

@@ -12,7 +12,7 @@ from mmengine.config import Config
 from mmengine.hooks import CheckpointHook
 from mmengine.runner import Runner, find_latest_checkpoint
 
-from mmcalib_cli.files import other_checkpoints
+from mmcalib.cli.files import other_checkpoints
 
 LAST_WEIGHTS = 'last weights'
 

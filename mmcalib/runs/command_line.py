@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from mmengine.config import Config
 
+from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.runs.ensemble_config import load_member_configs
-from mmcalib_cli.arguments import ConfigOptions
 
 
 def asks_for_ensemble(args: Namespace) -> bool:
@@ -21,7 +21,7 @@ def ensemble_options(args: Namespace, cfg: Config, load: Callable[[str], Config]
     """Return the arguments of :func:`average_predictions`.
 
     Args:
-        args: Of :func:`mmcalib_cli.arguments.parse_member_arguments`.
+        args: Of :func:`mmcalib.cli.arguments.parse_member_arguments`.
         cfg: That of the first member.
         load: Returns the config of another, made as `cfg` was.
     """

@@ -17,12 +17,12 @@ from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import METRICS
 
 from mmcalib.checks import check_integer
+from mmcalib.cli.files import find_config
 from mmcalib.hooks.drawing_hook import TESTED_SPLIT
+from mmcalib.near_names import did_you_mean
 from mmcalib.runs.config_checks import as_list, calibration_configs
 from mmcalib.runs.misspelt_options import check_option_keys
 from mmcalib.work_dir_files import experiment_name
-from mmcalib_cli.files import find_config
-from mmcalib_cli.near_names import did_you_mean
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 # mmengine's default hooks, which None turns off.

@@ -17,11 +17,11 @@ from mmcalib.learning_losses import LEARNS_BY
 from mmcalib.metric_keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
 from mmcalib.metrics.metric_definitions import has_bound
+from mmcalib.near_names import did_you_mean, nearest
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.misspelt_options import check_constructors
 from mmcalib.work_dir_files import RESULTS, check_writable
-from mmcalib_cli.near_names import did_you_mean, nearest
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 

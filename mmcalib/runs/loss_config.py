@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from mmengine.registry import MODELS
 
+from mmcalib.near_names import suggestion
 from mmcalib.runs.constructor_arguments import constructor_parameters, find_kind, known_types
-from mmcalib_cli.near_names import suggestion
 
 # Said of every loss that has them, also where the config leaves them at their defaults.
 NAMED_PARAMETERS = ('margin', 'alpha', 'gamma', 'avg_non_ignore')

@@ -21,9 +21,9 @@ from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
 from mmcalib.datasets.download_sources import dataset_configs
+from mmcalib.near_names import did_you_mean, nearest
 from mmcalib.runs.constructor_arguments import constructor_parameters, find_kind
 from mmcalib.runs.loss_config import loss_and_term_configs
-from mmcalib_cli.near_names import did_you_mean, nearest
 
 REGISTRIES = (
     MODELS, DATASETS, METRICS, HOOKS, OPTIMIZERS, OPTIM_WRAPPERS, PARAM_SCHEDULERS, VISUALIZERS,

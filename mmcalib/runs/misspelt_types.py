@@ -6,9 +6,9 @@ import re
 
 from mmengine import registry
 
+from mmcalib.near_names import suggestion
 from mmcalib.runs.constructor_arguments import known_types
 from mmcalib.runs.loss_config import type_name
-from mmcalib_cli.near_names import suggestion
 
 # As mmengine writes the errors of all its registries.
 UNKNOWN = re.compile(

@@ -16,6 +16,7 @@ from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 
+from mmcalib.cli.processes import is_first_process
 from mmcalib.distributed import join_without_gpus
 from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.drawing_hook import kept_statistics
@@ -42,7 +43,6 @@ from mmcalib.work_dir_files import (
     set_aside,
     whole_file,
 )
-from mmcalib_cli.processes import is_first_process
 
 
 def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
@@ -137,7 +137,7 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
                 if isinstance(hook, EMAHook) and getattr(hook, 'evaluate_on_ema', True):
                     hook._swap_ema_parameters()
         else:
-            print_log(f'Testing the best checkpoint, {best}.', logger='current')
+            print_log('Testing the best checkpoint.', logger='current')
             # To be loaded behind before_run, where EMAHook copies the model.
             runner._load_from, runner._resume, runner._has_loaded = best, False, False
         return run_test(runner, best or LAST_WEIGHTS, split=split, finished=True)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
 
 from mmengine.config import Config
 from mmengine.logging import MMLogger
@@ -24,7 +28,14 @@ NOISE = (
     'Distributed training is not used',
     '"FileClient" will be deprecated',
     '"HardDiskBackend" is the alias',
+    'Loads checkpoint by ',  # and then 'Load checkpoint from '
+    'Saving checkpoint at ',
+    'The previous best checkpoint ',
 )
+# Lines that every evaluation repeats word for word, of which the first is shown.
+ONCE = ('CalibrationMetric: ', 'OODMetric: ')
+# What a test has measured, which its closing table shows; lines of its progress have an eta.
+MEASURED = re.compile(r'Epoch\(test\) (?!.* eta: )')
 # Where hooks look at what they are to work on.
 BEFORE = ('before_run', 'before_train', 'before_val', 'before_test')
 # What mmengine warns of in every run on several processes, from each of them.
@@ -35,14 +46,14 @@ class QuietRunner(Runner):
     """mmengine's Runner, whose pages of environment, config and hooks go to the log file alone.
 
     So do the tracebacks of what cannot be built, or what a hook refuses before a loop starts, which
-    say no more than their last line.
+    say no more than their last line; and lines that repeat others.
 
     Raises:
         UserError: If a part of the config cannot be built; for what a hook refuses.
     """
 
     def __init__(self, *args, **kwargs) -> None:
-        self._starting = True
+        self._starting, self._shown = True, set()
         try:
             with warnings.catch_warnings():
                 for text in WARNINGS:
@@ -77,10 +88,34 @@ class QuietRunner(Runner):
                 handler.addFilter(self._belongs_on_the_screen)
         return logger
 
+    def load_checkpoint(self, *args, **kwargs) -> dict:
+        with _without_noise():
+            return super().load_checkpoint(*args, **kwargs)
+
     def _belongs_on_the_screen(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        page = self._starting and record.levelno < logging.WARNING and '\n' in message
-        return not page and getattr(record, 'screen', True) and not message.startswith(NOISE)
+        if message.startswith(NOISE) or not getattr(record, 'screen', True):
+            return False
+        if record.levelno >= logging.WARNING:
+            return True
+        if message.startswith(ONCE):
+            again = message in self._shown
+            self._shown.add(message)
+            return not again
+        return not MEASURED.match(message) and not (self._starting and '\n' in message)
+
+
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """Drop the noise that is printed past the log; what else is printed comes at the end."""
+    printed = StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        for line in printed.getvalue().splitlines():
+            if not line.startswith(NOISE):
+                print(line)
 
 
 def log_file(runner: Runner) -> str:

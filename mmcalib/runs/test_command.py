@@ -11,6 +11,7 @@ from mmengine.dist import is_main_process
 from mmengine.evaluator import DumpResults
 
 from mmcalib.checks import UserError
+from mmcalib.cli.parser import ToolParser
 from mmcalib.distributed import leave_processes
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import asks_for_ensemble, ensemble_options
@@ -37,7 +38,6 @@ from mmcalib.runs.terminal_output import log_start
 from mmcalib.runs.tested_model import ENSEMBLE
 from mmcalib.runs.unseen_labels import leave_out_diagrams
 from mmcalib.work_dir_files import check_writable, locked, whole_file
-from mmcalib_cli.parser import ToolParser
 
 METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
 

@@ -6,6 +6,7 @@ import argparse
 
 from mmengine.dist import is_main_process
 
+from mmcalib.cli.parser import ToolParser
 from mmcalib.distributed import leave_processes
 from mmcalib.runs.checkpoint_choice import check_checkpoint, last_checkpoint, resume_latest
 from mmcalib.runs.config import (
@@ -24,7 +25,6 @@ from mmcalib.runs.config_checks import (
 )
 from mmcalib.runs.resumed_loss_check import check_resumed_loss
 from mmcalib.runs.runner import train_and_test
-from mmcalib_cli.parser import ToolParser
 
 
 def prepare(args: argparse.Namespace):

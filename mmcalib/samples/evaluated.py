@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence, Set
 import torch
 from torch import Tensor
 
-from mmcalib.checks import at_least_single, check_labels
+from mmcalib.checks import (
+    SUM_TOLERANCE,
+    at_least_single,
+    check_finite,
+    check_labels,
+    check_probabilities,
+)
 from mmcalib.samples.boundary_distance import distance_ranges
 from mmcalib.samples.fields import (
-    SUM_TOLERANCE,
     Sample,
     check_binary,
     check_explained,
-    check_finite,
-    check_probabilities,
     check_size,
     class_label,
     class_probabilities,

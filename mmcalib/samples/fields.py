@@ -7,13 +7,9 @@ from collections.abc import Mapping
 from mmengine.structures import BaseDataElement
 from torch import Tensor
 
-from mmcalib.checks import at_least_single
+from mmcalib.checks import at_least_single, check_finite, check_probabilities
 
 Sample = Mapping | BaseDataElement
-
-# How far a probability may lie above 1, and how far the sum of a half-precision softmax from 1.
-TOLERANCE = 1e-6
-SUM_TOLERANCE = 1e-2
 
 
 def tensor_of(sample: Sample, key: str) -> Tensor | None:
@@ -97,47 +93,6 @@ def check_size(name: str, key: str, size: tuple[int, ...], label: Tensor) -> Non
         raise ValueError(
             f'{key} of {name} have the size {size}, gt_sem_seg {tuple(label.shape)}: in the test '
             'pipeline LoadAnnotations must come after Resize, or AtInputSize after both'
-        )
-
-
-def check_finite(scores: Tensor, name: str) -> None:
-    # One sum is several times cheaper than a test per value; it is not finite if any value is not.
-    if not scores.sum().isfinite():
-        wrong = int((~scores.isfinite()).sum())
-        if wrong:
-            raise ValueError(
-                f'{name} has {wrong} NaN or infinite values out of {scores.numel()}: the model has '
-                'diverged, or its input is broken'
-            )
-
-
-def check_range(values: Tensor, name: str) -> None:
-    """Raise a ValueError for values that are not from 0 to 1."""
-    if not values.numel():
-        return
-    lowest, highest = (end.item() for end in values.aminmax())
-    if lowest >= 0 and highest <= 1 + TOLERANCE:  # not so of NaN
-        return
-    outside = ~((values >= 0) & (values <= 1 + TOLERANCE))
-    remedy = 'leave out what has no prediction'
-    if lowest == lowest:
-        percent = 'divide percentages by 100; ' if lowest >= 0 and 1.5 < highest <= 100 else ''
-        remedy = f'{percent}of logits, take the softmax first'
-    raise ValueError(
-        f'{name} has {int(outside.sum())} of {values.numel()} values outside [0, 1], such as '
-        f'{values[outside][0].item():.7g}: {remedy}'
-    )
-
-
-def check_probabilities(probs: Tensor, name: str) -> None:
-    """Raise a ValueError for ``(K, *)`` values that are no probabilities of K classes."""
-    check_range(probs, name)
-    total = probs.sum(dim=0)
-    wrong = (total - 1).abs() > SUM_TOLERANCE
-    if wrong.any():
-        raise ValueError(
-            f'{name} has {int(wrong.sum())} of {total.numel()} rows that do not sum to 1, such as '
-            f'{total[wrong][0].item():.7g}: they must be the softmax over all classes'
         )
 
 

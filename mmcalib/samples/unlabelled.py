@@ -7,10 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mmcalib.checks import at_least_single
+from mmcalib.checks import at_least_single, check_finite
 from mmcalib.samples.fields import (
     Sample,
-    check_finite,
     class_probabilities,
     label_maps,
     predicted_map,

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from mmcalib.checks import check_integer
+from mmcalib.cli.files import find_config
+from mmcalib.cli.parser import ToolParser
 from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep_figure
 from mmcalib.sweep.execute_sweep import run_sweep
 from mmcalib.sweep.sweep_plan import SweepPlan, default_work_dir, parse_parameter
-from mmcalib_cli.files import find_config
-from mmcalib_cli.parser import ToolParser
 
 
 def prepare(args: argparse.Namespace, tools: Path) -> SweepPlan:

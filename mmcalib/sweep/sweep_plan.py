@@ -16,6 +16,7 @@ from mmengine.registry import MODELS
 from mmcalib import losses
 from mmcalib.datasets.same_data import same_data
 from mmcalib.metric_keys import ECE
+from mmcalib.near_names import suggestion
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.sweep_summary import Value, value_text
 from mmcalib.runs.config import load_config
@@ -28,7 +29,6 @@ from mmcalib.runs.loss_config import (
     main_loss_key,
 )
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
-from mmcalib_cli.near_names import suggestion
 
 # Of several losses that have a parameter, one of these is suggested.
 BEST_KNOWN = (losses.MarginLabelSmoothingLoss, losses.SoftmaxFocalLoss, losses.LabelSmoothingLoss)

@@ -38,3 +38,7 @@ __all__ = [
     'risk_coverage_of',
     'to_rgb',
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -17,12 +17,9 @@ from mmcalib.visualization.figure_style import (
     Evaluation,
     add_legend,
     check_drawable,
-    colour_of,
-    marker_of,
     tidy,
 )
-
-ROOM = 120  # letters of a legend that are as wide as the figure
+from mmcalib.visualization.loss_colours import Look, looks_of
 
 
 def boundary_curve_of(statistics: CalibrationStatistics, name: str) -> Evaluation:
@@ -68,10 +65,11 @@ def draw_boundary_curves(curves: Sequence[Evaluation]) -> Figure:
     upper, lower = figure.subplots(2, 2, height_ratios=(4, 1), sharex=True)
     drawn = [(curve, stratum_figures(curve.table)) for curve in curves]
     filled = [i for i in range(len(RANGE_NAMES)) if any(f['count'][i] for _, f in drawn)]
-    for index, (_, figures) in enumerate(drawn):
-        _draw(upper[0], figures['ECE'], filled, index)
-        _draw(upper[1], figures['accuracy'], filled, index)
-        _draw(upper[1], figures['confidence'], filled, index, linestyle='--')
+    looks = looks_of([curve.name for curve in curves])
+    for look, (_, figures) in zip(looks, drawn, strict=True):
+        _draw(upper[0], figures['ECE'], filled, look)
+        _draw(upper[1], figures['accuracy'], filled, look)
+        _draw(upper[1], figures['confidence'], filled, look, linestyle='--')
     counts = np.array(drawn[0][1]['count'], dtype=float)[filled]
     for axes in lower:
         axes.bar(range(len(filled)), 100 * counts / counts.sum(), color=GREY, width=0.7)
@@ -84,25 +82,22 @@ def draw_boundary_curves(curves: Sequence[Evaluation]) -> Figure:
     for axes in (*upper, *lower):
         tidy(axes)
     handles = [
-        Line2D([], [], color=colour_of(index), marker=marker_of(index), label=curve.short_label)
-        for index, curve in enumerate(curves)
+        Line2D([], [], color=look.colour, marker=look.marker, label=curve.short_label)
+        for look, curve in zip(looks, curves, strict=True)
     ]
     handles += [
         Line2D([], [], color=GREY, label='accuracy'),
         Line2D([], [], color=GREY, linestyle='--', label='mean confidence'),
     ]
-    widest = max(len(handle.get_label()) for handle in handles)
-    columns = max(1, min(3, ROOM // (widest + 10)))
-    figure.set_figheight(4.3 + 0.17 * max(-(-len(handles) // columns) - 2, 0))
-    add_legend(figure, handles, most=columns)
+    add_legend(figure, handles)
     return figure
 
 
 def _draw(
-    axes: Axes, values: Sequence[float], filled: Sequence[int], index: int, linestyle: str = '-'
+    axes: Axes, values: Sequence[float], filled: Sequence[int], look: Look, linestyle: str = '-'
 ) -> None:
     axes.plot(
-        range(len(filled)), [values[i] for i in filled], color=colour_of(index), linewidth=1.5,
-        marker=marker_of(index), markersize=4.5, linestyle=linestyle,
+        range(len(filled)), [values[i] for i in filled], color=look.colour, linewidth=1.5,
+        marker=look.marker, markersize=4.5, linestyle=linestyle,
         markerfacecolor='white' if linestyle == '--' else None,
     )  # fmt: skip

@@ -13,7 +13,13 @@ from matplotlib.image import BboxImage
 from matplotlib.patches import Rectangle
 from matplotlib.transforms import Bbox, TransformedBbox
 
-from mmcalib.visualization.figure_style import GREY, percent
+from mmcalib.visualization.figure_style import (
+    GREY,
+    percent,
+    shortened,
+    text_width,
+    wrapped,
+)
 from mmcalib.visualization.reliability_panels import draw_small
 from mmcalib.visualization.saved_confidence_maps import ConfidenceView
 
@@ -28,7 +34,9 @@ GAP = 0.08
 CAPTION = 0.24
 MARGIN = 0.15
 LINE = 0.17
-PER_LINE = 5  # classes in the legend
+PER_LINE = 5  # classes in the legend, at most
+HEAD = 0.22  # of the columns
+TITLE = 0.2  # a line
 
 
 def draw_confidence_maps(
@@ -70,10 +78,17 @@ def draw_confidence_maps(
     shown = _classes_shown(views, len(classes))
 
     strip = len(PANELS) * PANEL + (len(PANELS) - 1) * GAP
-    left, top = MARGIN, MARGIN + (0.3 if title else 0) + 0.22
     diagram = min(height, PANEL)
+    left = MARGIN
     width = left + strip + MARGIN + (0.55 + diagram + MARGIN if diagrams else 0)
-    bottom = max(LINE * -(-len(shown) // PER_LINE), 0.6) + 0.25
+    # Bold letters are a tenth wider.
+    title = wrapped(title, (width - left - MARGIN) / 1.1, 11)
+    top = MARGIN + (TITLE * (title.count('\n') + 1) + 0.1 if title else 0) + HEAD
+    # The legend of the classes is as wide as three panels.
+    legend = 3 * (PANEL + GAP)
+    widest = max((text_width(classes[k], 8) for k in shown), default=0.0)
+    per_line = min(max(int(legend // (widest + 0.35)), 1), PER_LINE)
+    bottom = max(LINE * -(-len(shown) // per_line), 0.6) + 0.25
     total = top + len(views) * (height + CAPTION) + bottom
     figure = Figure(figsize=(width, total))
 
@@ -103,7 +118,7 @@ def draw_confidence_maps(
         y = top + row * (height + CAPTION)
         again = row > 0 and _same_image(view, views[row - 1])
         paint(_strip(view, colours, height / PANEL, again), left, y, strip, height)
-        write(left, y + height + 0.04, _caption(view), va='top', fontsize=8, color=GREY)
+        write(left, y + height + 0.04, _caption(view, strip), va='top', fontsize=8, color=GREY)
         if diagrams:
             axes = figure.add_axes(place(left + strip + 0.55, y, diagram, diagram))
             draw_small(axes, torch.from_numpy(view.table))
@@ -114,11 +129,10 @@ def draw_confidence_maps(
     for share in (0, 50, 100):
         write(x + PANEL * share / 100, y + 0.15, share, ha='center', va='top', fontsize=7)
     write(x + PANEL / 2, y + 0.28, 'confidence (%)', ha='center', va='top', fontsize=8)
-    # A column of the legend is as wide as three panels allow; matplotlib's own legends take a
-    # third of the whole figure's time.
-    column = 3 * (PANEL + GAP) / PER_LINE
+    # Drawn by hand, since matplotlib's own legends take a third of the whole figure's time.
+    column = legend / per_line
     entries = [
-        (left + column * (n % PER_LINE), y + LINE * (n // PER_LINE), colours[k], classes[k])
+        (left + column * (n % per_line), y + LINE * (n // per_line), colours[k], classes[k])
         for n, k in enumerate(shown)
     ]
     x = left + 4 * (PANEL + GAP) + 0.2
@@ -182,14 +196,16 @@ def _same_image(view: ConfidenceView, other: ConfidenceView) -> bool:
     return view.index == other.index and np.array_equal(view.label, other.label)
 
 
-def _caption(view: ConfidenceView) -> str:
+def _caption(view: ConfidenceView, inches: float) -> str:
     count, correct, conf = view.table.sum(axis=1)
     if count == 0:
-        return f'{view.name}: no valid pixel'
-    return (
-        f'{view.name}: ECE {percent(view.error)}, accuracy {percent(100 * correct / count)}, '
-        f'mean confidence {percent(100 * conf / count)}, {int(count):,} pixels'
-    )
+        figures = ': no valid pixel'
+    else:
+        figures = (
+            f': ECE {percent(view.error)}, accuracy {percent(100 * correct / count)}, '
+            f'mean confidence {percent(100 * conf / count)}, {int(count):,} pixels'
+        )
+    return shortened(view.name, inches - text_width(figures, 8) - 0.1, 8) + figures
 
 
 def class_colours(classes: Sequence[str], palette: Sequence[Sequence[int]] | None) -> np.ndarray:

@@ -10,7 +10,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from mmcalib.visualization.confidence_map import COLOURMAP
-from mmcalib.visualization.figure_style import percent
+from mmcalib.visualization.figure_style import percent, wrapped
 from mmcalib.visualization.saved_confidence_maps import ConfidenceView
 
 PER_LINE = 5
@@ -42,7 +42,8 @@ def draw_corruption_sheet(models: Mapping[str, Mapping[str, ConfidenceView]]) ->
     lines = -(-len(names) // PER_LINE)
     across = -(-len(names) // lines)
     rows = 1 + len(models)
-    size = (across * TILE + 0.9, lines * rows * (TILE * min(max(ratio, 0.5), 1.4) + 0.2) + 0.2)
+    tile = TILE * min(max(ratio, 0.5), 1.4)
+    size = (across * TILE + 0.9, lines * rows * (tile + 0.2) + 0.2)
     figure = Figure(figsize=size, layout='constrained')
     grid = figure.subplots(lines * rows, across, squeeze=False)
     for axes in grid.flat:
@@ -56,8 +57,8 @@ def draw_corruption_sheet(models: Mapping[str, Mapping[str, ConfidenceView]]) ->
             _show(axes, views[name].conf.astype(float), title, cmap=COLOURMAP, vmin=0, vmax=1)
             if column == 0:
                 axes.text(
-                    -0.06, 0.5, model, rotation=90, ha='right', va='center', fontsize=8,
-                    transform=axes.transAxes,
+                    -0.06, 0.5, wrapped(model, tile, 8), rotation=90, ha='right', va='center',
+                    fontsize=8, transform=axes.transAxes,
                 )  # fmt: skip
     scale = matplotlib.cm.ScalarMappable(Normalize(0, 100), COLOURMAP)
     figure.colorbar(scale, ax=grid, label='confidence (%)', shrink=min(1.0, 1.5 / lines), aspect=30)

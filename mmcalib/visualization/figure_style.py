@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import ImageFont
 from torch import Tensor
 
 # Okabe and Ito's colours, which the colour-blind can tell apart and which differ in lightness too,
@@ -39,6 +43,42 @@ def to_rgb(figure: Figure) -> np.ndarray:
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def text_width(text: str, size: float) -> float:
+    """Return the width of a line in inches, in matplotlib's own font.
+
+    At the resolution of a screen letters are up to a twentieth wider than they are designed.
+    """
+    return 1.05 * _font().getlength(text) / 100 * size / 72
+
+
+@cache
+def _font() -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(font_manager.findfont('DejaVu Sans'), 100)
+
+
+def wrapped(text: str, inches: float, size: float) -> str:
+    """Break lines that are wider: after a space, slash, comma or underscore where they have one."""
+    lines = []
+    for line in text.split('\n'):
+        lines.append('')
+        for word in re.findall(r'[^ /,_]*[ /,_]|[^ /,_]+', line):
+            if lines[-1] and text_width(lines[-1] + word.rstrip(), size) > inches:
+                lines.append('')
+            for letter in word:
+                if text_width(lines[-1] + letter.rstrip(), size) > inches:
+                    lines.append('')
+                lines[-1] += letter
+    return '\n'.join(line.rstrip() for line in lines)
+
+
+def shortened(text: str, inches: float, size: float) -> str:
+    """Leave out the start of a line that is wider."""
+    start = 0
+    while start < len(text) and text_width(f'…{text[start:]}', size) > inches:
+        start += 1
+    return f'…{text[start:]}' if text_width(text, size) > inches else text
 
 
 def percent(value: float) -> str:
@@ -95,10 +135,25 @@ def check_drawable(evaluations: Sequence[Evaluation], what: str) -> None:
 
 
 def add_legend(figure: Figure, handles: list, most: int = 3) -> None:
-    """Add a legend below a figure of constrained layout, of at most so many columns."""
+    """Add a legend below a figure of constrained layout, of at most so many columns.
+
+    The figure has room for two lines, and grows by any more; labels wider than it are broken.
+    """
+    beside = 0.6  # inches of a handle and the space around it
+    width = figure.get_figwidth() - 0.2
+    for handle in handles:
+        handle.set_label(wrapped(handle.get_label(), width - beside, 8))
+    labels = [handle.get_label() for handle in handles]
+    widest = max(text_width(line, 8) for label in labels for line in label.split('\n'))
+    columns = max(1, min(len(handles), most, int(width // (widest + beside))))
+    lines = sum(
+        max(label.count('\n') + 1 for label in labels[start : start + columns])
+        for start in range(0, len(labels), columns)
+    )
+    figure.set_figheight(figure.get_figheight() + 0.17 * max(lines - 2, 0))
     figure.legend(
-        handles=handles, loc='outside lower center', ncols=min(len(handles), most), frameon=False,
-        fontsize=8, handlelength=2.8,
+        handles=handles, loc='outside lower center', ncols=columns, frameon=False, fontsize=8,
+        handlelength=2.8,
     )  # fmt: skip
 
 

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mmcalib.visualization.figure_style import Evaluation
+from mmcalib.visualization.figure_style import Evaluation, wrapped
 
 PER_ROW = 4
 # Inches.
 PANEL = 2.9
 LEFT = 0.85
 GAP = 0.45
-HEADING = 0.65
+HEADING = 0.65  # of a title of three lines
+LINE = 0.175
 SPACE = 0.14
 FOOT = 0.5
 
@@ -36,10 +37,18 @@ def panel_grid(
     per_line = 1 if overlay else min(len(handles), 2 * columns)
     # An overlay has no title, and room for the numbers in its legend.
     heading, size = (0.15, PANEL + 0.9) if overlay else (HEADING, PANEL)
+    titles = [wrapped(evaluation.title, PANEL + 0.2, 9) for evaluation in evaluations]
+    if overlay:
+        for handle in handles:
+            handle.set_label(wrapped(handle.get_label(), size - 0.1, 8))
+    else:
+        heading += LINE * max(title.count('\n') - 2 for title in [*titles, '\n\n'])
     step = size + GAP, heading + size + (SPACE + below if below else 0) + FOOT
-    lines = -(-len(handles) // per_line) + (len(evaluations) if overlay else 0)
+    lines = -(-len(handles) // per_line)
+    if overlay:
+        lines += sum(handle.get_label().count('\n') for handle in handles)
     width = LEFT + columns * step[0] - GAP + 0.2
-    height = rows * step[1] + 0.175 * lines + 0.15
+    height = rows * step[1] + LINE * lines + 0.15
     figure = Figure(figsize=(width, height))
 
     def add(x: float, y: float, high: float) -> Axes:
@@ -55,7 +64,7 @@ def panel_grid(
         if below:
             axes.append(add(x, y + size + SPACE, below))
         if not overlay:
-            axes[0].set_title(panel[0].title, fontsize=9, linespacing=1.4)
+            axes[0].set_title(titles[number], fontsize=9, linespacing=1.4)
         found.append((panel, axes))
     figure.legend(
         # In the order in which matplotlib, which goes down, fills lines across.

@@ -57,16 +57,18 @@ def draw_segmentation(
         f'kept above {threshold:.6g}; white is not': kept,
     }
     legend = [(colours[k], f'{classes[k]} {text}'.strip()) for k, text in scores]
-    width = len(panels) * (size[0] + GAP) + GAP
-    width = max([width, *(_width(line) + 2 * GAP for line in captions)])
     column = max([_width(text) + 32 for _, text in legend], default=1)
+    step = max([size[0], *map(_width, panels)]) + GAP  # of small images, names are wider
+    width = max(
+        [len(panels) * step + GAP, column + GAP, *(_width(line) + 2 * GAP for line in captions)]
+    )
     per_line = max(1, (width - GAP) // column)
     lines = -(-len(legend) // per_line)
     height = LINE + size[1] + LINE * (1 + len(captions) + lines) + 2 * GAP
     picture = Image.new('RGB', (width, height), WHITE)
     draw = ImageDraw.Draw(picture)
     for number, (name, pixels) in enumerate(panels.items()):
-        x = GAP + number * (size[0] + GAP)
+        x = GAP + number * step
         _write(draw, (x, GAP // 2), name, GREY)
         picture.paste(Image.fromarray(pixels.astype(np.uint8)), (x, GAP // 2 + LINE))
         draw.rectangle(

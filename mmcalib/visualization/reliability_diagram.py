@@ -34,7 +34,7 @@ def draw_reliability(
     A bin is drawn at its mean confidence :math:`\mathrm{conf}_b` with its accuracy
     :math:`\mathrm{acc}_b`; the hatched gap between the two, weighted by the bin's share of the
     predictions in the histogram below, is what an expected calibration error sums up. Both axes
-    are in percent.
+    are in percent. Bins of fewer than 20 predictions are faded.
 
     Source: the paper's figures of reliability diagrams, which have 25 bins and a zoom.
 

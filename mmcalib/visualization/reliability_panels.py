@@ -6,23 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from torch import Tensor
 
-from mmcalib.visualization.figure_style import (
-    COLOURS,
-    Evaluation,
-    colour_of,
-    line_of,
-    marker_of,
-)
+from mmcalib.visualization.figure_style import COLOURS, Evaluation
+from mmcalib.visualization.loss_colours import looks_of
 
 ACCURACY = '#A6CFE8'
 OVER = dict(facecolor='#F3B48A', edgecolor='#B34700', hatch='////')
 UNDER = dict(facecolor='#8FD6BE', edgecolor='#00664A', hatch='....')
 BAND = '95 % interval of accuracy'  # of each bin, not of an error
+# Bins of fewer are faded: the standard error of their accuracy is up to eleven points.
+FEW = 20
+FADED = 0.3  # opacity
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,16 @@ class Reliability(Evaluation):
     histogram: Tensor | None = None
     band: Tensor | None = None
 
+    @property
+    def sparse(self) -> np.ndarray:
+        """Which filled bins hold fewer than :data:`FEW` predictions, as booleans of all bins."""
+        count = self.table[0].numpy()
+        return (count > 0) & (count < FEW)
+
 
 def draw_small(axes: Axes, table: Tensor) -> None:
     """Draw the diagram of bins of equal width into axes of the size of a thumbnail."""
-    draw_bars(axes, [Reliability('', table)])
+    draw_bars(axes, [Reliability('', table)], fades=False)  # there is no legend to say so
     axes.tick_params(labelsize=7, pad=1.5, length=2)
     axes.set(xticks=(0, 50, 100), yticks=(0, 50, 100))
 
@@ -52,8 +57,11 @@ def _frame(axes: Axes) -> None:
     axes.set(xlim=(0, 100), ylim=(0, 100))
 
 
-def draw_bars(axes: Axes, panel: Sequence[Reliability]) -> None:
-    """Draw the bins of a single evaluation and the gaps between their confidence and accuracy."""
+def draw_bars(axes: Axes, panel: Sequence[Reliability], *, fades: bool = True) -> None:
+    """Draw the bins of a single evaluation and the gaps between their confidence and accuracy.
+
+    Unless told otherwise it fades bins of few predictions.
+    """
     (diagram,) = panel
     filled, conf, accuracy = _points(diagram.table)
     if diagram.equal_mass:
@@ -76,6 +84,11 @@ def draw_bars(axes: Axes, panel: Sequence[Reliability]) -> None:
             axes.stairs(high, edges, baseline=low, fill=True, linewidth=0, **style)
         axes.vlines(edges[1:-1], 0, heights.max(axis=0)[:-1], color='white', linewidth=0.6)
         axes.hlines(accuracy, middle - size / 2, middle + size / 2, color=COLOURS[0], linewidth=1.8)
+        # Whitened as they are, since PDF and SVG draw hatches without any opacity.
+        for number in np.flatnonzero(diagram.sparse & fades):
+            axes.axvspan(
+                *edges[number : number + 2], color='white', alpha=1 - FADED, linewidth=0, zorder=2.5
+            )
     if diagram.band is not None:
         low, high = 100 * diagram.band.numpy()[:, filled]
         axes.vlines(middle, low, high, color='black', linewidth=1, zorder=4)
@@ -84,30 +97,37 @@ def draw_bars(axes: Axes, panel: Sequence[Reliability]) -> None:
 
 def draw_curves(axes: Axes, panel: Sequence[Reliability]) -> None:
     """Draw accuracy against confidence as a curve for each evaluation."""
-    for index, diagram in enumerate(panel):
+    for diagram, look in zip(panel, looks_of([each.name for each in panel]), strict=True):
         filled, conf, accuracy = _points(diagram.table)
-        colour = colour_of(index)
-        axes.plot(
-            conf, accuracy, color=colour, linestyle=line_of(index), marker=marker_of(index),
-            markersize=4.5, markeredgecolor='white', markeredgewidth=0.5, linewidth=1.4, zorder=5,
+        sparse = diagram.sparse[filled]
+        style = dict(color=look.colour, zorder=5)
+        markers = dict(
+            linestyle='', marker=look.marker, markersize=4.5, markeredgecolor='white',
+            markeredgewidth=0.5,
         )  # fmt: skip
+        # A line ends where bins become sparse; the faded one goes on.
+        axes.plot(conf, accuracy, linestyle=look.line, linewidth=1.4, alpha=FADED, **style)
+        axes.plot(
+            conf, np.where(sparse, np.nan, accuracy), linestyle=look.line, linewidth=1.4, **style
+        )
+        axes.plot(conf[sparse], accuracy[sparse], alpha=FADED, **markers, **style)
+        axes.plot(conf[~sparse], accuracy[~sparse], **markers, **style)
         if diagram.band is not None:
             low, high = 100 * diagram.band.numpy()[:, filled]
-            axes.fill_between(conf, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(conf, low, high, color=look.colour, alpha=0.15, linewidth=0)
     axes.grid(True, linewidth=0.4, alpha=0.5)
     _frame(axes)
 
 
 def draw_histogram(axes: Axes, panel: Sequence[Reliability]) -> None:
     """Draw the distribution of the confidences."""
-    for index, diagram in enumerate(panel):
+    for diagram, look in zip(panel, looks_of([each.name for each in panel]), strict=True):
         table = diagram.table if diagram.histogram is None else diagram.histogram
         count, correct, conf = table.numpy()
         share = 100 * count / count.sum()
         edges = np.linspace(0, 100, len(count) + 1)
         if len(panel) > 1:
-            style = dict(color=colour_of(index), linestyle=line_of(index))
-            axes.stairs(share, edges, **style, linewidth=1.4)
+            axes.stairs(share, edges, color=look.colour, linestyle=look.line, linewidth=1.4)
             continue
         axes.stairs(share, edges, color='#BBBBBB', fill=True)
         for value, style in ((correct.sum(), '-'), (conf.sum(), ':')):
@@ -151,6 +171,9 @@ def bar_handles(diagrams: Sequence[Reliability]) -> list:
         *handles,
         Line2D([], [], color='black', linewidth=1.3, label='mean accuracy'),
         Line2D([], [], color='black', linestyle=':', linewidth=1.3, label='mean confidence'),
+        *_sparse_handle(
+            [each for each in diagrams if not each.equal_mass], Patch(facecolor='#DDDDDD')
+        ),
     ]
 
 
@@ -158,14 +181,23 @@ def curve_handles(diagrams: Sequence[Reliability]) -> list:
     """Return the entries of the legend of :func:`draw_curves`."""
     handles = [
         Line2D(
-            [], [], color=colour_of(index), linestyle=line_of(index), marker=marker_of(index),
-            markersize=4.5, label=diagram.label,
+            [], [], color=look.colour, linestyle=look.line, marker=look.marker, markersize=4.5,
+            label=diagram.label,
         )
-        for index, diagram in enumerate(diagrams)
+        for diagram, look in zip(diagrams, looks_of([each.name for each in diagrams]), strict=True)
     ]  # fmt: skip
     if _has_band(diagrams):
         handles.append(Patch(facecolor='black', alpha=0.15, label=BAND))
-    return [*handles, Line2D([], [], color='black', linestyle='--', label='calibrated')]
+    handles.append(Line2D([], [], color='black', linestyle='--', label='calibrated'))
+    faded = Line2D([], [], color='black', marker='o', markersize=4.5, alpha=FADED)
+    return [*handles, *_sparse_handle(diagrams, faded)]
+
+
+def _sparse_handle(diagrams: Sequence[Reliability], handle: Artist) -> list[Artist]:
+    if not any(diagram.sparse.any() for diagram in diagrams):
+        return []
+    handle.set_label(f'faded: n < {FEW}')
+    return [handle]
 
 
 def _has_band(diagrams: Sequence[Reliability]) -> bool:

@@ -17,13 +17,11 @@ from mmcalib.metrics.bins.binned_risk_coverage import (
     risk_coverage_curve,
 )
 from mmcalib.visualization.figure_style import (
-    COLOURS,
     GREY,
     Evaluation,
     check_drawable,
-    colour_of,
-    line_of,
 )
+from mmcalib.visualization.loss_colours import Look, looks_of
 from mmcalib.visualization.panel_grid import PER_ROW, panel_grid
 
 # Below this coverage a few predictions make the risk, so the axis of risks need not reach them.
@@ -77,11 +75,13 @@ def draw_risk_coverage(evaluations: Sequence[Evaluation], *, overlay: bool = Fal
         ValueError: If there is nothing to draw.
     """
     check_drawable(evaluations, 'risk–coverage curve')
-    figure, panels = panel_grid(evaluations, _handles(evaluations, overlay), overlay=overlay)
+    looks = looks_of([evaluation.name for evaluation in evaluations])
+    handles = _handles(evaluations, looks, overlay)
+    figure, panels = panel_grid(evaluations, handles, overlay=overlay)
     top = max(_highest(evaluation) for evaluation in evaluations)
     for number, (panel, (axes,)) in enumerate(panels):
-        for index, evaluation in enumerate(panel):
-            _draw(axes, evaluation, index, alone=not overlay)
+        for evaluation, look in zip(panel, looks if overlay else [looks[number]], strict=True):
+            _draw(axes, evaluation, look, alone=not overlay)
         axes.set(xlim=(0, 100), ylim=(0, top), xlabel='coverage (%)')
         axes.grid(True, linewidth=0.4, alpha=0.5)
         if number % PER_ROW == 0:
@@ -101,11 +101,11 @@ def _highest(evaluation: Evaluation) -> float:
     return min(1.15 * max(risk[-1], risk[coverage >= STEADY].max(), 0.01), 100)
 
 
-def _draw(axes: Axes, evaluation: Evaluation, index: int, *, alone: bool) -> None:
+def _draw(axes: Axes, evaluation: Evaluation, look: Look, *, alone: bool) -> None:
     coverage, risk = _curve(evaluation)
     error = risk[-1]
-    colour = colour_of(index)
-    axes.plot(coverage, risk, color=colour, linestyle=line_of(index), linewidth=1.6, zorder=5)
+    colour, line = look.colour, '-' if alone else look.line
+    axes.plot(coverage, risk, color=colour, linestyle=line, linewidth=1.6, zorder=5)
     axes.plot(100, error, marker='o', markersize=5, color=colour, clip_on=False, zorder=6)
     covered = np.linspace(max(100 - error, 1e-6), 100, 200)
     best = 100 * (1 - (100 - error) / covered)
@@ -118,18 +118,18 @@ def _draw(axes: Axes, evaluation: Evaluation, index: int, *, alone: bool) -> Non
         axes.axhline(error, color='black', linestyle=':', linewidth=1.1, zorder=4)
 
 
-def _handles(evaluations: Sequence[Evaluation], overlay: bool) -> list:
+def _handles(evaluations: Sequence[Evaluation], looks: Sequence[Look], overlay: bool) -> list:
     if overlay:
         own = [
             Line2D(
-                [], [], color=colour_of(i), linestyle=line_of(i), linewidth=1.6,
+                [], [], color=look.colour, linestyle=look.line, linewidth=1.6,
                 label=evaluation.label,
             )
-            for i, evaluation in enumerate(evaluations)
+            for look, evaluation in zip(looks, evaluations, strict=True)
         ]  # fmt: skip
         return [*own, Line2D([], [], color=GREY, linestyle='--', linewidth=0.9, label='best order')]
     return [
-        Line2D([], [], color=COLOURS[0], linewidth=1.6, label='by confidence; area: AURC'),
+        Line2D([], [], color=GREY, linewidth=1.6, label='by confidence; area: AURC'),
         Line2D([], [], color='black', linestyle='--', linewidth=0.9, label='best order'),
         Line2D([], [], color='black', linestyle=':', linewidth=1.1, label='by chance'),
     ]

@@ -13,21 +13,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from mmcalib.metric_keys import metric_heading
-from mmcalib.visualization.figure_style import (
-    COLOURS,
-    add_legend,
-    colour_of,
-    marker_of,
-    tidy,
-)
+from mmcalib.visualization.figure_style import add_legend, tidy
+from mmcalib.visualization.loss_colours import Look, looks_of
 
 # Inches.
 WIDTH = 7.4
 PANEL = 2.1
 LINES_PANEL = 3.4
 GROUP = 0.8  # of the distance between severities, for the boxes of all methods
-# Of boxes whose colour comes again.
-HATCHES = ('', '..', 'xx', 'oo')
+# Of boxes, by the style of the same model's line.
+HATCHES = {'-': '', '--': '..', '-.': 'xx', ':': 'oo'}
 CALIBRATED = '///'
 
 
@@ -55,8 +50,8 @@ def draw_severity_boxes(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
     """Draw a box over corruptions for each severity, one colour a model, one panel a metric.
 
     A box has the quartiles and the median, its whiskers the least and the largest value, and a
-    dot the mean. Calibrated models are hatched and have the colour of the model before it; from the
-    eighth model on colours come again, with dots, crosses or rings.
+    dot the mean. Calibrated models are hatched and have the colour of the model before it; further
+    models of a loss have dots, crosses or rings.
 
     Source: Ovadia et al., "Can You Trust Your Model's Uncertainty?", NeurIPS 2019, Figure 2.
 
@@ -72,7 +67,7 @@ def draw_severity_boxes(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
     """
     severities = _severities(models, keys)
     figure = Figure(figsize=(WIDTH, PANEL * len(keys) + 0.9), layout='constrained')
-    places = _places(models)
+    looks = _looks(models)
     width = GROUP / len(models)
     panels = figure.subplots(len(keys), 1, sharex=True, squeeze=False)[:, 0]
     for axes, key in zip(panels, keys, strict=True):
@@ -91,12 +86,12 @@ def draw_severity_boxes(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
                 manage_ticks=False,
             )
             for box in boxes['boxes']:
-                box.set(**_look_of_box(model, places), linewidth=0.7)
+                box.set(**_look_of_box(model, looks), linewidth=0.7)
         axes.set_ylabel(metric_heading(key))
         _style(axes, severities)
     panels[-1].set_xlabel('severity of the corruptions')
     handles = [
-        Patch(**_look_of_box(model, places), edgecolor='black', linewidth=0.7, label=model.name)
+        Patch(**_look_of_box(model, looks), edgecolor='black', linewidth=0.7, label=model.name)
         for model in models
     ]
     add_legend(figure, handles)
@@ -111,14 +106,14 @@ def draw_severity_lines(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
     """
     severities = _severities(models, keys)
     figure = Figure(figsize=(LINES_PANEL * len(keys) + 0.4, 3.6), layout='constrained')
-    places = _places(models)
+    looks = _looks(models)
     handles = []
     for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
         handles = []
         for model in models:
-            calibrated, place = model.name != model.before, places[model.before]
+            calibrated, of_loss = model.name != model.before, looks[model.before]
             look = dict(
-                color=colour_of(place), marker=marker_of(place), markersize=5,
+                color=of_loss.colour, marker=of_loss.marker, markersize=5,
                 linewidth=1.4, linestyle='--' if calibrated else '-',
                 markerfacecolor='white' if calibrated else None,
             )  # fmt: skip
@@ -141,17 +136,16 @@ def _severities(models: Sequence[ShiftedModel], keys: Sequence[str]) -> list[int
     return severities
 
 
-def _places(models: Sequence[ShiftedModel]) -> dict[str, int]:
-    """Return the place of each model before its calibration, which says how it looks."""
-    names = dict.fromkeys(model.before for model in models)
-    return {name: place for place, name in enumerate(names)}
+def _looks(models: Sequence[ShiftedModel]) -> dict[str, Look]:
+    """Return the look of each model before its calibration, which the calibrated one shares."""
+    names = list(dict.fromkeys(model.before for model in models))
+    return dict(zip(names, looks_of(names), strict=True))
 
 
-def _look_of_box(model: ShiftedModel, places: Mapping[str, int]) -> dict:
-    place = places[model.before]
-    hatch = HATCHES[place // len(COLOURS) % len(HATCHES)]
-    hatch += CALIBRATED if model.name != model.before else ''
-    return dict(facecolor=colour_of(place), alpha=0.75, hatch=hatch or None)
+def _look_of_box(model: ShiftedModel, looks: Mapping[str, Look]) -> dict:
+    look = looks[model.before]
+    hatch = HATCHES[look.line] + (CALIBRATED if model.name != model.before else '')
+    return dict(facecolor=look.colour, alpha=0.75, hatch=hatch or None)
 
 
 def _style(axes: Axes, severities: Sequence[int]) -> None:

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mmcalib.metric_keys import ECE, QUALITIES, metric_heading
-from mmcalib.visualization.figure_style import GREY, add_legend, colour_of, marker_of, tidy
+from mmcalib.visualization.figure_style import GREY, add_legend, tidy
+from mmcalib.visualization.loss_colours import Look, looks_of
 
 PARAMETERS = {
     'margin': 'margin $m$ (logits)',
@@ -47,10 +48,10 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
     """
     quality = _quality(sweeps)
     figure = Figure(figsize=(7.0, 3.3), layout='constrained')
-    places, ticks = _places(sweeps), _ticks(sweeps)
+    places, ticks, looks = _places(sweeps), _ticks(sweeps), looks_of(_names(sweeps))
     for axes, key in zip(figure.subplots(1, 2), (ECE, quality), strict=True):
-        for index, sweep in enumerate(sweeps):
-            _draw_curves(axes, sweep, key, places, index)
+        for look, sweep in zip(looks, sweeps, strict=True):
+            _draw_curves(axes, sweep, key, places, look)
         names = dict.fromkeys(PARAMETERS.get(s['parameter'], s['parameter']) for s in sweeps)
         axes.set_xlabel(' or '.join(names))
         axes.set_ylabel(metric_heading(key))
@@ -61,15 +62,15 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
         if key == ECE:
             axes.set_ylim(bottom=0)
         tidy(axes)
-    add_legend(figure, _handles(sweeps))
+    add_legend(figure, _handles(sweeps, looks))
     return figure
 
 
-def _handles(sweeps: Sequence[Mapping]) -> list[Line2D]:
+def _handles(sweeps: Sequence[Mapping], looks: Sequence[Look]) -> list[Line2D]:
     """Return the entries of the legend: the sweeps, and what of them is drawn."""
     handles = [
-        Line2D([], [], color=colour_of(index), marker=marker_of(index), label=name)
-        for index, name in enumerate(_names(sweeps))
+        Line2D([], [], color=look.colour, marker=look.marker, label=name)
+        for look, name in zip(looks, _names(sweeps), strict=True)
     ]
     rows = [row for sweep in sweeps for row in sweep['rows']]
     for (split, (name, style)), face in zip(SPLITS.items(), ('white', GREY), strict=True):
@@ -84,7 +85,7 @@ def _handles(sweeps: Sequence[Mapping]) -> list[Line2D]:
     return handles
 
 
-def _draw_curves(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, index: int) -> None:
+def _draw_curves(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, look: Look) -> None:
     for split, (_, style) in SPLITS.items():
         points = [
             (row['value'] if places is None else places[str(row['value'])], values, row['chosen'])
@@ -97,11 +98,11 @@ def _draw_curves(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, i
             [place for place, _, _ in points],
             [statistics.mean(values) for _, values, _ in points],
             [np.std(values, ddof=1) if len(values) > 1 else 0.0 for _, values, _ in points],
-            color=colour_of(index),
+            color=look.colour,
             linestyle=style if len(points) > 1 else '',
-            marker=marker_of(index),
+            marker=look.marker,
             markersize=5,
-            markerfacecolor='white' if split == 'val' else colour_of(index),
+            markerfacecolor='white' if split == 'val' else look.colour,
             linewidth=1.4,
             elinewidth=0.9,
             capsize=2.5 if any(len(values) > 1 for _, values, _ in points) else 0,
@@ -110,7 +111,7 @@ def _draw_curves(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, i
             if chosen and split == 'val':  # which is what it was chosen by
                 axes.plot(
                     place, statistics.mean(values), linestyle='', marker='*', markersize=12,
-                    color=colour_of(index), markeredgecolor='white', markeredgewidth=0.7, zorder=5,
+                    color=look.colour, markeredgecolor='white', markeredgewidth=0.7, zorder=5,
                 )  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def test_a_config_of_other_validation_data_is_not_cross_fitted(tool, tmp_path):
 
 
 def test_the_page_has_the_numbers_of_the_record():
-    page = (ROOT / 'docs/posthoc.md').read_text('utf-8')
+    page = (ROOT / 'docs/results/stock_configs.md').read_text('utf-8')
     tables = [recorded('configs', toolbox) for toolbox in TOOLBOXES]
     kinds = {
         'validation data of their own': lambda row: row['division'] == APART,

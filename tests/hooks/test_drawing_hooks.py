@@ -57,6 +57,18 @@ def test_a_test_leaves_a_diagram(tmp_path):
     assert CalibrationStatistics.load(tmp_path / 'calibration.npz').num_predictions == 11
 
 
+def test_figures_are_written_in_other_formats_too(tmp_path):
+    test('digits', tmp_path, **{'default_hooks.reliability_diagram.formats': ['pdf', 'svg']})
+    written = sorted(tmp_path.rglob('figures/*'))
+    assert [path.name for path in written] == [
+        'reliability_diagram_test_0.pdf',
+        'reliability_diagram_test_0.svg',
+    ]
+    assert written[0].read_bytes().startswith(b'%PDF')
+    assert '<svg' in written[1].read_text()
+    assert drawn(tmp_path) == ['reliability_diagram_test_0.png']
+
+
 def test_a_test_of_a_segmentor_leaves_maps_of_the_chosen_and_the_worst(tmp_path):
     metrics, _ = test('digit_scenes', tmp_path, **{'default_hooks.confidence_map.interval': 5})
     assert drawn(tmp_path) == [
@@ -316,6 +328,7 @@ def test_a_classifier_has_no_confidence_maps(tmp_path):
         (ReliabilityDiagramHook, dict(num_bins=0), 'at least 1, got 0'),
         (ReliabilityDiagramHook, dict(zoom=(50, 20)), r'got \(50, 20\)'),
         (ReliabilityDiagramHook, dict(num_bins=True), 'num_bins must be an integer'),
+        (ReliabilityDiagramHook, dict(formats='jpg'), "formats must be one of .*got 'jpg'"),
         (ConfidenceMapHook, dict(interval=-1), 'interval must be .* at least 0, got -1'),
         (ConfidenceMapHook, dict(max_size=0), 'max_size must be .* at least 1, got 0'),
     ],

@@ -220,7 +220,7 @@ def test_huge_logits_and_constants():
         ([[3.0, 1.0]], [2], ValueError, r'outside \[0, 2\): 2'),
         ([[3.0, 1.0]], [0.0], TypeError, 'labels must be integers'),
         ([[3, 1]], [0], TypeError, 'logits must be floats'),
-        ([3.0, 1.0], [0, 1], ValueError, r'logits must be \(N, K\)'),
+        ([[[3.0, 1.0]]], [0], ValueError, r'logits must be \(N, K\)'),
     ],
 )
 def test_bad_arrays_are_refused(logits, labels, error, message):
@@ -230,8 +230,27 @@ def test_bad_arrays_are_refused(logits, labels, error, message):
 
 def test_images_must_be_those_of_the_rows():
     logits, labels = draw()
-    with pytest.raises(ValueError, match=r'images must be \(200,\), one per row, got \(3,\)'):
+    with pytest.raises(ValueError, match=r'images must be \(200,\), .* got \(3,\)'):
         refinement_nll(logits, labels, images=np.arange(3))
+
+
+def test_maps_of_logits_are_rows_of_images():
+    logits, labels = draw()
+    images = torch.arange(200) // 20
+    maps = logits.view(10, 4, 5, -1).movedim(-1, 1)
+    targets = labels.view(10, 4, 5).clone()
+    targets[:, 0] = 255
+    kept = targets.flatten() != 255
+    expected = refinement_nll(logits[kept], labels[kept], images=images[kept])
+    assert refinement_nll(maps, targets, ignore_index=255) == expected
+    assert refinement_nll(maps.tolist(), targets.tolist(), ignore_index=255) == pytest.approx(
+        expected, rel=1e-5
+    )
+    assert optimal_temperature(maps, targets, ignore_index=255) == optimal_temperature(
+        logits[kept], labels[kept]
+    )
+    binary = logits[:, 0]
+    assert refinement_nll(binary, labels % 2) == refinement_nll(binary[:, None], labels % 2)
 
 
 def test_a_checkpoint_is_kept_by_its_refinement(tmp_path):

@@ -97,6 +97,32 @@ class TestAll:
             with pytest.raises(error, match=message):
                 SCALERS[name]().fit(z, y)
 
+    def test_lists_are_arrays(self, name, num_classes):
+        logits, labels = draw(200, num_classes=num_classes)
+        expected = SCALERS[name]().fit(logits, labels)
+        scaler = SCALERS[name]().fit(logits.tolist(), labels.tolist())
+        assert scaler.parameters == expected.parameters
+        for method in ('transform', 'predict_proba'):
+            found = getattr(scaler, method)(logits.tolist())
+            assert isinstance(found, np.ndarray)
+            np.testing.assert_array_equal(found, getattr(expected, method)(logits))
+
+    def test_probabilities_are_warned_of(self, name, num_classes):
+        logits, labels = draw(200, num_classes=num_classes)
+        probs = expit(logits) if num_classes == 1 else scipy_softmax(logits, axis=1)
+        scaler = SCALERS[name]().fit(logits, labels)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            scaler.transform(logits), scaler.predict_proba(logits), scaler.transform(logits[:0])
+        for call in (
+            lambda: scaler.transform(probs),
+            lambda: scaler.predict_proba(torch.as_tensor(probs).half()),
+            lambda: SCALERS[name]().fit(probs, labels),
+        ):
+            with pytest.warns(UserWarning, match='look like probabilities') as said:
+                call()
+            assert __file__ in {warning.filename for warning in said}
+
 
 @pytest.mark.parametrize(('name', 'num_classes'), AFFINE)
 class TestAffine:

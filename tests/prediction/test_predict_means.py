@@ -26,11 +26,11 @@ from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
 from mmcalib.checks import UserError
+from mmcalib.cli.members import tell_checkpoints_from_images
 from mmcalib.datasets import Digits
 from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.prediction.predict_to_folder import predict_to_folder
 from mmcalib.runs.config import load_config
-from mmcalib_cli.members import tell_checkpoints_from_images
 
 SIZES = [(24, 36), (24, 36), (30, 20)]
 HEAD = CLASSIFIER['model']['head']

@@ -186,7 +186,8 @@ def test_a_page_needs_nothing_else(runs, tmp_path, monkeypatch):
         json.dumps(dict(experiment='ls/demo', loss='LS', parameter='alpha', rows=rows))
     )
     out = tmp_path / 'page.html'
-    call_here('report.py', tmp_path, '--html', out, monkeypatch=monkeypatch)
+    pictures = ['--figures', tmp_path / 'pictures', '--figure-format', 'svg']
+    call_here('report.py', tmp_path, '--html', out, *pictures, monkeypatch=monkeypatch)
     html = out.read_text()
     for part in ('<h2>demo</h2>', '<td>LS</td>', '3.00', 'Worst-calibrated', '<h2>Sweeps</h2>'):
         assert part in html
@@ -195,6 +196,9 @@ def test_a_page_needs_nothing_else(runs, tmp_path, monkeypatch):
     assert '<td>&lt;road&gt;</td>' in html and '<td>never</td><td>nan</td>' in html
     assert 'ECE against the distance from the nearest boundary' in html
     assert 'http' not in html
+    written = sorted(path.name for path in (tmp_path / 'pictures').iterdir())
+    assert len(written) == 7
+    assert written[0] == '01_reliability_diagrams_one_run_each.svg'
 
 
 def test_a_page_names_the_runs_that_lack_files(runs, tmp_path):

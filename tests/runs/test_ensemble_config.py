@@ -14,11 +14,11 @@ from forked import call_forked
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 
+from mmcalib.cli.members import split_members
 from mmcalib.reports.results_reader import read_results
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import average_predictions, load_members
 from mmcalib.runs.test_time_augmentation import add_views, views_of
-from mmcalib_cli.members import split_members
 
 DIGITS = str(ROOT / 'configs/ce/digits.py')
 SCENES = str(ROOT / 'configs/ce/digit_scenes.py')

@@ -4,9 +4,9 @@ import pytest
 from commands import ROOT, call_here
 from mmengine.config import Config
 
+from mmcalib.cli import parser
 from mmcalib.runs.config import load_config
 from mmcalib.runs.misspelt_options import check_constructors
-from mmcalib_cli import parser
 
 DIGITS = str(ROOT / 'configs/mbls/digits.py')
 SCENES = str(ROOT / 'configs/mbls/digit_scenes.py')

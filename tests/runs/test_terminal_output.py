@@ -6,6 +6,8 @@ import pytest
 from commands import ROOT, call_here
 from mmengine.config import Config
 
+from mmcalib.runs.config import load_config
+from mmcalib.runs.runner import build_runner
 from mmcalib.runs.terminal_output import notes
 
 DIGITS = ROOT / 'configs/ce/digits.py'
@@ -87,3 +89,19 @@ def test_what_a_hook_refuses_is_one_line_before_the_first_step(
     said = capsys.readouterr()
     assert end.value.code == 2 and f'error: {message}' in said.err
     assert 'Traceback' not in said.err + said.out and 'Epoch(train)' not in said.err + said.out
+
+
+def test_warnings_and_errors_are_shown_each_time(tmp_path, capsys):
+    cfg = load_config(str(DIGITS))
+    cfg.work_dir, cfg.launcher = str(tmp_path), 'none'
+    logger = build_runner(cfg).logger
+    line = 'CalibrationMetric: 15 bins'
+    for number in range(2):
+        logger.info(line)
+        logger.info('Epoch(test) [4/4]    accuracy/top1: 75.9')
+        logger.info('Epoch(test) [2/4]  eta: 0:00:01  time: 0.3')
+        logger.warning(f'{line}, {number}')  # mmengine itself drops the same warning
+        logger.error(line)
+    shown = [line.partition('mmengine - ')[2] for line in capsys.readouterr().out.splitlines()]
+    shown = [text.partition(' - ')[0] for text in shown if line in text or 'Epoch' in text]
+    assert shown == ['INFO', 'INFO', 'WARNING', 'ERROR', 'INFO', 'WARNING', 'ERROR']

@@ -13,7 +13,7 @@ TOP = GAP // 2 + LINE
 
 
 def panel(picture, number, size):
-    x = GAP + number * (size[0] + GAP)
+    x = GAP + number * ((picture.width - GAP) // 4)
     return np.asarray(picture.crop((x, TOP, x + size[0], TOP + size[1])))
 
 
@@ -57,3 +57,14 @@ def test_the_bars_of_a_classification_are_as_long_as_its_probabilities():
     assert (picture[GAP : GAP + 160, GAP : GAP + 160] == 0).all()
     wide = draw_classification(image, probabilities, classes=names, captions=['a long line ' * 20])
     assert wide.width > picture.shape[1] and wide.height == picture.shape[0] + LINE
+
+
+@pytest.mark.parametrize('shape', [(96, 128), (128, 40)])
+def test_no_word_runs_out_of_the_picture_of_a_small_image(shape):
+    picture = draw_segmentation(
+        np.zeros((*shape, 3), np.uint8), np.zeros(shape, int), np.full(shape, 0.5),
+        threshold=0.912345, classes=['a class with a long name, and more words'], palette=PALETTE,
+        captions=['short'], scores=[(0, '100.0 %, mean confidence 50.0 %')],
+    )  # fmt: skip
+    edge = np.asarray(picture)[:, -2:]
+    assert (edge == 255).all()

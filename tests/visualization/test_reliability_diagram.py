@@ -64,7 +64,9 @@ def test_no_two_runs_of_many_look_alike():
     figure = draw_reliability([Reliability(str(i), table(seed=i)) for i in range(20)], overlay=True)
     top, bottom = figure.axes
     curves = [
-        (each.get_color(), each.get_linestyle()) for each in top.lines if len(each.get_xdata()) > 2
+        (each.get_color(), each.get_linestyle())
+        for each in top.lines
+        if len(each.get_xdata()) > 2 and each.get_linestyle() != 'None' and not each.get_alpha()
     ]
     outlines = [(each.get_edgecolor(), each.get_linestyle()) for each in bottom.patches]
     assert len(set(curves)) == len(set(outlines)) == 20
@@ -81,6 +83,44 @@ def test_nothing_of_it_is_cut(count):
         figure = draw_reliability(diagrams, **options)
         assert to_rgb(figure).shape[2] == 3
         check_nothing_is_cut(figure)
+
+
+LONG = 'a_folder/deeplabv3plus_efflite0_people_animals_long/seed_2 with words, and ' * 3
+
+
+@pytest.mark.parametrize('count', [1, 3])
+def test_long_names_are_broken_into_lines(count):
+    diagrams = [
+        Reliability(f'{LONG} {i}', table(seed=i, n=60), figures={'ECE': 1.0}) for i in range(count)
+    ]
+    for options in ({}, {'overlay': True}):
+        figure = draw_reliability(diagrams, **options)
+        check_nothing_is_cut(figure)
+        assert (
+            words(figure).replace('\n', '').replace(' ', '').count(LONG.replace(' ', '')) == count
+        )
+
+
+def counts(*numbers):
+    rows = torch.tensor(numbers, dtype=torch.float64)
+    return torch.stack([rows, rows / 2, rows * torch.linspace(0.1, 0.9, len(rows))])
+
+
+@pytest.mark.parametrize(('fewest', 'faded'), [(19, 1), (20, 0), (0, 0)])
+def test_bins_of_few_predictions_are_faded_and_the_legend_says_so(fewest, faded):
+    diagrams = [Reliability('run', counts(100, fewest, 50))]
+    figure = draw_reliability(diagrams)
+    whitened = [p for p in figure.axes[0].patches if p.get_facecolor() == (1, 1, 1, 0.7)]
+    assert len(whitened) == faded
+    if faded:
+        assert whitened[0].get_x() == pytest.approx(100 / 3)
+    overlaid = draw_reliability(diagrams, overlay=True)
+    pale = [
+        line for line in overlaid.axes[0].lines if line.get_alpha() and line.get_marker() == 'o'
+    ]
+    assert sum(len(line.get_xdata()) for line in pale) == faded
+    for each in (figure, overlaid):
+        assert ('faded: n < 20' in words(each)) == bool(faded)
 
 
 def test_what_cannot_be_drawn_is_said():

@@ -13,11 +13,11 @@ import torch
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import DATASETS, init_default_scope
 
+from mmcalib.cli.arguments import ConfigOptions
+from mmcalib.cli.members import split_members
 from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import average_predictions, load_member_configs
-from mmcalib_cli.arguments import ConfigOptions
-from mmcalib_cli.members import split_members
 
 # What is asked of average_predictions, of the first checkpoint alone but for the ensemble.
 ENSEMBLES = {

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from mmcalib.calibrate.choose_method import MOST_CLASSES, NONE, mean_iou
 from mmcalib.calibrate.cross_fitting import FOLDS, fit_folds, folds_of_images
+from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.metrics.functional.calibration_error import (
     accuracy,
     expected_calibration_error,
@@ -40,7 +41,6 @@ from mmcalib.posthoc.sampled_maps import NUM_VALUES, DrawnMaps, draw_maps
 from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.samples.boundary_distance import boundary
-from mmcalib_cli.arguments import ConfigOptions
 
 WIDTH = 3
 KB = 1024  # in a MB

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from quoted_numbers import read_measured, with_measured
 
+from mmcalib.cli.parser import ToolParser
 from mmcalib.work_dir_files import whole_file
-from mmcalib_cli.parser import ToolParser
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from stock_architectures import architectures, outcome
 from stock_configs import RECORD, TOOLBOXES, divisions
 
+from mmcalib.cli.parser import ToolParser
 from mmcalib.work_dir_files import whole_file
-from mmcalib_cli.parser import ToolParser
 
 
 def main() -> None:

@@ -10,20 +10,27 @@ from __future__ import annotations
 
 import numpy as np  # noqa: F401  the examples use it
 
-from mmcalib.metrics.functional.calibration_error import A, Array, measure
+from mmcalib.arrays import A, Array
+from mmcalib.metrics.functional.calibration_error import measure
 
 
-def brier_score(probs: Array, labels: Array) -> float:
+def brier_score(probs: Array, labels: Array, *, ignore_index: int | None = None) -> float:
     r"""Return the mean of :math:`\sum_k (p_k - [k = y])^2`, which lies between 0 and 2.
 
     >>> brier_score(np.array([[0.5, 0.5], [0.0, 1.0]]), np.array([0, 0]))
     1.25
     """
-    return measure('Brier', probs, labels)
+    return measure('Brier', probs, labels, ignore_index=ignore_index)
 
 
 def confidence_reliability(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return the reliability of confidence, from bins; 0 is the best, 1 the worst.
 
@@ -35,11 +42,19 @@ def confidence_reliability(
 
     Source: Murphy, A New Vector Partition of the Probability Score, 1973.
     """
-    return measure('reliability', probs, labels, conf, correct, num_bins=num_bins)
+    return measure(
+        'reliability', probs, labels, conf, correct, num_bins=num_bins, ignore_index=ignore_index
+    )
 
 
 def confidence_resolution(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return how far the accuracies of bins lie from their mean; 0.25 is the most, and the best.
 
@@ -51,11 +66,18 @@ def confidence_resolution(
 
     Source: Murphy, 1973.
     """
-    return measure('resolution', probs, labels, conf, correct, num_bins=num_bins)
+    return measure(
+        'resolution', probs, labels, conf, correct, num_bins=num_bins, ignore_index=ignore_index
+    )
 
 
 def confidence_uncertainty(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return :math:`\mathrm{acc} (1 - \mathrm{acc})`, which no confidence can change.
 
@@ -65,4 +87,4 @@ def confidence_uncertainty(
 
     Source: Murphy, 1973.
     """
-    return measure('uncertainty', probs, labels, conf, correct)
+    return measure('uncertainty', probs, labels, conf, correct, ignore_index=ignore_index)

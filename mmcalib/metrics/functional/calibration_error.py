@@ -1,32 +1,37 @@
-"""Calibration of arrays of probabilities, in one call: numpy or torch, no Runner, no config.
+"""Calibration of arrays of probabilities, in one call: no Runner, no config, no mmengine.
 
 Each function takes probabilities ``(N, K)`` of N predictions and K classes with their true labels
-``(N,)``, or, where that suffices, confidences ``conf=`` and whether they came true ``correct=``.
-None takes logits: take their softmax first. Arguments and errors are those of
-:func:`expected_calibration_error`. Others are in ``classwise_calibration_error.py``,
+``(N,)``, or, where that suffices, confidences ``conf=`` and whether they came true ``correct=``:
+arrays of numpy, tensors or lists. None takes logits: take their softmax first. Arguments and errors
+are those of :func:`expected_calibration_error`. Others are in ``classwise_calibration_error.py``,
 ``brier.py`` and ``risk_coverage.py``.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+
+import numpy as np  # noqa: F401  the examples use it
 import torch
 from torch import Tensor
 
-from mmcalib.checks import at_least_single, check_labels
+from mmcalib.arrays import A, Array, floats_of, integers_of, labelled_rows, tensor_of
+from mmcalib.checks import at_least_single, check_probabilities, check_range
 from mmcalib.metrics.calibration_state import CalibrationState
-from mmcalib.samples.fields import check_probabilities, check_range
 from mmcalib.samples.predictions import Prediction, of_probabilities, smallest_probability
-
-Array = np.ndarray | Tensor
-A = Array | None
 
 # Probabilities that are worked on together.
 PIECE = 1 << 22
 
 
 def expected_calibration_error(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return the expected calibration error, ECE, in percent.
 
@@ -44,22 +49,33 @@ def expected_calibration_error(
     Source: Eq. 8 of the paper.
 
     Args:
-        probs: ``(N, K)`` probabilities.
-        labels: ``(N,)`` true classes, integers from 0 to K - 1.
-        conf: ``(N,)`` probabilities of the predicted classes, in place of `probs` and `labels`.
-        correct: ``(N,)`` booleans, whether these were right.
+        probs: ``(N, K)`` probabilities, or maps ``(N, K, H, W)`` of them; ``(N,)`` or K = 1 for
+            the probability of class 1 of two.
+        labels: ``(N,)`` or ``(N, H, W)`` true classes, integers from 0 to K - 1.
+        conf: Probabilities of the predicted classes, in place of `probs` and `labels`.
+        correct: Booleans of the same shape, whether these were right.
         num_bins: B.
+        ignore_index: The label of what to leave out, such as mmsegmentation's 255.
 
     Raises:
-        TypeError: For what is no array of numbers, or labels that are no integers.
+        TypeError: For what is no array of numbers, labels that are no integers, or an
+            `ignore_index` without labels.
         ValueError: For values outside [0, 1], rows that do not sum to one, labels out of range, or
             arrays that do not fit each other.
     """
-    return measure('ECE', probs, labels, conf, correct, num_bins=num_bins)
+    return measure(
+        'ECE', probs, labels, conf, correct, num_bins=num_bins, ignore_index=ignore_index
+    )
 
 
 def adaptive_calibration_error(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
 ) -> float:
     """Return the calibration error over bins of equal count, AECE, in percent.
 
@@ -70,11 +86,19 @@ def adaptive_calibration_error(
     >>> round(adaptive_calibration_error(conf=conf, correct=correct, num_bins=2), 6)
     25.0
     """
-    return measure('AECE', probs, labels, conf, correct, num_bins=num_bins)
+    return measure(
+        'AECE', probs, labels, conf, correct, num_bins=num_bins, ignore_index=ignore_index
+    )
 
 
 def maximum_calibration_error(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return :math:`\max_b |\mathrm{acc}_b - \mathrm{conf}_b|` over non-empty bins, in percent.
 
@@ -82,11 +106,19 @@ def maximum_calibration_error(
     >>> round(maximum_calibration_error(conf=conf, correct=correct, num_bins=5), 6)
     40.0
     """
-    return measure('MCE', probs, labels, conf, correct, num_bins=num_bins)
+    return measure(
+        'MCE', probs, labels, conf, correct, num_bins=num_bins, ignore_index=ignore_index
+    )
 
 
 def root_mean_square_calibration_error(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return the root mean square gap of the bins, in percent.
 
@@ -96,11 +128,19 @@ def root_mean_square_calibration_error(
     >>> round(root_mean_square_calibration_error(conf=conf, correct=correct, num_bins=5), 6)
     40.0
     """
-    return measure('RMSCE', probs, labels, conf, correct, num_bins=num_bins)
+    return measure(
+        'RMSCE', probs, labels, conf, correct, num_bins=num_bins, ignore_index=ignore_index
+    )
 
 
 def overconfidence_error(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return the over-confidence error, in percent.
 
@@ -112,11 +152,16 @@ def overconfidence_error(
 
     Source: Thulasidasan et al., On Mixup Training, 2019.
     """
-    return measure('OE', probs, labels, conf, correct, num_bins=num_bins)
+    return measure('OE', probs, labels, conf, correct, num_bins=num_bins, ignore_index=ignore_index)
 
 
 def smooth_calibration_error(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return the smooth calibration error, smECE, in percent: it has no bins.
 
@@ -131,11 +176,17 @@ def smooth_calibration_error(
 
     Source: Błasiok and Nakkiran, Smooth ECE, ICLR 2024.
     """
-    return measure('smECE', probs, labels, conf, correct)
+    return measure('smECE', probs, labels, conf, correct, ignore_index=ignore_index)
 
 
 def debiased_calibration_error(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return the root mean square gap of the bins less their noise, in percent.
 
@@ -148,11 +199,19 @@ def debiased_calibration_error(
 
     Source: Kumar, Liang and Ma, Verified Uncertainty Calibration, NeurIPS 2019, Definition 5.2.
     """
-    return measure('debiasedECE', probs, labels, conf, correct, num_bins=num_bins)
+    return measure(
+        'debiasedECE', probs, labels, conf, correct, num_bins=num_bins, ignore_index=ignore_index
+    )
 
 
 def average_calibration_error(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, num_bins: int = 15
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return the mean gap of the bins that are not empty, each alike, in percent.
 
@@ -168,10 +227,14 @@ def average_calibration_error(
     Source: Neumann, Zisserman and Vedaldi, Relaxed Softmax: Efficient Confidence
     Auto-Calibration for Safe Pedestrian Detection, 2018.
     """
-    return measure('ACE', probs, labels, conf, correct, num_bins=num_bins)
+    return measure(
+        'ACE', probs, labels, conf, correct, num_bins=num_bins, ignore_index=ignore_index
+    )
 
 
-def negative_log_likelihood(probs: Array, labels: Array) -> float:
+def negative_log_likelihood(
+    probs: Array, labels: Array, *, ignore_index: int | None = None
+) -> float:
     r"""Return the mean of :math:`-\log p_y` of the true classes y, in nats.
 
     A probability of 0 counts as the least that its type of float can hold: 87 nats in float32, and
@@ -181,16 +244,16 @@ def negative_log_likelihood(probs: Array, labels: Array) -> float:
     >>> round(negative_log_likelihood(probs, np.array([0, 0])), 6)
     1.039721
     """
-    return measure('NLL', probs, labels)
+    return measure('NLL', probs, labels, ignore_index=ignore_index)
 
 
-def accuracy(probs: Array, labels: Array) -> float:
+def accuracy(probs: Array, labels: Array, *, ignore_index: int | None = None) -> float:
     """Return the share of predictions whose most probable class is the true one, in percent.
 
     >>> accuracy(np.array([[0.9, 0.1], [0.8, 0.2]]), np.array([0, 1]))
     50.0
     """
-    return measure('accuracy', probs, labels)
+    return measure('accuracy', probs, labels, ignore_index=ignore_index)
 
 
 def mean_confidence(probs: Array) -> float:
@@ -199,7 +262,9 @@ def mean_confidence(probs: Array) -> float:
     >>> round(mean_confidence(np.array([[0.9, 0.1], [0.8, 0.2]])), 6)
     85.0
     """
-    return measure('confidence', probs, np.zeros(len(probs), dtype=int))
+    probs = floats_of('probs', probs)
+    labels = torch.zeros(probs.shape[:1] + probs.shape[2:], dtype=torch.int64)
+    return measure('confidence', probs, labels)
 
 
 def measure(
@@ -209,76 +274,77 @@ def measure(
     conf: A = None,
     correct: A = None,
     num_bins: int = 15,
+    ignore_index: int | None = None,
 ) -> float:
     """Return one of ``CalibrationMetric``'s metrics of arrays; see the functions that call it."""
-    given = [x is not None for x in (probs, labels, conf, correct)]
-    if given not in ([True, True, False, False], [False, False, True, True]):
-        raise TypeError('give probs and labels, or conf=… and correct=…')
-    count = len(conf) if probs is None else len(probs)
-    state = CalibrationState([name], num_bins=num_bins, exact_limit=count)
-    if probs is None:
-        state.update(_read_confidences(conf, correct))
-    else:
-        probs, labels, smallest = read_probabilities(probs, labels)
-        options = dict(wanted=state.wanted, floor=state.floor, smallest=smallest)
-        # Of no predictions too there is one piece.
-        step = max(PIECE // probs.shape[1], 1)
-        for rows, classes in zip(probs.split(step), labels.split(step), strict=True):
-            columns = at_least_single(rows).clamp(max=1).T
-            state.update(of_probabilities(columns, classes, **options))
+    arrays = dict(probs=probs, labels=labels, conf=conf, correct=correct)
+    state = state_of([name], **arrays, num_bins=num_bins, ignore_index=ignore_index)
     return state.compute()[name]
 
 
-def read_probabilities(probs: Array, labels: Array) -> tuple[Tensor, Tensor, float]:
-    """Return checked probabilities and labels, and what a probability of 0 counts as."""
-    probs, labels = numbers_of('probs', probs), tensor_of('labels', labels)
-    if probs.ndim != 2 or labels.shape != probs.shape[:1] or not probs.shape[1]:
-        raise ValueError(
-            f'probs must be (N, K) and labels (N,), got {tuple(probs.shape)} and '
-            f'{tuple(labels.shape)}; where only confidences are known, give conf=… and correct=…'
+def state_of(
+    names: Sequence[str],
+    *,
+    probs: A,
+    labels: A,
+    conf: A,
+    correct: A,
+    num_bins: int,
+    ignore_index: int | None,
+    keep_bins: bool = False,
+) -> CalibrationState:
+    """Return the state of some of these metrics that has counted arrays."""
+    given = [x is not None for x in (probs, labels, conf, correct)]
+    if given not in ([True, True, False, False], [False, False, True, True]):
+        raise TypeError('give probs and labels, or conf=… and correct=…')
+    options = dict(num_bins=num_bins, keep_bins=keep_bins)
+    if probs is None:
+        if ignore_index is not None:
+            raise TypeError('ignore_index is a label: it goes with probs and labels, not with conf')
+        prediction = _read_confidences(conf, correct)
+        state = CalibrationState(names, exact_limit=len(prediction.conf), **options)
+        return state.update(prediction)
+    probs, labels, smallest = read_probabilities(probs, labels, ignore_index)
+    state = CalibrationState(names, exact_limit=len(probs), **options)
+    options = dict(wanted=state.wanted, floor=state.floor, smallest=smallest)
+    # Of no predictions too there is one piece.
+    step = max(PIECE // probs.shape[1], 1)
+    for rows, classes in zip(probs.split(step), labels.split(step), strict=True):
+        columns = at_least_single(rows).clamp(max=1).T
+        state.update(of_probabilities(columns, classes, **options))
+    return state
+
+
+def read_probabilities(
+    probs: Array, labels: Array, ignore_index: int | None = None
+) -> tuple[Tensor, Tensor, float]:
+    """Return checked probabilities ``(M, K)`` and labels, and what a probability of 0 counts as."""
+    probs = floats_of('probs', probs)
+    if probs.ndim == 1 and tensor_of('labels', labels).dtype == torch.bool:
+        raise TypeError(
+            'probs (N,) with booleans may be confidences and whether they came true, or '
+            'probabilities of class 1 and labels: give conf=… and correct=…, or integer labels'
         )
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise TypeError(f'labels must be integers, got {_name(labels)}')
-    check_labels(labels, probs.shape[1], name='labels')
-    check_probabilities(at_least_single(probs).T, 'probs')
-    return probs, labels.long(), smallest_probability(probs.dtype)
+    labels = integers_of('labels', labels)
+    rows, labels = labelled_rows('probs', probs, labels, ignore_index)
+    if rows.shape[1] == 1:
+        rows = at_least_single(rows)
+        check_range(rows, 'probs')
+        rows = torch.cat([1 - rows, rows], dim=1)
+    else:
+        check_probabilities(at_least_single(rows).T, 'probs')
+    return rows, labels, smallest_probability(probs.dtype)
 
 
 def _read_confidences(conf: Array, correct: Array) -> Prediction:
-    conf, correct = at_least_single(numbers_of('conf', conf)), tensor_of('correct', correct)
-    if conf.ndim != 1 or correct.shape != conf.shape:
+    conf, correct = floats_of('conf', conf), tensor_of('correct', correct).cpu()
+    if correct.shape != conf.shape:
         raise ValueError(
-            f'conf and correct must be (N,), got {tuple(conf.shape)} and {tuple(correct.shape)}; '
-            'probabilities of all classes go with labels'
+            f'conf and correct must have one shape, got {tuple(conf.shape)} and '
+            f'{tuple(correct.shape)}; probabilities of all classes go with labels'
         )
+    conf, correct = at_least_single(conf).flatten(), correct.flatten()
     if correct.dtype != torch.bool and not ((correct == 0) | (correct == 1)).all():
         raise ValueError(f'correct must be booleans, got values such as {correct.unique()[:5]}')
     check_range(conf, 'conf')
     return Prediction(conf.clamp(max=1), correct.bool())
-
-
-def numbers_of(name: str, values: Array) -> Tensor:
-    """Return an array of floats as a tensor on the CPU."""
-    values = tensor_of(name, values)
-    if not values.is_floating_point():
-        raise TypeError(f'{name} must be floats, got {_name(values)}')
-    return values
-
-
-def _name(values: Tensor) -> str:
-    return str(values.dtype).removeprefix('torch.')  # as numpy calls it too
-
-
-def tensor_of(name: str, values: Array) -> Tensor:
-    """Return an array of numbers as a tensor on the CPU."""
-    if torch.is_tensor(values):
-        return values.detach().cpu()
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in 'fiub':
-        what = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise TypeError(f'{name} must be an array or tensor of numbers, got {what}')
-    # torch has no unsigned integers of more than 8 bits, foreign byte orders and negative strides.
-    if values.dtype.kind == 'u' and values.itemsize > 1:
-        values = values.astype(np.int64)
-    if values.dtype == np.longdouble:
-        values = values.astype(np.float64)
-    return torch.from_numpy(np.ascontiguousarray(values, values.dtype.newbyteorder('=')))

@@ -11,16 +11,23 @@ import math
 import numpy as np
 from torch import Tensor
 
+from mmcalib.arrays import Array
 from mmcalib.checks import at_least_single, check_integer, check_number
 from mmcalib.metrics.bins.binned_errors import equal_mass_error
 from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 from mmcalib.metrics.bins.stratified_bins import stratum_figures
 from mmcalib.metrics.calibration_state import CalibrationState
-from mmcalib.metrics.functional.calibration_error import Array, measure, read_probabilities
+from mmcalib.metrics.functional.calibration_error import measure, read_probabilities
 from mmcalib.samples.predictions import of_probabilities
 
 
-def classwise_calibration_error(probs: Array, labels: Array, *, num_bins: int = 15) -> float:
+def classwise_calibration_error(
+    probs: Array,
+    labels: Array,
+    *,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
+) -> float:
     r"""Return the class-wise ECE, in percent: the mean over classes of their probability's ECE.
 
     .. math:: \frac1K \sum_k \sum_b \frac{n_{bk}}{n} \left| \mathrm{freq}_{bk} - p_{bk} \right|
@@ -29,11 +36,15 @@ def classwise_calibration_error(probs: Array, labels: Array, *, num_bins: int = 
     >>> round(classwise_calibration_error(probs, np.array([0, 1, 1, 0]), num_bins=2), 6)
     25.0
     """
-    return measure('ClasswiseECE', probs, labels, num_bins=num_bins)
+    return measure('ClasswiseECE', probs, labels, num_bins=num_bins, ignore_index=ignore_index)
 
 
 def classwise_adaptive_calibration_error(
-    probs: Array, labels: Array, *, num_bins: int = 15
+    probs: Array,
+    labels: Array,
+    *,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return the class-wise AECE, in percent: the mean over classes of their probability's AECE.
 
@@ -47,11 +58,16 @@ def classwise_adaptive_calibration_error(
 
     Source: Nixon et al., Measuring Calibration in Deep Learning, 2019.
     """
-    return _adaptive_error(probs, labels, num_bins, threshold=None)
+    return _adaptive_error(probs, labels, num_bins, None, ignore_index)
 
 
 def thresholded_adaptive_calibration_error(
-    probs: Array, labels: Array, *, num_bins: int = 15, threshold: float = 0.01
+    probs: Array,
+    labels: Array,
+    *,
+    num_bins: int = 15,
+    threshold: float = 0.01,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return TACE, in percent: the class-wise AECE of the probabilities above a threshold.
 
@@ -71,11 +87,15 @@ def thresholded_adaptive_calibration_error(
         threshold: From 0 to 1; probabilities of at most this are left out.
     """
     check_number('threshold', threshold, most=1.0)
-    return _adaptive_error(probs, labels, num_bins, threshold)
+    return _adaptive_error(probs, labels, num_bins, threshold, ignore_index)
 
 
 def predicted_class_calibration(
-    probs: Array, labels: Array, *, num_bins: int = 15
+    probs: Array,
+    labels: Array,
+    *,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Return ECE, accuracy and mean confidence, in percent, and the count of each predicted class.
 
@@ -92,16 +112,18 @@ def predicted_class_calibration(
         ``ECE``, ``accuracy``, ``confidence`` and ``count``, ``(K,)`` each.
     """
     state = CalibrationState(['ECE'], num_bins=num_bins, per_class=True)
-    probs, labels, _ = read_probabilities(probs, labels)
+    probs, labels, _ = read_probabilities(probs, labels, ignore_index)
     columns = at_least_single(probs).clamp(max=1).T
     state.update(of_probabilities(columns, labels, wanted=state.wanted))
     figures = stratum_figures(state.class_bins())
     return {name: np.array(values) for name, values in figures.items()}
 
 
-def _adaptive_error(probs: Array, labels: Array, num_bins: int, threshold: float | None) -> float:
+def _adaptive_error(
+    probs: Array, labels: Array, num_bins: int, threshold: float | None, ignore_index: int | None
+) -> float:
     check_integer('num_bins', num_bins)
-    probs, labels, _ = read_probabilities(probs, labels)
+    probs, labels, _ = read_probabilities(probs, labels, ignore_index)
     found = [
         _error_of_class(column, labels == k, num_bins, threshold)
         for k, column in enumerate(at_least_single(probs).clamp(max=1).unbind(1))

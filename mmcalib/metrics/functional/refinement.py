@@ -11,15 +11,16 @@ import numpy as np  # noqa: F401  the examples use it
 import torch
 from torch import Tensor
 
-from mmcalib.checks import at_least_single, check_labels
-from mmcalib.metrics.functional.calibration_error import Array, numbers_of, tensor_of
+from mmcalib.arrays import Array, floats_of, integers_of, labelled_rows
+from mmcalib.checks import SUM_TOLERANCE, at_least_single, check_finite
 from mmcalib.metrics.refinement import FoldedCurves
-from mmcalib.samples.fields import SUM_TOLERANCE, check_finite
 from mmcalib.samples.nll_curve import nll_curve
 from mmcalib.samples.predictions import PIECE_BYTES
 
 
-def refinement_nll(logits: Array, labels: Array, *, images: Array | None = None) -> float:
+def refinement_nll(
+    logits: Array, labels: Array, *, images: Array | None = None, ignore_index: int | None = None
+) -> float:
     r"""Return the NLL after a cross-validated temperature, in nats: what no temperature mends.
 
     .. math:: \frac1N \sum_{f=1}^5 \sum_{i \in f} \mathrm{NLL}_i(T_f), \qquad
@@ -37,20 +38,24 @@ def refinement_nll(logits: Array, labels: Array, *, images: Array | None = None)
     arXiv:2501.19195.
 
     Args:
-        logits: ``(N, K)`` raw logits, or logarithms of probabilities; ``(N, 1)`` before a sigmoid.
-        labels: ``(N,)`` true classes, integers from 0 to K - 1.
-        images: ``(N,)`` integers, the place in the data set of the image that each row is of, so
-            that pixels of an image are in one fold; each row is one if None.
+        logits: ``(N, K)`` raw logits, or logarithms of probabilities, or maps ``(N, K, H, W)`` of
+            them; ``(N,)`` or K = 1 before a sigmoid.
+        labels: ``(N,)`` or ``(N, H, W)`` true classes, integers from 0 to K - 1.
+        images: ``(N,)`` integers, the place in the data set of the image that each row or map is
+            of, so that pixels of an image are in one fold; each row or map is one if None.
+        ignore_index: The label of what to leave out, such as mmsegmentation's 255.
 
     Raises:
         TypeError: For what is no array of numbers, or labels or images that are no integers.
         ValueError: For NaN or infinite logits, probabilities, labels out of range, or arrays that
             do not fit each other.
     """
-    return _curves(logits, labels, images).refinement_nll()
+    return _curves(logits, labels, images, ignore_index).refinement_nll()
 
 
-def calibration_nll(logits: Array, labels: Array, *, images: Array | None = None) -> float:
+def calibration_nll(
+    logits: Array, labels: Array, *, images: Array | None = None, ignore_index: int | None = None
+) -> float:
     """Return the NLL less :func:`refinement_nll`, in nats: what a temperature mends.
 
     Of few predictions it may come out below 0.
@@ -59,10 +64,10 @@ def calibration_nll(logits: Array, labels: Array, *, images: Array | None = None
     >>> round(calibration_nll(logits, np.array([1] * 10 + [0] * 30)), 3)
     0.455
     """
-    return _curves(logits, labels, images).calibration_nll()
+    return _curves(logits, labels, images, ignore_index).calibration_nll()
 
 
-def optimal_temperature(logits: Array, labels: Array) -> float:
+def optimal_temperature(logits: Array, labels: Array, *, ignore_index: int | None = None) -> float:
     """Return the temperature of the least NLL of all predictions, within [1/16, 16].
 
     Above 1 the predictions are over-confident. NaN of no predictions.
@@ -72,44 +77,39 @@ def optimal_temperature(logits: Array, labels: Array) -> float:
     >>> round(optimal_temperature(logits, np.array([1] * 10 + [0] * 30)), 3)  # 4 / log(3)
     3.641
     """
-    return _curves(logits, labels, None).temperature()
+    return _curves(logits, labels, None, ignore_index).temperature()
 
 
-def _curves(logits: Array, labels: Array, images: Array | None) -> FoldedCurves:
-    logits, labels = _read_logits(logits, labels)
-    places = torch.arange(len(labels)) if images is None else _integers('images', images)
-    if places.shape != labels.shape:
-        raise ValueError(f'images must be ({len(labels)},), one per row, got {tuple(places.shape)}')
+def _curves(
+    logits: Array, labels: Array, images: Array | None, ignore_index: int | None
+) -> FoldedCurves:
+    logits, labels = at_least_single(floats_of('logits', logits)), integers_of('labels', labels)
+    rows, classes = labelled_rows('logits', logits, labels, ignore_index)
+    rows = _checked(rows)
+    places = torch.arange(len(labels)) if images is None else integers_of('images', images)
+    if places.shape != labels.shape[:1]:
+        raise ValueError(
+            f'images must be ({len(labels)},), one per row or map, got {tuple(places.shape)}'
+        )
+    places = places.reshape(-1, *[1] * (labels.ndim - 1)).expand_as(labels).flatten()
+    if ignore_index is not None:
+        places = places[labels.flatten() != ignore_index]
     curves = FoldedCurves()
-    step = max(PIECE_BYTES // (logits.shape[1] * logits.element_size()), 1)
-    parts = zip(logits.split(step), labels.split(step), places.split(step), strict=True)
-    for rows, classes, where in parts:
-        curves.add(where, nll_curve(rows.T.contiguous(), classes), torch.ones(len(where)))
+    step = max(PIECE_BYTES // (rows.shape[1] * rows.element_size()), 1)
+    parts = zip(rows.split(step), classes.split(step), places.split(step), strict=True)
+    for piece, own, where in parts:
+        curves.add(where, nll_curve(piece.T.contiguous(), own), torch.ones(len(where)))
     return curves
 
 
-def _read_logits(logits: Array, labels: Array) -> tuple[Tensor, Tensor]:
-    """Return checked logits ``(N, K)``, K at least 2, and labels."""
-    logits, labels = at_least_single(numbers_of('logits', logits)), _integers('labels', labels)
-    if logits.ndim != 2 or labels.shape != logits.shape[:1] or not logits.shape[1]:
-        raise ValueError(
-            f'logits must be (N, K) and labels (N,), got {tuple(logits.shape)} and '
-            f'{tuple(labels.shape)}'
-        )
+def _checked(logits: Tensor) -> Tensor:
+    """Return ``(M, K)`` logits, K at least 2."""
     check_finite(logits, 'logits')
     if logits.shape[1] == 1:
-        logits = torch.cat([torch.zeros_like(logits), logits], dim=1)
-    elif len(logits) and logits.min() >= 0 and (logits.sum(dim=1) - 1).abs().max() < SUM_TOLERANCE:
+        return torch.cat([torch.zeros_like(logits), logits], dim=1)
+    if len(logits) and logits.min() >= 0 and (logits.sum(dim=1) - 1).abs().max() < SUM_TOLERANCE:
         raise ValueError(
             'logits are all at least 0 and sum to 1, as probabilities do: give raw logits, or the '
             'logarithm of the probabilities'
         )
-    check_labels(labels, logits.shape[1], name='labels')
-    return logits, labels
-
-
-def _integers(name: str, values: Array) -> Tensor:
-    values = tensor_of(name, values)
-    if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise TypeError(f'{name} must be integers, got {values.dtype}')
-    return values.long()
+    return logits

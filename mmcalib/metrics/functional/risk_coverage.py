@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import numpy as np  # noqa: F401  the examples use it
 
-from mmcalib.metrics.functional.calibration_error import A, measure
+from mmcalib.arrays import A
+from mmcalib.metrics.functional.calibration_error import measure
 
 
 def area_under_risk_coverage(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return the area under the risk–coverage curve, AURC, in percent.
 
@@ -28,11 +34,16 @@ def area_under_risk_coverage(
     Source: Geifman, Uziel and El-Yaniv, Bias-Reduced Uncertainty Estimation for Deep Neural
     Classifiers, ICLR 2019.
     """
-    return measure('AURC', probs, labels, conf, correct)
+    return measure('AURC', probs, labels, conf, correct, ignore_index=ignore_index)
 
 
 def area_under_generalized_risk_coverage(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return the area under the generalized risk–coverage curve, AUGRC, in percent.
 
@@ -48,10 +59,17 @@ def area_under_generalized_risk_coverage(
     Source: Traub et al., Overcoming Common Flaws in the Evaluation of Selective Classification
     Systems, NeurIPS 2024.
     """
-    return measure('AUGRC', probs, labels, conf, correct)
+    return measure('AUGRC', probs, labels, conf, correct, ignore_index=ignore_index)
 
 
-def failure_auroc(probs: A = None, labels: A = None, *, conf: A = None, correct: A = None) -> float:
+def failure_auroc(
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    ignore_index: int | None = None,
+) -> float:
     r"""Return the AUROC of failure detection, in percent.
 
     .. math:: P(\mathrm{conf}_r > \mathrm{conf}_w) + \tfrac12 P(\mathrm{conf}_r = \mathrm{conf}_w)
@@ -65,10 +83,17 @@ def failure_auroc(probs: A = None, labels: A = None, *, conf: A = None, correct:
     Source: Hendrycks and Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution
     Examples, ICLR 2017.
     """
-    return measure('AUROC', probs, labels, conf, correct)
+    return measure('AUROC', probs, labels, conf, correct, ignore_index=ignore_index)
 
 
-def failure_fpr95(probs: A = None, labels: A = None, *, conf: A = None, correct: A = None) -> float:
+def failure_fpr95(
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    ignore_index: int | None = None,
+) -> float:
     r"""Return the share of wrong predictions accepted with 95 % of the right ones, in percent.
 
     Most confident first, until as many right ones are accepted; of those that are tied in the mean
@@ -80,11 +105,17 @@ def failure_fpr95(probs: A = None, labels: A = None, *, conf: A = None, correct:
 
     Source: Hendrycks and Gimpel, ICLR 2017.
     """
-    return measure('FPR95', probs, labels, conf, correct)
+    return measure('FPR95', probs, labels, conf, correct, ignore_index=ignore_index)
 
 
 def risk_at_coverage(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, coverage: float
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    coverage: float,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return the error rate among the most confident predictions, in percent.
 
@@ -103,11 +134,19 @@ def risk_at_coverage(
     Args:
         coverage: Share of the predictions that are accepted, in (0, 1).
     """
-    return measure(f'risk@coverage_{coverage}', probs, labels, conf, correct)
+    return measure(
+        f'risk@coverage_{coverage}', probs, labels, conf, correct, ignore_index=ignore_index
+    )
 
 
 def coverage_at_risk(
-    probs: A = None, labels: A = None, *, conf: A = None, correct: A = None, risk: float
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    risk: float,
+    ignore_index: int | None = None,
 ) -> float:
     r"""Return the share of predictions that can be accepted at an error rate, in percent.
 
@@ -126,4 +165,4 @@ def coverage_at_risk(
     Args:
         risk: The error rate that is allowed, in (0, 1).
     """
-    return measure(f'coverage@risk_{risk}', probs, labels, conf, correct)
+    return measure(f'coverage@risk_{risk}', probs, labels, conf, correct, ignore_index=ignore_index)

@@ -168,6 +168,95 @@ def test_any_kind_of_array(convert):
         assert value == pytest.approx(function(probs, labels), abs=1e-4)
 
 
+def as_maps(rows, labels, size=(3, 5, 4)):
+    """Return 60 rows as 3 maps of 5 x 4 pixels, some of them ignored, and which rows are not."""
+    maps = np.moveaxis(rows[:60].reshape(*size, -1), -1, 1)
+    inside = np.ones(size, bool)
+    inside[:, 0] = inside[:, :, 0] = False
+    return maps, np.where(inside, labels[:60].reshape(size), 255), inside.flatten()
+
+
+OF_PROBABILITIES = {name: {} for name in FUNCTIONS if name != 'mean_confidence'} | SELECTIVE
+
+
+@pytest.mark.parametrize('name', OF_PROBABILITIES)
+def test_maps_with_ignored_pixels_are_rows_without_them(name):
+    probs, labels = draw()
+    maps, targets, inside = as_maps(probs, labels)
+    function, options = getattr(metrics, name), OF_PROBABILITIES[name]
+    expected = function(probs[:60][inside], labels[:60][inside], **options)
+    maps[:, :, 0] = np.nan  # what is ignored need not be probabilities
+    assert function(maps, targets, ignore_index=255, **options) == expected
+    flat = np.moveaxis(maps, 1, -1).reshape(60, -1)
+    assert function(flat, targets.flatten(), ignore_index=255, **options) == expected
+    narrow = torch.from_numpy(targets.astype(np.uint8))  # 255 as mmseg's PNG files have it
+    assert function(torch.from_numpy(maps), narrow, ignore_index=255, **options) == expected
+    with pytest.raises(ValueError, match=r'24 labels outside .* They are not ignore_index=0'):
+        function(np.nan_to_num(maps, nan=0.2), np.where(inside.reshape(3, 5, 4), 1, 255),
+                 ignore_index=0, **options)  # fmt: skip
+
+
+def test_confidence_of_maps():
+    probs, labels = draw()
+    assert metrics.mean_confidence(as_maps(probs, labels)[0]) == pytest.approx(
+        100 * probs[:60].max(1).mean()
+    )
+
+
+def test_predicted_classes_of_maps():
+    probs, labels = draw()
+    maps, targets, inside = as_maps(probs, labels)
+    found = metrics.predicted_class_calibration(maps, targets, ignore_index=255)
+    expected = metrics.predicted_class_calibration(probs[:60][inside], labels[:60][inside])
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+
+
+@pytest.mark.parametrize('name', [*OF_PROBABILITIES, 'mean_confidence'])
+def test_lists_arrays_and_tensors_have_one_value(name):
+    probs, labels = draw(50)
+    function, options = getattr(metrics, name), OF_PROBABILITIES.get(name, {})
+    given = (probs,) if name == 'mean_confidence' else (probs, labels)
+    expected = function(*given, **options)
+    for convert in (np.ndarray.tolist, lambda x: tuple(map(tuple, x)) if x.ndim == 2 else tuple(x)):
+        assert function(*map(convert, given), **options) == expected
+    assert function(*map(torch.from_numpy, given), **options) == expected
+    assert function(*(list(torch.from_numpy(x)) for x in given), **options) == expected
+    for dtype in (torch.bfloat16, torch.float16):
+        half = torch.from_numpy(probs).to(dtype)
+        assert function(half, *given[1:], **options) == pytest.approx(
+            function(half.float(), *given[1:], **options), rel=1e-6
+        )
+
+
+@pytest.mark.parametrize('name', OF_PROBABILITIES)
+def test_probabilities_of_class_1_are_those_of_two_classes(name):
+    probs, labels = draw(100, num_classes=2)
+    function, options = getattr(metrics, name), OF_PROBABILITIES[name]
+    expected = pytest.approx(function(probs, labels, **options), abs=1e-9)
+    assert function(probs[:, 1], labels, **options) == expected
+    assert function(probs[:, 1:], labels, **options) == expected
+    maps = probs[:, 1].reshape(4, 1, 5, 5)
+    assert function(maps, labels.reshape(4, 5, 5), **options) == expected
+
+
+def test_an_ece_of_two_classes_equals_plain_loops():
+    probs, labels = draw(100, num_classes=2)
+    prob = probs[:, 1]
+    expected = references.expected_calibration_error(
+        np.maximum(prob, 1 - prob), (prob > 0.5) == labels, 15
+    )
+    assert metrics.expected_calibration_error(prob, labels) == pytest.approx(expected, abs=1e-9)
+
+
+def test_maps_of_confidences():
+    rng = np.random.default_rng(0)
+    conf, correct = rng.random((2, 3, 4)), rng.random((2, 3, 4)) < 0.5
+    expected = references.expected_calibration_error(conf.flatten(), correct.flatten(), 15)
+    found = metrics.expected_calibration_error(conf=conf.tolist(), correct=correct.tolist())
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
 def test_half_precision_counts_what_it_rounds_to_nothing_as_little():
     probs = np.array([[1, 1e-9], [0.5, 0.5]])
     labels = np.array([1, 0])
@@ -186,6 +275,9 @@ def test_aece_is_exact_beyond_a_million(monkeypatch):
 
 
 def test_of_nothing_is_nan():
+    assert math.isnan(metrics.expected_calibration_error([], []))
+    everything_ignored = dict(labels=[255, 255], ignore_index=255)
+    assert math.isnan(metrics.brier_score([[0.5, 0.5], [0.5, 0.5]], **everything_ignored))
     probs, labels = np.zeros((0, 3)), np.zeros(0, dtype=int)
     for name in FUNCTIONS[:-1]:
         assert math.isnan(getattr(metrics, name)(probs, labels))
@@ -201,13 +293,22 @@ def test_of_nothing_is_nan():
             [[3.0, -1.0]],
             [0],
             ValueError,
-            r'2 of 2 values outside \[0, 1\], such as 3: of logits, t',
+            r'2 of 2 values outside \[0, 1\], such as 3: take the softmax first if they are logits',
         ),
         ([[0.4, 0.4]], [0], ValueError, '1 of 1 rows that do not sum to 1, such as 0.8'),
         ([[np.nan, 1.0]], [0], ValueError, 'such as nan'),
         ([[0.5, 0.5]], [2], ValueError, r'labels has 1 labels outside \[0, 2\): 2'),
         ([[0.5, 0.5]], [0, 1], ValueError, r'\(1, 2\) and \(2,\)'),
-        ([0.5, 0.5], [0, 1], ValueError, 'give conf=… and correct=…'),
+        ([0.5, 0.5], [True, False], TypeError, 'give conf=… and correct=…, or integer labels'),
+        (
+            [0.5, 0.5],
+            [0, 2],
+            ValueError,
+            '2. To leave out a label .* ignore_index',
+        ),
+        ([1.5, 0.5], [0, 1], ValueError, 'probs has 1 of 2 values outside'),
+        (np.full((2, 5, 4, 3), 1 / 3), np.zeros((2, 5, 4), int), ValueError, 'are the second axis'),
+        ([[0.5, 0.5]], [[0, 1]], ValueError, r'one-hot labels, give labels.argmax\(1\)'),
         ([[0.5, 0.5]], [0.0], TypeError, 'labels must be integers, got float64'),
         ([[0.5, 0.5]], [True], TypeError, 'labels must be integers, got bool'),
         ([[1, 0]], [0], TypeError, 'probs must be floats, got int64'),
@@ -226,7 +327,13 @@ def test_bad_arrays_are_refused(probs, labels, error, message):
     [
         (dict(), TypeError, 'give probs and labels, or'),
         (dict(probs=np.ones((1, 1)), conf=np.ones(1)), TypeError, 'give probs and labels, or'),
-        (dict(conf=[0.5], correct=[True]), TypeError, 'conf must be an array .* got list'),
+        (dict(conf='0.5', correct=[True]), TypeError, 'conf must be an array, .* got str'),
+        (
+            dict(conf=[0.5], correct=[True], ignore_index=255),
+            TypeError,
+            'is a label: it goes',
+        ),
+        (dict(probs=[[0.5, 0.5], [1.0]], labels=[0, 0]), ValueError, 'must be rows of one length'),
         (dict(conf=np.ones(2), correct=np.ones(1)), ValueError, r'\(2,\) and \(1,\)'),
         (dict(conf=np.ones(1), correct=np.array([3])), ValueError, 'correct must be booleans'),
         (dict(conf=np.array([1.5]), correct=np.ones(1)), ValueError, 'conf has 1 of 1 values'),

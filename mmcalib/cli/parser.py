@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
-from mmcalib_cli.near_names import suggestion
-from mmcalib_cli.processes import is_first_process
+from mmcalib.cli.processes import is_first_process
+from mmcalib.near_names import suggestion
 
 UNKNOWN_TYPE = ' registry. Please check whether'  # in the errors of mmengine's registries
 PATIENCE = 30.0  # seconds for the first process to print what is wrong

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from argparse import Action, ArgumentError, ArgumentParser, Namespace, _ArgumentGroup
 
-from mmcalib_cli.members import split_members
-from mmcalib_cli.names import EVALUATIONS
-from mmcalib_cli.parser import ToolParser
+from mmcalib.cli.members import split_members
+from mmcalib.cli.names import EVALUATIONS
+from mmcalib.cli.parser import ToolParser
 
 CONFIG_HELP = 'config file of mmcalib, mmpretrain or mmseg; or mmcalib::mbls/digits.py'
 SPLITS = ('test', 'val')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from mmcalib_cli.files import find_checkpoint
+from mmcalib.cli.files import find_checkpoint
 
 
 def split_members(config: str, checkpoints: Sequence[str]) -> list[tuple[str, str]]:

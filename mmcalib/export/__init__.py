@@ -1,0 +1,1 @@
+"""A trained model in a file that runs without Python: ONNX."""
