@@ -95,7 +95,7 @@ setup(
         'vis': ['tensorboard', 'wandb'],
         'docs': [
             'sphinx>=8.1',
-            'myst-parser',
+            'myst-nb',
             'pydata-sphinx-theme',
             'sphinx-copybutton',
             'sphinx-design',

@@ -18,7 +18,7 @@ copyright = author
 version = release = mmcalib.__version__
 
 extensions = [
-    'myst_parser',
+    'myst_nb',
     'sphinx.ext.autodoc',
     'sphinx.ext.autosummary',
     'sphinx.ext.doctest',
@@ -27,9 +27,11 @@ extensions = [
     'sphinx_copybutton',
     'sphinx_design',
     'sphinx_gallery.gen_gallery',
+    'command_lines',
     'repository_links',
 ]
-exclude_patterns = ['_build', '_ext', '_templates', 'gallery', 'results/*.json']
+# The gallery's notebooks are downloads.
+exclude_patterns = ['_build', '_ext', '_templates', 'gallery', 'auto_gallery/*.ipynb']
 
 # -- Markdown: heading anchors and tables as on GitHub
 myst_enable_extensions = ['colon_fence', 'dollarmath', 'deflist']
@@ -40,6 +42,12 @@ logging.getLogger('sphinx.sphinx.directives.other').addFilter(
     lambda record: "didn't match any documents" not in record.msg
 )
 
+# -- Notebooks are run anew
+nb_execution_mode = 'force'
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_execution_show_tb = True
+
 # -- API
 autosummary_generate = True
 autosummary_imported_members = True
@@ -49,7 +57,12 @@ autodoc_member_order = 'bysource'
 autodoc_default_options = {'members': True, 'show-inheritance': True}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # the members of a named tuple are documented once
-doctest_global_setup = 'import numpy as np\nimport torch'
+doctest_global_setup = """
+import numpy as np, torch
+from mmcalib.losses import *
+from mmcalib.metrics import *
+from mmcalib.posthoc import *
+"""
 
 # -- Links to other projects: `sphinx-build -t intersphinx`, since their inventories are downloaded
 if tags.has('intersphinx'):  # noqa: F821
@@ -70,6 +83,7 @@ sphinx_gallery_conf = {
     'show_memory': False,
     'show_signature': False,
     'abort_on_example_error': True,
+    'image_scrapers': ('matplotlib', 'own_figures'),
 }
 copybutton_prompt_text = r'>>> |\.\.\. |\$ '
 copybutton_prompt_is_regexp = True

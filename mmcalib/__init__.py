@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mmcalib.prediction.predict_images import predict
     from mmcalib.visualization.diagram_of_arrays import reliability_diagram
 
-__version__ = '0.2.0'
+__version__ = '0.3.0'
 
 __all__ = [
     '__version__',

@@ -6,7 +6,7 @@ from mmcalib import metric_keys as keys
 from mmcalib.metrics.metric_definitions import NAMES, WITH_LEVEL
 from mmcalib.metrics.ood_state import FIGURES
 
-# Of Brier's score and its parts, and in nats; docs/metrics.md has the units.
+# Of Brier's score and its parts, and in nats; docs/reference/metrics.md has the units.
 NOT_IN_PERCENT = ('NLL', 'refinement_NLL', 'calibration_NLL', 'temperature', 'Brier')
 NOT_IN_PERCENT += ('reliability', 'resolution', 'uncertainty')
 

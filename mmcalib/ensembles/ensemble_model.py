@@ -108,14 +108,14 @@ class MeanProbabilityModel(BaseTTAModel):
             check_softmax(member, name)
             if None not in (count, classes[0]) and count != classes[0]:
                 raise ValueError(
-                    f'{name} has {count} classes, and member 1 has {classes[0]}: their '
-                    'probabilities have no mean'
+                    f'{name} has {count} classes, but member 1 has {classes[0]}: they cannot be '
+                    'averaged'
                 )
             if mc_dropout and not dropout_layers(member):
                 raise ValueError(
                     f'{name} has no dropout layer with a probability above 0, so all its passes '
-                    'would be the same: leave out mc_dropout, or give the config dropout as it was '
-                    'trained with'
+                    'would be equal: leave out mc_dropout, or use the config that it was trained '
+                    'with'
                 )
 
     @property
@@ -226,8 +226,8 @@ class MeanProbabilityModel(BaseTTAModel):
         for sample, mean in (found[place] for place in sorted(found)):
             if sample.metainfo.get('flip') and 'gt_sem_seg' in sample:
                 raise UserError(
-                    'all views are flipped, so their labels may be too: give TestTimeAug a view '
-                    'that is not',
+                    'all views are flipped, so their labels may be too: add a view that is not '
+                    'flipped to TestTimeAug',
                     one_process=True,
                 )
             put_probabilities(sample, mean.mean, threshold=self.threshold)

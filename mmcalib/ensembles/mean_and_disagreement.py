@@ -46,7 +46,7 @@ class PredictionMean:
             self.mean = torch.zeros_like(probs)
         elif probs.shape != self.mean.shape:
             raise ValueError(
-                f'probabilities of shape {tuple(probs.shape)}, where those before are '
+                f'got probabilities of shape {tuple(probs.shape)}, earlier ones have '
                 f'{tuple(self.mean.shape)}'
             )
         # So the mean of equal values is that value, and no difference of large sums is taken.

@@ -142,8 +142,8 @@ class CalibrationMetric(StateMetric):
             raise ValueError(f'confidence_interval must be in (0, 1), got {confidence_interval!r}')
         if confidence_interval is not None and not self._with_interval:
             raise ValueError(
-                f'confidence_interval: {" and ".join(self.metrics)} has none, since its statistics '
-                'are not kept by image: leave it out, or add another metric'
+                f'confidence_interval: {" and ".join(self.metrics)} has no interval, because no '
+                'statistics are kept for each image: leave the option out, or add another metric'
             )
         if out_file is not None:
             check_suffix(out_file)
@@ -187,7 +187,7 @@ class CalibrationMetric(StateMetric):
         if 'pred_score' in sample and (self.protocol != 'pooled' or self.per_distance):
             option = 'per_distance' if self.per_distance else f'protocol {self.protocol!r}'
             raise ValueError(
-                f"{option} is for segmentation, and {name} is a classifier's: leave it out"
+                f'{option} is for segmentation, but {name} comes from a classifier: leave it out'
             )
         return read_prediction(
             sample,
@@ -223,8 +223,8 @@ class CalibrationMetric(StateMetric):
             if any(math.isnan(low) for low, _ in bounds.values()):
                 batch = 'batch of images' if self.protocol == 'paper' else 'image'
                 print_log(
-                    f'{type(self).__name__}: intervals are NaN, since all predictions are of one '
-                    f'{batch}, which does not say how much another would differ',
+                    f'{type(self).__name__}: intervals are NaN: all predictions come from one '
+                    f'{batch}, so their variation is unknown',
                     logger='current',
                     level=logging.WARNING,
                 )
@@ -254,8 +254,8 @@ class CalibrationMetric(StateMetric):
         if count < ENOUGH_PER_BIN * self.num_bins:
             uncertain = 'confidence_interval=0.95 says how uncertain they are'
             log(
-                f'{name}: {count} predictions are few for {self.num_bins} bins, whose noise alone '
-                'makes errors of some percent: take fewer bins'
+                f'{name}: {count} predictions are few for {self.num_bins} bins: noise alone '
+                'causes an error of several percent. Use fewer bins'
                 + (f'; {uncertain}' if self._with_interval else ''),
                 level=logging.WARNING,
             )

@@ -184,7 +184,7 @@ class CalibrationState:
         if lacking:
             raise ValueError(
                 f'the prediction has no {", ".join(lacking)}, which a state of '
-                f'{", ".join(self.metrics)} with these options needs: it `wanted` '
+                f'{", ".join(self.metrics)} with these options requires: it `wanted` '
                 f'{", ".join(wanted)}'
             )
         check_range(prediction.conf, 'conf')
@@ -233,10 +233,10 @@ class CalibrationState:
         """
         self._check(predictions)
         if self._protocol.group is not None:
-            raise ValueError('images that a protocol takes apart are counted by update()')
+            raise ValueError('images that a protocol divides are counted by update()')
         own = predictions.nll, predictions.brier
         if any(v is not None and v.shape != (len(places),) for v in own):
-            raise ValueError('nll and brier must be of each prediction, not their sums')
+            raise ValueError('nll and brier must be given for each prediction, not as sums')
         self._count(predictions)
         if self._curves is not None:
             self._curves.add(places, predictions.nll_curve, torch.ones(len(places)))

@@ -114,7 +114,7 @@ def predict_to_folder(
     try:
         folder.join()
     except OSError as error:
-        stopped = stopped or f'{error.strerror or error}: {ROWS} cannot be written.'
+        stopped = stopped or f'{error.strerror or error}: cannot write {ROWS}.'
     if not folder.rows and unreadable and not stopped:
         raise none_predicted(unreadable)
     rows = folder.scores()
@@ -124,12 +124,12 @@ def predict_to_folder(
     try:
         folder.close(report.scores, unreadable)
     except OSError as error:
-        stopped = stopped or f'{error.strerror or error}: {TABLE} cannot be written.'
+        stopped = stopped or f'{error.strerror or error}: cannot write {TABLE}.'
     if stopped:
         missing = len(folder.left) - (len(rows) - before) - len(unreadable)
         report.stopped = (
-            f'{stopped} {len(rows):,} images are finished, {missing:,} are not: the same command '
-            'goes on.'
+            f'{stopped} {len(rows):,} images are finished, {missing:,} are not: run the same '
+            'command again to continue.'
         )
     return report
 
@@ -158,7 +158,7 @@ def _predict_own(
                 unreadable.append(UnreadableImage(item.image, f'its files: {error.strerror}'))
     except OSError as error:
         reason = error.strerror or error
-        return unreadable, f'{reason}: nothing more can be written to {folder.folder}.'
+        return unreadable, f'{reason}: cannot write to {folder.folder}.'
     except KeyboardInterrupt:
         return unreadable, 'Stopped.'
     return unreadable, ''
@@ -184,9 +184,9 @@ def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
     """Return the findings of a prediction in words."""
     scores = report.scores
     if not scores.num_images:
-        return 'No image has been predicted.'
+        return 'No image was predicted.'
     earlier = f' ({report.before:,} of them before)' if report.before else ''
-    what = 'of the pixels' if report.segmented else 'of them'
+    what = 'of the pixels' if report.segmented else 'of the images'
     images = f'{scores.num_images:,} image{"s" * (scores.num_images != 1)}{earlier}'
     lines = [
         f'{images}: mean confidence {100 * scores.confidence:.1f} %, '
@@ -196,22 +196,22 @@ def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
         low, high = (100 * end for end in scores.accuracy_interval)
         lines.append(
             f'expected accuracy {100 * scores.expected_accuracy:.1f} %, between {low:.1f} and '
-            f'{high:.1f} %, if they are like the {scores.validation_images:,} images of the '
+            f'{high:.1f} %, if these images resemble the {scores.validation_images:,} of the '
             'validation'
         )
     bound, unlabelled = scores.bound, 100 * scores.validation_unlabelled
     if bound:
         lines.append(
-            f'keep what is above {bound.threshold:.6g}: on average over such images at most '
-            f'{100 * bound.risk:g} % of it is wrong, as {100 * bound.probability:g} % of '
-            f'validations prove rightly; in this one {100 * bound.found_risk:.1f} % of it was, and '
-            f'{100 * bound.coverage:.1f} % {what} were kept'
+            f'threshold {bound.threshold:.6g}: at most {100 * bound.risk:g} % of what it keeps is '
+            f'wrong, on average over such images (with {100 * bound.probability:g} % probability); '
+            f'on the validation it kept {100 * bound.coverage:.1f} % {what}, and '
+            f'{100 * bound.found_risk:.1f} % of these were wrong'
         )
     if unlabelled:
         lines.append(
-            f'the validation has no label at {unlabelled:.2g} % of its pixels: accuracies'
-            f'{" and what is wrong" if bound else ""} are of pixels that would get one; '
-            'confidences and what is kept, of all'
+            f'{unlabelled:.2g} % of the validation pixels have no label: accuracies'
+            f'{" and errors" if bound else ""} refer to pixels that would get one, confidences '
+            'and shares kept to all pixels'
         )
     lines += [f'{_files(count)}: {note}' for note, count in sorted(report.notes.items())]
     if report.unreadable:
@@ -220,7 +220,7 @@ def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
             printable(f'  {item.image}: {item.reason}') for item in report.unreadable[:MOST_NAMED]
         ]
         if len(report.unreadable) > MOST_NAMED:
-            lines.append('  … all of them are in summary.json')
+            lines.append('  … summary.json lists all of them')
     there = [name for name in WRITTEN if Path(out, name).exists()]
     lines.append(f'{out}: {", ".join(there)}')
     return '\n'.join(lines)

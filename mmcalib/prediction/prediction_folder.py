@@ -200,7 +200,7 @@ class PredictionFolder:
         file, rows = self.folder / SETTINGS, self.folder / ROWS
         if not file.is_file():
             if rows.is_file():
-                raise ValueError(f'{rows} is of something else, as {SETTINGS} is not beside it')
+                raise ValueError(f'{rows} is not from this tool: there is no {SETTINGS} beside it')
             with whole_file(file) as path:
                 path.write_text(json.dumps(settings, indent=2) + '\n', encoding='utf-8')
             return
@@ -208,8 +208,8 @@ class PredictionFolder:
         for key in settings:
             if before.get(key) != settings[key]:
                 raise ValueError(
-                    f'{self.folder} has predictions of another {key}, {before.get(key)} rather '
-                    f'than {settings[key]}: name another folder, or --overwrite begins anew'
+                    f'{self.folder} has predictions with another {key}, {before.get(key)} instead '
+                    f'of {settings[key]}: name another folder, or add --overwrite to start again'
                 )
 
     def _take_up(self) -> None:

@@ -124,7 +124,7 @@ class Scorer:
         self.classes, self.validation = classes, validation
         self.bound = validation.bound if validation else None
         if self.bound and threshold is not None:
-            raise ValueError('a risk sets the threshold: give one of the two')
+            raise ValueError('a risk sets the threshold: give either a risk or a threshold')
         if self.bound:
             threshold = self.bound.threshold
         self.threshold = THRESHOLD if threshold is None else threshold

@@ -16,8 +16,8 @@ from mmcalib.runs.tested_model import difference_of_models
 from mmcalib.work_dir_files import RESULTS, STATISTICS, of_split
 
 TEST_AGAIN = (
-    'test again with tools/test.py CONFIG CHECKPOINT… --split val --work-dir DIR, and what else '
-    'the mean is made of'
+    'test again with tools/test.py CONFIG CHECKPOINT… --split val --work-dir DIR, with the same '
+    'options for views, dropout and temperature'
 )
 
 
@@ -67,8 +67,8 @@ def read_validation_results(
     bins = statistics.image_narrow_bins
     if bins is None:
         raise ValueError(
-            f'{file} does not tell images apart: it was measured by the protocol '
-            f'{statistics.protocol!r}, which leaves out pixels by their labels. {TEST_AGAIN}'
+            f'{file} has no statistics for each image: its protocol, {statistics.protocol!r}, '
+            f'leaves out pixels by their labels. {TEST_AGAIN}'
         )
     accuracy = ExpectedAccuracy(bins, coverage=probability)
     unlabelled = bins[:, 2].sum(dim=1) / predicted_in_narrow_bins(bins).sum(dim=1)
@@ -77,9 +77,9 @@ def read_validation_results(
         bound = threshold_at_risk(bins, risk, probability=probability)
         if bound is None:
             raise ValueError(
-                f'the {len(bins):,} images of {file} prove for no threshold that at most '
-                f'{100 * risk:g} % of what it keeps is wrong, with a probability of '
-                f'{100 * probability:g} %: allow a larger risk, or validate on more images'
+                f'no threshold is proven to keep at most {100 * risk:g} % wrong predictions (with '
+                f'{100 * probability:g} % probability) by the {len(bins):,} images of {file}: '
+                'allow a larger risk, or validate on more images'
             )
     return ValidationResults(file, len(bins), unlabelled.mean().item(), accuracy, bound)
 
@@ -90,7 +90,7 @@ def _statistics_file(path: Path) -> Path:
     for name in (of_split(STATISTICS, 'val'), STATISTICS):
         if (path / name).is_file():
             return path / name
-    raise FileNotFoundError(f'no test has left {STATISTICS} in {str(path)!r}: {TEST_AGAIN}')
+    raise FileNotFoundError(f'there is no {STATISTICS} of a test in {str(path)!r}: {TEST_AGAIN}')
 
 
 def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
@@ -107,17 +107,17 @@ def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
         raise ValueError(f'{results}: {error}. {TEST_AGAIN}') from error
     if record['limit']:
         raise ValueError(
-            f'{file} is from a smoke run, --limit {record["limit"]} in the test or in the '
-            f'training, which is evidence of nothing: without it, {TEST_AGAIN}'
+            f'{file} is from a smoke run: the test or the training had --limit '
+            f'{record["limit"]}. Without it, {TEST_AGAIN}'
         )
     kept = record['statistics']
     if file_digest(file) not in kept.values():
         why = 'was stopped before it had written both' if kept else 'measured no calibration'
-        raise ValueError(f'{file} is not of the test of {results}, which {why}: {TEST_AGAIN}')
+        raise ValueError(f'{file} is not from the test of {results}, which {why}: {TEST_AGAIN}')
     models = record['model'], predictor.description
     problem = difference_of_models(*models)
     if problem:
         there, here = (', '.join(paths_of(model)) for model in models)
-        raise ValueError(f'{file} is of {there}, and not of {here}: it has {problem}. {TEST_AGAIN}')
+        raise ValueError(f'{file} is from {there}, not from {here}: it has {problem}. {TEST_AGAIN}')
     if record['evaluation']['tta']:
         raise ValueError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')

@@ -33,8 +33,8 @@ def read_statistics(path: str | Path) -> CalibrationStatistics:
         ValueError: If the file is cut off, or another one.
     """
     hint = (
-        'tools/test.py leaves them in the work dir, and so does '
-        "CalibrationMetric(out_file='….npz') where it is told to"
+        "tools/test.py writes them to the work dir, and CalibrationMetric(out_file='….npz') to "
+        'its file'
     )
     file = _find(path, STATISTICS, 'statistics', hint)
     try:
@@ -82,7 +82,7 @@ def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[st
     """
     if names is not None:
         if len(names) != len(runs):
-            raise ValueError(f'{len(runs)} runs need as many names, got {len(names)}')
+            raise ValueError(f'{len(runs)} runs require as many names, got {len(names)}')
         return list(names)
     losses = [_loss(Path(run)) for run in runs]
     return losses if len(set(losses)) == len(losses) else [str(run) for run in runs]

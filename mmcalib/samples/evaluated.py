@@ -75,8 +75,8 @@ def read_prediction(
     smallest = smallest_probability(class_scores(sample, name).dtype)
     if region is not None or 'distance' in wanted:
         raise ValueError(
-            f"{name} is a classifier's, which has one prediction and no pixels: neither a "
-            "protocol other than 'pooled' nor a distance from the boundary makes sense"
+            f"{name} comes from a classifier: protocols other than 'pooled' and distances from "
+            'the boundary require a segmentor'
         )
     probs, label = class_probabilities(sample, name), class_label(sample, name).cpu()
     check_labels(label, len(probs), name=name, hint=LABELS_HINT)
@@ -153,8 +153,8 @@ def read_logits(
     label = class_label(sample, name).to(logits.device)
     if scores.shape != logits.shape or (scores - logits.softmax(0)).abs().max() > SUM_TOLERANCE:
         raise ValueError(
-            f"the scores of {name} are not the softmax of what its model's head returns: another "
-            'activation, or logits that are changed after the head, cannot be scaled in its layers'
+            f"the scores of {name} are not the softmax of its head's output: with another "
+            'activation, or logits that change after the head, no layer can take a scaling'
         )
     check_labels(label, len(logits), name=name, hint=LABELS_HINT)
     return logits[None], label, logits.argmax(0, keepdim=True)

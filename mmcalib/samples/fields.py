@@ -74,8 +74,8 @@ def predicted_map(sample: Sample, name: str) -> Tensor:
     data = tensor_of(sample, 'pred_sem_seg')
     if data is None:
         raise ValueError(
-            f'{name} has no pred_sem_seg, only {sorted(sample.keys())}: which class was predicted, '
-            'and so whether it is right, is unknown'
+            f'{name} has no pred_sem_seg, only {sorted(sample.keys())}: the predicted class is '
+            'unknown'
         )
     return data.reshape(data.shape[-2:])  # mmseg stores a leading 1, or none
 
@@ -107,7 +107,7 @@ def check_binary(prob: Tensor, name: str) -> None:
 def check_explained(unexplained: int, name: str) -> None:
     if unexplained:
         raise ValueError(
-            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {unexplained} '
-            'pixels. Under test-time augmentation mmseg keeps the logits of the last augmentation '
-            'only, whose calibration error would say nothing about the prediction: test without it'
+            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {unexplained} pixels. '
+            'Under test-time augmentation mmseg keeps only the logits of the last augmentation, '
+            'which are not those of the prediction: test without it'
         )

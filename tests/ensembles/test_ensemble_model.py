@@ -275,7 +275,7 @@ def test_a_temperature_is_read_from_its_file(tmp_path):
 
 
 def test_members_that_have_no_common_mean_are_named():
-    with pytest.raises(ValueError, match='member 2 has 4 classes, and member 1 has 5'):
+    with pytest.raises(ValueError, match='member 2 has 4 classes, but member 1 has 5'):
         mean_of([classifier(LINEAR), classifier({**LINEAR, 'num_classes': 4})])
     model = mean_of([segmentor(fcn_head()), segmentor(fcn_head())])
     postprocess = model.others[0].postprocess_result
@@ -290,7 +290,9 @@ def test_scores_that_are_no_softmax_are_refused():
     with pytest.raises(ValueError, match='member 1: MultiLabelLinearClsHead predicts each class'):
         mean_of([classifier({**LINEAR, 'type': 'MultiLabelLinearClsHead'})])
     loss = dict(type='mmseg.CrossEntropyLoss', use_sigmoid=True)
-    with pytest.raises(ValueError, match=r'FCNHead was trained with a sigmoid.*use_sigmoid'):
+    with pytest.raises(
+        ValueError, match=r'FCNHead was trained with a separate sigmoid.*use_sigmoid'
+    ):
         mean_of([segmentor(fcn_head(loss_decode=loss))])
     assert mean_of([segmentor(fcn_head(2, out_channels=1, loss_decode=loss))])
     model = mean_of([classifier(LINEAR)])

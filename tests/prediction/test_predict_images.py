@@ -223,8 +223,8 @@ def test_what_a_full_disk_leaves_is_taken_up_again(photos, classifying, tmp_path
     monkeypatch.setattr(prediction_folder.np, 'savez_compressed', full)
     report = predict_to_folder(*classifying, [photos], out)
     assert report.stopped == (
-        f'No space left on device: nothing more can be written to {out}. 2 images are finished, '
-        '3 are not: the same command goes on.'
+        f'No space left on device: cannot write to {out}. 2 images are finished, '
+        '3 are not: run the same command again to continue.'
     )
     assert sorted(p.name for p in (out / 'arrays').iterdir()) == ['0.png.npz', '1.png.npz']
     monkeypatch.undo()
@@ -242,11 +242,14 @@ def test_what_a_full_disk_leaves_is_taken_up_again(photos, classifying, tmp_path
 def test_predictions_of_other_settings_do_not_mix(photos, segmenting, tmp_path):
     out = tmp_path / 'out'
     predict_to_folder(*segmenting, [photos / '0.png'], out, pictures=False)
-    with pytest.raises(ValueError, match=r'another threshold, 0\.9 rather than 0\.5: name'):
+    with pytest.raises(ValueError, match=r'another threshold, 0\.9 instead of 0\.5: name'):
         predict_to_folder(*segmenting, [photos], out, threshold=0.5)
     for changes, text in (
-        ({'model.data_preprocessor.std': [1.0] * 3}, "another data_preprocessor, .*'std': .*than"),
-        ({'model.test_cfg.mode': 'slide'}, "another test_cfg, .*'whole'.* rather than .*'slide'"),
+        (
+            {'model.data_preprocessor.std': [1.0] * 3},
+            "another data_preprocessor, .*'std': .*instead of",
+        ),
+        ({'model.test_cfg.mode': 'slide'}, "another test_cfg, .*'whole'.* instead of .*'slide'"),
         ({'model.decode_head.dropout_ratio': 0.5}, r'another network, .*\w{16}'),
     ):
         with pytest.raises(ValueError, match=text):
@@ -287,7 +290,7 @@ def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
     text = report_in_words(predict_to_folder(*segmenting, [photos], out, **options), out)
     assert f'expected accuracy {100 * mean:.1f} %, between ' in text
     assert (
-        f'keep what is above {bound.threshold:.6g}: on average over such images at most 50 %'
+        f'threshold {bound.threshold:.6g}: at most 50 % of what it keeps is wrong, on average'
         in text
     )
     first = predict_to_folder(*segmenting, [photos], out, **options)
@@ -302,8 +305,8 @@ def test_pixels_without_a_label_are_told_of(photos, segmenting, tmp_path):
     share = (200 / (200 + bins[:, 0].sum(dim=1))).mean().item()
     assert report.scores.validation_unlabelled == pytest.approx(share)
     assert (
-        f'no label at {100 * share:.2g} % of its pixels: accuracies and what is wrong are of '
-        'pixels that would get one' in report_in_words(report, out)
+        f'{100 * share:.2g} % of the validation pixels have no label: accuracies and errors '
+        'refer to pixels that would get one' in report_in_words(report, out)
     )
 
 
@@ -339,14 +342,14 @@ def test_a_validation_of_another_model_is_refused(photos, segmenting, tmp_path):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
     write_validation(tmp_path / 'val', right | dict(members=[last]), found, images=3)
     mmcalib.predict(*segmenting, photos / '0.png', validation=tmp_path / 'val')
-    with pytest.raises(ValueError, match=r'3 images of .* prove for no threshold that at most 5 %'):
+    with pytest.raises(ValueError, match=r'no threshold is proven to keep at most 5 % .* 3 images'):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.05)
     (tmp_path / 'val/results_val.json').unlink()
     with pytest.raises(
         FileNotFoundError, match=r'results_val\.json, which belongs to .* is missing'
     ):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
-    with pytest.raises(FileNotFoundError, match=r'no test has left calibration\.npz in'):
+    with pytest.raises(FileNotFoundError, match=r'there is no calibration\.npz of a test in'):
         mmcalib.predict(*segmenting, photos, validation=tmp_path)
 
 
@@ -354,7 +357,7 @@ def test_statistics_that_do_not_tell_images_apart_are_refused(photos, segmenting
     statistics = CalibrationStatistics({}, 'paper', 'mmcalib', 15, torch.zeros(3, 1))
     statistics.save(tmp_path / 'calibration_val.npz')
     write_record_of(tmp_path, alone(segmenting))
-    with pytest.raises(ValueError, match=r"does not tell images apart: .*the protocol 'paper'"):
+    with pytest.raises(ValueError, match=r"no statistics for each image: its protocol, 'paper'"):
         mmcalib.predict(*segmenting, photos, validation=tmp_path)
 
 
@@ -366,22 +369,22 @@ def test_a_checkpoint_of_another_model_is_refused(photos, segmenting, tmp_path):
 
 def test_images_that_the_data_set_makes_itself_are_no_files(photos, classifying):
     options = {'test_dataloader.dataset.dataset.pipeline': [dict(type='PackInputs')]}
-    with pytest.raises(ValueError, match='starts with PackInputs, and so predicts no image files'):
+    with pytest.raises(ValueError, match='starts with PackInputs, so it reads no image files'):
         mmcalib.predict(*classifying, photos, cfg_options=options)
 
 
 @pytest.mark.parametrize(
     ('options', 'text'),
     [
-        (dict(risk=0.05), 'a risk needs the work dir of a validation'),
+        (dict(risk=0.05), 'a risk requires a validation'),
         (dict(threshold=1.5), r'threshold must be in \[0, 1\], got 1.5'),
         (dict(workers=-1), 'workers must be an integer of at least 0'),
-        (dict(probability=95), 'probability must be a share above 0 and below 1, .*, got 95'),
-        (dict(probability=1.5), 'probability must be a share above 0 and below 1'),
-        (dict(probability=0), 'probability must be a share above 0 and below 1'),
+        (dict(probability=95), 'probability must be above 0 and below 1, .*, got 95'),
+        (dict(probability=1.5), 'probability must be above 0 and below 1'),
+        (dict(probability=0), 'probability must be above 0 and below 1'),
         (dict(probability=-1), 'probability must be a finite number of at least 0, got -1'),
-        (dict(device='gpu'), "device 'gpu' is not there: Expected one of cpu, "),
-        (dict(device='cuda:99'), "device 'cuda:99' is not there: "),
+        (dict(device='gpu'), "device 'gpu' is not available: Expected one of cpu, "),
+        (dict(device='cuda:99'), "device 'cuda:99' is not available: "),
     ],
 )
 def test_options_that_make_no_sense(photos, segmenting, options, text):

@@ -1,0 +1,73 @@
+"""
+Risk and coverage: which predictions to accept
+==============================================
+
+If a person can look at the doubtful predictions, two questions matter. How many errors are left
+among those that are accepted (the risk), and what share is accepted (the coverage)?
+"""
+
+# %%
+# A classifier that may abstain
+# -----------------------------
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import train_test_split
+from sklearn.naive_bayes import GaussianNB
+
+from mmcalib.metrics import (
+    accuracy,
+    area_under_risk_coverage,
+    coverage_at_risk,
+    expected_calibration_error,
+    risk_at_coverage,
+)
+
+images, labels = load_digits(return_X_y=True)
+images = images + np.random.default_rng(0).normal(0, 4, images.shape)
+train_x, test_x, train_y, test_y = train_test_split(images, labels, train_size=600, random_state=0)
+models = {
+    'naive Bayes': GaussianNB().fit(train_x, train_y),
+    'logistic regression': LogisticRegression(C=0.001, max_iter=500).fit(train_x, train_y),
+}
+probs = {name: model.predict_proba(test_x) for name, model in models.items()}
+
+# %%
+# Calibration and order are two things
+# ------------------------------------
+# ECE asks whether confidences are right as numbers. The area under the risk–coverage curve (AURC)
+# asks whether errors come last when predictions are ordered by confidence; lower is better. A
+# model may do well in one and badly in the other.
+
+for name, p in probs.items():
+    print(
+        f'{name}: accuracy {accuracy(p, test_y):.1f} %, '
+        f'ECE {expected_calibration_error(p, test_y):.1f} %, '
+        f'AURC {area_under_risk_coverage(p, test_y):.2f} %'
+    )
+
+# %%
+# A budget of errors, or a budget of work
+# ---------------------------------------
+# ``coverage_at_risk`` starts from the errors that are allowed, ``risk_at_coverage`` from the
+# share that has to be automatic.
+
+for name, p in probs.items():
+    print(
+        f'{name}: accepting {coverage_at_risk(p, test_y, risk=0.01):.0f} % keeps errors at 1 %; '
+        f'accepting 80 % leaves {risk_at_coverage(p, test_y, coverage=0.8):.1f} % errors'
+    )
+
+coverages = np.linspace(0.05, 0.99, 60)
+figure, axes = plt.subplots(figsize=(6, 4), layout='constrained')
+for name, p in probs.items():
+    risks = [risk_at_coverage(p, test_y, coverage=coverage) for coverage in coverages]
+    axes.plot(100 * coverages, risks, label=name)
+axes.axhline(1, color='black', linestyle=':', label='1 % of errors')
+axes.set(
+    xlabel='coverage (%)', ylabel='errors among the accepted (%)', xlim=(0, 100), ylim=(0, None)
+)
+axes.legend()
+plt.show()

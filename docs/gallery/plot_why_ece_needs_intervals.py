@@ -1,0 +1,84 @@
+"""
+Why an ECE needs an interval
+============================
+
+The ECE adds up the sizes of gaps, and noise is a gap too. A *perfectly* calibrated model
+therefore has an ECE above zero, and the more so the fewer predictions there are.
+"""
+
+# %%
+# Predictions that are right as often as they claim
+# -------------------------------------------------
+# Each prediction draws a confidence, then comes true with exactly that probability. The true ECE
+# is 0.
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+from mmcalib.metrics import (
+    CalibrationState,
+    Prediction,
+    debiased_calibration_error,
+    expected_calibration_error,
+)
+
+rng = np.random.default_rng(0)
+
+
+def calibrated_predictions(n):
+    conf = rng.uniform(0.5, 1, n)
+    return conf, rng.uniform(size=n) < conf
+
+
+sizes = [100, 300, 1000, 3000, 10000]
+repeats = 50
+ece, debiased = np.empty((2, len(sizes), repeats))
+for row, size in enumerate(sizes):
+    for column in range(repeats):
+        conf, correct = calibrated_predictions(size)
+        ece[row, column] = expected_calibration_error(conf=conf, correct=correct)
+        debiased[row, column] = debiased_calibration_error(conf=conf, correct=correct)
+for size, values in zip(sizes, ece, strict=True):
+    print(f'{size:6} predictions of a calibrated model: ECE {values.mean():.1f} % on average')
+
+# %%
+# The interval that the metric reports
+# ------------------------------------
+# ``CalibrationMetric(confidence_interval=0.95)`` reports such intervals in a test, and
+# ``CalibrationState`` computes them from arrays. Each prediction is an image of its own here.
+
+
+def interval_of(conf, correct):
+    state = CalibrationState(['ECE'])
+    images = Prediction(torch.from_numpy(conf), torch.from_numpy(correct), num_classes=2)
+    state.update_each(images, places=range(len(conf)))
+    return state.compute()['ECE'], state.intervals(coverage=0.95, num_bootstrap=200, seed=0)['ECE']
+
+
+found = [interval_of(*calibrated_predictions(size)) for size in sizes]
+for size, (value, (low, high)) in zip(sizes, found, strict=True):
+    print(f'{size:6} predictions: ECE {value:.1f} %, 95 % interval {low:.1f} to {high:.1f} %')
+
+# %%
+# What to conclude
+# ----------------
+# Two models whose ECE differs by 2 % on 300 images may be equally calibrated. The interval reaches
+# down to 0 where the data cannot tell the model from a calibrated one. The debiased estimate
+# subtracts the noise that is expected, and is closer to zero at every size.
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout='constrained')
+for values, name in ((ece, 'ECE'), (debiased, 'debiased')):
+    line = left.plot(sizes, values.mean(axis=1), marker='o', label=name)[0]
+    low, high = np.quantile(values, [0.05, 0.95], axis=1)
+    left.fill_between(sizes, low, high, color=line.get_color(), alpha=0.2)
+left.set(
+    xscale='log', title='50 draws: mean, 5 % to 95 %', xlabel='predictions', ylabel='error (%)'
+)
+left.legend()
+values = np.array([value for value, _ in found])
+bounds = np.array([bound for _, bound in found]).T
+right.errorbar(sizes, values, abs(bounds - values), fmt='o', capsize=4)
+right.axhline(0, color='black', linestyle='--', linewidth=1)
+right.set(xscale='log', title='one draw: ECE and its 95 % interval', xlabel='predictions')
+plt.show()

@@ -1,0 +1,77 @@
+"""The catalogue of metrics names every metric, and its examples are what the code computes."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+from commands import ROOT
+from mmengine.registry import METRICS
+
+from mmcalib import metrics
+from mmcalib.metric_keys import base_name, is_percentage
+from mmcalib.metrics import PROTOCOLS, CalibrationMetric
+from mmcalib.metrics.metric_definitions import (
+    DEFINITIONS,
+    WITH_LEVEL,
+    OfBins,
+    OfMean,
+    definition_of,
+    has_bound,
+)
+
+PAGE = (ROOT / 'docs/reference/metrics.md').read_text('utf-8')
+
+
+def rows_under(heading):
+    """Return the cells of each row of the first table below a heading."""
+    table = re.search(rf'^{re.escape(heading)}.*\n\|[-:|]+\|\n((?:\|.*\n)+)', PAGE, re.MULTILINE)
+    return [[c.strip() for c in row.strip('|\n').split(' |')] for row in table[1].splitlines()]
+
+
+ROWS = {
+    row[0].strip('`'): [cell.strip('| ') for cell in row[1:]]
+    for part in re.findall(r'^\| key .*\n.*\n((?:\|.*\n)+)', PAGE, re.MULTILINE)
+    for row in ([c.strip(' |') for c in line.split(' | ')] for line in part.splitlines())
+}
+
+
+def test_every_metric_has_a_row():
+    assert {re.sub(r'_0\.\d+$', '', key) for key in ROWS} == {*DEFINITIONS, *WITH_LEVEL}
+
+
+@pytest.mark.parametrize('key', ROWS)
+def test_row(key):
+    name, formula, unit, function, example, extra = ROWS[key]
+    scope = {}
+    exec(re.search(r'```python\n(import numpy.*?)```', PAGE, re.DOTALL)[1], scope)
+    probs, labels = scope['probs'], scope['labels']
+    call = getattr(metrics, function.strip('`'))
+    if function.strip('`') in ('refinement_nll', 'calibration_nll', 'optimal_temperature'):
+        value = call(np.log(probs), labels)
+    elif '@' in key:
+        option = WITH_LEVEL[base_name(key)][1]
+        value = call(probs, labels, **{option: float(key.split('_')[1])})
+    else:
+        value = call(probs) if key == 'confidence' else call(probs, labels)
+    assert float(example) == pytest.approx(value, abs=0.00051)
+    assert unit.startswith('%') == is_percentage(key)
+    assert unit.startswith('nats') == (base_name(key).upper().endswith('NLL'))
+    assert formula and ('](https://' in name or key in ('accuracy', 'confidence'))
+    intervals = isinstance(definition_of(key), OfBins | OfMean)
+    assert extra == ('interval' if intervals else 'bound' if has_bound(key) else '')
+
+
+def test_every_option_has_a_row():
+    parameters = list(inspect.signature(CalibrationMetric.__init__).parameters.values())[1:]
+    named = {row[0].strip('` '): row[1] for row in rows_under('| option | default')}
+    assert named == {p.name: f'`{p.default!r}`' for p in parameters}
+
+
+def test_every_protocol_has_a_row():
+    assert [row[0] for row in rows_under('| `protocol` |')] == [f'`{name!r}`' for name in PROTOCOLS]
+
+
+def test_every_registered_metric_is_named():
+    ours = {name for name, kind in METRICS.module_dict.items() if 'mmcalib' in kind.__module__}
+    assert {name for name in ours if f'`{name}`' in PAGE or f"type='{name}'" in PAGE} == ours
