@@ -32,7 +32,7 @@ REGISTERED = (
     'metrics.image_score_metric',
     'metrics.ood_metric',
     'models',
-    'posthoc.calibrated_model',
+    'posthoc.attached_model',
     'transforms',
 )
 

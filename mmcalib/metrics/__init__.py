@@ -72,6 +72,20 @@ if TYPE_CHECKING:
     from mmcalib.metrics.foreground_iou import ForegroundIoU
     from mmcalib.metrics.image_score_metric import ImageScoreMetric
     from mmcalib.metrics.ood_metric import OODMetric
+else:
+    __getattr__ = late_names(
+        __name__,
+        {
+            **dict.fromkeys(
+                ('AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE'),
+                'mmcalib.metrics.calibration_metric',
+            ),
+            'DisagreementMetric': 'mmcalib.metrics.disagreement_metric',
+            'ForegroundIoU': 'mmcalib.metrics.foreground_iou',
+            'ImageScoreMetric': 'mmcalib.metrics.image_score_metric',
+            'OODMetric': 'mmcalib.metrics.ood_metric',
+        },
+    )
 
 __all__ = [
     'AECE',
@@ -131,20 +145,6 @@ __all__ = [
     'smooth_calibration_error',
     'thresholded_adaptive_calibration_error',
 ]
-
-__getattr__ = late_names(
-    __name__,
-    {
-        **dict.fromkeys(
-            ('AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE'),
-            'mmcalib.metrics.calibration_metric',
-        ),
-        'DisagreementMetric': 'mmcalib.metrics.disagreement_metric',
-        'ForegroundIoU': 'mmcalib.metrics.foreground_iou',
-        'ImageScoreMetric': 'mmcalib.metrics.image_score_metric',
-        'OODMetric': 'mmcalib.metrics.ood_metric',
-    },
-)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The work of tools/test.py."""
+"""From the arguments of tools/test.py to the results of a test."""
 
 from __future__ import annotations
 
