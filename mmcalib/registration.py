@@ -29,6 +29,7 @@ REGISTERED = (
     'metrics.calibration_metric',
     'metrics.disagreement_metric',
     'metrics.foreground_iou',
+    'metrics.image_score_metric',
     'metrics.ood_metric',
     'models',
     'posthoc.attached_model',

@@ -88,7 +88,7 @@ def test_a_region_keeps_its_pixels():
     ):
         torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other))
     for options in (dict(region=lambda label: label > 1), dict(wanted=['distance'])):
-        with pytest.raises(ValueError, match='which has one prediction and no pixels'):
+        with pytest.raises(ValueError, match='require a segmentor'):
             read(classified(1)[0], **options)
 
 
