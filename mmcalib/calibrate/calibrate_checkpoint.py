@@ -225,7 +225,7 @@ def draw(
         reading['num_samples'] = options.num_samples
         return draw_predictions(runner.model, loader, **reading)
     if get_world_size() > 1:
-        raise ValueError('a scaling that is fitted to maps reads them on one process')
+        raise ValueError('a scaling that is fitted to maps reads them in one process')
     return draw_maps(runner.model, loader, **reading)
 
 
@@ -265,8 +265,8 @@ def fit_to_split(
 
     if options.every_prediction and not drawn.is_everything and not scaler.affine:
         raise ValueError(
-            f'--all: {method_of(scaler)} scaling is fitted on what is in memory: leave out --all, '
-            f'or raise --samples {options.num_samples}'
+            f'--all: {method_of(scaler)} scaling is fitted in memory: leave out --all, or raise '
+            f'--samples {options.num_samples}'
         )
     drawn.fit(scaler)
     errors = _standard_errors(scaler, drawn)
@@ -326,7 +326,7 @@ def _check_proof(difference: float) -> None:
     """Raise a ValueError if a calibrated model does not predict what it should."""
     if not difference <= TOLERANCE:
         raise ValueError(
-            f'the calibrated model was tried, but its logits differ from the scaled ones by '
-            f'{difference:.1e} of the largest: the head changes them after its last layer, or they '
-            'are too large for single precision. Nothing was written'
+            f'the logits of the calibrated model differ from the scaled ones by {difference:.1e} '
+            'of the largest: the head changes them after its last layer, or they are too large '
+            'for single precision. Nothing was written'
         )

@@ -53,8 +53,7 @@ def fit_temperature(
     """
     if not isinstance(scaler, TemperatureScaler):
         raise ValueError(
-            f'--out {out}: a mean can be calibrated by a temperature alone, since a '
-            'shift or a matrix fits no member; take --method temperature'
+            f'--out {out}: only a temperature can calibrate a mean: use --method temperature'
         )
     forced = check_splits(runner.cfg, options)
     loaders = load_model_and_data(runner, options)

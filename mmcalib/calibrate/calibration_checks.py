@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from mmcalib.calibrate.calibrate_checkpoint import CalibrationOptions
 
 HELD_OUT = (
-    'Fit on images that no test sees: leave out --split test, or --force, which the checkpoint '
-    'will say'
+    'Fit on images that no test uses: leave out --split test. With --force it fits, and the '
+    'checkpoint records it'
 )
 
 
@@ -37,7 +37,7 @@ def check_splits(cfg: Config, options: CalibrationOptions) -> list[str]:
         if cfg.get(f'{name}_dataloader') is None:
             raise ValueError(f'the config has no {name}_dataloader')
     if cfg.get('launcher', 'none') != 'none' and options.every_prediction:
-        raise ValueError('--all reads a split again and again on one process: leave out --launcher')
+        raise ValueError('--all reads a split several times in one process: leave out --launcher')
     if split == 'test':
         return [_refuse('fitted on the test split', HELD_OUT, force=force)]
     if not options.cross_fit and same_data(cfg.val_dataloader, cfg.get('test_dataloader')):
@@ -96,13 +96,13 @@ def check_not_calibrated(meta: Mapping, *, force: bool) -> list[str]:
         return []
     if earlier.get('attached'):
         raise ValueError(
-            f'the checkpoint has an attached scaling ({earlier["method"]}), and no other goes on '
-            f'top of it, even with --force: calibrate the original, {earlier["checkpoint"]}'
+            f'the checkpoint has an attached scaling ({earlier["method"]}), which takes no other '
+            f'on top, even with --force: calibrate the original, {earlier["checkpoint"]}'
         )
     hint = (
         f'It holds a {earlier["method"]} scaling, fitted on {earlier["split"]} at '
-        f'{earlier["date"]}: take the original, {earlier["checkpoint"]}; or --force, which puts '
-        'another scaling on top, and the checkpoint will tell of both'
+        f'{earlier["date"]}: use the original, {earlier["checkpoint"]}; or --force, which puts '
+        'another scaling on top; the checkpoint then records both'
     )
     return [_refuse('calibrated before', hint, force=force)]
 

@@ -58,9 +58,9 @@ def place_scaling(
         if scaler.needs_maps or 'sigmoid' not in scaler.heads:
             raise ValueError(
                 f'--method {method_of(scaler)} is not for {type(head_of(model)).__name__}, whose '
-                'classes have a sigmoid each: take temperature, platt or beta'
+                'classes have separate sigmoids: use temperature, platt or beta'
             )
-        return AttachedPlacement(model, 'each class has a sigmoid of its own')
+        return AttachedPlacement(model, 'each class has a separate sigmoid')
     if not scaler.affine:
         if scaler.needs_maps and not hasattr(model, 'decode_head'):
             raise ValueError(f'--method {method_of(scaler)} is for segmentors, which predict maps')

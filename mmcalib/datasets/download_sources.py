@@ -72,8 +72,9 @@ def _hint(path: str) -> str:
         return ''
     return (
         " It lists the augmented annotations (SBD), which mmseg's "
-        'tools/dataset_converters/voc_aug.py adds to VOC 2012. Without them take a dataset of '
-        "ann_file='ImageSets/Segmentation/train.txt' alone, as mmcalib::ce/deeplabv3_r50_voc.py has"
+        'tools/dataset_converters/voc_aug.py adds to VOC 2012. Without them, use a dataset with '
+        "ann_file='ImageSets/Segmentation/train.txt' alone, as in "
+        'mmcalib::ce/deeplabv3_r50_voc.py'
     )
 
 
@@ -95,8 +96,8 @@ def missing_file_message(path: str) -> str:
     """Return the remedy for a file of word vectors that is not there."""
     return (
         f'there is no file {os.path.abspath(path)} of word vectors. {VECTORS_SOURCE}; or set '
-        '--cfg-options model.backbone.vectors=…. To test a checkpoint, which holds its own, '
-        'vectors=None with the embed_dims it was trained with will do'
+        '--cfg-options model.backbone.vectors=…. A checkpoint holds its own vectors: to test '
+        'one, set vectors=None and its embed_dims'
     )
 
 

@@ -76,7 +76,7 @@ def stored_files(
         missing, more = sorted({*names} - {*found}), sorted({*found} - {*names})
         raise ValueError(
             f'{folder} has other classes: {len(missing)} are missing ({_few(missing)}), and '
-            f'{len(more)} are not of the model ({_few(more)})'
+            f'{len(more)} are not classes of the model ({_few(more)})'
         )
     return {
         name: sorted(n for n in os.listdir(folder / name) if n.lower().endswith(IMAGES))

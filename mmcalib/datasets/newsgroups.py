@@ -154,8 +154,8 @@ def split_posts(posts: list[Post], protocol: str, seed: int, num_val: int) -> di
     if protocol == 'bydate':
         if not test:
             raise ValueError(
-                "protocol='bydate' needs the by-date archive; the older folder has no such parts, "
-                "so it has only protocol='paper'"
+                "protocol='bydate' requires the by-date archive; the older folder supports only "
+                "protocol='paper'"
             )
         posts = [post for post in posts if post.part == 'train']
     # numpy's legacy generator, since the published code shuffles with it.
@@ -165,8 +165,8 @@ def split_posts(posts: list[Post], protocol: str, seed: int, num_val: int) -> di
         posts, test = posts[:num_train], posts[num_train:]
     if len(posts) <= num_val or not test:
         raise ValueError(
-            f'{len(posts)} posts to train on and {len(test)} to test are too few to take '
-            f'num_val={num_val} for validation: is the data complete?'
+            f'{len(posts)} training posts and {len(test)} test posts are too few for '
+            f'num_val={num_val}: is the data complete?'
         )
     return {'train': posts[:-num_val], 'val': posts[-num_val:], 'test': test}
 

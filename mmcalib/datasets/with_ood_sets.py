@@ -44,8 +44,9 @@ class WithOODSets:
         wrong = [n for n in names if n in RESERVED or not re.fullmatch(NAME, n)]
         if wrong or {*near} & {*far} or not (near or far):
             raise ValueError(
-                'near and far must be OOD sets by names of letters, digits, dots and dashes, each '
-                f'its own and none of {", ".join(RESERVED)}, got {list(near)} and {list(far)}'
+                'near and far must be dicts of OOD sets with distinct names of letters, digits, '
+                f'dots and dashes, none of them {", ".join(RESERVED)}, got {list(near)} and '
+                f'{list(far)}'
             )
         pipeline = dataset.get('pipeline') if isinstance(dataset, Mapping) else None
         parts = (dataset, *near.values(), *far.values())
@@ -93,8 +94,8 @@ def _check_kind(name: str, dataset: Any, clean: Any) -> None:
     if arrays[0] != arrays[1]:
         kinds = ['arrays' if each else 'files' for each in arrays]
         raise ValueError(
-            f'the OOD set {name} has {kinds[0]}, and the test data, whose pipeline it would get, '
-            f'have {kinds[1]}: give it a pipeline of its own'
+            f'the OOD set {name} has {kinds[0]}, but the test data, whose pipeline it would get, '
+            f'have {kinds[1]}: give it its own pipeline'
         )
 
 

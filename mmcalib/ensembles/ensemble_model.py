@@ -65,7 +65,8 @@ class MeanProbabilityModel(BaseTTAModel):
             by a softmax: a number, or the file that ``tools/calibrate.py`` leaves.
         disagreement: Whether data samples get ``mutual_information`` and ``variance``, see
             :class:`~mmcalib.ensembles.mean_and_disagreement.PredictionMean`: numbers of a
-            classifier's, in ``disagreement`` as maps ``(1, H, W)`` of a segmentor's.
+            classifier's, in ``disagreement`` as maps ``(1, H, W)`` of a segmentor's, with the
+            classes of each prediction, ``(N, H, W)``.
         one_at_a_time: Whether members wait in the memory of the CPU for their turn, where they do
             not fit on a GPU together.
 
@@ -108,14 +109,14 @@ class MeanProbabilityModel(BaseTTAModel):
             check_softmax(member, name)
             if None not in (count, classes[0]) and count != classes[0]:
                 raise ValueError(
-                    f'{name} has {count} classes, and member 1 has {classes[0]}: their '
-                    'probabilities have no mean'
+                    f'{name} has {count} classes, but member 1 has {classes[0]}: they cannot be '
+                    'averaged'
                 )
             if mc_dropout and not dropout_layers(member):
                 raise ValueError(
                     f'{name} has no dropout layer with a probability above 0, so all its passes '
-                    'would be the same: leave out mc_dropout, or give the config dropout as it was '
-                    'trained with'
+                    'would be equal: leave out mc_dropout, or use the config that it was trained '
+                    'with'
                 )
 
     @property
@@ -203,7 +204,7 @@ class MeanProbabilityModel(BaseTTAModel):
 
     def _add(self, found: Found, place: int, sample: BaseDataElement, number: int) -> None:
         """Take in one prediction of the image at a place of the batch."""
-        kept, mean = found.get(place) or (sample, PredictionMean(disagreement=self.disagreement))
+        kept, mean = found.get(place) or (sample, self._new_mean())
         upright = kept.metainfo.get('flip') and not sample.metainfo.get('flip')
         found[place] = (sample if upright else kept), mean
         try:
@@ -220,19 +221,22 @@ class MeanProbabilityModel(BaseTTAModel):
                 f'{self.names[number]}, of {image}: {error}', one_process=True
             ) from error
 
+    def _new_mean(self) -> PredictionMean:
+        return PredictionMean(disagreement=self.disagreement, threshold=self.threshold)
+
     def _finished(self, found: Found) -> list[BaseDataElement]:
         """Return the data samples of a batch, with their means."""
         samples = []
         for sample, mean in (found[place] for place in sorted(found)):
             if sample.metainfo.get('flip') and 'gt_sem_seg' in sample:
                 raise UserError(
-                    'all views are flipped, so their labels may be too: give TestTimeAug a view '
-                    'that is not',
+                    'all views are flipped, so their labels may be too: add a view that is not '
+                    'flipped to TestTimeAug',
                     one_process=True,
                 )
             put_probabilities(sample, mean.mean, threshold=self.threshold)
             if self.disagreement:
-                put_disagreement(sample, mean.mutual_information, mean.variance)
+                put_disagreement(sample, mean.mutual_information, mean.variance, mean.predictions)
             if self.temperature is not None:
                 temper(sample, self.temperature, threshold=self.threshold)
             samples.append(sample)

@@ -101,7 +101,7 @@ class AdaFocalLoss(CalibrationLoss):
     """
 
     formula = staticmethod(ada_focal)
-    no_soft_targets = "it weighs a row by the bin of its one true class's probability"
+    no_soft_targets = 'it weights each row by the probability of its one true class'
     ranges = dict(rate=(0.0, float('inf')))
 
     def __init__(

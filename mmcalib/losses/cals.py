@@ -139,7 +139,7 @@ class CALSLoss(CalibrationLoss):
     def read_call(self, pred: Tensor, *call) -> tuple[Tensor, Tensor | None, dict]:
         if pred.ndim > 1 and pred.shape[1] != self.num_classes:
             raise ValueError(
-                f'CALSLoss has multipliers of num_classes={self.num_classes} classes, and pred '
+                f'CALSLoss has multipliers for num_classes={self.num_classes}, but pred '
                 f'{tuple(pred.shape)} has {pred.shape[1]}'
             )
         return super().read_call(pred, *call)

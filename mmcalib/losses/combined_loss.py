@@ -48,8 +48,8 @@ class CombinedLoss(nn.Module):
         per_row = [getattr(loss, 'reduction', None) == 'none' for loss in self.losses]
         if any(per_row) and not all(per_row):
             raise ValueError(
-                "losses must all have reduction='none' or none of them: a sum over rows is no "
-                'summand of a row'
+                "either all losses or none must have reduction='none': a sum over rows cannot be "
+                'added to rows'
             )
         self.loss_name = loss_name
 

@@ -110,7 +110,7 @@ class CPCLoss(CalibrationLoss):
     """
 
     formula = staticmethod(cpc)
-    no_soft_targets = 'it tells the one true class from each other one'
+    no_soft_targets = 'it compares the one true class with each other class'
     ranges = dict.fromkeys(('alpha_true', 'alpha_others'), (0.0, float('inf')))
 
     def __init__(
@@ -123,7 +123,9 @@ class CPCLoss(CalibrationLoss):
     ) -> None:
         super().__init__(loss_name=loss_name, **common)
         if self.compile_kernel:
-            raise ValueError('CPCLoss goes through the pairs of classes one by one: no compile')
+            raise ValueError(
+                'CPCLoss loops over the pairs of classes and cannot be compiled: leave out compile'
+            )
         self.set_parameters(alpha_true=alpha_true, alpha_others=alpha_others)
 
     def options(self) -> dict:

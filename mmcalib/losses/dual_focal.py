@@ -78,7 +78,7 @@ class DualFocalLoss(WeightedCrossEntropyLoss):
     """
 
     formula = staticmethod(dual_focal)
-    no_soft_targets = 'it is defined by the class that comes after the one true class'
+    no_soft_targets = 'it is defined by the class ranked below the one true class'
 
     def __init__(
         self,

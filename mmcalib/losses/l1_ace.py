@@ -59,8 +59,8 @@ class L1ACELoss(BatchLoss):
         self.per_image = per_image
         if per_image and self.share_statistics:
             raise ValueError(
-                'share_statistics adds the bins of all ranks, which errors of single images do not '
-                'have in common: set per_image=False'
+                'share_statistics merges the bins of all ranks, but per_image=True measures each '
+                'image: set per_image=False'
             )
 
     def options(self) -> dict:

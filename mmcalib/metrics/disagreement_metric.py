@@ -70,7 +70,7 @@ class DisagreementMetric(BaseMetric):
             missing = [key for key in MEASURES if key not in arrays]
             if missing:
                 raise ValueError(
-                    f'{name} has no {missing[0]}: it is measured for a MeanProbabilityModel with '
+                    f'{name} has no {missing[0]}: it requires a MeanProbabilityModel with '
                     'disagreement=True'
                 )
             if self.out_dir is not None and 'disagreement' in sample:

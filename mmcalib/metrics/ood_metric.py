@@ -39,7 +39,7 @@ class OODMetric(StateMetric):
 
     Tied scores count in the mean over their orders. OpenOOD joins the points of a precision-recall
     curve by lines, and flags all that is tied at the threshold: with distinct scores ``AUROC`` and
-    ``FPR95`` are its own, and ``AUPR`` is nearly; docs/shift.md has how nearly.
+    ``FPR95`` are its own, and ``AUPR`` is close; docs/results/shift.md reports how close.
 
     The scores are those of
     :func:`~mmcalib.metrics.functional.out_of_distribution_scores.scores_of_logits`:
@@ -93,8 +93,8 @@ class OODMetric(StateMetric):
         if ood_index is not None and ood_index == ignore_index:
             raise ValueError(
                 f'ood_index and ignore_index are both {ood_index}: pixels of this label cannot be '
-                'left out and be out of distribution. Give ignore_index a label that means '
-                'neither, such as -1 where none does'
+                'left out and be out of distribution. Set ignore_index to a label that means '
+                'neither, such as -1'
             )
         self.ood_index = ood_index
         self.ignore_index = ignore_index
@@ -112,9 +112,9 @@ class OODMetric(StateMetric):
         missing = [score for score in self.scores if score in NEED_LOGITS]
         if missing and not are_logits:
             raise ValueError(
-                f'{" and ".join(missing)} need logits, and {name} has only probabilities: for a '
-                "classifier add custom_hooks=[dict(type='KeepLogitsHook')] to the config, give a "
-                'binary segmentor two channels, or take '
+                f'{" and ".join(missing)} require logits, but {name} has only probabilities: for '
+                "a classifier add custom_hooks=[dict(type='KeepLogitsHook')] to the config, give "
+                'a binary segmentor two channels, or take '
                 f'{" and ".join(score for score in SCORES if score not in NEED_LOGITS)}'
             )
         if sets and kind.numel() and kind.max() > len(sets):

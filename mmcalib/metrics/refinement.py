@@ -95,19 +95,19 @@ class FoldedCurves:
         found = []
         if crossed and len(self.weights.nonzero()) < 2:
             found.append(
-                'refinement_NLL is NaN, since it takes images of at least two of the fifths that '
-                'a data set is divided into: evaluate more images'
+                'refinement_NLL is NaN: it requires images from at least two of its five folds. '
+                'Evaluate more images'
             )
         place = _least(self.curves.sum(dim=0))
         if place == _HIGHEST:
             found.append(
-                f'the temperature is at its bound, {1 / BETAS[-1]:g}: the labels are predicted '
-                'without an error, so none tells how sure is sure enough'
+                f'the temperature is at its bound, {1 / BETAS[-1]:g}: all predictions are '
+                'correct, so nothing limits the confidence'
             )
         elif place == _LOWEST:
             found.append(
-                f'the temperature is at its bound, {1 / BETAS[0]:g}: the predictions say next to '
-                'nothing about the labels'
+                f'the temperature is at its bound, {1 / BETAS[0]:g}: the predictions carry almost '
+                'no information about the labels'
             )
         return found
 

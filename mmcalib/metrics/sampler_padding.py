@@ -62,13 +62,13 @@ class SamplerPadding:
         if surplus >= world_size:
             raise ValueError(
                 f'{sum(counts):,} samples were evaluated on {world_size} processes, and the data '
-                f'set has {size:,}. A sampler repeats fewer than one for each process; an '
-                'evaluation that was broken off leaves more: call reset() before the next'
+                f'set has {size:,}. A sampler repeats fewer than one sample per process; an '
+                'interrupted evaluation leaves more: call reset() before the next one'
             )
         beyond = [n > 0 and (n - 1) * world_size + r >= size for r, n in enumerate(counts)]
         if surplus > 0 and sum(beyond) != surplus:
             raise ValueError(
                 f'{sum(counts):,} samples were evaluated, {counts} on each process, of a data set '
-                f'of {size:,}: not dealt out in turn, so which of them are repeated is unknown'
+                f'of {size:,}: they were not distributed in turn, so the repeated ones are unknown'
             )
         return [] if surplus > 0 and beyond[rank] else self._waiting

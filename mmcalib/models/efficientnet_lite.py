@@ -83,7 +83,7 @@ def convert_file(source: str | Path, out: str | Path, variant: int = 0) -> int:
         ValueError: If the weights are from another network.
     """
     if find_spec('timm') is None:
-        raise ImportError('the names of the layers are those of timm: pip install timm')
+        raise ImportError('the layer names come from timm: pip install timm')
     import timm
 
     if not os.path.isfile(source):

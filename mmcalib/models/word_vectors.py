@@ -45,8 +45,8 @@ def load_vectors(vectors: str | Sequence[str], words: Sequence[str]) -> tuple[Te
             values = np.array(numbers.split() if isinstance(numbers, str) else numbers)
             if values.shape != result.shape[1:]:
                 raise ValueError(
-                    f'{table}: the vector of {word!r} has {len(values)} numbers, and the first '
-                    f'{result.shape[1]}'
+                    f'{table}: the vector of {word!r} has {len(values)} numbers, but the first '
+                    f'has {result.shape[1]}'
                 )
             result[wanted[word]] = torch.from_numpy(values.astype(np.float32))
             missing.remove(word)

@@ -72,7 +72,7 @@ class AffineScaler(LogitScaler):
         """
         factor, shift = self._map(self.tensors)
         if bias is None and shift is not None:
-            raise ValueError('the layer has no bias, which has to take up the shift of the classes')
+            raise ValueError('the layer has no bias to absorb the shift of the classes')
         # The classes of a weight come first, those of logits last.
         scaled = multiply(weight.double().flatten(1).T, factor).T.reshape(weight.shape)
         if bias is None:

@@ -33,7 +33,7 @@ class BinaryScaler(LogitScaler):
         if logits.shape[1] > 2:
             raise ValueError(
                 f'{type(self).__name__} takes logits of two classes, (N, 1) or (N, 2), got '
-                f'{tuple(logits.shape)}; take a temperature'
+                f'{tuple(logits.shape)}; use a temperature'
             )
 
     def _fit_odds(self, odds: Tensor, labels: Tensor, temperature: float, number: float) -> None:
@@ -121,8 +121,8 @@ def _check_both(labels: Tensor) -> None:
     found = labels.unique().tolist()
     if len(found) < 2:
         raise ValueError(
-            f'all labels are of class {found[0]}: a shift would learn to say nothing else; take a '
-            'temperature, or data with both classes'
+            f'all labels have class {found[0]}: a shift would learn to predict nothing else. Use '
+            'a temperature, or data with both classes'
         )
 
 

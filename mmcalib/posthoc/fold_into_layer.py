@@ -92,7 +92,7 @@ def find_predicting_layers(
         effects.append(
             f'{_list(names)} ({type(ran[names[0]]).__name__}) '
             + (
-                'changes nothing, so it is normalised or does not predict'
+                'has no effect, so its output is normalised or it does not predict'
                 if unchanged
                 else 'does not halve the logits, so they are changed afterwards'
             )
@@ -120,7 +120,8 @@ def keys_in_checkpoint(
             if key is None or not torch.equal(state[key].to(value), value.detach()):
                 what = 'does not hold' if key is None else 'is loaded with another value of'
                 raise ValueError(
-                    f'the checkpoint {what} {own}, the layer that predicts: is it of this config?'
+                    f'the checkpoint {what} {own}, the layer that predicts: is it a checkpoint of '
+                    'this config?'
                 )
             keys[own] = key
     return keys
@@ -130,9 +131,7 @@ def check_bias(model: nn.Module, names: Sequence[str]) -> None:
     """Raise a NotFoldableError if a layer has no bias, which shifts of the classes go into."""
     for name in names:
         if model.get_submodule(name).bias is None:
-            raise NotFoldableError(
-                f'{name} has no bias, which would have to take up the shift of the classes'
-            )
+            raise NotFoldableError(f'{name} has no bias to absorb the shift of the classes')
 
 
 def fold_layers(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> dict[str, Tensor]:

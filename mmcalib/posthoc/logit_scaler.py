@@ -88,8 +88,8 @@ class LogitScaler:
         self.check_head(logits)
         if len(labels) < self.least_predictions:
             raise ValueError(
-                f'{type(self).__name__} needs at least {self.least_predictions} predictions, got '
-                f'{len(labels)}; give more, or take a temperature'
+                f'{type(self).__name__} requires at least {self.least_predictions} predictions, '
+                f'got {len(labels)}; give more, or use a temperature'
             )
         warn_of_probabilities(logits)
         self._fit(partial(in_chunks, logits, labels), groups)

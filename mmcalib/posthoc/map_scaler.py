@@ -76,8 +76,8 @@ class MapScaler(LogitScaler):
     def check_head(self, logits: Tensor) -> None:
         if logits.ndim != 4:
             raise ValueError(
-                f'{type(self).__name__} looks at the neighbours of a prediction and takes maps of '
-                f'logits (N, K, H, W), got {tuple(logits.shape)}'
+                f'{type(self).__name__} looks at the neighbours of a prediction and requires maps '
+                f'of logits (N, K, H, W), got {tuple(logits.shape)}'
             )
         super().check_head(logits)
 

@@ -59,9 +59,11 @@ def load_scaler(path: str | Path) -> LogitScaler:
     try:
         content = json.loads(Path(path).read_text(encoding='utf-8'))
     except ValueError as error:
-        raise UserError(f'{path} is no JSON, so no scaler that save() wrote: {error}') from error
+        raise UserError(
+            f'{path} is not JSON, so not a scaler written by save(): {error}'
+        ) from error
     if not isinstance(content, dict) or content.keys() != _KEYS:
-        raise UserError(f'{path} is no scaler that save() wrote: one has {sorted(_KEYS)}')
+        raise UserError(f'{path} is not a scaler written by save(): one has {sorted(_KEYS)}')
     method = content['method']
     if method not in SCALERS:
         raise UserError(

@@ -124,13 +124,12 @@ class TemperatureScaler(AffineScaler):
         self.temperature_, self.at_bound_ = 1 / beta, beta in (_LOWEST_BETA, _HIGHEST_BETA)
         if self.at_bound_:
             why = (
-                'the labels are predicted without an error, so the split cannot tell how sure is '
-                'sure enough'
+                'all predictions are correct, so the split does not limit the confidence'
                 if beta > 1
-                else 'the logits say next to nothing about the labels'
+                else 'the logits carry almost no information about the labels'
             )
             warnings.warn(
-                f'the temperature ran to its bound of {self.temperature_:.4g}: {why}', stacklevel=4
+                f'the temperature reached its bound of {self.temperature_:.4g}: {why}', stacklevel=4
             )
 
     def _choose_from_grid(self, read: LogitReader) -> None:
@@ -148,7 +147,7 @@ class TemperatureScaler(AffineScaler):
         self.at_bound_ = self.temperature_ in (GRID[0], GRID[-1])
         if self.at_bound_:
             warnings.warn(
-                f'the temperature of the lowest ECE is the last of the grid, {self.temperature_}',
+                f'the temperature with the lowest ECE is the last of the grid, {self.temperature_}',
                 stacklevel=4,
             )
 

@@ -212,7 +212,7 @@ def _check_classes(read: LogitReader) -> int:
         seen.update(labels.unique().tolist())
     if len(seen) < 2:
         raise ValueError(
-            f'all labels are of class {seen.pop()}: a shift per class would learn to say nothing '
-            'else; take a temperature, or data with more classes'
+            f'all labels have class {seen.pop()}: a shift per class would learn to predict '
+            'nothing else. Use a temperature, or data with more classes'
         )
     return size

@@ -19,7 +19,7 @@ IMAGES = tuple(f'.{kind}' for kind in ('bmp', 'dib', 'gif', 'jp2', 'jpe', 'jpeg'
 VIDEOS = tuple(f'.{kind}' for kind in ('avi', 'flv', 'm4v', 'mkv', 'mov', 'mp4', 'mpeg', 'mpg',
                 'webm', 'wmv'))  # fmt: skip
 LISTS = frozenset({'.lst', '.txt'})
-FRAMES = 'take its frames out first, as by `ffmpeg -i VIDEO frames/%06d.png`'
+FRAMES = 'extract its frames first, for example with `ffmpeg -i VIDEO frames/%06d.png`'
 
 
 def find_image_files(sources: Sequence[str | Path]) -> list[Path]:
@@ -85,8 +85,8 @@ def _files_listed(file: Path) -> list[Path]:
     listed = [line if os.path.exists(line) else os.path.join(file.parent, line) for line in lines]
     if not any(os.path.isfile(path) for path in listed):
         raise FileNotFoundError(
-            f'none of the {len(lines)} lines of {file} is a file; the first is {lines[0]!r}. A '
-            'list has a path a line, from the current folder or from its own'
+            f'none of the {len(lines)} lines of {file} is a file; the first is {lines[0]!r}. '
+            'Write one path per line, relative to the current folder or to the list'
         )
     # Single ones that are missing are named with those that cannot be read.
     return [Path(path) for path in listed]
@@ -120,7 +120,7 @@ def look_at(image: Path) -> tuple[str, str]:
                 file.load()
     except (UnidentifiedImageError, Image.DecompressionBombError):
         if cv2.imdecode(np.fromfile(image, np.uint8), cv2.IMREAD_UNCHANGED) is None:
-            return 'it is no image', ''
+            return 'it is not an image', ''
         return '', ''
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         return f'it is damaged: {error}', ''

@@ -71,13 +71,12 @@ class PredictionOptions:
     def __post_init__(self) -> None:
         if self.risk is not None and self.validation is None:
             raise ValueError(
-                'a risk needs the work dir of a validation, whose labels it is proven by'
+                'a risk requires a validation: give the work dir of a test with labels'
             )
         check_integer('workers', self.workers, least=0)
         if not 0 < check_number('probability', self.probability) < 1:
             raise ValueError(
-                'probability must be a share above 0 and below 1, such as 0.95, got '
-                f'{self.probability!r}'
+                f'probability must be above 0 and below 1, such as 0.95, got {self.probability!r}'
             )
         if self.device is not None:
             _check_device(self.device)
@@ -105,6 +104,8 @@ class ImagePrediction:
         disagreement: Of the predictions of a mean, see
             :class:`~mmcalib.prediction.image_predictor.PredictedImage`.
         pixels: ``(H, W, 3)`` uint8, RGB, as the file was read; None if not asked for.
+        objects: ``(H, W)`` of a segmentor, the number of the object that each pixel is of, as in
+            its scores, 0 for none; None of a classifier.
     """
 
     scores: ImageScores
@@ -113,6 +114,7 @@ class ImagePrediction:
     probabilities: np.ndarray | None = None
     disagreement: Mapping[str, np.ndarray] = field(default_factory=dict)
     pixels: np.ndarray | None = None
+    objects: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,7 @@ def _check_device(device: str) -> None:
         torch.empty(0, device=device)
     except (AssertionError, RuntimeError) as error:  # the first of a PyTorch without CUDA
         reason = str(error).partition('\n')[0]
-        raise ValueError(f'device {device!r} is not there: {reason}') from error
+        raise ValueError(f'device {device!r} is not available: {reason}') from error
 
 
 def _load(members: Sequence[tuple[str, str]], options: PredictionOptions) -> Config:
@@ -263,4 +265,5 @@ def image_prediction(
         probabilities=None if prediction.probs is None else prediction.probs.numpy(),
         disagreement=found.disagreement,
         pixels=found.pixels if pixels else None,
+        objects=None if prediction.objects is None else prediction.objects.number + 1,
     )

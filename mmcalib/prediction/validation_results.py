@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mmcalib.metrics.bins.image_bins import predicted_in_narrow_bins
+from mmcalib.metrics.functional.class_thresholds import ClassThreshold, class_thresholds
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.functional.object_calibration import ObjectCalibration
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold, threshold_at_risk
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.prediction.image_predictor import ImagePredictor
@@ -16,8 +19,8 @@ from mmcalib.runs.tested_model import difference_of_models
 from mmcalib.work_dir_files import RESULTS, STATISTICS, of_split
 
 TEST_AGAIN = (
-    'test again with tools/test.py CONFIG CHECKPOINT… --split val --work-dir DIR, and what else '
-    'the mean is made of'
+    'test again with tools/test.py CONFIG CHECKPOINT… --split val --work-dir DIR, with the same '
+    'options for views, dropout and temperature'
 )
 
 
@@ -31,6 +34,9 @@ class ValidationResults:
         unlabelled: The share of their pixels without a label, the mean over images.
         accuracy: Accuracies to expect of other images.
         bound: The threshold for a risk; None if no risk was asked for.
+        objects: Calibrates the scores of objects; None of a validation that counted none.
+        class_thresholds: Those of each class for the risk; None if no risk was asked for, or the
+            validation did not count classes.
     """
 
     file: Path
@@ -38,6 +44,8 @@ class ValidationResults:
     unlabelled: float
     accuracy: ExpectedAccuracy
     bound: RiskThreshold | None = None
+    objects: ObjectCalibration | None = None
+    class_thresholds: list[ClassThreshold] | None = None
 
 
 def read_validation_results(
@@ -67,8 +75,8 @@ def read_validation_results(
     bins = statistics.image_narrow_bins
     if bins is None:
         raise ValueError(
-            f'{file} does not tell images apart: it was measured by the protocol '
-            f'{statistics.protocol!r}, which leaves out pixels by their labels. {TEST_AGAIN}'
+            f'{file} has no statistics for each image: its protocol, {statistics.protocol!r}, '
+            f'leaves out pixels by their labels. {TEST_AGAIN}'
         )
     accuracy = ExpectedAccuracy(bins, coverage=probability)
     unlabelled = bins[:, 2].sum(dim=1) / predicted_in_narrow_bins(bins).sum(dim=1)
@@ -77,11 +85,38 @@ def read_validation_results(
         bound = threshold_at_risk(bins, risk, probability=probability)
         if bound is None:
             raise ValueError(
-                f'the {len(bins):,} images of {file} prove for no threshold that at most '
-                f'{100 * risk:g} % of what it keeps is wrong, with a probability of '
-                f'{100 * probability:g} %: allow a larger risk, or validate on more images'
+                f'no threshold is proven to keep at most {100 * risk:g} % wrong predictions (with '
+                f'{100 * probability:g} % probability) by the {len(bins):,} images of {file}: '
+                'allow a larger risk, or validate on more images'
             )
-    return ValidationResults(file, len(bins), unlabelled.mean().item(), accuracy, bound)
+    return ValidationResults(
+        file,
+        len(bins),
+        unlabelled.mean().item(),
+        accuracy,
+        bound,
+        objects=_object_calibration(statistics),
+        class_thresholds=_class_thresholds(statistics, predictor.classes, risk, probability),
+    )
+
+
+def _object_calibration(statistics: CalibrationStatistics) -> ObjectCalibration | None:
+    rows = statistics.objects
+    if rows is None or rows[:, 5].isnan().all():
+        return None
+    return ObjectCalibration(rows[:, 4], rows[:, 5])
+
+
+def _class_thresholds(
+    statistics: CalibrationStatistics,
+    classes: Sequence[str],
+    risk: float | None,
+    probability: float,
+) -> list[ClassThreshold] | None:
+    if risk is None or statistics.image_class_bins is None:
+        return None
+    counted = statistics.image_class, statistics.image_class_bins
+    return class_thresholds(*counted, classes, 1 - risk, probability=probability)
 
 
 def _statistics_file(path: Path) -> Path:
@@ -90,7 +125,7 @@ def _statistics_file(path: Path) -> Path:
     for name in (of_split(STATISTICS, 'val'), STATISTICS):
         if (path / name).is_file():
             return path / name
-    raise FileNotFoundError(f'no test has left {STATISTICS} in {str(path)!r}: {TEST_AGAIN}')
+    raise FileNotFoundError(f'there is no {STATISTICS} of a test in {str(path)!r}: {TEST_AGAIN}')
 
 
 def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
@@ -107,17 +142,17 @@ def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
         raise ValueError(f'{results}: {error}. {TEST_AGAIN}') from error
     if record['limit']:
         raise ValueError(
-            f'{file} is from a smoke run, --limit {record["limit"]} in the test or in the '
-            f'training, which is evidence of nothing: without it, {TEST_AGAIN}'
+            f'{file} is from a smoke run: the test or the training had --limit '
+            f'{record["limit"]}. Without it, {TEST_AGAIN}'
         )
     kept = record['statistics']
     if file_digest(file) not in kept.values():
         why = 'was stopped before it had written both' if kept else 'measured no calibration'
-        raise ValueError(f'{file} is not of the test of {results}, which {why}: {TEST_AGAIN}')
+        raise ValueError(f'{file} is not from the test of {results}, which {why}: {TEST_AGAIN}')
     models = record['model'], predictor.description
     problem = difference_of_models(*models)
     if problem:
         there, here = (', '.join(paths_of(model)) for model in models)
-        raise ValueError(f'{file} is of {there}, and not of {here}: it has {problem}. {TEST_AGAIN}')
+        raise ValueError(f'{file} is from {there}, not from {here}: it has {problem}. {TEST_AGAIN}')
     if record['evaluation']['tta']:
         raise ValueError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')

@@ -26,7 +26,7 @@ def print_calibration(calibration: Mapping, out: str) -> None:
     if calibration.get('candidates'):
         Console().print(candidates_table(calibration))
     if calibration['method'] == 'none':
-        print('No scaling is better than none by a standard error. Nothing was written.')
+        print('No scaling improves on none by a standard error. Nothing was written.')
         return
     Console().print(calibration_table(calibration))
     for sentence in calibration_sentences(calibration):
@@ -73,21 +73,21 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
     sentences = [_fit_sentence(calibration)]
     threshold = calibration['threshold']
     for split, result in _measured(calibration):
-        of_split = '' if split == calibration['split'] else f' of {split}'
+        of_split = '' if split == calibration['split'] else f' on {split}'
         what = 'class' if threshold is None else f'side of the threshold {threshold}'
         count = f'{result["changed"]:,} of {result["num_predictions"]:,}'
         sentences.append(f'{count} predictions{of_split} changed {what}.')
     if calibration.get('layers'):  # those of a mean are in no layer
         sentences.append(
-            f'Folded into {" and ".join(calibration["layers"])}: its logits are the scaled ones to '
-            f'{calibration["fitted"]["difference"]:.1e}.'
+            f'Folded into {" and ".join(calibration["layers"])}: its logits equal the scaled ones '
+            f'within {calibration["fitted"]["difference"]:.1e}.'
         )
     elif calibration.get('attached'):
         sentences.append(
-            f'Attached to what the model predicts, since {calibration["attached"]}. Test and run '
-            'it with the config beside the checkpoint.'
+            f'Attached behind the model, because {calibration["attached"]}. Test and run it with '
+            'the config beside the checkpoint.'
         )
-    sentences += [f'Beware: {reason}.' for reason in calibration['forced']]
+    sentences += [f'Warning: {reason}.' for reason in calibration['forced']]
     return sentences + no_gain(calibration)
 
 
@@ -98,11 +98,12 @@ def no_gain(calibration: Mapping) -> list[str]:
     temperature = calibration['parameters']['temperature'] if single else None
     error = calibration.get('standard_error', 0.0)
     if temperature == 1:
-        found.append('No gain: a temperature of 1 is no scaling at all.')
+        found.append('No gain: a temperature of 1 changes nothing.')
     elif temperature is not None and abs(temperature - 1) <= INDISTINCT * error:
         found.append(
-            f'No gain to expect: a temperature of 1, no scaling at all, is only '
-            f'{abs(temperature - 1) / error:.1f} standard errors away. The original may be as good.'
+            'No gain expected: a temperature of 1, which changes nothing, is only '
+            f'{abs(temperature - 1) / error:.1f} standard errors away. The original may be as '
+            'good.'
         )
     for split, result in _measured(calibration):
         worse = []
@@ -135,16 +136,17 @@ def _fit_sentence(calibration: Mapping) -> str:
         images = calibration['dataset']['samples']
         text += f' ± {calibration["standard_error"]:.2g} (standard error over {images:,} images'
         if calibration['sampling_error']:
-            text += f', ± {calibration["sampling_error"]:.2g} of it by the draw'
+            text += f', ± {calibration["sampling_error"]:.2g} of it from the draw'
         text += ')'
     folds = calibration.get('folds')
     end = (
         ' Before and after are cross-fitted: each image is scored by a scaling fitted on the '
         f'other {folds - 1} of {folds} folds of the images.'
         if folds
-        else f' The figures of {calibration["split"]} after are of the images it was fitted on.'
+        else f' The figures of {calibration["split"]} after the fit come from the images it was '
+        'fitted on.'
     )
     return (
-        f'{text}, fitted on {calibration["num_fitted"]:,} of '
-        f'{calibration["num_predictions"]:,} predictions of {calibration["split"]}.{end}'
+        f'{text}, fitted on {calibration["num_fitted"]:,} of {calibration["num_predictions"]:,} '
+        f'predictions on {calibration["split"]}.{end}'
     )

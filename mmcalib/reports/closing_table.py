@@ -85,7 +85,8 @@ def summary(
     console.print(table)
     if statistics is None and not (results.get('evaluation') or {}).get('ood'):
         console.print(
-            'Calibration was not measured: tools/test.py CONFIG CHECKPOINT --calibration does.',
+            'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration '
+            'measures it.',
             soft_wrap=True,
         )
     for name, path in (files or {}).items():

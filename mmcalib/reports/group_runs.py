@@ -113,7 +113,7 @@ def _table(title: str, runs: list[ReportedRun], protocol: str | None) -> Table:
         before += _unlike_the_paper(entry, rows, evaluation)
     unknown = sorted(r.path for r in kept if r.training.get('finished', True) is None)
     if unknown:
-        before.append(f'Not known whether their training was finished: {", ".join(unknown)}.')
+        before.append(f'Unknown whether the training was finished: {", ".join(unknown)}.')
     columns = columns_of(key for row in rows for run in row.runs for key in run.metrics)
     title = f'{title} ({entry["title"]})' if entry else title
     return Table(title, columns, rows, before + notes)
@@ -260,6 +260,6 @@ def _unlike_the_paper(entry: Mapping, rows: Sequence[Row], evaluation: Mapping) 
     sources = paper_numbers.published()['sources']
     names = {paper_numbers.published_values(entry, r.runs[0].loss)[0] for r in rows if r.paper}
     notes += [
-        f'The published figures of {n} are of {sources[n]}.' for n in sorted(names & {*sources})
+        f'The published figures for {n} come from {sources[n]}.' for n in sorted(names & {*sources})
     ]
     return notes

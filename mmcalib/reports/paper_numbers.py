@@ -59,9 +59,9 @@ def why_not_comparable(
         expected = ' '.join(map(str, entry['backbone'].values()))
         return f"the paper's figures are for another network ({expected})"
     if evaluation.get('protocol') != entry['protocol']:
-        return f"the paper's figures are of protocol {entry['protocol']!r}"
+        return f"the paper's figures use protocol {entry['protocol']!r}"
     if evaluation.get('num_bins') != entry['num_bins']:
-        return f"the paper's figures are of {entry['num_bins']} bins"
+        return f"the paper's figures use {entry['num_bins']} bins"
     if evaluation.get('other_metrics'):
         return f'{", ".join(evaluation["other_metrics"])} was measured with other options'
     if evaluation.get('tta'):

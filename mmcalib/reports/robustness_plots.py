@@ -110,8 +110,8 @@ def _check_alike(entries: Sequence[Entry]) -> None:
         what = ['on other data or by another protocol', 'after another training', 'on other shifts']
         how = next(text for text, a, b in zip(what, known, alike, strict=True) if a != b)
         raise ValueError(
-            f'{entry["name"]}, {who}, was tested {how} than {other}, whose box or line it would '
-            'share: test both alike, or draw them from folders of their own'
+            f'{entry["name"]}, {who}, was tested {how} than {other}, but both would share a box '
+            'or line: test both alike, or draw them from separate folders'
         )
 
 
@@ -134,7 +134,7 @@ def _views(entries: Sequence[Entry], severity: int | None) -> dict[str, dict]:
     tested = sorted({test['severity'] for test in tests} - {0})
     if severity is not None and tested and severity not in tested:
         known = ', '.join(map(str, tested))
-        raise ValueError(f'there is no map of severity {severity}: tested were {known}')
+        raise ValueError(f'there is no map for severity {severity}, only for {known}')
     if severity is None:
         severity = min(tested, key=lambda each: abs(each - SHEET_SEVERITY), default=0)
     found = {}

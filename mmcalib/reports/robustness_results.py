@@ -54,13 +54,13 @@ def read_robustness(path: str | Path) -> dict:
     """
     path = Path(path, ROBUSTNESS) if Path(path).is_dir() else Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f'there is no {path}: tools/test_robustness.py leaves it')
+        raise FileNotFoundError(f'there is no {path}: tools/test_robustness.py writes it')
     try:
         return json.loads(path.read_text(encoding='utf-8'))
     except ValueError as error:
         raise ValueError(
-            f'{path} cannot be read ({error!r}): call tools/test_robustness.py again, which keeps '
-            'the tests that it has made'
+            f'{path} cannot be read ({error!r}): run tools/test_robustness.py again; it keeps '
+            'finished tests'
         ) from error
 
 

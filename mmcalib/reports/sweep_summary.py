@@ -68,7 +68,7 @@ def read_sweep(folder: str | Path) -> dict:
     """
     path = Path(folder, SWEEP)
     if not path.is_file():
-        raise FileNotFoundError(f'no {SWEEP} in {folder}: it is no work dir of a sweep')
+        raise FileNotFoundError(f'no {SWEEP} in {folder}: it is not the work dir of a sweep')
     try:
         return json.loads(path.read_text(encoding='utf-8'))
     except ValueError as error:

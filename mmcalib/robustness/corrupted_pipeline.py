@@ -102,8 +102,8 @@ def find_place(
             index = number + 1
         elif name not in NEITHER:
             raise ValueError(
-                f'it is not known whether images are to be corrupted before or behind {name}: say '
-                f'it by --corrupt-before with one of {", ".join(names)}'
+                f'unknown whether to corrupt images before or after {name}: set --corrupt-before '
+                f'to one of {", ".join(names)}'
             )
     loader = next((number for number in range(index) if names[number] in LOADERS), None)
     flips = sum(bool(step.get('to_rgb') or step.get('to_bgr')) for step in pipeline[:index])

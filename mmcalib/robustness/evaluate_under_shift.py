@@ -56,8 +56,8 @@ def measure_robustness(cfg: Config) -> None:
     """
     if type_name(cfg.model['type']) == 'SegTTAModel':
         raise ValueError(
-            'of test-time augmentation mmseg keeps the logits of the last view alone, whose '
-            'confidence is not that of the prediction: take the config without it'
+            'under test-time augmentation mmseg keeps only the logits of the last view, not '
+            'those of the prediction: use the config without it'
         )
     evaluator = cfg.get('test_evaluator')
     ours = [dict(metric) for metric, _ in calibration_configs(evaluator)]

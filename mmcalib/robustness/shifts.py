@@ -134,8 +134,8 @@ def _that_fit(
     check_size(smallest, fit or names)
     if wide and is_first_process():
         print_log(
-            f'Left out, since images of {smallest[0]}×{smallest[1]} pixels are below the '
-            f'{LEAST_SIZE}×{LEAST_SIZE} that they need: {", ".join(wide)}.'
+            f'Left out, because they require images of {LEAST_SIZE}×{LEAST_SIZE} pixels and these '
+            f'have {smallest[0]}×{smallest[1]}: {", ".join(wide)}.'
         )
     return fit
 
@@ -152,10 +152,9 @@ def _other_data(name: str, path: str, cfg: Config, pin_memory: bool) -> Shift:
     ours, theirs = _in_words(_preprocessor(cfg)), _in_words(_preprocessor(other))
     if _preprocessor(other) and ours != theirs:
         raise ValueError(
-            f'--data {name}={path}: its data_preprocessor has {theirs}, and that of the model '
-            f'{ours}. The images go through that of the model, which would see them otherwise than '
-            'those it was trained on: have the data fit it, such as by channel_order of CIFARC, '
-            'and give that config the same one'
+            f'--data {name}={path}: its data_preprocessor has {theirs}, but that of the model '
+            f'{ours}. The images go through that of the model, so they must suit it: adapt the '
+            'data, for CIFARC with channel_order, and give its config the same data_preprocessor'
         )
     if cfg.get('limit'):
         limit_samples(other, cfg.limit)

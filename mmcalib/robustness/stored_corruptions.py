@@ -39,10 +39,10 @@ class StoredSet:
         if not Path(root).is_dir():
             raise FileNotFoundError(f'--stored {root}: there is no such folder')
         if len(places) != 1:
-            raise ValueError(f'--stored replaces one data set, and the config has {len(places)}')
+            raise ValueError(f'--stored replaces one data set, but the config has {len(places)}')
         if places[0].value_range:
             raise ValueError(
-                f'--stored {root} has images of 8 bits, and those of the config are others, of '
+                f'--stored {root} has 8-bit images, but those of the config have '
                 f'value_range={places[0].value_range}'
             )
         self.root, self.scope, self.place = root, scope, places[0]
@@ -103,8 +103,8 @@ class StoredSet:
                     )
                 if shape != self.place.shape:
                     raise ValueError(
-                        f'--stored {where} has images of {_size(shape)} pixels, and clean ones are '
-                        f'{_size(self.place.shape)} where they would be corrupted'
+                        f'--stored {where} has images of {_size(shape)} pixels, but clean ones '
+                        f'are {_size(self.place.shape)} where they would be corrupted'
                     )
         _build(config, self.scope)[0]  # what is alike in all of them: how an image is loaded
 
@@ -140,8 +140,8 @@ class StoredSet:
             if one_to_one and names.keys() == set(range(len(names))):
                 return [names[label] for label in range(len(names))]
         raise ValueError(
-            f'--stored {self.root}: which of its folders is which class is not known, since '
-            'neither folders nor files of the clean test data have the names of these'
+            f'--stored {self.root}: cannot match its folders with classes: neither folders nor '
+            'files of the clean test data have their names'
         )
 
 

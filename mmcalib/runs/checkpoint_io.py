@@ -90,7 +90,7 @@ def _load(filename: str, map_location: Any, mmap: bool) -> Any:
         if os.environ.get(ONLY_WEIGHTS, '0').lower() not in ('0', '', 'false', 'n', 'no'):
             raise ValueError(f'it holds {reason}, and {ONLY_WEIGHTS} is set') from error
         print_log(
-            f'Beware: {filename} holds {reason}, so loading it runs whatever code it brings. It is '
+            f'Warning: {filename} holds {reason}, so loading it can run any code in it. It is '
             f'trusted because you named it; {ONLY_WEIGHTS}=1 refuses it.',
             'current',
         )
@@ -132,8 +132,8 @@ def _check_content(content: object, filename: str) -> None:
     for where, part in parts.items():
         if not isinstance(part, Mapping):
             raise UserError(
-                f'{filename!r} is no checkpoint of a model: it holds{where} a '
-                f'{type(part).__name__} in place of values by name'
+                f'{filename!r} is not a checkpoint of a model: it holds{where} a '
+                f'{type(part).__name__} instead of values by name'
             )
 
 

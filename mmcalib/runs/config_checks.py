@@ -21,7 +21,6 @@ from mmcalib.near_names import did_you_mean, nearest
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.misspelt_options import check_constructors
-from mmcalib.runs.misspelt_types import unknown_type
 from mmcalib.work_dir_files import RESULTS, check_writable
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
@@ -64,20 +63,19 @@ def check_learning(cfg: Config) -> None:
     """Raise a ValueError for a training whose loss, or attached calibration, could not learn."""
     if 'CalibratedModel' in _types(cfg.get('model')):
         raise ValueError(
-            'the config has a calibration attached, which training would leave as it is while the '
-            'network changes: train with the config that was calibrated, from this checkpoint by '
-            'load_from, and calibrate anew'
+            'the config has a calibration attached, which would not follow the training: train '
+            'with the config that was calibrated, load this checkpoint with load_from, and '
+            'calibrate again'
         )
     hooks = set(_types(cfg.get('custom_hooks')))
     for loss in LEARNS_BY.keys() & set(_types(cfg.get('model'))):
         hook = LEARNS_BY[loss]
         if hook not in hooks:
             raise ValueError(
-                f'{loss} stays as it begins without the hook that lets it learn: add '
-                f"custom_hooks=[dict(type='{hook}')]"
+                f"{loss} learns nothing without its hook: add custom_hooks=[dict(type='{hook}')]"
             )
         if cfg.get('val_cfg') is None:
-            raise ValueError(f'{loss} learns from validations, and this training has none')
+            raise ValueError(f'{loss} learns from validations, but this training has none')
 
 
 def _types(node: object) -> Iterator[str]:
@@ -136,8 +134,8 @@ def check_metrics(cfg: Config) -> None:
         like = nearest(key, measured)
         if key not in measured and key != 'auto' and measured and (all_known or like):
             raise ValueError(
-                f'default_hooks.checkpoint.save_best={key!r}: val_evaluator measures no such thing'
-                f'{did_you_mean(key, measured)}'
+                f'default_hooks.checkpoint.save_best={key!r}: val_evaluator does not measure '
+                f'it{did_you_mean(key, measured)}'
             )
         better = better_rule(key) if key in ours else None
         if rule is None and better == 'greater' and 'acc' in key:  # by which mmengine goes
@@ -148,7 +146,7 @@ def check_metrics(cfg: Config) -> None:
                 what += ', and our own configs bring it'
             raise ValueError(
                 f'default_hooks.checkpoint.save_best={key!r}: set rule={better!r}; '
-                f'{what if rule else "without a rule mmengine knows not which way is better"}'
+                f'{what if rule else "without a rule mmengine cannot know which way is better"}'
             )
 
 
@@ -161,9 +159,9 @@ def check_accuracy_floor(cfg: Config) -> None:
     known = [hook['accuracy']] if hook.get('accuracy') else ACCURACY_KEYS
     if not measured & set(known):
         raise ValueError(
-            f'default_hooks.checkpoint: the floor is under {" or ".join(known)}, and val_evaluator '
-            f'measures only {", ".join(sorted(measured))}: add a metric of accuracy, or set '
-            'default_hooks.checkpoint.accuracy'
+            f'default_hooks.checkpoint: the floor applies to {" or ".join(known)}, but '
+            f'val_evaluator measures only {", ".join(sorted(measured))}: add a metric of '
+            'accuracy, or set default_hooks.checkpoint.accuracy'
         )
 
 
@@ -254,5 +252,5 @@ def _build(key: str, node: Mapping, scope: str | None) -> BaseMetric:
         try:
             return registry.build(dict(node))
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-            reason = unknown_type(error) or (error.args[0] if error.args else repr(error))
+            reason = error.args[0] if error.args else repr(error)
             raise ValueError(f'{key}: {reason}') from error

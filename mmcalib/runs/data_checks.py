@@ -142,8 +142,8 @@ def _check_classes(split: str, dataset: object, classes: int, training: bool) ->
     if names is None or len(names) == classes or (len(names) < classes and not training):
         return
     raise UserError(
-        f'the {split} data have {len(names)} classes, and the head of the model {classes}. Is the '
-        f'data set complete? If it is, set num_classes of the head to {len(names)}'
+        f'the {split} data have {len(names)} classes, but the head of the model has {classes}. Is '
+        f'the data set complete? If so, set num_classes of the head to {len(names)}'
     )
 
 

@@ -180,23 +180,23 @@ def _check_member(cfg: Config, own: Config, path: str, splits: Sequence[str]) ->
     """Raise a ValueError if a member needs other images than the run has."""
     if own is not cfg and own.get('default_scope') != cfg.get('default_scope'):
         raise ValueError(
-            f'{own.filename} is of {own.get("default_scope")}, and {cfg.filename} of '
-            f'{cfg.get("default_scope")}: their models predict different things'
+            f'{own.filename} is for {own.get("default_scope")}, but {cfg.filename} for '
+            f'{cfg.get("default_scope")}: they cannot be averaged'
         )
     for split in splits if own is not cfg else ():
         here, theirs = (pipelines(each[f'{split}_dataloader'].dataset) for each in (cfg, own))
         if theirs != here:
             raise ValueError(
-                f'{own.filename} prepares the images of {split} in another way than '
-                f'{cfg.filename}, whose images all members would get: {theirs} is not {here}. '
-                'Only members of one pipeline can be averaged; a normalisation belongs into the '
-                'data_preprocessor, of which each has its own'
+                f'{own.filename} prepares the images of {split} differently from {cfg.filename}, '
+                f'whose images all members would get: {theirs} is not {here}. Only members of one '
+                'pipeline can be averaged; put a normalisation in the data_preprocessor, since '
+                'each member has its own'
             )
     wanted = _normalising(model_of(own).get('data_preprocessor'))
     trained = _trained_normalisation(path)
     if trained is not None and wanted != trained:
         raise ValueError(
-            f'{path} was trained on images normalised by {trained}, and {own.filename} has '
+            f'{path} was trained on images normalised by {trained}, but {own.filename} has '
             f'{wanted}: name it with the config that it was trained with, as CONFIG.py:{path}'
         )
 

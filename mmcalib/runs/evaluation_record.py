@@ -115,7 +115,7 @@ def _warn_of_mixed_work_dirs(checkpoints: Sequence[str], trained: Sequence[Mappi
     for folder in (folder for folder, trainings in found.items() if len(trainings) > 1):
         print_log(
             f'{folder or "."} holds checkpoints of different trainings, and this is their mean: '
-            'name those of one training, unless that is meant',
+            'name those of one training, unless you intend this',
             'current',
             logging.WARNING,
         )

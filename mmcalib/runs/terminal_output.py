@@ -193,7 +193,7 @@ def notes(cfg: Config, batch_size: int) -> list[str]:
         error = key in calibration_keys(cfg) and better_rule(key) == 'less'
         if by_hook == 'CheckpointHook' and error and base_name(key) not in ERRORS_WITH_ACCURACY:
             found.append(
-                f'save_best={key!r}: networks that have learnt little often have the least '
+                f'save_best={key!r}: barely trained networks often have the lowest '
                 f'{key.rpartition("/")[2]}. Choose by {PREFIX + "NLL"!r}, or set '
                 "default_hooks.checkpoint.type='AccuracyFloorCheckpointHook'"
             )

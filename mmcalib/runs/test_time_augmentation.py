@@ -38,7 +38,7 @@ def add_views(cfg: Config, split: str, scales: Sequence[float] | None = None) ->
     if kind not in AVERAGING:
         raise ValueError(
             f'--tta: the tta_model {kind} of the config merges predictions in its own way, and '
-            'only the mean of probabilities can be measured: take it out (tta_model=None)'
+            'only the mean of probabilities can be measured: remove it (tta_model=None)'
         )
     holders = list(_with_pipeline(cfg[f'{split}_dataloader'].dataset))
     if not holders:

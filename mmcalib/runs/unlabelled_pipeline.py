@@ -10,7 +10,7 @@ from mmcalib.runs.loss_config import type_name
 OF_LABELS = ('Annotation', 'AtInputSize')
 LOADER_HINT = (
     'give it one that starts with LoadImageFromFile, in a config with this one as _base_; '
-    'docs/predictions.md has that of the digits'
+    'docs/howto/images_without_labels.md has one for the digits'
 )
 
 
@@ -27,8 +27,8 @@ def unlabelled_steps(dataset: object) -> list[Mapping]:
     first = type_name(pipeline[0]['type']) if pipeline else 'nothing'
     if not first.startswith('Load') or not first.endswith('FromFile'):
         raise ValueError(
-            f"the config's test pipeline starts with {first}, and so predicts no image files but "
-            f'only what its data set makes itself: {LOADER_HINT}'
+            f"the config's test pipeline starts with {first}, so it reads no image files: "
+            f'{LOADER_HINT}'
         )
     return pipeline
 

@@ -47,8 +47,8 @@ class UnseenLabels:
             return ''
         names = ', '.join(type_name(metric.get('type')) for metric in self._others)
         return (
-            f': OODMetric takes it for what is unseen, and {names} would count all predictions of '
-            'it as wrong. Test these in a run of their own'
+            f': OODMetric treats it as unseen, but {names} would count all its predictions as '
+            'wrong. Test these in a separate run'
         )
 
 

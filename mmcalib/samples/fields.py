@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mmengine.structures import BaseDataElement
 from torch import Tensor
@@ -10,6 +10,8 @@ from torch import Tensor
 from mmcalib.checks import at_least_single, check_finite, check_probabilities
 
 Sample = Mapping | BaseDataElement
+
+BACKGROUND = 'background'  # the name of the class that is no object
 
 
 def tensor_of(sample: Sample, key: str) -> Tensor | None:
@@ -23,6 +25,12 @@ def tensor_of(sample: Sample, key: str) -> Tensor | None:
 def name_of(sample: Sample, place: int) -> str:
     """Return the name that errors call a sample by: its file, else its place in the data set."""
     return str(sample.get('img_path') or f'sample {sample.get("sample_idx", place)}')
+
+
+def background_of(classes: Sequence[str] | None) -> int | None:
+    """Return the place of the class that is called background, None where none is."""
+    names = [str(name).lower() for name in classes or ()]
+    return names.index(BACKGROUND) if BACKGROUND in names else None
 
 
 def map_size(sample: Sample) -> tuple[int, int] | None:
@@ -74,8 +82,8 @@ def predicted_map(sample: Sample, name: str) -> Tensor:
     data = tensor_of(sample, 'pred_sem_seg')
     if data is None:
         raise ValueError(
-            f'{name} has no pred_sem_seg, only {sorted(sample.keys())}: which class was predicted, '
-            'and so whether it is right, is unknown'
+            f'{name} has no pred_sem_seg, only {sorted(sample.keys())}: the predicted class is '
+            'unknown'
         )
     return data.reshape(data.shape[-2:])  # mmseg stores a leading 1, or none
 
@@ -107,7 +115,7 @@ def check_binary(prob: Tensor, name: str) -> None:
 def check_explained(unexplained: int, name: str) -> None:
     if unexplained:
         raise ValueError(
-            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {unexplained} '
-            'pixels. Under test-time augmentation mmseg keeps the logits of the last augmentation '
-            'only, whose calibration error would say nothing about the prediction: test without it'
+            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {unexplained} pixels. '
+            'Under test-time augmentation mmseg keeps only the logits of the last augmentation, '
+            'which are not those of the prediction: test without it'
         )

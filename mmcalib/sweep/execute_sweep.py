@@ -86,7 +86,7 @@ def _joined_with_earlier(plan: SweepPlan, settings: dict) -> tuple[dict, list[Sw
     for key, value in settings.items():
         if earlier.get(key) != value:
             raise ValueError(
-                f'{plan.work_dir} holds a sweep of other settings, with {key.replace("_", " ")} '
+                f'{plan.work_dir} holds a sweep with other settings: {key.replace("_", " ")} '
                 f'{earlier.get(key)!r}, not {value!r}. Give another --work-dir, or remove it'
             )
     done = [r['value'] for r in earlier.get('rows', []) if r['val'] and not r.get('missing')]

@@ -36,8 +36,8 @@ class Corrupt:
 
     Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions
     and Perturbations", ICLR 2019, in the form for images of any size of Michaelis et al.,
-    "Benchmarking Robustness in Object Detection", 2019: ``docs/shift.md`` has the differences. The
-    first two arguments are those of mmdetection's ``Corrupt``.
+    "Benchmarking Robustness in Object Detection", 2019; ``docs/results/shift.md`` lists the
+    differences. The first two arguments are those of mmdetection's ``Corrupt``.
 
     Args:
         corruption: A name of :data:`mmcalib.corruption_names.CORRUPTIONS`.
@@ -136,15 +136,13 @@ def check_image(image: object, value_range: Sequence[float] | None = None) -> No
         raise ValueError(f'there is no image to corrupt, but {image!r}: load it first')
     if image.dtype != np.uint8 and value_range is None:
         raise ValueError(
-            f'corruptions are defined for colours of 8 bits, and the image has {image.dtype}: they '
-            'come before an image is normalised. If the data set itself has other values, its '
-            'metainfo, or an option of Corrupt, has to say which are black and white, such as '
-            'value_range=(0, 65535)'
+            f'corruptions require 8-bit images, got {image.dtype}: corrupt before normalising. If '
+            'the data set itself has other values, set its black and white as value_range=(0, '
+            '65535), in its metainfo or in Corrupt'
         )
     if image.ndim != 2 and (image.ndim != 3 or image.shape[2] not in (1, 3)):
         raise ValueError(
-            'corruptions are defined for images of three colours, or grey ones, and this one is '
-            f'{image.shape}'
+            f'corruptions require images with three colours, or grey ones, got shape {image.shape}'
         )
 
 
@@ -158,9 +156,9 @@ def check_size(shape: Sequence[int], corruptions: Sequence[str]) -> None:
     """Raise a ValueError that names those corruptions for which an image is too small."""
     if wide := too_wide(shape, corruptions):
         raise ValueError(
-            f'an image of {shape[0]}×{shape[1]} pixels is below the {LEAST_SIZE}×{LEAST_SIZE} that '
-            f'these need: leave out {", ".join(wide)}. Of any size can be '
-            f'{", ".join(OF_PIXELS)}'
+            f'an image of {shape[0]}×{shape[1]} pixels is smaller than the '
+            f'{LEAST_SIZE}×{LEAST_SIZE} that these corruptions require: leave out '
+            f'{", ".join(wide)}. Any size suits {", ".join(OF_PIXELS)}'
         )
 
 
@@ -176,8 +174,8 @@ def corruption_function(name: str) -> Callable:
         from imagecorruptions import corruption_dict
     except ImportError as error:
         raise ImportError(
-            f'Corrupt needs imagecorruptions-imaug ({error}): {remedy}, in place of '
-            'imagecorruptions, its predecessor, if that is there'
+            f'Corrupt requires imagecorruptions-imaug ({error}): {remedy}, and uninstall its '
+            'predecessor imagecorruptions if you have it'
         ) from error
     if 'seed' not in inspect.signature(corruption_dict['glass_blur']).parameters:
         raise ImportError(

@@ -29,7 +29,9 @@ class LabelUntrainedClasses:
     def __init__(self, ood_index: int) -> None:
         self.ood_index = check_integer('ood_index', ood_index, least=0)
         if ood_index >= IGNORED:
-            raise ValueError(f'ood_index must be below {IGNORED}, which is ignored: {ood_index}')
+            raise ValueError(
+                f'ood_index must be below {IGNORED}, which is ignored, got {ood_index}'
+            )
 
     def __call__(self, results: dict) -> dict:
         labels = results.get('label_map') or {}
@@ -37,8 +39,8 @@ class LabelUntrainedClasses:
             raise ValueError(f'{type(self).__name__} must stand before LoadAnnotations')
         if IGNORED not in labels.values():
             raise ValueError(
-                f'{type(self).__name__}: the data set has all its classes in metainfo.classes, '
-                'so there is no other to be out of distribution'
+                f'{type(self).__name__}: metainfo.classes has all classes of the data set, so '
+                'none is left to be out of distribution'
             )
         if self.ood_index in labels.values():
             raise ValueError(

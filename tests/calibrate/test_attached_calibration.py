@@ -18,8 +18,8 @@ from mmcalib.calibrate.placement import place_scaling
 from mmcalib.checks import UserError
 from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.attached_model import attach
 from mmcalib.posthoc.attached_scaling import AttachedScaling
-from mmcalib.posthoc.calibrated_model import attach
 from mmcalib.posthoc.model_logits import predictor
 from mmcalib.posthoc.sampled_logits import draw_predictions
 from mmcalib.runs.config import load_config
@@ -203,8 +203,8 @@ def test_the_tool_attaches_what_it_cannot_fold(normalised, run, tmp_path):
     )  # fmt: skip
     content = torch.load('out.pth', weights_only=False)
     meta = content['meta']['calibration']
-    assert 'Attached to what the model predicts, since CalibratedImageClassifier' not in output
-    assert 'Attached to what the model predicts, since ImageClassifier has no linear' in output
+    assert 'Attached behind the model, because CalibratedImageClassifier' not in output
+    assert 'Attached behind the model, because ImageClassifier has no linear' in output
     assert 'Written: out.pth' in output and 'out.py' in output
     assert meta['layers'] == [] and 'no linear layer' in meta['attached']
     assert meta['tested']['after']['NLL'] < meta['tested']['before']['NLL']
@@ -305,7 +305,7 @@ def test_several_labels_for_an_image(method, with_scores):
     model, loader = classifier(head), labelled_images(with_scores=with_scores)
     scaler = SCALERS[method]()
     placement = place_scaling(model, scaler, model.state_dict(), loader[0])
-    assert placement.facts['attached'] == 'each class has a sigmoid of its own'
+    assert placement.facts['attached'] == 'each class has a separate sigmoid'
     drawn = draw_predictions(model, loader, of_samples=True)
     # By hand, one class after the other.
     with torch.no_grad():
@@ -333,5 +333,5 @@ def test_what_is_not_for_several_labels():
     head = dict(type='mmpretrain.MultiLabelLinearClsHead', num_classes=5, in_channels=8)
     model = classifier(head)
     for method in ('local', 'boundary-temperatures'):
-        with pytest.raises(ValueError, match='classes have a sigmoid each'):
+        with pytest.raises(ValueError, match='classes have separate sigmoids'):
             place_scaling(model, SCALERS[method](), {}, None)

@@ -183,7 +183,7 @@ def test_a_segmentors_checkpoint(scenes, run):
     assert changed(load(scenes), content) == names
     drawn = content['meta']['calibration']
     assert drawn['num_fitted'] == 500 < drawn['num_predictions'] and drawn['sampling_error'] > 0
-    assert f'500 of {drawn["num_predictions"]:,} predictions of val' in output
+    assert f'500 of {drawn["num_predictions"]:,} predictions on val' in output
     assert 'by the draw' in output
 
     every, _ = run(SCENES, scenes, '--samples', 500, '--all', *options, out='all.pth')
@@ -239,7 +239,7 @@ def test_fitting_on_test_is_refused_and_marked(digits, run, tmp_path):
     meta = content['meta']['calibration']
     assert meta['forced'] == ['fitted on the test split'] and meta['split'] == 'test'
     assert meta['tested'] == meta['fitted']
-    assert 'Beware: fitted on the test split' in output
+    assert 'Warning: fitted on the test split' in output
 
 
 def test_a_validation_split_that_is_the_test_split_is_divided(digits, run):
@@ -423,7 +423,7 @@ def test_folding_twice_is_refused_and_noted(digits, run):
     meta = second['meta']['calibration']
     assert meta['earlier'] == first['meta']['calibration']
     assert describe_calibration(second['meta'])['methods'] == ['temperature', 'vector']
-    assert meta['forced'] == ['calibrated before'] and 'Beware: calibrated before' in output
+    assert meta['forced'] == ['calibrated before'] and 'Warning: calibrated before' in output
     again, _ = run(DIGITS, 'first.pth', '--force', out='again.pth')
     temperature = again['meta']['calibration']['parameters']['temperature']
     assert temperature == pytest.approx(1, abs=1e-3)
@@ -499,9 +499,7 @@ def test_no_gain_is_said(digits, run):
     """Once calibrated, the same data ask for no other temperature."""
     run(DIGITS, digits, out='first.pth')
     _, output = run(DIGITS, 'first.pth', '--force')
-    assert (
-        'No gain to expect: a temperature of 1, no scaling at all, is only 0.0 standard' in output
-    )
+    assert 'No gain expected: a temperature of 1, which changes nothing, is only 0.0' in output
 
 
 @HOOKS.register_module()

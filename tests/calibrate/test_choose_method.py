@@ -99,7 +99,7 @@ def test_what_cannot_be_fitted_is_listed():
     drawn.labels[:] = 2
     chosen, candidates = choose(drawn)
     problems = {c['method']: c['problem'] for c in candidates}
-    assert 'all labels are of class 2' in problems['vector'] and chosen not in ('vector', 'matrix')
+    assert 'all labels have class 2' in problems['vector'] and chosen not in ('vector', 'matrix')
 
 
 def test_the_tool(tmp_path, monkeypatch, capsys):

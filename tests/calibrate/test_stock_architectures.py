@@ -28,7 +28,7 @@ FOLDED = {
         'decode_head.conv_seg'
     ],
 }
-SIGMOIDS = 'each class has a sigmoid of its own'
+SIGMOIDS = 'each class has a separate sigmoid'
 # Those whose logits no layer scales, and why: the temperature is attached to what they predict.
 NOT_FOLDED = {
     'mmpretrain/conformer/conformer-tiny-p16_8xb128_in1k.py': 'ConformerHead returns tuple',

@@ -75,7 +75,7 @@ def test_the_older_folder_may_be_named_itself_but_has_no_dates(tmp_path):
     write_posts(tmp_path, older=True)
     inside = build(tmp_path / '20_newsgroups')
     assert texts(inside['val']) == texts(build(tmp_path)['val'])
-    with pytest.raises(ValueError, match=r"'bydate' needs the by-date archive"):
+    with pytest.raises(ValueError, match=r"'bydate' requires the by-date archive"):
         build(tmp_path, protocol='bydate')
 
 
@@ -142,7 +142,7 @@ def test_bad_options_and_posts_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r'num_val must be an integer of at least 1, got 0'):
         Newsgroups20(str(tmp_path), 'val', num_val=0)
     write_posts(tmp_path)
-    with pytest.raises(ValueError, match=r'96 posts to train .* too few to take num_val=900'):
+    with pytest.raises(ValueError, match=r'96 training posts .* too few for num_val=900'):
         Newsgroups20(str(tmp_path), 'val')
 
 

@@ -95,7 +95,7 @@ def test_labels_of_the_sets(config):
                                   dict(near={'a': 0}, far={'a': 0}), dict(far={'a/b': 0}),
                                   dict(far={'OOD': 0})])  # fmt: skip
 def test_names_of_sets(sets):
-    with pytest.raises(ValueError, match='near and far must be OOD sets by names'):
+    with pytest.raises(ValueError, match='near and far must be dicts of OOD sets'):
         WithOODSets(Digits('val'), **sets)
 
 
@@ -111,7 +111,7 @@ def test_arrays_do_not_get_a_pipeline_of_files(tmp_path):
     files = dict(type='ImageNetC', data_root=str(tmp_path), corruption='fog', severity=1)
     digits = dict(type='Digits', split='val')
     for test, ood, found in ((files, digits, 'arrays'), (digits, files, 'files')):
-        with pytest.raises(ValueError, match=f'the OOD set other has {found}, and the test data'):
+        with pytest.raises(ValueError, match=f'the OOD set other has {found}, but the test data'):
             WithOODSets({**test, 'pipeline': []}, near=dict(other=ood))
         WithOODSets({**test, 'pipeline': []}, near=dict(other={**ood, 'pipeline': []}))
 

@@ -82,6 +82,10 @@ def test_it_predicts_what_a_loop_over_its_members_does(case, temperature, one_at
             label = sample.pred_sem_seg.data.flatten()
             found = [sample.disagreement.get(key) for key in ('mutual_information', 'variance')]
             assert found[0].shape == (1, 13, 17)
+            single = torch.stack(logits).softmax(dim=2)
+            single = single[..., 1] > 0.3 if case == 'binary' else single.argmax(dim=2)
+            own = sample.disagreement.predictions.flatten(1).long()
+            assert own.shape == single.shape and (own == single).float().mean() > 0.999
         expected = mean[:, 1:] if case == 'binary' else mean
         torch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-6)
         if case == 'binary':
@@ -275,7 +279,7 @@ def test_a_temperature_is_read_from_its_file(tmp_path):
 
 
 def test_members_that_have_no_common_mean_are_named():
-    with pytest.raises(ValueError, match='member 2 has 4 classes, and member 1 has 5'):
+    with pytest.raises(ValueError, match='member 2 has 4 classes, but member 1 has 5'):
         mean_of([classifier(LINEAR), classifier({**LINEAR, 'num_classes': 4})])
     model = mean_of([segmentor(fcn_head()), segmentor(fcn_head())])
     postprocess = model.others[0].postprocess_result
@@ -290,7 +294,9 @@ def test_scores_that_are_no_softmax_are_refused():
     with pytest.raises(ValueError, match='member 1: MultiLabelLinearClsHead predicts each class'):
         mean_of([classifier({**LINEAR, 'type': 'MultiLabelLinearClsHead'})])
     loss = dict(type='mmseg.CrossEntropyLoss', use_sigmoid=True)
-    with pytest.raises(ValueError, match=r'FCNHead was trained with a sigmoid.*use_sigmoid'):
+    with pytest.raises(
+        ValueError, match=r'FCNHead was trained with a separate sigmoid.*use_sigmoid'
+    ):
         mean_of([segmentor(fcn_head(loss_decode=loss))])
     assert mean_of([segmentor(fcn_head(2, out_channels=1, loss_decode=loss))])
     model = mean_of([classifier(LINEAR)])

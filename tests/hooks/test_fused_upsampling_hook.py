@@ -30,7 +30,7 @@ LEFT_ALONE = {
         'mmseg.EncHead', in_channels=[8], in_index=[0], num_codes=4
     ),
     'its sampler, OHEMPixelSampler': fcn_head(sampler=dict(type='mmseg.OHEMPixelSampler')),
-    'is a binary one': fcn_head(loss_decode=dict(CE, use_sigmoid=True)),
+    'is binary': fcn_head(loss_decode=dict(CE, use_sigmoid=True)),
     'DiceLoss is neither': fcn_head(loss_decode=[CE, dict(type='mmseg.DiceLoss')]),
     'one channel': fcn_head(num_classes=2, out_channels=1, loss_decode=dict(CE, use_sigmoid=True)),
     'no ignore_index': fcn_head(ignore_index=None),

@@ -206,7 +206,7 @@ def test_inside_a_compiled_model(name):
 @every_loss
 def test_what_makes_no_sense_is_refused(name):
     for reduction in ('none', 'sum'):
-        with pytest.raises(ValueError, match=f"one number of all rows .* got '{reduction}'"):
+        with pytest.raises(ValueError, match=f"one number for all rows .* got '{reduction}'"):
             LOSSES[name](reduction=reduction)
         with pytest.raises(ValueError, match=f"got '{reduction}'"):
             LOSSES[name]()(*draw((4, 3), ignore=False), reduction_override=reduction)

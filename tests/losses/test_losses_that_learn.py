@@ -56,7 +56,7 @@ class TestCALS:
         assert loss.multipliers.tolist() == pytest.approx([1e-6] * 4) and loss.num_updates == 0
 
     def test_another_number_of_classes_is_refused(self):
-        with pytest.raises(ValueError, match=r'num_classes=4 classes, and pred \(2, 3\) has 3'):
+        with pytest.raises(ValueError, match=r'num_classes=4, but pred \(2, 3\) has 3'):
             CALSLoss(4)(torch.zeros(2, 3), torch.tensor([0, 1]))
 
     def test_a_state_dict_holds_what_was_learnt(self):

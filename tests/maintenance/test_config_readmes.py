@@ -80,7 +80,7 @@ def test_a_metafile_has_the_metrics_that_were_measured():
 
 
 def test_what_is_not_known_is_said():
-    with pytest.raises(ValueError, match='resnet7_mnist: say its data and network in'):
+    with pytest.raises(ValueError, match='resnet7_mnist: add its data and network to'):
         in_words(Experiment('resnet7_mnist', 'mmpretrain', MBLS))
 
 
@@ -99,4 +99,4 @@ def test_the_tool_brings_pages_in_line(tmp_path, monkeypatch, capsys):
     (folder / 'mystery.py').write_text(f"_base_ = '{digits}'\n")
     with pytest.raises(SystemExit):
         call_here(*call, monkeypatch=monkeypatch)
-    assert 'mystery: say its data' in capsys.readouterr().err
+    assert 'mystery: add its data' in capsys.readouterr().err

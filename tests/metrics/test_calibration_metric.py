@@ -275,7 +275,7 @@ def test_images_that_a_protocol_takes_apart_are_counted_one_by_one():
 @pytest.mark.parametrize('name', ['nll', 'brier'])
 def test_a_sum_is_not_taken_for_a_value_of_each_image(name):
     sums = Prediction(torch.ones(2), torch.ones(2).bool())._replace(**{name: torch.tensor(1.0)})
-    with pytest.raises(ValueError, match='of each prediction, not their sums'):
+    with pytest.raises(ValueError, match='for each prediction, not as sums'):
         CalibrationState(['ECE']).update_each(sums, places=[0, 1])
 
 
@@ -343,7 +343,7 @@ def test_one_image_has_no_interval(protocol, monkeypatch):
     monkeypatch.setattr(module, 'print_log', lambda text, **options: said.append(text))
     values = evaluate(samples, metric)
     unit = 'batch of images' if protocol == 'paper' else 'image'
-    assert sum(f'all predictions are of one {unit}' in text for text in said) == 1
+    assert sum(f'all predictions come from one {unit}' in text for text in said) == 1
     assert values['calibration/ECE'] > 0
     for name in ('ECE_low', 'ECE_high', 'NLL_low', 'NLL_high'):
         assert math.isnan(values[f'calibration/{name}'])

@@ -47,7 +47,7 @@ def test_maps_are_written_but_not_of_a_repeated_image(tmp_path):
 
 
 def test_samples_of_one_prediction_are_refused():
-    with pytest.raises(ValueError, match='sample 0 has no mutual_information: it is measured for'):
+    with pytest.raises(ValueError, match='sample 0 has no mutual_information: it requires a'):
         DisagreementMetric().process(None, [dict(pred_score=torch.ones(2) / 2)])
 
 

@@ -238,7 +238,7 @@ def test_bad_samples_are_refused_and_forgotten():
         (
             OODMetric('energy'),
             classified(1)[0],
-            r'energy need logits, and sample 0.*KeepLogitsHook',
+            r'energy require logits, but sample 0.*KeepLogitsHook',
         ),
         (OODMetric(), pixels[0], 'image_0.jpg is a segmentation: give ood_index'),
         (OODMetric(ood_index=9), pixels[0], r'labels outside \[0, 5\): 7.*ood_index'),

@@ -160,7 +160,7 @@ def test_all_right_is_a_temperature_at_its_bound(monkeypatch):
     found, said = said_of(monkeypatch, as_classified(logits, logits.argmax(dim=1)))
     assert found['temperature'] == pytest.approx(1 / 16)
     assert 0 <= found['refinement_NLL'] < found['NLL'] / 10
-    assert 'at its bound, 0.0625: the labels are predicted without an error' in said
+    assert 'at its bound, 0.0625: all predictions are correct' in said
 
 
 def test_all_wrong_is_a_temperature_at_the_other(monkeypatch):
@@ -168,7 +168,7 @@ def test_all_wrong_is_a_temperature_at_the_other(monkeypatch):
     found, said = said_of(monkeypatch, as_classified(logits, logits.argmin(dim=1)))
     assert found['temperature'] == pytest.approx(16)
     assert math.log(5) < found['refinement_NLL'] < found['NLL']
-    assert 'at its bound, 16: the predictions say next to nothing' in said
+    assert 'at its bound, 16: the predictions carry almost no information' in said
 
 
 def test_a_network_that_says_nothing_has_no_worse_nll():
@@ -193,7 +193,7 @@ def test_few_images(monkeypatch):
     found, said = said_of(monkeypatch, classified(1))
     assert math.isnan(found['refinement_NLL']) and math.isnan(found['calibration_NLL'])
     assert found['NLL'] > 0 and found['temperature'] > 0
-    assert 'images of at least two of the fifths' in said
+    assert 'images from at least two of its five folds' in said
     found, said = said_of(monkeypatch, classified(3))  # fewer than folds
     assert found['refinement_NLL'] > 0 and 'fifths' not in said
     found, said = said_of(monkeypatch, [])

@@ -50,5 +50,5 @@ def test_more_than_a_samplers_padding_is_refused(shares, monkeypatch):
 
 
 def test_padding_that_is_not_dealt_out_in_turn_is_refused(monkeypatch):
-    with pytest.raises(ValueError, match='not dealt out in turn'):
+    with pytest.raises(ValueError, match='not distributed in turn'):
         counted(['abcd', 'e', 'f'], 4, monkeypatch)

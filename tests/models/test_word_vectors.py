@@ -43,7 +43,7 @@ def test_bad_files_are_named(tmp_path):
         load_vectors([table, words], WORDS)
     glove = tmp_path / 'glove.txt'
     glove.write_text('group0 1 2\nthe 1 2 3\n')
-    with pytest.raises(ValueError, match="the vector of 'the' has 3 numbers, and the first 2"):
+    with pytest.raises(ValueError, match="the vector of 'the' has 3 numbers, but the first has 2"):
         load_vectors(str(glove), WORDS)
     glove.write_text('group0 1 2\nthe 1 x\n')
     with pytest.raises(ValueError, match='could not convert'):

@@ -445,7 +445,7 @@ class TestTheOrderOfTwoClasses:
 
     def test_platt_follows_logits_that_mislead(self):
         logits, labels = draw(300, num_classes=1)
-        with pytest.warns(UserWarning, match='next to nothing'):
+        with pytest.warns(UserWarning, match='almost no information'):
             scaler = PlattScaler().fit(-logits, labels)
         assert (np.diff(scaler.transform(np.linspace(-60, 60, 50)[:, None])[:, 0]) < 0).all()
 
@@ -493,7 +493,7 @@ class TestPoorData:
     def test_one_class(self, name, k):
         logits, labels = draw(200, num_classes=k)
         if name in ('vector', 'matrix', 'platt', 'beta'):
-            with pytest.raises(ValueError, match=r'all labels are of class 1: .* temperature'):
+            with pytest.raises(ValueError, match=r'all labels have class 1: .* temperature'):
                 SCALERS[name]().fit(logits, np.ones_like(labels))
         else:
             self.finite(SCALERS[name]().fit(logits, np.ones_like(labels)), k)
@@ -557,9 +557,9 @@ def test_onnx(name, tmp_path):
 @pytest.mark.parametrize(
     ('content', 'message'),
     [
-        ('{', 'is no JSON'),
-        ('[]', 'is no scaler'),
-        ('{"method": "platt"}', 'is no scaler'),
+        ('{', 'is not JSON'),
+        ('[]', 'is not a scaler'),
+        ('{"method": "platt"}', 'is not a scaler'),
         (
             '{"method": "colour", "options": {}, "parameters": {}, "num_logits": 3, '
             '"version": "9"}',

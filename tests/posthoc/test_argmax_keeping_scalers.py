@@ -131,7 +131,7 @@ class TestAnyScaling:
         with pytest.raises(ValueError, match='1 of 6048 logits are NaN or infinite'):
             kind().fit(logits, labels)
 
-    @pytest.mark.filterwarnings('ignore:the temperature ran to its bound')
+    @pytest.mark.filterwarnings('ignore:the temperature reached its bound')
     @pytest.mark.parametrize('truth', ['all right', 'all wrong'])
     def test_labels_that_say_all_or_nothing(self, kind, truth):
         logits, _ = scenes()

@@ -118,5 +118,5 @@ class TestMaps:
 
     def test_rows_are_refused(self):
         scaler = BoundaryTemperatureScaler().fit(*draw(2))
-        with pytest.raises(ValueError, match=r'takes maps of logits .* got \(5, 3\)'):
+        with pytest.raises(ValueError, match=r'requires maps of logits .* got \(5, 3\)'):
             scaler.transform(torch.zeros(5, 3))

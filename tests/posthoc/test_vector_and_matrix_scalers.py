@@ -42,7 +42,7 @@ class TestClasswise:
 
     def test_labels_of_one_class(self, scaler):
         logits, _ = draw()
-        with pytest.raises(ValueError, match='all labels are of class 2'):
+        with pytest.raises(ValueError, match='all labels have class 2'):
             scaler().fit(logits, np.full(len(logits), 2))
 
     def test_the_classes_have_no_order(self, scaler):

@@ -61,8 +61,8 @@ def test_a_list_may_begin_with_a_byte_order_mark(folder):
         ([], ValueError, 'name at least one'),
         (['empty'], FileNotFoundError, 'the folder empty has no image among 0 files'),
         (['other'], FileNotFoundError, 'the folder other has no image among 1 files'),
-        (['videos'], FileNotFoundError, 'no image, but videos: take its frames out first'),
-        (['a/clip.mp4'], ValueError, 'is a video: take its frames out first'),
+        (['videos'], FileNotFoundError, 'no image, but videos: extract its frames first'),
+        (['a/clip.mp4'], ValueError, 'is a video: extract its frames first'),
         (['nowhere'], FileNotFoundError, "there is no image, folder or list 'nowhere' in"),
         (['no*.png'], FileNotFoundError, r"'no\*.png' matches no image among 0 files"),
         (['*/*.md'], FileNotFoundError, 'matches no image among 2 files'),
@@ -77,7 +77,7 @@ def test_what_names_no_image_is_refused(folder, sources, error, text):
     ('content', 'error', 'text'),
     [
         ('', FileNotFoundError, 'is empty'),
-        ('2007_000033\n', FileNotFoundError, "none of the 1 lines of .* is '2007_000033'. A list"),
+        ('2007_000033\n', FileNotFoundError, "none of the 1 lines of .* is '2007_000033'. Write"),
     ],
 )
 def test_lists_that_name_nothing(folder, content, error, text):
@@ -124,5 +124,5 @@ def test_what_is_no_whole_image(tmp_path):
     (tmp_path / 'empty.png').touch()
     (tmp_path / 'text.png').write_text('hello')
     assert 'is empty (0 bytes)' in look_at(tmp_path / 'empty.png')[0]
-    assert look_at(tmp_path / 'text.png') == ('it is no image', '')
+    assert look_at(tmp_path / 'text.png') == ('it is not an image', '')
     assert 'there is no file' in look_at(tmp_path / 'missing.png')[0]

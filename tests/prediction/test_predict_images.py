@@ -34,6 +34,7 @@ from mmcalib.metrics.functional.risk_threshold import threshold_at_risk
 from mmcalib.prediction import prediction_folder
 from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
+from mmcalib.samples.objects import objects_of_logits
 
 SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
 
@@ -71,12 +72,22 @@ def test_a_segmentors_maps_are_the_softmax_of_its_logits(photos, segmenting):
         assert scores.confidence == pytest.approx(conf.mean().item(), abs=1e-5)
         assert scores.kept == pytest.approx((conf > 0.6).double().mean().item(), abs=1e-9)
         assert math.isnan(scores.expected_accuracy) and scores.label is None
-        assert [mask.label for mask in scores.masks] == predicted.unique().tolist()
-        for mask in scores.masks:
-            inside = predicted == mask.label
-            assert (mask.name, mask.pixels) == (f'class {mask.label}', inside.sum())
-            assert mask.score == pytest.approx(conf[inside].mean().item(), abs=1e-5)
-            assert mask.share == pytest.approx(inside.double().mean().item())
+        assert [share.label for share in scores.classes] == predicted.unique().tolist()
+        for share in scores.classes:
+            inside = predicted == share.label
+            kept = inside & (conf > 0.6)
+            assert (share.pixels, share.kept) == (inside.sum(), kept.sum())
+        objects = objects_of_logits(logits.double(), predicted)
+        np.testing.assert_array_equal(image.objects, objects.number + 1)
+        for n, own in enumerate(scores.objects):
+            inside = torch.from_numpy(image.objects == n + 1)
+            assert (own.object, own.name) == (n + 1, f'class {own.label}')
+            assert set(predicted[inside].tolist()) == {own.label}
+            assert own.pixels == inside.sum()
+            assert own.confidence == pytest.approx(conf[inside].mean().item(), abs=1e-5)
+            assert own.expected_iou == pytest.approx(objects.expected_iou[n], abs=1e-5)
+            assert own.share == pytest.approx(inside.double().mean().item())
+            assert math.isnan(own.found) and own.score == own.expected_iou
     mean = np.mean([image.scores.confidence for image in found.images])
     assert found.scores.confidence == pytest.approx(mean)
     assert (found.scores.num_images, found.scores.threshold) == (5, 0.6)
@@ -101,7 +112,7 @@ def test_a_classifiers_probabilities_are_the_softmax_of_its_logits(photos, class
         assert image.scores.name == f'class {probs.argmax()}'
         assert image.confidence == pytest.approx(probs.max().item(), abs=1e-5)
         assert image.scores.kept == float(probs.max() > 0.5)
-        assert image.scores.masks == ()
+        assert image.scores.objects == image.scores.classes == ()
 
 
 def with_broken_files(photos, folder):
@@ -187,24 +198,31 @@ def test_files_hold_what_python_returns(photos, segmenting, tmp_path):
     report = predict_to_folder(*segmenting, [photos], out, threshold=0.6)
     rows = [json.loads(line) for line in (out / 'predictions.jsonl').open()]
     table = list(csv.DictReader((out / 'predictions.csv').open()))
-    masks = list(csv.DictReader((out / 'masks.csv').open()))
+    objects = list(csv.DictReader((out / 'objects.csv').open()))
     for image, row, line in zip(expected, rows, table, strict=True):
         assert row['image'] == line['image'] == image.scores.image
         assert (
             row['confidence'] == float(line['confidence']) == pytest.approx(image.scores.confidence)
         )
-        assert [mask['score'] for mask in row['masks']] == [
-            float(mask['score']) for mask in masks if mask['image'] == row['image']
-        ]
+        for found in row['objects']:
+            (own,) = [
+                o
+                for o in objects
+                if o['image'] == row['image'] and o['object'] == str(found['object'])
+            ]
+            assert float(own['expected_iou']) == found['expected_iou']
+            assert [int(own[end]) for end in ('top', 'bottom', 'left', 'right')] == found['box']
         with np.load(out / 'arrays' / f'{row["files"]}.npz') as arrays:
             assert arrays['predicted'].dtype == np.uint8
             assert np.array_equal(arrays['predicted'], image.predicted)
+            assert np.array_equal(arrays['objects'], image.objects)
             np.testing.assert_allclose(arrays['confidence'], image.confidence, atol=1e-6)
         assert cv2.imread(str(out / 'pictures' / f'{row["files"]}.png')) is not None
     assert json.loads((out / 'summary.json').read_text())['kept'] == report.scores.kept
     text = report_in_words(report, out)
     assert text.startswith('5 images: mean confidence ')
-    names = 'predictions.csv, masks.csv, predictions.jsonl, summary.json, arrays, pictures'
+    names = 'predictions.csv, objects.csv, predictions.jsonl, summary.json, arrays, pictures'
+    names += ', gallery.html'
     assert text.endswith(f'\n{out}: {names}')
 
 
@@ -223,8 +241,8 @@ def test_what_a_full_disk_leaves_is_taken_up_again(photos, classifying, tmp_path
     monkeypatch.setattr(prediction_folder.np, 'savez_compressed', full)
     report = predict_to_folder(*classifying, [photos], out)
     assert report.stopped == (
-        f'No space left on device: nothing more can be written to {out}. 2 images are finished, '
-        '3 are not: the same command goes on.'
+        f'No space left on device: cannot write to {out}. 2 images are finished, '
+        '3 are not: run the same command again to continue.'
     )
     assert sorted(p.name for p in (out / 'arrays').iterdir()) == ['0.png.npz', '1.png.npz']
     monkeypatch.undo()
@@ -242,11 +260,14 @@ def test_what_a_full_disk_leaves_is_taken_up_again(photos, classifying, tmp_path
 def test_predictions_of_other_settings_do_not_mix(photos, segmenting, tmp_path):
     out = tmp_path / 'out'
     predict_to_folder(*segmenting, [photos / '0.png'], out, pictures=False)
-    with pytest.raises(ValueError, match=r'another threshold, 0\.9 rather than 0\.5: name'):
+    with pytest.raises(ValueError, match=r'another threshold, 0\.9 instead of 0\.5: name'):
         predict_to_folder(*segmenting, [photos], out, threshold=0.5)
     for changes, text in (
-        ({'model.data_preprocessor.std': [1.0] * 3}, "another data_preprocessor, .*'std': .*than"),
-        ({'model.test_cfg.mode': 'slide'}, "another test_cfg, .*'whole'.* rather than .*'slide'"),
+        (
+            {'model.data_preprocessor.std': [1.0] * 3},
+            "another data_preprocessor, .*'std': .*instead of",
+        ),
+        ({'model.test_cfg.mode': 'slide'}, "another test_cfg, .*'whole'.* instead of .*'slide'"),
         ({'model.decode_head.dropout_ratio': 0.5}, r'another network, .*\w{16}'),
     ):
         with pytest.raises(ValueError, match=text):
@@ -287,7 +308,7 @@ def test_a_validation_says_what_to_expect(photos, segmenting, tmp_path):
     text = report_in_words(predict_to_folder(*segmenting, [photos], out, **options), out)
     assert f'expected accuracy {100 * mean:.1f} %, between ' in text
     assert (
-        f'keep what is above {bound.threshold:.6g}: on average over such images at most 50 %'
+        f'threshold {bound.threshold:.6g}: at most 50 % of what it keeps is wrong, on average'
         in text
     )
     first = predict_to_folder(*segmenting, [photos], out, **options)
@@ -302,8 +323,8 @@ def test_pixels_without_a_label_are_told_of(photos, segmenting, tmp_path):
     share = (200 / (200 + bins[:, 0].sum(dim=1))).mean().item()
     assert report.scores.validation_unlabelled == pytest.approx(share)
     assert (
-        f'no label at {100 * share:.2g} % of its pixels: accuracies and what is wrong are of '
-        'pixels that would get one' in report_in_words(report, out)
+        f'{100 * share:.2g} % of the validation pixels have no label: accuracies and errors '
+        'refer to pixels that would get one' in report_in_words(report, out)
     )
 
 
@@ -339,14 +360,14 @@ def test_a_validation_of_another_model_is_refused(photos, segmenting, tmp_path):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
     write_validation(tmp_path / 'val', right | dict(members=[last]), found, images=3)
     mmcalib.predict(*segmenting, photos / '0.png', validation=tmp_path / 'val')
-    with pytest.raises(ValueError, match=r'3 images of .* prove for no threshold that at most 5 %'):
+    with pytest.raises(ValueError, match=r'no threshold is proven to keep at most 5 % .* 3 images'):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val', risk=0.05)
     (tmp_path / 'val/results_val.json').unlink()
     with pytest.raises(
         FileNotFoundError, match=r'results_val\.json, which belongs to .* is missing'
     ):
         mmcalib.predict(*segmenting, photos, validation=tmp_path / 'val')
-    with pytest.raises(FileNotFoundError, match=r'no test has left calibration\.npz in'):
+    with pytest.raises(FileNotFoundError, match=r'there is no calibration\.npz of a test in'):
         mmcalib.predict(*segmenting, photos, validation=tmp_path)
 
 
@@ -354,7 +375,7 @@ def test_statistics_that_do_not_tell_images_apart_are_refused(photos, segmenting
     statistics = CalibrationStatistics({}, 'paper', 'mmcalib', 15, torch.zeros(3, 1))
     statistics.save(tmp_path / 'calibration_val.npz')
     write_record_of(tmp_path, alone(segmenting))
-    with pytest.raises(ValueError, match=r"does not tell images apart: .*the protocol 'paper'"):
+    with pytest.raises(ValueError, match=r"no statistics for each image: its protocol, 'paper'"):
         mmcalib.predict(*segmenting, photos, validation=tmp_path)
 
 
@@ -366,22 +387,22 @@ def test_a_checkpoint_of_another_model_is_refused(photos, segmenting, tmp_path):
 
 def test_images_that_the_data_set_makes_itself_are_no_files(photos, classifying):
     options = {'test_dataloader.dataset.dataset.pipeline': [dict(type='PackInputs')]}
-    with pytest.raises(ValueError, match='starts with PackInputs, and so predicts no image files'):
+    with pytest.raises(ValueError, match='starts with PackInputs, so it reads no image files'):
         mmcalib.predict(*classifying, photos, cfg_options=options)
 
 
 @pytest.mark.parametrize(
     ('options', 'text'),
     [
-        (dict(risk=0.05), 'a risk needs the work dir of a validation'),
+        (dict(risk=0.05), 'a risk requires a validation'),
         (dict(threshold=1.5), r'threshold must be in \[0, 1\], got 1.5'),
         (dict(workers=-1), 'workers must be an integer of at least 0'),
-        (dict(probability=95), 'probability must be a share above 0 and below 1, .*, got 95'),
-        (dict(probability=1.5), 'probability must be a share above 0 and below 1'),
-        (dict(probability=0), 'probability must be a share above 0 and below 1'),
+        (dict(probability=95), 'probability must be above 0 and below 1, .*, got 95'),
+        (dict(probability=1.5), 'probability must be above 0 and below 1'),
+        (dict(probability=0), 'probability must be above 0 and below 1'),
         (dict(probability=-1), 'probability must be a finite number of at least 0, got -1'),
-        (dict(device='gpu'), "device 'gpu' is not there: Expected one of cpu, "),
-        (dict(device='cuda:99'), "device 'cuda:99' is not there: "),
+        (dict(device='gpu'), "device 'gpu' is not available: Expected one of cpu, "),
+        (dict(device='cuda:99'), "device 'cuda:99' is not available: "),
     ],
 )
 def test_options_that_make_no_sense(photos, segmenting, options, text):

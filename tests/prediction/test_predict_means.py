@@ -146,7 +146,7 @@ def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
     with torch.no_grad():
         mean = torch.cat([model(inputs, mode='tensor').softmax(1) for model in models]).mean(0)
     np.testing.assert_allclose(image.probabilities, (mean.log() / 2).softmax(0), atol=1e-5)
-    with pytest.raises(ValueError, match=r't\.json was fitted on another ensemble, of the ch'):
+    with pytest.raises(ValueError, match=r't\.json was fitted to another ensemble, with the ch'):
         mmcalib.predict(config, checkpoints[:2], photos, **options)
 
 
@@ -165,7 +165,7 @@ def test_a_temperature_of_other_settings_is_refused(photos, classifiers, tmp_pat
         ({'model.head.topk': (1,)}, r'with the network \w{16} \(here: \w{16}\)'),
         ({'test_dataloader.dataset.dataset.pipeline': smaller}, 'of the test pipeline .*Resize'),
     ):
-        with pytest.raises(ValueError, match=f'fitted on another ensemble, .*{text}'):
+        with pytest.raises(ValueError, match=f'fitted to another ensemble, .*{text}'):
             mmcalib.predict(config, checkpoints, photos, cfg_options=changes, **options)
 
 
@@ -204,7 +204,7 @@ def test_what_a_test_of_a_mean_leaves_is_evidence_of_it(
     with pytest.raises(SystemExit) as ended:
         call_here('predict.py', *mean, tmp_path / 'images', *out, monkeypatch=monkeypatch)
     assert ended.value.code == 0
-    assert 'the 5 images of the validation' in capsys.readouterr().out
+    assert 'the 5 of the validation' in capsys.readouterr().out
     with (tmp_path / 'out/predictions.csv').open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 5 and all(float(row['mutual_information']) > 0 for row in rows)
@@ -213,7 +213,7 @@ def test_what_a_test_of_a_mean_leaves_is_evidence_of_it(
     with pytest.raises(SystemExit) as ended:
         call_here('predict.py', *mean[:2], tmp_path / 'images', *out[:4], monkeypatch=monkeypatch)
     assert ended.value.code == 2
-    assert 'and not of' in capsys.readouterr().err
+    assert ', not from ' in capsys.readouterr().err
 
 
 def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
@@ -228,7 +228,7 @@ def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
         (dict(checkpoint=checkpoints, tta=True), 'checkpoint'),
         (again | dict(cfg_options={'model.head.topk': (1,)}), 'network'),
     ):
-        with pytest.raises(ValueError, match=f'has predictions of another {what}, '):
+        with pytest.raises(ValueError, match=f'has predictions with another {what}, '):
             predict_to_folder(config, images=[photos], **other, **options)
 
 
@@ -296,9 +296,9 @@ def test_checkpoints_are_told_from_images():
 
 def test_the_digits_of_the_documentation_can_be_averaged(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / 'docs/predictions.md').read_text(encoding='utf-8')
+    text = (ROOT / 'docs/howto/images_without_labels.md').read_text(encoding='utf-8')
     blocks = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
-    (config,) = (block for block in blocks if 'digit_files.py' in block)
+    (config,) = (block for block in blocks if block.startswith('# digit_files.py'))
     (images,) = (block for block in blocks if 'cv2.imwrite' in block)
     Path('digit_files.py').write_text(config.replace("'configs/", f"'{ROOT}/configs/"))
     exec(images, {})

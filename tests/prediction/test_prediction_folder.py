@@ -12,7 +12,7 @@ from tiny_models import classifier
 from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
 
 SIZES = [(24, 36), (24, 36)]
-TABLES = {'predictions.csv', 'predictions.jsonl', 'settings.json', 'summary.json'}
+TABLES = {'predictions.csv', 'predictions.jsonl', 'settings.json', 'summary.json', 'gallery.html'}
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_overwriting_leaves_nothing_of_before_and_all_that_is_not_ours(model, ph
 def test_rows_of_something_else_are_left_alone(model, photos, tmp_path):
     (tmp_path / 'predictions.jsonl').write_text('mine')
     for overwrite in (False, True):
-        with pytest.raises(ValueError, match=r'predictions\.jsonl is of something else'):
+        with pytest.raises(ValueError, match=r'predictions\.jsonl is not from this tool'):
             predict_to_folder(*model, [photos], tmp_path, overwrite=overwrite)
     assert (tmp_path / 'predictions.jsonl').read_text() == 'mine'
 
@@ -117,7 +117,7 @@ def test_no_name_of_a_file_ends_it(model, photos, tmp_path, name, shown):
     (photos / 'wrong' / odd.name).write_text('hello')
     report = predict_to_folder(*model, [photos], out)
     assert (report.scores.num_images, report.stopped) == (2, '')
-    assert report_in_words(report, out).encode().count(b'it is no image') == 1
+    assert report_in_words(report, out).encode().count(b'it is not an image') == 1
     (row,) = (row for row in rows_in(out) if row['image'] == str(odd))
     assert (out / 'arrays' / f'{row["files"]}.npz').is_file()
     assert (out / 'pictures' / f'{row["files"]}.png').is_file()

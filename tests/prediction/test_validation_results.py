@@ -98,7 +98,7 @@ def test_a_validation_of_other_settings_is_refused(photos, model, tmp_path, chan
 
 def test_a_test_that_measures_no_calibration_leaves_none(photos, model, tmp_path, monkeypatch):
     call_here('test.py', *model, '--work-dir', tmp_path / 'val', monkeypatch=monkeypatch)
-    with pytest.raises(FileNotFoundError, match='no test has left'):
+    with pytest.raises(FileNotFoundError, match='there is no calibration'):
         predict(model, photos, tmp_path)
 
 
@@ -121,5 +121,7 @@ def test_statistics_of_a_test_that_was_killed_are_not_those_of_the_one_before(
 
 def test_a_smoke_run_is_no_evidence(photos, model, tmp_path):
     change_results(tmp_path, limit=5)
-    with pytest.raises(ValueError, match='is from a smoke run, --limit 5 in the test or in the'):
+    with pytest.raises(
+        ValueError, match='is from a smoke run: the test or the training had --limit'
+    ):
         predict(model, photos, tmp_path)

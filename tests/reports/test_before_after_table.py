@@ -63,7 +63,7 @@ def test_a_temperature_that_may_be_one(temperature, error, said):
 def test_a_temperature_of_one_from_the_grid():
     meta = described(parameters={'temperature': 1.0})
     del meta['standard_error']
-    assert no_gain(meta) == ['No gain: a temperature of 1 is no scaling at all.']
+    assert no_gain(meta) == ['No gain: a temperature of 1 changes nothing.']
 
 
 def test_figures_that_got_worse():
@@ -91,12 +91,12 @@ def test_what_is_printed(capsys):
     printed = capsys.readouterr().out
     for part in (
         'ECE (%)', 'NLL (nats)', '3.78', '4.63', '0.2500',
-        'Temperature 1.5 ± 0.04 (standard error over 1,200 images, ± 0.01 of it by the draw), '
-        'fitted on 1,000 of 98,765 predictions of val.',
+        'Temperature 1.5 ± 0.04 (standard error over 1,200 images, ± 0.01 of it from the draw), '
+        'fitted on 1,000 of 98,765 predictions on val.',
         '0 of 1,200 predictions changed side of the threshold 0.4.',
-        '0 of 1,200 predictions of test changed side',
-        'Folded into head.fc: its logits are the scaled ones to 1.0e-07.',
-        'Beware: calibrated before.',
+        '0 of 1,200 predictions on test changed side',
+        'Folded into head.fc: its logits equal the scaled ones within 1.0e-07.',
+        'Warning: calibrated before.',
         'Worse than before on val: ECE',
     ):  # fmt: skip
         assert part in printed

@@ -376,7 +376,7 @@ def test_runs_that_may_be_unfinished_are_named(tmp_path):
     training = dict(epochs=350, finished=None)
     write(tmp_path / 'a', 'mbls/resnet50_cifar10', training=training)
     notes = only_table(tmp_path).notes
-    assert f'Not known whether their training was finished: {tmp_path / "a"}.' in notes
+    assert f'Unknown whether the training was finished: {tmp_path / "a"}.' in notes
 
 
 def test_voc_has_published_values_by_the_papers_protocol_only(tmp_path):
@@ -389,7 +389,7 @@ def test_voc_has_published_values_by_the_papers_protocol_only(tmp_path):
         )  # fmt: skip
     pooled = only_table(tmp_path, protocol='pooled')
     assert pooled.rows[0].paper == {}
-    assert any("are of protocol 'paper'" in note for note in pooled.notes)
+    assert any("use protocol 'paper'" in note for note in pooled.notes)
     paper = only_table(tmp_path, protocol='paper')
     assert paper.rows[0].paper == {'mIoU': 71.2, 'calibration/ECE': 7.94, 'calibration/AECE': 7.99}
 
@@ -440,7 +440,7 @@ def test_figures_of_another_paper_say_so(tmp_path):
     )
     table = only_table(tmp_path)
     assert table.rows[0].paper['calibration/ECE'] == 1.05
-    assert any('figures of ACLS are of Park et al. (ICCV 2023)' in note for note in table.notes)
+    assert any('figures for ACLS come from Park et al. (ICCV 2023)' in note for note in table.notes)
 
 
 def test_the_command_writes_all_formats(tmp_path, monkeypatch, capsys):

@@ -211,7 +211,7 @@ def test_figures_tell_before_from_after(what, tmp_path):
 
 def test_a_file_that_was_cut_off_is_named(tmp_path):
     (tmp_path / 'robustness.json').write_text('{"exp')
-    with pytest.raises(ValueError, match=r'call tools/test_robustness\.py again'):
+    with pytest.raises(ValueError, match=r'run tools/test_robustness\.py again'):
         read_robustness(tmp_path)
     with pytest.raises(FileNotFoundError, match=r'unreadable robustness\.json'):
         collect_runs([tmp_path])
@@ -287,7 +287,7 @@ def test_a_sheet_is_of_a_severity_that_was_tested(tmp_path):
     for test in one['tests']:
         test['map'] = 'map.npz'
     write(tmp_path, one)
-    with pytest.raises(ValueError, match='no map of severity 3: tested were 1, 5'):
+    with pytest.raises(ValueError, match='no map for severity 3, only for 1, 5'):
         robustness_figure([tmp_path], 'sheet', severity=3)
     said = [t.get_text() for t in robustness_figure([tmp_path], 'sheet').findobj(Text)]
     assert 'fog 1' in said
@@ -301,7 +301,7 @@ def test_nothing_to_draw_is_said(tmp_path, monkeypatch, capsys):
         call_here(
             'visualize.py', 'robustness', tmp_path / 'no', '--out', 'x.png', monkeypatch=monkeypatch
         )  # fmt: skip
-    assert 'tools/test_robustness.py leaves it' in ' '.join(capsys.readouterr().err.split())
+    assert 'tools/test_robustness.py writes it' in ' '.join(capsys.readouterr().err.split())
     with pytest.raises(SystemExit):
         call_here(
             'visualize.py', 'robustness', tmp_path, '--names', 'a', '--out', 'x.png',

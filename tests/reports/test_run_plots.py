@@ -112,9 +112,9 @@ def test_runs_are_called_by_their_loss(runs, tmp_path):
     assert run_plots.names_of([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
     assert run_plots.names_of([runs[0], runs[0]]) == [str(runs[0])] * 2
     assert run_plots.names_of(runs, ['a', 'b']) == ['a', 'b']
-    with pytest.raises(ValueError, match='2 runs need as many names, got 1'):
+    with pytest.raises(ValueError, match='2 runs require as many names, got 1'):
         run_plots.names_of(runs, ['a'])
-    with pytest.raises(FileNotFoundError, match=r'no statistics .*tools/test\.py leaves them'):
+    with pytest.raises(FileNotFoundError, match=r'no statistics .*tools/test\.py writes them'):
         run_plots.read_statistics(tmp_path)
     with pytest.raises(FileNotFoundError, match=r'no confidence maps .*ConfidenceMapHook'):
         run_plots.read_maps(tmp_path)

@@ -62,7 +62,7 @@ def test_colours_may_have_been_exchanged():
 
 def test_the_user_says_where_transforms_are_unknown():
     pipeline = steps('LoadImageFromFile Letterbox Resize PackInputs')
-    with pytest.raises(ValueError, match=r'behind Letterbox: say it by --corrupt-before with one'):
+    with pytest.raises(ValueError, match=r'after Letterbox: set --corrupt-before to one'):
         find_place(pipeline)
     assert find_place(pipeline, 'Letterbox') == (1, 0, False)
     assert find_place(pipeline, 'PackInputs') == (3, 0, False)

@@ -264,7 +264,7 @@ def test_other_data_that_are_prepared_otherwise_are_refused(
     with pytest.raises(SystemExit):
         run(project, 'wrong', monkeypatch, *arguments)
     said = ' '.join(capsys.readouterr().err.split())
-    assert message in said.partition(', and that of the model')[0]
+    assert message in said.partition(', but that of the model')[0]
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_augmented_segmentation_is_refused_before_a_test(tmp_path, monkeypatch, 
     )
     with pytest.raises(SystemExit):
         run(tmp_path, 'tta', monkeypatch, checkpoints=['plain.pth'])
-    assert 'of test-time augmentation mmseg keeps the logits' in capsys.readouterr().err
+    assert 'under test-time augmentation mmseg keeps only the logits' in capsys.readouterr().err
 
 
 def test_of_sets_of_corruptions_those_that_small_images_cannot_have_are_left_out(capsys):
@@ -337,7 +337,7 @@ def test_of_sets_of_corruptions_those_that_small_images_cannot_have_are_left_out
         'saturate 1',
     ]
     assert capsys.readouterr().out.endswith(
-        'Left out, since images of 8×8 pixels are below the 32×32 that they need: '
+        'Left out, because they require images of 32×32 pixels and these have 8×8: '
         'elastic_transform, pixelate, jpeg_compression, gaussian_blur, spatter.\n'
     )
     for names in (['noise', 'fog'], ['blur']):

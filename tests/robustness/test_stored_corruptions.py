@@ -120,7 +120,7 @@ def test_folders_are_numbered_as_the_labels_of_the_clean_files(flat, clean, tmp_
     kept.check(['fog'], [1, 5])
     if flat:
         next((root / 'fog/1/class_2').iterdir()).rename(root / 'fog/1/class_2/other.JPEG')
-        with pytest.raises(ValueError, match='which of its folders is which class is not known'):
+        with pytest.raises(ValueError, match='cannot match its folders with classes'):
             stored(clean, root)
 
 
@@ -172,10 +172,10 @@ def test_the_tool_tests_on_them(tmp_path, monkeypatch, capsys):
     [
         (write_arrays, dict(labels=LABELS[:8]), '8 images in 3 classes, the clean test data 12 in'),
         (write_arrays, dict(labels=np.repeat(range(4), 2)), 'in 4 .*, or classes of other sizes'),
-        (write_arrays, dict(size=40), 'images of 40×40 pixels, and clean ones are 32×32'),
-        (write_tree, dict(size=(48, 32)), 'images of 32×48 pixels, and clean ones are 32×32'),
+        (write_arrays, dict(size=40), 'images of 40×40 pixels, but clean ones are 32×32'),
+        (write_tree, dict(size=(48, 32)), 'images of 32×48 pixels, but clean ones are 32×32'),
         (write_tree, dict(classes=['class_0', 'x', 'class_2', 'class_3']),
-         r'1 are missing \(class_1\), and 1 are not of the model \(x\)'),
+         r'1 are missing \(class_1\), and 1 are not classes of the model \(x\)'),
     ],
 )  # fmt: skip
 def test_another_set_is_refused(write, options, message, clean, tmp_path):
@@ -185,7 +185,7 @@ def test_another_set_is_refused(write, options, message, clean, tmp_path):
 
 def test_values_of_a_range_are_none_that_are_stored(tmp_path):
     dataset = load_config(str(shifted.ROOT / 'configs/ce/digits.py')).test_dataloader.dataset
-    with pytest.raises(ValueError, match=r'has images of 8 bits, .* value_range=\(-1\.5, 2\.5\)'):
+    with pytest.raises(ValueError, match=r'has 8-bit images, .* value_range=\(-1\.5, 2\.5\)'):
         stored(dataset, write_arrays(tmp_path / 'c', size=8))
 
 
@@ -207,5 +207,5 @@ def test_what_is_not_there_is_named(clean, tmp_path):
     with pytest.raises(ValueError, match='59 images of snow and 60 labels'):
         CIFARC(str(arrays), 'snow', 1)
     both = dict(type='ConcatDataset', datasets=[clean, clean])
-    with pytest.raises(ValueError, match='replaces one data set, and the config has 2'):
+    with pytest.raises(ValueError, match='replaces one data set, but the config has 2'):
         stored(both, arrays)

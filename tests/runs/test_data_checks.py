@@ -94,7 +94,9 @@ def test_unseen_classes_have_other_labels_where_only_their_metric_reads_them():
     check(3, test=Labels([0, -1]), evaluator=dict(type='OODMetric'))
     with pytest.raises(UserError, match=r'have 1 labels .*sample 1 has 4$'):
         check(3, test=Labels([0, 4, -1]), evaluator=[ours])
-    with pytest.raises(UserError, match=r'sample 1 has -1: OODMetric takes it .*, and Accuracy wo'):
+    with pytest.raises(
+        UserError, match=r'sample 1 has -1: OODMetric treats it .*, but Accuracy wo'
+    ):
         check(3, test=Labels([0, -1]), evaluator=[dict(type='OODMetric'), dict(type='Accuracy')])
     with pytest.raises(UserError, match=r'test_evaluator: ood_index=7 is none of the 3 classes: '):
         check(3, test=Labels([0]), evaluator=[ours, dict(type='Accuracy')])
@@ -125,7 +127,9 @@ def test_an_empty_test_and_one_that_cannot_be_listed(tmp_path):
 def test_an_incomplete_tiny_imagenet(tmp_path):
     root = write_tiny_imagenet(tmp_path)
     tiny = dict(type='TinyImageNet', data_root=str(root), split='train')
-    with pytest.raises(UserError, match='train data have 3 classes, and the head of the model 200'):
+    with pytest.raises(
+        UserError, match='train data have 3 classes, but the head of the model has 200'
+    ):
         check(200, train=DATASETS.build(tiny))
 
 
@@ -202,7 +206,9 @@ def test_a_transform_that_fails_names_the_sample_and_the_error():
 
 def test_a_training_looks_at_all_of_its_data_before_the_first_step(tmp_path):
     # Of which a training, a validation and a test would find nothing wrong.
-    with pytest.raises(UserError, match='train data have 10 classes, and the head of the model 12'):
+    with pytest.raises(
+        UserError, match='train data have 10 classes, but the head of the model has 12'
+    ):
         train_and_test(config(tmp_path / 'a', model__head__num_classes=12))
     with pytest.raises(UserError, match='the test data have no samples'):
         train_and_test(config(tmp_path / 'b', test_dataloader__dataset__indices=[]))

@@ -203,7 +203,7 @@ def test_a_temperature_of_a_mean_is_fitted_kept_and_read(digits, run, tmp_path):
 
     # Of other predictions it says nothing.
     error = run('test.py', DIGITS, *digits[:2], '--temperature', 't.json', fails=True)
-    assert 'fitted on another ensemble, of the checkpoints member' in error
+    assert 'fitted to another ensemble, with the checkpoints member' in error
     error = run('test.py', DIGITS, *digits, '--tta', '--temperature', 't.json', fails=True)
     assert 'the views [] (here: [[' in error
     error = run('test.py', DIGITS, *digits, '--temperature', digits[0], fails=True)
@@ -251,8 +251,8 @@ def test_members_of_two_configs_each_prepare_their_inputs(digits, run, tmp_path)
     ('change', 'message'),
     [
         ("pipeline = [dict(type='Resize', scale=(9, 9)), dict(type='PackInputs')]\n"
-         'test_dataloader = dict(dataset=dict(pipeline=pipeline))\n', 'in another way than'),
-        ('model = dict(head=dict(num_classes=7))\n', 'member 2 has 7 classes, and member 1 has 10'),
+         'test_dataloader = dict(dataset=dict(pipeline=pipeline))\n', 'differently from'),
+        ('model = dict(head=dict(num_classes=7))\n', 'member 2 has 7 classes, but member 1 has 10'),
         ('model = dict(backbone=dict(base_channels=16), head=dict(in_channels=64))\n',
          'member1.pth: the checkpoint is not of the model of this config'),
     ],
@@ -280,7 +280,7 @@ def test_a_copy_of_a_checkpoint_is_no_other_member(digits, run, tmp_path):
         (['a', '--tta-scales', -1], '--tta-scales must be a finite number'),
         (['a', '--tta', '--show-dir', 'drawn'], 'leave out --tta'),
         (['a', '--temperature', 'none.json'], 'none.json'),
-        (['a', f'{SCENES}:b'], 'is of mmseg, and'),
+        (['a', f'{SCENES}:b'], 'is for mmseg, but'),
         (['a', 'none.pth'], "there is no checkpoint 'none.pth'"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
     said = capsys.readouterr()
     said = said.out + said.err
     assert 'Samples: train on 11, validate on 11, test on 11; SMOKE RUN with --limit 11' in said
-    assert 'Calibration was not measured: tools/test.py CONFIG CHECKPOINT --calibration' in said
+    assert 'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration' in said
     with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {folder}'):
         collect_runs([tmp_path])
 

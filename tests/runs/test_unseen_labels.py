@@ -156,7 +156,7 @@ def test_a_segmentor_against_the_pixels_of_untrained_classes(project, monkeypatc
 @pytest.mark.parametrize(
     ('options', 'message'),
     [
-        (['--calibration'], 'OODMetric takes it for what is unseen, and CalibrationMetric would'),
+        (['--calibration'], 'OODMetric treats it as unseen, but CalibrationMetric would'),
         (
             ['--cfg-options', 'test_dataloader.dataset.far.photographs.data_root=no'],
             'test_dataloader.dataset.far.photographs.data_root: there is no folder',
@@ -198,7 +198,7 @@ def test_other_metrics_must_not_take_unseen_pixels_for_errors(ood_index, others,
     ours = dict(type='OODMetric', ood_index=ood_index, ignore_index=-1)
     reason = UnseenLabels([ours, *others]).misread(21)
     assert (reason is not None) == misread
-    assert not misread or 'IoUMetric would count all predictions of it as wrong' in reason
+    assert not misread or 'IoUMetric would count all its predictions as wrong' in reason
 
 
 def test_our_evaluations_have_unseen_samples_and_pixels(tmp_path, monkeypatch):

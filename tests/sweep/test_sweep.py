@@ -168,7 +168,7 @@ def test_it_resumes_from_the_newest_whole_checkpoint(make):
 
 def test_other_settings_need_another_folder(make):
     run_sweep(make(values=(6.0,)))
-    with pytest.raises(ValueError, match='sweep of other settings, with options'):
+    with pytest.raises(ValueError, match='sweep with other settings: options'):
         run_sweep(make(options=['train_cfg.max_epochs=3']))
 
 
@@ -214,7 +214,10 @@ def test_a_config_without_an_ece_on_validation_data_is_refused(make):
     [
         (['test_evaluator.1.metrics=[EEC]'], r"test_evaluator\.1: metrics must be .* 'EEC'"),
         (['test_dataloader.dataset.indices=0'], 'the test data have no samples'),
-        (['model.head.num_classes=7'], 'train data have 10 classes, and the head of the model 7'),
+        (
+            ['model.head.num_classes=7'],
+            'train data have 10 classes, but the head of the model has 7',
+        ),
         (['model.backbone.depth=19'], 'the model cannot be built: .*19'),
     ],
 )

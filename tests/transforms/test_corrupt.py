@@ -237,12 +237,12 @@ def test_values_outside_of_a_range_are_clipped():
 @pytest.mark.parametrize(
     ('image', 'message'),
     [
-        (PHOTO.astype(np.uint16), r'8 bits, and the image has uint16.*value_range=\(0, 65535\)'),
-        (PHOTO.astype(np.float32), '8 bits, and the image has float32'),
-        (PHOTO[0, 0], r'three colours, or grey ones, and this one is \(3,\)'),
+        (PHOTO.astype(np.uint16), r'8-bit images, got uint16.*value_range=\(0, 65535\)'),
+        (PHOTO.astype(np.float32), '8-bit images, got float32'),
+        (PHOTO[0, 0], r'three colours, or grey ones, got shape \(3,\)'),
         (PHOTO[..., :2], 'three colours'),
         (None, 'no image to corrupt, but None: load it first'),
-        (PHOTO[:31], r'31×48 pixels is below the 32×32 .* leave out fog\. Of any .* contrast'),
+        (PHOTO[:31], r'31×48 pixels is smaller than the 32×32 .* leave out fog\. Any .* contrast'),
     ],
 )
 def test_wrong_images(image, message):

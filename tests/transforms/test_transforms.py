@@ -28,11 +28,11 @@ def test_classes_that_were_not_trained_get_a_label():
     assert results == {'label_map': {0: 0, 1: 254, 2: 1, 3: 254}}
     assert given == {0: 0, 1: 255, 2: 1, 3: 255}
     for sample, message in [
-        ({'label_map': None}, 'the data set has all its classes'),
+        ({'label_map': None}, 'has all classes of the data set'),
         ({'label_map': given, 'gt_seg_map': None}, 'must stand before LoadAnnotations'),
         ({'label_map': {0: 254, 1: 255}}, '254 is the label of a trained class; take one above 25'),
     ]:
         with pytest.raises(ValueError, match=message):
             transform(sample)
-    with pytest.raises(ValueError, match='below 255, which is ignored: 255'):
+    with pytest.raises(ValueError, match='below 255, which is ignored, got 255'):
         TRANSFORMS.build(dict(type='LabelUntrainedClasses', ood_index=255))

@@ -86,7 +86,7 @@ def in_words(experiment: Experiment) -> tuple[str, str]:
         network = name.removesuffix(f'_{data}')
         if network in NETWORKS and name == f'{network}_{data}':
             return DATA[data], NETWORKS[network]
-    raise ValueError(f'{name}: say its data and network in tools/maintenance/config_readmes.py')
+    raise ValueError(f'{name}: add its data and network to tools/maintenance/config_readmes.py')
 
 
 def with_results(page: str, experiments: Sequence[Experiment], measured: Mapping) -> str:

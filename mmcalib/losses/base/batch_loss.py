@@ -42,7 +42,7 @@ class BatchLoss(CalibrationLoss):
             raise TypeError(f'share_statistics must be True or False, got {share_statistics!r}')
         for name, value in (('class_weight', self.class_weight), ('compile', self.compile_kernel)):
             if value is not None and value is not False:
-                raise ValueError(f'{type(self).__name__} is a term of its own and has no {name}')
+                raise ValueError(f'{type(self).__name__} is a separate term and has no {name}')
         self.share_statistics = share_statistics
         self._check_reduction(self.reduction)
 
@@ -111,7 +111,7 @@ class BatchLoss(CalibrationLoss):
     def _check_reduction(self, reduction: str) -> None:
         if reduction != 'mean':
             raise ValueError(
-                f'{type(self).__name__} is one number of all rows together, so reduction must be '
+                f'{type(self).__name__} is one number for all rows together, so reduction must be '
                 f"'mean', got {reduction!r}"
             )
 

@@ -47,11 +47,11 @@ def why_only_whole(loss: nn.Module) -> str | None:
             if type(single).forward is not contract.forward:
                 return f'{name} has a forward of its own'
             if _looks_around(single) and single.reach is None:
-                return f'{name} does not say how far it looks around (reach)'
+                return f'{name} does not declare how far it looks around a pixel (reach)'
         elif not is_mmseg_cross_entropy(single):
             return f"{name} is neither a loss of mmcalib nor mmseg's CrossEntropyLoss"
         elif single.use_sigmoid or single.use_mask:
-            return f'{name} is a binary one'
+            return f'{name} is binary'
         if single.reduction == 'none':
             return f"{name} has reduction='none'"
     return None

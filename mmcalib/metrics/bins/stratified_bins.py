@@ -59,7 +59,7 @@ class StratifiedBins:
         if count != self.table.shape[1]:
             raise ValueError(
                 f'predictions of {self.table.shape[1]} and of {count} classes are in one '
-                'evaluation: all must be of the same model'
+                'evaluation: all must come from the same model'
             )
 
 

@@ -61,8 +61,8 @@ class ExpectedAccuracy:
         bins = bins[bins[:, 0].sum(dim=1) > 0]
         if len(bins) < 2:
             raise ValueError(
-                f'a validation of {len(bins)} images with labels cannot say what to expect of '
-                'another: it takes at least two, and some hundred to be of use'
+                f'a validation of {len(bins)} labelled images cannot predict the accuracy of '
+                'another: it requires at least two images, and some hundred to be useful'
             )
         if len(bins) < FEW_IMAGES:
             warnings.warn(

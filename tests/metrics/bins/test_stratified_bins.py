@@ -135,7 +135,7 @@ def test_conventions_bin_as_they_do():
 
 
 def test_what_cannot_be_counted_is_said():
-    with pytest.raises(ValueError, match='per_distance is for segmentation, and sample 0 is a cl'):
+    with pytest.raises(ValueError, match='per_distance is for segmentation, but sample 0 comes'):
         evaluate(classified(3), CalibrationMetric(per_distance=True))
     predictions = [
         Prediction(torch.tensor([0.5]), torch.tensor([True]), k, torch.tensor([1])) for k in (2, 3)
