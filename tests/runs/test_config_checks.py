@@ -142,7 +142,9 @@ def test_a_checkpoint_may_be_kept_by_anything_measured(metrics, key):
 def test_a_loss_that_could_not_learn_is_not_trained_with():
     loss = dict(type='CombinedLoss', losses=[dict(type='mmcalib.CALSLoss', num_classes=4)])
     cfg = Config(dict(model=dict(head=dict(loss=loss)), val_cfg=dict()))
-    with pytest.raises(ValueError, match=r"CALSLoss learns nothing .*custom_hooks=\[dict\(type='CALSHook'"):
+    with pytest.raises(
+        ValueError, match=r"CALSLoss learns nothing .*custom_hooks=\[dict\(type='CALSHook'"
+    ):
         check_learning(cfg)
     cfg.custom_hooks = [dict(type='CALSHook')]
     check_learning(cfg)
@@ -158,7 +160,9 @@ def test_a_test_that_could_not_be_measured_is_not_trained_for():
     with pytest.raises(ValueError, match=r'test_evaluator\.1: num_bins must be .* got 0'):
         check_metrics(cfg)
     cfg.test_evaluator = dict(type='NoSuchMetric')
-    with pytest.raises(ValueError, match=r"test_evaluator\.0: there is no metric of type='NoSuchMetric'"):
+    with pytest.raises(
+        ValueError, match=r"test_evaluator\.0: there is no metric of type='NoSuchMetric'"
+    ):
         check_metrics(cfg)
 
 
