@@ -24,6 +24,23 @@ if TYPE_CHECKING:
     )
     from mmcalib.prediction.predict_images import predict
     from mmcalib.visualization.diagram_of_arrays import reliability_diagram
+else:
+    __getattr__ = late_names(
+        __name__,
+        {
+            'datasets': 'mmcalib.datasets',
+            'ensembles': 'mmcalib.ensembles',
+            'hooks': 'mmcalib.hooks',
+            'losses': 'mmcalib.losses',
+            'metrics': 'mmcalib.metrics',
+            'models': 'mmcalib.models',
+            'posthoc': 'mmcalib.posthoc',
+            'predict': 'mmcalib.prediction.predict_images',
+            'reliability_diagram': 'mmcalib.visualization.diagram_of_arrays',
+            'transforms': 'mmcalib.transforms',
+            'visualization': 'mmcalib.visualization',
+        },
+    )
 
 __version__ = '0.3.0'
 
@@ -41,15 +58,6 @@ __all__ = [
     'transforms',
     'visualization',
 ]
-
-__getattr__ = late_names(
-    __name__,
-    {
-        **{name: f'mmcalib.{name}' for name in __all__},
-        'predict': 'mmcalib.prediction.predict_images',
-        'reliability_diagram': 'mmcalib.visualization.diagram_of_arrays',
-    },
-)
 
 
 def __dir__() -> list[str]:

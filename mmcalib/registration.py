@@ -29,9 +29,10 @@ REGISTERED = (
     'metrics.calibration_metric',
     'metrics.disagreement_metric',
     'metrics.foreground_iou',
+    'metrics.image_score_metric',
     'metrics.ood_metric',
     'models',
-    'posthoc.calibrated_model',
+    'posthoc.attached_model',
     'transforms',
 )
 

@@ -23,7 +23,6 @@ from mmcalib.posthoc import SCALERS, sampled_logits, temperature_scaler
 from mmcalib.reports import robustness_plots
 from mmcalib.runs.config import load_config, use_evaluation
 from mmcalib.runs.config_checks import check_metrics
-from mmcalib.runs.misspelt_types import unknown_type
 from mmcalib.sweep.sweep_plan import option_keys
 
 TOOLS = sorted(path.name for path in console.commands().values())
@@ -183,17 +182,28 @@ def test_an_unknown_type_has_its_nearest_in_the_error(change, meant, capsys):
     assert f'; did you mean {meant}?' in error
 
 
+def test_a_training_with_an_unknown_loss_is_refused_with_the_nearest(tmp_path, monkeypatch, capsys):
+    option = 'model.head.loss.type=MarginLabelSmothingLoss'
+    with pytest.raises(SystemExit):
+        call_here(
+            'train.py', CE, '--work-dir', tmp_path, '--cfg-options', option, monkeypatch=monkeypatch
+        )
+    error = capsys.readouterr().err
+    assert 'did you mean MarginLabelSmoothingLoss? A class of your own' in error
+
+
 def test_other_key_errors_stay_as_they_are():
-    assert unknown_type(KeyError('loss')) is None
     with pytest.raises(KeyError), ToolParser(prog='tool').ending_with_errors():
         raise KeyError('loss')
 
 
-def test_names_in_a_config_have_their_nearest_in_the_error():
+def test_names_in_a_config_have_their_nearest_in_the_error(capsys):
     cfg = load_config(CE)
     cfg.test_evaluator = [dict(type='CalibrationMetrics')]
-    with pytest.raises(ValueError, match=r'test_evaluator\.0: .*mean CalibrationMetric\?'):
+    with pytest.raises(SystemExit), ToolParser(prog='tool').ending_with_errors(ValueError):
         check_metrics(cfg)
+    assert 'test_evaluator.0: there is no metric of type=' in (error := capsys.readouterr().err)
+    assert 'did you mean CalibrationMetric?' in error
     with pytest.raises(ValueError, match=r"got 'EEC'; did you mean ECE\?"):
         CalibrationMetric(metrics=['EEC'])
     with pytest.raises(ValueError, match=r"got 'poled'; did you mean pooled\?"):

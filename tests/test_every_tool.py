@@ -13,6 +13,7 @@ from forked import call_forked, forked_call
 from PIL import Image
 from shifted import needs_extra
 
+from mmcalib.metrics import CalibrationStatistics
 from mmcalib.record import view_count
 from mmcalib.reports.robustness_results import read_robustness
 
@@ -108,6 +109,16 @@ def test_predict(run):
     assert len(Path('predicted/predictions.csv').read_text().splitlines()) == 2
 
 
+def test_predict_labels_by_the_objects_of_a_validation(run):
+    run('test.py', 'mine.py', 'best.pth', '--objects', '--work-dir', 'counted')
+    kept = CalibrationStatistics.load('counted/calibration.npz')
+    assert kept.image_class_bins is not None and (kept.objects is not None) == of_scenes()
+    with pytest.raises(SystemExit) as end:
+        run('predict.py', 'files.py', 'best.pth', 'images', '--out', 'out', '--labels', 'labels')
+    assert end.value.code == (0 if of_scenes() else 2)
+    assert Path('labels/a.png').is_file() == of_scenes()
+
+
 def test_sweep(run, monkeypatch):
     monkeypatch.setattr('mmcalib.sweep.parallel_trainings.subprocess.call', forked_call)
     said = run('sweep.py', 'mine.py', '--param', 'margin=8')
@@ -132,6 +143,17 @@ def test_report(run):
     for kind in ('txt', 'md', 'csv', 'json', 'html'):
         run('report.py', 'work_dirs', '--out', f'table.{kind}')
         assert 'MbLS m=8' in Path(f'table.{kind}').read_text(encoding='utf-8')
+
+
+def test_images_in_the_order_of_their_scores(run):
+    Path('images.py').write_text(
+        "_base_ = 'mine.py'\n"
+        'default_hooks = dict(reliability_diagram=None, confidence_map=None)\n'
+        "test_evaluator = [dict(type='ImageScoreMetric', out_file='images.csv')]\n"
+    )
+    run('test.py', 'images.py', 'best.pth', '--work-dir', 'images')
+    run('visualize.py', 'images', 'images.csv', '--out', 'order.png', *COARSE)
+    assert Path('order.png').stat().st_size > 3000
 
 
 @pytest.mark.parametrize('kind', ['reliability', 'risk', 'boundary', 'maps', 'worst'])

@@ -3,6 +3,7 @@
 import pytest
 
 from mmcalib import metric_keys as keys
+from mmcalib.metrics.functional.image_failures import FIGURES as OF_IMAGES
 from mmcalib.metrics.metric_definitions import NAMES, WITH_LEVEL
 from mmcalib.metrics.ood_state import FIGURES
 
@@ -39,6 +40,9 @@ def test_figures_of_the_unseen_are_in_percent(name):
         ('calibration/calibration_NLL worst', 'calibration_NLL worst (nats)'),
         ('calibration/temperature', 'temperature'),
         ('calibration/Brier', 'Brier'),
+        ('image/risk', 'image/risk (%)'),
+        ('image/soft_dice/AURC', 'image/soft_dice/AURC (%)'),
+        ('image/soft_dice/Spearman', 'image/soft_dice/Spearman'),
         ("another's/figure", "another's/figure"),
     ],
 )
@@ -68,7 +72,11 @@ def test_which_way_is_better(name, rule):
 
 def test_every_name_with_a_better_side_is_a_metrics():
     for name in (*keys.MORE_IS_BETTER, *keys.NEITHER_IS_BETTER, *keys.ERRORS_WITH_ACCURACY):
-        assert name in NAMES or name in WITH_LEVEL or name in map(keys.base_name, FIGURES)
+        assert (
+            name in NAMES
+            or name in WITH_LEVEL
+            or name in map(keys.base_name, (*FIGURES, *OF_IMAGES))
+        )
 
 
 def test_headline_metrics_come_first_and_ends_of_intervals_have_no_column():

@@ -1,12 +1,12 @@
-"""Export a trained model to ONNX, with its calibration, and compare it with PyTorch.
+"""Export a model and its calibration to ONNX, and compare its probabilities with PyTorch's.
 
-The file holds normalisation, network and calibration, folded or attached. It is written only if
-onnxruntime predicts the probabilities that PyTorch does.
+The file holds normalization, the network and the calibration, folded or attached. The tool writes
+it only if onnxruntime predicts the same probabilities as PyTorch.
 """
 
 import argparse
 
-from mmcalib.cli.arguments import ConfigOptions
+from mmcalib.cli.arguments import CONFIG_HELP, add_config_options
 from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.parser import ToolParser
 
@@ -19,12 +19,15 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
             'CONFIG CHECKPOINT --out model.onnx --size 512 512',
         ],
     )
-    parser.add_argument('config', help='config file, of mmcalib, mmpretrain or mmseg')
-    parser.add_argument('checkpoint', help='checkpoint to export, calibrated or not')
-    parser.add_argument('--out', required=True, metavar='FILE.onnx', help='file to write')
-    parser.add_argument('--overwrite', action='store_true', help='also if --out exists')
+    parser.add_argument('config', help=CONFIG_HELP)
     parser.add_argument(
-        '--logits', action='store_true', help='return logits in place of probabilities'
+        'checkpoint',
+        help='checkpoint, calibrated or not; or a work dir for the best checkpoint in it',
+    )
+    parser.add_argument('--out', required=True, metavar='FILE.onnx', help='file to write')
+    parser.add_argument('--overwrite', action='store_true', help='replace --out if it exists')
+    parser.add_argument(
+        '--logits', action='store_true', help='return logits instead of probabilities'
     )
     parser.add_argument(
         '--size',
@@ -36,41 +39,36 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--fixed',
         action='store_true',
-        help='take one image of this size alone (default: any batch and size that run)',
+        help='accept one image of this size only (default: any batch and size that work)',
     )
     parser.add_argument(
-        '--opset', type=int, default=17, help='version of ONNX operators (default: %(default)s)'
+        '--opset', type=int, default=17, metavar='N', help='version of the ONNX operators'
     )
     parser.add_argument(
         '--tolerance',
         type=float,
         default=1e-4,
-        help='largest difference of a probability from PyTorch (default: %(default)s)',
+        metavar='DIFFERENCE',
+        help='largest difference of a probability from PyTorch',
     )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=ConfigOptions,
-        metavar='KEY=VALUE',
-        help='replace config values, such as model.test_cfg.mode=whole',
-    )
+    add_config_options(parser.add_argument_group('config'))
     return parser, parser.parse_args()
 
 
 def main() -> None:
     parser, args = parse_args()
-    # After the arguments, so that --help does not wait for the toolboxes.
+    # Takes seconds, which a help need not.
     from mmcalib.export.export_onnx import check_onnx_file, export_onnx, report_in_words
     from mmcalib.runs.checkpoint_choice import check_checkpoint
     from mmcalib.runs.config import load_config
 
     with parser.ending_with_errors(ImportError, OSError, TypeError, ValueError):
-        args.checkpoint = find_checkpoint(args.checkpoint)
-        check_checkpoint(args.checkpoint)
+        checkpoint = find_checkpoint(args.checkpoint)
+        check_checkpoint(checkpoint)
         check_onnx_file(args.out, overwrite=args.overwrite)
         exported = export_onnx(
             load_config(args.config, args.cfg_options),
-            args.checkpoint,
+            checkpoint,
             args.out,
             logits=args.logits,
             size=args.size,

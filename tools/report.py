@@ -41,7 +41,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         '--figure-format',
         choices=['pdf', 'svg', 'png'],
         default='pdf',
-        help='format of the files in --figures (default: %(default)s)',
+        help='format of the files in --figures',
     )
     return parser, parser.parse_args()
 

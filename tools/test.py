@@ -31,6 +31,12 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         action='store_true',
         help='measure and draw the calibration of a config that has no calibration metric',
     )
+    group.add_argument(
+        '--objects',
+        action='store_true',
+        help='also count each class and each object, as tools/predict.py needs for the scores of '
+        'objects and for --labels',
+    )
     add_evaluation_argument(group)
     add_split_argument(group)
     add_limit_argument(group, 'test N samples')

@@ -5,6 +5,7 @@ risk         risk–coverage curves
 boundary     ECE by distance from the nearest boundary, for tests with per_distance=True
 maps         confidence maps: the images that all runs have drawn, below one another
 worst        confidence maps: the worst-calibrated images of each run
+images       images in the order of their scores, from the .csv file of an ImageScoreMetric
 robustness   tests on corrupted images, from the folders that tools/test_robustness.py writes
 """
 
@@ -24,12 +25,13 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
             'boundary work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out curve.png',
             'maps work_dirs/ce/digit_scenes work_dirs/mbls/digit_scenes --out maps.png',
             'worst work_dirs/mbls/digit_scenes --out worst.png',
+            'images images.csv --out images.png',
             'robustness work_dirs/ce/resnet14_cifar10_short/robustness --out boxes.png',
         ],
     )
     parser.add_argument(
         'kind',
-        choices=['reliability', 'risk', 'boundary', 'maps', 'worst', 'robustness'],
+        choices=['reliability', 'risk', 'boundary', 'maps', 'worst', 'images', 'robustness'],
         help='kind of figure, see above',
     )
     parser.add_argument('runs', nargs='+', help='work dirs, or .npz or .json files in them')
@@ -105,6 +107,8 @@ def main() -> None:
             )
         elif args.kind == 'risk':
             figure = run_plots.risk_coverage_figure(args.runs, names, overlay=args.overlay)
+        elif args.kind == 'images':
+            figure = run_plots.image_risk_figure(args.runs, names)
         elif args.kind == 'boundary':
             figure = run_plots.boundary_curve_figure(args.runs, names)
         else:

@@ -1,4 +1,4 @@
-"""The work of tools/calibrate.py."""
+"""From the arguments of tools/calibrate.py to a calibrated checkpoint or a temperature."""
 
 from __future__ import annotations
 

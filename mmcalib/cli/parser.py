@@ -19,6 +19,7 @@ from typing import NoReturn
 from mmcalib.cli.processes import is_first_process
 from mmcalib.near_names import suggestion
 
+UNKNOWN_TYPE = ' registry. Please check whether'  # in the errors of mmengine's registries
 PATIENCE = 30.0  # seconds for the first process to print what is wrong
 
 
@@ -88,13 +89,10 @@ class ToolParser(ArgumentParser):
             self.refuse(error.reason, at_once=error.one_process)
         except others as error:
             self.refuse(str(error))
-        except KeyError as error:  # of mmengine's registries
-            from mmcalib.runs.misspelt_types import unknown_type
-
-            reason = unknown_type(error)
-            if reason is None:
+        except KeyError as error:
+            if UNKNOWN_TYPE not in str(error):
                 raise
-            self.refuse(reason)
+            self.refuse(str(error.args[0]))
         except RuntimeError as error:  # of gloo; NCCL waits until the launcher ends this process
             if 'closed by peer' not in str(error):
                 raise
@@ -109,6 +107,10 @@ class ToolParser(ArgumentParser):
             message: Problem, value and remedy.
             at_once: Print it although other processes may not meet it.
         """
+        if UNKNOWN_TYPE in message:
+            from mmcalib.runs.misspelt_types import with_nearest_type
+
+            message = with_nearest_type(message)
         if not at_once:
             _wait_for_the_first_process()
         self.exit(2, f'{self.prog}: error: {message}\n')

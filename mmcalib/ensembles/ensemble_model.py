@@ -65,7 +65,8 @@ class MeanProbabilityModel(BaseTTAModel):
             by a softmax: a number, or the file that ``tools/calibrate.py`` leaves.
         disagreement: Whether data samples get ``mutual_information`` and ``variance``, see
             :class:`~mmcalib.ensembles.mean_and_disagreement.PredictionMean`: numbers of a
-            classifier's, in ``disagreement`` as maps ``(1, H, W)`` of a segmentor's.
+            classifier's, in ``disagreement`` as maps ``(1, H, W)`` of a segmentor's, with the
+            classes of each prediction, ``(N, H, W)``.
         one_at_a_time: Whether members wait in the memory of the CPU for their turn, where they do
             not fit on a GPU together.
 
@@ -203,7 +204,7 @@ class MeanProbabilityModel(BaseTTAModel):
 
     def _add(self, found: Found, place: int, sample: BaseDataElement, number: int) -> None:
         """Take in one prediction of the image at a place of the batch."""
-        kept, mean = found.get(place) or (sample, PredictionMean(disagreement=self.disagreement))
+        kept, mean = found.get(place) or (sample, self._new_mean())
         upright = kept.metainfo.get('flip') and not sample.metainfo.get('flip')
         found[place] = (sample if upright else kept), mean
         try:
@@ -220,6 +221,9 @@ class MeanProbabilityModel(BaseTTAModel):
                 f'{self.names[number]}, of {image}: {error}', one_process=True
             ) from error
 
+    def _new_mean(self) -> PredictionMean:
+        return PredictionMean(disagreement=self.disagreement, threshold=self.threshold)
+
     def _finished(self, found: Found) -> list[BaseDataElement]:
         """Return the data samples of a batch, with their means."""
         samples = []
@@ -232,7 +236,7 @@ class MeanProbabilityModel(BaseTTAModel):
                 )
             put_probabilities(sample, mean.mean, threshold=self.threshold)
             if self.disagreement:
-                put_disagreement(sample, mean.mutual_information, mean.variance)
+                put_disagreement(sample, mean.mutual_information, mean.variance, mean.predictions)
             if self.temperature is not None:
                 temper(sample, self.temperature, threshold=self.threshold)
             samples.append(sample)

@@ -21,17 +21,20 @@ class PredictionMean:
     Bayesian Active Learning, 2011.
 
     Args:
-        disagreement: Whether I and V are wanted.
+        disagreement: Whether I, V and the predicted classes are wanted.
+        threshold: Above which probability a binary head predicts its class.
 
     Attributes:
         count: N.
         mean: ``(K, …)``, or ``(1, …)`` of a binary head's probability of class 1.
     """
 
-    def __init__(self, *, disagreement: bool = False) -> None:
+    def __init__(self, *, disagreement: bool = False, threshold: float = 0.5) -> None:
         self.count = 0
         self.mean: Tensor | None = None
         self._disagreement = disagreement
+        self._threshold = threshold
+        self._predictions: list[Tensor] = []
         self._entropies: Tensor | float = 0.0
         self._squares: Tensor | float = 0.0
 
@@ -56,11 +59,19 @@ class PredictionMean:
             self._entropies = self._entropies + _entropy(probs)
             squares = (change * (probs - self.mean)).sum(dim=0)
             self._squares = self._squares + (squares if len(probs) > 1 else 2 * squares)
+            several = len(probs) > 1  # of whose heads the threshold is None
+            single = probs.argmax(dim=0) if several else probs[0] > self._threshold
+            self._predictions.append(single.short())
 
     @property
     def mutual_information(self) -> Tensor:
         """I, of the shape of a class's probabilities."""
         return (_entropy(self.mean) - self._entropies / self.count).clamp(min=0)
+
+    @property
+    def predictions(self) -> Tensor:
+        """The class that each prediction gives, ``(N, …)`` int16."""
+        return torch.stack(self._predictions)
 
     @property
     def variance(self) -> Tensor:

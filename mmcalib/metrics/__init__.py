@@ -26,16 +26,25 @@ from mmcalib.metrics.functional.calibration_error import (
     root_mean_square_calibration_error,
     smooth_calibration_error,
 )
+from mmcalib.metrics.functional.class_thresholds import (
+    class_thresholds,
+    recall_over_all,
+    recall_thresholds,
+)
 from mmcalib.metrics.functional.classwise_calibration_error import (
     classwise_adaptive_calibration_error,
     classwise_calibration_error,
     predicted_class_calibration,
     thresholded_adaptive_calibration_error,
 )
+from mmcalib.metrics.functional.image_failures import image_failure_figures
+from mmcalib.metrics.functional.image_scores import image_risks, image_scores, pairwise_dice
+from mmcalib.metrics.functional.object_calibration import ObjectCalibration
 from mmcalib.metrics.functional.out_of_distribution_scores import (
     scores_of_logits,
     scores_of_probabilities,
 )
+from mmcalib.metrics.functional.prediction_sets import PredictionSets
 from mmcalib.metrics.functional.refinement import (
     calibration_nll,
     optimal_temperature,
@@ -54,13 +63,29 @@ from mmcalib.metrics.ood_state import OODState
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.registration import late_names
+from mmcalib.samples.objects import find_objects, object_ious
 from mmcalib.samples.predictions import Prediction
 
 if TYPE_CHECKING:
     from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
     from mmcalib.metrics.disagreement_metric import DisagreementMetric
     from mmcalib.metrics.foreground_iou import ForegroundIoU
+    from mmcalib.metrics.image_score_metric import ImageScoreMetric
     from mmcalib.metrics.ood_metric import OODMetric
+else:
+    __getattr__ = late_names(
+        __name__,
+        {
+            **dict.fromkeys(
+                ('AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE'),
+                'mmcalib.metrics.calibration_metric',
+            ),
+            'DisagreementMetric': 'mmcalib.metrics.disagreement_metric',
+            'ForegroundIoU': 'mmcalib.metrics.foreground_iou',
+            'ImageScoreMetric': 'mmcalib.metrics.image_score_metric',
+            'OODMetric': 'mmcalib.metrics.ood_metric',
+        },
+    )
 
 __all__ = [
     'AECE',
@@ -74,9 +99,12 @@ __all__ = [
     'ClasswiseECE',
     'DisagreementMetric',
     'ForegroundIoU',
+    'ImageScoreMetric',
     'OODMetric',
     'OODState',
+    'ObjectCalibration',
     'Prediction',
+    'PredictionSets',
     'accuracy',
     'adaptive_calibration_error',
     'area_under_generalized_risk_coverage',
@@ -84,6 +112,7 @@ __all__ = [
     'average_calibration_error',
     'brier_score',
     'calibration_nll',
+    'class_thresholds',
     'classwise_adaptive_calibration_error',
     'classwise_calibration_error',
     'confidence_reliability',
@@ -94,12 +123,20 @@ __all__ = [
     'expected_calibration_error',
     'failure_auroc',
     'failure_fpr95',
+    'find_objects',
+    'image_failure_figures',
+    'image_risks',
+    'image_scores',
     'maximum_calibration_error',
     'mean_confidence',
     'negative_log_likelihood',
+    'object_ious',
     'optimal_temperature',
     'overconfidence_error',
+    'pairwise_dice',
     'predicted_class_calibration',
+    'recall_over_all',
+    'recall_thresholds',
     'refinement_nll',
     'risk_at_coverage',
     'root_mean_square_calibration_error',
@@ -108,19 +145,6 @@ __all__ = [
     'smooth_calibration_error',
     'thresholded_adaptive_calibration_error',
 ]
-
-__getattr__ = late_names(
-    __name__,
-    {
-        **dict.fromkeys(
-            ('AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE'),
-            'mmcalib.metrics.calibration_metric',
-        ),
-        'DisagreementMetric': 'mmcalib.metrics.disagreement_metric',
-        'ForegroundIoU': 'mmcalib.metrics.foreground_iou',
-        'OODMetric': 'mmcalib.metrics.ood_metric',
-    },
-)
 
 
 def __dir__() -> list[str]:

@@ -15,12 +15,14 @@ from torch import Tensor
 from mmcalib.checks import check_integer
 from mmcalib.metrics.bins.stratified_bins import stratum_text
 from mmcalib.metrics.calibration_state import CalibrationState
+from mmcalib.metrics.functional.object_calibration import RIGHT
 from mmcalib.metrics.metric_definitions import OfBins, OfMean, definition_of
 from mmcalib.metrics.saved_statistics import CalibrationStatistics, check_suffix
 from mmcalib.metrics.segmentation_protocols import PROTOCOLS
 from mmcalib.metrics.state_metric import StateMetric
 from mmcalib.samples.boundary_distance import RANGE_NAMES
 from mmcalib.samples.evaluated import probabilities_of_batch, read_prediction
+from mmcalib.samples.fields import background_of
 from mmcalib.samples.predictions import Prediction, of_probabilities
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
@@ -86,6 +88,9 @@ class CalibrationMetric(StateMetric):
             predicted. It is kept in ``statistics``.
         per_distance: Likewise for the pixels 1, 2, 3–4, 5–8, … from the nearest boundary, which is
             that of the protocol ``'boundary'``. For segmentation.
+        per_object: Also print how well objects, the connected components of each predicted class
+            but the one that the data set calls background, are found, and keep them in
+            ``statistics``. For segmentation, by the protocol ``'pooled'``.
         out_file: A ``.json`` or ``.npz`` file, written at each evaluation, for the
             :class:`~mmcalib.metrics.saved_statistics.CalibrationStatistics`.
         collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
@@ -117,6 +122,7 @@ class CalibrationMetric(StateMetric):
         seed: int = 0,
         per_class: bool = False,
         per_distance: bool = False,
+        per_object: bool = False,
         out_file: str | None = None,
         collect_device: str = 'cpu',
         prefix: str | None = None,
@@ -134,6 +140,7 @@ class CalibrationMetric(StateMetric):
         self.seed = seed
         self.per_class = per_class
         self.per_distance = per_distance
+        self.per_object = per_object
         self.out_file = out_file
         self.keep_statistics = out_file is not None
         self.statistics: CalibrationStatistics | None = None
@@ -144,6 +151,11 @@ class CalibrationMetric(StateMetric):
             raise ValueError(
                 f'confidence_interval: {" and ".join(self.metrics)} has no interval, because no '
                 'statistics are kept for each image: leave the option out, or add another metric'
+            )
+        if per_object and protocol != 'pooled':
+            raise ValueError(
+                f"per_object is for the protocol 'pooled', got {protocol!r}, which leaves out "
+                'pixels of objects or takes images apart: measure them by another metric'
             )
         if out_file is not None:
             check_suffix(out_file)
@@ -159,12 +171,13 @@ class CalibrationMetric(StateMetric):
             keep_bins=self.keep_statistics,
             per_class=self.per_class,
             per_distance=self.per_distance,
+            per_object=self.per_object,
         )
 
     def _take(self, samples: Sequence[dict]) -> None:
         """Count a batch at once, but for the last sample, which may turn out to be padding."""
         batch = None
-        if self.protocol == 'pooled' and not self.per_distance:
+        if self.protocol == 'pooled' and not self.per_distance and not self.per_object:
             batch = probabilities_of_batch(samples)
         if batch is None:
             super()._take(samples)
@@ -196,6 +209,7 @@ class CalibrationMetric(StateMetric):
             wanted=self._state.wanted,
             floor=self._state.floor,
             region=self._region,
+            background=background_of((self.dataset_meta or {}).get('classes')),
         )
 
     def bins_of_last(self, count: int) -> Tensor:
@@ -269,7 +283,23 @@ class CalibrationMetric(StateMetric):
         if distances is not None:
             text = stratum_text(distances, RANGE_NAMES, 'pixels from a boundary')
             print_log(f'\n{text}', logger='current')
+        if state.objects() is not None:
+            print_log(objects_in_words(state.objects()), logger='current')
         return classes
+
+
+def objects_in_words(objects: Tensor) -> str:
+    """Return how well the ``(O, 6)`` objects of a state are found."""
+    known = objects[~objects[:, 5].isnan()]
+    if not len(known):
+        return f'{len(objects)} objects, none of which has a labelled pixel'
+    _, _, pixels, conf, expected, iou = known.T
+    return (
+        f'{len(known):,} objects of {pixels.median():.0f} pixels (median): '
+        f'{100 * (iou > RIGHT).double().mean():.1f} % have an IoU above {RIGHT:g}, the mean IoU is '
+        f'{100 * iou.mean():.1f} %, the mean confidence {100 * conf.mean():.1f} %, the expected '
+        f'IoU {100 * expected.mean():.1f} %'
+    )
 
 
 def class_names(dataset_meta: Mapping | None, count: int) -> list[str]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from mmcalib.checks import check_choice, check_integer, check_range
 from mmcalib.metric_keys import NLL_PARTS
 from mmcalib.metrics.bins.bin_tables import bins_of_each, equal_width_bins, floor_of
+from mmcalib.metrics.bins.class_image_bins import ClassImageBins
 from mmcalib.metrics.bins.conventions import CONVENTIONS
 from mmcalib.metrics.bins.growing_array import GrowingArray
 from mmcalib.metrics.bins.image_bins import (
@@ -61,6 +62,7 @@ class CalibrationState:
         keep_bins: Keep the narrow bins that diagrams of any number of bins are drawn from.
         per_class: Count the predictions of each class apart, all that the protocol has together.
         per_distance: Likewise those in each range of distance from a boundary.
+        per_object: Keep the objects of segmented images.
         exact_limit: Up to how many confidences AECE is exact; a million if None.
 
     Raises:
@@ -78,6 +80,7 @@ class CalibrationState:
         keep_bins: bool = False,
         per_class: bool = False,
         per_distance: bool = False,
+        per_object: bool = False,
         exact_limit: int | None = None,
     ) -> None:
         metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
@@ -98,6 +101,7 @@ class CalibrationState:
             keep_bins=keep_bins,
             per_class=per_class,
             per_distance=per_distance,
+            per_object=per_object,
             exact_limit=exact_limit,
         )
         self.metrics = metrics
@@ -122,6 +126,11 @@ class CalibrationState:
             self._rows['large'] = GrowingArray(len(self._large), 2)
         if keep_bins and self._protocol.region is None:
             self._rows['image_narrow_bins'] = GrowingArray(3, NUM_NARROW_BINS, dtype=torch.int32)
+        # Those of each class, and objects: as many as the images have, each with its place.
+        self._of_classes: ClassImageBins | None = None
+        if keep_bins and per_class and self._protocol.region is None:
+            self._of_classes = ClassImageBins()
+        self._objects = GrowingArray(6) if per_object else None
         self._groups = ProtocolGroups(
             self._protocol.group,
             list(self._large.values()),
@@ -157,6 +166,10 @@ class CalibrationState:
             found.add('predicted')
         elif any(d.distribution == RANKS for d in self._large.values()):
             found.add('doubt')
+        if self._of_classes is not None:
+            found |= {'predicted', 'label', 'own'}
+        if self._objects is not None:
+            found.add('objects')
         return frozenset(found.union(self._strata))
 
     @property
@@ -218,6 +231,10 @@ class CalibrationState:
         )
         if large is not None:
             self._rows['large'].append(large[None])
+        self._count_classes(prediction, torch.tensor(index))
+        if self._objects is not None:
+            rows = prediction.objects
+            self._objects.append(torch.cat([rows.new_full((len(rows), 1), index), rows], dim=1))
         return self
 
     def update_each(self, predictions: Prediction, *, places: Sequence[int]) -> CalibrationState:
@@ -247,6 +264,7 @@ class CalibrationState:
             (correct, conf, *own),
             lambda: narrow_bins_of_each(conf, correct),
         )
+        self._count_classes(predictions, torch.tensor(places))
         return self
 
     def merge(self, other: CalibrationState) -> CalibrationState:
@@ -266,6 +284,10 @@ class CalibrationState:
             self._all_bins.merge(other._all_bins)
         for name, bins in self._strata.items():
             bins.merge(other._strata[name])
+        if self._of_classes is not None:
+            self._of_classes.merge(other._of_classes)
+        if self._objects is not None:
+            self._objects.append(other._objects.rows)
         return self
 
     def compute(self) -> dict[str, float]:
@@ -337,7 +359,24 @@ class CalibrationState:
             image_narrow_bins=self.image_narrow_bins() if len(bins) else None,
             class_bins=self.class_bins(),
             distance_bins=self.distance_bins(),
+            **self._class_table(),
+            objects=self.objects(),
         )
+
+    def _class_table(self) -> dict[str, Tensor]:
+        """Return what is counted of each class in each image, for the statistics."""
+        if self._of_classes is None:
+            return {}
+        return dict(zip(('image_class', 'image_class_bins'), self._of_classes.table(), strict=True))
+
+    def objects(self) -> Tensor | None:
+        """Return the ``(O, 6)`` objects, in the order of the data set, None if they were not kept.
+
+        Each with the place of its image, and then as in :class:`Prediction`.
+        """
+        if self._objects is None:
+            return None
+        return self._objects.rows[self._objects.rows[:, 0].argsort(stable=True)]
 
     def curve_notes(self) -> list[str]:
         """Return what is amiss with the temperatures of the metrics that have any, in words."""
@@ -391,6 +430,13 @@ class CalibrationState:
             number = prediction.num_classes if name == 'predicted' else len(RANGE_NAMES)
             bins.add(getattr(prediction, name), number, prediction.conf, prediction.correct)
         return self._groups.add(conf, correct, prediction, index=index)
+
+    def _count_classes(self, prediction: Prediction, places: Tensor) -> None:
+        """Count predictions of images at these places by their classes, if that is wanted."""
+        if self._of_classes is not None:
+            fields = ('predicted', 'label', 'conf', 'own')
+            values = {name: getattr(prediction, name) for name in fields}
+            self._of_classes.add(places, prediction.num_classes, **values)
 
     def _append(
         self,

@@ -14,8 +14,9 @@ from mmcalib.metrics.bins.bin_tables import equal_mass_bins
 from mmcalib.metrics.bins.conventions import MMCALIB
 
 TABLES = ('narrow_bins', 'image_bins', 'image_narrow_bins', 'class_bins', 'distance_bins')
+TABLES += ('image_class', 'image_class_bins', 'objects')
 # As large as the data set, so not for text.
-BY_IMAGE = ('image_bins', 'image_narrow_bins')
+BY_IMAGE = ('image_bins', 'image_narrow_bins', 'image_class', 'image_class_bins', 'objects')
 
 
 @dataclass
@@ -40,6 +41,12 @@ class CalibrationStatistics:
         classes: Names of the K classes.
         distance_bins: ``(3, D, B)`` float64, those of the pixels in each range of distance from a
             boundary, as :mod:`~mmcalib.samples.boundary_distance` has them; None likewise.
+        image_class: ``(R, 2)`` int64, which image and class each row of `image_class_bins` is of.
+        image_class_bins: ``(R, 3, C)`` int32, see
+            :class:`~mmcalib.metrics.bins.class_image_bins.ClassImageBins`; both None if classes
+            were not counted, or as `image_narrow_bins` is.
+        objects: ``(O, 6)`` float64, the objects of segmented images: place of the image, class,
+            size, mean confidence, expected IoU, and IoU; None if they were not kept.
     """
 
     metrics: dict[str, float]
@@ -52,6 +59,9 @@ class CalibrationStatistics:
     class_bins: Tensor | None = None
     classes: list[str] | None = None
     distance_bins: Tensor | None = None
+    image_class: Tensor | None = None
+    image_class_bins: Tensor | None = None
+    objects: Tensor | None = None
 
     @property
     def num_predictions(self) -> int:
@@ -61,7 +71,8 @@ class CalibrationStatistics:
     def complete(self, other: CalibrationStatistics) -> None:
         """Take over what another metric of the same options has measured of the same data."""
         self.metrics |= other.metrics
-        for name in ('class_bins', 'classes', 'distance_bins'):
+        own = ('class_bins', 'classes', 'distance_bins', 'objects')
+        for name in (*own, 'image_class', 'image_class_bins'):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
 

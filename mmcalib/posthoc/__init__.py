@@ -18,7 +18,9 @@ from mmcalib.posthoc.venn_abers_scaler import VennAbersScaler
 from mmcalib.registration import late_names
 
 if TYPE_CHECKING:
-    from mmcalib.posthoc.calibrated_model import calibrated_model
+    from mmcalib.posthoc.attached_model import calibrated_model
+else:
+    __getattr__ = late_names(__name__, {'calibrated_model': 'mmcalib.posthoc.attached_model'})
 
 __all__ = [
     'SCALERS',
@@ -39,8 +41,6 @@ __all__ = [
     'calibrated_model',
     'load_scaler',
 ]
-
-__getattr__ = late_names(__name__, {'calibrated_model': 'mmcalib.posthoc.calibrated_model'})
 
 
 def __dir__() -> list[str]:

@@ -23,6 +23,7 @@ from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.data_checks import NOT_BUILT, num_classes
 from mmcalib.runs.tested_model import ENSEMBLE, describe_model
 from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
+from mmcalib.samples.fields import background_of
 from mmcalib.samples.probabilities import disagreement_in
 from mmcalib.samples.unlabelled import UnlabelledPrediction, read_unlabelled
 
@@ -86,6 +87,7 @@ class ImagePredictor:
             many.
         palette: Their RGB colours, None if unknown.
         checkpoints: The files.
+        toolbox: ``'mmseg'`` or ``'mmpretrain'``.
         description: What decides on the predictions, see
             :func:`~mmcalib.runs.tested_model.describe_model`.
         steps: The transforms that images go through.
@@ -107,6 +109,7 @@ class ImagePredictor:
         loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
         self.batch_size = loader.get('batch_size') or 1
         self.workers = workers
+        self.toolbox = cfg.get('default_scope')
         self.steps = unlabelled_steps(loader.get('dataset'))
         # Before the model is built, which adds to its config.
         self.description = (
@@ -196,7 +199,9 @@ class ImagePredictor:
             return
         for item, sample in zip(batch, samples, strict=True):
             try:
-                found = read_unlabelled(sample, name=str(item.image))
+                found = read_unlabelled(
+                    sample, name=str(item.image), background=background_of(self.classes)
+                )
             except ValueError as error:
                 yield self._failure(item, error)
                 continue

@@ -104,6 +104,8 @@ class ImagePrediction:
         disagreement: Of the predictions of a mean, see
             :class:`~mmcalib.prediction.image_predictor.PredictedImage`.
         pixels: ``(H, W, 3)`` uint8, RGB, as the file was read; None if not asked for.
+        objects: ``(H, W)`` of a segmentor, the number of the object that each pixel is of, as in
+            its scores, 0 for none; None of a classifier.
     """
 
     scores: ImageScores
@@ -112,6 +114,7 @@ class ImagePrediction:
     probabilities: np.ndarray | None = None
     disagreement: Mapping[str, np.ndarray] = field(default_factory=dict)
     pixels: np.ndarray | None = None
+    objects: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -262,4 +265,5 @@ def image_prediction(
         probabilities=None if prediction.probs is None else prediction.probs.numpy(),
         disagreement=found.disagreement,
         pixels=found.pixels if pixels else None,
+        objects=None if prediction.objects is None else prediction.objects.number + 1,
     )

@@ -23,7 +23,7 @@ from mmcalib.prediction.predict_images import (
 )
 from mmcalib.prediction.prediction_folder import (
     ARRAYS,
-    MASKS,
+    OBJECTS,
     PICTURES,
     ROWS,
     SUMMARY,
@@ -31,12 +31,14 @@ from mmcalib.prediction.prediction_folder import (
     PredictionFolder,
 )
 from mmcalib.prediction.prediction_scores import FolderScores, Scorer
+from mmcalib.reports.prediction_gallery import GALLERY, write_gallery
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.tested_model import OF_SETTINGS
 from mmcalib.runs.training_fingerprint import comparable
 
 MOST_NAMED = 20
-WRITTEN = (TABLE, MASKS, ROWS, SUMMARY, ARRAYS, PICTURES)
+WRITTEN = (TABLE, OBJECTS, ROWS, SUMMARY, ARRAYS, PICTURES, GALLERY)
+MOST_LABELS = 254  # classes that a mask has room for
 
 
 @dataclass
@@ -49,6 +51,7 @@ class FolderReport:
         segmented: Whether the model segments.
         before: How many had been predicted by earlier calls.
         notes: How many files were read with each note, such as grey ones.
+        classes: Of masks of labels, how much of each class they keep.
         stopped: Why it ended before the last image, empty if it did not.
     """
 
@@ -57,6 +60,7 @@ class FolderReport:
     segmented: bool
     before: int
     notes: Mapping[str, int]
+    classes: Sequence[Mapping] = ()
     stopped: str = ''
 
 
@@ -68,6 +72,7 @@ def predict_to_folder(
     *,
     arrays: bool = True,
     pictures: bool = True,
+    labels: str | os.PathLike | None = None,
     overwrite: bool = False,
     **options,
 ) -> FolderReport | None:
@@ -78,7 +83,7 @@ def predict_to_folder(
     Args:
         config, checkpoint, images: As of :func:`~mmcalib.prediction.predict_images.predict`.
         out: The folder.
-        arrays, pictures, overwrite: See
+        arrays, pictures, labels, overwrite: See
             :class:`~mmcalib.prediction.prediction_folder.PredictionFolder`.
         options: The attributes of :class:`~mmcalib.prediction.predict_images.PredictionOptions`.
 
@@ -88,6 +93,8 @@ def predict_to_folder(
     """
     asked = PredictionOptions(**options)
     predictor, scorer, files = prepare_prediction(config, checkpoint, images, asked)
+    if labels is not None:
+        _check_labels(predictor, scorer, asked)
     settings = settings_of(predictor, scorer, asked)
     rank, processes = get_dist_info()
     for first in (True, False):  # takes up what the others then read
@@ -98,6 +105,7 @@ def predict_to_folder(
                 settings,
                 arrays=arrays,
                 pictures=pictures,
+                labels=labels,
                 overwrite=overwrite,
                 rank=rank,
                 processes=processes,
@@ -120,9 +128,12 @@ def predict_to_folder(
     rows = folder.scores()
     segmented = any(row.label is None for row in rows)
     notes = Counter(row.note for row in rows if row.note)
-    report = FolderReport(scorer.folder(rows), unreadable, segmented, before, notes)
+    classes = class_summary(folder.rows, scorer) if labels is not None else ()
+    report = FolderReport(scorer.folder(rows), unreadable, segmented, before, notes, classes)
     try:
-        folder.close(report.scores, unreadable)
+        folder.close(report.scores, unreadable, classes)
+        if pictures and rows:
+            write_gallery(folder.folder)
     except OSError as error:
         stopped = stopped or f'{error.strerror or error}: cannot write {TABLE}.'
     if stopped:
@@ -151,6 +162,7 @@ def _predict_own(
                     threshold=scorer.threshold,
                     classes=predictor.classes,
                     palette=predictor.palette,
+                    class_thresholds=scorer.class_thresholds,
                 )
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
@@ -164,6 +176,49 @@ def _predict_own(
     return unreadable, ''
 
 
+def _check_labels(predictor: ImagePredictor, scorer: Scorer, options: PredictionOptions) -> None:
+    """Raise a ValueError if masks of labels cannot be written."""
+    if predictor.toolbox != 'mmseg':
+        raise ValueError(
+            '--labels requires a segmentor, and this model is a classifier: leave it out'
+        )
+    if len(predictor.classes) > MOST_LABELS:
+        raise ValueError(
+            f'masks of labels hold up to {MOST_LABELS} classes, and the model has '
+            f'{len(predictor.classes)}'
+        )
+    if options.risk is not None and not scorer.bounds:
+        raise ValueError(
+            f'{scorer.validation.file} does not count classes, so it proves no threshold of one: '
+            'test again with tools/test.py … --split val --objects, or give --threshold in place '
+            'of --risk'
+        )
+
+
+def class_summary(rows: Sequence[Mapping], scorer: Scorer) -> list[dict]:
+    """Return, for each class, how many of the predicted pixels its threshold keeps, and why none.
+
+    Args:
+        rows: Of a folder.
+        scorer: That they are of.
+    """
+    found = []
+    for k, (name, threshold) in enumerate(
+        zip(scorer.classes, scorer.class_thresholds, strict=True)
+    ):
+        shares = [share for row in rows for share in row['classes'] if share['label'] == k]
+        bound = scorer.bounds[k] if scorer.bounds else None
+        found.append({
+            'name': name,
+            'threshold': None if math.isinf(threshold) else threshold,
+            'reason': bound.reason if bound else '',
+            'images': len(shares),
+            'pixels': sum(share['pixels'] for share in shares),
+            'kept': sum(share['kept'] for share in shares),
+        })  # fmt: skip
+    return found
+
+
 def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOptions) -> dict:
     """Return the settings behind predictions, for a folder that is to hold those of one kind."""
     validation, model = scorer.validation, predictor.description
@@ -175,6 +230,7 @@ def settings_of(predictor: ImagePredictor, scorer: Scorer, options: PredictionOp
         'pipeline': comparable(predictor.steps),
         **{key: [member['settings'][key] for member in members] for key in OF_SETTINGS},
         'threshold': scorer.threshold,
+        'class_thresholds': [None if math.isinf(t) else t for t in scorer.class_thresholds],
         'validation': validation and file_digest(str(validation.file)),
         'probability': validation and validation.accuracy.coverage,
     }
@@ -213,6 +269,7 @@ def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
             f'{" and errors" if bound else ""} refer to pixels that would get one, confidences '
             'and shares kept to all pixels'
         )
+    lines += _labels_in_words(report.classes)
     lines += [f'{_files(count)}: {note}' for note, count in sorted(report.notes.items())]
     if report.unreadable:
         lines.append(f'{_files(len(report.unreadable))} without a prediction:')
@@ -224,6 +281,20 @@ def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
     there = [name for name in WRITTEN if Path(out, name).exists()]
     lines.append(f'{out}: {", ".join(there)}')
     return '\n'.join(lines)
+
+
+def _labels_in_words(classes: Sequence[Mapping]) -> list[str]:
+    lines = ['pixels of each class that the masks keep:'] if classes else []
+    for found in classes:
+        if found['threshold'] is None:
+            text = f'no threshold: {found["reason"]}'
+        elif not found['pixels']:
+            text = f'above {found["threshold"]:.6g}; not predicted'
+        else:
+            share = 100 * found['kept'] / found['pixels']
+            text = f'{share:.1f} % of {found["pixels"]:,}, above {found["threshold"]:.6g}'
+        lines.append(f'  {found["name"]}: {text}')
+    return lines
 
 
 def _files(count: int) -> str:

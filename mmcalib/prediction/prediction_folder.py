@@ -11,11 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from mmcalib.prediction.captions import captions_of
 from mmcalib.prediction.image_predictor import UnreadableImage
 from mmcalib.prediction.predict_images import ImagePrediction
 from mmcalib.prediction.prediction_scores import FolderScores, ImageScores
+from mmcalib.reports.prediction_gallery import GALLERY
 from mmcalib.samples.probabilities import MEASURES
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.work_dir_files import whole_file
@@ -23,12 +25,14 @@ from mmcalib.work_dir_files import whole_file
 ROWS = 'predictions.jsonl'
 PARTS = 'predictions.*.jsonl'  # of the processes other than the first
 TABLE = 'predictions.csv'
-MASKS = 'masks.csv'
+OBJECTS = 'objects.csv'
 SUMMARY = 'summary.json'
 SETTINGS = 'settings.json'
 ARRAYS, PICTURES = 'arrays', 'pictures'  # folders with a file for each image
-SUFFIXES = {ARRAYS: '.npz', PICTURES: '.png'}
-MOST_MASKS = 20  # in the legend of a picture
+LABELS = 'labels'  # likewise, of any name
+SUFFIXES = {ARRAYS: '.npz', PICTURES: '.png', LABELS: '.png'}
+MOST_OBJECTS = 20  # in the legend of a picture
+UNSURE = 255  # in a mask of labels
 
 
 class PredictionFolder:
@@ -48,6 +52,8 @@ class PredictionFolder:
         settings: What the predictions depend on, for JSON.
         arrays: Whether to write an ``.npz`` file for each image.
         pictures: Whether to write a ``.png`` file for each.
+        labels: Folder for masks with the classes of the pixels, and 255 where a class is not above
+            its threshold; None for none.
         overwrite: Begin anew in a folder that has predictions, whose files go.
         rank: Of this process.
         processes: How many there are.
@@ -70,12 +76,14 @@ class PredictionFolder:
         *,
         arrays: bool = True,
         pictures: bool = True,
+        labels: str | Path | None = None,
         overwrite: bool = False,
         rank: int = 0,
         processes: int = 1,
     ) -> None:
         self.folder = Path(folder)
-        self.kinds = [ARRAYS] * arrays + [PICTURES] * pictures
+        self.kinds = [ARRAYS] * arrays + [PICTURES] * pictures + [LABELS] * (labels is not None)
+        self.labels = labels and Path(labels)
         self._images = {os.path.abspath(image): image for image in images}
         self._lines = self.folder / (PARTS.replace('*', str(rank)) if rank else ROWS)
         if rank == 0:
@@ -102,8 +110,16 @@ class PredictionFolder:
         threshold: float,
         classes: Sequence[str],
         palette: Sequence[Sequence[int]] | None = None,
+        class_thresholds: Sequence[float] = (),
     ) -> None:
         """Write the files of an image, and its line.
+
+        Args:
+            prediction: Of the image.
+            threshold: What the picture keeps.
+            classes: K names.
+            palette: Their colours.
+            class_thresholds: What the mask of labels keeps of each class.
 
         Raises:
             OSError: If there is no room; the next call goes on here.
@@ -116,6 +132,8 @@ class PredictionFolder:
                 'confidence': prediction.confidence,
                 **prediction.disagreement,
             }
+            if prediction.objects is not None:
+                arrays['objects'] = _narrow(prediction.objects)
             if prediction.probabilities is not None:
                 arrays['probabilities'] = prediction.probabilities
             with whole_file(self._file(ARRAYS, place)) as path:
@@ -123,7 +141,7 @@ class PredictionFolder:
         if PICTURES in self.kinds:
             captions = captions_of(scores, threshold)
             if prediction.probabilities is None:
-                masks = sorted(scores.masks, key=lambda mask: -mask.pixels)[:MOST_MASKS]
+                shown = sorted(scores.objects, key=lambda found: -found.pixels)[:MOST_OBJECTS]
                 picture = draw_segmentation(
                     prediction.pixels,
                     prediction.predicted,
@@ -132,7 +150,9 @@ class PredictionFolder:
                     classes=classes,
                     palette=palette,
                     captions=captions,
-                    scores=[(mask.label, f'{100 * mask.score:.1f} %') for mask in masks],
+                    scores=[(o.label, f'{100 * o.score:.1f} %') for o in shown],
+                    objects=prediction.objects,
+                    numbers=[o.object for o in shown],
                 )
             else:
                 picture = draw_classification(
@@ -143,10 +163,20 @@ class PredictionFolder:
                 )
             with whole_file(self._file(PICTURES, place)) as path:
                 picture.save(path)
+        if LABELS in self.kinds:
+            self._write_labels(prediction, place, class_thresholds)
         row = {**_without_nan(asdict(scores)), **place}
         with self._lines.open('a', encoding='utf-8') as file:
             file.write(_line(row))
         self.rows.append(row)
+
+    def _write_labels(
+        self, prediction: ImagePrediction, place: Mapping, thresholds: Sequence[float]
+    ) -> None:
+        kept = prediction.confidence > np.array(thresholds)[prediction.predicted]
+        labels = np.where(kept, prediction.predicted, UNSURE).astype(np.uint8)
+        with whole_file(self._file(LABELS, place)) as path:
+            Image.fromarray(labels).save(path)
 
     def join(self) -> None:
         """Bring the lines of all processes into one file, in the order of the images."""
@@ -170,18 +200,20 @@ class PredictionFolder:
             for row in self.rows
         ]
 
-    def close(self, scores: FolderScores, unreadable: Sequence[UnreadableImage]) -> None:
-        """Write the tables of the lines, and the summary with what was unreadable."""
+    def close(
+        self,
+        scores: FolderScores,
+        unreadable: Sequence[UnreadableImage],
+        classes: Sequence[Mapping] = (),
+    ) -> None:
+        """Write the tables of the lines, and the summary with classes and what was unreadable."""
         _write_table(self.folder / TABLE, [_flat(row) for row in self.rows])
-        if any(row['masks'] for row in self.rows):
-            masks = [
-                {'image': row['image'], **mask, 'files': row['files']}
-                for row in self.rows
-                for mask in row['masks']
-            ]
-            _write_table(self.folder / MASKS, masks)
+        objects = [_object_row(row, found) for row in self.rows for found in row['objects']]
+        if objects:
+            _write_table(self.folder / OBJECTS, objects)
         summary = {
             **_without_nan(asdict(scores)),
+            **({'classes': classes} if classes else {}),
             'unreadable': [{'image': str(u.image), 'reason': u.reason} for u in unreadable],
         }
         with whole_file(self.folder / SUMMARY) as path:
@@ -192,7 +224,7 @@ class PredictionFolder:
         for lines in (self.folder / ROWS, *self.folder.glob(PARTS)):
             self._remove_files(_read_rows(lines))
             lines.unlink(missing_ok=True)
-        for name in (TABLE, MASKS, SUMMARY, SETTINGS):
+        for name in (TABLE, OBJECTS, SUMMARY, SETTINGS, GALLERY):
             (self.folder / name).unlink(missing_ok=True)
 
     def _check_settings(self, settings: dict) -> None:
@@ -230,11 +262,13 @@ class PredictionFolder:
         return unchanged and all(self._file(kind, row).is_file() for kind in self.kinds)
 
     def _file(self, kind: str, row: Mapping) -> Path:
+        if kind == LABELS:
+            return (self.labels / row['files']).with_suffix(SUFFIXES[LABELS])
         return self.folder / kind / f'{row["files"]}{SUFFIXES[kind]}'
 
     def _remove_files(self, rows: Sequence[Mapping]) -> None:
         for row in rows:
-            for kind in SUFFIXES:
+            for kind in (ARRAYS, PICTURES, *([LABELS] if self.labels else [])):
                 self._file(kind, row).unlink(missing_ok=True)
 
     def _replace_rows(self, rows: list[dict]) -> None:
@@ -254,7 +288,28 @@ class PredictionFolder:
                 free = f'{name}-{number}'
             taken.add(free)
             names[path] = free
+        if LABELS in self.kinds:
+            _check_stems([*names.values(), *(row['files'] for row in self.rows)])
         return names
+
+
+def _check_stems(files: Sequence[str]) -> None:
+    """Raise a ValueError if two images would have the same mask of labels."""
+    found: dict[str, str] = {}
+    for file in files:
+        other = found.setdefault(str(Path(file).with_suffix('')), file)
+        if other != file:
+            raise ValueError(
+                f'{other} and {file} would have the same mask of labels, as a data set names it by '
+                "the image's name without its suffix: predict them into two folders"
+            )
+
+
+def _object_row(row: Mapping, found: Mapping) -> dict:
+    """Return the row of the table of objects."""
+    values = {key: value for key, value in found.items() if key != 'box'}
+    box = dict(zip(('top', 'bottom', 'left', 'right'), found['box'], strict=True))
+    return {'image': row['image'], **values, **box, 'files': row['files']}
 
 
 def _read_rows(file: Path) -> list[dict]:
@@ -281,7 +336,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def _flat(row: Mapping) -> dict:
-    """Return the row of the table of images, in which a segmentor has no class and no masks."""
+    """Return the row of the table of images, in which a segmentor has no class and no objects."""
     low, high = row['accuracy_interval']
     found = {key: row[key] for key in ('image', 'label', 'name', 'confidence', 'kept')}
     found |= {'expected_accuracy': row['expected_accuracy'], 'accuracy_low': low}

@@ -1,4 +1,4 @@
-"""Scores of predictions without labels: for images, masks and a folder."""
+"""Scores of predictions without labels: for images, objects and a folder."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmcalib.checks import check_number
+from mmcalib.metrics.functional.class_thresholds import ClassThreshold
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold
 from mmcalib.prediction.image_predictor import PredictedImage
@@ -20,22 +21,53 @@ NOTHING = (math.nan, math.nan)
 
 
 @dataclass(frozen=True)
-class Mask:
-    """The pixels of an image that a segmentor gives to one class.
+class ObjectScores:
+    """An object of a segmented image, see :mod:`~mmcalib.samples.objects`.
 
     Attributes:
+        object: Its number in the image, from 1 on.
         label: The class.
         name: Of the class.
         pixels: How many there are.
         share: Of the image, in [0, 1].
-        score: The mean of their confidences.
+        confidence: The mean of their confidences.
+        expected_iou: By the probabilities.
+        found: How often such objects have an IoU above 0.5, by the validation; NaN without one that
+            counted objects.
+        calibrated_iou: Their mean IoU, likewise.
+        box: First and last row, first and last column.
     """
 
+    object: int
     label: int
     name: str
     pixels: int
     share: float
-    score: float
+    confidence: float
+    expected_iou: float
+    found: float
+    calibrated_iou: float
+    box: tuple[int, int, int, int]
+
+    @property
+    def score(self) -> float:
+        """How far to trust the object: `found` if that is known, else the expected IoU."""
+        return self.expected_iou if math.isnan(self.found) else self.found
+
+
+@dataclass(frozen=True)
+class ClassShare:
+    """The pixels of an image that a segmentor gives to one class.
+
+    Attributes:
+        label: The class.
+        pixels: How many there are.
+        kept: How many of them are above the threshold of the class.
+    """
+
+    label: int
+    pixels: int
+    kept: int
 
 
 @dataclass(frozen=True)
@@ -48,7 +80,8 @@ class ImageScores:
         kept: Which share of the predictions is above the threshold: of a classifier, 0 or 1.
         label: The predicted class of a classifier, None of a segmentor.
         name: Of this class.
-        masks: Of a segmentor, one for each predicted class.
+        objects: Of a segmentor.
+        classes: Of a segmentor, one for each predicted class.
         expected_accuracy: The mean calibrated confidence, see
             :class:`~mmcalib.metrics.functional.expected_accuracy.ExpectedAccuracy`; NaN without a
             validation.
@@ -65,7 +98,8 @@ class ImageScores:
     kept: float
     label: int | None = None
     name: str | None = None
-    masks: tuple[Mask, ...] = ()
+    objects: tuple[ObjectScores, ...] = ()
+    classes: tuple[ClassShare, ...] = ()
     expected_accuracy: float = math.nan
     accuracy_interval: tuple[float, float] = NOTHING
     mutual_information: float = math.nan
@@ -131,6 +165,21 @@ class Scorer:
         check_number('threshold', self.threshold, most=1)
 
     @property
+    def class_thresholds(self) -> list[float]:
+        """Above which confidence the predictions of each class are kept; infinite where none is.
+
+        The threshold of all where a risk was not asked for.
+        """
+        if not self.bounds:
+            return [self.threshold] * len(self.classes)
+        return [b.bound.threshold if b.bound else math.inf for b in self.bounds]
+
+    @property
+    def bounds(self) -> list[ClassThreshold] | None:
+        """What the threshold of each class was proven to keep to, None without a risk."""
+        return self.validation and self.validation.class_thresholds
+
+    @property
     def accuracy(self) -> ExpectedAccuracy | None:
         """The validation's expected accuracy, None without one."""
         return self.validation and self.validation.accuracy
@@ -152,7 +201,12 @@ class Scorer:
             label = int(prediction.predicted)
             return ImageScores(**shared, label=label, name=self.classes[label])
         interval = self.accuracy.image_interval(expected) if self.accuracy else NOTHING
-        return ImageScores(**shared, masks=self._masks(prediction), accuracy_interval=interval)
+        return ImageScores(
+            **shared,
+            objects=self._objects(prediction),
+            classes=self._shares(prediction),
+            accuracy_interval=interval,
+        )
 
     def folder(self, images: Sequence[ImageScores]) -> FolderScores:
         """Return the scores of several images together."""
@@ -172,19 +226,33 @@ class Scorer:
             validation_unlabelled=self.validation.unlabelled if self.validation else 0.0,
         )
 
-    def _masks(self, prediction: UnlabelledPrediction) -> tuple[Mask, ...]:
-        predicted = prediction.predicted.flatten().numpy()
-        pixels = np.bincount(predicted)
-        scores = np.bincount(predicted, weights=prediction.conf.flatten().numpy())
+    def _objects(self, prediction: UnlabelledPrediction) -> tuple[ObjectScores, ...]:
+        found, count = prediction.objects, prediction.predicted.numel()
+        nothing = np.full(len(found), math.nan)
+        calibrate = self.validation and self.validation.objects
+        right, iou = calibrate(found.expected_iou) if calibrate else (nothing, nothing)
         return tuple(
-            Mask(
-                label=int(k),
-                name=self.classes[k],
-                pixels=int(pixels[k]),
-                share=pixels[k] / len(predicted),
-                score=scores[k] / pixels[k],
+            ObjectScores(
+                object=n + 1,
+                label=int(label),
+                name=self.classes[label],
+                pixels=int(found.pixels[n]),
+                share=found.pixels[n] / count,
+                confidence=float(found.confidence[n]),
+                expected_iou=float(found.expected_iou[n]),
+                found=float(right[n]),
+                calibrated_iou=float(iou[n]),
+                box=tuple(found.box[n].tolist()),
             )
-            for k in np.flatnonzero(pixels)
+            for n, label in enumerate(found.label)
+        )
+
+    def _shares(self, prediction: UnlabelledPrediction) -> tuple[ClassShare, ...]:
+        predicted = prediction.predicted.flatten().numpy()
+        kept = prediction.conf.flatten().numpy() > np.array(self.class_thresholds)[predicted]
+        pixels, above = np.bincount(predicted), np.bincount(predicted, kept)
+        return tuple(
+            ClassShare(int(k), int(pixels[k]), int(above[k])) for k in np.flatnonzero(pixels)
         )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mmcalib.metrics.bins.image_bins import predicted_in_narrow_bins
+from mmcalib.metrics.functional.class_thresholds import ClassThreshold, class_thresholds
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.functional.object_calibration import ObjectCalibration
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold, threshold_at_risk
 from mmcalib.metrics.saved_statistics import CalibrationStatistics
 from mmcalib.prediction.image_predictor import ImagePredictor
@@ -31,6 +34,9 @@ class ValidationResults:
         unlabelled: The share of their pixels without a label, the mean over images.
         accuracy: Accuracies to expect of other images.
         bound: The threshold for a risk; None if no risk was asked for.
+        objects: Calibrates the scores of objects; None of a validation that counted none.
+        class_thresholds: Those of each class for the risk; None if no risk was asked for, or the
+            validation did not count classes.
     """
 
     file: Path
@@ -38,6 +44,8 @@ class ValidationResults:
     unlabelled: float
     accuracy: ExpectedAccuracy
     bound: RiskThreshold | None = None
+    objects: ObjectCalibration | None = None
+    class_thresholds: list[ClassThreshold] | None = None
 
 
 def read_validation_results(
@@ -81,7 +89,34 @@ def read_validation_results(
                 f'{100 * probability:g} % probability) by the {len(bins):,} images of {file}: '
                 'allow a larger risk, or validate on more images'
             )
-    return ValidationResults(file, len(bins), unlabelled.mean().item(), accuracy, bound)
+    return ValidationResults(
+        file,
+        len(bins),
+        unlabelled.mean().item(),
+        accuracy,
+        bound,
+        objects=_object_calibration(statistics),
+        class_thresholds=_class_thresholds(statistics, predictor.classes, risk, probability),
+    )
+
+
+def _object_calibration(statistics: CalibrationStatistics) -> ObjectCalibration | None:
+    rows = statistics.objects
+    if rows is None or rows[:, 5].isnan().all():
+        return None
+    return ObjectCalibration(rows[:, 4], rows[:, 5])
+
+
+def _class_thresholds(
+    statistics: CalibrationStatistics,
+    classes: Sequence[str],
+    risk: float | None,
+    probability: float,
+) -> list[ClassThreshold] | None:
+    if risk is None or statistics.image_class_bins is None:
+        return None
+    counted = statistics.image_class, statistics.image_class_bins
+    return class_thresholds(*counted, classes, 1 - risk, probability=probability)
 
 
 def _statistics_file(path: Path) -> Path:

@@ -16,8 +16,10 @@ from mmcalib.visualization import (
     boundary_curve_of,
     draw_boundary_curves,
     draw_confidence_maps,
+    draw_image_risk,
     draw_reliability,
     draw_risk_coverage,
+    read_image_scores,
     reliability_of,
     risk_coverage_of,
 )
@@ -129,6 +131,17 @@ def risk_coverage_figure(
         risk_coverage_of(read_statistics(run), name) for run, name in zip(runs, names, strict=True)
     ]
     return draw_risk_coverage(evaluations, overlay=overlay)
+
+
+def image_risk_figure(files: Sequence[str | Path], names: Sequence[str]) -> Figure:
+    """Draw the images of one test in the order of their scores, and their risks.
+
+    Raises:
+        ValueError: If there are several files, whose images are in no common order.
+    """
+    if len(files) > 1:
+        raise ValueError(f'a figure of images is of one file, got {len(files)}: draw one each')
+    return draw_image_risk(*read_image_scores(files[0]), name=names[0])
 
 
 def boundary_curve_figure(runs: Sequence[str | Path], names: Sequence[str]) -> Figure:

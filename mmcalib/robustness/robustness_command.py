@@ -1,4 +1,4 @@
-"""The work of tools/test_robustness.py."""
+"""From the arguments of tools/test_robustness.py to tests on shifted data."""
 
 from __future__ import annotations
 

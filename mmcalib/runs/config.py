@@ -196,6 +196,26 @@ def add_calibration(cfg: Config) -> None:
     cfg.default_hooks = {'reliability_diagram': drawing, **(cfg.get('default_hooks') or {})}
 
 
+def count_objects(cfg: Config) -> None:
+    """Have a test keep its classes and objects apart, for thresholds and scores of each.
+
+    Raises:
+        ValueError: If no metric of the config measures the calibration of all pixels.
+    """
+    metrics = [
+        metric
+        for metric, _ in calibration_configs(cfg.get('test_evaluator'))
+        if metric.get('protocol', 'pooled') == 'pooled'
+    ]
+    if not metrics:
+        raise ValueError(
+            '--objects counts what a CalibrationMetric of all pixels measures, and the config has '
+            'none: add --calibration'
+        )
+    for metric in metrics:
+        metric.update(per_class=True, per_object=cfg.get('default_scope') == 'mmseg')
+
+
 def test_on_validation(cfg: Config) -> None:
     """Have a test take the validation split, as a choice between models has to.
 

@@ -21,7 +21,6 @@ from mmcalib.near_names import did_you_mean, nearest
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.misspelt_options import check_constructors
-from mmcalib.runs.misspelt_types import unknown_type
 from mmcalib.work_dir_files import RESULTS, check_writable
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
@@ -253,5 +252,5 @@ def _build(key: str, node: Mapping, scope: str | None) -> BaseMetric:
         try:
             return registry.build(dict(node))
         except (AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
-            reason = unknown_type(error) or (error.args[0] if error.args else repr(error))
+            reason = error.args[0] if error.args else repr(error)
             raise ValueError(f'{key}: {reason}') from error

@@ -10,21 +10,24 @@ from mmcalib.near_names import suggestion
 from mmcalib.runs.constructor_arguments import known_types
 from mmcalib.runs.loss_config import type_name
 
-# As mmengine ends the errors of all its registries.
-UNKNOWN = re.compile(r'([\w.]+) is not in the (?:\w+::)?([\w ]+) registry')
+# As mmengine writes the errors of all its registries.
+UNKNOWN = re.compile(
+    r"([\w.]+) is not in the (?:\w+::)?([\w ]+) registry\. Please check .*? found at [^\s'\")]+"
+)
 
 
-def unknown_type(error: Exception) -> str | None:
-    """Return what to correct after an error of a registry, None after another error."""
-    found = UNKNOWN.search(str(error))
-    if found is None:
-        return None
-    kind, name = found.groups()
+def with_nearest_type(message: str) -> str:
+    """Return an error with what to correct, in place of what mmengine wrote about a type."""
+    return UNKNOWN.sub(lambda found: _remedy(*found.groups()), message)
+
+
+def _remedy(kind: str, name: str) -> str:
     known = set()
     for root in vars(registry).values():
         if isinstance(root, registry.Registry) and root.name == name:
             known = known_types(root)
+    near = suggestion(type_name(kind), known)
     return (
-        f'there is no {name} of type={kind!r}{suggestion(type_name(kind), known)}; a class of your '
-        "own needs custom_imports=dict(imports=['ITS.MODULE']) in the config"
+        f'there is no {name} of type={kind!r}{near or "."} A class of your own needs '
+        "custom_imports=dict(imports=['ITS.MODULE']) in the config"
     )

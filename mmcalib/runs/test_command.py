@@ -1,4 +1,4 @@
-"""The work of tools/test.py."""
+"""From the arguments of tools/test.py to the results of a test."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.command_line import asks_for_ensemble, ensemble_options
 from mmcalib.runs.config import (
     add_calibration,
+    count_objects,
     enable_drawing,
     limit_samples,
     load_config,
@@ -101,6 +102,8 @@ def prepare(args: argparse.Namespace):
         enable_drawing(cfg, args.show, args.show_dir, args.interval, args.wait_time)
     if args.calibration:
         add_calibration(cfg)
+    if args.objects:
+        count_objects(cfg)
     leave_out_diagrams(cfg)
     if asks_for_ensemble(args) or args.temperature or args.disagreement:
         average(cfg, args)

@@ -1,4 +1,4 @@
-"""The work of tools/train.py."""
+"""From the arguments of tools/train.py to a trained and tested model."""
 
 from __future__ import annotations
 

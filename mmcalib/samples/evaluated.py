@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,7 @@ from mmcalib.samples.fields import (
     label_maps,
     tensor_of,
 )
+from mmcalib.samples.objects import object_ious, objects_of_logits
 from mmcalib.samples.predictions import (
     Prediction,
     of_logits,
@@ -46,6 +48,7 @@ def read_prediction(
     wanted: Set[str] = frozenset(),
     floor: float = 0.0,
     region: Callable[[Tensor], Tensor] | None = None,
+    background: int | None = None,
 ) -> Prediction:
     """Read an evaluated data sample of mmpretrain or mmseg.
 
@@ -63,6 +66,7 @@ def read_prediction(
         wanted: Some of :data:`~mmcalib.samples.predictions.WANTED`.
         floor: Of the listed probabilities of all classes.
         region: Given the ``(H, W)`` labels, returns a mask of the pixels to keep.
+        background: The class that is no object.
 
     Raises:
         ValueError: For NaN or infinite predictions, scores that are not probabilities, labels out
@@ -71,12 +75,15 @@ def read_prediction(
             lacks one of the keys above. Each names the sample.
     """
     if 'seg_logits' in sample:
-        return _read_segmentation(sample, ignore_index, name, wanted, floor, region)
+        found = _read_segmentation(sample, ignore_index, name, wanted, floor, region)
+        if 'objects' in wanted:
+            found = found._replace(objects=_read_objects(sample, ignore_index, background))
+        return found
     smallest = smallest_probability(class_scores(sample, name).dtype)
-    if region is not None or 'distance' in wanted:
+    if region is not None or not {'distance', 'objects'}.isdisjoint(wanted):
         raise ValueError(
-            f"{name} comes from a classifier: protocols other than 'pooled' and distances from "
-            'the boundary require a segmentor'
+            f"{name} comes from a classifier: protocols other than 'pooled', distances from the "
+            'boundary and objects require a segmentor'
         )
     probs, label = class_probabilities(sample, name), class_label(sample, name).cpu()
     check_labels(label, len(probs), name=name, hint=LABELS_HINT)
@@ -123,6 +130,34 @@ def read_labels(sample: Sample, *, ignore_index: int, name: str) -> tuple[Tensor
     check_size(name, 'pred_sem_seg', tuple(predicted.shape), label)
     valid = label != ignore_index
     return predicted[valid], label[valid]
+
+
+def read_image(sample: Sample, *, ignore_index: int, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return an evaluated data sample's probabilities, predicted and true classes, on the CPU.
+
+    Returns:
+        ``(K, H, W)``, ``(H, W)`` and ``(H, W)`` of a segmentor, with K = 2 for a binary head;
+        ``(K, 1)``, ``(1,)`` and ``(1,)`` of a classifier.
+
+    Raises:
+        ValueError: For what :func:`read_prediction` refuses.
+    """
+    if 'seg_logits' not in sample:
+        probs, label = class_probabilities(sample, name), class_label(sample, name).cpu()
+        check_labels(label, len(probs), name=name, hint=LABELS_HINT)
+        return probs, probs.argmax(dim=0), label
+    logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
+    check_finite(logits, f'seg_logits of {name}')
+    predicted, label = (plane.cpu().long() for plane in label_maps(sample, name))
+    check_size(name, 'seg_logits', tuple(logits.shape[1:]), label)
+    valid = label[label != ignore_index]
+    check_labels(valid, max(len(logits), 2), name=name, hint=LABELS_HINT)
+    if len(logits) == 1:
+        check_binary(logits.flatten(), name)
+        return torch.cat([1 - logits, logits]).cpu(), predicted, label
+    own = logits.gather(0, predicted.to(logits.device)[None])[0]
+    check_explained(int((own < logits.amax(dim=0)).sum()), name)
+    return logits.softmax(dim=0).cpu(), predicted, label
 
 
 def read_logits(
@@ -234,6 +269,16 @@ def _read_ood_pixels(
         own = rows.gather(1, predicted[:, None])[:, 0]
         check_explained(int((own < rows.amax(dim=1)).sum()), name)
     return rows.T, True, kind
+
+
+def _read_objects(sample: Sample, ignore_index: int, background: int | None) -> Tensor:
+    """Return the objects of a sample that :func:`_read_segmentation` has read, ``(O, 5)``."""
+    logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
+    predicted, label = (plane.to(logits.device).long() for plane in label_maps(sample, ''))
+    found = objects_of_logits(logits, predicted, background=background)
+    ious = object_ious(found, label.cpu().numpy(), ignore_index=ignore_index)
+    columns = found.label, found.pixels, found.confidence, found.expected_iou, ious
+    return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
 
 
 def _read_segmentation(

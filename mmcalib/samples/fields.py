@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mmengine.structures import BaseDataElement
 from torch import Tensor
@@ -10,6 +10,8 @@ from torch import Tensor
 from mmcalib.checks import at_least_single, check_finite, check_probabilities
 
 Sample = Mapping | BaseDataElement
+
+BACKGROUND = 'background'  # the name of the class that is no object
 
 
 def tensor_of(sample: Sample, key: str) -> Tensor | None:
@@ -23,6 +25,12 @@ def tensor_of(sample: Sample, key: str) -> Tensor | None:
 def name_of(sample: Sample, place: int) -> str:
     """Return the name that errors call a sample by: its file, else its place in the data set."""
     return str(sample.get('img_path') or f'sample {sample.get("sample_idx", place)}')
+
+
+def background_of(classes: Sequence[str] | None) -> int | None:
+    """Return the place of the class that is called background, None where none is."""
+    names = [str(name).lower() for name in classes or ()]
+    return names.index(BACKGROUND) if BACKGROUND in names else None
 
 
 def map_size(sample: Sample) -> tuple[int, int] | None:

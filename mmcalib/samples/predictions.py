@@ -70,6 +70,11 @@ class Prediction(NamedTuple):
             :data:`~mmcalib.samples.nll_curve.BETAS`, ``(M, 3, B)`` likewise.
         left_out: ``(I,)`` the confidences of the pixels that do not count, of the type of `conf`;
             None of a classifier.
+        label: ``(M,)`` int64 true classes.
+        own: ``(M,)`` probabilities of the true classes, of the type of `conf`.
+        objects: ``(O, 5)`` float64, of a segmented image: class, size, mean confidence, expected
+            IoU and IoU of each object, see :mod:`~mmcalib.samples.objects`; NaN for the IoU of one
+            that has no labelled pixel.
     """
 
     conf: Tensor
@@ -83,10 +88,14 @@ class Prediction(NamedTuple):
     doubt: Tensor | None = None
     nll_curve: Tensor | None = None
     left_out: Tensor | None = None
+    label: Tensor | None = None
+    own: Tensor | None = None
+    objects: Tensor | None = None
 
 
 # What else than confidence and correctness can be asked for.
-WANTED = ('predicted', 'nll', 'brier', 'classes', 'distance', 'doubt', 'nll_curve')
+WANTED = ('predicted', 'nll', 'brier', 'classes', 'distance', 'doubt', 'nll_curve', 'own')
+WANTED += ('label', 'objects')
 # Pixels whose logits are worked on together: about what the cache of a core holds.
 PIECE_BYTES = 1 << 20
 GPU_PIECE_BYTES = 1 << 26
@@ -182,6 +191,8 @@ def of_probabilities(
         classes,
         doubt=doubt,
         nll_curve=curve,
+        label=label.cpu() if 'label' in wanted else None,
+        own=own.cpu() if 'own' in wanted else None,
     )
 
 
@@ -275,6 +286,10 @@ def of_logits(
             own = label[part].index_select(0, kept)
             curve += nll_curve(piece.index_select(1, kept), own).sum(dim=0)
     correct = predicted == label
+    own = None
+    if 'own' in wanted:
+        surplus = logits.gather(0, label[None])[0] - logits.gather(0, predicted[None])[0]
+        own = (surplus.exp() * conf)[valid].cpu()
     wrong = places_of(valid & ~correct)
     conf_of_wrong = conf.index_select(0, wrong)
     label_of_valid, left_out = label, conf[:0]
@@ -304,6 +319,8 @@ def of_logits(
         doubt=doubt if doubt is None else doubt.cpu(),
         nll_curve=curve if curve is None else curve.cpu(),
         left_out=left_out.cpu(),
+        label=label[valid].cpu() if 'label' in wanted else None,
+        own=own,
     )
     ends, unexplained = torch.stack(ends), 0
     finite = ends.isfinite().all() or logits.isfinite().all()

@@ -100,13 +100,18 @@ def put_logits(
             sample.set_pred_label(predicted)
 
 
-def put_disagreement(sample: BaseDataElement, information: Tensor, variance: Tensor) -> None:
+def put_disagreement(
+    sample: BaseDataElement, information: Tensor, variance: Tensor, predictions: Tensor
+) -> None:
     """Set ``mutual_information`` and ``variance`` of a sample with scores.
 
-    Numbers of a classifier's; of a segmentor's, maps ``(1, H, W)`` in ``disagreement``.
+    Numbers of a classifier's; of a segmentor's, maps ``(1, H, W)`` in ``disagreement``, beside the
+    classes that each of the N predictions gives the pixels, ``predictions`` ``(N, H, W)``.
     """
     if 'seg_logits' in sample:
-        maps = PixelData(mutual_information=information[None], variance=variance[None])
+        maps = PixelData(
+            mutual_information=information[None], variance=variance[None], predictions=predictions
+        )
         sample.set_data({'disagreement': maps})
     else:
         sample.set_field(information, 'mutual_information')
@@ -118,6 +123,12 @@ def disagreement_in(sample: Sample) -> dict[str, np.ndarray]:
     values = sample.get('disagreement', sample)
     arrays = {key: values.get(key).cpu().numpy() for key in MEASURES if key in values}
     return {key: array.reshape(array.shape[-2:]) for key, array in arrays.items()}
+
+
+def member_predictions_in(sample: Sample) -> np.ndarray | None:
+    """Return the ``(N, H, W)`` classes that the predictions of a mean give the pixels, if any."""
+    found = sample.get('disagreement')
+    return None if found is None else found.get('predictions').cpu().numpy()
 
 
 def _log(probs: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from mmcalib.samples.fields import (
     predicted_map,
     tensor_of,
 )
+from mmcalib.samples.objects import Objects, objects_of_logits
 
 UNLABELLED_PIECE = 1 << 22  # logits that are worked on together
 
@@ -41,19 +42,24 @@ class UnlabelledPrediction(NamedTuple):
             classifier.
         predicted: Its class, int64, of the same shape.
         probs: ``(K,)`` float32 probabilities of a classifier, None of a segmentor.
+        objects: Of a segmentor, None of a classifier.
     """
 
     conf: Tensor
     predicted: Tensor
     probs: Tensor | None = None
+    objects: Objects | None = None
 
 
-def read_unlabelled(sample: Sample, *, name: str) -> UnlabelledPrediction:
+def read_unlabelled(
+    sample: Sample, *, name: str, background: int | None = None
+) -> UnlabelledPrediction:
     """Read a predicted data sample of mmpretrain or mmseg, with labels or without.
 
     Args:
         sample: As for :func:`read_prediction`, whose labels are not needed.
         name: What errors call it.
+        background: The class that is no object.
 
     Raises:
         ValueError: For NaN or infinite predictions, scores that are not probabilities of one class
@@ -61,12 +67,14 @@ def read_unlabelled(sample: Sample, *, name: str) -> UnlabelledPrediction:
     """
     if 'seg_logits' in sample:
         logits = tensor_of(sample, 'seg_logits').detach()
-        check_finite(at_least_single(logits), f'seg_logits of {name}')
+        logits = at_least_single(logits)
+        check_finite(logits, f'seg_logits of {name}')
         predicted = predicted_map(sample, name).long()
         rows = max(1, UNLABELLED_PIECE // (len(logits) * logits.shape[-1]))
         parts = zip(logits.split(rows, dim=1), predicted.split(rows), strict=True)
         conf = torch.cat([_map_confidence(*part).cpu() for part in parts])
-        return UnlabelledPrediction(conf, predicted.cpu())
+        objects = objects_of_logits(logits, predicted.to(logits.device), background=background)
+        return UnlabelledPrediction(conf, predicted.cpu(), objects=objects)
     probs = class_probabilities(sample, name)[:, 0].float()
     return UnlabelledPrediction(*probs.max(dim=0), probs)
 

@@ -1,4 +1,4 @@
-"""The work of tools/sweep.py."""
+"""From the arguments of tools/sweep.py to a finished sweep."""
 
 from __future__ import annotations
 

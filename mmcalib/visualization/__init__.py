@@ -4,6 +4,7 @@ from mmcalib.visualization.boundary_curve import boundary_curve_of, draw_boundar
 from mmcalib.visualization.confidence_map import draw_confidence_maps
 from mmcalib.visualization.corruption_sheet import draw_corruption_sheet
 from mmcalib.visualization.figure_style import Evaluation, to_rgb
+from mmcalib.visualization.image_risk import draw_image_risk, read_image_scores
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.visualization.reliability_bands import reliability_of
 from mmcalib.visualization.reliability_diagram import draw_reliability
@@ -28,12 +29,14 @@ __all__ = [
     'draw_classification',
     'draw_confidence_maps',
     'draw_corruption_sheet',
+    'draw_image_risk',
     'draw_reliability',
     'draw_risk_coverage',
     'draw_segmentation',
     'draw_severity_boxes',
     'draw_severity_lines',
     'draw_sweeps',
+    'read_image_scores',
     'reliability_of',
     'risk_coverage_of',
     'to_rgb',

@@ -28,11 +28,6 @@ def colour_of(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-def marker_of(index: int) -> str:
-    """Return its marker, which with its colour tells the first 49 apart."""
-    return MARKERS[(index + index // len(COLOURS)) % len(MARKERS)]
-
-
 def line_of(index: int) -> str:
     """Return its style of line, which with its colour tells the first 28 apart."""
     return LINES[index // len(COLOURS) % len(LINES)]

@@ -28,6 +28,8 @@ def draw_segmentation(
     palette: Sequence[Sequence[int]] | None = None,
     captions: Sequence[str] = (),
     scores: Sequence[tuple[int, str]] = (),
+    objects: np.ndarray | None = None,
+    numbers: Sequence[int] = (),
 ) -> Image.Image:
     """Draw an image, its predicted classes, their confidence, and what a threshold keeps of them.
 
@@ -42,6 +44,8 @@ def draw_segmentation(
         palette: K RGB colours; those of matplotlib if None.
         captions: Lines below the panels.
         scores: Classes and what the legend says of them.
+        objects: ``(H, W)`` numbers of objects, 0 for none, to be outlined on the image.
+        numbers: Of the objects that `scores` are of, which are written beside them.
     """
     size = _size(predicted.shape)
     colours = class_colours(classes, palette)
@@ -50,13 +54,21 @@ def draw_segmentation(
     )
     predicted, confidence = (plane[rows[:, None], columns] for plane in (predicted, confidence))
     kept = np.where((confidence > threshold)[..., None], colours[predicted], WHITE)
+    resized = np.array(Image.fromarray(image).resize(size, Image.Resampling.BOX))
+    if objects is not None:
+        objects = objects[rows[:, None], columns]
+        resized = _outlined(resized, objects, colours[predicted], numbers)
     panels = {
-        'image': np.asarray(Image.fromarray(image).resize(size, Image.Resampling.BOX)),
+        'image': resized,
         'prediction': colours[predicted],
         'confidence (%)': confidence_colours(confidence),
         f'kept above {threshold:.6g}; white is not': kept,
     }
-    legend = [(colours[k], f'{classes[k]} {text}'.strip()) for k, text in scores]
+    marks = [f'{number}: ' for number in numbers] or [''] * len(scores)
+    legend = [
+        (colours[k], f'{mark}{classes[k]}{"," * bool(mark)} {text}'.strip())
+        for mark, (k, text) in zip(marks, scores, strict=True)
+    ]
     column = max([_width(text) + 32 for _, text in legend], default=1)
     step = max([size[0], *map(_width, panels)]) + GAP  # of small images, names are wider
     width = max(
@@ -85,6 +97,27 @@ def draw_segmentation(
         draw.rectangle((x, line + 3, x + 16, line + 14), fill=tuple(map(int, colour)), outline=GREY)
         _write(draw, (x + 22, line), text)
     return picture
+
+
+def _outlined(
+    pixels: np.ndarray, objects: np.ndarray, colours: np.ndarray, numbers: Sequence[int]
+) -> np.ndarray:
+    """Return an image with a line in its class's colour around each object, and some numbers."""
+    padded = np.pad(objects, 1, constant_values=-1)
+    inner = [padded[1:-1, :-2], padded[1:-1, 2:], padded[:-2, 1:-1], padded[2:, 1:-1]]
+    edge = (objects > 0) & np.any([objects != other for other in inner], axis=0)
+    picture = Image.fromarray(np.where(edge[..., None], colours, pixels).astype(np.uint8))
+    draw = ImageDraw.Draw(picture)
+    for number in numbers:
+        places = np.argwhere(objects == number)
+        if len(places):  # not of an object that the picture is too small for
+            distance = np.abs(places - places.mean(axis=0)).sum(axis=1)
+            y, x = places[distance.argmin()]
+            place = (int(x) - _width(str(number)) // 2, int(y) - LINE // 2)
+            draw.text(
+                place, str(number), font=_font(), fill=WHITE, stroke_width=2, stroke_fill=BLACK
+            )
+    return np.asarray(picture)
 
 
 def draw_classification(

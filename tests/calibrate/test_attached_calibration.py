@@ -18,8 +18,8 @@ from mmcalib.calibrate.placement import place_scaling
 from mmcalib.checks import UserError
 from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.attached_model import attach
 from mmcalib.posthoc.attached_scaling import AttachedScaling
-from mmcalib.posthoc.calibrated_model import attach
 from mmcalib.posthoc.model_logits import predictor
 from mmcalib.posthoc.sampled_logits import draw_predictions
 from mmcalib.runs.config import load_config

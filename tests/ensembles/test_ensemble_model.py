@@ -82,6 +82,10 @@ def test_it_predicts_what_a_loop_over_its_members_does(case, temperature, one_at
             label = sample.pred_sem_seg.data.flatten()
             found = [sample.disagreement.get(key) for key in ('mutual_information', 'variance')]
             assert found[0].shape == (1, 13, 17)
+            single = torch.stack(logits).softmax(dim=2)
+            single = single[..., 1] > 0.3 if case == 'binary' else single.argmax(dim=2)
+            own = sample.disagreement.predictions.flatten(1).long()
+            assert own.shape == single.shape and (own == single).float().mean() > 0.999
         expected = mean[:, 1:] if case == 'binary' else mean
         torch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-6)
         if case == 'binary':

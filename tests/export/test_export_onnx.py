@@ -19,8 +19,8 @@ import mmcalib
 from mmcalib.checks import UserError
 from mmcalib.export.export_onnx import export_onnx, report_in_words
 from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.attached_model import attach
 from mmcalib.posthoc.attached_scaling import AttachedScaling
-from mmcalib.posthoc.calibrated_model import attach
 from mmcalib.runs.config import load_config
 
 

@@ -583,3 +583,76 @@ def distance(label, i, j):
     """Steps of a king from a pixel to the nearest one of another label; infinite if none."""
     others = np.argwhere(label.numpy() != label[i, j].item())
     return min(np.abs(others - (i, j)).max(axis=1), default=float('inf'))
+
+
+def image_scores(rows, background):
+    """The scores of an image's pixels, each a list of K probabilities, from their formulas."""
+    classes = range(len(rows[0]))
+    predicted = [row.index(max(row)) for row in rows]
+    conf = [max(row) for row in rows]
+    entropy = sum(p * math.log(p) for row in rows for p in row if p > 0)
+    found = {'confidence': sum(conf) / len(rows), 'entropy': entropy / len(rows)}
+    own = [c for c, k in zip(conf, predicted, strict=True) if k != background]
+    names = ('soft_dice', 'expected_dice', 'expected_iou')
+    if not own:
+        least = min(row[background] for row in rows)
+        return found | dict.fromkeys(('foreground_confidence', *names), least)
+    found['foreground_confidence'] = sum(own) / len(own)
+    values = {name: [] for name in names}
+    for k in classes:
+        inside = [row[k] for row, y in zip(rows, predicted, strict=True) if y == k]
+        outside = [row[k] for row, y in zip(rows, predicted, strict=True) if y != k]
+        if k == background or not inside:
+            continue
+        n, a, b = len(inside), sum(inside), sum(outside)
+        va, vb = (sum(p * (1 - p) for p in part) for part in (inside, outside))
+        # Half of the second derivatives of 2A / (n + A + B) and of A / (n + B), at the means.
+        total = n + a + b
+        soft = 2 * a / total
+        dice = soft - 2 * (n + b) / total**3 * va + 2 * a / total**3 * vb
+        iou = a / (n + b) + a / (n + b) ** 3 * vb
+        for name, value in zip(names, (soft, dice, iou), strict=True):
+            values[name].append(min(max(value, 0), 1))
+    return found | {name: sum(v) / len(v) for name, v in values.items()}
+
+
+def image_risks(predicted, labels, background, ignored=255):
+    """1 - mean IoU, 1 - mean Dice and the share of errors of an image's labelled pixels."""
+    pairs = [(p, y) for p, y in zip(predicted, labels, strict=True) if y != ignored]
+    iou, dice = [], []
+    for k in sorted({k for pair in pairs for k in pair} - {background}):
+        both = sum(p == k and y == k for p, y in pairs)
+        either = sum(p == k or y == k for p, y in pairs)
+        iou.append(both / either)
+        dice.append(2 * both / (both + either))
+    return {
+        'IoU': 1 - sum(iou) / len(iou) if iou else 0,
+        'Dice': 1 - sum(dice) / len(dice) if dice else 0,
+        'error': sum(p != y for p, y in pairs) / len(pairs),
+    }
+
+
+def _ranks(values):
+    return [sum(v < x for v in values) + (values.count(x) + 1) / 2 for x in values]
+
+
+def image_failure_figures(scores, risks, failure):
+    """AURC, AUGRC and AUROC in percent, and Spearman's correlation, of images' scores and risks."""
+    n, sums, before = len(scores), [], 0.0
+    for value in sorted(set(scores), reverse=True):  # tied ones in the mean over their orders
+        group = [r for s, r in zip(scores, risks, strict=True) if s == value]
+        sums += [before + j * sum(group) / len(group) for j in range(1, len(group) + 1)]
+        before += sum(group)
+    good = [s for s, r in zip(scores, risks, strict=True) if r <= failure]
+    bad = [s for s, r in zip(scores, risks, strict=True) if r > failure]
+    pairs = [(g > b) + (g == b) / 2 for g in good for b in bad]
+    x, y = _ranks(scores), _ranks([-r for r in risks])
+    x, y = ([v - sum(own) / n for v in own] for own in (x, y))
+    spread = math.sqrt(sum(v * v for v in x) * sum(v * v for v in y))
+    covariance = sum(v * w for v, w in zip(x, y, strict=True))
+    return {
+        'AURC': 100 * sum(s / i for i, s in enumerate(sums, 1)) / n,
+        'AUGRC': 100 * sum(s / n for s in sums) / n,
+        'AUROC': 100 * sum(pairs) / len(pairs) if pairs else math.nan,
+        'Spearman': covariance / spread if spread else math.nan,
+    }

@@ -34,6 +34,7 @@ from mmcalib.metrics.functional.risk_threshold import threshold_at_risk
 from mmcalib.prediction import prediction_folder
 from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
+from mmcalib.samples.objects import objects_of_logits
 
 SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
 
@@ -71,12 +72,22 @@ def test_a_segmentors_maps_are_the_softmax_of_its_logits(photos, segmenting):
         assert scores.confidence == pytest.approx(conf.mean().item(), abs=1e-5)
         assert scores.kept == pytest.approx((conf > 0.6).double().mean().item(), abs=1e-9)
         assert math.isnan(scores.expected_accuracy) and scores.label is None
-        assert [mask.label for mask in scores.masks] == predicted.unique().tolist()
-        for mask in scores.masks:
-            inside = predicted == mask.label
-            assert (mask.name, mask.pixels) == (f'class {mask.label}', inside.sum())
-            assert mask.score == pytest.approx(conf[inside].mean().item(), abs=1e-5)
-            assert mask.share == pytest.approx(inside.double().mean().item())
+        assert [share.label for share in scores.classes] == predicted.unique().tolist()
+        for share in scores.classes:
+            inside = predicted == share.label
+            kept = inside & (conf > 0.6)
+            assert (share.pixels, share.kept) == (inside.sum(), kept.sum())
+        objects = objects_of_logits(logits.double(), predicted)
+        np.testing.assert_array_equal(image.objects, objects.number + 1)
+        for n, own in enumerate(scores.objects):
+            inside = torch.from_numpy(image.objects == n + 1)
+            assert (own.object, own.name) == (n + 1, f'class {own.label}')
+            assert set(predicted[inside].tolist()) == {own.label}
+            assert own.pixels == inside.sum()
+            assert own.confidence == pytest.approx(conf[inside].mean().item(), abs=1e-5)
+            assert own.expected_iou == pytest.approx(objects.expected_iou[n], abs=1e-5)
+            assert own.share == pytest.approx(inside.double().mean().item())
+            assert math.isnan(own.found) and own.score == own.expected_iou
     mean = np.mean([image.scores.confidence for image in found.images])
     assert found.scores.confidence == pytest.approx(mean)
     assert (found.scores.num_images, found.scores.threshold) == (5, 0.6)
@@ -101,7 +112,7 @@ def test_a_classifiers_probabilities_are_the_softmax_of_its_logits(photos, class
         assert image.scores.name == f'class {probs.argmax()}'
         assert image.confidence == pytest.approx(probs.max().item(), abs=1e-5)
         assert image.scores.kept == float(probs.max() > 0.5)
-        assert image.scores.masks == ()
+        assert image.scores.objects == image.scores.classes == ()
 
 
 def with_broken_files(photos, folder):
@@ -187,24 +198,31 @@ def test_files_hold_what_python_returns(photos, segmenting, tmp_path):
     report = predict_to_folder(*segmenting, [photos], out, threshold=0.6)
     rows = [json.loads(line) for line in (out / 'predictions.jsonl').open()]
     table = list(csv.DictReader((out / 'predictions.csv').open()))
-    masks = list(csv.DictReader((out / 'masks.csv').open()))
+    objects = list(csv.DictReader((out / 'objects.csv').open()))
     for image, row, line in zip(expected, rows, table, strict=True):
         assert row['image'] == line['image'] == image.scores.image
         assert (
             row['confidence'] == float(line['confidence']) == pytest.approx(image.scores.confidence)
         )
-        assert [mask['score'] for mask in row['masks']] == [
-            float(mask['score']) for mask in masks if mask['image'] == row['image']
-        ]
+        for found in row['objects']:
+            (own,) = [
+                o
+                for o in objects
+                if o['image'] == row['image'] and o['object'] == str(found['object'])
+            ]
+            assert float(own['expected_iou']) == found['expected_iou']
+            assert [int(own[end]) for end in ('top', 'bottom', 'left', 'right')] == found['box']
         with np.load(out / 'arrays' / f'{row["files"]}.npz') as arrays:
             assert arrays['predicted'].dtype == np.uint8
             assert np.array_equal(arrays['predicted'], image.predicted)
+            assert np.array_equal(arrays['objects'], image.objects)
             np.testing.assert_allclose(arrays['confidence'], image.confidence, atol=1e-6)
         assert cv2.imread(str(out / 'pictures' / f'{row["files"]}.png')) is not None
     assert json.loads((out / 'summary.json').read_text())['kept'] == report.scores.kept
     text = report_in_words(report, out)
     assert text.startswith('5 images: mean confidence ')
-    names = 'predictions.csv, masks.csv, predictions.jsonl, summary.json, arrays, pictures'
+    names = 'predictions.csv, objects.csv, predictions.jsonl, summary.json, arrays, pictures'
+    names += ', gallery.html'
     assert text.endswith(f'\n{out}: {names}')
 
 

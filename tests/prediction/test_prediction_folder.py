@@ -12,7 +12,7 @@ from tiny_models import classifier
 from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
 
 SIZES = [(24, 36), (24, 36)]
-TABLES = {'predictions.csv', 'predictions.jsonl', 'settings.json', 'summary.json'}
+TABLES = {'predictions.csv', 'predictions.jsonl', 'settings.json', 'summary.json', 'gallery.html'}
 
 
 @pytest.fixture

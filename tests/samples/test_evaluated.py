@@ -263,7 +263,7 @@ SEGMENTED = [
         ('binary logits', 'are no probabilities'),
         ('nan score', 'pred_score of image.jpg has 1 NaN'),
         ('sigmoid scores', 'do not sum to 1, such as 2.8'),
-        ('above one', r'outside \[0, 1\], such as 1.00001: of logits, take the softmax'),
+        ('above one', r'outside \[0, 1\], such as 1.00001: take the softmax first'),
         ('class', r'outside \[0, 7\): 7\. check'),
         ('multi-label', r'needs one gt_label; got \[1, 2\]'),
         ('labels only', 'neither pred_score .* nor seg_logits'),

@@ -44,6 +44,28 @@ def test_the_panels_of_a_segmentation(shape, size):
     assert (below == PALETTE[2]).all(axis=2).any() and not (below == PALETTE[1]).all(axis=2).any()
 
 
+def test_objects_are_outlined_in_the_colours_of_their_classes():
+    predicted = np.zeros((200, 300), int)
+    predicted[20:60, 30:90], predicted[100:180, 200:290] = 1, 2
+    objects = np.where(predicted == 2, 1, 0) + 2 * (predicted == 1)
+    picture = draw_segmentation(
+        np.full((200, 300, 3), 77, np.uint8), predicted, np.ones((200, 300), np.float32),
+        threshold=0.5, classes=['a', 'b', 'c'], palette=PALETTE, objects=objects,
+        scores=[(2, '51 %')], numbers=[1],
+    )  # fmt: skip
+    found = panel(picture, 0, (300, 200))
+    for k, box in ((1, (20, 59, 30, 89)), (2, (100, 179, 200, 289))):
+        edge = (found == PALETTE[k]).all(axis=2)
+        top, bottom, left, right = box
+        line = np.zeros_like(edge)
+        line[top : bottom + 1, left : right + 1] = True
+        line[top + 1 : bottom, left + 1 : right] = False
+        np.testing.assert_array_equal(edge, line)
+    written = (found == 255).all(axis=2)
+    assert written[100:180, 200:290].any() and not written[20:60, 30:90].any()
+    assert (found[:20] == 77).all()
+
+
 def test_the_bars_of_a_classification_are_as_long_as_its_probabilities():
     image = np.zeros((40, 40, 3), np.uint8)
     names = [f'class {k}' for k in range(7)]

@@ -27,8 +27,7 @@ One top-level key is mmcalib's own. `evaluations` holds named changes of a confi
 `tools/test.py --evaluation NAME` applies before it tests:
 
 ```python
-evaluations = dict(
-    paper=dict(test_evaluator=[dict(type='CalibrationMetric', protocol='paper')]))
+evaluations = dict(paper=dict(test_evaluator=[dict(type='CalibrationMetric', protocol='paper')]))
 ```
 """
 # What is built where, in the order of the page.

@@ -18,7 +18,7 @@ from torch import nn
 from mmcalib.calibrate.placement import AttachedPlacement, attached
 from mmcalib.models.predicting_head import has_several_labels, head_of
 from mmcalib.posthoc import TemperatureScaler
-from mmcalib.posthoc.calibrated_model import attach
+from mmcalib.posthoc.attached_model import attach
 from mmcalib.posthoc.fold_into_layer import (
     TOLERANCE,
     NotFoldableError,

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from mmcalib.calibrate.calibrate_checkpoint import CalibrationOptions
+from mmcalib.calibrate.calibrate_command import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / 'docs/results/stock_configs.json'
@@ -68,7 +69,7 @@ def division(tool: dict, toolbox: str, config: str) -> tuple[str, str | None]:
     options = CalibrationOptions()
     try:
         with redirect_stdout(StringIO()):
-            tool['prepare'](tool['parse_args']()[1], options)
+            prepare(tool['parse_args']()[1], options)
     except (ImportError, OSError, ValueError) as error:
         if NO_DATA not in str(error):
             return '', _reason(str(error), path)

@@ -3,7 +3,7 @@
 All are of a ``(3, C)`` table of bins, ascending in confidence: count, correct, sum of confidences.
 A bin is a group of predictions that are tied, whose order is averaged over: no order of samples
 changes a number. Where bins are coarser than the data, :func:`order_bound` says what the order
-within them could change.
+within them could change. AURC, AUGRC and AUROC also take ``(R, 3, C)`` tables of R draws.
 
 All are in percent, float64 scalars, and NaN without predictions. The formulas stand in
 ``functional/risk_coverage.py``, with the functions of arrays.
@@ -25,22 +25,22 @@ def binned_aurc(table: Tensor) -> Tensor:
     count, wrong, before, errors = _descending(table)
     # The sum over the bin of (errors + j wrong / count) / (before + j), j from 1 to count.
     reciprocals = torch.digamma(before + count + 1) - torch.digamma(before + 1)
-    sums = wrong + (errors - before * wrong / count) * reciprocals
-    return 100 * sums.sum() / count.sum()
+    sums = wrong + (errors - before * wrong / count.clamp(min=1)) * reciprocals
+    return 100 * sums.sum(-1) / count.sum(-1)
 
 
 def binned_augrc(table: Tensor) -> Tensor:
     """Return the area under the generalized risk–coverage curve."""
     count, wrong, _, errors = _descending(table)
-    return 100 * (count * errors + wrong * (count + 1) / 2).sum() / count.sum().square()
+    return 100 * (count * errors + wrong * (count + 1) / 2).sum(-1) / count.sum(-1).square()
 
 
 def binned_auroc(table: Tensor) -> Tensor:
     """Return the AUROC of failure detection; NaN if all are right, or all wrong."""
     count, wrong, before, errors = _descending(table)
     right, rights_above = count - wrong, before - errors
-    pairs = (wrong * (rights_above + right / 2)).sum()
-    return 100 * pairs / (right.sum() * wrong.sum())
+    pairs = (wrong * (rights_above + right / 2)).sum(-1)
+    return 100 * pairs / (right.sum(-1) * wrong.sum(-1))
 
 
 def binned_aupr(table: Tensor) -> Tensor:
@@ -156,10 +156,15 @@ def order_bound(figure: Callable[[Tensor], Tensor], table: Tensor, spread: Tenso
 
 
 def _descending(table: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return count and errors of each non-empty bin, and those of all that are more confident."""
-    table = table[:, table[0] > 0].double().flip(1)
-    count, wrong = table[0], table[0] - table[1]
-    return count, wrong, count.cumsum(0) - count, wrong.cumsum(0) - wrong
+    """Return count and errors of each bin, and those of all that are more confident.
+
+    Without the empty bins of one table; in several they are in different places.
+    """
+    if table.ndim == 2:
+        table = table[:, table[0] > 0]
+    count, correct, _ = table.double().flip(-1).unbind(-2)
+    wrong = count - correct
+    return count, wrong, count.cumsum(-1) - count, wrong.cumsum(-1) - wrong
 
 
 def _nan() -> Tensor:

@@ -1,0 +1,212 @@
+r"""How far to trust an image: a score of its prediction, and the risk that labels find in it.
+
+Functions of the arrays of one image, numpy or torch. Every score is higher where the prediction is
+to be trusted more. They need no labels, so they are of all pixels; risks are of labelled ones.
+
+The expectations take the label of each pixel as an independent draw from its probabilities, for
+which the number of pixels of a class is a sum of independent draws. Labels of neighbours are not
+independent: the order of images survives that, the variance does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmcalib.arrays import Array, floats_of, integers_of
+from mmcalib.checks import at_least_single, check_labels, check_probabilities
+
+OF_CLASSIFIERS = ('confidence', 'entropy')
+OF_SEGMENTORS = (
+    *OF_CLASSIFIERS,
+    'foreground_confidence',
+    'soft_dice',
+    'expected_dice',
+    'expected_iou',
+)
+# Of the predictions of a mean; the last two are less what the data samples say.
+OF_MEMBERS = ('pairwise_dice', 'mutual_information', 'variance')
+SCORES = (*OF_SEGMENTORS, *OF_MEMBERS)
+RISKS = ('IoU', 'Dice', 'error')
+
+
+def image_scores(
+    probs: Array, predicted: Array | None = None, *, background: int | None = None
+) -> dict[str, float]:
+    r"""Return the scores of an image's prediction that its probabilities tell.
+
+    - ``confidence``: the mean probability of the predicted classes.
+    - ``entropy``: the mean of :math:`\sum_k p_k \log p_k`, in nats; at most 0.
+    - ``foreground_confidence``: the confidence over the pixels that are not predicted as
+      background.
+    - ``soft_dice``: the soft Dice confidence,
+      :math:`2 a_k / (n_k + a_k + b_k)`, the mean over the predicted classes k, where
+      :math:`n_k` pixels are predicted as k, :math:`a_k` is the sum of :math:`p_k` over them, and
+      :math:`b_k` over all others.
+    - ``expected_dice``: :math:`\mathbb{E}[2A / (n + A + B)]` for the numbers A and B of true pixels
+      of class k inside and outside of the prediction, to second order in their variances.
+    - ``expected_iou``: likewise :math:`\mathbb{E}[A / (n + B)]`.
+
+    The last four leave the background out. Where nothing but background is predicted, they are the
+    least probability of it in the image: an upper bound of the probability that there is no object.
+
+    >>> probs = np.array([[0.9, 0.2, 0.4], [0.1, 0.8, 0.6]])
+    >>> scores = image_scores(probs, background=0)
+    >>> {name: round(value, 4) for name, value in scores.items() if name.endswith('e')}
+    {'confidence': 0.7667, 'foreground_confidence': 0.7, 'soft_dice': 0.8, 'expected_dice': 0.7667}
+
+    Source: Borges et al., Selective Prediction for Semantic Segmentation using Post-Hoc Confidence
+    Estimation and Its Performance under Distribution Shift, 2024, for ``soft_dice``, here averaged
+    over classes.
+
+    Args:
+        probs: ``(K, *)`` probabilities of K classes at each pixel, or ``(K,)`` of a classifier.
+        predicted: ``(*)`` predicted classes; the most probable ones if None.
+        background: The class that is no object; None if every class is one.
+
+    Raises:
+        TypeError: For what is no array of numbers.
+        ValueError: For values that are no probabilities, an image without pixels, or classes out of
+            range.
+    """
+    probs = at_least_single(floats_of('probs', probs))
+    probs = probs.reshape(len(probs), -1)
+    if not probs.numel():
+        raise ValueError(f'probs must be (K, *) of at least one pixel, got {tuple(probs.shape)}')
+    check_probabilities(probs, 'probs')
+    labels = probs.argmax(dim=0) if predicted is None else integers_of('predicted', predicted)
+    labels = labels.flatten()
+    if labels.shape != probs.shape[1:]:
+        raise ValueError(
+            f'predicted must have as many pixels as probs, {probs.shape[1]}, got {len(labels)}'
+        )
+    check_labels(labels, len(probs), name='predicted')
+    return scores_of(probs, labels, background=background)
+
+
+def scores_of(
+    probs: Tensor,
+    predicted: Tensor,
+    *,
+    background: int | None = None,
+    wanted: Collection[str] = OF_SEGMENTORS,
+) -> dict[str, float]:
+    """Return wanted :func:`image_scores` of ``(K, M)`` probabilities and ``(M,)`` classes."""
+    conf = probs.gather(0, predicted[None])[0].double()
+    found = {}
+    if 'confidence' in wanted:
+        found['confidence'] = conf.mean().item()
+    if 'entropy' in wanted:
+        found['entropy'] = -torch.special.entr(probs).sum(dim=0, dtype=torch.float64).mean().item()
+    of_classes = [name for name in OF_SEGMENTORS if name in wanted and name not in OF_CLASSIFIERS]
+    if not of_classes:
+        return found
+    count = torch.bincount(predicted, minlength=len(probs)).double()
+    objects = count > 0
+    if background is not None:
+        objects[background] = False
+    if not objects.any():
+        return found | dict.fromkeys(of_classes, probs[background].min().item())
+    n = count[objects]
+    # Mean and variance of the number of true pixels, within the prediction and outside of it.
+    a = torch.bincount(predicted, conf, len(probs))[objects]
+    a_spread = torch.bincount(predicted, conf * (1 - conf), len(probs))[objects]
+    planes = probs[objects].double()
+    b = (planes.sum(dim=1) - a).clamp(min=0)
+    b_spread = ((planes * (1 - planes)).sum(dim=1) - a_spread).clamp(min=0)
+    both = n + a + b
+    soft = 2 * a / both
+    dice = soft + 2 * (a * b_spread - (n + b) * a_spread) / both**3
+    iou = a / (n + b) * (1 + b_spread / (n + b) ** 2)
+    values = {
+        'foreground_confidence': a.sum() / n.sum(),
+        'soft_dice': soft.mean(),
+        'expected_dice': dice.clamp(0, 1).mean(),
+        'expected_iou': iou.clamp(0, 1).mean(),
+    }
+    return found | {name: values[name].item() for name in of_classes}
+
+
+def pairwise_dice(predictions: Array, *, background: int | None = None) -> float:
+    r"""Return the mean Dice of all pairs of an ensemble's predictions for an image.
+
+    .. math:: \frac{2}{N (N - 1)} \sum_{i < j} \operatorname{mean}_k
+        \frac{2 |P_{ik} \cap P_{jk}|}{|P_{ik}| + |P_{jk}|}
+
+    over the classes k that one of the two predicts, but for the background; 1 where neither
+    predicts any, and NaN of a single prediction.
+
+    >>> pairwise_dice(np.array([[0, 1, 1], [0, 0, 1]]), background=0)
+    0.6666666666666666
+
+    Source: Roy et al., Bayesian QuickNAT, NeuroImage 2019; Zenk et al., Comparative Benchmarking of
+    Failure Detection Methods in Medical Image Segmentation, Medical Image Analysis 2025.
+
+    Args:
+        predictions: ``(N, *)`` predicted classes of N members.
+        background: The class that is no object.
+    """
+    rows = integers_of('predictions', predictions)
+    rows = rows.reshape(len(rows), -1)
+    found = [
+        1 - image_risks(rows[i], rows[j], background=background, ignore_index=None)['Dice']
+        for i in range(len(rows))
+        for j in range(i)
+    ]
+    return float(np.mean(found)) if found else float('nan')
+
+
+def image_risks(
+    predicted: Array,
+    labels: Array,
+    *,
+    background: int | None = None,
+    ignore_index: int | None = 255,
+) -> dict[str, float]:
+    r"""Return what is wrong with an image's prediction, by three measures in [0, 1].
+
+    - ``IoU``: :math:`1 - \operatorname{mean}_k |P_k \cap G_k| / |P_k \cup G_k|` over the classes
+      that are predicted or labelled in the image, but for the background.
+    - ``Dice``: likewise of :math:`2 |P_k \cap G_k| / (|P_k| + |G_k|)`.
+    - ``error``: the share of pixels whose class is wrong.
+
+    Where neither the prediction nor the label has an object, the first two are 0: there is nothing
+    to find, and nothing was found. All are NaN without a labelled pixel.
+
+    >>> image_risks(np.array([0, 1, 1]), np.array([0, 0, 1]), background=0)['IoU']
+    0.5
+
+    Args:
+        predicted: ``(*)`` predicted classes.
+        labels: ``(*)`` true classes.
+        background: The class that is no object; None if every class is one.
+        ignore_index: Label of the pixels to leave out, None for none.
+    """
+    predicted = integers_of('predicted', predicted).flatten()
+    labels = integers_of('labels', labels).flatten()
+    if predicted.shape != labels.shape:
+        raise ValueError(
+            f'predicted and labels must be of one size, got {len(predicted)} and {len(labels)}'
+        )
+    if ignore_index is not None:
+        kept = labels != ignore_index
+        predicted, labels = predicted[kept], labels[kept]
+    if not len(labels):
+        return dict.fromkeys(RISKS, float('nan'))
+    size = int(torch.stack([predicted.max(), labels.max()]).max()) + 1
+    right = predicted == labels
+    both = torch.bincount(labels[right], minlength=size).double()
+    total = torch.bincount(predicted, minlength=size) + torch.bincount(labels, minlength=size)
+    objects = total > 0
+    if background is not None and background < size:
+        objects[background] = False
+    both, total = both[objects], total[objects].double()
+    iou, dice = both / (total - both), 2 * both / total
+    return {
+        'IoU': (1 - iou).mean().item() if len(both) else 0.0,
+        'Dice': (1 - dice).mean().item() if len(both) else 0.0,
+        'error': 1 - right.double().mean().item(),
+    }

@@ -1,0 +1,122 @@
+"""Connected components of predicted classes: against a flood fill in plain loops."""
+
+import numpy as np
+import pytest
+import torch
+from samples import as_segmented
+
+from mmcalib.samples.evaluated import read_prediction
+from mmcalib.samples.objects import find_objects, object_ious, objects_of_logits
+
+
+def draw(size=(9, 11), num_classes=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(num_classes, *size, generator=generator, dtype=torch.float64)
+    logits = torch.nn.functional.avg_pool2d(logits, 3, 1, 1) * 6
+    labels = torch.randint(num_classes, size, generator=generator)
+    labels = torch.where(torch.rand(size, generator=generator) < 0.7, logits.argmax(0), labels)
+    labels[0, :4] = 255
+    return logits, labels.numpy()
+
+
+def fill(mask, start):
+    """The places that hang together with a start in a mask, also by corners."""
+    found, waiting = set(), [start]
+    while waiting:
+        i, j = waiting.pop()
+        inside = 0 <= i < mask.shape[0] and 0 <= j < mask.shape[1]
+        if (i, j) in found or not inside or not mask[i, j]:
+            continue
+        found.add((i, j))
+        waiting += [(i + a, j + b) for a in (-1, 0, 1) for b in (-1, 0, 1)]
+    return found
+
+
+def components(mask):
+    found, seen = [], set()
+    for place in zip(*np.nonzero(mask), strict=True):
+        if place not in seen:
+            found.append(fill(mask, place))
+            seen |= found[-1]
+    return found
+
+
+@pytest.mark.parametrize('background', [None, 1])
+@pytest.mark.parametrize('seed', range(3))
+def test_objects_are_those_of_a_flood_fill(background, seed):
+    logits, labels = draw(seed=seed)
+    probs = logits.softmax(0).numpy()
+    predicted = probs.argmax(0)
+    found = objects_of_logits(logits, torch.from_numpy(predicted), background=background)
+    ious = object_ious(found, labels)
+    number = 0
+    for k in range(3):
+        if k == background:
+            continue
+        inside = predicted == k
+        for own in components(inside):
+            assert {tuple(p) for p in np.argwhere(found.number == number)} == own
+            assert (found.label[number], found.pixels[number]) == (k, len(own))
+            conf = [probs[k][place] for place in own]
+            assert found.confidence[number] == pytest.approx(np.mean(conf))
+            support = fill(inside | (probs[k] >= 0.1), min(own))
+            missing = sum(probs[k][place] for place in support if not inside[place])
+            assert found.expected_iou[number] == pytest.approx(sum(conf) / (len(own) + missing))
+            rows, columns = zip(*own, strict=True)
+            box = [min(rows), max(rows), min(columns), max(columns)]
+            assert found.box[number].tolist() == box
+            truth = set()
+            for other in components(labels == k):
+                truth |= other if other & own else set()
+            own = {place for place in own if labels[place] != 255}
+            expected = len(own & truth) / len(own | truth) if own else np.nan
+            assert ious[number] == pytest.approx(expected, nan_ok=True)
+            number += 1
+    assert len(found) == number > 3
+
+
+def test_one_pixel_is_an_object_and_nothing_is_none():
+    predicted = np.zeros((3, 4), int)
+    conf = np.full((3, 4), 0.8)
+    nothing = find_objects(predicted, conf, lambda k: conf, background=0)
+    assert len(nothing) == 0 and (nothing.number == -1).all()
+    assert object_ious(nothing, predicted).shape == (0,)
+    predicted[1, 2] = 1
+    planes = {0: np.full((3, 4), 0.95), 1: np.where(predicted == 1, 0.8, 0.05)}
+    (one,) = zip(*find_objects(predicted, conf, planes.get, background=0)[1:], strict=True)
+    label, pixels, confidence, expected, box = one
+    assert (label, pixels, box.tolist()) == (1, 1, [1, 1, 2, 2])
+    assert confidence == pytest.approx(0.8) and expected == pytest.approx(0.8)
+    everything = find_objects(predicted, conf, planes.get)
+    assert everything.pixels.tolist() == [11, 1]
+
+
+def test_an_object_where_nothing_is_labelled_has_no_iou():
+    predicted = np.array([[1, 1, 0, 1]])
+    found = find_objects(predicted, np.ones((1, 4)), lambda k: (predicted == k) * 1.0, background=0)
+    np.testing.assert_array_equal(object_ious(found, np.array([[255, 255, 0, 2]])), [np.nan, 0])
+    np.testing.assert_array_equal(object_ious(found, np.array([[1, 255, 0, 1]])), [1, 1])
+
+
+def test_a_binary_head_has_objects_of_its_probability():
+    prob = torch.tensor([[[0.9, 0.2, 0.7, 0.05]]], dtype=torch.float64)
+    found = objects_of_logits(prob, (prob[0] > 0.5).long(), background=0)
+    assert found.pixels.tolist() == [1, 1]
+    np.testing.assert_allclose(found.confidence, [0.9, 0.7])
+    # What lies between hangs together with both.
+    np.testing.assert_allclose(found.expected_iou, [0.9 / 1.2, 0.7 / 1.2])
+
+
+def test_a_sample_is_read_with_its_objects_and_what_its_labels_got():
+    logits, labels = draw()
+    sample = as_segmented(logits, logits.argmax(0), torch.from_numpy(labels))
+    found = read_prediction(
+        sample, ignore_index=255, name='it', wanted={'objects', 'own', 'label'}, background=1
+    )
+    objects = objects_of_logits(logits, logits.argmax(0), background=1)
+    np.testing.assert_array_equal(found.objects[:, 0], objects.label)
+    np.testing.assert_allclose(found.objects[:, 4], object_ious(objects, labels))
+    valid = labels != 255
+    probs = logits.softmax(0)[:, torch.from_numpy(valid)]
+    assert torch.equal(found.label, torch.from_numpy(labels[valid]))
+    torch.testing.assert_close(found.own, probs.gather(0, found.label[None])[0])
