@@ -38,9 +38,11 @@ def site_links(text: str, folder: Path, page: Path, docs: Path) -> str:
             path = docs / 'auto_gallery' / f'{path.stem}.rst'
         elif path.is_dir():
             return link['text']
-        elif path.is_relative_to(docs.parent):
+        elif not path.is_relative_to(docs):
             name = path.relative_to(docs.parent).as_posix()
-            path, anchor = docs.parent / PAGES.get(name, name), '' if name in PAGES else anchor
+            if name not in PAGES:
+                return f'[{link["text"]}](<path:{os.path.relpath(path, page.parent)}>)'
+            path, anchor = docs.parent / PAGES[name], ''
         return f'[{link["text"]}]({os.path.relpath(path, page.parent)}{anchor})'
 
     parts, end = [], 0

@@ -178,7 +178,7 @@ def find_temperature(path: str, model: Mapping) -> dict:
     wrong = difference_of_models({**content['model'], 'temperature': None}, model)
     if wrong:
         raise ValueError(
-            f'{path} was fitted to another ensemble, with {wrong}: fit one with '
+            f'{path} was fitted to another ensemble ({wrong}): fit one with '
             'tools/calibrate.py and the same arguments'
         )
     told = {key: content[key] for key in ('options', 'split', 'forced')}

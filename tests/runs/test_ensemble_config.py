@@ -203,7 +203,7 @@ def test_a_temperature_of_a_mean_is_fitted_kept_and_read(digits, run, tmp_path):
 
     # Of other predictions it says nothing.
     error = run('test.py', DIGITS, *digits[:2], '--temperature', 't.json', fails=True)
-    assert 'fitted to another ensemble, with the checkpoints member' in error
+    assert 'fitted to another ensemble (the checkpoints member' in error
     error = run('test.py', DIGITS, *digits, '--tta', '--temperature', 't.json', fails=True)
     assert 'the views [] (here: [[' in error
     error = run('test.py', DIGITS, *digits, '--temperature', digits[0], fails=True)
