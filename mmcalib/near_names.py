@@ -6,20 +6,22 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def nearest(name: str, known: Iterable[str], *, likeness: float = 0.7) -> str | None:
+def nearest(name: object, known: Iterable[object], *, likeness: float = 0.7) -> str | None:
     """Return the known name that is most like another one, None if none is like it.
 
     Args:
-        name: The one that does not exist.
+        name: The one that does not exist; what is not a text is like none.
         known: Those that do.
         likeness: The least that counts, from 0 to 1.
     """
-    by_lower = {each.lower(): each for each in sorted(known)}
+    if not isinstance(name, str):
+        return None
+    by_lower = {each.lower(): each for each in known if isinstance(each, str)}
     found = get_close_matches(name.lower(), by_lower, 1, cutoff=likeness)
     return by_lower[found[0]] if found else None
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def suggestion(name: object, known: Iterable[object]) -> str:
     """Return ``; did you mean X?``, the end of an error, or nothing where no name is near."""
     found = nearest(name, known, likeness=0.6)  # two letters of ECE swapped
     return f'; did you mean {found}?' if found else ''

@@ -218,7 +218,7 @@ def test_the_papers_evaluation_of_voc(tmp_path):
         assert sample.gt_sem_seg.shape == sample.seg_logits.shape
     evaluator.process(samples)
     assert set(evaluator.evaluate(2)) == {'mIoU', 'calibration/ECE', 'calibration/AECE'}
-    with pytest.raises(ValueError, match=r'--evaluation voc: .* it has mmseg, paper'):
+    with pytest.raises(ValueError, match=r'--evaluation voc: .* there are mmseg, paper'):
         use_evaluation(cfg, 'voc')
 
 

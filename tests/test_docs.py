@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 from commands import ROOT
+from quoted_numbers import written_pages
 from tool_parsers import parser_of
 
 from mmcalib import losses
@@ -38,12 +39,7 @@ def test_examples(name):
     assert doctest.DocTestRunner().run(test).failed == 0
 
 
-BUILT = ('_build', 'auto_gallery', 'generated')
-PAGES = [
-    ROOT / 'README.md',
-    ROOT / 'CONTRIBUTING.md',
-    *(page for page in sorted(ROOT.glob('docs/**/*.md')) if not set(page.parts) & set(BUILT)),
-]
+PAGES = [*written_pages(ROOT), ROOT / 'CONTRIBUTING.md']
 FENCE = re.compile(r'^( *)```(\w+)\n(.*?)^\1```', re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r'(?<!`)`((?:python )?(?:tools/\w+\.\w+|mmcalib) [^`]+)`(?!`)')
 TOOL = re.compile(r'(?:\./)?(tools/(?:\w+/)*\w+\.(?:py|sh))')

@@ -6,11 +6,17 @@ import re
 import mmengine
 import pytest
 from commands import ROOT
+from quoted_numbers import written_pages
 
 CONTRIBUTING = (ROOT / 'CONTRIBUTING.md').read_text(encoding='utf-8')
 PLACES = ('', 'mmcalib/losses', 'mmcalib/metrics', 'mmcalib', 'tests', 'tests/metrics')
 # To be written by whoever follows the steps.
-EXAMPLES = ('mmcalib/losses/my_loss.py', 'configs/my/digits.py', 'docs/results/NAME.json')
+EXAMPLES = (
+    'mmcalib/losses/my_loss.py',
+    'configs/my/digits.py',
+    'docs/results/NAME.json',
+    'tools/TOOL.py',
+)
 
 
 def test_what_contributing_names_is_there():
@@ -60,7 +66,7 @@ def test_the_citation_is_the_readmes():
         assert author['family-names'] in readme
 
 
-PAGES = [ROOT / 'README.md', *ROOT.glob('docs/**/*.md'), *ROOT.glob('configs/*/README.md')]
+PAGES = [*written_pages(ROOT), *ROOT.glob('configs/*/README.md')]
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: str(page.relative_to(ROOT)))

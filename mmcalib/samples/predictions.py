@@ -306,8 +306,8 @@ def of_logits(
     if 'nll' in wanted:
         nll = (surplus.sum() - conf.log().double().sum()).cpu()
     if 'brier' in wanted:
-        own = conf.double().sum() - (conf_of_wrong * (1 - (-surplus).exp())).sum()
-        brier = (squares - 2 * own + len(conf)).clamp(min=0).cpu()
+        of_labels = conf.double().sum() - (conf_of_wrong * (1 - (-surplus).exp())).sum()
+        brier = (squares - 2 * of_labels + len(conf)).clamp(min=0).cpu()
     prediction = Prediction(
         conf.cpu(),
         correct.cpu(),

@@ -241,7 +241,7 @@ def test_the_tool_attaches_what_it_cannot_fold(normalised, run, tmp_path):
     )  # fmt: skip
     assert 'attached scaling (temperature)' in error
     error = run('train.py', 'out.py', '--work-dir', 'w4', fails=True)
-    assert 'calibrate anew' in error
+    assert 'calibrate again' in error
     error = run(
         'calibrate.py', DIGITS, normalised, '--out', 'out.pth', '--work-dir', 'work', *options,
         fails=True,
@@ -269,7 +269,7 @@ def test_mmseg_tests_an_attached_calibration(method, scenes_checkpoint, run, tmp
         'calibrate.py', SCENES, scenes_checkpoint, '--out', 'out.pth', '--work-dir', 'work',
         '--test', '--method', method, '--cfg-options', *FEW_SCENES,
     )  # fmt: skip
-    assert f'since {method} scaling is no affine map of logits' in output
+    assert f'{method} scaling is no affine map of logits' in output
     meta = torch.load('out.pth', weights_only=False)['meta']['calibration']
     assert meta['fitted']['changed'] == meta['tested']['changed'] == 0
     assert meta['fitted']['after']['NLL'] < meta['fitted']['before']['NLL']

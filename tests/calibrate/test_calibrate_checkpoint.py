@@ -184,7 +184,7 @@ def test_a_segmentors_checkpoint(scenes, run):
     drawn = content['meta']['calibration']
     assert drawn['num_fitted'] == 500 < drawn['num_predictions'] and drawn['sampling_error'] > 0
     assert f'500 of {drawn["num_predictions"]:,} predictions on val' in output
-    assert 'by the draw' in output
+    assert 'of it from the draw' in output
 
     every, _ = run(SCENES, scenes, '--samples', 500, '--all', *options, out='all.pth')
     every = every['meta']['calibration']
@@ -544,7 +544,7 @@ def test_hooks_run_as_in_a_test(test, digits, run, tmp_path):
         (['--num-bins', '0'], 'num_bins'),
         (['--seed', '-1'], 'seed must be'),
         (['--cfg-options', 'val_dataloader.dataset.indices=0'], 'the val data have no samples'),
-        (['--cfg-options', 'model.head.num_classes=7'], 'the head of the model 7'),
+        (['--cfg-options', 'model.head.num_classes=7'], 'the head of the model has 7'),
         (['--cfg-options', 'val_evaluator.1.num_bin=9'], 'did you mean num_bins?'),
         (['--cfg-options', 'test_evaluator.1.num_bins=0'], 'test_evaluator.1: num_bins'),
         (['--cfg-options', 'model.backbone.depth=19'], 'the config cannot be built: '),

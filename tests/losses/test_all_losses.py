@@ -504,7 +504,7 @@ class TestSection4:
         (DualFocalLoss, dict(gamma=-1), 'gamma must be'),
         (ACLSLoss, dict(alpha_others=-1), 'alpha_others must be .* at least 0, got -1'),
         (CPCLoss, dict(alpha_true=-1), 'alpha_true must be .* at least 0, got -1'),
-        (CPCLoss, dict(compile=True), 'no compile'),
+        (CPCLoss, dict(compile=True), 'cannot be compiled'),
         (AdaFocalLoss, dict(num_bins=0), 'num_bins must be an integer of at least 1, got 0'),
         (AdaFocalLoss, dict(gamma=-3.0), r'gamma must be in \[-2, 20\], got -3.0'),
         (AdaFocalLoss, dict(gamma_min=0.0), r'gamma_min must be .*, got 0.0'),

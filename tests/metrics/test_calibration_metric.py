@@ -268,7 +268,7 @@ def test_a_broken_sample_of_a_batch_is_named():
 
 def test_images_that_a_protocol_takes_apart_are_counted_one_by_one():
     state = CalibrationState(['ECE'], protocol='image')
-    with pytest.raises(ValueError, match='takes apart'):
+    with pytest.raises(ValueError, match='a protocol divides'):
         state.update_each(Prediction(torch.ones(2), torch.ones(2).bool()), places=[0, 1])
 
 
@@ -310,7 +310,7 @@ def test_errors_name_the_image_or_the_index():
         (dict(protocol='voc'), r"protocol must be one of \(.*\), got 'voc'"),
         (dict(boundary_width=0), 'boundary_width must be an integer of at least 1, got 0'),
         (dict(confidence_interval=95), r'confidence_interval must be in \(0, 1\), got 95'),
-        (dict(metrics=['AECE'], confidence_interval=0.9), 'AECE has none'),
+        (dict(metrics=['AECE'], confidence_interval=0.9), 'AECE has no interval'),
         (dict(out_file='ece.txt'), "a .json or .npz file, got 'ece.txt'"),
     ],
 )
@@ -455,7 +455,7 @@ def test_the_log_says_what_was_measured(monkeypatch):
     assert 'confidence_interval=0.95 says' in out
     lines.clear()
     evaluate(classified(149), AECE())  # which has no interval to recommend
-    assert 'take fewer bins' in lines[-1] and 'confidence_interval' not in lines[-1]
+    assert 'Use fewer bins' in lines[-1] and 'confidence_interval' not in lines[-1]
 
 
 LIMITS = {'exact': 1_000_000, 'fine': 300}

@@ -194,7 +194,7 @@ def test_a_binary_head():
     scores = ('max_probability', 'entropy')
     found, expected = (evaluate([s], OODMetric(scores, ood_index=2)) for s in (sample, both))
     assert found == pytest.approx(expected, abs=1e-9)
-    with pytest.raises(ValueError, match=r'energy need logits.*two channels, or take max_prob'):
+    with pytest.raises(ValueError, match=r'energy require logits.*two channels, or take max_prob'):
         evaluate([sample], OODMetric('energy', ood_index=2))
 
 

@@ -152,7 +152,7 @@ def test_segmentors(name, method):
 
 REFUSED = {
     'cosine': (dict(type='ArcFaceClsHead', num_classes=5, in_channels=8), 'vector',
-               'head.norm_product.*changes nothing'),
+               'head.norm_product.*has no effect'),
     'two heads': (dict(type='ConformerHead', num_classes=5, in_channels=[8, 8]), 'tokens',
                   'returns (list|tuple)'),
     'many labels': (dict(type='MultiLabelLinearClsHead', num_classes=5, in_channels=8), 'vector',
@@ -173,7 +173,7 @@ def test_classifiers_that_refuse(name):
 def test_a_head_that_changes_its_logits():
     model = classifier(LINEAR)
     model.head.forward = lambda feats: torch.nn.functional.normalize(model.head.fc(feats[-1]))
-    with pytest.raises(ValueError, match=r'head\.fc.* changes nothing'):
+    with pytest.raises(ValueError, match=r'head\.fc.* has no effect'):
         find_predicting_layers(model, images()[0])
     model.head.forward = lambda feats: model.head.fc(feats[-1]).tanh()
     with pytest.raises(ValueError, match=r'head\.fc.* does not halve the logits'):

@@ -77,7 +77,9 @@ def test_data_that_fit_are_taken(tmp_path):
 @pytest.mark.parametrize('classes', [2, 4])
 def test_other_classes_than_the_models(classes):
     data = Labels([0, 1, 1], classes=('a', 'b', 'c'))
-    with pytest.raises(UserError, match=rf'train data have 3 classes, .* model {classes}\. Is the'):
+    with pytest.raises(
+        UserError, match=rf'train data have 3 classes, .* the model has {classes}\. Is the'
+    ):
         check(classes, train=data)
     if classes == 4:
         check(classes, test=data, training=False)

@@ -213,7 +213,7 @@ def test_a_temperature_of_a_mean_is_fitted_kept_and_read(digits, run, tmp_path):
     error = run('calibrate.py', DIGITS, *digits, '--out', 't.pth', fails=True)
     assert 'name a .json file' in error
     vector = ['--method', 'vector', '--out', 'v.json']
-    assert 'a temperature alone' in run('calibrate.py', DIGITS, *digits, *vector, fails=True)
+    assert 'only a temperature' in run('calibrate.py', DIGITS, *digits, *vector, fails=True)
 
 
 def test_members_of_two_configs_each_prepare_their_inputs(digits, run, tmp_path):

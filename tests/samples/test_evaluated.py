@@ -28,7 +28,9 @@ def test_confidence_and_correctness(samples, dtype):
 
 
 @pytest.mark.parametrize('samples', [classified(20), segmented(3)], ids=['mmpretrain', 'mmseg'])
-@pytest.mark.parametrize('wanted', [[], ['nll'], ['brier'], ['predicted', 'nll', 'brier']])
+@pytest.mark.parametrize(
+    'wanted', [[], ['nll'], ['brier'], ['own'], ['predicted', 'nll', 'brier', 'own']]
+)
 def test_what_is_wanted(samples, wanted):
     for sample in samples:
         prediction = read(sample, wanted=wanted)
@@ -36,6 +38,7 @@ def test_what_is_wanted(samples, wanted):
         own = probs[range(len(labels)), labels]
         expected = {
             'predicted': probs.argmax(1),
+            'own': own,
             'nll': -own.double().log().sum(),
             'brier': (probs - torch.eye(probs.shape[1])[labels]).double().square().sum(),
         }

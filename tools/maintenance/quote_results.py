@@ -7,7 +7,7 @@ tools/maintenance/quote_results.py
 import argparse
 from pathlib import Path
 
-from quoted_numbers import read_measured, with_measured
+from quoted_numbers import read_measured, with_measured, written_pages
 
 from mmcalib.cli.parser import ToolParser
 from mmcalib.work_dir_files import whole_file
@@ -22,7 +22,7 @@ def main() -> None:
     args = parser.parse_args()
     with parser.ending_with_errors(FileNotFoundError, ValueError):
         measured = read_measured(args.results)
-        for page in args.pages or [ROOT / 'README.md', *sorted(ROOT.glob('docs/**/*.md'))]:
+        for page in args.pages or written_pages(ROOT):
             old = page.read_text(encoding='utf-8')
             new = with_measured(old, measured)
             if new != old:

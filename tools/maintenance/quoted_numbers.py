@@ -23,6 +23,15 @@ NUMBER = re.compile(r'-?\d+\.\d+( ± \d+\.\d+)?')
 MEASURED = re.compile(r'\|\s*\**\d+\.\d+ ± \d+\.\d+\**\s*(?=\|)')
 
 
+def written_pages(root: Path) -> list[Path]:
+    """Return README and the pages of docs/ as they were written, without those of a built site."""
+    pages = [page.relative_to(root) for page in sorted(root.glob('docs/**/*.md'))]
+    written = [
+        page for page in pages if not {'_build', 'auto_gallery', 'generated'} & set(page.parts)
+    ]
+    return [root / page for page in (Path('README.md'), *written)]
+
+
 def read_measured(folder: str | Path) -> dict[str, dict[str, dict]]:
     """Return the rows of all result files in a folder, by their file and label.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mmcalib.metrics.bins.growing_array import GrowingArray
 from mmcalib.metrics.bins.image_bins import BITS, NUM_NARROW_BINS
 from mmcalib.metrics.bins.narrow_bins import narrow_bin_of
 
@@ -13,7 +14,8 @@ class ClassImageBins:
     """Counts of each class in each image that has it, predicted or true."""
 
     def __init__(self) -> None:
-        self._parts: list[tuple[Tensor, Tensor]] = []
+        self._keys = GrowingArray(2, dtype=torch.int64)
+        self._bins = GrowingArray(3, NUM_NARROW_BINS, dtype=torch.int32)
 
     def add(
         self,
@@ -44,13 +46,14 @@ class ClassImageBins:
             (row[1] * 3 + 2) * NUM_NARROW_BINS + columns[1],
         ])  # fmt: skip
         counts = torch.bincount(index, minlength=len(keys) * 3 * NUM_NARROW_BINS)
-        keys = torch.stack([keys // num_classes, keys % num_classes], dim=1)
-        self._parts.append((keys, counts.view(-1, 3, NUM_NARROW_BINS).int()))
+        self._keys.append(torch.stack([keys // num_classes, keys % num_classes], dim=1))
+        self._bins.append(counts.view(-1, 3, NUM_NARROW_BINS).int())
         return self
 
     def merge(self, other: ClassImageBins) -> ClassImageBins:
         """Add everything that `other` holds, and return self."""
-        self._parts += other._parts
+        self._keys.append(other._keys.rows)
+        self._bins.append(other._bins.rows)
         return self
 
     def table(self) -> tuple[Tensor, Tensor]:
@@ -62,8 +65,6 @@ class ClassImageBins:
             :mod:`~mmcalib.metrics.bins.image_bins`, how many of them are right, and, in the bins of
             1 less the probability of this class, how many pixels are truly of it.
         """
-        keys, bins = torch.zeros(0, 2).long(), torch.zeros(0, 3, NUM_NARROW_BINS).int()
-        keys = torch.cat([keys, *(keys for keys, _ in self._parts)])
-        bins = torch.cat([bins, *(bins for _, bins in self._parts)])
+        keys, bins = self._keys.rows, self._bins.rows
         order = (keys[:, 0] * (keys[:, 1].max() + 1 if len(keys) else 1) + keys[:, 1]).argsort()
         return keys[order], bins[order]

@@ -143,7 +143,7 @@ def test_one_image_says_nothing_about_another():
     table = image_narrow_bins(*image_confidences(2))
     without_labels = table * torch.tensor([1, 0], dtype=torch.int32)[:, None, None]
     for cut in (table[:1], table[:0], without_labels):
-        with pytest.raises(ValueError, match='takes at least two'):
+        with pytest.raises(ValueError, match='at least two'):
             ExpectedAccuracy(cut)
 
 
