@@ -80,7 +80,7 @@ def fold(model: nn.Module, batch: dict) -> list[str]:
         ValueError: If no layer takes up the temperature, or the folded logits are not the scaled.
     """
     if has_several_labels(model):
-        raise NotFoldableError('each class has a sigmoid of its own')
+        raise NotFoldableError('each class has a separate sigmoid')
     names = find_predicting_layers(model, batch)
     with predictor(model) as predict:
         images = predict(batch)
