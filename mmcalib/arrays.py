@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_labels
+from mmcalib.checks import check_ignore_index, check_labels
 
 Array = np.ndarray | Tensor | Sequence
 A = Array | None
@@ -94,7 +94,7 @@ def labelled_rows(
         )
     rows, labels = binary.movedim(1, -1).flatten(0, -2), labels.flatten()
     if ignore_index is not None:
-        valid = labels != ignore_index
+        valid = labels != check_ignore_index(ignore_index)
         rows, labels = rows[valid], labels[valid]
         hint = f'They are not ignore_index={ignore_index}'
     else:

@@ -51,6 +51,17 @@ def check_integer(name: str, value: int, *, least: int = 1) -> int:
     return value
 
 
+def check_ignore_index(value: int) -> int:
+    """Return the label of what to leave out.
+
+    Raises:
+        TypeError: If it is no integer; a list is none, nor a boolean.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f'ignore_index must be an integer, such as 255, got {value!r}')
+    return value
+
+
 def check_number(
     name: str, value: float, *, least: float = 0.0, most: float = float('inf')
 ) -> float:

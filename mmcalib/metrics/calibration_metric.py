@@ -12,7 +12,7 @@ from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import Tensor
 
-from mmcalib.checks import check_integer
+from mmcalib.checks import check_ignore_index, check_integer
 from mmcalib.metrics.bins.stratified_bins import stratum_text
 from mmcalib.metrics.calibration_state import CalibrationState
 from mmcalib.metrics.functional.object_calibration import RIGHT
@@ -131,7 +131,7 @@ class CalibrationMetric(StateMetric):
         super().__init__(collect_device=collect_device, prefix=prefix, collect_dir=collect_dir)
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         self.num_bins = num_bins
-        self.ignore_index = ignore_index
+        self.ignore_index = check_ignore_index(ignore_index)
         self.protocol = protocol
         self.boundary_width = check_integer('boundary_width', boundary_width)
         self.convention = convention

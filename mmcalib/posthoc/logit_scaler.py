@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.arrays import tensor_of
-from mmcalib.checks import SUM_TOLERANCE, at_least_single, check_labels
+from mmcalib.checks import SUM_TOLERANCE, at_least_single, check_ignore_index, check_labels
 from mmcalib.posthoc.scaler_file import save_scaler
 
 # Gives all logits (M, K) with their labels (M,) in parts, anew at each call, so that neither arrays
@@ -268,7 +268,7 @@ def check_arrays(
         groups = groups.repeat_interleave(labels[0].numel() if len(labels) else 1)
         logits, labels = logits.movedim(1, -1).flatten(0, -2), labels.flatten()
     if ignore_index is not None:
-        valid = labels != ignore_index
+        valid = labels != check_ignore_index(ignore_index)
         logits, labels = logits[valid.to(logits.device)], labels[valid]
         groups = None if groups is None else groups[valid.to(groups.device)]
     if logits.numel() == 0:

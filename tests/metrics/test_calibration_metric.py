@@ -319,6 +319,12 @@ def test_bad_options_are_refused(options, message):
         CalibrationMetric(**options)
 
 
+@pytest.mark.parametrize('ignore_index', [[0, 255], '255', True, None])
+def test_one_label_is_ignored(ignore_index):
+    with pytest.raises(TypeError, match=r'ignore_index must be an integer, such as 255, got'):
+        CalibrationMetric(ignore_index=ignore_index)
+
+
 def test_a_confidence_interval_covers_and_repeats():
     samples = segmented(30)
     options = dict(confidence_interval=0.9, num_bootstrap=400)

@@ -1,12 +1,11 @@
 """The one call contract that mmpretrain heads and mmseg decode heads share."""
 
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral
 
 import torch
 from torch import Tensor, nn
 
-from mmcalib.checks import check_choice, check_number
+from mmcalib.checks import check_choice, check_ignore_index, check_number
 from mmcalib.losses.base.call_checks import (
     check_shapes,
     computed_dtype,
@@ -85,11 +84,9 @@ class CalibrationLoss(nn.Module):
                 f'loss_name must contain "loss", or mmengine leaves the term out of the gradient; '
                 f'got {loss_name!r}'
             )
-        if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
-            raise TypeError(f'ignore_index must be an integer, such as 255, got {ignore_index!r}')
         if not isinstance(compile, bool):
             raise TypeError(f'compile must be True or False, got {compile!r}')
-        self.ignore_index = ignore_index
+        self.ignore_index = check_ignore_index(ignore_index)
         self.reduction = check_choice('reduction', reduction, REDUCTIONS)
         self.loss_weight = check_number('loss_weight', loss_weight)
         self.loss_name = loss_name

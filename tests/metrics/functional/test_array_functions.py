@@ -10,6 +10,7 @@ import torch
 
 from mmcalib import metrics
 from mmcalib.metrics.functional import calibration_error
+from mmcalib.posthoc import TemperatureScaler
 
 OF_BOTH = {
     'expected_calibration_error': references.expected_calibration_error,
@@ -49,6 +50,14 @@ def draw(n=300, num_classes=5, seed=0):
     probs /= probs.sum(axis=1, keepdims=True)
     labels = np.array([rng.choice(num_classes, p=np.sqrt(p) / np.sqrt(p).sum()) for p in probs])
     return probs, labels
+
+
+@pytest.mark.parametrize('ignore_index', [[254, 255], '255', True])
+def test_one_label_is_ignored(ignore_index):
+    with pytest.raises(TypeError, match=r'ignore_index must be an integer, such as 255, got'):
+        metrics.expected_calibration_error([[0.2, 0.8]], [1], ignore_index=ignore_index)
+    with pytest.raises(TypeError, match=r'ignore_index must be an integer, such as 255, got'):
+        TemperatureScaler().fit([[0.2, 0.8]], [1], ignore_index=ignore_index)
 
 
 @pytest.mark.parametrize('name', [*FUNCTIONS, *SELECTIVE, 'predicted_class_calibration'])
