@@ -14,6 +14,7 @@ from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, TRANSFORMS, WEIG
 
 from mmcalib.losses import BatchLoss, CalibrationLoss
 from mmcalib.metrics import CalibrationMetric
+from mmcalib.registration import register_all
 
 HEAD = """\
 # Config keys
@@ -68,6 +69,7 @@ class Key(NamedTuple):
 
 def registered() -> dict[str, dict[str, object]]:
     """Return mmcalib's registered classes and functions by name, in the order of the page."""
+    register_all()
     found = {place: {} for place in PLACES}
     for place, registry in (('Models', MODELS), *REGISTRIES.items()):
         for name, kind in registry.module_dict.items():
