@@ -280,7 +280,8 @@ def check_arrays(
             'its input is broken'
         )
     labels = labels.long()
-    check_labels(labels, max(logits.shape[1], 2), name='labels')
+    hint = 'To leave out a label such as 255, set ignore_index' if ignore_index is None else ''
+    check_labels(labels, max(logits.shape[1], 2), name='labels', hint=hint)
     return logits, labels, groups
 
 
