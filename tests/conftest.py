@@ -34,6 +34,17 @@ def scope_of_before():
     DefaultScope._instance_dict.update(before)
 
 
+@pytest.fixture(autouse=True)
+def no_logger_of_an_earlier_test():
+    """A logger that writes to what pytest captured of another test would print a traceback."""
+    from mmengine.logging import MMLogger
+
+    for name, logger in MMLogger._instance_dict.copy().items():
+        streams = (getattr(handler, 'stream', None) for handler in logger.handlers)
+        if any(getattr(stream, 'closed', False) for stream in streams):
+            del MMLogger._instance_dict[name]
+
+
 @pytest.fixture(autouse=True, scope='module')
 def less_garbage_to_search():
     """What some tests collect garbage for takes 0.5 s among pytest's objects."""
