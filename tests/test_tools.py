@@ -19,7 +19,10 @@ from mmcalib.work_dir_files import locked
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 VOC = str(ROOT / 'configs/mbls/deeplabv3_r50_voc.py')
 CIFAR10 = str(ROOT / 'configs/mbls/resnet50_cifar10.py')
-SHORT = ['--cfg-options', 'train_cfg.val_interval=1', 'train_dataloader.dataset.indices=128']
+SHORT = [
+    '--cfg-options', 'train_cfg.val_interval=1', 'train_dataloader.dataset.indices=128',
+    'optim_wrapper.paramwise_cfg.bias_lr_mult=1.0',
+]  # fmt: skip
 
 
 def results(folder):
@@ -67,7 +70,7 @@ def test_the_screen_starts_with_ten_lines_and_ends_with_an_answer(trained):
     ):
         assert any(line.endswith(text) for line in start)
     kept = log_of(folder)
-    pages = ('System environment:', 'Config:', 'Hooks will be executed')
+    pages = ('System environment:', 'Config:', 'Hooks will be executed', 'paramwise_options -- ')
     assert not any(page in log for page in pages)
     assert all(page in kept for page in pages)
     (end,) = [number for number, line in enumerate(lines) if line.startswith('mbls/digits; MbLS')]

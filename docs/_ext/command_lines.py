@@ -8,6 +8,7 @@ import re
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from docutils.parsers.rst.states import RSTState
 from docutils.statemachine import StringList
 from sphinx.util.nodes import nested_parse_with_titles
 from tool_parsers import ROOT, parser_of
@@ -62,6 +63,8 @@ class CommandLine(Directive):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
+        if not isinstance(self.state, RSTState):
+            raise self.error('command-line writes reST: a page in Markdown needs {eval-rst}')
         tool = self.arguments[0]
         self.state.document.settings.env.note_dependency(str(ROOT / tool))
         node = nodes.container()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from argparse import (
     SUPPRESS,
     Action,
@@ -83,6 +84,8 @@ class ToolParser(ArgumentParser):
         """
         from mmcalib.checks import UserError
 
+        # mmcv without its compiled operators, as the extra [onedl] installs it.
+        warnings.filterwarnings('ignore', message='Fail to import')
         try:
             yield
         except UserError as error:

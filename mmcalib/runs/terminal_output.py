@@ -31,6 +31,8 @@ NOISE = (
     'Loads checkpoint by ',  # and then 'Load checkpoint from '
     'Saving checkpoint at ',
     'The previous best checkpoint ',
+    'The prefix is not set in metric class ',  # of mmseg's own IoUMetric
+    'paramwise_options -- ',  # three lines for each parameter
 )
 # Lines that every evaluation repeats word for word, of which the first is shown.
 ONCE = ('CalibrationMetric: ', 'OODMetric: ')
@@ -91,6 +93,10 @@ class QuietRunner(Runner):
     def load_checkpoint(self, *args, **kwargs) -> dict:
         with _without_noise():
             return super().load_checkpoint(*args, **kwargs)
+
+    def _init_model_weights(self) -> None:
+        with _without_noise():
+            super()._init_model_weights()
 
     def _belongs_on_the_screen(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
