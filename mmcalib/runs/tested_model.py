@@ -182,7 +182,7 @@ def find_temperature(path: str, model: Mapping) -> dict:
     temperature = read_temperature(path)
     content = json.loads(Path(path).read_text(encoding='utf-8'))
     if 'model' not in content:
-        raise ValueError(f'{path} does not say which model its temperature is for')
+        raise ValueError(f'{path} does not name its model: fit it again with tools/calibrate.py')
     wrong = difference_of_models({**content['model'], 'temperature': None}, model)
     if wrong:
         raise ValueError(

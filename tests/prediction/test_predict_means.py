@@ -255,7 +255,7 @@ def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
     [
         ([0, 0], {}, '0.pth is named twice'),
         ([], {}, 'name a checkpoint'),
-        ([0], dict(disagreement=True), 'one prediction disagrees with none'),
+        ([0], dict(disagreement=True), '--disagreement requires several predictions'),
         ([0], dict(mc_dropout=2), 'member 1 has no dropout layer'),
         ([0], dict(mc_dropout=-1), '--mc-dropout must be an integer of at least 0'),
         ([0], dict(tta_scales=[-1]), '--tta-scales must be a finite number'),

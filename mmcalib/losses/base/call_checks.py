@@ -64,7 +64,10 @@ def check_shapes(
             f'{rows}'
         )
     if class_weight is not None and len(class_weight) != shape[1]:
-        raise ValueError(f'class_weight has {len(class_weight)} entries for {shape[1]} classes')
+        raise ValueError(
+            f'class_weight has {len(class_weight)} entries for {shape[1]} classes: give one '
+            'for each'
+        )
 
 
 def computed_dtype(pred: Tensor) -> torch.dtype:
