@@ -137,7 +137,7 @@ def locked(folder: str | Path) -> Iterator[int | None]:
         except BlockingIOError as error:
             raise UserError(
                 f'{folder} is in use: a training, a test or a sweep runs there, or one that was '
-                'stopped left a training behind. Wait for its end, or name another --work-dir'
+                'stopped left a training behind. Wait until it ends, or name another --work-dir'
             ) from error
         except OSError:  # some network file systems know none
             held = None

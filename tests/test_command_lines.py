@@ -134,7 +134,7 @@ def test_a_shipped_config_is_read_by_its_name(tmp_path, monkeypatch):
 
 def test_a_work_dir_stands_for_its_best_checkpoint(tmp_path):
     folder = str(tmp_path)
-    with pytest.raises(ValueError, match=r'no \.pth file, in the folder'):
+    with pytest.raises(ValueError, match=r'has no checkpoint: name one, a \.pth file'):
         find_checkpoint(folder)
     (tmp_path / 'epoch_1.pth').touch()
     with pytest.raises(ValueError, match=r'has no best checkpoint: name one of \S+epoch_1.pth$'):

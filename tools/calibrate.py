@@ -95,7 +95,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     )
     group.add_argument('--overwrite', action='store_true', help='replace an existing --out')
     group.add_argument(
-        '--test', action='store_true', help='also measure before and after on the test split'
+        '--test', action='store_true', help='also measure on the test split, before and after'
     )
     group.add_argument('--num-bins', type=int, default=15, metavar='N', help='bins of ECE and AECE')
     group.add_argument('--work-dir', help='folder for the log (default: work_dirs/CONFIG)')

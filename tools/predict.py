@@ -74,8 +74,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--labels',
         metavar='DIR',
-        help='write masks for training: PNG files with the class of each pixel, and 255 where it '
-        'is not above the threshold of its class, which --risk proves for each class',
+        help='write masks for training: PNG files with the class of each pixel, and 255 where its '
+        'confidence is not above the threshold; --risk finds one for each class',
     )
     parser.add_argument('--no-arrays', action='store_true', help='write no .npz files')
     parser.add_argument('--no-pictures', action='store_true', help='write no .png files')

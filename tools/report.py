@@ -21,7 +21,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         examples=['work_dirs', 'work_dirs/*/digits --html report.html'],
     )
     parser.add_argument('folders', nargs='+', help='work dirs, or folders above them')
-    parser.add_argument('--format', choices=FORMATS, help="default: by --out's suffix, else text")
+    parser.add_argument('--format', choices=FORMATS, help='default: that of --out, else text')
     parser.add_argument('--out', metavar='FILE', help='file to write to, instead of the terminal')
     parser.add_argument(
         '--protocol',

@@ -39,7 +39,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     )
     group.add_argument('--jobs', type=int, default=1, metavar='N', help='trainings at a time')
     group.add_argument(
-        '--gpus', type=int, metavar='N', help='processes of each training, by dist_train.sh'
+        '--gpus', type=int, metavar='N', help='GPUs for each training, which dist_train.sh starts'
     )
     group.add_argument(
         '--test-all',
@@ -47,7 +47,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         help='test every value, for a figure; the choice ignores these tests',
     )
     add_limit_argument(group, 'train each value for one epoch on N samples of each split')
-    group.add_argument('--amp', action='store_true', help='mixed precision (GPU only)')
+    group.add_argument('--amp', action='store_true', help='train in mixed precision (GPU only)')
     group.add_argument('--auto-scale-lr', action='store_true', help='as in tools/train.py')
     group.add_argument(
         '--no-pin-memory', action='store_true', help='do not load batches into pinned memory'

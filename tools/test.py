@@ -29,7 +29,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     group.add_argument(
         '--calibration',
         action='store_true',
-        help='measure and draw the calibration of a config that has no calibration metric',
+        help='measure calibration and draw it, if the config has no calibration metric',
     )
     group.add_argument(
         '--objects',
@@ -46,8 +46,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     group = parser.add_argument_group('output')
     group.add_argument(
         '--work-dir',
-        help='folder for the log and results.json (default: work_dirs/CONFIG, where results of '
-        'another checkpoint are kept)',
+        help='folder for the log and results.json (default: work_dirs/CONFIG, or a folder '
+        'in it if that has results of another checkpoint)',
     )
     group.add_argument(
         '--out', metavar='FILE', help='file for the predictions (.pkl) or the metrics'

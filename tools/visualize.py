@@ -34,7 +34,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         choices=['reliability', 'risk', 'boundary', 'maps', 'worst', 'images', 'robustness'],
         help='kind of figure, see above',
     )
-    parser.add_argument('runs', nargs='+', help='work dirs, or .npz or .json files in them')
+    parser.add_argument('runs', nargs='+', help='work dirs, or .npz, .json or .csv files in them')
     parser.add_argument('--out', required=True, metavar='FILE', help='file to write')
     parser.add_argument(
         '--names',
@@ -45,7 +45,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--images', nargs='+', metavar='NAME', help='for maps and worst: draw only these files'
     )
-    parser.add_argument('--overlay', action='store_true', help='all diagrams in one panel')
+    parser.add_argument('--overlay', action='store_true', help='draw all diagrams in one panel')
     parser.add_argument(
         '--num-bins', type=int, metavar='N', help="bins of a diagram (default: the metric's)"
     )

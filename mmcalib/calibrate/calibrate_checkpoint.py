@@ -225,7 +225,7 @@ def draw(
         reading['num_samples'] = options.num_samples
         return draw_predictions(runner.model, loader, **reading)
     if get_world_size() > 1:
-        raise ValueError('a scaling that is fitted to maps reads them in one process')
+        raise ValueError('a scaling of maps is fitted in one process: leave out --launcher')
     return draw_maps(runner.model, loader, **reading)
 
 

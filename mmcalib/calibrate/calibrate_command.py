@@ -89,8 +89,8 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
         divide_images(cfg, args.holdout, options)
     elif args.holdout is not None:
         raise ValueError(
-            '--holdout divides the images where validation and test data are the same; here they '
-            'are not, or the fit is forced: leave it out'
+            '--holdout requires a config whose validation and test data are the same, and no '
+            '--force: leave it out'
         )
     check_splits(cfg, options)
     if writes_temperature(args):

@@ -93,8 +93,8 @@ def add_member_arguments(parser: ToolParser) -> None:
     parser.add_argument(
         'checkpoint',
         nargs='*',
-        help='checkpoint file, or a work dir for the best checkpoint in it; several are tested as '
-        'an ensemble, whose members may have configs of their own as CONFIG.py:CHECKPOINT',
+        help='checkpoint file, or a work dir for the best checkpoint in it; several form '
+        'an ensemble, whose members may have their own configs as CONFIG.py:CHECKPOINT',
     )
     add_ensemble_arguments(parser)
 

@@ -78,7 +78,7 @@ def find_checkpoint(text: str) -> str:
         return str(best[0])
     found = sorted(Path(text).glob('*.pth'))
     if not found:
-        raise ValueError(f'there is no checkpoint, no .pth file, in the folder {text!r}')
+        raise ValueError(f'the folder {text!r} has no checkpoint: name one, a .pth file')
     many = 'several best checkpoints' if best else 'no best checkpoint'
     raise ValueError(f'the folder {text!r} has {many}: name one of {_listed(found)}')
 

@@ -28,7 +28,7 @@ def split_members(config: str, checkpoints: Sequence[str]) -> list[tuple[str, st
     seen = [os.path.realpath(checkpoint) for _, checkpoint in members]
     twice = next((text for text in seen if seen.count(text) > 1), None)
     if twice:
-        raise ValueError(f'{twice} is named twice: the mean would count it double')
+        raise ValueError(f'{twice} is named twice and would count twice: name it once')
     return members
 
 

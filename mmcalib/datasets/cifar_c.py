@@ -72,19 +72,19 @@ def stored_arrays(folder: str, corruption: str) -> tuple[np.ndarray, np.ndarray]
     images, labels = _array(folder, f'{corruption}.npy'), _array(folder, LABELS)
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
         raise ValueError(
-            f'{corruption}.npy in {folder} has {images.dtype} of {images.shape}, not bytes of '
-            '(5N, H, W, 3)'
+            f'{corruption}.npy in {folder} has {images.dtype} of {images.shape}, but '
+            'CIFAR-10-C has uint8 of (5N, H, W, 3): unpack it again'
         )
     if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
         least = f' from {labels.min():g}' if labels.size else ''
         raise ValueError(
-            f'{LABELS} in {folder} has {labels.dtype} of {labels.shape}{least}, not class numbers '
-            'of (5N,), integers from 0'
+            f'{LABELS} in {folder} has {labels.dtype} of {labels.shape}{least}, but '
+            'CIFAR-10-C has integers from 0, of (5N,): unpack it again'
         )
     if len(images) != len(labels) or len(labels) % len(SEVERITIES):
         raise ValueError(
-            f'{folder}: {len(images):,} images of {corruption} and {len(labels):,} labels are not '
-            'the same number five times'
+            f'{folder}: {len(images):,} images of {corruption} and {len(labels):,} labels, but '
+            'CIFAR-10-C has one label for each image at each of 5 severities: unpack it again'
         )
     return images, labels
 

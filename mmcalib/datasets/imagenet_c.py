@@ -69,7 +69,7 @@ def stored_files(
     """
     folder = Path(root, corruption, str(severity))
     if not folder.is_dir():
-        raise FileNotFoundError(f'there is no folder {folder}')
+        raise FileNotFoundError(f'there is no folder {folder}: unpack ImageNet-C there')
     found = sorted(path.name for path in folder.iterdir() if path.is_dir())
     names = list(class_folders or found)
     if sorted(names) != found:

@@ -120,8 +120,8 @@ def export_onnx(
         problems.append(f"a probability differs from PyTorch's by {difference:.1g}")
     else:
         raise UserError(
-            f'the model cannot be exported: {problems[-1]}. So nothing was written. A larger '
-            '--tolerance accepts larger differences, and another --opset has other operators'
+            f'the model cannot be exported: {problems[-1]}. Nothing was written. A larger '
+            '--tolerance or another --opset may help'
         )
     metadata = _metadata(network, meta, checkpoint)
     _write(content, metadata, out)
@@ -170,7 +170,7 @@ def _check_packages() -> None:
         import onnxruntime  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f'{error.name} is not installed, which the export needs: pip install onnx onnxruntime'
+            f'the export requires {error.name}: pip install onnx onnxruntime'
         ) from error
 
 
@@ -178,7 +178,9 @@ def _random_image(model: nn.Module, size: Sequence[int]) -> Tensor:
     """Return pixels ``(1, C, H, W)`` whose normalised values are a normal distribution's."""
     first = next((weight for weight in model.parameters() if weight.ndim == 4), None)
     if first is None:
-        raise UserError(f'{type(model).__name__} has no convolution, so it is no model of images')
+        raise UserError(
+            f'{type(model).__name__} has no convolution, and only image models can be exported'
+        )
     prepare, generator = model.data_preprocessor, torch.Generator().manual_seed(0)
     pixels = torch.randn(1, first.shape[1], *size, generator=generator)
     if getattr(prepare, '_enable_normalize', False):
@@ -199,7 +201,7 @@ def _first_image(cfg: Config) -> Tensor:
         raise UserError(f'there is no test image for an example ({error}): {hint}') from error
     if not torch.is_tensor(pixels) or pixels.ndim != 3:
         raise UserError(
-            'the test pipeline returns no image (C, H, W), and only models of images are exported'
+            'the test pipeline returns no image (C, H, W), and only image models can be exported'
         )
     return pixels[None].float()
 

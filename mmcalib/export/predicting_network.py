@@ -64,7 +64,7 @@ class PredictingNetwork(nn.Module):
         logits = self.model(self._prepared(pixels, None, divisor, 'pad_value'), mode='tensor')
         if not torch.is_tensor(logits) or logits.ndim != 2:
             kind = type(head_of(self.model)).__name__
-            raise UserError(f'{kind} returns no (N, K) logits, which is all that can be exported')
+            raise UserError(f'{kind} returns no (N, K) logits, so it cannot be exported')
         if self.several_labels:  # each label is a binary prediction, as a pixel's is
             return self._calibrated(logits[:, None, None]).reshape(logits.shape)
         return self._calibrated(logits)
@@ -96,8 +96,8 @@ def _check_exportable(model: nn.Module) -> None:
     kind = type(model).__name__
     if returns_scores(model):
         raise UserError(
-            f'{kind} predicts by the classes of masks, and its scores are no logits of a softmax: '
-            'it cannot be exported'
+            f'{kind} classifies masks, and its scores are not the logits of a softmax, so it '
+            'cannot be exported'
         )
     if not hasattr(model, 'encode_decode') and not hasattr(model, 'head'):
         raise UserError(f'{kind} is neither an mmpretrain classifier nor an mmseg segmentor')

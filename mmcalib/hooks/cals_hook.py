@@ -37,8 +37,8 @@ class CALSHook(ValidationLearningHook):
         logits = logits_in(sample)
         if len(logits) != loss.num_classes:
             raise ValueError(
-                f'the validation predicts {len(logits)} classes of {name}, and the CALSLoss has '
-                f'multipliers of num_classes={loss.num_classes}'
+                f'the validation predicts {len(logits)} classes of {name}, but CALSLoss has '
+                f'num_classes={loss.num_classes}: set num_classes={len(logits)}'
             )
         logits, _, _ = read_logits(sample, logits, ignore_index=self.ignore_index, name=name)
         return loss.statistics(logits)

@@ -43,7 +43,7 @@ class FusedUpsamplingHook(Hook):
         heads = decode_heads(runner.model)
         if not heads:
             raise ValueError(
-                'FusedUpsamplingHook is for decode heads of mmsegmentation, and the model has none'
+                'FusedUpsamplingHook is for decode heads of mmseg, but the model has none'
             )
         for name, head in heads.items():
             reason = why_not(head)

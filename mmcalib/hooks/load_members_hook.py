@@ -46,7 +46,8 @@ class LoadMembersHook(Hook):
             )
         if len(model.members) != len(self.checkpoints):
             raise ValueError(
-                f'{len(self.checkpoints)} checkpoints for {len(model.members)} members'
+                f'{len(self.checkpoints)} checkpoints for {len(model.members)} members: '
+                'name one for each'
             )
         model.names = [str(path) for path in self.checkpoints]
         self.metas = []

@@ -43,7 +43,7 @@ def load_complete(model: nn.Module, checkpoint: Mapping, *, resumed: bool = Fals
     if problem:
         other = ', or start anew from its weights by load_from' if resumed else ''
         raise UserError(
-            f'the checkpoint is not of the model of this config: {problem}. Take the config '
+            f'the checkpoint does not fit the model of this config: {problem}. Use the config '
             f'that it was trained with{other}'
         )
 
@@ -58,7 +58,7 @@ def _misfit(model: nn.Module, state: Mapping, *, resumed: bool = False) -> str |
         return sizes[0].rstrip('.') if sizes else str(error)
     if any(key.startswith('calibration.') for key in unexpected):
         raise UserError(
-            'the calibration of the checkpoint is attached, and the config has none: take the '
+            'the calibration of the checkpoint is attached, and the config has none: use the '
             'config that tools/calibrate.py wrote beside the checkpoint'
         )
     missing = set(missing)

@@ -57,8 +57,8 @@ class SameClasses(Hook):
             print_log(f'Of the classes trained on, {text}.', 'current', logging.WARNING)
             return
         raise UserError(
-            f'the labels would mean other classes than those trained on in {text}. Complete the '
-            'data, or, if only words differ, give it the names trained on: '
+            f'the classes differ between the training and {text}. Complete the data or, if only '
+            'the spelling differs, set the names of the training as '
             f'{split}_dataloader.dataset.metainfo.classes'
         )
 

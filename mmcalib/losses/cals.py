@@ -7,6 +7,7 @@ from torch import Tensor
 
 from mmcalib.checks import check_integer, check_number
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
+from mmcalib.losses.base.call_checks import of_tensors
 from mmcalib.losses.base.cross_entropy import cross_entropy, per_class
 from mmcalib.losses.base.models_registry import MODELS
 
@@ -16,6 +17,7 @@ MULTIPLIERS = (1e-6, 1e6)
 PIECE = 1 << 22
 
 
+@of_tensors
 def cals(
     logits: Tensor,
     target: Tensor,
@@ -137,12 +139,13 @@ class CALSLoss(CalibrationLoss):
         return f'num_classes={self.num_classes}, margin={self.margin!r}, rho={self.rho.item():g}'
 
     def read_call(self, pred: Tensor, *call) -> tuple[Tensor, Tensor | None, dict]:
-        if pred.ndim > 1 and pred.shape[1] != self.num_classes:
+        read = super().read_call(pred, *call)
+        if pred.shape[1] != self.num_classes:
             raise ValueError(
                 f'CALSLoss has multipliers for num_classes={self.num_classes}, but pred '
-                f'{tuple(pred.shape)} has {pred.shape[1]}'
+                f'{tuple(pred.shape)} has {pred.shape[1]} classes: set num_classes={pred.shape[1]}'
             )
-        return super().read_call(pred, *call)
+        return read
 
     @torch.no_grad()
     def statistics(self, logits: Tensor) -> Tensor:

@@ -196,9 +196,8 @@ class CalibrationState:
         lacking = [name for name in wanted if getattr(prediction, name) is None]
         if lacking:
             raise ValueError(
-                f'the prediction has no {", ".join(lacking)}, which a state of '
-                f'{", ".join(self.metrics)} with these options requires: it `wanted` '
-                f'{", ".join(wanted)}'
+                f'the prediction has no {", ".join(lacking)}, but {", ".join(self.metrics)} with '
+                f'these options require {", ".join(wanted)}: see the attribute `wanted`'
             )
         check_range(prediction.conf, 'conf')
 
@@ -274,7 +273,7 @@ class CalibrationState:
             ValueError: If it has other options.
         """
         if other.options != self.options:
-            raise ValueError(f'states differ: {self.options} and {other.options}')
+            raise ValueError(f'states differ in their options: {self.options}, {other.options}')
         for name, rows in self._rows.items():
             rows.append(other._rows[name].rows)
         self._groups.merge(other._groups)
@@ -346,7 +345,7 @@ class CalibrationState:
             ValueError: If the narrow bins were not to be kept.
         """
         if not self.options['keep_bins']:
-            raise ValueError('a state has statistics for diagrams if made with keep_bins=True')
+            raise ValueError('this state keeps no bins for diagrams: create it with keep_bins=True')
         narrow_bins = self._all_bins or self._groups.narrow_bins
         bins = self.image_bins()
         return CalibrationStatistics(

@@ -80,7 +80,7 @@ def predictor(
         if len(captured) != len(samples):
             raise ValueError(
                 f'{type(model).__name__} predicted {len(samples)} images out of {len(captured)} '
-                'rows of logits: test-time augmentation, or a head called more than once'
+                'rows of logits: leave out test-time augmentation and second calls of the head'
             )
         images = []
         for sample, logits in zip(samples, captured, strict=True):

@@ -111,7 +111,8 @@ def draw_maps(
             for image in predict(batch):
                 if image.logits.ndim != 3:
                     raise TypeError(
-                        f'{type(model).__name__} is a classifier, which predicts no maps'
+                        f'{type(model).__name__} is a classifier: a scaling of maps requires a '
+                        'segmentor'
                     )
                 _, valid, _ = read_logits(
                     image.sample, image.logits, ignore_index=ignore_index, name=image.name

@@ -60,10 +60,10 @@ def load_scaler(path: str | Path) -> LogitScaler:
         content = json.loads(Path(path).read_text(encoding='utf-8'))
     except ValueError as error:
         raise UserError(
-            f'{path} is not JSON, so not a scaler written by save(): {error}'
+            f'{path} is not JSON, so it is not a scaler that save() wrote: {error}'
         ) from error
     if not isinstance(content, dict) or content.keys() != _KEYS:
-        raise UserError(f'{path} is not a scaler written by save(): one has {sorted(_KEYS)}')
+        raise UserError(f'{path} is not a scaler that save() wrote, which has {sorted(_KEYS)}')
     method = content['method']
     if method not in SCALERS:
         raise UserError(

@@ -185,13 +185,13 @@ def _check_labels(predictor: ImagePredictor, scorer: Scorer, options: Prediction
     if len(predictor.classes) > MOST_LABELS:
         raise ValueError(
             f'masks of labels hold up to {MOST_LABELS} classes, and the model has '
-            f'{len(predictor.classes)}'
+            f'{len(predictor.classes)}: leave out --labels'
         )
     if options.risk is not None and not scorer.bounds:
         raise ValueError(
-            f'{scorer.validation.file} does not count classes, so it proves no threshold of one: '
-            'test again with tools/test.py … --split val --objects, or give --threshold in place '
-            'of --risk'
+            f'{scorer.validation.file} has no counts of each class, so no threshold of a class can '
+            'be proven: test again with tools/test.py … --split val --objects, or give --threshold '
+            'instead of --risk'
         )
 
 

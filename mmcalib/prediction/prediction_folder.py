@@ -232,7 +232,10 @@ class PredictionFolder:
         file, rows = self.folder / SETTINGS, self.folder / ROWS
         if not file.is_file():
             if rows.is_file():
-                raise ValueError(f'{rows} is not from this tool: there is no {SETTINGS} beside it')
+                raise ValueError(
+                    f'{rows} is not from this tool, which writes {SETTINGS} beside it: name '
+                    'another folder'
+                )
             with whole_file(file) as path:
                 path.write_text(json.dumps(settings, indent=2) + '\n', encoding='utf-8')
             return
@@ -300,7 +303,7 @@ def _check_stems(files: Sequence[str]) -> None:
         other = found.setdefault(str(Path(file).with_suffix('')), file)
         if other != file:
             raise ValueError(
-                f'{other} and {file} would have the same mask of labels, as a data set names it by '
+                f'{other} and {file} would share a mask of labels, since a data set finds it by '
                 "the image's name without its suffix: predict them into two folders"
             )
 

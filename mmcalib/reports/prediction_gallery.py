@@ -30,7 +30,7 @@ def write_gallery(folder: str | Path) -> Path:
     """
     folder = Path(folder)
     if not (folder / ROWS).is_file():
-        raise FileNotFoundError(f'{folder} has no {ROWS}: it is no folder of predictions')
+        raise FileNotFoundError(f'{folder} has no {ROWS}: it is not a folder of predictions')
     with (folder / ROWS).open(encoding='utf-8') as file:
         rows = [json.loads(line) for line in file]
     measured = all(row['expected_accuracy'] is not None for row in rows)

@@ -140,7 +140,7 @@ def image_risk_figure(files: Sequence[str | Path], names: Sequence[str]) -> Figu
         ValueError: If there are several files, whose images are in no common order.
     """
     if len(files) > 1:
-        raise ValueError(f'a figure of images is of one file, got {len(files)}: draw one each')
+        raise ValueError(f'a figure of images shows one file, got {len(files)}: draw one for each')
     return draw_image_risk(*read_image_scores(files[0]), name=names[0])
 
 
@@ -173,7 +173,9 @@ def confidence_map_figure(
     maps = [read_maps(run) for run in runs]
     for name, others in zip(names[1:], maps[1:], strict=True):
         if others.classes != maps[0].classes:
-            raise ValueError(f'{name} has other classes than {names[0]}: compare runs of one set')
+            raise ValueError(
+                f'{name} has other classes than {names[0]}: compare runs on the same data'
+            )
     if worst:
         views = [
             view.renamed(f'{name}, {view.name}' if len(runs) > 1 else view.name)

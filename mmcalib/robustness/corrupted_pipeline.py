@@ -93,7 +93,7 @@ def find_place(
     """
     names = [type_name(step['type']).split('/')[-1] for step in pipeline]  # torchvision/Resize
     if before and before not in names:
-        raise ValueError(f'--corrupt-before {before}: the pipeline has {", ".join(names)}')
+        raise ValueError(f'--corrupt-before {before}: name one of {", ".join(names)}')
     index = names.index(before) if before else 0
     for number, name in enumerate(names if not before else ()):
         if name in BEHIND:
@@ -102,7 +102,7 @@ def find_place(
             index = number + 1
         elif name not in NEITHER:
             raise ValueError(
-                f'unknown whether to corrupt images before or after {name}: set --corrupt-before '
+                f'{name} may belong before or after the corruption: set --corrupt-before '
                 f'to one of {", ".join(names)}'
             )
     loader = next((number for number in range(index) if names[number] in LOADERS), None)

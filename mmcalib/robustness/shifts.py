@@ -91,7 +91,7 @@ def plan_shifts(
         ValueError: If an option is unknown, or the images cannot be corrupted.
     """
     if 'None' in corruptions and len(corruptions) > 1:
-        raise ValueError(f'--corruptions None stands alone, got {" ".join(corruptions)}')
+        raise ValueError(f'--corruptions None must stand alone, got {" ".join(corruptions)}')
     names = () if 'None' in corruptions else corruptions_of(corruptions)  # as mmdetection has it
     for severity in severities:
         if check_integer('--severities', severity, least=0) > SEVERITIES[-1]:

@@ -46,7 +46,7 @@ def check_checkpoint(path: str) -> None:
         raise FileNotFoundError(f'there is no checkpoint {path!r} in {os.getcwd()}{others}')
     reason = damage(path)
     if reason:
-        raise ValueError(f'{path!r} is no checkpoint to read: {reason}')
+        raise ValueError(f'{path!r} is not a readable checkpoint: {reason}')
 
 
 def damage(path: str | Path) -> str | None:
@@ -93,8 +93,8 @@ def resume_latest(cfg: Config) -> None:
         best = ', '.join(str(path) for path in sorted(Path(cfg.work_dir).glob('best_*.pth')))
         others = f', such as {best}, which has no state of the optimizer' if best else ''
         raise FileNotFoundError(
-            f'--resume: {named}, the last checkpoint, is gone or damaged, as after a stop while it '
-            f'was written. Go on from another by --resume PATH{others}'
+            f'--resume: {named}, the last checkpoint, is missing or damaged, as after a stop while '
+            f'it was written. Resume from another with --resume PATH{others}'
         )
 
 

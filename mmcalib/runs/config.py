@@ -209,8 +209,8 @@ def count_objects(cfg: Config) -> None:
     ]
     if not metrics:
         raise ValueError(
-            '--objects counts what a CalibrationMetric of all pixels measures, and the config has '
-            'none: add --calibration'
+            '--objects requires a CalibrationMetric of all pixels, and the config has none: add '
+            '--calibration'
         )
     for metric in metrics:
         metric.update(per_class=True, per_object=cfg.get('default_scope') == 'mmseg')
@@ -273,8 +273,8 @@ def enable_drawing(
     hook = cfg.get('default_hooks', {}).get('visualization')
     if hook is None:
         raise ValueError(
-            '--show and --show-dir need default_hooks.visualization in the config; the embedded '
-            'demos have none, since their images are no files'
+            '--show and --show-dir need default_hooks.visualization in the config; the digits '
+            'have none, because their images are not files'
         )
     hook.update(show=show, interval=interval, wait_time=wait_time)
     if cfg.get('default_scope') == 'mmpretrain':

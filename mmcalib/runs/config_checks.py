@@ -75,7 +75,10 @@ def check_learning(cfg: Config) -> None:
                 f"{loss} learns nothing without its hook: add custom_hooks=[dict(type='{hook}')]"
             )
         if cfg.get('val_cfg') is None:
-            raise ValueError(f'{loss} learns from validations, but this training has none')
+            raise ValueError(
+                f'{loss} learns from validations, but this training has none: set val_cfg, '
+                'val_dataloader and val_evaluator, and leave out --no-validate'
+            )
 
 
 def _types(node: object) -> Iterator[str]:

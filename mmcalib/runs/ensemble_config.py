@@ -100,7 +100,7 @@ def average_predictions(
     )
     if disagreement and len(checkpoints) * view_count(model) * max(mc_dropout, 1) == 1:
         raise ValueError(
-            '--disagreement: one prediction disagrees with none; name more checkpoints, --tta or '
+            '--disagreement requires several predictions: name more checkpoints, or add --tta or '
             '--mc-dropout N'
         )
     if temperature is not None:

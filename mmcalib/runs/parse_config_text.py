@@ -19,7 +19,7 @@ def parse_config(text: str) -> dict:
     try:
         return dict(_assignment(line) for line in ast.parse(text).body)
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f'it is no config: {error}') from error
+        raise ValueError(f'it is not a config: {error}') from error
 
 
 def _assignment(line: ast.stmt) -> tuple[str, object]:

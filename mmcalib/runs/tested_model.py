@@ -130,8 +130,7 @@ def difference_of_models(there: Mapping, here: Mapping) -> str:
     weights = [_difference_of_weights(*pair) for pair in zip(theirs, ours, strict=False)]
     found = []
     if len(theirs) != len(ours) or (len(ours) > 1 and any(weights)):
-        names = [', '.join(map(os.path.basename, paths_of(model))) for model in (there, here)]
-        found.append(f'the checkpoints {names[0]} (here: {names[1]})')
+        found.append(_difference_of_checkpoints(there, here))
     else:
         for one, other, wrong in zip(theirs, ours, weights, strict=True):
             wrong = wrong or difference(one['settings'], other['settings'], OF_SETTINGS)
@@ -139,6 +138,15 @@ def difference_of_models(there: Mapping, here: Mapping) -> str:
                 found.append(f'{os.path.basename(other["checkpoint"])} with {"; ".join(wrong)}')
     found += difference(there, here, OF_IMAGES)
     return '; '.join(found + difference(there, here, {'temperature': 'the temperature'}))
+
+
+def _difference_of_checkpoints(there: Mapping, here: Mapping) -> str:
+    """Return the checkpoints of two ensembles, with their folders where their names are equal."""
+    for shown in (os.path.basename, str):
+        theirs, ours = (', '.join(sorted(map(shown, paths_of(model)))) for model in (there, here))
+        if theirs != ours:
+            return f'the checkpoints {theirs} (here: {ours})'
+    return f'other weights in {ours}'
 
 
 def _by_content(member: Mapping) -> str:
@@ -174,7 +182,7 @@ def find_temperature(path: str, model: Mapping) -> dict:
     temperature = read_temperature(path)
     content = json.loads(Path(path).read_text(encoding='utf-8'))
     if 'model' not in content:
-        raise ValueError(f'{path} does not say which model its temperature is for')
+        raise ValueError(f'{path} does not name its model: fit it again with tools/calibrate.py')
     wrong = difference_of_models({**content['model'], 'temperature': None}, model)
     if wrong:
         raise ValueError(

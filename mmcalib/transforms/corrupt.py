@@ -133,7 +133,7 @@ class Corrupt:
 def check_image(image: object, value_range: Sequence[float] | None = None) -> None:
     """Raise a ValueError unless it is an image, grey or in three colours, of 8 bits or a range."""
     if not isinstance(image, np.ndarray):
-        raise ValueError(f'there is no image to corrupt, but {image!r}: load it first')
+        raise ValueError(f'corruptions require an image, got {image!r}: load it first')
     if image.dtype != np.uint8 and value_range is None:
         raise ValueError(
             f'corruptions require 8-bit images, got {image.dtype}: corrupt before normalising. If '

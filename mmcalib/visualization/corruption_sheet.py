@@ -33,7 +33,7 @@ def draw_corruption_sheet(models: Mapping[str, Mapping[str, ConfidenceView]]) ->
         ValueError: If there is no view, or models do not have the same image.
     """
     if not models or not all(models.values()):
-        raise ValueError('there is no confidence map to draw: they are of segmentation')
+        raise ValueError('there is no confidence map to draw: only segmentors have them')
     first = next(iter(models.values()))
     names = [name for name in first if all(name in views for views in models.values())]
     if len({view.name for views in models.values() for view in views.values()}) > 1:

@@ -232,7 +232,7 @@ def test_the_tool_attaches_what_it_cannot_fold(normalised, run, tmp_path):
         assert theirs[f'calibration/{name}'] == pytest.approx(tested[name], abs=1e-3)
 
     error = run('test.py', DIGITS, 'out.pth', '--work-dir', 'w', *options, fails=True)
-    assert 'is attached, and the config has none: take the config' in error
+    assert 'is attached, and the config has none: use the config' in error
     error = run('test.py', 'out.py', normalised, '--work-dir', 'w2', fails=True)
     assert 'calibration.temperature' in error
     error = run(

@@ -88,7 +88,9 @@ def test_a_pickled_state_is_small():
 
 
 def test_states_of_other_options_are_refused():
-    with pytest.raises(ValueError, match=r"states differ: .*'num_bins': 15.*'num_bins': 20"):
+    with pytest.raises(
+        ValueError, match=r"states differ in their options: .*'num_bins': 15.*'num_bins': 20"
+    ):
         CalibrationState(['ECE']).merge(CalibrationState(['ECE'], num_bins=20))
     with pytest.raises(ValueError, match='keep_bins=True'):
         CalibrationState(['ECE']).statistics({})
@@ -110,9 +112,9 @@ def test_a_batch_of_the_paper_has_no_image_twice():
 @pytest.mark.parametrize('metric', ['NLL', 'Brier', 'ClasswiseECE'])
 def test_a_prediction_that_lacks_what_a_metric_needs_is_refused(metric):
     state = CalibrationState(['ECE', metric])
-    with pytest.raises(ValueError, match=rf'has no \w+, which a state of ECE, {metric}'):
+    with pytest.raises(ValueError, match=rf'has no \w+, but ECE, {metric}'):
         state.update(Prediction(torch.tensor([0.9]), torch.tensor([True]), 3))
-    with pytest.raises(ValueError, match=rf'has no \w+, which a state of ECE, {metric}'):
+    with pytest.raises(ValueError, match=rf'has no \w+, but ECE, {metric}'):
         state.update_each(Prediction(torch.tensor([0.9]), torch.tensor([True]), 3), places=[0])
     assert state.num_images == 0
 

@@ -128,7 +128,7 @@ def test_what_has_no_labels_is_refused(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos).images
     write_validation(tmp_path / 'val', described(segmenting[0], [segmenting[1]]), found)
     options = dict(validation=tmp_path / 'val', risk=0.5, labels=tmp_path / 'labels')
-    with pytest.raises(ValueError, match=r'does not count classes, .* --split val --objects'):
+    with pytest.raises(ValueError, match=r'has no counts of each class, .* --split val --objects'):
         predict_to_folder(*segmenting, photos, tmp_path / 'out', **options)
     (tmp_path / 'other').mkdir()
     model = write_model(tmp_path / 'other', CLASSIFIER, classifier(CLASSIFIER['model']['head']))
@@ -141,7 +141,7 @@ def test_two_images_of_one_stem_have_no_two_masks(photos, segmenting, tmp_path):
     (tmp_path / 'photos').mkdir()
     for name in ('a.png', 'a.jpg'):
         Image.open(photos / '0.png').save(tmp_path / 'photos' / name)
-    with pytest.raises(ValueError, match=r'a\.jpg and a\.png would have the same mask'):
+    with pytest.raises(ValueError, match=r'a\.jpg and a\.png would share a mask'):
         predict_to_folder(
             *segmenting, tmp_path / 'photos', tmp_path / 'out', labels=tmp_path / 'labels'
         )
@@ -190,5 +190,5 @@ def test_the_gallery_of_odd_names_and_of_images_without_objects(tmp_path):
     page = write_gallery(tmp_path).read_text()
     assert html.escape(name) in page and 'src="pictures/a%20%26%20%3Cb%3E%20%231.png.png"' in page
     assert page.index('cat, not above the threshold') < page.index('no object was found')
-    with pytest.raises(FileNotFoundError, match='no folder of predictions'):
+    with pytest.raises(FileNotFoundError, match='not a folder of predictions'):
         write_gallery(tmp_path / 'none')

@@ -381,7 +381,7 @@ def test_statistics_that_do_not_tell_images_apart_are_refused(photos, segmenting
 
 def test_a_checkpoint_of_another_model_is_refused(photos, segmenting, tmp_path):
     torch.save({'state_dict': segmentor(fcn_head(7)).state_dict()}, tmp_path / 'seven.pth')
-    with pytest.raises(UserError, match='is not of the model of this config: size mismatch'):
+    with pytest.raises(UserError, match='does not fit the model of this config: size mismatch'):
         mmcalib.predict(segmenting[0], str(tmp_path / 'seven.pth'), photos)
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from mmcalib.datasets import Digits
 from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.prediction.predict_to_folder import predict_to_folder
 from mmcalib.runs.config import load_config
+from mmcalib.runs.tested_model import difference_of_models
 
 SIZES = [(24, 36), (24, 36), (30, 20)]
 HEAD = CLASSIFIER['model']['head']
@@ -150,6 +152,22 @@ def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
         mmcalib.predict(config, checkpoints[:2], photos, **options)
 
 
+def test_a_mean_of_checkpoints_of_equal_names_is_told_apart(classifiers, tmp_path):
+    _, config, checkpoints = classifiers
+    paths = [tmp_path / str(seed) / 'best.pth' for seed in range(3)]
+    for path, checkpoint in zip(paths, checkpoints, strict=True):
+        path.parent.mkdir()
+        shutil.copy(checkpoint, path)
+    there, here = described(config, paths[:2]), described(config, paths[1:])
+    of_seed = list(map(str, paths))
+    assert difference_of_models(there, here) == (
+        f'the checkpoints {of_seed[0]}, {of_seed[1]} (here: {of_seed[1]}, {of_seed[2]})'
+    )
+    shutil.copy(checkpoints[2], paths[0])  # as a training in the same work dir does
+    again = described(config, paths[:2])
+    assert difference_of_models(there, again) == f'other weights in {of_seed[0]}, {of_seed[1]}'
+
+
 def test_a_temperature_of_other_settings_is_refused(photos, classifiers, tmp_path):
     _, config, checkpoints = classifiers
     write_temperature(tmp_path / 't.json', described(config, checkpoints))
@@ -237,7 +255,7 @@ def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
     [
         ([0, 0], {}, '0.pth is named twice'),
         ([], {}, 'name a checkpoint'),
-        ([0], dict(disagreement=True), 'one prediction disagrees with none'),
+        ([0], dict(disagreement=True), '--disagreement requires several predictions'),
         ([0], dict(mc_dropout=2), 'member 1 has no dropout layer'),
         ([0], dict(mc_dropout=-1), '--mc-dropout must be an integer of at least 0'),
         ([0], dict(tta_scales=[-1]), '--tta-scales must be a finite number'),

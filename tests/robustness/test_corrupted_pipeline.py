@@ -62,19 +62,21 @@ def test_colours_may_have_been_exchanged():
 
 def test_the_user_says_where_transforms_are_unknown():
     pipeline = steps('LoadImageFromFile Letterbox Resize PackInputs')
-    with pytest.raises(ValueError, match=r'after Letterbox: set --corrupt-before to one'):
+    with pytest.raises(
+        ValueError, match=r'Letterbox may belong before or after .*: set --corrupt-before to one'
+    ):
         find_place(pipeline)
     assert find_place(pipeline, 'Letterbox') == (1, 0, False)
     assert find_place(pipeline, 'PackInputs') == (3, 0, False)
-    with pytest.raises(ValueError, match=r'--corrupt-before Pad: the pipeline has LoadImageFromF'):
+    with pytest.raises(ValueError, match=r'--corrupt-before Pad: name one of LoadImageFromF'):
         find_place(pipeline, 'Pad')
 
 
 @pytest.mark.parametrize(
     ('pipeline', 'message'),
     [
-        ([], 'no image to corrupt'),
-        (steps('LoadImageFromFile NumpyToPIL'), r'no image to corrupt, but <PIL'),
+        ([], 'corruptions require an image'),
+        (steps('LoadImageFromFile NumpyToPIL'), r'corruptions require an image, got <PIL'),
         ([dict(type='LoadImageFromFile', to_float32=True)], 'float32'),
     ],
 )

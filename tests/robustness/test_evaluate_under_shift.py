@@ -271,7 +271,7 @@ def test_other_data_that_are_prepared_otherwise_are_refused(
     ('arguments', 'message'),
     [
         (['--corruptions', 'rain'], "no corruption 'rain': take benchmark, all, noise"),
-        (['--corruptions', 'None', 'fog'], '--corruptions None stands alone'),
+        (['--corruptions', 'None', 'fog'], '--corruptions None must stand alone'),
         (['--severities', '6'], '--severities are from 0 to 5, got 6'),
         (['--data', 'fog=tiny.py'], '--data fog=tiny.py: a name has letters'),
         (['--data', 'mean=tiny.py'], 'none of clean, mean, worst, overall, benchmark'),

@@ -76,7 +76,7 @@ BOTH = pytest.mark.parametrize('run', [resume, evaluate], ids=['resume', 'test']
 
 @BOTH
 def test_another_architecture_is_refused(run, trained, tmp_path):
-    with pytest.raises(UserError, match=r'size mismatch.*Take the config that it was'):
+    with pytest.raises(UserError, match=r'size mismatch.*Use the config that it was'):
         run(tmp_path, trained, model__backbone__base_channels=16, model__head__in_channels=64)
     assert not list(tmp_path.glob('*.json')) and not list(tmp_path.glob('*.pth'))
 
@@ -148,7 +148,7 @@ def test_a_damaged_last_checkpoint_is_said_with_the_best_one(tmp_path):
     for name in ('epoch_1.pth', 'best_top1_epoch_1.pth'):
         (tmp_path / name).write_bytes(b'PK cut off')
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_1.pth'))
-    with pytest.raises(FileNotFoundError, match=r'gone or damaged.*best_top1_epoch_1'):
+    with pytest.raises(FileNotFoundError, match=r'missing or damaged.*best_top1_epoch_1'):
         resume_latest(cfg)
 
 

@@ -210,6 +210,6 @@ def test_a_checkpoint_of_another_model_is_not_tested(tta, tmp_path):
     if tta:
         average_predictions(cfg, [cfg.load_from], tta=True)
     runner = build_runner(cfg, complete_weights=True)
-    with pytest.raises(UserError, match=r'not of the model of this config: it lacks'):
+    with pytest.raises(UserError, match=r'does not fit the model of this config: it lacks'):
         run_test(runner, str(tmp_path / 'other.pth'))
     assert not (tmp_path / 'results.json').exists()

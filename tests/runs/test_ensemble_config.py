@@ -254,7 +254,7 @@ def test_members_of_two_configs_each_prepare_their_inputs(digits, run, tmp_path)
          'test_dataloader = dict(dataset=dict(pipeline=pipeline))\n', 'differently from'),
         ('model = dict(head=dict(num_classes=7))\n', 'member 2 has 7 classes, but member 1 has 10'),
         ('model = dict(backbone=dict(base_channels=16), head=dict(in_channels=64))\n',
-         'member1.pth: the checkpoint is not of the model of this config'),
+         'member1.pth: the checkpoint does not fit the model of this config'),
     ],
 )  # fmt: skip
 def test_members_that_do_not_fit_are_refused(change, message, digits, run, tmp_path):
@@ -276,7 +276,7 @@ def test_a_copy_of_a_checkpoint_is_no_other_member(digits, run, tmp_path):
         (['a', 'a'], 'is named twice'),
         (['a', '--mc-dropout', 2], 'member 1 has no dropout layer'),
         (['a', '--mc-dropout', -1], '--mc-dropout must be an integer of at least 0'),
-        (['a', '--disagreement', 'apart'], 'one prediction disagrees with none'),
+        (['a', '--disagreement', 'apart'], '--disagreement requires several predictions'),
         (['a', '--tta-scales', -1], '--tta-scales must be a finite number'),
         (['a', '--tta', '--show-dir', 'drawn'], 'leave out --tta'),
         (['a', '--temperature', 'none.json'], 'none.json'),

@@ -55,7 +55,7 @@ def test_all_that_a_config_may_hold_is_read():
 )
 def test_nothing_of_it_is_executed(text, tmp_path):
     path = tmp_path / 'written'
-    with pytest.raises(ValueError, match=r'is code|no config'):
+    with pytest.raises(ValueError, match=r'is code|not a config'):
         parse_config(text.format(path=path))
     assert config_in({'cfg': text.format(path=path)}) is None
     assert not path.exists()

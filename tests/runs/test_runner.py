@@ -123,7 +123,7 @@ def test_resuming_takes_the_newest_whole_checkpoint(tmp_path):
     for path in tmp_path.glob('epoch_*'):
         path.unlink()
     (tmp_path / 'best_top1_epoch_7.pth').touch()
-    with pytest.raises(FileNotFoundError, match=r'epoch_10\.pth.* is gone.*best_top1_epoch_7'):
+    with pytest.raises(FileNotFoundError, match=r'epoch_10\.pth.* is missing.*best_top1_epoch_7'):
         resume_latest(cfg)
 
 

@@ -241,7 +241,7 @@ def test_values_outside_of_a_range_are_clipped():
         (PHOTO.astype(np.float32), '8-bit images, got float32'),
         (PHOTO[0, 0], r'three colours, or grey ones, got shape \(3,\)'),
         (PHOTO[..., :2], 'three colours'),
-        (None, 'no image to corrupt, but None: load it first'),
+        (None, 'require an image, got None: load it first'),
         (PHOTO[:31], r'31×48 pixels is smaller than the 32×32 .* leave out fog\. Any .* contrast'),
     ],
 )

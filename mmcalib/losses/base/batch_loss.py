@@ -42,7 +42,9 @@ class BatchLoss(CalibrationLoss):
             raise TypeError(f'share_statistics must be True or False, got {share_statistics!r}')
         for name, value in (('class_weight', self.class_weight), ('compile', self.compile_kernel)):
             if value is not None and value is not False:
-                raise ValueError(f'{type(self).__name__} is a separate term and has no {name}')
+                raise ValueError(
+                    f'{type(self).__name__} is a separate term and has no {name}: leave it out'
+                )
         self.share_statistics = share_statistics
         self._check_reduction(self.reduction)
 

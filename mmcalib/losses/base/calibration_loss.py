@@ -142,7 +142,8 @@ class CalibrationLoss(nn.Module):
             0, which still has a gradient (of zeros).
 
         Raises:
-            TypeError: If ``pred`` is not floating-point, or ``target`` boolean or complex.
+            TypeError: If ``pred`` is no floating-point tensor, ``target`` is no tensor or is
+                boolean or complex, or ``weight`` is no tensor.
             ValueError: If shapes do not fit, a label is neither in [0, K) nor the ignored one, or
                 ``avg_factor`` is 0 or less or comes with ``'sum'``.
         """
@@ -173,8 +174,8 @@ class CalibrationLoss(nn.Module):
         self, pred: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int | None
     ) -> tuple[Tensor, Tensor | None, dict]:
         """Check a call; return the target of the formula, valid rows, and options."""
-        soft = target.is_floating_point()
         target, valid, options = self.read_rows(pred, target, weight, ignore_index)
+        soft = target.is_floating_point()
         if not soft and type(self).look_around is not CalibrationLoss.look_around:
             known = known_rows(valid, target)
             target, more = self.look_around(target, known, pred.shape[1], computed_dtype(pred))

@@ -62,7 +62,7 @@ class ExpectedAccuracy:
         if len(bins) < 2:
             raise ValueError(
                 f'a validation of {len(bins)} labelled images cannot predict the accuracy of '
-                'another: it requires at least two images, and some hundred to be useful'
+                'others: validate on two or more, and for a useful answer on a few hundred'
             )
         if len(bins) < FEW_IMAGES:
             warnings.warn(

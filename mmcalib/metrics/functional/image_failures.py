@@ -66,8 +66,8 @@ def image_failure_figures(
         )
     if not scores.isfinite().all():
         raise ValueError(
-            f'{int((~scores.isfinite()).sum())} of {len(scores)} scores are NaN or infinite: an '
-            'image without a score has no place in the order, so leave it out'
+            f'{int((~scores.isfinite()).sum())} of {len(scores)} scores are NaN or infinite, '
+            'and their images cannot be ranked: leave them out'
         )
     check_range(risks, 'risks')
     check_number('failure', failure, most=1)

@@ -41,8 +41,8 @@ class ObjectCalibration:
         self.num_objects = int(known.sum())
         if not self.num_objects:
             raise ValueError(
-                f'{len(ious)} objects of which none has a labelled pixel calibrate nothing: '
-                'validate on images whose predictions have objects'
+                f'none of the {len(ious)} objects has a labelled pixel: validate on images whose '
+                'predictions have objects'
             )
         check_range(floats_of('ious', ious[known]), 'ious')
         targets = (ious[known] > RIGHT).astype(float), ious[known].astype(float)

@@ -146,7 +146,7 @@ def test_what_cannot_be_counted_is_said():
     other = CalibrationState(['ECE'], per_class=True).update(predictions[1])
     with pytest.raises(ValueError, match='predictions of 2 and of 3 classes'):
         CalibrationState(['ECE'], per_class=True).update(predictions[0]).merge(other)
-    with pytest.raises(ValueError, match='has no predicted, which a state of ECE'):
+    with pytest.raises(ValueError, match='has no predicted, but ECE'):
         state.update(predictions[0]._replace(predicted=None))
     samples = segmented(2)
     samples[1]['seg_logits']['data'].fill_(math.nan)

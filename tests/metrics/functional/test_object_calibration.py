@@ -41,7 +41,7 @@ def test_objects_without_an_iou_drop_out():
 
 def test_nothing_calibrates_nothing():
     for ious in (np.zeros(0), np.full(2, np.nan)):
-        with pytest.raises(ValueError, match='none has a labelled pixel calibrate nothing'):
+        with pytest.raises(ValueError, match=r'none of the \d+ objects has a labelled pixel'):
             ObjectCalibration(np.zeros(len(ious)), ious)
     with pytest.raises(ValueError, match=r'must be \(O,\)'):
         ObjectCalibration(np.zeros(2), np.zeros(3))
