@@ -4,12 +4,10 @@ import torch
 from torch import Tensor
 
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.call_checks import of_tensors
 from mmcalib.losses.base.cross_entropy import cross_entropy
 from mmcalib.losses.base.models_registry import MODELS
 
 
-@of_tensors
 def acls(
     logits: Tensor,
     target: Tensor,

@@ -10,12 +10,10 @@ from torch import Tensor
 
 from mmcalib.checks import check_integer, check_number
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.call_checks import of_tensors
 from mmcalib.losses.base.cross_entropy import cross_entropy
 from mmcalib.losses.base.models_registry import MODELS
 
 
-@of_tensors
 def ada_focal(
     logits: Tensor,
     target: Tensor,

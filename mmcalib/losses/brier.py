@@ -4,12 +4,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.call_checks import of_tensors
 from mmcalib.losses.base.cross_entropy import per_class, shares_of
 from mmcalib.losses.base.models_registry import MODELS
 
 
-@of_tensors
 def brier(logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None) -> Tensor:
     r"""Squared distance of the probabilities from the target, per row.
 

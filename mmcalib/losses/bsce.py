@@ -4,13 +4,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.checks import check_choice, check_integer
-from mmcalib.losses.base.call_checks import of_tensors
 from mmcalib.losses.base.cross_entropy import nll, shares_of
 from mmcalib.losses.base.models_registry import MODELS
 from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 
-@of_tensors
 def bsce(
     logits: Tensor,
     target: Tensor,

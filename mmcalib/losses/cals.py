@@ -7,7 +7,6 @@ from torch import Tensor
 
 from mmcalib.checks import check_integer, check_number
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.call_checks import of_tensors
 from mmcalib.losses.base.cross_entropy import cross_entropy, per_class
 from mmcalib.losses.base.models_registry import MODELS
 
@@ -17,7 +16,6 @@ MULTIPLIERS = (1e-6, 1e6)
 PIECE = 1 << 22
 
 
-@of_tensors
 def cals(
     logits: Tensor,
     target: Tensor,

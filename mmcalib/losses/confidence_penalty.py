@@ -4,12 +4,10 @@ from torch import Tensor
 
 from mmcalib.checks import check_choice
 from mmcalib.losses.base.calibration_loss import CLASS_REDUCTIONS, CalibrationLoss
-from mmcalib.losses.base.call_checks import of_tensors
 from mmcalib.losses.base.cross_entropy import cross_entropy_and_entropy
 from mmcalib.losses.base.models_registry import MODELS
 
 
-@of_tensors
 def confidence_penalty(
     logits: Tensor,
     target: Tensor,

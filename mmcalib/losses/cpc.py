@@ -9,12 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.call_checks import of_tensors
 from mmcalib.losses.base.cross_entropy import cross_entropy, per_class, pick
 from mmcalib.losses.base.models_registry import MODELS
 
 
-@of_tensors
 def cpc(
     logits: Tensor,
     target: Tensor,

@@ -3,13 +3,11 @@
 import torch
 from torch import Tensor
 
-from mmcalib.losses.base.call_checks import of_tensors
 from mmcalib.losses.base.cross_entropy import cross_entropy, pick
 from mmcalib.losses.base.models_registry import MODELS
 from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
 
 
-@of_tensors
 def dual_focal(
     logits: Tensor,
     target: Tensor,

@@ -5,12 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.call_checks import of_tensors
 from mmcalib.losses.base.cross_entropy import nll
 from mmcalib.losses.base.models_registry import MODELS
 
 
-@of_tensors
 def label_smoothing(
     logits: Tensor, target: Tensor, *, alpha: float = 0.05, class_weight: Tensor | None = None
 ) -> Tensor:

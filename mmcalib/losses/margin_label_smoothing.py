@@ -6,7 +6,6 @@ from torch import Tensor
 
 from mmcalib.checks import check_choice
 from mmcalib.losses.base.calibration_loss import CLASS_REDUCTIONS, CalibrationLoss
-from mmcalib.losses.base.call_checks import check_tensors, of_tensors
 from mmcalib.losses.base.cross_entropy import cross_entropy, nll_and_gradient
 from mmcalib.losses.base.models_registry import MODELS
 
@@ -24,13 +23,11 @@ def margin_penalty(logits: Tensor, margin: float, class_reduction: str = 'mean')
     Returns:
         ``(N, *)``, in logits. The gradient is zero wherever a distance is within the margin.
     """
-    check_tensors(logits=logits)
     excess = torch.relu(logits.amax(dim=1, keepdim=True) - logits - margin)
     total = torch.where(logits > float('-inf'), excess, 0).sum(dim=1)
     return total / logits.shape[1] if class_reduction == 'mean' else total
 
 
-@of_tensors
 def margin_label_smoothing(
     logits: Tensor,
     target: Tensor,

@@ -5,13 +5,11 @@ from torch import Tensor
 
 from mmcalib.checks import check_integer
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.call_checks import of_tensors
 from mmcalib.losses.base.cross_entropy import cross_entropy
 from mmcalib.losses.base.label_neighbourhood import neighbourhood_shares
 from mmcalib.losses.base.models_registry import MODELS
 
 
-@of_tensors
 def nacl(
     logits: Tensor,
     target: Tensor,

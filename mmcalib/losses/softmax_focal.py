@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.call_checks import of_tensors
 from mmcalib.losses.base.cross_entropy import (
     cross_entropy,
     finite,
@@ -16,7 +15,6 @@ from mmcalib.losses.base.cross_entropy import (
 from mmcalib.losses.base.models_registry import MODELS
 
 
-@of_tensors
 def softmax_focal(
     logits: Tensor,
     target: Tensor,

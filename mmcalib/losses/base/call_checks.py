@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -14,31 +11,15 @@ from mmcalib.checks import at_least_single, check_labels, check_number, label_ra
 LOOKS_ARE_FREE_ON = ('cpu',)
 
 
-def check_tensors(**values: Tensor | None) -> None:
-    """Raise a TypeError for an argument that is no tensor, such as a list or an array of numpy."""
-    for name, value in values.items():
-        if value is not None and not torch.is_tensor(value):
-            raise TypeError(
-                f'{name} must be a tensor, got {type(value).__name__}: pass torch.as_tensor({name})'
-            )
-
-
-def of_tensors(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Make a formula of logits and a target refuse what is no tensor."""
-
-    @functools.wraps(formula)
-    def checked(logits, target, **options):
-        check_tensors(logits=logits, target=target)
-        return formula(logits, target, **options)
-
-    return checked
-
-
 def check_shapes(
     pred: Tensor, target: Tensor, weight: Tensor | None, class_weight: Tensor | None
 ) -> None:
     """Raise an error that names both shapes where the tensors of one call do not fit."""
-    check_tensors(pred=pred, target=target, weight=weight)
+    for name, value in (('pred', pred), ('target', target), ('weight', weight)):
+        if value is not None and not torch.is_tensor(value):
+            raise TypeError(
+                f'{name} must be a tensor, got {type(value).__name__}: pass torch.as_tensor({name})'
+            )
     if not pred.is_floating_point():
         raise TypeError(f'pred must be floating-point logits, got {pred.dtype}')
     if target.dtype.is_complex or target.dtype == torch.bool:
