@@ -37,7 +37,13 @@ def write_gallery(folder: str | Path) -> Path:
     key = 'expected_accuracy' if measured else 'confidence'
     rows.sort(key=lambda row: row[key])
     words = key.replace('_', ' ')
-    parts = [f'<p>{len(rows):,} images, those of the lowest {words} first.</p>']
+    intro = f'{len(rows):,} images, lowest {words} first.'
+    objects = [found for row in rows for found in row['objects'] or ()]
+    if objects:
+        calibrated = objects[0]['found'] is not None
+        meaning = 'its probability of an IoU above 0.5' if calibrated else 'its expected IoU'
+        intro += f' In brackets: the number of an object, and {meaning}.'
+    parts = [f'<p>{intro}</p>']
     parts += [_figure(row, words, row[key]) for row in rows]
     page = PAGE.substitute(title='Predictions to look at', body='\n'.join(parts))
     with whole_file(folder / GALLERY) as path:

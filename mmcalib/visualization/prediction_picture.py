@@ -62,7 +62,7 @@ def draw_segmentation(
         'image': resized,
         'prediction': colours[predicted],
         'confidence (%)': confidence_colours(confidence),
-        f'kept above {threshold:.6g}; white is not': kept,
+        f'kept above {threshold:.6g} (white: dropped)': kept,
     }
     marks = [f'{number}: ' for number in numbers] or [''] * len(scores)
     legend = [
