@@ -131,7 +131,7 @@ def test_parameters_of_a_scaling(name):
     assert f'`{kind.__name__}`' in section and re.search(r'^\$\$', section, re.MULTILINE)
     assert check_values(kind, section, {}) >= len(named)
     if not named:
-        assert 'It has no parameters.' in ' '.join(section.split())
+        assert 'It has no options.' in ' '.join(section.split())
 
 
 def test_examples_of_scalings(tmp_path, monkeypatch):

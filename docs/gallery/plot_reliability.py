@@ -10,7 +10,7 @@ repairs it.
 # %%
 # A network with more weights than data
 # -------------------------------------
-# scikit-learn brings the digits. Noise makes some of them ambiguous, as real data are.
+# scikit-learn includes the digits. Noise makes some of them ambiguous, as in real data.
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -59,12 +59,12 @@ print(f'ECE {expected_calibration_error(calibrated, test_y):.1f} %')
 # %%
 # Look
 # ----
-# Bars below the diagonal are confidences that were too high. The histogram matters as much as the
+# Bars below the diagonal show confidences that are too high. The histogram matters as much as the
 # bars: a bar of three predictions proves little.
 
 before = reliability_diagram(probs, test_y, title='as trained')
 
 # %%
-# With the temperature, bars and diagonal agree.
+# With the temperature, the bars follow the diagonal.
 
 after = reliability_diagram(calibrated, test_y, title='with a temperature')

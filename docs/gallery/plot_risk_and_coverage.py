@@ -2,8 +2,8 @@
 Risk and coverage: which predictions to accept
 ==============================================
 
-If a person can look at the doubtful predictions, two questions matter. How many errors are left
-among those that are accepted (the risk), and what share is accepted (the coverage)?
+If a person can look at the doubtful predictions, two questions matter. How many errors remain among
+the accepted predictions (the risk), and what share is accepted (the coverage)?
 """
 
 # %%
@@ -51,8 +51,8 @@ for name, p in probs.items():
 # %%
 # A budget of errors, or a budget of work
 # ---------------------------------------
-# ``coverage_at_risk`` starts from the errors that are allowed, ``risk_at_coverage`` from the
-# share that has to be automatic.
+# ``coverage_at_risk`` starts from the share of errors that you allow, ``risk_at_coverage`` from the
+# share of predictions that must be accepted without review.
 
 for name, p in probs.items():
     print(

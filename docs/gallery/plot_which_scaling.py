@@ -2,15 +2,15 @@
 Which scaling for how much data?
 ================================
 
-A temperature has one parameter, vector scaling two for each class, matrix scaling one for each
-pair of classes. More parameters can repair more, if there are held-out data to learn them from.
+A temperature has one parameter, vector scaling two per class, matrix scaling one per pair of
+classes. More parameters can repair more, if there are enough held-out data to fit them.
 """
 
 # %%
 # One network, many held-out predictions
 # --------------------------------------
-# The network is trained on few digits. Noisy copies of the others make thousands of predictions,
-# of some images for the fit, of the rest for the test.
+# The network is trained on few digits. Noisy copies of the other digits give thousands of
+# predictions: those of some images serve for the fit, the rest for the test.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -46,7 +46,7 @@ test_logits, test_labels = predictions(rest_x[750:], rest_y[750:], copies=2)
 # %%
 # Fit each scaling on ever more predictions
 # -----------------------------------------
-# Every scaler has ``fit(logits, labels)`` and ``predict_proba(logits)``. All are measured on the
+# Every scaler has ``fit(logits, labels)`` and ``predict_proba(logits)``. All are evaluated on the
 # same test predictions, which no fit has seen.
 
 methods = ['temperature', 'ets', 'vector', 'matrix', 'isotonic']
@@ -63,10 +63,11 @@ for method in methods:
 # %%
 # The likelihood decides
 # ----------------------
-# The negative log-likelihood (NLL) sees every probability, the ECE only that of the predicted
-# class: from 300 predictions on, all scalings look alike by it. Penalties keep vector and matrix
-# scaling close to a temperature until the data say otherwise. Judge a scaling by its NLL, and take
-# the simplest of those that are equally good, as ``tools/calibrate.py --method auto`` does.
+# The negative log-likelihood (NLL) depends on every probability, the ECE only on that of the
+# predicted class: with 300 predictions or more, the ECE hardly tells the scalings apart. Penalties
+# keep vector and matrix scaling close to a temperature unless the data outweigh them. Judge a
+# scaling by its NLL, and take the simplest of those that are equally good, as ``--method auto`` of
+# ``tools/calibrate.py`` does.
 
 trained = np.exp(test_logits)
 before = {

@@ -2,8 +2,8 @@
 Why an ECE needs an interval
 ============================
 
-The ECE adds up the sizes of gaps, and noise is a gap too. A *perfectly* calibrated model
-therefore has an ECE above zero, and the more so the fewer predictions there are.
+The ECE adds up the sizes of gaps, and noise causes gaps too. So even a *perfectly* calibrated model
+has an ECE above zero, and the fewer the predictions, the larger it is.
 """
 
 # %%
@@ -46,7 +46,7 @@ for size, values in zip(sizes, ece, strict=True):
 # The interval that the metric reports
 # ------------------------------------
 # ``CalibrationMetric(confidence_interval=0.95)`` reports such intervals in a test, and
-# ``CalibrationState`` computes them from arrays. Each prediction is an image of its own here.
+# ``CalibrationState`` computes them from arrays. Here each prediction counts as an image.
 
 
 def interval_of(conf, correct):
@@ -63,9 +63,9 @@ for size, (value, (low, high)) in zip(sizes, found, strict=True):
 # %%
 # What to conclude
 # ----------------
-# Two models whose ECE differs by 2 % on 300 images may be equally calibrated. The interval reaches
-# down to 0 where the data cannot tell the model from a calibrated one. The debiased estimate
-# subtracts the noise that is expected, and is closer to zero at every size.
+# Two models whose ECEs differ by 2 points on 300 images may be equally well calibrated. The
+# interval reaches down to 0 if the data cannot tell the model from a calibrated one. The debiased
+# estimate subtracts the expected noise, and is closer to zero at every size.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), sharey=True, layout='constrained')
 for values, name in ((ece, 'ECE'), (debiased, 'debiased')):

@@ -16,15 +16,15 @@ LABELS = 'labels.npy'
 
 @DATASETS.register_module()
 class CIFARC(BaseDataset):
-    """One corruption of CIFAR-10-C or CIFAR-100-C at one severity, a fifth of its array.
+    """One corruption of CIFAR-10-C or CIFAR-100-C at one severity: a fifth of its array.
 
     Args:
-        data_root: The folder as it unpacks, with ``labels.npy`` and an array ``(5N, H, W, 3)`` of
-            each corruption, severity after severity.
+        data_root: The unpacked folder, with ``labels.npy`` and an array ``(5N, H, W, 3)`` of each
+            corruption, severity after severity.
         corruption: The name of an array, such as ``'fog'``.
         severity: 1 to 5.
-        channel_order: Of the images to give: ``'rgb'``, as mmpretrain's CIFAR-10 has them, or
-            ``'bgr'``, as files are loaded.
+        channel_order: Channel order of the returned images: ``'rgb'``, like mmpretrain's CIFAR-10,
+            or ``'bgr'``, like loaded files.
         pipeline: Transforms; each sample comes with ``img`` ``(H, W, 3)`` uint8 and ``gt_label``.
         **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``metainfo``.
 

@@ -12,11 +12,11 @@ from mmcalib.checks import check_integer
 
 @DATASETS.register_module()
 class EvenSubset:
-    """Samples spread evenly over a dataset, so that one sorted by class has several classes.
+    """Evenly spaced samples of a dataset, so that several classes occur even if it is sorted.
 
     Args:
         dataset: Any dataset, or its config; it may be a wrapper such as ``ConcatDataset``.
-        samples: How many at most.
+        samples: Largest number of samples.
 
     Raises:
         TypeError: If the number is no integer.

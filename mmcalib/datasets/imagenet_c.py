@@ -23,8 +23,8 @@ class ImageNetC(BaseDataset):
         data_root: The folder that the archives were unpacked into.
         corruption: The name of a folder, such as ``'fog'``.
         severity: 1 to 5.
-        class_folders: The names of the classes' folders, by label; sorted if not given, as
-            ImageNet's are.
+        class_folders: Names of the folders of the classes, by label; by default in alphabetical
+            order, as for ImageNet.
         pipeline: Transforms; each sample comes with ``img_path`` and ``gt_label``.
         **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``metainfo``.
 

@@ -38,7 +38,7 @@ class Post(NamedTuple):
 
 @DATASETS.register_module()
 class Newsgroups20(BaseDataset):
-    """20 Newsgroups, from an unpacked folder or, if asked for, through scikit-learn's fetcher.
+    """20 Newsgroups, from an unpacked folder or, on request, through scikit-learn's fetcher.
 
     Protocols:
 
@@ -58,10 +58,10 @@ class Newsgroups20(BaseDataset):
             its copy.
         split: ``'train'``, ``'val'`` or ``'test'``.
         protocol: ``'paper'`` or ``'bydate'``.
-        seed: Of the shuffle that draws the splits, not of the training.
+        seed: Seed of the shuffle that draws the splits, not of the training.
         num_val: Number of validation posts.
         download: Let scikit-learn's ``fetch_20newsgroups`` read its cache in `data_root`, and
-            download the by-date archive (14 MB) if that has none. Never used where a folder is.
+            download the by-date archive (14 MB) if that has none. Never used if there is a folder.
         pipeline: Transforms; each sample comes with ``text``, ``gt_label`` and ``path``.
         **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``indices``.
 

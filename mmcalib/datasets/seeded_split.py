@@ -20,7 +20,7 @@ def seeded_split(
     held_out_per_class: int | None = None,
     seed: int = 0,
 ) -> BaseDataset:
-    """Return the part of a dataset that a seed holds out for validation, or the rest for training.
+    """Return the part of a dataset that a seed holds out for validation, or the rest, to train on.
 
     All samples are shuffled by ``numpy.random.RandomState(seed).permutation``, whose stream numpy
     has frozen; the first `held_out` of them, or the first `held_out_per_class` of every class, are
@@ -36,13 +36,13 @@ def seeded_split(
         dataset=dict(type='SeededSplit', part='train', held_out=5000, seed=0, dataset=dict(...))
 
     Args:
-        dataset: The whole training set, or its config; it is left as it is. What is returned is of
-            the same class, with all its data loaded.
+        dataset: The whole training set, or its config; it is not changed. The result has the same
+            class, with all its data loaded.
         part: ``'train'`` or ``'held_out'``.
-        held_out: How many samples to hold out in all, or which share of them, below 1; either this
-            or the next.
-        held_out_per_class: How many to hold out of each class, by ``gt_label``.
-        seed: Of the split, not of the training: it must be the same for both parts.
+        held_out: Number of samples to hold out in all, or their share if below 1. Set either this
+            or `held_out_per_class`.
+        held_out_per_class: Number of samples to hold out of each class, by ``gt_label``.
+        seed: Seed of the split, not of the training: it must be the same for both parts.
 
     Raises:
         TypeError: If it is no mmengine ``BaseDataset``, as wrappers such as ``RepeatDataset`` are

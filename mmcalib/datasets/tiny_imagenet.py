@@ -19,7 +19,7 @@ SPLITS = ('train', 'val')
 
 @DATASETS.register_module()
 class TinyImageNet(BaseDataset):
-    """Tiny-ImageNet: 200 classes of 64×64 images, from ``tiny-imagenet-200/`` as it unpacks.
+    """Tiny-ImageNet: 200 classes of 64×64 images, from the unpacked ``tiny-imagenet-200/``.
 
     Classes are numbered by the lines of ``wnids.txt`` and named by ``words.txt``. Training images
     come by class, then by name; validation images as in ``val_annotations.txt``.

@@ -20,16 +20,16 @@ NAME = r'[\w.-]+'  # it stands between slashes in the keys of metrics
 
 @DATASETS.register_module()
 class WithOODSets:
-    """A classifier's test data followed by data sets that are out of its distribution.
+    """A classifier's test data followed by out-of-distribution data sets.
 
     Samples of the i-th OOD set have the label -i, whatever their own. The names of the sets are in
     ``metainfo['ood_sets']``, from where :class:`~mmcalib.metrics.OODMetric` has them.
 
     Args:
         dataset: The test data, or their config.
-        near: OOD sets that are like them, such as other classes of the same photographs: data sets
-            or configs by name. A config without a pipeline gets that of `dataset`.
-        far: OOD sets that are not, likewise.
+        near: OOD sets similar to the test data, such as other classes of the same photographs: data
+            sets or configs by name. A config without a pipeline gets that of `dataset`.
+        far: OOD sets that are not similar, likewise.
 
     Raises:
         ValueError: Without OOD sets, or if two have one name, or one that keys of metrics cannot

@@ -39,7 +39,7 @@ Found = dict[int, tuple[BaseDataElement, PredictionMean]]
 
 @MODELS.register_module()
 class MeanProbabilityModel(BaseTTAModel):
-    r"""Predicts the mean of the probabilities of N predictions, as a model of either toolbox does.
+    r"""Predicts the mean probabilities of N predictions, as a model of either toolbox.
 
     .. math:: \bar p = \frac1N \sum_{i=1}^N \mathrm{softmax}(z_i)
 
@@ -55,19 +55,19 @@ class MeanProbabilityModel(BaseTTAModel):
     Args:
         module: The first member, or its config.
         others: The other members. Each prepares its inputs by its own ``data_preprocessor``.
-        data_preprocessor: Of members whose configs have none.
-        mc_dropout: How many passes with random dropout, all else in evaluation; 0 for none. They
-            depend on the seed and the image alone, whatever batch or process it comes in. Source:
-            Gal and Ghahramani, Dropout as a Bayesian Approximation, 2016.
-        passes_at_once: How many of them are computed as one batch, which decides what is drawn.
-        seed: Of the dropout.
+        data_preprocessor: For members whose configs have none.
+        mc_dropout: Number of passes with random dropout, with all other layers in evaluation mode;
+            0 for none. They depend only on the seed and the image, not on its batch or process.
+            Source: Gal and Ghahramani, Dropout as a Bayesian Approximation, 2016.
+        passes_at_once: Number of passes computed as one batch. It affects the random draws.
+        seed: Seed of the dropout.
         temperature: Divides :math:`\log \bar p` (of a binary head the logit of the mean), followed
-            by a softmax: a number, or the file that ``tools/calibrate.py`` leaves.
+            by a softmax: a number, or the file that ``tools/calibrate.py`` writes.
         disagreement: Whether data samples get ``mutual_information`` and ``variance``, see
             :class:`~mmcalib.ensembles.mean_and_disagreement.PredictionMean`: numbers of a
             classifier's, in ``disagreement`` as maps ``(1, H, W)`` of a segmentor's, with the
             classes of each prediction, ``(N, H, W)``.
-        one_at_a_time: Whether members wait in the memory of the CPU for their turn, where they do
+        one_at_a_time: Whether to keep members in CPU memory until their turn, for members that do
             not fit on a GPU together.
 
     Raises:

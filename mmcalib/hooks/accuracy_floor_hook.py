@@ -19,7 +19,7 @@ MIN_ACCURACY = 0.98
 
 @HOOKS.register_module()
 class AccuracyFloorCheckpointHook(CheckpointHook):
-    """mmengine's ``CheckpointHook`` with a floor under the accuracy of the best checkpoint.
+    """mmengine's ``CheckpointHook`` with a minimum accuracy for the best checkpoint.
 
     Networks that have learnt little are unsure and rightly so: chosen by a calibration error alone,
     the best checkpoint is often one of the first. Here it has the best `save_best` of all whose
@@ -28,9 +28,9 @@ class AccuracyFloorCheckpointHook(CheckpointHook):
     those that no other surpasses in both.
 
     Args:
-        min_accuracy: Share of the highest accuracy, from 0 to 1.
-        accuracy: Its key; by default the first of ``accuracy/top1``, ``mIoU`` and ``aAcc`` that the
-            validation measures.
+        min_accuracy: Share of the highest accuracy that a checkpoint must reach, from 0 to 1.
+        accuracy: Key of the accuracy; by default the first of ``accuracy/top1``, ``mIoU`` and
+            ``aAcc`` that the validation measures.
         **options: Of ``CheckpointHook``; `save_best` must be one key.
 
     Raises:

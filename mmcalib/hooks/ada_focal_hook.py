@@ -16,13 +16,13 @@ from mmcalib.samples.predictions import Prediction
 
 @HOOKS.register_module()
 class AdaFocalHook(ValidationLearningHook):
-    """Update the gammas of every ``AdaFocalLoss`` after each validation of a training.
+    """Update the gammas of every ``AdaFocalLoss`` after each validation during training.
 
     Logged are ``train/gamma_min`` and ``train/gamma_max``, over the bins of the last such loss.
     What :class:`ValidationLearningHook` says of samples, processes and resuming holds.
 
     Args:
-        ignore_index: Label of the pixels to leave out. It says nothing about a classifier's labels.
+        ignore_index: Label of the pixels to leave out. Classifiers do not use it.
 
     Raises:
         ValueError: Before training, if the model has no ``AdaFocalLoss``, or the run no validation.

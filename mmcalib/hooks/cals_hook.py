@@ -15,13 +15,13 @@ from mmcalib.samples.probabilities import logits_in
 
 @HOOKS.register_module()
 class CALSHook(ValidationLearningHook):
-    """Update the multipliers of every ``CALSLoss`` after each validation of a training.
+    """Update the multipliers of every ``CALSLoss`` after each validation during training.
 
     Logged are ``train/multiplier_mean``, ``train/multiplier_max`` and ``train/rho``, of the last
     such loss. What :class:`ValidationLearningHook` says of samples, processes and resuming holds.
 
     Args:
-        ignore_index: Label of the pixels to leave out. It says nothing about a classifier's labels.
+        ignore_index: Label of the pixels to leave out. Classifiers do not use it.
 
     Raises:
         ValueError: Before training, if the model has no ``CALSLoss``, or the run no validation;

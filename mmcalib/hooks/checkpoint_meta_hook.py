@@ -10,7 +10,7 @@ TRAINING = 'training'
 
 
 class CheckpointMeta(Hook):
-    """Keeps the ``meta`` of the checkpoint that was loaded last, and writes that of new ones.
+    """Keeps the ``meta`` of the last loaded checkpoint, and writes that of new ones.
 
     Args:
         training: What is being trained, for ``meta['training']``; see

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @HOOKS.register_module()
 class ConfidenceMapHook(DrawingHook):
-    """Draw test images of an mmseg run as the paper does, and those that are calibrated worst.
+    """Draw confidence maps of test images of an mmseg run, and of the worst calibrated ones.
 
     Each figure has the image, its ground truth, prediction, confidence and errors, and a small
     reliability diagram with the calibration error of this image alone; one more figure has the
@@ -41,13 +41,13 @@ class ConfidenceMapHook(DrawingHook):
 
     Args:
         interval: Every n-th image of the test set; 0 for none.
-        indices: The images with these places in the test set, in place of every n-th.
-        worst: Size of the gallery; 0 for none.
-        max_images: Draw no more than this many, the first.
-        max_size: Larger images are drawn at about this many pixels a side, by leaving out lines
+        indices: Indices of test images to draw, instead of every n-th.
+        worst: Number of images in the gallery of the worst; 0 for none.
+        max_images: Largest number of images to draw; the first ones are drawn.
+        max_size: Larger images are drawn at about this many pixels per side, by leaving out rows
             and columns.
-        formats: ``'pdf'``, ``'svg'`` or ``'png'``, or several: also write the figures so, to
-            ``figures/`` beside the log.
+        formats: ``'pdf'``, ``'svg'`` or ``'png'``, or several: also write the figures in these
+            formats, to ``figures/`` beside the log.
 
     Raises:
         TypeError: If an option is no integer.

@@ -18,7 +18,7 @@ from mmcalib.losses.upsampling.upsampled_losses import upsampled_losses
 
 @HOOKS.register_module()
 class FusedUpsamplingHook(Hook):
-    """Let the decode heads of mmseg compute their losses tile by tile of the upsampled logits.
+    """Compute the losses of mmseg decode heads tile by tile, without full-size logits.
 
     mmseg's heads upsample the logits to the size of the labels before the loss, so a training step
     holds them, their log-softmax and their gradients. With this hook, for the time of a training,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 @HOOKS.register_module()
 class KeepLogitsHook(Hook):
-    """Put the output of a classifier's head into its data samples, as ``logits``.
+    """Add the output of a classifier's head to its data samples, as ``logits``.
 
     In validations and tests. :class:`~mmcalib.metrics.OODMetric` needs them for the scores
     ``'max_logit'`` and ``'energy'``; a segmentor's samples have their logits anyway.

@@ -22,7 +22,7 @@ class LoadMembersHook(Hook):
     Each is loaded as a Runner loads one, so the hooks that look at what was loaded see all of them.
 
     Args:
-        checkpoints: One for each member, in their order.
+        checkpoints: One checkpoint for each member, in order.
 
     Raises:
         UserError: If one is not of its member's model, of other classes than the data, or has

@@ -20,7 +20,7 @@ HEADS_LOSSES = ('loss_module', 'loss_decode')
 
 @HOOKS.register_module()
 class LogitDistanceHook(Hook):
-    r"""Log the logit distances that margin-based label smoothing holds below its margin.
+    r"""Log the logit distances, which margin-based label smoothing keeps below its margin.
 
     Of the distances :math:`d_k = \max_j l_j - l_k` of a batch, over all valid rows and all K
     classes (so 1/K of them are 0, of the largest itself), it logs as scalars beside the loss
@@ -36,9 +36,8 @@ class LogitDistanceHook(Hook):
     Source: the constraint :math:`d(l) \le m` of Eq. 6.
 
     Args:
-        interval: n. The logger shows what was measured last, so take its own interval, or a
-            divisor.
-        margin: m, in logits; that of the loss, as it is at the time, if None.
+        interval: n. The logger shows the last measurement, so use its interval, or a divisor of it.
+        margin: m, in logits; if None, the current margin of the loss.
         module: Dotted name of the loss to watch within the model, such as
             ``'auxiliary_head.loss_decode'``; if None, the first loss of the main head.
 

@@ -16,7 +16,7 @@ MODES = ('add', 'multiply', 'step')
 
 @HOOKS.register_module()
 class LossScheduleHook(Hook):
-    r"""Change a parameter of the calibration losses of a model every n epochs or iterations.
+    r"""Change a parameter of calibration losses every n epochs or iterations.
 
     After t whole intervals, the value that the config started from, :math:`v_0`, has become
 
@@ -33,14 +33,14 @@ class LossScheduleHook(Hook):
     paper's tables hold both constant.
 
     Args:
-        parameter: Name of a number that the loss takes, such as ``'margin'``, ``'alpha'`` or
+        parameter: Name of a numeric parameter of the loss, such as ``'margin'``, ``'alpha'`` or
             ``'gamma'``: a key of :attr:`CalibrationLoss.ranges`.
         mode: ``'add'``, ``'multiply'`` or ``'step'``.
         factor: f, for ``'add'`` and ``'multiply'``.
         values: The values of ``'step'``.
         interval: n.
         by_epoch: Whether n counts epochs or iterations.
-        cap: The value not to go beyond.
+        cap: Limit of the value.
 
     Raises:
         TypeError: If an option is of another type.

@@ -32,16 +32,17 @@ class ReliabilityDiagramHook(DrawingHook):
     share one; others have theirs under the name of their file. Only the main process draws.
 
     Args:
-        num_bins: B of the diagram; the metric's own number if None. The paper draws 25.
-        equal_mass: Bins of equal count in place of equal width.
+        num_bins: Number of bins of the diagram; that of the metric if None. The paper uses 25.
+        equal_mass: Bins of equal count instead of equal width.
         zoom: The part of both axes, in percent, to enlarge in an inset.
         risk_coverage: Draw the risk–coverage curve too, as ``risk_coverage_test`` and so on.
         boundary_curve: Draw ECE against the distance from the nearest boundary too, as
             ``boundary_curve_test`` and so on, of metrics with ``per_distance=True``.
-        splits: After which evaluations: ``'val'``, ``'test'`` or both; none turns the hook off.
-        name: Heads the figure; the name of the experiment, such as ``mbls/digits``, if None.
-        formats: ``'pdf'``, ``'svg'`` or ``'png'``, or several: also write the figures so, to
-            ``figures/`` beside the log.
+        splits: Evaluations after which to draw: ``'val'``, ``'test'`` or both. An empty value turns
+            the hook off.
+        name: Title of the figure; if None, the name of the experiment, such as ``mbls/digits``.
+        formats: ``'pdf'``, ``'svg'`` or ``'png'``, or several: also write the figures in these
+            formats, to ``figures/`` beside the log.
 
     Raises:
         TypeError: If `num_bins` is no integer.

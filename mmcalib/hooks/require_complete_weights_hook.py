@@ -14,7 +14,7 @@ from mmcalib.losses import CalibrationLoss
 
 
 class CompleteWeights(Hook):
-    """Refuses to load a checkpoint that leaves a part of the model as it was initialised.
+    """Refuses a checkpoint that would leave part of the model at its initial weights.
 
     mmengine warns in the middle of its log, and the numbers of random weights look like others.
     Parameters and buffers must be there, such as the statistics of batch normalisation; only its

@@ -13,7 +13,7 @@ from mmcalib.checks import UserError
 
 
 class SameClasses(Hook):
-    """Compares the classes of each data set with those that the model was trained on.
+    """Compares the classes of each data set with those of the training.
 
     A missing folder of images, for example, moves every later label by one, and the numbers look
     like others. Checkpoints of mmengine name their classes; where either side names none, there is

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 @HOOKS.register_module()
 class SameBuffersHook(Hook):
-    """Give all processes the same buffers before a model is validated or saved.
+    """Synchronise buffers over processes before a model is validated or saved.
 
     Each process updates the statistics of batch normalisation from its own batches, and the
     checkpoint holds those of the first, so a validation on several processes would be of other

@@ -33,7 +33,7 @@ class ValidationLearningHook(Hook):
     :meth:`merge`, and what a loss does with it, by :meth:`update`.
 
     Args:
-        ignore_index: Label of the pixels to leave out. It says nothing about a classifier's labels.
+        ignore_index: Label of the pixels to leave out. Classifiers do not use it.
 
     Attributes:
         loss_type: Of the losses to update.

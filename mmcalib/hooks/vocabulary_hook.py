@@ -15,7 +15,7 @@ from mmcalib.models.text_data_preprocessor import TextDataPreprocessor, most_fre
 
 @HOOKS.register_module()
 class VocabularyHook(Hook):
-    """Fit the vocabulary on the training split, and keep test posts apart from training posts.
+    """Fit the vocabulary on the training split, and refuse weights trained on other posts.
 
     A training starts with :func:`fit_vocabulary`; a checkpoint that is resumed or loaded brings its
     own, which wins. A loaded checkpoint must have been trained on the training posts of the split
@@ -53,7 +53,7 @@ class VocabularyHook(Hook):
 
 
 def fit_vocabulary(model: nn.Module, dataset: BaseDataset) -> None:
-    """Give a text model the most frequent words of a dataset, and their vectors.
+    """Set the vocabulary of a text model to the most frequent words of a dataset, with vectors.
 
     Args:
         model: Has a :class:`mmcalib.models.TextDataPreprocessor` and a backbone with `set_words`.

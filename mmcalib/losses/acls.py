@@ -17,7 +17,7 @@ def acls(
     alpha_others: float = 0.01,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    r"""Cross-entropy plus squares of the predicted logit and of distances from it, per row.
+    r"""Cross-entropy plus squared penalties on the top logit and on distances from it, per row.
 
     .. math:: -\log p_y + \alpha \max(0, l_{\hat y} - m)^2 +
         \frac{\alpha'}{K - 1} \sum_{k \ne \hat y} \max(0, l_{\hat y} - l_k - m)^2
@@ -59,10 +59,10 @@ class ACLSLoss(CalibrationLoss):
     """Adaptive and conditional label smoothing for mmpretrain and mmseg heads; see :func:`acls`.
 
     Args:
-        margin: m, in logits. The published loss takes 10, and 6 for some data sets.
-        alpha: Weight of the predicted class; the published loss takes 0.1 · 1.
-        alpha_others: Weight of the other classes; the published loss takes 0.1 · 0.1, the first
-            of which is its factor of both terms.
+        margin: m, in logits. The published loss uses 10, and 6 for some data sets.
+        alpha: Weight of the predicted class; the published loss uses 0.1 · 1.
+        alpha_others: Weight of the other classes; the published loss uses 0.1 · 0.1, the first of
+            which is a factor of both terms.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
             ``ignore_index``, ``reduction`` and ``loss_weight``.
 

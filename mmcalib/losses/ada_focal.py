@@ -22,7 +22,7 @@ def ada_focal(
     edges: Tensor,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    r"""Focal loss, or inverse focal loss, by the bin of the true class's probability, per row.
+    r"""Focal or inverse focal loss, depending on the bin of the true class's probability, per row.
 
     .. math:: -(1 - p_y)^{\gamma_b} \log p_y \ \text{ for } \gamma_b \ge 0, \qquad
         -(1 + p_y)^{|\gamma_b|} \log p_y \ \text{ below}
@@ -87,11 +87,11 @@ class AdaFocalLoss(CalibrationLoss):
 
     Args:
         num_bins: B.
-        gamma: That of all bins at the beginning; below 0 for inverse focal loss.
+        gamma: Gamma of all bins at the start; below 0 for inverse focal loss.
         rate: The paper's :math:`\lambda`.
-        gamma_min: The lowest value of a gamma.
-        gamma_max: The highest.
-        switch: The least absolute value.
+        gamma_min: The lowest gamma.
+        gamma_max: The highest gamma.
+        switch: The smallest absolute value of a gamma; one closer to 0 changes its sign.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
             ``ignore_index``, ``reduction`` and ``loss_weight``.
 

@@ -9,7 +9,7 @@ from mmcalib.losses.base.models_registry import MODELS
 
 
 def brier(logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None) -> Tensor:
-    r"""Squared distance of the probabilities from the target, per row.
+    r"""Squared distance between the probabilities and the target, per row.
 
     .. math:: \sum_k (p_k - y_k)^2
 

@@ -18,7 +18,7 @@ def bsce(
     detach_weight: bool = True,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    r"""Cross-entropy weighted by the distance of the probabilities from the target, per row.
+    r"""Cross-entropy weighted by the distance between probabilities and target, per row.
 
     .. math:: -\Big(\sum_k |p_k - y_k|^n\Big)^\gamma \log p_y
 
@@ -59,7 +59,7 @@ class BSCELoss(WeightedCrossEntropyLoss):
     """Cross-entropy weighted by the Brier score, for mmpretrain and mmseg heads; see :func:`bsce`.
 
     Args:
-        gamma: The power of the weight; choose it on validation data.
+        gamma: Exponent of the weight; choose it on validation data.
         norm: 1 or 2.
         detach_weight: True is BSCE-GRA, False is BSCE.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,

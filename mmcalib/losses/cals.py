@@ -25,7 +25,7 @@ def cals(
     margin: float = 10.0,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    r"""Cross-entropy plus a penalty of each class with a multiplier of its own, per row.
+    r"""Cross-entropy plus a penalty for each class with its own multiplier, per row.
 
     .. math:: -\log p_y + \sum_k P(h_k; \lambda_k, \rho), \qquad
         h_k = \frac{\max_j l_j - l_k}{m} - 1, \qquad
@@ -86,13 +86,13 @@ class CALSLoss(CalibrationLoss):
 
     Args:
         num_classes: K.
-        margin: m, in logits; the published commands take 10.
-        rho: :math:`\rho` at the beginning.
+        margin: m, in logits; the published commands use 10.
+        rho: :math:`\rho` at the start.
         rho_max: Its largest value.
         rho_growth: The factor by which it grows.
-        rho_interval: How many updates there are from one that may change it to the next; the
-            published code validates once in an epoch and takes 10.
-        tau: What share of the last mean penalty counts as no improvement.
+        rho_interval: Number of updates between two that may change it; the published code validates
+            once per epoch and uses 10.
+        tau: rho grows if the mean penalty is above this share of the last one.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
             ``ignore_index``, ``reduction`` and ``loss_weight``.
 

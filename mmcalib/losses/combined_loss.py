@@ -9,7 +9,7 @@ from mmcalib.losses.base.models_registry import MODELS
 
 @MODELS.register_module()
 class CombinedLoss(nn.Module):
-    """The sum of several losses of one call: any base with any regulariser.
+    """The sum of several losses: any base loss with any regulariser.
 
     mmpretrain's heads take one loss; mmseg's take a list as well, which logs each term. A term is
     weighted by its own ``loss_weight``::
@@ -20,7 +20,7 @@ class CombinedLoss(nn.Module):
         )
 
     Args:
-        losses: Configs of losses, ours or the toolbox's, or modules.
+        losses: Configs or modules of losses, from mmcalib or the toolbox.
         loss_name: Key in mmseg's log, which must contain "loss".
 
     Raises:

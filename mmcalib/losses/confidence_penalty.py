@@ -16,7 +16,7 @@ def confidence_penalty(
     class_reduction: str = 'mean',
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    r"""Cross-entropy less the entropy of the prediction, per row.
+    r"""Cross-entropy minus the weighted entropy of the prediction, per row.
 
     .. math:: -\log p_y - \alpha \cdot \frac{1}{K} H(p), \qquad H(p) = -\sum_k p_k \log p_k
 
@@ -44,10 +44,10 @@ def confidence_penalty(
 
 @MODELS.register_module()
 class ConfidencePenaltyLoss(CalibrationLoss):
-    """Explicit confidence penalty as a loss of both toolboxes; see :func:`confidence_penalty`.
+    """Explicit confidence penalty for mmpretrain and mmseg heads; see :func:`confidence_penalty`.
 
     Args:
-        alpha: Weight of the entropy; the paper takes 0.1.
+        alpha: Weight of the entropy; the paper uses 0.1.
         class_reduction: ``'mean'`` over classes as in the published code, or ``'sum'`` as in the
             text.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,

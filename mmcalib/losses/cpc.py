@@ -21,7 +21,7 @@ def cpc(
     alpha_others: float = 1.0,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    r"""Cross-entropy plus binary constraints of all pairs of classes, per row.
+    r"""Cross-entropy plus binary constraints on all pairs of classes, per row.
 
     .. math:: -\log p_y - \frac{\alpha}{K - 1} \sum_{k \ne y} \log \sigma(l_y - l_k)
         - \frac{\alpha'}{(K - 1)(K - 2)} \sum_{j < k;\ j, k \ne y}

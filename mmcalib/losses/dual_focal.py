@@ -16,7 +16,7 @@ def dual_focal(
     detach_weight: bool = False,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    r"""Focal loss that also looks at the class ranked after the true one, per row.
+    r"""Focal loss that also considers the class ranked after the true one, per row.
 
     .. math:: -(1 - p_y + p_j)^\gamma \log p_y, \qquad p_j = \max_k \{p_k : p_k < p_y\}
 
@@ -69,7 +69,8 @@ class DualFocalLoss(WeightedCrossEntropyLoss):
 
     Args:
         gamma: The focusing parameter; choose it on validation data.
-        detach_weight: Whether the factor is a constant to the gradient; in the paper it is not.
+        detach_weight: Whether the gradient treats the factor as a constant; in the paper it does
+            not.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
             ``ignore_index``, ``reduction`` and ``loss_weight``.
 

@@ -16,7 +16,7 @@ def inverse_focal(
     detach_weight: bool = False,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    r"""Cross-entropy that counts more the surer the prediction, per row.
+    r"""Cross-entropy with more weight on confident predictions, per row.
 
     .. math:: -(1 + p_y)^\gamma \log p_y
 
@@ -59,8 +59,9 @@ class InverseFocalLoss(WeightedCrossEntropyLoss):
     """Inverse focal loss for mmpretrain and mmseg heads; see :func:`inverse_focal`.
 
     Args:
-        gamma: The power of the factor; choose it on validation data.
-        detach_weight: Whether the factor is a constant to the gradient; in the paper it is not.
+        gamma: Exponent of the factor; choose it on validation data.
+        detach_weight: Whether the gradient treats the factor as a constant; in the paper it does
+            not.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
             ``ignore_index``, ``reduction`` and ``loss_weight``.
 

@@ -13,7 +13,7 @@ BINNINGS = ('hard', 'soft')
 
 @MODELS.register_module()
 class L1ACELoss(BatchLoss):
-    r"""Average calibration error of the probability of each class, a term beside a loss.
+    r"""Average calibration error of the probability of each class, to add to a loss.
 
     .. math:: \frac{1}{K} \sum_k \frac{1}{|B_k|} \sum_{b \in B_k}
         \left| \bar p_{kb} - \bar y_{kb} \right|
@@ -33,8 +33,8 @@ class L1ACELoss(BatchLoss):
     Args:
         num_bins: B.
         binning: ``'hard'`` or ``'soft'``.
-        per_image: Whether each image has an error of its own. Without, and always for ``(N, K)``
-            logits, it is that of all rows, and ranks may share it.
+        per_image: Whether to average the errors of single images. Otherwise, and always for logits
+            of shape ``(N, K)``, there is one error of all rows, which ranks may share.
         loss_name: See :class:`CalibrationLoss`, which also takes ``ignore_index`` and
             ``loss_weight``; ``share_statistics`` is of :class:`BatchLoss`.
 

@@ -40,12 +40,12 @@ def label_smoothing(
 
 @MODELS.register_module()
 class LabelSmoothingLoss(CalibrationLoss):
-    """Label smoothing as a loss of mmpretrain and mmseg heads; see :func:`label_smoothing`.
+    """Label smoothing for mmpretrain and mmseg heads; see :func:`label_smoothing`.
 
     Without class weights, mmpretrain's ``LabelSmoothLoss`` in its mode ``'original'`` is the same.
 
     Args:
-        alpha: Share of the uniform distribution; the paper takes 0.05.
+        alpha: Share of the uniform distribution; the paper uses 0.05.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
             ``ignore_index``, ``reduction`` and ``loss_weight``.
 

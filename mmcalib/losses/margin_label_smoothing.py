@@ -119,15 +119,15 @@ def add_to_largest(
 
 @MODELS.register_module()
 class MarginLabelSmoothingLoss(CalibrationLoss):
-    """Margin-based label smoothing as a loss of mmpretrain and mmseg heads.
+    """Margin-based label smoothing for mmpretrain and mmseg heads.
 
     The formula, its source and where the published code differs are at
     :func:`margin_label_smoothing`; the call is :meth:`CalibrationLoss.forward`.
 
     Args:
-        margin: m, in logits. The paper takes 6 for CIFAR-10 and 20 Newsgroups, 10 for
-            Tiny-ImageNet, CUB and VOC, each chosen on validation data.
-        alpha: Weight of the penalty. The paper takes 0.1, and 0.05 with ``margin=0``.
+        margin: m, in logits. The paper uses 6 for CIFAR-10 and 20 Newsgroups, 10 for Tiny-ImageNet,
+            CUB and VOC, each chosen on validation data.
+        alpha: Weight of the penalty. The paper uses 0.1, and 0.05 with ``margin=0``.
         class_reduction: ``'mean'`` over classes as in the published code, or ``'sum'`` as in Eq. 7.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
             ``ignore_index``, ``reduction`` and ``loss_weight``.

@@ -11,7 +11,7 @@ from mmcalib.losses.base.models_registry import MODELS
 
 @MODELS.register_module()
 class MDCALoss(BatchLoss):
-    r"""Gap of mean probability and frequency of each class in a batch, a term beside a loss.
+    r"""Gap between mean probability and frequency of each class in a batch, to add to a loss.
 
     .. math:: \frac{1}{K} \sum_k \left| \frac{1}{M} \sum_i p_{ik} - \frac{1}{M} \sum_i y_{ik}
         \right|

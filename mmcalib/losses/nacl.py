@@ -18,7 +18,7 @@ def nacl(
     alpha: float = 0.1,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    r"""Cross-entropy plus the distance of the logits from the shares of the neighbours, per pixel.
+    r"""Cross-entropy plus the distance of the logits from neighbouring class shares, per pixel.
 
     .. math:: -\log p_y + \alpha \cdot \frac{1}{K} \sum_k |\tau_k - l_k|
 
@@ -51,7 +51,7 @@ class NACLLoss(CalibrationLoss):
 
     Args:
         alpha: Weight of the penalty; choose it on validation data.
-        kernel_size: Width of the square in pixels, odd; the published code takes 3.
+        kernel_size: Width of the square in pixels, odd; the published code uses 3.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
             ``ignore_index``, ``reduction`` and ``loss_weight``.
 

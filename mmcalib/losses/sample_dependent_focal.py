@@ -16,7 +16,7 @@ class SampleDependentFocalLoss(CalibrationLoss):
 
     Args:
         schedule: Pairs of an upper bound of p_y and the gamma below it, ascending up to 1. The
-            paper takes 5 for p_y in [0, 0.2) and 3 for [0.2, 1), the default.
+            paper uses 5 for p_y in [0, 0.2) and 3 for [0.2, 1), the default.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
             ``ignore_index``, ``reduction`` and ``loss_weight``.
 

@@ -22,7 +22,7 @@ def softmax_focal(
     gamma: float | Sequence[tuple[float, float]] = 3.0,
     class_weight: Tensor | None = None,
 ) -> Tensor:
-    r"""Cross-entropy that counts less the surer the prediction, per row.
+    r"""Cross-entropy with less weight on confident predictions, per row.
 
     .. math:: -(1 - p_y)^\gamma \log p_y
 
@@ -75,7 +75,7 @@ class SoftmaxFocalLoss(CalibrationLoss):
     """Softmax focal loss for mmpretrain and mmseg heads; see :func:`softmax_focal`.
 
     Args:
-        gamma: The focusing parameter; the paper takes 3.
+        gamma: The focusing parameter; the paper uses 3.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
             ``ignore_index``, ``reduction`` and ``loss_weight``.
 

@@ -26,7 +26,7 @@ class SVLSLoss(CalibrationLoss):
     and no weight (see :func:`neighbourhood_shares`), so that beside them the own label weighs more.
 
     Args:
-        sigma: Standard deviation of the Gaussian, in pixels; the paper takes 1.
+        sigma: Standard deviation of the Gaussian, in pixels; the paper uses 1.
         loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
             ``ignore_index``, ``reduction`` and ``loss_weight``.
 

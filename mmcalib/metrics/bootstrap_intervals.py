@@ -44,7 +44,7 @@ def intervals(
         num_units: U, those that hold predictions.
         coverage: Of the interval, such as 0.95.
         num_bootstrap: How many times the units are drawn again.
-        seed: Of these draws.
+        seed: Seed of these resamples.
         highest: The largest value that a metric can have, if not 100; the least is 0.
     """
     found = estimate(torch.ones(1, num_units, dtype=torch.float64))
@@ -208,7 +208,7 @@ def widening(num_units: int, num_bootstrap: int, seed: int) -> Tensor:
     Args:
         num_units: U, at least 2.
         num_bootstrap: How many.
-        seed: Of these draws.
+        seed: Seed of these resamples.
     """
     chi_squared = np.random.default_rng(seed).chisquare(num_units - 1, num_bootstrap)
     return torch.from_numpy(np.sqrt(num_units / chi_squared))

@@ -31,7 +31,7 @@ ENOUGH_PER_BIN = 10
 
 @METRICS.register_module()
 class CalibrationMetric(StateMetric):
-    """Calibration of a classifier or of a segmentor, in one pass.
+    """Calibration of a classifier or a segmentor, measured in one pass.
 
     The confidence is the probability of the predicted class. Each image leaves one small row, so a
     sampler's padding drops out and any split over ranks gives the same numbers; nothing of the size
@@ -65,24 +65,24 @@ class CalibrationMetric(StateMetric):
     ECE.
 
     Args:
-        metrics: Names of metrics, all of which the reference lists.
-        num_bins: Number of bins; the paper takes 15.
-        ignore_index: Label of the pixels to leave out. It says nothing about a classifier's labels.
-        protocol: What a segmentation is judged on: ``'pooled'``, all valid pixels of all images;
+        metrics: Names of metrics; the reference lists all of them.
+        num_bins: Number of bins; the paper uses 15.
+        ignore_index: Label of the pixels to leave out. Classifiers do not use it.
+        protocol: How a segmentation is evaluated: ``'pooled'``, all valid pixels of all images;
             ``'foreground'``, those not of label 0; ``'image'``, the mean over images; ``'paper'``,
             the foreground in batches of 8 consecutive images, averaged by their pixels, as in the
             paper's VOC table; ``'boundary'``, those near another label.
-        boundary_width: How many pixels the boundary reaches to either side.
+        boundary_width: Number of pixels on either side of a boundary that belong to it.
         convention: ``'mmcalib'``, or the binning of ``'published'``, ``'torchmetrics'`` or
-            ``'netcal'`` code, whose results are fractions: ours are 100 times as large. See
+            ``'netcal'`` code, which reports fractions; mmcalib reports percent. See
             :mod:`mmcalib.metrics.bins.conventions`.
         confidence_interval: Coverage, such as 0.95, of intervals ``ECE_low`` to ``ECE_high`` and so
             on, by a bootstrap over images, which allows for the bias of binned errors; NaN where
             all predictions are of one image. Not for metrics whose statistics are not kept by
             image: ``AECE``, ``ClasswiseECE``, ``smECE``, those of selective prediction, and those
             that need a temperature. None for no intervals.
-        num_bootstrap: How many times the images are drawn again.
-        seed: Of these draws.
+        num_bootstrap: Number of resamples of the images.
+        seed: Seed of these resamples.
         per_class: Also print a table of ECE, accuracy, mean confidence and count of the predictions
             of each class, over all that the protocol has together; NaN for classes that are never
             predicted. It is kept in ``statistics``.
@@ -91,10 +91,10 @@ class CalibrationMetric(StateMetric):
         per_object: Also print how well objects, the connected components of each predicted class
             but the one that the data set calls background, are found, and keep them in
             ``statistics``. For segmentation, by the protocol ``'pooled'``.
-        out_file: A ``.json`` or ``.npz`` file, written at each evaluation, for the
+        out_file: A ``.json`` or ``.npz`` file, written at each evaluation, with the
             :class:`~mmcalib.metrics.saved_statistics.CalibrationStatistics`.
         collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
-        prefix: Replaces ``calibration`` in the keys, so that two metrics fit in one evaluator.
+        prefix: Replaces ``calibration`` in the keys, so that one evaluator can have two metrics.
         collect_dir: See mmengine's ``BaseMetric``.
 
     Attributes:

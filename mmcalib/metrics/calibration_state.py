@@ -41,7 +41,7 @@ from mmcalib.samples.predictions import Prediction
 
 
 class CalibrationState:
-    """Counts predictions, so that any split of them, merged in any order, gives the same numbers.
+    """Counts predictions: any split of them, merged in any order, gives the same figures.
 
     Knows nothing of toolboxes, samplers and ranks. Each image leaves one small row: its place in
     the data set, its bins and some sums. What is too large for that, narrow bins and those of all

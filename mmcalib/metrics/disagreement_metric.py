@@ -24,7 +24,7 @@ UNNAMED = 'sample '  # what is not read from a file
 
 @METRICS.register_module()
 class DisagreementMetric(BaseMetric):
-    """Mean mutual information (nats) and variance of the predictions behind a mean.
+    """Mean mutual information (nats) and variance of the members of a mean prediction.
 
     Both are what a ``MeanProbabilityModel`` with ``disagreement`` leaves in its data samples, see
     :class:`~mmcalib.ensembles.mean_and_disagreement.PredictionMean`; of a segmented image, the mean
@@ -35,7 +35,7 @@ class DisagreementMetric(BaseMetric):
         out_dir: Folder for ``disagreement.csv``, a line for each image, and of segmentors
             ``maps/<name>.npz`` with both as ``(H, W)`` arrays; None to write nothing.
         collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
-        prefix: Of the keys.
+        prefix: Prefix of the keys.
         collect_dir: See mmengine's ``BaseMetric``.
 
     Raises:

@@ -18,7 +18,7 @@ from mmcalib.samples.fields import name_of
 
 @METRICS.register_module()
 class ForegroundIoU(BaseMetric):
-    r"""Mean intersection over union of all classes but the background.
+    r"""Mean intersection over union of all classes except the background.
 
     .. math:: \frac{1}{K - 1} \sum_{k \neq 0} \frac{|P_k \cap G_k|}{|P_k \cup G_k|}
 
@@ -29,7 +29,7 @@ class ForegroundIoU(BaseMetric):
     Args:
         ignore_index: Label of the pixels to leave out.
         collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
-        prefix: Of the key.
+        prefix: Prefix of the key.
         collect_dir: See mmengine's ``BaseMetric``.
 
     Raises:

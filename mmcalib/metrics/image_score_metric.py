@@ -60,7 +60,7 @@ class ImageScoreState:
 
 @METRICS.register_module()
 class ImageScoreMetric(StateMetric):
-    """Whether the scores of images tell those that are predicted well from the others.
+    """How well scores of images separate good predictions from bad ones.
 
     For each score, of :data:`~mmcalib.metrics.functional.image_scores.SCORES`, ``AURC``,
     ``AUGRC``, ``AUROC`` and ``Spearman`` of
@@ -71,20 +71,24 @@ class ImageScoreMetric(StateMetric):
     predictions (segmentors only), ``'mutual_information'`` and ``'variance'``, both negative.
 
     Keys are ``image/soft_dice/AURC`` and so on, and ``image/risk``, the mean risk in percent. An
-    image without a labelled pixel has no risk, and drops out; all are NaN, with a warning, of none.
+    image without a labelled pixel has no risk and is left out. Without any image, all are NaN, with
+    a warning.
 
     Args:
-        scores: Some of those above.
-        risk: Of a segmentor: ``'IoU'`` or ``'Dice'``, 1 less the mean over the classes of an image,
-            or ``'error'``, the share of wrong pixels; see
+        scores: One or more of ``confidence``, ``entropy``, ``foreground_confidence``,
+            ``soft_dice``, ``expected_dice``, ``expected_iou``, ``pairwise_dice``,
+            ``mutual_information`` and ``variance``.
+        risk: For a segmentor ``'IoU'`` or ``'Dice'``, 1 minus the mean over the classes of an
+            image, or ``'error'``, the share of wrong pixels; see
             :func:`~mmcalib.metrics.functional.image_scores.image_risks`. A classifier's is 1 for an
             error, and 0 otherwise.
-        failure: Above which risk an image is a failure, for AUROC.
-        background: Class that is no object; the one that the data set calls background if None.
+        failure: Risk above which an image counts as a failure, for AUROC.
+        background: Class that is not an object; if None, the one that the data set calls
+            background.
         ignore_index: Label of the pixels to leave out of the risk.
         confidence_interval: Coverage of intervals over images, None for none.
-        num_bootstrap: How many times the images are drawn again.
-        seed: Of these draws.
+        num_bootstrap: Number of resamples of the images.
+        seed: Seed of these resamples.
         out_file: A ``.csv`` file with the risk and the scores of each image, for
             ``tools/visualize.py images``.
         collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.

@@ -25,7 +25,7 @@ from mmcalib.samples.evaluated import read_ood
 
 @METRICS.register_module()
 class OODMetric(StateMetric):
-    r"""Out-of-distribution detection by a score of the predictions, as OpenOOD measures it.
+    r"""Out-of-distribution detection by scores of the predictions, measured as in OpenOOD.
 
     Out of distribution (OOD) is a sample with a negative label, as
     :class:`~mmcalib.datasets.WithOODSets` gives, or a sample or pixel of the label `ood_index`; all
@@ -56,9 +56,9 @@ class OODMetric(StateMetric):
     and its ``auc_and_fpr_recall``. Version 1 of its code took ID as positive in FPR95.
 
     Args:
-        scores: Any of the above.
+        scores: One or more of ``max_probability``, ``entropy``, ``max_logit`` and ``energy``.
         ood_index: Label of OOD pixels, or of a classifier's OOD samples beside negative labels.
-        ignore_index: Label of the pixels to leave out. It says nothing about a classifier's labels.
+        ignore_index: Label of the pixels to leave out. Classifiers do not use it.
         collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
         prefix: Replaces ``ood`` in the keys.
         collect_dir: See mmengine's ``BaseMetric``.

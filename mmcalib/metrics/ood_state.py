@@ -19,7 +19,7 @@ SEEN = 0
 
 
 class OODState:
-    """Counts the scores of predictions, so that any split of them, merged, gives the same numbers.
+    """Counts the scores of predictions: any split of them, merged, gives the same figures.
 
     Constant memory for each score and set: exact up to a million values of it, and in bins
     above, see :mod:`mmcalib.metrics.bins.narrow_bins`.

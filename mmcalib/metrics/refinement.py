@@ -1,4 +1,4 @@
-"""What of the NLL a temperature mends, and what none does, out of curves that add up."""
+"""The parts of the NLL that a temperature removes and does not, from curves that add up."""
 
 from __future__ import annotations
 

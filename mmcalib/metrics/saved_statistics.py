@@ -21,7 +21,7 @@ BY_IMAGE = ('image_bins', 'image_narrow_bins', 'image_class', 'image_class_bins'
 
 @dataclass
 class CalibrationStatistics:
-    """The numbers of one evaluation and the tables that diagrams are drawn from.
+    """The metrics of one evaluation, and the tables for its diagrams.
 
     Attributes:
         metrics: What was printed, by name without the prefix.

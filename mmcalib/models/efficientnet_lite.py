@@ -106,8 +106,8 @@ class EfficientNetLiteInit(PretrainedInit):
 
     Args:
         checkpoint: The converted file.
-        prefix: Of the part of the checkpoint that is loaded.
-        map_location: Where its tensors are put.
+        prefix: Prefix of the part of the checkpoint to load.
+        map_location: Device to load its tensors to.
 
     Raises:
         FileNotFoundError: When the weights are loaded, if there is no such file.

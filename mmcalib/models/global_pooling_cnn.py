@@ -27,15 +27,15 @@ class GlobalPoolingCNN(BaseModule):
     layer of 128 with ReLU. Nothing is padded on the way.
 
     Args:
-        num_words: Words of the vocabulary, besides the padding.
-        vectors: File or files of word vectors, which then stay frozen; see
-            :func:`mmcalib.models.word_vectors.load_vectors`. Words without one get zeros. None:
-            random vectors that are trained. They are read at the start of a training, and every
-            checkpoint holds them.
-        embed_dims: Numbers per word; by default those of the vectors, 100 without. Where it is set,
-            a model can be built, to test a checkpoint, without the files.
+        num_words: Size of the vocabulary, without the padding.
+        vectors: File or files of word vectors, which are then frozen; see
+            :func:`mmcalib.models.word_vectors.load_vectors`. Words without a vector get zeros. None
+            for random vectors that are trained. The files are read at the start of a training, and
+            every checkpoint contains the vectors.
+        embed_dims: Dimensions per word; by default those of the vectors, or 100 without vectors. If
+            set, a model can be built without the files, to test a checkpoint.
         channels: Width of the convolutions and of the hidden layer.
-        init_cfg: Of mmengine's ``BaseModule``. By default PyTorch's initialisation, as in the
+        init_cfg: See mmengine's ``BaseModule``. By default PyTorch's initialisation, as in the
             published code.
 
     Raises:

@@ -52,7 +52,7 @@ class TextDataPreprocessor(BaseDataPreprocessor):
     fits it before a training.
 
     Args:
-        num_words: The most words of the vocabulary.
+        num_words: Largest size of the vocabulary.
         length: Words per text.
         batch_augments: None; mmpretrain's classifiers pass their ``train_cfg`` here.
         non_blocking: Whether copies to the device are asynchronous.

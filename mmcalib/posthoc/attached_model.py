@@ -30,7 +30,7 @@ def calibrated_model(*, calibrates: str, calibration: Mapping, **model: Any) -> 
                      calibration=dict(method='ets'))
 
     Args:
-        calibrates: The type of the model.
+        calibrates: Type of the uncalibrated model.
         calibration: ``method`` and options of the scaling, see
             :class:`~mmcalib.posthoc.attached_scaling.AttachedScaling`.
         model: The other options of the model.

@@ -19,7 +19,7 @@ UPPER_ENDS = DISTANCES[:4]
 
 
 class BoundaryTemperatureScaler(MapScaler):
-    r"""Divide a pixel's logits by the temperature of its distance from the predicted boundary.
+    r"""Divide the logits of a pixel by a temperature for its distance from the predicted boundary.
 
     .. math:: z'_k = (z_k - z_c) / T_{r(d)}, \qquad c = \arg\max_k z_k
 

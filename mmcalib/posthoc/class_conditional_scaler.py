@@ -22,7 +22,7 @@ _MAX_STEPS = 1000
 
 
 class ClassConditionalScaler(LogitScaler):
-    r"""Map the gaps between the predicted class and the others by its own matrix and shift.
+    r"""Map the gaps between the predicted class and the others, with a matrix and shift per class.
 
     With c the predicted class and the gaps :math:`m_k = z_c - z_k \ge 0` to the other classes,
 

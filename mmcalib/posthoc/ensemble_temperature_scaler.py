@@ -22,7 +22,7 @@ _MOST_EQUAL = 0.99
 
 
 class EnsembleTemperatureScaler(LogitScaler):
-    r"""Mix probabilities with a temperature T, without one, and equal ones.
+    r"""Mix the probabilities with a temperature, those without one, and uniform ones.
 
     .. math:: p = w_1\,\mathrm{softmax}(z / T) + w_2\,\mathrm{softmax}(z) + w_3 / K
 

@@ -21,7 +21,7 @@ _AHEAD = 1e-6
 
 
 class IsotonicScaler(LogitScaler):
-    r"""Replace the confidence by the accuracy that isotonic regression expects of it.
+    r"""Replace the confidence by the accuracy that isotonic regression predicts for it.
 
     With p the probabilities after the temperature of the least NLL, k the predicted class and c(·)
     the curve over the log-odds of its probability, a line through the centres of the steps of

@@ -31,7 +31,7 @@ _LEAST_GAP = -16.0
 
 
 class LocalTemperatureScaler(MapScaler):
-    r"""Divide each pixel's logits by a temperature of its own, which a network reads off the map.
+    r"""Divide the logits of each pixel by a temperature that a small network predicts.
 
     .. math:: z'_k = (z_k - z_c) / T_x, \qquad T_x = T \cdot 4^{\tanh h_x(z)},
         \qquad c = \arg\max_k z_k

@@ -32,11 +32,11 @@ _CHUNK_VALUES = 4_000_000
 
 
 class NotFittedError(ValueError, AttributeError):
-    """A scaler is used before it is fitted; both kinds of error, as scikit-learn's is."""
+    """A scaler is used before it is fitted; a ValueError and AttributeError, as in scikit-learn."""
 
 
 class LogitScaler:
-    """Base of the scalers.
+    """Base class of the scalers.
 
     Logits are ``(N, K)`` or maps ``(N, K, H, W)``; with K = 1 they are those before a sigmoid.
 

@@ -13,7 +13,7 @@ from mmcalib.posthoc.logit_scaler import LogitReader, LogitScaler
 
 
 class PredictedClassTemperatureScaler(LogitScaler):
-    r"""Divide a prediction's logits by the temperature of the class that it predicts.
+    r"""Divide the logits of a prediction by the temperature of its predicted class.
 
     .. math:: z'_k = (z_k - z_c) / T_c, \qquad c = \arg\max_k z_k
 

@@ -33,7 +33,7 @@ _LOWEST_BETA, _HIGHEST_BETA = 1 / BOUNDS[1], 1 / BOUNDS[0]
 
 
 class TemperatureScaler(AffineScaler):
-    r"""Divide all logits by one temperature T, which changes no argmax.
+    r"""Divide all logits by one temperature T, which changes no prediction.
 
     By default T minimises the negative log-likelihood, which is convex in 1/T; the minimum is found
     by safeguarded Newton steps. With ``criterion='ece-grid'`` T is the first of 0.1, 0.2, … 10.0

@@ -33,7 +33,7 @@ class PredictionOptions:
             :func:`~mmcalib.runs.test_time_augmentation.add_views`.
         tta_scales: Mirror images at these scales, in place of the config's own views.
         mc_dropout: Over how many passes with random dropout to predict the mean; 0 for none.
-        dropout_seed: Of the dropout.
+        dropout_seed: Seed of the dropout.
         temperature: The file that a calibration of this mean left.
         disagreement: Whether to tell how far the predictions of the mean disagree.
         one_at_a_time: Whether members wait in the memory of the CPU for their turn.

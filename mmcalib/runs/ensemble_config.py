@@ -70,7 +70,7 @@ def average_predictions(
             :func:`~mmcalib.runs.test_time_augmentation.add_views`.
         scales: Of these views.
         mc_dropout: How many passes with random dropout; 0 for none.
-        seed: Of the dropout.
+        seed: Seed of the dropout.
         temperature: The file that a calibration of this mean left.
         disagreement: Whether data samples get mutual information and variance.
         one_at_a_time: Whether members wait in the memory of the CPU for their turn.

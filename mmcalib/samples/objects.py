@@ -119,7 +119,7 @@ def objects_of_logits(
 def object_ious(
     objects: Objects, labels: np.ndarray, *, ignore_index: int | None = 255
 ) -> np.ndarray:
-    r"""Return how well each object fits what is labelled there, ``(O,)`` in [0, 1].
+    r"""Return the IoU of each object with the labels, ``(O,)`` in [0, 1].
 
     .. math:: \frac{|O \cap G|}{|O \cup G|}
 

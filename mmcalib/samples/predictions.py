@@ -49,7 +49,7 @@ class ClassProbabilities(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The predictions of one image, one for a classifier, one per pixel for a segmentor.
+    """The predictions for one image: one from a classifier, one per pixel from a segmentor.
 
     All on the CPU; what was not asked for is None.
 

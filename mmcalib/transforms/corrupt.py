@@ -42,11 +42,11 @@ class Corrupt:
     Args:
         corruption: A name of :data:`mmcalib.corruption_names.CORRUPTIONS`.
         severity: From 1 to 5; 0 leaves the image as it is.
-        seed: Of all that is random.
-        channel_order: Of the image: ``'bgr'``, as the toolboxes load files, or ``'rgb'``, as
-            mmpretrain's CIFAR-10 comes. Grey images have none.
-        value_range: What stands for black and for white in images that are not of 8 bits. They are
-            brought to 8 bits, corrupted and brought back; values outside are clipped.
+        seed: Seed of all random choices.
+        channel_order: Channel order of the image: ``'bgr'``, as the toolboxes load files, or
+            ``'rgb'``, like mmpretrain's CIFAR-10. Irrelevant for grey images.
+        value_range: Values of black and white in images that are not 8-bit. These are converted to
+            8 bits, corrupted and converted back; values outside the range are clipped.
 
     Raises:
         ImportError: If the extra ``mmcalib[shift]`` is not installed.

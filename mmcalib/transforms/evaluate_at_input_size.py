@@ -5,7 +5,7 @@ from mmengine.registry import TRANSFORMS
 
 @TRANSFORMS.register_module()
 class AtInputSize:
-    """Have mmseg predict at the size that the image was resized to, rather than its original one.
+    """Make mmseg predict at the resized size of an image instead of its original one.
 
     It stands in a test pipeline between ``LoadAnnotations`` followed by ``Resize`` and
     ``PackSegInputs``, so that predictions and resized labels are compared. mmseg brings its logits

@@ -11,14 +11,14 @@ IGNORED = 255  # by which mmseg's data sets replace what is not in their `classe
 
 @TRANSFORMS.register_module()
 class LabelUntrainedClasses:
-    """Give the classes that a data set's ``metainfo`` leaves out a label, where mmseg ignores them.
+    """Give a label to the classes that a data set's ``metainfo`` leaves out, which mmseg ignores.
 
     It stands in a test pipeline before ``LoadAnnotations``, with the `ood_index` that
     :class:`~mmcalib.metrics.OODMetric` has. What has no class at all, such as the borders of VOC,
     stays ignored.
 
     Args:
-        ood_index: The label, from 0 to 254; none of the trained classes'.
+        ood_index: The label, from 0 to 254; not that of a trained class.
 
     Raises:
         TypeError: If it is no integer.

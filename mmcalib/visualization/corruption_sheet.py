@@ -18,7 +18,7 @@ TILE = 1.7  # inches
 
 
 def draw_corruption_sheet(models: Mapping[str, Mapping[str, ConfidenceView]]) -> Figure:
-    """Draw an image under each corruption and, below it, where each model is confident.
+    """Draw an image under each corruption and, below it, the confidence of each model.
 
     The scale of confidence is always 0 to 100 %, dark where a model is sure; above each map is the
     calibration error of this image alone.

@@ -21,7 +21,7 @@ PANEL = 3.2  # inches
 
 
 def draw_image_risk(scores: Mapping[str, np.ndarray], risks: np.ndarray, *, name: str) -> Figure:
-    """Draw the risk–coverage curves of scores over images, and the images in their orders.
+    """Draw the risk–coverage curves of image scores, and all images in the order of each score.
 
     The first panel has the mean risk of the share of images with the highest scores, for all
     scores; dashed, in the best order. One more panel for each score has every image, the one of the
@@ -87,7 +87,7 @@ def _curve(scores: np.ndarray, risks: np.ndarray) -> np.ndarray:
 
 
 def read_image_scores(path: str | Path) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Return the scores and the risks in the file of an ``ImageScoreMetric``.
+    """Return the scores and risks from the file of an ``ImageScoreMetric``.
 
     Raises:
         FileNotFoundError: If there is none.

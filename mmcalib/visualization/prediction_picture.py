@@ -1,4 +1,4 @@
-"""A prediction without labels as a picture: what was predicted, how surely, and what is kept."""
+"""A prediction without labels as a picture: classes, confidence, and what a threshold keeps."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def reliability_of(
         statistics: Of the metric, or loaded.
         name: Of the run.
         num_bins: B; the metric's own number if None.
-        equal_mass: Bins of equal count in place of equal width.
+        equal_mass: Bins of equal count instead of equal width.
 
     Raises:
         TypeError: If `num_bins` is no integer.

@@ -26,7 +26,7 @@ FADED = 0.3  # opacity
 
 @dataclass(frozen=True)
 class Reliability(Evaluation):
-    """The bins of an evaluation, and what else a diagram shows of it.
+    """The bins of an evaluation, and everything else that its diagram shows.
 
     Attributes:
         equal_mass: Whether the bins hold equally many predictions; else they are equally wide.

@@ -21,7 +21,7 @@ ARRAYS = ('image', 'label', 'predicted', 'conf', 'valid', 'table')
 
 @dataclass(frozen=True)
 class ConfidenceView:
-    """One segmented image, at the size it is drawn at.
+    """One segmented image, at the size at which it is drawn.
 
     Attributes:
         index: Its place in the dataset.
@@ -56,7 +56,7 @@ class ConfidenceView:
 
 @dataclass(frozen=True)
 class ConfidenceMaps:
-    """The images that one run keeps.
+    """The images that one run keeps for confidence maps.
 
     Attributes:
         views: The chosen ones, in the order of the dataset.

@@ -47,7 +47,7 @@ class ShiftedModel:
 
 
 def draw_severity_boxes(models: Sequence[ShiftedModel], keys: Sequence[str]) -> Figure:
-    """Draw a box over corruptions for each severity, one colour a model, one panel a metric.
+    """Draw a box over corruptions per severity, with a colour per model and a panel per metric.
 
     A box has the quartiles and the median, its whiskers the least and the largest value, and a
     dot the mean. Calibrated models are hatched and have the colour of the model before it; further
@@ -99,7 +99,7 @@ def draw_severity_boxes(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
 
 
 def draw_severity_lines(models: Sequence[ShiftedModel], keys: Sequence[str]) -> Figure:
-    """Draw the mean over corruptions against their severity, a line for each model.
+    """Draw the mean over corruptions against severity, with a line per model.
 
     Calibrated models are dashed with hollow markers and have the colour of the model before it.
     Arguments, result and errors are those of :func:`draw_severity_boxes`.

@@ -19,13 +19,13 @@ from mmcalib.registration import register_all
 HEAD = """\
 # Config keys
 
-<!-- Written by tools/maintenance/write_config_keys.py out of the docstrings: change those. -->
+<!-- Written by tools/maintenance/write_config_keys.py from the docstrings: change those. -->
 
-Every key that mmcalib's classes take in a config, beside `type`. They are registered by
-`custom_imports = dict(imports=['mmcalib'])`.
+All keys of mmcalib's classes in a config, besides `type`.
+`custom_imports = dict(imports=['mmcalib'])` registers the classes.
 
-One top-level key is mmcalib's own. `evaluations` holds named changes of a config, which
-`tools/test.py --evaluation NAME` applies before it tests:
+mmcalib adds one top-level key. `evaluations` holds named changes to a config, which
+`tools/test.py --evaluation NAME` applies before the test:
 
 ```python
 evaluations = dict(paper=dict(test_evaluator=[dict(type='CalibrationMetric', protocol='paper')]))
@@ -35,10 +35,10 @@ evaluations = dict(paper=dict(test_evaluator=[dict(type='CalibrationMetric', pro
 PLACES = {
     'Losses': 'In `head.loss` (mmpretrain) or `decode_head.loss_decode` (mmseg); formulas and '
     'ranges: [losses](losses.md).',
-    'Models': 'In `model`, or as a part of it.',
+    'Models': 'In `model`, or in a part of it.',
     'Metrics': 'In `val_evaluator` and `test_evaluator`.',
-    'Hooks': 'In `custom_hooks`, or under a name of its own in `default_hooks`.',
-    'Data sets': 'In `train_dataloader.dataset` and those of validation and test.',
+    'Hooks': 'In `custom_hooks`, or under a new name in `default_hooks`.',
+    'Data sets': 'In `train_dataloader.dataset`, and likewise for validation and test.',
     'Transforms': 'In a `pipeline`.',
     'Initialisers': 'In `init_cfg`.',
 }
@@ -131,14 +131,14 @@ def _table(kind: object) -> str:
     if lines:
         lines = ['| key | default | meaning |', '|---|---|---|', *lines]
     if parent == CalibrationLoss.__name__:
-        without = ' but `class_weight` and `compile`' if kind is BatchLoss else ''
-        lines += ['', f'And those of [every loss](#every-loss){without}.']
+        without = ' except `class_weight` and `compile`' if kind is BatchLoss else ''
+        lines += ['', f'Also those of [every loss](#every-loss){without}.']
     elif parent == BatchLoss.__name__:
-        lines += ['', 'And those of [both batch terms](#mdca-and-ml1-ace).']
+        lines += ['', 'Also those of [both batch terms](#mdca-and-ml1-ace).']
     elif parent in OF_CLASSES:
-        lines += ['', f'Those of [`{parent}`](#{parent.lower()}), but `metrics`.']
+        lines += ['', f'All keys of [`{parent}`](#{parent.lower()}) except `metrics`.']
     elif parent:
-        lines += ['', f'And those of `{parent}`.']
+        lines += ['', f'Also those of `{parent}`.']
     elif not lines:
         lines = ['It has no keys.']
     return '\n'.join(lines).strip()

@@ -11,7 +11,7 @@ from mmcalib.losses.base.call_checks import counted, row_weights
 
 
 class BatchLoss(CalibrationLoss):
-    r"""A loss of statistics over all valid rows.
+    r"""A loss computed from statistics of all valid rows.
 
     A subclass gives :meth:`statistics`, sums over the weighted rows, and :meth:`value`, the scalar
     of these sums:
@@ -23,9 +23,8 @@ class BatchLoss(CalibrationLoss):
     losses, or in :class:`CombinedLoss`.
 
     Args:
-        share_statistics: Add the statistics of all ranks, so that the value is that of their
-            batches together and, under the mean over ranks that data-parallel training takes, so
-            is the gradient. Otherwise each rank has a value of its own.
+        share_statistics: Add the statistics of all ranks, so that the value, and the mean gradient
+            over ranks, are those of their joint batch. Otherwise each rank computes its own value.
         common: Of :class:`CalibrationLoss`, but for ``class_weight`` and ``compile``.
 
     Raises:

@@ -32,7 +32,7 @@ def confidence_reliability(
     num_bins: int = 15,
     ignore_index: int | None = None,
 ) -> float:
-    r"""Return the reliability of confidence, from bins; 0 is the best, 1 the worst.
+    r"""Return the binned reliability of the confidence; 0 is best, 1 worst.
 
     .. math:: \sum_b \frac{n_b}{n} (\mathrm{acc}_b - \mathrm{conf}_b)^2
 
@@ -56,7 +56,7 @@ def confidence_resolution(
     num_bins: int = 15,
     ignore_index: int | None = None,
 ) -> float:
-    r"""Return how far the accuracies of bins lie from their mean; 0.25 is the most, and the best.
+    r"""Return how far the accuracies of bins lie from their mean; 0.25 is the best value.
 
     .. math:: \sum_b \frac{n_b}{n} (\mathrm{acc}_b - \mathrm{acc})^2
 
@@ -79,7 +79,7 @@ def confidence_uncertainty(
     correct: A = None,
     ignore_index: int | None = None,
 ) -> float:
-    r"""Return :math:`\mathrm{acc} (1 - \mathrm{acc})`, which no confidence can change.
+    r"""Return :math:`\mathrm{acc} (1 - \mathrm{acc})`, which does not depend on the confidence.
 
     >>> conf, correct = np.array([0.9, 0.9, 0.6, 0.6]), np.array([True, False, True, True])
     >>> round(confidence_uncertainty(conf=conf, correct=correct), 6)

@@ -163,7 +163,7 @@ def smooth_calibration_error(
     correct: A = None,
     ignore_index: int | None = None,
 ) -> float:
-    r"""Return the smooth calibration error, smECE, in percent: it has no bins.
+    r"""Return the smooth calibration error, smECE, in percent, which has no bins.
 
     .. math:: \sigma = \int_0^1 \Big| \frac1N \sum_i (y_i - p_i) K_\sigma(t, p_i) \Big| \, dt
 
@@ -188,7 +188,7 @@ def debiased_calibration_error(
     num_bins: int = 15,
     ignore_index: int | None = None,
 ) -> float:
-    r"""Return the root mean square gap of the bins less their noise, in percent.
+    r"""Return the root mean square gap of the bins after subtracting their noise, in percent.
 
     .. math:: \sqrt{\max\Big(0, \sum_b \frac{n_b}{n} \Big[ (\mathrm{acc}_b - \mathrm{conf}_b)^2
         - \frac{\mathrm{acc}_b (1 - \mathrm{acc}_b)}{n_b - 1} \Big]\Big)}
@@ -213,7 +213,7 @@ def average_calibration_error(
     num_bins: int = 15,
     ignore_index: int | None = None,
 ) -> float:
-    r"""Return the mean gap of the bins that are not empty, each alike, in percent.
+    r"""Return the mean gap of the non-empty bins, all weighted equally, in percent.
 
     .. math:: \frac{1}{\#\{b : n_b > 0\}} \sum_{b : n_b > 0}
         \left| \mathrm{acc}_b - \mathrm{conf}_b \right|

@@ -45,7 +45,7 @@ def class_thresholds(
     *,
     probability: float = 0.95,
 ) -> list[ClassThreshold]:
-    r"""Return thresholds that keep to a precision for all classes at once.
+    r"""Return a threshold for each class that together guarantee a precision for all classes.
 
     Of what is predicted as class k with a confidence above its threshold, a share of at least
     `precision` is right, on average over new images in which k is predicted, each alike. With a
@@ -117,7 +117,7 @@ class RecallThreshold:
 def recall_thresholds(
     image_class: Tensor, image_class_bins: Tensor, classes: Sequence[str], recall: float
 ) -> list[RecallThreshold | str]:
-    r"""Return, for each class, the largest threshold that keeps to a recall, or why there is none.
+    r"""Return the largest threshold of each class that reaches a recall, or why there is none.
 
     A pixel is marked as class k where :math:`p_k \geq t`, whatever other classes it is marked as.
     The loss of an image that has the class is the share of its pixels of class k that are not
@@ -150,7 +150,7 @@ def recall_thresholds(
 def recall_over_all(
     image_class: Tensor, image_class_bins: Tensor, recall: float
 ) -> RecallThreshold | str:
-    """Return the largest threshold by which the pixels of all classes together are found.
+    """Return the largest threshold that reaches a recall over the pixels of all classes together.
 
     As :func:`recall_thresholds`, with one threshold for all classes: a pixel has the set of classes
     whose probability is at least that, and the true one is in it for a share `recall` of the pixels

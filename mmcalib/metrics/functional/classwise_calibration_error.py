@@ -28,7 +28,7 @@ def classwise_calibration_error(
     num_bins: int = 15,
     ignore_index: int | None = None,
 ) -> float:
-    r"""Return the class-wise ECE, in percent: the mean over classes of their probability's ECE.
+    r"""Return the class-wise ECE, in percent: the mean ECE of the probabilities of each class.
 
     .. math:: \frac1K \sum_k \sum_b \frac{n_{bk}}{n} \left| \mathrm{freq}_{bk} - p_{bk} \right|
 
@@ -46,7 +46,7 @@ def classwise_adaptive_calibration_error(
     num_bins: int = 15,
     ignore_index: int | None = None,
 ) -> float:
-    r"""Return the class-wise AECE, in percent: the mean over classes of their probability's AECE.
+    r"""Return the class-wise AECE, in percent: the mean AECE of the probabilities of each class.
 
     The formula is that of :func:`classwise_calibration_error`, over bins of equal count; equal
     probabilities are shared between bins in proportion. Exact, where the registered metric

@@ -1,4 +1,4 @@
-"""Whether a score tells the images to trust from those not to: functions of arrays."""
+"""How well a score orders images by risk: functions of arrays."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def image_failure_figures(
         risks: ``(N,)`` floats in [0, 1].
         failure: Above which risk an image is a failure.
         confidence_interval: Coverage of intervals, such as 0.95; None for none.
-        num_bootstrap: How many times the images are drawn again.
-        seed: Of these draws.
+        num_bootstrap: Number of resamples of the images.
+        seed: Seed of these resamples.
 
     Raises:
         TypeError: For what is no array of floats.

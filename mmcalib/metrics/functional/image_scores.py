@@ -1,4 +1,4 @@
-r"""How far to trust an image: a score of its prediction, and the risk that labels find in it.
+r"""Scores of the prediction for an image, and its risk by the labels.
 
 Functions of the arrays of one image, numpy or torch. Every score is higher where the prediction is
 to be trusted more. They need no labels, so they are of all pixels; risks are of labelled ones.
@@ -36,7 +36,7 @@ RISKS = ('IoU', 'Dice', 'error')
 def image_scores(
     probs: Array, predicted: Array | None = None, *, background: int | None = None
 ) -> dict[str, float]:
-    r"""Return the scores of an image's prediction that its probabilities tell.
+    r"""Return the scores of an image that follow from its probabilities.
 
     - ``confidence``: the mean probability of the predicted classes.
     - ``entropy``: the mean of :math:`\sum_k p_k \log p_k`, in nats; at most 0.
@@ -131,7 +131,7 @@ def scores_of(
 
 
 def pairwise_dice(predictions: Array, *, background: int | None = None) -> float:
-    r"""Return the mean Dice of all pairs of an ensemble's predictions for an image.
+    r"""Return the mean Dice score of all pairs of an ensemble's predictions for an image.
 
     .. math:: \frac{2}{N (N - 1)} \sum_{i < j} \operatorname{mean}_k
         \frac{2 |P_{ik} \cap P_{jk}|}{|P_{ik}| + |P_{jk}|}
@@ -166,7 +166,7 @@ def image_risks(
     background: int | None = None,
     ignore_index: int | None = 255,
 ) -> dict[str, float]:
-    r"""Return what is wrong with an image's prediction, by three measures in [0, 1].
+    r"""Return three measures of the error of an image's prediction, in [0, 1].
 
     - ``IoU``: :math:`1 - \operatorname{mean}_k |P_k \cap G_k| / |P_k \cup G_k|` over the classes
       that are predicted or labelled in the image, but for the background.

@@ -11,7 +11,7 @@ RIGHT = 0.5  # above which IoU an object counts as found
 
 
 class ObjectCalibration:
-    r"""Calibrates scores of objects on a validation: two curves by isotonic regression.
+    r"""Calibrates the scores of objects on a validation, by two isotonic regressions.
 
     One is of the objects' :math:`[\mathrm{IoU} > 0.5]`: of those to which it gives 0.8, 80 % are
     found. The other is of the IoU itself: those to which it gives 0.8 have one of 0.8 on average.

@@ -1,4 +1,4 @@
-"""Scores that tell the unseen from the seen: the higher, the more like the seen."""
+"""Scores that are higher for in-distribution inputs than for others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEED_LOGITS = ('max_logit', 'energy')
 
 
 def scores_of_logits(logits: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
-    r"""Return scores of predictions, each the higher the more a prediction is like the seen.
+    r"""Return scores of predictions, which are higher for in-distribution inputs.
 
     .. math::
         \max_k p_k - 1, \qquad \max_k l_k, \qquad \log \sum_k e^{l_k}, \qquad \sum_k p_k \log p_k
@@ -41,7 +41,7 @@ def scores_of_logits(logits: Tensor, wanted: Collection[str]) -> dict[str, Tenso
 
 
 def scores_of_probabilities(probs: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
-    """Return the scores that ``(K, M)`` probabilities tell, as :func:`scores_of_logits` does."""
+    """Return the scores of ``(K, M)`` probabilities, as in :func:`scores_of_logits`."""
     found = {}
     if 'max_probability' in wanted:
         conf, top = probs.max(dim=0)

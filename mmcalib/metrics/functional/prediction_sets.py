@@ -16,7 +16,7 @@ METHODS = ('aps', 'raps')
 
 
 class PredictionSets:
-    r"""Predicts sets of classes with a coverage, by split conformal prediction.
+    r"""Predicts sets of classes with a guaranteed coverage, by split conformal prediction.
 
     The score of class y is what is more probable than it, and a share u of its own probability:
 
@@ -41,8 +41,7 @@ class PredictionSets:
         method: ``'aps'`` or ``'raps'``.
         penalty: :math:`\lambda` of RAPS.
         free_ranks: :math:`k_\mathrm{reg}` of RAPS: how many classes cost nothing.
-        randomized: Whether u is drawn.
-        seed: Of these draws.
+        randomized: Whether u is drawn. seed: Seed of these draws.
 
     Attributes:
         threshold: The score up to which classes are in the set.

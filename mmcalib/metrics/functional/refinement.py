@@ -1,4 +1,4 @@
-r"""Which part of the NLL a temperature mends, of arrays of logits, in one call: numpy or torch.
+r"""The part of the NLL that a temperature removes, from arrays of logits: numpy or torch.
 
 Each function takes raw logits ``(N, K)`` of N predictions and K classes, or ``(N, 1)`` of a binary
 classifier that ends in a sigmoid, with their true labels ``(N,)``. Arguments and errors are those
@@ -21,7 +21,7 @@ from mmcalib.samples.predictions import PIECE_BYTES
 def refinement_nll(
     logits: Array, labels: Array, *, images: Array | None = None, ignore_index: int | None = None
 ) -> float:
-    r"""Return the NLL after a cross-validated temperature, in nats: what no temperature mends.
+    r"""Return the NLL after a cross-validated temperature, in nats, which no temperature removes.
 
     .. math:: \frac1N \sum_{f=1}^5 \sum_{i \in f} \mathrm{NLL}_i(T_f), \qquad
         T_f = \arg\min_T \sum_{i \notin f} \mathrm{NLL}_i(T)
@@ -56,7 +56,7 @@ def refinement_nll(
 def calibration_nll(
     logits: Array, labels: Array, *, images: Array | None = None, ignore_index: int | None = None
 ) -> float:
-    """Return the NLL less :func:`refinement_nll`, in nats: what a temperature mends.
+    """Return the NLL minus :func:`refinement_nll`, in nats: the part that a temperature removes.
 
     Of few predictions it may come out below 0.
 
@@ -68,7 +68,7 @@ def calibration_nll(
 
 
 def optimal_temperature(logits: Array, labels: Array, *, ignore_index: int | None = None) -> float:
-    """Return the temperature of the least NLL of all predictions, within [1/16, 16].
+    """Return the temperature of the lowest NLL, within [1/16, 16].
 
     Above 1 the predictions are over-confident. NaN of no predictions.
     :class:`~mmcalib.posthoc.TemperatureScaler` fits one to more digits and within wider bounds.

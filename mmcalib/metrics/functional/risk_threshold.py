@@ -1,4 +1,4 @@
-r"""Above which confidence to keep predictions, so that few of those kept are wrong: with a proof.
+r"""A threshold on the confidence with a proven bound on the errors among the kept predictions.
 
 A threshold t keeps a share :math:`a_i(t)` of the predictions of image i that get a label, and a
 share :math:`e_i(t)` of them is kept and wrong. Its risk, what is wrong of what it keeps, is
