@@ -57,10 +57,13 @@ autodoc_default_options = {'members': True, 'show-inheritance': True}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # the members of a named tuple are documented once
 doctest_global_setup = """
+import os, tempfile
 import numpy as np, torch
+from mmcalib import reliability_diagram
 from mmcalib.losses import *
 from mmcalib.metrics import *
 from mmcalib.posthoc import *
+os.chdir(tempfile.mkdtemp())  # for the files that examples write
 """
 
 # -- Links to other projects: `sphinx-build -t intersphinx`, since their inventories are downloaded
