@@ -76,8 +76,8 @@ def test_the_page_has_the_numbers_of_the_record():
     page = (ROOT / 'docs/results/stock_configs.md').read_text('utf-8')
     tables = [recorded('configs', toolbox) for toolbox in TOOLBOXES]
     kinds = {
-        'validation data of their own': lambda row: row['division'] == APART,
-        'the same data for both': lambda row: row['division'] == CROSS_FITTED,
+        'separate validation data': lambda row: row['division'] == APART,
+        'the same data for validation and test': lambda row: row['division'] == CROSS_FITTED,
         'refused: no validation': lambda row: 'no val_dataloader' in row['label'],
         'refused: a package': lambda row: any(
             word in row['label'] for word in ('requires', 'installed', 'Failed to import')

@@ -31,7 +31,7 @@ def test_a_whole_state_is_loaded():
 def test_a_parameter_is_missing():
     state = linear_and_norm().state_dict()
     del state['0.bias']
-    with pytest.raises(UserError, match=r'lacks 1 of 4 parameters, such as 0\.bias\. Take'):
+    with pytest.raises(UserError, match=r'lacks 1 of 4 parameters, such as 0\.bias\. Use'):
         load_complete(linear_and_norm(), state)
 
 
@@ -46,7 +46,7 @@ def test_only_a_resumed_training_needs_auxiliary_heads(key):
     state = two_heads().state_dict()
     del state[f'auxiliary_head.{key}']
     load_complete(two_heads(), state)
-    with pytest.raises(UserError, match=rf'such as auxiliary_head\.{key}\. Take .* load_from'):
+    with pytest.raises(UserError, match=rf'such as auxiliary_head\.{key}\. Use .* load_from'):
         load_complete(two_heads(), state, resumed=True)
 
 
@@ -56,7 +56,7 @@ def test_only_a_resumed_training_needs_what_a_loss_has_learnt():
 
     state = nn.ModuleDict({'fc': nn.Linear(2, 4)}).state_dict()
     load_complete(model(), state)
-    with pytest.raises(UserError, match=r'such as loss_module\.multipliers\. Take'):
+    with pytest.raises(UserError, match=r'such as loss_module\.multipliers\. Use'):
         load_complete(model(), state, resumed=True)
 
 

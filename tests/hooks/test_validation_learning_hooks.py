@@ -218,7 +218,7 @@ def test_a_validation_of_a_classifier():
     assert focal.edges.tolist() == pytest.approx(edges)
     assert focal.gammas.tolist() == pytest.approx(gammas)
     assert len(set(gammas)) == 3
-    with pytest.raises(ValueError, match=r'predicts 5 classes of .*, and the CALSLoss has .*=6'):
+    with pytest.raises(ValueError, match=r'predicts 5 classes of .*, but CALSLoss has .*=6: set'):
         validate(CALSHook(), [CALSLoss(6)], samples, len(samples))
 
 

@@ -61,8 +61,8 @@ class ExpectedAccuracy:
         bins = bins[bins[:, 0].sum(dim=1) > 0]
         if len(bins) < 2:
             raise ValueError(
-                f'a validation of {len(bins)} labelled images cannot predict the accuracy of '
-                'others: validate on two or more, and for a useful answer on a few hundred'
+                'the expected accuracy requires a validation of at least two labelled images, got '
+                f'{len(bins)}: a few hundred make it useful'
             )
         if len(bins) < FEW_IMAGES:
             warnings.warn(
