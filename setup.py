@@ -107,6 +107,7 @@ setup(
             'pytest',
             'pytest-xdist',
             'ruff',
+            'setuptools>=70.1',  # builds an editable wheel alone
             'imagecorruptions-imaug>=1.1.5',
             'betacal',
             'netcal',

@@ -1,5 +1,6 @@
 """What must hold of every scaling that promises to keep the predicted class."""
 
+import inspect
 import warnings
 
 import pytest
@@ -165,11 +166,14 @@ class TestAnyScaling:
         pytest.importorskip('onnx')
         scaler = fitted(kind, num_classes)
         path = str(tmp_path / 'scaler.onnx')
+        # PyTorch before 2.5 has this exporter alone.
+        has_two = 'dynamo' in inspect.signature(torch.onnx.export).parameters
+        exporter = {'dynamo': False} if has_two else {}
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
             torch.onnx.export(
                 Applied(scaler).eval(), (torch.randn(2, num_classes, 9, 11),), path,
-                input_names=['logits'], output_names=['scaled'], dynamo=False, opset_version=17,
+                input_names=['logits'], output_names=['scaled'], opset_version=17, **exporter,
                 dynamic_axes={'logits': {0: 'n', 2: 'h', 3: 'w'}},
             )  # fmt: skip
         session = onnxruntime.InferenceSession(path, providers=['CPUExecutionProvider'])
