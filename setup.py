@@ -55,7 +55,7 @@ setup(
     # An editable install is then a path, which type checkers read, not a hook of Python's imports.
     package_dir={'': '.'},
     package_data={'mmcalib': ['py.typed'], 'mmcalib.reports': ['paper_numbers.json']},
-    entry_points={'console_scripts': ['mmcalib = mmcalib.cli.__main__:main']},
+    entry_points={'console_scripts': ['mmcalib = mmcalib.__main__:main']},
     python_requires='>=3.10',
     install_requires=[
         'torch>=2.3',

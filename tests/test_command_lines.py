@@ -9,9 +9,9 @@ import pytest
 from commands import ROOT, call_here
 from mmengine.registry import MODELS
 
+from mmcalib import __main__ as console
 from mmcalib import corruption_names
 from mmcalib.checks import check_choice
-from mmcalib.cli import __main__ as console
 from mmcalib.cli import names
 from mmcalib.cli.arguments import SPLITS
 from mmcalib.cli.files import find_checkpoint, find_config
@@ -244,7 +244,7 @@ def test_the_option_that_a_sweep_names_is_one_to_sweep_with(tmp_path, monkeypatc
 
 
 def test_the_console_command_lists_all_tools_and_runs_them(tmp_path):
-    result = run_python('-m', 'mmcalib.cli', '--help', cwd=tmp_path)
+    result = run_python('-m', 'mmcalib', '--help', cwd=tmp_path)
     for line in (
         'train                      Train a model, then test its best checkpoint.',
         'robustness                 Test checkpoints on corrupted images',
@@ -252,10 +252,10 @@ def test_the_console_command_lists_all_tools_and_runs_them(tmp_path):
     ):
         assert f'\n  {line}' in result.stdout
     assert len(re.findall(r'^  \w', result.stdout, re.M)) == len(TOOLS)
-    result = run_python('-m', 'mmcalib.cli', 'report', '--help', cwd=tmp_path)
+    result = run_python('-m', 'mmcalib', 'report', '--help', cwd=tmp_path)
     assert result.stdout.startswith('usage: mmcalib report')
     assert '\n  mmcalib report work_dirs\n' in result.stdout
-    result = run_python('-m', 'mmcalib.cli', 'trian', cwd=tmp_path)
+    result = run_python('-m', 'mmcalib', 'trian', cwd=tmp_path)
     assert result.returncode == 2 and 'did you mean train?' in result.stderr
-    result = run_python('-m', 'mmcalib.cli', 'report', 'nowhere', cwd=tmp_path)
+    result = run_python('-m', 'mmcalib', 'report', 'nowhere', cwd=tmp_path)
     assert result.returncode == 2 and result.stderr.startswith('mmcalib report: error: ')

@@ -250,10 +250,10 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
     assert expected <= names
     assert not any(name.startswith('tests') for name in names)
     (entry_points,) = (name for name in names if name.endswith('entry_points.txt'))
-    assert b'mmcalib = mmcalib.cli.__main__:main' in content.read(entry_points)
+    assert b'mmcalib = mmcalib.__main__:main' in content.read(entry_points)
     content.extractall(tmp_path / 'installed')
     result = subprocess.run(
-        [sys.executable, '-m', 'mmcalib.cli', 'train', '--help'],
+        [sys.executable, '-m', 'mmcalib', 'train', '--help'],
         cwd=tmp_path,
         env=os.environ | {'PYTHONPATH': str(tmp_path / 'installed')},
         capture_output=True,

@@ -247,12 +247,18 @@ def read_temperature(source: float | str) -> float:
     """Return a temperature, out of the file that a calibration has left if that is given.
 
     Raises:
+        FileNotFoundError: If there is no such file.
         ValueError: If it is no number above 0, or the file holds none.
     """
     value = source
     if isinstance(source, str):
         try:
             value = json.loads(Path(source).read_text(encoding='utf-8'))['temperature']
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f'there is no file {source} with a temperature: tools/calibrate.py writes it, with '
+                f'the same checkpoints and --out {source}'
+            ) from error
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f'{source} holds no temperature of an ensemble: name the file that '

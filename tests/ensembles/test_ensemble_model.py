@@ -276,6 +276,8 @@ def test_a_temperature_is_read_from_its_file(tmp_path):
     (tmp_path / 'other.json').write_text('[]')
     with pytest.raises(ValueError, match='holds no temperature of an ensemble'):
         mean_of([classifier(LINEAR)], temperature=str(tmp_path / 'other.json'))
+    with pytest.raises(FileNotFoundError, match=r'no file .* with a temperature'):
+        mean_of([classifier(LINEAR)], temperature=str(tmp_path / 'none.json'))
 
 
 def test_members_that_have_no_common_mean_are_named():

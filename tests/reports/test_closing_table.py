@@ -52,6 +52,8 @@ def test_a_segmentation_has_its_pixels_accuracy_beside_the_miou():
 def test_what_was_not_measured_is_said():
     text = summary({**RESULTS, 'metrics': {'accuracy/top1': 75.0}})
     assert 'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration' in text
+    named = {**RESULTS, 'metrics': {'paper/ECE': 4.0}, 'statistics': {'paper.npz': '1a2b'}}
+    assert words(summary(named))[1:] == [['paper/ECE', '4.00', '%']]
     empty = {**RESULTS, 'metrics': {'calibration/ECE': float('nan')}}
     assert words(summary(empty, statistics(torch.zeros(3, 0))))[1:] == [['ECE', 'nan', '%']]
 
