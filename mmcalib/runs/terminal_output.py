@@ -33,6 +33,7 @@ NOISE = (
     'The previous best checkpoint ',
     'The prefix is not set in metric class ',  # of mmseg's own IoUMetric
     'paramwise_options -- ',  # three lines for each parameter
+    'backbone feature_info',  # of mmpretrain's TIMMBackbone, a line for each stage
 )
 # Lines that every evaluation repeats word for word, of which the first is shown.
 ONCE = ('CalibrationMetric: ', 'OODMetric: ')
