@@ -105,6 +105,8 @@ MODULES = sorted(
 @pytest.mark.parametrize('path', MODULES, ids=lambda p: p.relative_to(PACKAGE).as_posix())
 def test_imports_run_one_way(path):
     room = path.relative_to(PACKAGE).parts[0] if path.parent != PACKAGE else ''
+    if path.name == '__main__.py':  # of the command line, where `python -m mmcalib` looks for it
+        room = 'cli'
     assert broken_rules(room, path.read_text(encoding='utf-8')) == []
 
 
