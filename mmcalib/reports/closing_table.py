@@ -83,9 +83,9 @@ def summary(
     console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(heading(results), markup=False, soft_wrap=True)
     console.print(table)
-    # Of metrics with other prefixes, whose figures stand above.
-    others = results.get('statistics') or (results.get('evaluation') or {}).get('ood')
-    if statistics is None and not others:
+    # Kept under another prefix, or of unseen classes: such figures stand above.
+    measured = results.get('statistics') or (results.get('evaluation') or {}).get('ood')
+    if statistics is None and not measured:
         console.print(
             'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration '
             'measures it.',
