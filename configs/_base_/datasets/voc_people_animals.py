@@ -51,7 +51,8 @@ test_dataloader = dict(
 
 # `--evaluation paper`: mIoU without the background, ECE and AECE of the foreground in batches of 8
 # images, at the size of the network's input, as in voc2012.py. Images and classes are not the
-# paper's. `--evaluation unseen`: do scores tell the pixels of the classes that were not trained?
+# paper's. `--evaluation regions`: the calibration of the foreground, and near boundaries.
+# `--evaluation unseen`: do scores tell the pixels of the classes that were not trained?
 evaluations = dict(
     paper=dict(
         model=dict(data_preprocessor=dict(test_cfg=dict(size=size))),
@@ -67,6 +68,14 @@ evaluations = dict(
         test_evaluator=[
             dict(type='ForegroundIoU'),
             dict(type='CalibrationMetric', metrics=['ECE', 'AECE'], protocol='paper'),
+        ]),
+    regions=dict(
+        test_evaluator=[
+            dict(
+                type='CalibrationMetric',
+                metrics=['ECE', 'AECE', 'accuracy', 'confidence'],
+                protocol=region,
+                prefix=region) for region in ('foreground', 'boundary')
         ]),
     unseen=dict(
         test_dataloader=dict(

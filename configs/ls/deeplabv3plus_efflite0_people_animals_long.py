@@ -1,0 +1,5 @@
+# Label smoothing on VOC people and animals, 40 epochs.
+_base_ = '../ce/deeplabv3plus_efflite0_people_animals_long.py'
+
+model = dict(
+    decode_head=dict(loss_decode=dict(_delete_=True, type='LabelSmoothingLoss', alpha=0.05)))

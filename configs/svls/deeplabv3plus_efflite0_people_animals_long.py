@@ -1,0 +1,5 @@
+# Spatially varying label smoothing on VOC people and animals, 40 epochs.
+_base_ = '../ce/deeplabv3plus_efflite0_people_animals_long.py'
+
+model = dict(
+    decode_head=dict(loss_decode=dict(_delete_=True, type='SVLSLoss', sigma=1.0)))
