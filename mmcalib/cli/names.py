@@ -28,4 +28,4 @@ SEVERITIES = (1, 2, 3, 4, 5)
 ROBUSTNESS_FIGURES = ('boxes', 'lines', 'sheet')
 LITE_VARIANTS = (0, 1, 2)
 # Of the shipped configs.
-EVALUATIONS = ('paper', 'mmseg', 'unseen')
+EVALUATIONS = ('paper', 'regions', 'mmseg', 'unseen')
