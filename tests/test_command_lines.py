@@ -58,7 +58,7 @@ def test_a_help_has_an_example_and_imports_nothing_heavy(tool, tmp_path):
 def test_defaults_and_evaluations_are_in_the_help(monkeypatch, capsys):
     for tool, expected in (
         ('calibrate.py', '(default: 200000)'),
-        ('test_robustness.py', 'configs have paper, mmseg, unseen'),
+        ('test_robustness.py', 'configs have paper, regions, mmseg, unseen'),
     ):
         monkeypatch.setenv('COLUMNS', '300')
         with pytest.raises(SystemExit):
