@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from mmcalib.checks import UserError, check_integer, check_number
 from mmcalib.export.predicting_network import PredictingNetwork
 from mmcalib.hooks.require_same_classes_hook import classes_of
 from mmcalib.models.predicting_head import head_of
+from mmcalib.posthoc.fold_into_layer import largest_difference
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.constructor_arguments import quiet_imports
@@ -117,7 +119,11 @@ def export_onnx(
             continue
         if difference <= tolerance:
             break
-        problems.append(f"a probability differs from PyTorch's by {difference:.1g}")
+        problems.append(
+            f"a probability differs from PyTorch's by {difference:.1g}"
+            if isfinite(difference)
+            else 'a probability is not finite'
+        )
     else:
         raise UserError(
             f'the model cannot be exported: {problems[-1]}. Nothing was written. A larger '
@@ -261,13 +267,9 @@ def _largest_difference(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # its errors are raised as well
     session = onnxruntime.InferenceSession(content, options, providers=['CPUExecutionProvider'])
-    found = 0.0
-    for pixels in batches:
-        (output,) = session.run(None, {INPUT: pixels.numpy()})
-        probs = torch.from_numpy(output)
-        probs = network.probabilities(probs) if network.logits else probs
-        found = max(found, (probs - _predicted(network, pixels)).abs().max().item())
-    return found
+    outputs = [torch.from_numpy(session.run(None, {INPUT: x.numpy()})[0]) for x in batches]
+    found = map(network.probabilities, outputs) if network.logits else outputs
+    return largest_difference((_predicted(network, pixels) for pixels in batches), found)
 
 
 def _predicted(network: PredictingNetwork, pixels: Tensor) -> Tensor:

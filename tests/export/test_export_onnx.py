@@ -252,3 +252,19 @@ def test_the_tool_exports_the_first_test_image_and_overwrites_nothing(
     with pytest.raises(SystemExit):
         call_here(*arguments, monkeypatch=monkeypatch)
     assert 'digits.onnx exists' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('logits', [[], ['--logits']])
+@pytest.mark.parametrize('kind', ['classifier', 'segmentor'])
+def test_a_model_of_nan_is_refused(kind, logits, tmp_path, monkeypatch, capsys):
+    config, build, head = MODELS[kind]
+    model = build(head)
+    for weight in model.parameters():
+        weight.data.fill_(float('nan'))
+    path, checkpoint = write_model(tmp_path, config, model)
+    out = tmp_path / 'model.onnx'
+    arguments = [path, checkpoint, '--out', out, '--size', 16, 20, *logits]
+    with pytest.raises(SystemExit):
+        call_here('export.py', *arguments, monkeypatch=monkeypatch)
+    assert 'a probability is not finite' in capsys.readouterr().err
+    assert not out.exists()
