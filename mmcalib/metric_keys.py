@@ -30,7 +30,7 @@ PERCENT = (
     *('ECE', 'AECE', 'ClasswiseECE', 'ClasswiseAECE', 'TACE', 'smECE', 'debiasedECE', 'ACE'),
     *('MCE', 'RMSCE', 'OE'),
     *('AURC', 'AUGRC', 'AUROC', 'AUPR', 'FPR95', 'risk@coverage', 'coverage@risk'),
-    *('accuracy', 'confidence', 'risk'),
+    *('accuracy', 'confidence', 'gap', 'risk'),
 )
 # Of ours, those with an underscore of their own; others have one before a level or a suffix.
 NLL_PARTS = frozenset(('refinement_NLL', 'calibration_NLL'))
@@ -38,7 +38,7 @@ NATS = ('NLL', *NLL_PARTS)
 # Of ours, those of which more is better, and those of which neither more nor less is; the others
 # are errors.
 MORE_IS_BETTER = ('accuracy', 'AUROC', 'AUPR', 'resolution', 'coverage@risk', 'Spearman')
-NEITHER_IS_BETTER = ('confidence', 'uncertainty', 'temperature')
+NEITHER_IS_BETTER = ('confidence', 'gap', 'uncertainty', 'temperature')
 # Errors that a network of low accuracy cannot have low.
 ERRORS_WITH_ACCURACY = ('NLL', 'refinement_NLL', 'Brier', 'AURC', 'AUGRC', 'risk@coverage')
 # Ends of an interval: they belong to the metric before them.

@@ -64,6 +64,7 @@ def test_headings(key, heading):
         ('uncertainty', None),
         ('refinement_NLL', 'less'),
         ('temperature', None),
+        ('gap', None),
     ],
 )
 def test_which_way_is_better(name, rule):

@@ -57,7 +57,7 @@ def test_row(key):
     assert float(example) == pytest.approx(value, abs=0.00051)
     assert unit.startswith('%') == is_percentage(key)
     assert unit.startswith('nats') == (base_name(key).upper().endswith('NLL'))
-    assert formula and ('](https://' in name or key in ('accuracy', 'confidence'))
+    assert formula and ('](https://' in name or key in ('accuracy', 'confidence', 'gap'))
     intervals = isinstance(definition_of(key), OfBins | OfMean)
     assert extra == ('interval' if intervals else 'bound' if has_bound(key) else '')
 

@@ -27,7 +27,7 @@ def intervals(
     coverage: float,
     num_bootstrap: int,
     seed: int,
-    highest: Mapping[str, float],
+    limits: Mapping[str, tuple[float, float]],
 ) -> Bounds:
     r"""Return intervals of means, and of what is nearly one, over units such as images.
 
@@ -45,7 +45,7 @@ def intervals(
         coverage: Of the interval, such as 0.95.
         num_bootstrap: How many times the units are drawn again.
         seed: Seed of these resamples.
-        highest: The largest value that a metric can have, if not 100; the least is 0.
+        limits: The least and the largest value that a metric can have, if not 0 and 100.
     """
     found = estimate(torch.ones(1, num_units, dtype=torch.float64))
     if num_units < 2:
@@ -58,7 +58,7 @@ def intervals(
     for name, values in draws.items():
         around = found[name] + factors * (torch.cat(values) - found[name])
         low, high = around.nanquantile(tails_of(coverage)).tolist()
-        bounds[name] = _limited(low, high, highest.get(name, 100))
+        bounds[name] = _limited(low, high, limits.get(name))
     return bounds
 
 
@@ -69,7 +69,7 @@ def gap_intervals(
     coverage: float,
     num_bootstrap: int,
     seed: int,
-    highest: Mapping[str, float],
+    limits: Mapping[str, tuple[float, float]],
 ) -> Bounds:
     r"""Return intervals of errors that add up the sizes of bins' gaps, such as ECE.
 
@@ -93,7 +93,7 @@ def gap_intervals(
         errors: By name, functions of ``(…, 3, B)`` tables, 0 where no bin has a gap.
         bins: ``(U, 3, B)`` tables of units that hold predictions: count, correct, sum of
             confidences.
-        coverage, num_bootstrap, seed, highest: As of :func:`intervals`.
+        coverage, num_bootstrap, seed, limits: As of :func:`intervals`.
     """
     if len(bins) < 2:
         return dict.fromkeys(errors, (float('nan'),) * 2)
@@ -119,7 +119,7 @@ def gap_intervals(
             value=lambda gaps, error=error: error(table(gaps)),
             gaps=gaps, noise=noise, spread=spread, together=together, tail=(1 - coverage) / 2,
         )  # fmt: skip
-        bounds[name] = _limited(search.low(), search.high(), highest.get(name, 100))
+        bounds[name] = _limited(search.low(), search.high(), limits.get(name))
     return bounds
 
 
@@ -193,8 +193,11 @@ def _halve(holds: Callable[[float], bool], inside: float, outside: float) -> flo
     return inside
 
 
-def _limited(low: float, high: float, highest: float) -> tuple[float, float]:
-    return min(max(low, 0.0), highest), min(max(high, 0.0), highest)
+def _limited(
+    low: float, high: float, limits: tuple[float, float] | None = None
+) -> tuple[float, float]:
+    least, most = limits or (0.0, 100.0)
+    return min(max(low, least), most), min(max(high, least), most)
 
 
 def widening(num_units: int, num_bootstrap: int, seed: int) -> Tensor:

@@ -48,7 +48,8 @@ class CalibrationMetric(StateMetric):
     - ``MCE``, ``RMSCE``, ``OE``, ``ACE``: largest, root mean square and unweighted mean gap of the
       bins of ECE, and the over-confidence error; ``debiasedECE``, the root mean square gap less
       what noise adds to it; ``smECE``, smooth ECE, which has no bins.
-    - ``accuracy`` and ``confidence``: their means over all predictions.
+    - ``accuracy`` and ``confidence``: their means over all predictions; ``gap``, confidence less
+      accuracy, in percent points: above 0 the predictions are over-confident.
     - ``NLL``, in nats, and ``Brier``, a sum over classes, so between 0 and 2; ``reliability``,
       ``resolution`` and ``uncertainty``, the parts of the confidence's own Brier score, from bins.
     - ``refinement_NLL``, the NLL of each fifth of the images at the temperature that is best for

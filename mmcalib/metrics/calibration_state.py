@@ -330,7 +330,7 @@ class CalibrationState:
             coverage=coverage,
             num_bootstrap=num_bootstrap,
             seed=seed,
-            highest={name: definition.highest for name, definition in own.items()},
+            limits={name: (metric.lowest, metric.highest) for name, metric in own.items()},
         )
         bounds = intervals(partial(self._estimate, bins, sums), len(bins), **options)
         if self._protocol.group is None:

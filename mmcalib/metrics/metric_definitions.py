@@ -37,6 +37,7 @@ class OfBins:
 
     value: Callable[[Tensor], Tensor]
     highest: float = 100.0
+    lowest: float = 0.0
     of_gaps: bool = True
 
 
@@ -47,6 +48,7 @@ class OfMean:
     sum: str
     factor: float = 1.0
     highest: float = 100.0
+    lowest: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ DEFINITIONS: dict[str, Definition] = {
     'MCE': OfBins(errors.binned_maximum_error),
     'RMSCE': OfBins(errors.binned_root_mean_square_error),
     'OE': OfBins(errors.binned_overconfidence_error),
+    'gap': OfBins(errors.binned_gap, lowest=-100.0, of_gaps=False),
     'NLL': OfMean('nll', highest=math.inf),
     'refinement_NLL': OfCurves(FoldedCurves.refinement_nll),
     'calibration_NLL': OfCurves(FoldedCurves.calibration_nll),

@@ -14,7 +14,7 @@ from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
 
 BENCHMARK = Path(__file__).resolve().parents[2] / 'tools' / 'benchmarks' / 'intervals.py'
 SIMULATION = runpy.run_path(str(BENCHMARK))
-OPTIONS = dict(coverage=0.95, num_bootstrap=200, seed=0, highest={})
+OPTIONS = dict(coverage=0.95, num_bootstrap=200, seed=0, limits={})
 ECE = {'ECE': binned_calibration_error}
 
 
@@ -92,7 +92,7 @@ def test_they_are_nested_and_limited():
     bins = SIMULATION['clustered'](rng, 10, 5, (0.6, 0.3))
     errors = ECE | {'MCE': binned_maximum_error}
     wide, narrow = (
-        gap_intervals(errors, bins, **OPTIONS | dict(coverage=coverage, highest={'MCE': 30.0}))
+        gap_intervals(errors, bins, **OPTIONS | dict(coverage=coverage, limits={'MCE': (0, 30)}))
         for coverage in (0.99, 0.5)
     )
     for name in errors:

@@ -81,6 +81,7 @@ def every_metric(samples, num_bins=15):
         / len(probs),
         'accuracy': 100 * sum(correct) / len(correct),
         'confidence': 100 * sum(conf) / len(conf),
+        'gap': 100 * (sum(conf) - sum(correct)) / len(correct),
         'debiasedECE': references.debiased_calibration_error(conf, correct, num_bins),
         'ACE': references.average_calibration_error(conf, correct, num_bins),
         **dict(zip(('reliability', 'resolution', 'uncertainty'), parts, strict=True)),
@@ -365,6 +366,24 @@ def test_levels_are_part_of_the_name():
         'calibration/risk@coverage_0.5': 100 * curve[20],
         'calibration/coverage@risk_0.3': references.coverage_at_risk(curve, 0.3),
     })  # fmt: skip
+
+
+def test_the_interval_of_a_gap_goes_below_zero_and_tells_what_that_of_ece_does_not():
+    # Over-confident by 6 points at 1,000 predictions: a gap that 60 draws of 60 tell from 0.
+    generator = torch.Generator().manual_seed(0)
+    conf = 0.5 + torch.rand(1000, generator=generator) / 2
+    for shift in (0.06, -0.06):
+        right = torch.rand(1000, generator=generator) < conf - shift
+        samples = [
+            dict(pred_score=torch.stack([p, 1 - p]), gt_label=(~hit).long()[None])
+            for p, hit in zip(conf, right, strict=True)
+        ]
+        metric = CalibrationMetric(['ECE', 'gap'], confidence_interval=0.95, num_bootstrap=200)
+        values = evaluate(samples, metric)
+        low, high = (shift * values[f'calibration/gap_{end}'] for end in ('low', 'high'))
+        assert min(low, high) > 0
+        gap = 100 * (conf.mean() - right.double().mean()).item()
+        assert values['calibration/gap'] == pytest.approx(gap, abs=1e-4)
 
 
 def test_a_confidence_interval_holds_the_error_of_a_calibrated_network():

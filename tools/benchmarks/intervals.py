@@ -62,7 +62,7 @@ def clustered(rng, error, count, effects):
 def intervals_of(bins, draws):
     """Return the ends of each kind of interval."""
     options = dict(coverage=COVERAGE, num_bootstrap=draws, seed=0)
-    ours = gap_intervals({'ECE': binned_calibration_error}, bins, **options, highest={})['ECE']
+    ours = gap_intervals({'ECE': binned_calibration_error}, bins, **options, limits={})['ECE']
     errors = [
         binned_calibration_error((weights @ bins.flatten(1)).unflatten(1, (3, BINS)))
         for weights in drawn_weights(len(bins), num_bootstrap=draws, seed=0)

@@ -101,6 +101,12 @@ def binned_confidence(table: Tensor) -> Tensor:
     return 100 * conf.sum(-1) / count.sum(-1)
 
 
+def binned_gap(table: Tensor) -> Tensor:
+    """Return mean confidence less accuracy, in percent points: above 0 is over-confident."""
+    count, correct, conf = _rows(table)
+    return 100 * (conf - correct).sum(-1) / count.sum(-1)
+
+
 def binned_classwise_error(table: Tensor) -> Tensor:
     """Return the class-wise ECE, in percent, of a ``(3, K, B)`` table.
 

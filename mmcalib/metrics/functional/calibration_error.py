@@ -267,6 +267,27 @@ def mean_confidence(probs: Array) -> float:
     return measure('confidence', probs, labels)
 
 
+def confidence_gap(
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    ignore_index: int | None = None,
+) -> float:
+    r"""Return mean confidence less accuracy, in percent points: above 0 is over-confident.
+
+    .. math:: \overline{\mathrm{conf}} - \mathrm{acc}
+
+    Its size is at most the ECE, and noise does not bias it. Over- and under-confident predictions
+    cancel.
+
+    >>> round(confidence_gap(conf=np.array([0.9, 0.8]), correct=np.array([True, False])), 6)
+    35.0
+    """
+    return measure('gap', probs, labels, conf, correct, ignore_index=ignore_index)
+
+
 def measure(
     name: str,
     probs: A = None,

@@ -87,7 +87,7 @@ def image_failure_figures(
         coverage=confidence_interval,
         num_bootstrap=num_bootstrap,
         seed=seed,
-        highest={'Spearman': 1.0},
+        limits={'Spearman': (0.0, 1.0)},
     )
     bounds['Spearman'] = tuple(2 * end - 1 for end in bounds['Spearman'])
     return found | {

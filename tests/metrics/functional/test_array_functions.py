@@ -33,7 +33,7 @@ FUNCTIONS = [
     'negative_log_likelihood',
     'brier_score',
 ]
-FUNCTIONS += ['accuracy', 'mean_confidence']
+FUNCTIONS += ['confidence_gap', 'accuracy', 'mean_confidence']
 SELECTIVE = {
     'area_under_risk_coverage': {},
     'area_under_generalized_risk_coverage': {},
@@ -114,6 +114,7 @@ def test_what_needs_all_classes(monkeypatch):
         'negative_log_likelihood': -np.log(probs[rows, labels]).mean(),
         'brier_score': np.square(probs - np.eye(5)[labels]).sum(1).mean(),
         'accuracy': 100 * correct.mean(),
+        'confidence_gap': 100 * (probs.max(1).mean() - correct.mean()),
     }
     for piece in (calibration_error.PIECE, 50):  # all together, or 10 at a time
         monkeypatch.setattr(calibration_error, 'PIECE', piece)
