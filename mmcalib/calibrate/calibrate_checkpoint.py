@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -25,7 +26,7 @@ from mmcalib.calibrate.calibration_checks import (
 from mmcalib.calibrate.choose_method import NONE, choose_method, methods_for
 from mmcalib.calibrate.cross_fitting import fit_folds, folds_of_images
 from mmcalib.calibrate.placement import method_of, place_scaling
-from mmcalib.checks import check_choice, check_integer
+from mmcalib.checks import UserError, check_choice, check_integer
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.metrics import CalibrationMetric
@@ -162,17 +163,35 @@ def calibrate_checkpoint(
         meta['earlier'] = content['meta'][CALIBRATION]
     content['meta'][CALIBRATION] = meta
     placement.write(content, scaler)
-    if placement.config:
-        calibrated = placement.config(config, scaler)
+    calibrated = placement.config(config, scaler) if placement.config else None
+    if calibrated:
         _check_proof(placement.prove(calibrated, content, scaler, batch))
     if is_main_process():
-        if placement.config:
-            with whole_file(config_beside(out)) as temporary:
-                calibrated.dump(temporary)
-        with whole_file(out) as temporary:
-            torch.save(content, temporary)
+        write_both(out, content, calibrated)
     runner.call_hook('after_run')
     return meta
+
+
+def write_both(out: str, content: Mapping, config: Config | None) -> None:
+    """Write a checkpoint and, if it needs one, its config: neither takes its place alone.
+
+    Raises:
+        UserError: If a file cannot be written: a full disk, say.
+    """
+    try:
+        with (
+            nullcontext() if config is None else whole_file(config_beside(out)) as beside,
+            whole_file(out) as checkpoint,
+        ):
+            torch.save(content, checkpoint)
+            if config is not None:
+                config.dump(beside)
+    except (OSError, RuntimeError) as error:  # the latter is PyTorch's word for a full disk
+        raise UserError(
+            f'--out {out} cannot be written; is the disk full? The files that were there are '
+            f'unchanged: make room, or name a file on another disk ({error})',
+            one_process=True,
+        ) from error
 
 
 def read_checkpoint(path: str) -> dict:

@@ -73,9 +73,9 @@ def divide_images(cfg, share: float | None, options: CalibrationOptions) -> None
 
 def prepare(args: argparse.Namespace, options: CalibrationOptions):
     """Return the config that the arguments ask for."""
-    for _, checkpoint in args.members:
+    for config, checkpoint in args.members:
         check_checkpoint(checkpoint)
-        check_out(args.out, checkpoint, overwrite=args.overwrite)
+        check_out(args.out, config, checkpoint, overwrite=args.overwrite)
     if asks_for_ensemble(args) and not writes_temperature(args):
         raise ValueError(
             f'--out {args.out}: a temperature of the mean of several predictions is kept in a file '

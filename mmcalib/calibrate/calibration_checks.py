@@ -62,19 +62,23 @@ def hold_out(cfg: Config, share: float, *, seed: int) -> None:
         )
 
 
-def check_out(out: str, checkpoint: str, *, overwrite: bool) -> None:
-    """Raise an error if the file to write is there already, is the one to read, or cannot be made.
+def check_out(out: str, config: str, checkpoint: str, *, overwrite: bool) -> None:
+    """Raise an error if writing a file, or the config beside it, would lose another.
 
     Raises:
-        ValueError: If it is the checkpoint itself, by whatever name; a folder; or there, unless
-            `overwrite`.
+        ValueError: If one is the config or the checkpoint to read, by whatever name; a folder; or
+            there, unless `overwrite`; if both have the same path.
         OSError: If nothing can be written there.
     """
-    if os.path.exists(out) and os.path.exists(checkpoint) and os.path.samefile(out, checkpoint):
-        raise ValueError(f'--out {out} is the checkpoint itself: name another file')
     if os.path.isdir(out):
         raise ValueError(f'--out {out} is a folder: name a file in it')
-    for file in (out, config_beside(out)):
+    beside = config_beside(out)
+    if beside == str(Path(out)):
+        raise ValueError(f'--out {out} is the name of a config: name a .pth file')
+    for file in (out,) if out.endswith('.json') else (out, beside):  # a temperature is alone
+        for read, what in ((checkpoint, 'checkpoint'), (config, 'config')):
+            if os.path.exists(file) and os.path.exists(read) and os.path.samefile(file, read):
+                raise ValueError(f'--out {out}: {file} is the {what} itself: name another file')
         if os.path.exists(file) and not overwrite:
             raise ValueError(f'--out {file} exists: name another file, or add --overwrite')
     check_writable(out)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import runpy
 import shutil
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 from commands import ROOT, call_here
 from forked import call_forked
+from mmengine.config import Config
 from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from mmengine.runner import BaseLoop
@@ -477,6 +479,46 @@ def test_a_kill_while_it_is_written_leaves_the_old_file(digits, run, tmp_path, m
         run(DIGITS, digits, '--overwrite')
     assert (tmp_path / 'out.pth').read_text() == 'mine'
     assert sorted(path.name for path in tmp_path.iterdir()) == ['out.pth', 'work']
+
+
+@pytest.mark.parametrize('method', ['temperature', 'ets'])
+def test_a_full_disk_leaves_both_old_files(method, digits, run, tmp_path):
+    """A limit on the size of a file fails where a full disk does."""
+    for name in ('out.pth', 'out.py'):
+        (tmp_path / name).write_text('mine')
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (digits.stat().st_size // 2, limits[1]))
+    try:
+        error = run(DIGITS, digits, '--method', method, '--overwrite', fails=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert '--out out.pth cannot be written' in error
+    assert [(tmp_path / name).read_text() for name in ('out.pth', 'out.py')] == ['mine', 'mine']
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['out.pth', 'out.py', 'work']
+
+
+def test_a_config_that_cannot_be_written_leaves_the_old_checkpoint(
+    digits, run, tmp_path, monkeypatch
+):
+    (tmp_path / 'out.pth').write_text('mine')
+
+    def full(config, file=None):
+        raise OSError('No space left on device')
+
+    monkeypatch.setattr(Config, 'dump', full)
+    assert 'No space left' in run(DIGITS, digits, '--method', 'ets', '--overwrite', fails=True)
+    assert (tmp_path / 'out.pth').read_text() == 'mine'
+
+
+def test_the_config_is_never_replaced(digits, run, tmp_path):
+    config = tmp_path / 'mine.py'
+    config.write_text(f"_base_ = '{DIGITS}'\n")
+    os.symlink(config, tmp_path / 'link.py')
+    for out in ('mine.pth', 'link.pth'):
+        error = run(config, digits, '--method', 'ets', '--overwrite', out=out, fails=True)
+        assert 'is the config itself' in error
+    assert 'name a .pth file' in run(config, digits, out='other.py', fails=True)
+    assert config.read_text() == f"_base_ = '{DIGITS}'\n"
 
 
 @pytest.mark.parametrize(
