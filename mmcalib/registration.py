@@ -35,6 +35,10 @@ REGISTERED = (
     'posthoc.attached_model',
     'transforms',
 )
+# Names in configs that 0.3.0 was the last to have, and what to do; for one release.
+GONE = {
+    'CPCLoss': 'use MarginLabelSmoothingLoss',
+}
 
 
 @cache
@@ -46,6 +50,17 @@ def register_all() -> None:
     """
     for name in REGISTERED:
         import_module(f'mmcalib.{name}')
+    registries = import_module('mmengine.registry')
+    for name, instead in GONE.items():
+        for kind in ('MODELS', 'METRICS', 'HOOKS', 'DATASETS', 'TRANSFORMS'):
+            getattr(registries, kind).register_module(name=name, module=_refusal(name, instead))
+
+
+def _refusal(name: str, instead: str) -> Callable:
+    def gone(**options):
+        raise ValueError(f'{name} is gone since 0.3.0: {instead}')
+
+    return gone
 
 
 def register() -> None:

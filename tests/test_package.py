@@ -11,8 +11,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from mmengine.registry import MODELS
 
 import mmcalib
+from mmcalib.registration import GONE
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -289,3 +291,9 @@ def test_the_commands_of_ci_are_those_of_the_readme():
 def test_shell_scripts_say_how_they_are_called(path):
     result = subprocess.run(['bash', path], capture_output=True, text=True, check=False)
     assert result.returncode == 2 and f'Usage: tools/{path.name}' in result.stderr
+
+
+@pytest.mark.parametrize('name', GONE)
+def test_a_name_that_is_gone_says_what_to_use(name):
+    with pytest.raises(ValueError, match=f'{name} is gone since .*: {re.escape(GONE[name])}'):
+        MODELS.build(dict(type=name))

@@ -9,7 +9,6 @@ from mmcalib.losses.bsce import BSCELoss, bsce
 from mmcalib.losses.cals import CALSLoss, cals
 from mmcalib.losses.combined_loss import CombinedLoss
 from mmcalib.losses.confidence_penalty import ConfidencePenaltyLoss, confidence_penalty
-from mmcalib.losses.cpc import CPCLoss, cpc
 from mmcalib.losses.dual_focal import DualFocalLoss, dual_focal
 from mmcalib.losses.inverse_focal import InverseFocalLoss, inverse_focal
 from mmcalib.losses.l1_ace import L1ACELoss
@@ -32,7 +31,6 @@ __all__ = [
     'BatchLoss',
     'BrierLoss',
     'CALSLoss',
-    'CPCLoss',
     'CalibrationLoss',
     'CombinedLoss',
     'ConfidencePenaltyLoss',
@@ -52,7 +50,6 @@ __all__ = [
     'bsce',
     'cals',
     'confidence_penalty',
-    'cpc',
     'dual_focal',
     'inverse_focal',
     'label_smoothing',

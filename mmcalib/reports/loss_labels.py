@@ -23,7 +23,6 @@ SHORT_NAMES = {
     'ACLSLoss': 'ACLS',
     'CALSLoss': 'CALS',
     'AdaFocalLoss': 'AdaFocal',
-    'CPCLoss': 'CPC',
 }
 SYMBOLS = {'margin': 'm', 'alpha': 'α', 'gamma': 'γ'}
 # mmseg's default counts ignored pixels as well, which neither our losses nor the paper's code do.

@@ -31,7 +31,6 @@ LOSS_COLOURS = {
     'ACLS': '#7A1200',
     'CALS': '#FF6FB5',
     'AdaFocal': '#00B8B0',
-    'CPC': '#9A8FE0',
 }
 SPELT_OUT = {
     'cross-entropy': 'CE',

@@ -117,22 +117,6 @@ def acls_row(logits, target, margin, alpha, alpha_others, weights=None):
     return loss
 
 
-def cpc_row(logits, target, alpha_true, alpha_others, weights=None):
-    """Cross-entropy of one row with a label plus the constraints of all pairs."""
-
-    def constraint(first, second):
-        distance = logits[second] - logits[first]
-        return math.log1p(math.exp(-abs(distance))) + max(distance, 0.0)
-
-    others = [k for k, logit in enumerate(logits) if k != target and logit > -math.inf]
-    loss = _weighted_nll(_log_softmax(logits), target, weights)
-    loss += alpha_true * sum(constraint(target, k) for k in others) / (len(logits) - 1)
-    for j, k in itertools.combinations(others, 2):
-        both = (constraint(j, k) + constraint(k, j)) / 2
-        loss += alpha_others * both / ((len(logits) - 1) * (len(logits) - 2))
-    return loss
-
-
 def ada_focal_row(logits, target, gammas, edges, weights=None):
     """Focal or inverse focal loss of one row with a label."""
     log_prob = _log_softmax(logits)[target]

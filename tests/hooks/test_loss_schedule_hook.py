@@ -11,7 +11,6 @@ from mmcalib.losses import (
     AdaFocalLoss,
     CALSLoss,
     CombinedLoss,
-    CPCLoss,
     LabelSmoothingLoss,
     MarginLabelSmoothingLoss,
 )
@@ -124,7 +123,6 @@ def test_losses_of_either_toolbox_are_found():
         (ACLSLoss(), 'alpha_others', 0.0),
         (AdaFocalLoss(), 'rate', 0.0),
         (CALSLoss(3), 'margin', 0.01),
-        (CPCLoss(), 'alpha_true', 0.0),
     ],
     ids=lambda x: x if isinstance(x, str) else None,
 )

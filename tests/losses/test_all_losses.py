@@ -14,7 +14,6 @@ from mmcalib.losses import (
     BSCELoss,
     CALSLoss,
     ConfidencePenaltyLoss,
-    CPCLoss,
     DualFocalLoss,
     InverseFocalLoss,
     LabelSmoothingLoss,
@@ -126,12 +125,6 @@ LOSSES = {
         dict(margin=2.0, alpha=0.3, alpha_others=0.4),
         references.acls_row,
         dict(margin=2.0, alpha=0.3, alpha_others=0.4),
-    ),
-    'cpc': (
-        CPCLoss,
-        dict(alpha_true=0.3, alpha_others=2.0),
-        references.cpc_row,
-        dict(alpha_true=0.3, alpha_others=2.0),
     ),
     'ada focal': (
         LearntAdaFocalLoss,
@@ -392,7 +385,6 @@ def test_classes_permuted_and_logits_shifted(name):
     [
         MarginLabelSmoothingLoss(alpha=0),
         ACLSLoss(alpha=0, alpha_others=0),
-        CPCLoss(alpha_true=0, alpha_others=0),
         AdaFocalLoss(gamma=0),
         LabelSmoothingLoss(alpha=0),
         SoftmaxFocalLoss(gamma=0),
@@ -503,8 +495,6 @@ class TestSection4:
         (BSCELoss, dict(norm=3), r'norm must be one of \(1, 2\), got 3'),
         (DualFocalLoss, dict(gamma=-1), 'gamma must be'),
         (ACLSLoss, dict(alpha_others=-1), 'alpha_others must be .* at least 0, got -1'),
-        (CPCLoss, dict(alpha_true=-1), 'alpha_true must be .* at least 0, got -1'),
-        (CPCLoss, dict(compile=True), 'cannot be compiled'),
         (AdaFocalLoss, dict(num_bins=0), 'num_bins must be an integer of at least 1, got 0'),
         (AdaFocalLoss, dict(gamma=-3.0), r'gamma must be in \[-2, 20\], got -3.0'),
         (AdaFocalLoss, dict(gamma_min=0.0), r'gamma_min must be .*, got 0.0'),

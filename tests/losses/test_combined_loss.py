@@ -40,7 +40,6 @@ def test_in_a_head_of_mmpretrain():
         dict(type='NACLLoss'),
         dict(type='ACLSLoss', margin=1.0),
         dict(type='CALSLoss', num_classes=4, margin=1.0),
-        dict(type='CPCLoss'),
     ],
     ids=lambda loss: loss['type'],
 )

@@ -26,7 +26,6 @@ ROWS = [
     dict(type='CALSLoss', num_classes=5),
     dict(type='ACLSLoss', margin=1.0),
     dict(type='AdaFocalLoss'),
-    dict(type='CPCLoss'),
 ]
 BATCHES = [
     dict(type='MDCALoss', loss_name='loss_x'),

@@ -24,7 +24,6 @@ from mmcalib.losses import (
     BSCELoss,
     CALSLoss,
     ConfidencePenaltyLoss,
-    CPCLoss,
     DualFocalLoss,
     InverseFocalLoss,
     L1ACELoss,
@@ -93,13 +92,12 @@ LOSSES = {
     'ACLS': (ACLSLoss, None),
     'CALS': (CALSLoss, None),
     'AdaFocal': (AdaFocalLoss, None),
-    'CPC': (CPCLoss, None),
     'SVLS': (SVLSLoss, None),
     'NACL': (NACLLoss, None),
     'MDCA, alone': (MDCALoss, None),
     'mL1-ACE, alone': (L1ACELoss, None),
 }
-NOT_COMPILED = ('CPC', 'MDCA, alone', 'mL1-ACE, alone')
+NOT_COMPILED = ('MDCA, alone', 'mL1-ACE, alone')
 OF_LABEL_MAPS = ('SVLS', 'NACL')
 
 

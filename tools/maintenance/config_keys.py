@@ -14,7 +14,7 @@ from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, TRANSFORMS, WEIG
 
 from mmcalib.losses import BatchLoss, CalibrationLoss
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.registration import register_all
+from mmcalib.registration import GONE, register_all
 
 HEAD = """\
 # Config keys
@@ -73,7 +73,7 @@ def registered() -> dict[str, dict[str, object]]:
     found = {place: {} for place in PLACES}
     for place, registry in (('Models', MODELS), *REGISTRIES.items()):
         for name, kind in registry.module_dict.items():
-            if kind.__module__.startswith(OURS):
+            if kind.__module__.startswith(OURS) and name not in GONE:
                 is_loss = kind.__module__.startswith('mmcalib.losses')
                 found['Losses' if is_loss else place][name] = kind
     return {place: dict(sorted(kinds.items())) for place, kinds in found.items()}

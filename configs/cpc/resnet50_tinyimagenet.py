@@ -1,6 +1,0 @@
-# Calibration by pairwise constraints (CPC) on Tiny-ImageNet with ResNet-50.
-# The weights are those of the code the formula is from, untuned here.
-_base_ = '../ce/resnet50_tinyimagenet.py'
-
-model = dict(
-    head=dict(loss=dict(_delete_=True, type='CPCLoss', alpha_true=0.1, alpha_others=1.0)))
