@@ -9,6 +9,7 @@ MIOU = 'mIoU'
 AACC = 'aAcc'
 ECE = 'calibration/ECE'
 AECE = 'calibration/AECE'
+GAP = 'calibration/gap'
 NLL = 'calibration/NLL'
 AUGRC = 'calibration/AUGRC'
 # One of them says how good a model is; the others how well it is calibrated.

@@ -29,7 +29,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     group.add_argument(
         '--calibration',
         action='store_true',
-        help='measure calibration and draw it, if the config has no calibration metric',
+        help='measure ECE, AECE, the gap between confidence and accuracy, NLL and Brier score '
+        'with intervals, and draw them; a CalibrationMetric of the config keeps its options',
     )
     group.add_argument(
         '--objects',

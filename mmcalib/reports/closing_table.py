@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from mmcalib.metric_keys import INTERVAL, PREFIX, TOP1, is_percentage, metric_name
+from mmcalib.metric_keys import GAP, INTERVAL, PREFIX, TOP1, is_percentage, metric_name
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports.model_labels import model_label
 from mmcalib.reports.table_cell_texts import number_text
@@ -18,12 +18,18 @@ from mmcalib.reports.table_cell_texts import number_text
 FOLDER_OF_FIGURES = 'vis_data/vis_image'  # of mmengine's LocalVisBackend, in the log's folder
 
 
-def confidence_gap(confidence: float, accuracy: float) -> str:
-    """Return the gap between confidence and accuracy, both in percent, in words."""
-    gap = confidence - accuracy
+def gap_in_words(gap: float) -> str:
+    """Return the gap between confidence and accuracy, in percent points, in words."""
     if abs(gap) < 0.05:
         return 'neither over- nor under-confident on average'
     return f'{"over" if gap > 0 else "under"}-confident by {abs(gap):.1f} points'
+
+
+def judgement(low: float, high: float) -> str:
+    """Return what the interval of a gap says of a model."""
+    if low > 0:
+        return 'over-confident'
+    return 'under-confident' if high < 0 else 'not told from 0'
 
 
 def confidence_and_accuracy(statistics: CalibrationStatistics) -> tuple[float, float] | None:
@@ -72,14 +78,17 @@ def summary(
     if both:
         if not any(key.startswith(TOP1) for key in metrics):
             table.add_row('accuracy', f'{both[1]:.2f} %', f'of {statistics.num_predictions:,}')
-        table.add_row('mean confidence', f'{both[0]:.2f} %', confidence_gap(*both))
+        words = '' if GAP in metrics else gap_in_words(both[0] - both[1])
+        table.add_row('mean confidence', f'{both[0]:.2f} %', words)
     ends = {f'{key}{end}' for key in ours for end in INTERVAL}
     for key in [key for key in ours if key not in ends]:
-        interval = ''
+        remark = ''
         if f'{key}{INTERVAL[0]}' in metrics:
-            low, high = (number(key, metrics[f'{key}{end}']) for end in INTERVAL)
-            interval = f'interval {low.removesuffix(" %")} to {high}'
-        table.add_row(metric_name(key), number(key, metrics[key]), interval)
+            bounds = [metrics[f'{key}{end}'] for end in INTERVAL]
+            low, high = (number(key, bound) for bound in bounds)
+            remark = f'{judgement(*bounds)}; ' if key == GAP else ''
+            remark += f'interval {low.removesuffix(" %")} to {high}'
+        table.add_row(metric_name(key), number(key, metrics[key]), remark)
     console = Console(file=io.StringIO(), width=width, highlight=False)
     console.print(heading(results), markup=False, soft_wrap=True)
     console.print(table)
@@ -119,4 +128,5 @@ def number(key: str, value: object) -> str:
     """Return a metric's value with its unit."""
     if not isinstance(value, (int, float)):
         return str(value)
-    return number_text(value, key) + (' %' if is_percentage(key) else '')
+    sign = '+' if key == GAP and value >= 0 else ''
+    return sign + number_text(value, key) + (' %' if is_percentage(key) else '')

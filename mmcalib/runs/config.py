@@ -25,6 +25,8 @@ from mmcalib.runs.misspelt_options import check_option_keys
 from mmcalib.work_dir_files import experiment_name
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
+# What a test with --calibration measures.
+ADDED_METRICS = ('ECE', 'AECE', 'gap', 'NLL', 'Brier')
 # mmengine's default hooks, which None turns off.
 OWN_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 
@@ -177,21 +179,24 @@ def limit_samples(cfg: Config, limit: int) -> None:
 
 
 def add_calibration(cfg: Config) -> None:
-    """Have a test measure the calibration and draw it, where the config does not."""
-    if any(
-        not metric.get('prefix') for metric, _ in calibration_configs(cfg.get('test_evaluator'))
-    ):
-        return
-    metric = dict(
-        type='CalibrationMetric',
-        metrics=['ECE', 'AECE', 'NLL', 'Brier'],
-        confidence_interval=0.95,
-    )
+    """Have a test measure the calibration with intervals and draw it.
+
+    A metric that the config has keeps its options, and gets what it lacks beside its own.
+    """
     evaluator = cfg.get('test_evaluator') or []
-    if isinstance(evaluator, dict) and 'metrics' in evaluator:  # one that holds metrics
-        evaluator.metrics = [*as_list(evaluator.metrics), metric]
+    ours = [pair for pair in calibration_configs(evaluator) if not pair[0].get('prefix')]
+    measured = [name for _, names in ours for name in names]
+    missing = [name for name in ADDED_METRICS if name not in measured]
+    if ours:
+        metric, names = ours[0]
+        metric.update(type='CalibrationMetric', metrics=[*names, *missing])
+        metric.setdefault('confidence_interval', 0.95)
     else:
-        cfg.test_evaluator = [*as_list(evaluator), metric]
+        metric = dict(type='CalibrationMetric', metrics=missing, confidence_interval=0.95)
+        if isinstance(evaluator, dict) and 'metrics' in evaluator:  # one that holds metrics
+            evaluator.metrics = [*as_list(evaluator.metrics), metric]
+        else:
+            cfg.test_evaluator = [*as_list(evaluator), metric]
     drawing = dict(type='ReliabilityDiagramHook', splits=['test'])
     cfg.default_hooks = {'reliability_diagram': drawing, **(cfg.get('default_hooks') or {})}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.reports.closing_table import confidence_gap, find_diagram, summary
+from mmcalib.reports.closing_table import find_diagram, summary
 
 RESULTS = {
     'experiment': 'mbls/digits',
@@ -79,15 +79,18 @@ def test_paths_are_never_broken(width):
 
 
 @pytest.mark.parametrize(
-    ('confidence', 'accuracy', 'said'),
+    ('gap', 'low', 'high', 'said'),
     [
-        (79.1, 75.0, 'over-confident by 4.1 points'),
-        (70.0, 75.0, 'under-confident by 5.0 points'),
-        (75.0, 75.04, 'neither over- nor under-confident on average'),
+        (4.84, 1.9, 7.8, 'gap +4.84 % over-confident; interval +1.90 to +7.80 %'),
+        (-3.0, -5.0, -1.0, 'gap -3.00 % under-confident; interval -5.00 to -1.00 %'),
+        (1.0, -0.5, 2.5, 'gap +1.00 % not told from 0; interval -0.50 to +2.50 %'),
     ],
 )
-def test_the_gap_in_words(confidence, accuracy, said):
-    assert confidence_gap(confidence, accuracy) == said
+def test_the_gap_is_judged_by_its_interval(gap, low, high, said):
+    key = 'calibration/gap'
+    metrics = {key: gap, f'{key}_low': low, f'{key}_high': high}
+    lines = words(summary({**RESULTS, 'metrics': metrics}, statistics()))
+    assert lines[2:] == [['mean', 'confidence', '82.00', '%'], said.split()]
 
 
 def test_the_newest_diagram_of_the_first_metric_is_found(tmp_path):

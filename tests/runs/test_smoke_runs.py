@@ -92,6 +92,19 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
         assert tested['limit'] == 11 and tested['evaluation']['dataset']['samples'] == 797
         assert 'calibration/ECE_low' in tested['metrics']
         assert list(tmp_path.rglob('vis_image/reliability_diagram_test*'))
+        said = capsys.readouterr()
+
+        # A config with a metric of its own keeps it, and has what it lacks beside it.
+        command = ['mmcalib::mbls/digits.py', *paths_of(results['model']), '--calibration']
+        call_here('test.py', *command, '--work-dir', 'own', monkeypatch=monkeypatch)
+        own = json.loads((tmp_path / 'own/results.json').read_text())['metrics']
+        assert own == tested['metrics']
+        said = capsys.readouterr()
+        gap = next(line for line in (said.out + said.err).splitlines() if line.startswith('gap '))
+        low, high = (own[f'calibration/gap_{end}'] for end in ('low', 'high'))
+        judged = 'over-confident' if low > 0 else 'under-confident' if high < 0 else 'not told'
+        assert f' {own["calibration/gap"]:+.2f} % ' in gap and f' {judged}' in gap
+        assert gap.endswith(f'; interval {low:+.2f} to {high:+.2f} %')
 
 
 def test_missing_data_are_named_by_the_keys_of_the_config(tmp_path):
