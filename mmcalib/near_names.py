@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+# What names of earlier versions became, for this release alone.
+REMOVED = {
+    'venn-abers': 'platt or beta',
+    'boundary-temperatures': 'class-temperatures',
+    'local': 'class-conditional',
+    '--all': '--samples N for more of them',
+}
+
 
 def nearest(name: object, known: Iterable[object], *, likeness: float = 0.7) -> str | None:
     """Return the known name that is most like another one, None if none is like it.
@@ -22,7 +30,12 @@ def nearest(name: object, known: Iterable[object], *, likeness: float = 0.7) -> 
 
 
 def suggestion(name: object, known: Iterable[object]) -> str:
-    """Return ``; did you mean X?``, the end of an error, or nothing where no name is near."""
+    """Return ``; did you mean X?``, the end of an error, or nothing where no name is near.
+
+    Of a name that an earlier version had, what to use in its place.
+    """
+    if name in REMOVED:
+        return f'; {name} was removed: use {REMOVED[name]}'
     found = nearest(name, known, likeness=0.6)  # two letters of ECE swapped
     return f'; did you mean {found}?' if found else ''
 

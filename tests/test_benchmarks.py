@@ -129,7 +129,7 @@ def test_methods_are_cross_fitted_and_written(capsys, monkeypatch, tmp_path):
     torch.manual_seed(0)
     torch.save(MODELS.build(cfg.model).state_dict(), tmp_path / 'random.pth')
     monkeypatch.chdir(tmp_path)
-    options = '--methods temperature platt boundary-temperatures --images 5 20 --out of.json'
+    options = '--methods temperature platt class-temperatures --images 5 20 --out of.json'
     few = 'test_dataloader.dataset.indices=20'
     argv = ['methods.py', config, 'random.pth', *options.split(), '--cfg-options', few]
     monkeypatch.setattr(sys, 'argv', argv)
@@ -139,12 +139,12 @@ def test_methods_are_cross_fitted_and_written(capsys, monkeypatch, tmp_path):
     module['main']()
     torch.set_num_threads(threads)
     lines = capsys.readouterr().out.splitlines()
-    none, temperature, platt, maps = (line.split(' | ') for line in lines[-4:])
-    assert float(temperature[1]) < float(none[1]) and float(maps[1]) < float(none[1])
-    assert temperature[5:7] == none[5:7] == maps[5:7]
+    none, temperature, platt, classes = (line.split(' | ') for line in lines[-4:])
+    assert float(temperature[1]) < float(none[1]) and float(classes[1]) < float(none[1])
+    assert temperature[5:7] == none[5:7] == classes[5:7]
     assert 'takes logits of two classes' in platt[1]
-    first, near = json.loads((tmp_path / 'of.json').read_text())[2:]
-    assert first['name'] == 'digit_scenes, 20 images' and len(near['rows']) == 3
+    _, first = json.loads((tmp_path / 'of.json').read_text())
+    assert first['name'] == 'digit_scenes, 20 images' and len(first['rows']) == 3
     written = first['rows'][1]['runs'][0]['metrics']
     assert f'{written["calibration/NLL"]:.4f}' == temperature[1]
 
@@ -159,7 +159,7 @@ def test_methods_scores_each_image_by_the_scaling_of_its_fold():
     logits = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
     rows = DrawnPredictions(logits, torch.zeros(20, dtype=torch.int64), images, 20, 10)
     folds = [TemperatureScaler.from_parameters({'temperature': 1.0 + f}) for f in range(5)]
-    probs = module['Data'](rows, None, fold_of, None).predict(folds)
+    probs = module['Data'](rows, fold_of, False).predict(folds)
     for row, image in enumerate(images.tolist()):
         expected = (logits[row].double() / (1.0 + fold_of[image])).softmax(dim=0)
         torch.testing.assert_close(probs[row], expected.float())

@@ -217,7 +217,7 @@ def test_what_is_imported_is_declared():
     distributions = {'cv2': 'opencv-python', 'PIL': 'pillow', 'sklearn': 'scikit-learn'}
     of_the_extras = {'mmengine', 'mmcv', 'mmpretrain', 'mmseg', 'timm', 'imagecorruptions'}
     of_the_extras |= {'onnx', 'onnxruntime'}
-    compared = {'betacal', 'netcal', 'probmetrics', 'venn_abers'}  # by tools/benchmarks/scalers.py
+    compared = {'betacal', 'netcal', 'probmetrics'}  # by tools/benchmarks/scalers.py
     beside = {path.stem for path in (ROOT / 'tools/maintenance').glob('*.py')}
     imported = set()
     for folder in ('mmcalib', 'tools'):

@@ -75,9 +75,6 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         metavar='N',
         help='number of predictions (pixels) to draw for the fit',
     )
-    group.add_argument(
-        '--all', action='store_true', help='fit on all predictions, in several passes'
-    )
     group.add_argument('--seed', type=int, default=0, help='seed of the draw')
     group.add_argument(
         '--force',

@@ -11,7 +11,7 @@ from datetime import datetime
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import get_world_size, is_main_process
+from mmengine.dist import is_main_process
 from mmengine.model import is_model_wrapper
 from mmengine.runner import CheckpointLoader, Runner
 from torch import Tensor, nn
@@ -32,11 +32,8 @@ from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
-from mmcalib.posthoc.affine_scaler import AffineScaler
 from mmcalib.posthoc.fold_into_layer import TOLERANCE
-from mmcalib.posthoc.model_logits import reader_of_all
 from mmcalib.posthoc.sampled_logits import NUM_SAMPLES, DrawnPredictions, draw_predictions
-from mmcalib.posthoc.sampled_maps import DrawnMaps, draw_maps
 from mmcalib.runs.data_checks import check_run_data
 from mmcalib.runs.evaluation_record import describe_dataset
 from mmcalib.runs.terminal_output import log_start
@@ -54,7 +51,6 @@ class CalibrationOptions:
         split: ``'val'`` or ``'test'``: which of the config's splits to fit on.
         test: Whether to measure before and after on the test split too.
         num_samples: How many predictions to draw for the fit.
-        every_prediction: Whether to go on to the optimum of all predictions, in several passes.
         seed: Of the draw.
         num_bins: Of the ECE and AECE before and after.
         force: Whether to go on where the result may mislead.
@@ -65,7 +61,6 @@ class CalibrationOptions:
     split: str = 'val'
     test: bool = False
     num_samples: int = NUM_SAMPLES
-    every_prediction: bool = False
     seed: int = 0
     num_bins: int = 15
     force: bool = False
@@ -121,18 +116,15 @@ def calibrate_checkpoint(
     # Before the long part: where can a scaling go?
     batch = next(iter(loader))
     state, candidates = content['state_dict'], None
-    first = scaler or TemperatureScaler()
-    placement = place_scaling(model, first, state, batch)
-    drawn = draw(runner, loader, options, of_samples=placement.of_samples, maps=first.needs_maps)
+    placement = place_scaling(model, scaler or TemperatureScaler(), state, batch)
+    drawn = draw(runner, loader, options, of_samples=placement.of_samples)
     if scaler is None:
         chosen, candidates = choose(runner, loader, drawn, options)
         if chosen == NONE:
             return {'method': NONE, 'candidates': candidates}
         scaler = SCALERS[chosen]()
         placement = place_scaling(model, scaler, state, batch)
-    fitted_on, folds, fold_of = fit_to_split(
-        scaler, runner, loader, options, drawn, of_samples=placement.of_samples
-    )
+    fitted_on, folds, fold_of = fit_to_split(scaler, runner, loader, options, drawn)
     results = {}
     for split, data in loaders.items():
         results[split] = placement.measure(
@@ -230,22 +222,16 @@ def draw(
     options: CalibrationOptions,
     *,
     of_samples: bool = False,
-    maps: bool = False,
-) -> DrawnPredictions | DrawnMaps:
-    """Draw predictions of a split to fit on, or whole maps of them.
-
-    Raises:
-        ValueError: For maps on many processes.
-    """
-    reading = dict(
-        seed=options.seed, ignore_index=ignore_index_of(runner.model), of_samples=of_samples
+) -> DrawnPredictions:
+    """Draw predictions of a split to fit on."""
+    return draw_predictions(
+        runner.model,
+        loader,
+        num_samples=options.num_samples,
+        seed=options.seed,
+        ignore_index=ignore_index_of(runner.model),
+        of_samples=of_samples,
     )
-    if not maps:
-        reading['num_samples'] = options.num_samples
-        return draw_predictions(runner.model, loader, **reading)
-    if get_world_size() > 1:
-        raise ValueError('a scaling of maps is fitted in one process: leave out --launcher')
-    return draw_maps(runner.model, loader, **reading)
 
 
 def choose(
@@ -263,9 +249,7 @@ def fit_to_split(
     runner: Runner,
     loader: Iterable,
     options: CalibrationOptions,
-    drawn: DrawnPredictions | DrawnMaps,
-    *,
-    of_samples: bool = False,
+    drawn: DrawnPredictions,
 ) -> tuple[dict, list[LogitScaler], Tensor | None]:
     """Fit a scaler to predictions drawn from a split.
 
@@ -276,25 +260,9 @@ def fit_to_split(
     """
     fold_of = folds_of_images(loader.dataset, seed=options.seed) if options.cross_fit else None
     unfitted = deepcopy(scaler)
-    ignore_index = ignore_index_of(runner.model)
-
-    def refine(own: AffineScaler, images: Tensor | None = None) -> None:
-        reading = {'ignore_index': ignore_index, 'of_samples': of_samples}
-        own.refine(reader_of_all(runner.model, loader, images=images, **reading))
-
-    if options.every_prediction and not drawn.is_everything and not scaler.affine:
-        raise ValueError(
-            f'--all: {method_of(scaler)} scaling is fitted in memory: leave out --all, or raise '
-            f'--samples {options.num_samples}'
-        )
     drawn.fit(scaler)
     errors = _standard_errors(scaler, drawn)
-    further = refine if options.every_prediction and not drawn.is_everything else None
-    folds = [] if fold_of is None else fit_folds(unfitted, drawn, fold_of, refine=further)
-    if further:
-        refine(scaler)
-        if errors:
-            errors['sampling_error'] = 0.0
+    folds = [] if fold_of is None else fit_folds(unfitted, drawn, fold_of)
     dataset = describe_dataset(runner.cfg[f'{options.split}_dataloader'].dataset)
     fitted_on = {
         'parameters': scaler.parameters,

@@ -115,7 +115,6 @@ def run(parser: ToolParser, args: argparse.Namespace) -> Mapping:
             split=args.split,
             test=args.test,
             num_samples=args.samples,
-            every_prediction=args.all,
             seed=args.seed,
             num_bins=args.num_bins,
             force=args.force,

@@ -36,8 +36,6 @@ def check_splits(cfg: Config, options: CalibrationOptions) -> list[str]:
     for name in [split, *(['test'] if options.test else [])]:
         if cfg.get(f'{name}_dataloader') is None:
             raise ValueError(f'the config has no {name}_dataloader')
-    if cfg.get('launcher', 'none') != 'none' and options.every_prediction:
-        raise ValueError('--all reads a split several times in one process: leave out --launcher')
     if split == 'test':
         return [_refuse('fitted on the test split', HELD_OUT, force=force)]
     if not options.cross_fit and same_data(cfg.val_dataloader, cfg.get('test_dataloader')):

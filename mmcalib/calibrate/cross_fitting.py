@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from copy import deepcopy
 
 import numpy as np
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from mmcalib.posthoc import LogitScaler
 from mmcalib.posthoc.sampled_logits import DrawnPredictions
-from mmcalib.posthoc.sampled_maps import DrawnMaps
 
 FOLDS = 5
 
@@ -55,10 +54,8 @@ def _group(info: Mapping, index: int) -> Hashable:
 
 def fit_folds(
     scaler: LogitScaler,
-    drawn: DrawnPredictions | DrawnMaps,
+    drawn: DrawnPredictions,
     fold_of: Tensor,
-    *,
-    refine: Callable[[LogitScaler, Tensor], object] | None = None,
 ) -> list[LogitScaler]:
     """Return a scaler for each fold, fitted on the predictions of all others.
 
@@ -66,7 +63,6 @@ def fit_folds(
         scaler: The method and its options.
         drawn: Predictions of all images.
         fold_of: Of :func:`folds_of_images`.
-        refine: Called with a scaler and the images that it may see, to go on from the draw.
 
     Raises:
         ValueError: If the predictions without a fold determine no scaling.
@@ -79,7 +75,5 @@ def fit_folds(
             drawn.fit(own, others)
         except ValueError as error:
             raise ValueError(f'without fold {fold + 1} of {FOLDS}: {error}') from error
-        if refine is not None:
-            refine(own, others)
         fitted.append(own)
     return fitted

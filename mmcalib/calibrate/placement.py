@@ -55,15 +55,13 @@ def place_scaling(
             model, or if the method is not for a head with a sigmoid for each class.
     """
     if has_several_labels(model):
-        if scaler.needs_maps or 'sigmoid' not in scaler.heads:
+        if 'sigmoid' not in scaler.heads:
             raise ValueError(
                 f'--method {method_of(scaler)} is not for {type(head_of(model)).__name__}, whose '
                 'classes have separate sigmoids: use temperature, platt or beta'
             )
         return AttachedPlacement(model, 'each class has a separate sigmoid')
     if not scaler.affine:
-        if scaler.needs_maps and not hasattr(model, 'decode_head'):
-            raise ValueError(f'--method {method_of(scaler)} is for segmentors, which predict maps')
         with predictor(model, of_samples=True) as predict:
             scaler.check_head(predict(batch)[0].logits[None])
         return AttachedPlacement(model, f'{method_of(scaler)} scaling is no affine map of logits')

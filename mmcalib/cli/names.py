@@ -8,11 +8,8 @@ METHODS = (
     'isotonic',
     'platt',
     'beta',
-    'venn-abers',
     'class-temperatures',
     'class-conditional',
-    'boundary-temperatures',
-    'local',
 )
 CRITERIA = ('nll', 'ece-grid')
 NUM_SAMPLES = 200_000

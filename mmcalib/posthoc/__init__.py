@@ -3,18 +3,15 @@
 from typing import TYPE_CHECKING
 
 from mmcalib.posthoc.binary_scalers import BetaScaler, PlattScaler
-from mmcalib.posthoc.boundary_temperature_scaler import BoundaryTemperatureScaler
 from mmcalib.posthoc.class_conditional_scaler import ClassConditionalScaler
 from mmcalib.posthoc.ensemble_temperature_scaler import EnsembleTemperatureScaler
 from mmcalib.posthoc.isotonic_scaler import IsotonicScaler
-from mmcalib.posthoc.local_temperature_scaler import LocalTemperatureScaler
 from mmcalib.posthoc.logit_scaler import LogitScaler, NotFittedError
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.predicted_class_temperature_scaler import PredictedClassTemperatureScaler
 from mmcalib.posthoc.scaler_file import load_scaler
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler
 from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler, VectorScaler
-from mmcalib.posthoc.venn_abers_scaler import VennAbersScaler
 from mmcalib.registration import late_names
 
 if TYPE_CHECKING:
@@ -25,11 +22,9 @@ else:
 __all__ = [
     'SCALERS',
     'BetaScaler',
-    'BoundaryTemperatureScaler',
     'ClassConditionalScaler',
     'EnsembleTemperatureScaler',
     'IsotonicScaler',
-    'LocalTemperatureScaler',
     'LogitScaler',
     'MatrixScaler',
     'NotFittedError',
@@ -37,7 +32,6 @@ __all__ = [
     'PredictedClassTemperatureScaler',
     'TemperatureScaler',
     'VectorScaler',
-    'VennAbersScaler',
     'calibrated_model',
     'load_scaler',
 ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor
 
-from mmcalib.checks import check_integer
-from mmcalib.posthoc.logit_scaler import LogitReader, LogitScaler
+from mmcalib.posthoc.logit_scaler import LogitScaler
 
 
 class LogitMap(NamedTuple):
@@ -27,34 +26,6 @@ class AffineScaler(LogitScaler):
     """A scaling that is a factor and a shift, and folds into a linear layer."""
 
     affine = True
-
-    def refine(self, read: LogitReader, *, max_passes: int = 10) -> AffineScaler:
-        """Go on from the fit on a sample to the optimum of all data, read in passes of parts.
-
-        Args:
-            read: Called once per pass; yields logits ``(M, K)`` and labels ``(M,)``.
-            max_passes: How often at most, but for a line search that needs a few more.
-
-        Raises:
-            NotFittedError: Before :meth:`fit`.
-            ValueError: If there is no prediction.
-        """
-        self._check_fitted()
-        check_integer('max_passes', max_passes)
-        count = 0
-
-        def counted() -> Iterable[tuple[Tensor, Tensor]]:
-            nonlocal count
-            count = 0
-            for logits, labels in read():
-                count += len(labels)
-                yield logits, labels
-            if not count:
-                raise ValueError('there is nothing to fit: no prediction was read')
-
-        self._refine(counted, max_passes)
-        self.num_predictions_ = count
-        return self
 
     def fold(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the weight and bias of a layer whose outputs are the scaled ones of this layer.
@@ -88,9 +59,6 @@ class AffineScaler(LogitScaler):
         return add_shift(multiply(rows, factor), shift).transpose(1, -1)
 
     def _map(self, learned: Mapping[str, Tensor]) -> LogitMap:
-        raise NotImplementedError
-
-    def _refine(self, read: LogitReader, max_passes: int) -> None:
         raise NotImplementedError
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from mmcalib.checks import UserError, at_least_single, check_choice
@@ -15,9 +14,9 @@ from mmcalib.posthoc.methods import SCALERS
 class AttachedScaling(nn.Module):
     """Maps logits ``(N, K, …)`` to calibrated ones, with what was learned as buffers.
 
-    It computes in double precision, so that steps of a curve are where the fit has put them; in
-    single precision where it has convolutions. The buffers are empty until a checkpoint or
-    :meth:`take` fills them; their shapes depend on what was learned.
+    It computes in double precision, so that steps of a curve are where the fit has put them. The
+    buffers are empty until a checkpoint or :meth:`take` fills them; their shapes depend on what was
+    learned.
 
     Args:
         method: A key of :data:`mmcalib.posthoc.methods.SCALERS`.
@@ -36,7 +35,7 @@ class AttachedScaling(nn.Module):
     def take(self, learned: Mapping[str, Tensor]) -> AttachedScaling:
         """Fill the buffers with a fitted scaler's :attr:`tensors`, and return self."""
         for name in self.scaler.learned:
-            setattr(self, name, learned[name].detach().to(self._dtype))
+            setattr(self, name, learned[name].detach().double())
         return self
 
     def forward(self, logits: Tensor) -> Tensor:
@@ -46,13 +45,9 @@ class AttachedScaling(nn.Module):
                 'the model has a calibration, but its checkpoint holds none: load the checkpoint '
                 'that tools/calibrate.py wrote beside the config'
             )
-        learned = {k: value.to(logits.device, self._dtype) for k, value in learned.items()}
-        scaled = self.scaler._apply(logits.to(self._dtype), learned)
+        learned = {name: value.to(logits.device) for name, value in learned.items()}
+        scaled = self.scaler._apply(logits.double(), learned)
         return scaled.to(at_least_single(logits).dtype)
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        return torch.float32 if self.scaler.needs_maps else torch.float64
 
     def _load_from_state_dict(
         self, state_dict: Mapping, prefix: str, _: Any, strict: bool, missing: list, *others: Any

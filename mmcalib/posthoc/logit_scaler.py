@@ -52,8 +52,6 @@ class LogitScaler:
     least_predictions = 1
     # Whether no prediction can become another class, whatever is learned.
     keeps_argmax = False
-    # Whether a prediction depends on its neighbours, so that whole maps have to be seen.
-    needs_maps = False
     # Whether it is an affine map of the logits, which a linear layer can absorb.
     affine = False
     # Whether each class has a scale and a shift of its own, so that a layer needs a bias to absorb

@@ -1,15 +1,12 @@
 """The methods by the names that tools and configs call them."""
 
 from mmcalib.posthoc.binary_scalers import BetaScaler, PlattScaler
-from mmcalib.posthoc.boundary_temperature_scaler import BoundaryTemperatureScaler
 from mmcalib.posthoc.class_conditional_scaler import ClassConditionalScaler
 from mmcalib.posthoc.ensemble_temperature_scaler import EnsembleTemperatureScaler
 from mmcalib.posthoc.isotonic_scaler import IsotonicScaler
-from mmcalib.posthoc.local_temperature_scaler import LocalTemperatureScaler
 from mmcalib.posthoc.predicted_class_temperature_scaler import PredictedClassTemperatureScaler
 from mmcalib.posthoc.temperature_scaler import TemperatureScaler
 from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler, VectorScaler
-from mmcalib.posthoc.venn_abers_scaler import VennAbersScaler
 
 SCALERS = {
     'temperature': TemperatureScaler,
@@ -19,9 +16,6 @@ SCALERS = {
     'isotonic': IsotonicScaler,
     'platt': PlattScaler,
     'beta': BetaScaler,
-    'venn-abers': VennAbersScaler,
     'class-temperatures': PredictedClassTemperatureScaler,
     'class-conditional': ClassConditionalScaler,
-    'boundary-temperatures': BoundaryTemperatureScaler,
-    'local': LocalTemperatureScaler,
 }

@@ -15,9 +15,7 @@ from torch import Tensor, nn
 
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.posthoc.full_precision import full_precision
-from mmcalib.posthoc.logit_scaler import LogitReader
 from mmcalib.posthoc.predicted_samples import evaluated_sample, logits_behind
-from mmcalib.samples.evaluated import read_logits
 
 
 class NotLogitsError(ValueError):
@@ -155,40 +153,3 @@ def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterabl
     total = len(items) if total is None else total
     console = Console(stderr=True)
     return track(items, text, total=total, console=console, disable=not is_main_process())
-
-
-def reader_of_all(
-    model: nn.Module,
-    loader: Iterable,
-    *,
-    ignore_index: int = 255,
-    images: Tensor | None = None,
-    of_samples: bool = False,
-) -> LogitReader:
-    """Return a function that reads the logits and labels of a split anew at each call.
-
-    Args:
-        model: See :func:`predictor`.
-        loader: Batches of the split, in a fixed order.
-        ignore_index: Label of the pixels to leave out.
-        images: ``(n,)`` booleans, the images to read; None for all.
-        of_samples: See :func:`predictor`.
-    """
-    number = 0
-
-    def read() -> Iterator[tuple[Tensor, Tensor]]:
-        nonlocal number
-        number += 1
-        place = 0
-        with predictor(model, of_samples=of_samples) as predict:
-            for batch in progress(loader, f'All predictions, pass {number}'):
-                for image in predict(batch):
-                    place += 1
-                    if images is not None and not images[place - 1]:
-                        continue
-                    logits, labels, _ = read_logits(
-                        image.sample, image.logits, ignore_index=ignore_index, name=image.name
-                    )
-                    yield logits, labels
-
-    return read

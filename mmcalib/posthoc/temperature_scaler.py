@@ -113,13 +113,6 @@ class TemperatureScaler(AffineScaler):
             middle = (low * high) ** 0.5
             self._take(_newton(read, middle, low, high, tolerance=1e-10, max_passes=100))
 
-    def _refine(self, read: LogitReader, max_passes: int) -> None:
-        if self.criterion == 'ece-grid':
-            self._choose_from_grid(read)
-            return
-        low, high, beta = _LOWEST_BETA, _HIGHEST_BETA, 1 / self.temperature_
-        self._take(_newton(read, beta, low, high, tolerance=1e-5, max_passes=max_passes))
-
     def _take(self, beta: float) -> None:
         self.temperature_, self.at_bound_ = 1 / beta, beta in (_LOWEST_BETA, _HIGHEST_BETA)
         if self.at_bound_:

@@ -32,9 +32,6 @@ class PenalisedScaler(AffineScaler):
         self.num_effective_ = effective_predictions(read, self._temperature, groups)
         self._minimise(read, *self._start(size), _MAX_PASSES)
 
-    def _refine(self, read: LogitReader, max_passes: int) -> None:
-        self._minimise(read, *self._map(self.tensors), max_passes)
-
     def _minimise(self, read: LogitReader, factor: Tensor, shift: Tensor, max_passes: int) -> None:
         """Set the factor and shift of the least penalised NLL, by L-BFGS from the given ones."""
         from scipy.optimize import minimize  # takes a second to import, and few need it
@@ -113,7 +110,7 @@ class VectorScaler(PenalisedScaler):
     Attributes:
         scale_: ``(K,)`` scales a.
         shift_: ``(K,)`` shifts b.
-        num_effective_: :math:`N_\mathrm{eff}` of the fit, which :meth:`refine` keeps.
+        num_effective_: :math:`N_\mathrm{eff}` of the fit.
 
     Raises:
         TypeError: If a penalty is no number.
@@ -164,7 +161,7 @@ class MatrixScaler(PenalisedScaler):
     Attributes:
         matrix_: ``(K, K)`` matrix A.
         shift_: ``(K,)`` shifts b.
-        num_effective_: :math:`N_\mathrm{eff}` of the fit, which :meth:`refine` keeps.
+        num_effective_: :math:`N_\mathrm{eff}` of the fit.
 
     Raises:
         TypeError: If a penalty is no number.

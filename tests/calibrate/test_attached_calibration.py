@@ -75,18 +75,12 @@ def cases():
     for name in MODELS_AND_DATA:
         head = 'sigmoid' if name.startswith('binary') else 'softmax'
         for method, kind in SCALERS.items():
-            if head in kind.heads and (name != 'classifier' or not kind.needs_maps):
+            if head in kind.heads:
                 yield pytest.param(name, method, id=f'{name}-{method}')
 
 
 def fitted(method, model, loader):
     scaler = SCALERS[method]()
-    if scaler.needs_maps:
-        with predictor(model, of_samples=True) as predict:
-            found = [image for batch in loader for image in predict(batch)]
-        logits = torch.stack([image.logits for image in found])
-        labels = torch.stack([image.sample['gt_sem_seg']['data'][0] for image in found])
-        return scaler.fit(logits, labels, ignore_index=255)
     drawn = draw_predictions(model, loader, of_samples=True)
     return scaler.fit(drawn.logits, drawn.labels, drawn.images)
 
@@ -263,7 +257,7 @@ def scenes_checkpoint(tmp_path_factory):
     return write_checkpoint(path, SCENES, 'decode_head.conv_seg')
 
 
-@pytest.mark.parametrize('method', ['ets', 'class-temperatures', 'local'])
+@pytest.mark.parametrize('method', ['ets', 'class-temperatures'])
 def test_mmseg_tests_an_attached_calibration(method, scenes_checkpoint, run, tmp_path):
     output = run(
         'calibrate.py', SCENES, scenes_checkpoint, '--out', 'out.pth', '--work-dir', 'work',
@@ -326,12 +320,3 @@ def test_several_labels_for_an_image(method, with_scores):
             expected = scaler.predict_proba(z[:, None])[:, 1]
             torch.testing.assert_close(sample.pred_score, expected, rtol=1e-3, atol=1e-4)
             assert sample.pred_label.tolist() == (sample.pred_score >= 0.4).nonzero()[:, 0].tolist()
-
-
-def test_what_is_not_for_several_labels():
-    init_default_scope('mmpretrain')
-    head = dict(type='mmpretrain.MultiLabelLinearClsHead', num_classes=5, in_channels=8)
-    model = classifier(head)
-    for method in ('local', 'boundary-temperatures'):
-        with pytest.raises(ValueError, match='classes have separate sigmoids'):
-            place_scaling(model, SCALERS[method](), {}, None)

@@ -14,11 +14,7 @@ from scipy.special import expit
 from scipy.special import softmax as scipy_softmax
 
 from mmcalib.checks import UserError
-from mmcalib.posthoc import SCALERS as METHODS
-from mmcalib.posthoc import MatrixScaler, PlattScaler, load_scaler, logit_scaler
-
-# Those that see whole maps have tests of their own.
-SCALERS = {name: kind for name, kind in METHODS.items() if not kind.needs_maps}
+from mmcalib.posthoc import SCALERS, MatrixScaler, PlattScaler, load_scaler, logit_scaler
 
 
 def most_classes(name):
@@ -34,7 +30,7 @@ CASES = [(name, k) for name in SCALERS for k in (1, 2, 4) if takes(name, k)]
 AFFINE = [case for case in CASES if SCALERS[case[0]].affine]
 # Those that come with a penalty, or with a prior, which few predictions do not outweigh.
 COUNTING = (
-    'vector', 'matrix', 'isotonic', 'platt', 'venn-abers', 'class-temperatures',
+    'vector', 'matrix', 'isotonic', 'platt', 'class-temperatures',
     'class-conditional',
 )  # fmt: skip
 
@@ -127,24 +123,6 @@ class TestAll:
 
 @pytest.mark.parametrize(('name', 'num_classes'), AFFINE)
 class TestAffine:
-    def test_refining_from_a_sample_ends_at_the_optimum(self, name, num_classes):
-        logits, labels = (torch.as_tensor(a) for a in draw(2000, num_classes=num_classes))
-        reads = []
-
-        def read():
-            reads.append(1)
-            yield from zip(logits.split(300), labels.split(300), strict=True)
-
-        scaler = SCALERS[name]().fit(logits[:200], labels[:200]).refine(read, max_passes=30)
-        assert scaler.num_predictions_ == 2000
-        expected = SCALERS[name]().fit(logits, labels)
-        if name == 'temperature':  # the others keep the sample's T, from which they are penalised
-            assert scaler.temperature_ == pytest.approx(expected.temperature_, rel=1e-5)
-            assert len(reads) <= 6
-        found, best = (nll(s.transform(logits.numpy()), labels) for s in (scaler, expected))
-        assert found == pytest.approx(best, abs=2e-3)
-        assert len(reads) <= 40
-
     def test_folding_a_layer_scales_its_outputs(self, name, num_classes):
         logits, labels = draw(num_classes=num_classes)
         scaler = SCALERS[name]().fit(logits, labels)
@@ -217,10 +195,7 @@ class TestBeforeTheFit:
             *(lambda key=key: getattr(scaler, f'{key}_') for key in scaler.learned),
         ]
         if scaler.affine:
-            asked += [
-                lambda: scaler.fold(layer.weight, layer.bias),
-                lambda: scaler.refine(lambda: [(torch.as_tensor(logits), torch.as_tensor(labels))]),
-            ]
+            asked.append(lambda: scaler.fold(layer.weight, layer.bias))
         if name == 'temperature':
             asked += [lambda: scaler.at_bound_, lambda: scaler.standard_error(logits, labels)]
         for ask in asked:
@@ -253,19 +228,8 @@ class TestWhatIsLeftAlone:
         logits.requires_grad_()
         scaler = SCALERS[name]().fit(logits, labels)
         assert logits.grad is None
-        if name != 'venn-abers':  # which is made of steps
-            scaler.transform(logits)[:, 0].sum().backward()
-            assert logits.grad.abs().max() > 0
-
-    def test_refining_needs_predictions(self, name):
-        scaler = SCALERS[name]().fit(*draw(50, num_classes=most_classes(name)))
-        if not scaler.affine:
-            assert not hasattr(scaler, 'refine') and not hasattr(scaler, 'fold')
-            return
-        with pytest.raises(ValueError, match='no prediction was read'):
-            scaler.refine(lambda: [])
-        with pytest.raises(ValueError, match='max_passes'):
-            scaler.refine(lambda: [], max_passes=0)
+        scaler.transform(logits)[:, 0].sum().backward()
+        assert logits.grad.abs().max() > 0
 
 
 @pytest.mark.parametrize('name', SCALERS)
@@ -353,10 +317,6 @@ def below_the_top(z, shift):
     return scaled
 
 
-def logit(p):
-    return np.log(p / (1 - p))
-
-
 _MATRIX = np.array([[0.4, 0.1, 0, 0], [0, 0.3, 0.2, 0], [0, 0, 0.5, -0.2], [0.1, 0, 0, 0.4]])
 # What labels are drawn from, by the logits that a scaler gets: a map of its own kind.
 TRUTHS = {
@@ -367,7 +327,6 @@ TRUTHS = {
     'isotonic': (2, lambda z: of_confidence(z, lambda p: 0.5 + 0.2 * p**4)),
     'platt': (1, lambda z: 0.4 * z + 0.7),
     'beta': (1, lambda z: 0.2 * np.log(expit(z)) - 0.7 * np.log(expit(-z)) + 0.2),
-    'venn-abers': (1, lambda z: logit(0.2 + 0.7 * expit(z / 2))),
     'class-temperatures': (4, lambda z: of_predicted_class(z, np.array([1, 8, 2, 20]))),
     'class-conditional': (4, lambda z: below_the_top(z, [0, 2, 0.5, 1])),
 }

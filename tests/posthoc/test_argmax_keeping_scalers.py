@@ -8,9 +8,7 @@ import torch
 from torch import nn
 
 from mmcalib.posthoc import (
-    BoundaryTemperatureScaler,
     ClassConditionalScaler,
-    LocalTemperatureScaler,
     PredictedClassTemperatureScaler,
     TemperatureScaler,
     VectorScaler,
@@ -18,12 +16,9 @@ from mmcalib.posthoc import (
 from mmcalib.posthoc.logit_scaler import with_other_class
 
 KINDS = [
-    BoundaryTemperatureScaler,
     ClassConditionalScaler,
-    LocalTemperatureScaler,
     PredictedClassTemperatureScaler,
 ]
-OF_ROWS = [kind for kind in KINDS if not kind.needs_maps]
 
 
 def scenes(n=12, num_classes=3, size=(12, 14), *, factor=2.5, seed=0):
@@ -145,7 +140,6 @@ class TestAnyScaling:
         assert after < before
         assert torch.equal(predicted(scaler.transform(logits)), right)
 
-    @pytest.mark.filterwarnings('ignore:one group of maps')
     def test_one_image(self, kind):
         """Pixels of one image count as one prediction, so all but the temperature stays."""
         logits, labels = (part[:1] for part in scenes())
@@ -198,7 +192,7 @@ class Applied(nn.Module):
         return self.scaler._apply(logits, dict(self.named_buffers()))
 
 
-@pytest.mark.parametrize('kind', OF_ROWS)
+@pytest.mark.parametrize('kind', KINDS)
 def test_rows_are_pixels(kind):
     logits, labels = scenes()
     rows, truth = logits.movedim(1, -1).flatten(0, -2), labels.flatten()

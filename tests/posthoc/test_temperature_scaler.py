@@ -71,10 +71,6 @@ def test_separable_logits_end_at_the_bound():
         scaler = TemperatureScaler().fit(logits, labels)
     assert scaler.temperature_ == pytest.approx(0.01) and scaler.at_bound_
     assert np.isnan(scaler.standard_error(logits, labels))
-    # Also going on from there.
-    with pytest.warns(UserWarning, match='bound'):
-        scaler.refine(lambda: [(torch.as_tensor(logits), torch.as_tensor(labels))])
-    assert scaler.temperature_ == pytest.approx(0.01)
 
 
 def test_logits_that_mislead_end_at_the_other():

@@ -4,7 +4,6 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
 from overconfident import draw, draw_labels, nll
 
 from mmcalib.posthoc import MatrixScaler, TemperatureScaler, VectorScaler
@@ -105,14 +104,3 @@ class TestDependentPredictions:
         apart = scaler().fit(*copies[:2])
         assert apart.num_effective_ == 2100
         assert np.abs(apart.transform(logits) - once.transform(logits)).max() > 0.1
-
-    def test_refining_keeps_their_number(self, scaler):
-        logits, labels = (torch.as_tensor(a) for a in draw(300))
-        fitted = scaler().fit(logits, labels, torch.arange(300) // 3)
-        kept = fitted.num_effective_
-        assert 30 < kept < 300
-        copies = [(logits, labels)] * 5
-        before = fitted.transform(logits)
-        fitted.refine(lambda: copies, max_passes=50)
-        assert fitted.num_effective_ == kept
-        torch.testing.assert_close(fitted.transform(logits), before, atol=1e-4, rtol=0)

@@ -5,10 +5,10 @@
 Every image is scored by a scaling that was fitted to four of five folds, without the image's own.
 With `--images N` these are folds of N images, drawn at random, and all images are still scored: so
 figures of few and of many are of the same predictions. CPU time and memory are those of one fit on
-one thread, memory beyond what is in use before (by Linux's peak of the resident size). Of a
-segmentor, pixels are those of whole maps if these fit into `--values`, else of crops. Where fiducio
-is installed (pip install fiducio), `--methods fiducio` is its CMSap: the same map as
-'class-conditional', as it comes: 200 steps of Adam without a penalty.
+one thread, memory beyond what is in use before (by Linux's peak of the resident size). Pixels are
+drawn from all images (`--samples`). Where fiducio is installed (pip install fiducio), `--methods
+fiducio` is its CMSap: the same map as 'class-conditional', as it comes: 200 steps of Adam without a
+penalty.
 """
 
 import argparse
@@ -36,13 +36,10 @@ from mmcalib.metrics.functional.calibration_error import (
 )
 from mmcalib.metrics.functional.risk_coverage import area_under_generalized_risk_coverage
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
-from mmcalib.posthoc.sampled_logits import DrawnPredictions, draw_predictions
-from mmcalib.posthoc.sampled_maps import NUM_VALUES, DrawnMaps, draw_maps
+from mmcalib.posthoc.sampled_logits import NUM_SAMPLES, DrawnPredictions, draw_predictions
 from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.config import load_config, set_loader_defaults
-from mmcalib.samples.boundary_distance import boundary
 
-WIDTH = 3
 KB = 1024  # in a MB
 
 
@@ -69,35 +66,26 @@ class Data:
     """The predictions of a split.
 
     Attributes:
-        rows: Of all valid predictions.
-        maps: Of a segmentor, what they are of.
+        rows: Of all valid predictions, or of those drawn.
         fold_of: ``(n,)``, of each image.
-        near: ``(M,)`` whether a pixel is near a boundary; None of a classifier.
+        pixels: Whether they are pixels.
     """
 
     rows: DrawnPredictions
-    maps: DrawnMaps | None
     fold_of: Tensor
-    near: Tensor | None
+    pixels: bool
 
     def fit(self, method: str, kept: Tensor) -> tuple[list[LogitScaler], float, float]:
         """Return a scaler for each fold, fitted to the images kept, CPU seconds and MB of a fit."""
-        kind = METHODS[method]
-        drawn = _only(self.maps if kind.needs_maps else self.rows, kept)
+        drawn = _only(self.rows, kept)
         before, start = _restarted_peak(), time.process_time()
-        folds = fit_folds(kind(), drawn, self.fold_of)
+        folds = fit_folds(METHODS[method](), drawn, self.fold_of)
         seconds = (time.process_time() - start) / FOLDS
         return folds, seconds, _resident('VmHWM') - before
 
     def predict(self, folds: list[LogitScaler]) -> Tensor:
         """Return the probabilities ``(M, K)`` of each prediction under the scaler of its fold."""
         parts = []
-        if folds[0].needs_maps:
-            maps = self.maps
-            for z, y, image in zip(maps.logits, maps.labels, maps.images, strict=True):
-                probs = folds[self.fold_of[image]].predict_proba(z[None])[0]
-                parts.append(probs[:, y != maps.ignore_index].T)
-            return torch.cat(parts)
         fold = self.fold_of[self.rows.images]
         for number, scaler in enumerate(folds):
             parts.append(scaler.predict_proba(self.rows.logits[fold == number]))
@@ -105,30 +93,19 @@ class Data:
         return torch.cat(parts)[places.argsort()]
 
 
-def read(cfg, checkpoint, values, seed):
+def read(cfg, checkpoint, samples, seed):
     """Return the predictions of a config's test split."""
     set_loader_defaults(cfg)
     init_default_scope(cfg.default_scope)
     model, _ = load_predicting_model(cfg, [checkpoint])
     loader = Runner.build_dataloader(cfg.test_dataloader, seed=seed)
     fold_of = folds_of_images(loader.dataset, seed=seed)
-    if not hasattr(model, 'decode_head'):
-        return Data(draw_predictions(model, loader, seed=seed), None, fold_of, None)
-    maps = draw_maps(model, loader, num_values=values, seed=seed)
-    valid = [y != maps.ignore_index for y in maps.labels]
-    rows = DrawnPredictions(
-        torch.cat([z[:, v].T for z, v in zip(maps.logits, valid, strict=True)]),
-        torch.cat([y[v] for y, v in zip(maps.labels, valid, strict=True)]),
-        maps.images.repeat_interleave(torch.tensor([int(v.sum()) for v in valid])),
-        maps.population,
-        maps.num_images,
-    )
-    near = [boundary(y, WIDTH)[v] for y, v in zip(maps.labels, valid, strict=True)]
-    return Data(rows, maps, fold_of, torch.cat(near))
+    rows = draw_predictions(model, loader, num_samples=samples, seed=seed)
+    return Data(rows, fold_of, hasattr(model, 'decode_head'))
 
 
-def measure(probs, labels, near):
-    """Return the figures of probabilities, and those of the pixels near a boundary."""
+def measure(probs, labels, *, pixels):
+    """Return the figures of probabilities."""
     conf, predicted = probs.max(dim=1)
     correct = predicted == labels
     figures = {
@@ -138,24 +115,17 @@ def measure(probs, labels, near):
         'calibration/AUGRC': area_under_generalized_risk_coverage(probs, labels),
         'calibration/accuracy': accuracy(probs, labels),
     }
-    if near is None:
-        return figures, {}
-    figures['mIoU'] = mean_iou(predicted, labels)
-    return figures, {
-        'calibration/ECE': expected_calibration_error(conf=conf[near], correct=correct[near])
-    }
+    return {**figures, 'mIoU': mean_iou(predicted, labels)} if pixels else figures
 
 
-def suitable(rows, *, pixels):
+def suitable(rows):
     """Return the methods that suit a head and its number of classes."""
     size = rows.logits.shape[1]
     head = 'sigmoid' if size == 1 else 'softmax'
     return [
         name
         for name, kind in SCALERS.items()
-        if head in kind.heads
-        and (pixels or not kind.needs_maps)
-        and size <= MOST_CLASSES.get(name, size)
+        if head in kind.heads and size <= MOST_CLASSES.get(name, size)
     ]
 
 
@@ -177,18 +147,17 @@ def alone(function, *args):
 
 
 def table(name, data, methods, count, seed):
-    """Measure all methods fitted to so many images, print a table, return it for the file."""
+    """Measure methods fitted to so many images, print a table, and return it for the file."""
     kept = some_images(data.fold_of, count, seed)
     count = int(kept.sum())
     print(f'\n{name}: {len(data.rows.labels)} predictions of {len(kept)} images, ', end='')
     print(f'fitted to {count} of them, {FOLDS - 1} of {FOLDS} folds at a time\n')
-    of_pixels = data.near is not None
     headings = ['method', 'NLL', 'ECE (%)', 'smECE (%)', 'AUGRC (%)', 'accuracy (%)']
-    headings += ['mIoU (%)', f'ECE within {WIDTH} px of a boundary (%)'] if of_pixels else []
+    headings += ['mIoU (%)'] if data.pixels else []
     headings += ['a fit', 'memory']
     print('| ' + ' | '.join(headings) + ' |')
     print('|---|' + '--:|' * (len(headings) - 1), flush=True)
-    rows, near_rows = [], []
+    rows = []
     for method in (NONE, *methods):
         folds, cost = [TemperatureScaler.from_parameters({'temperature': 1.0})] * FOLDS, {}
         if method != NONE:
@@ -198,20 +167,14 @@ def table(name, data, methods, count, seed):
                 print(f'| {method} | {error} |', flush=True)
                 continue
             cost = {'seconds': seconds, 'MB': memory}
-        figures, near = measure(data.predict(folds), data.rows.labels, data.near)
+        figures = measure(data.predict(folds), data.rows.labels, pixels=data.pixels)
         label = f'{name}, {count} images, {method}'
         rows.append({'label': label, 'runs': [{'metrics': figures}], **cost})
-        if near:
-            near_rows.append({'label': f'{label}, boundary', 'runs': [{'metrics': near}]})
-        nll, *percentages = *figures.values(), *near.values()
+        nll, *percentages = figures.values()
         cells = [method, f'{nll:.4f}', *(f'{value:.2f}' for value in percentages)]
         cells += [_duration(cost['seconds']), f'{cost["MB"]:.0f} MB'] if cost else ['', '']
         print('| ' + ' | '.join(cells) + ' |', flush=True)
-    tables = [{'name': f'{name}, {count} images', 'rows': rows}]
-    if near_rows:
-        where = f'within {WIDTH} px of a boundary'
-        tables.append({'name': f'{name}, {count} images, {where}', 'rows': near_rows})
-    return tables
+    return {'name': f'{name}, {count} images', 'rows': rows}
 
 
 def write(path, tables):
@@ -227,14 +190,9 @@ def write(path, tables):
 
 
 def _only(drawn, kept):
-    if isinstance(drawn, DrawnMaps):
-        places = kept[drawn.images].nonzero().squeeze(1).tolist()
-        logits, labels = ([values[i] for i in places] for values in (drawn.logits, drawn.labels))
-        own = (logits, labels, drawn.images[places], drawn.ignore_index)
-    else:
-        rows = kept[drawn.images]
-        own = drawn.logits[rows], drawn.labels[rows], drawn.images[rows]
-    return type(drawn)(*own, drawn.population, drawn.num_images)
+    rows = kept[drawn.images]
+    own = drawn.logits[rows], drawn.labels[rows], drawn.images[rows]
+    return DrawnPredictions(*own, drawn.population, drawn.num_images)
 
 
 def _duration(seconds):
@@ -260,19 +218,19 @@ def main():
     parser.add_argument('checkpoint')
     parser.add_argument('--methods', nargs='+', choices=METHODS, help='all that suit the head')
     parser.add_argument('--images', type=int, nargs='+', metavar='N', help='to fit to; all of them')
-    parser.add_argument('--values', type=int, default=NUM_VALUES, help='of the maps')
+    parser.add_argument('--samples', type=int, default=NUM_SAMPLES, help='predictions to draw')
     parser.add_argument('--seed', type=int, default=0, help='of folds and images')
     parser.add_argument('--out', metavar='FILE.json', help='tables to add rows to, or to renew')
     parser.add_argument('--cfg-options', nargs='+', action=ConfigOptions)
     args = parser.parse_args()
     torch.set_num_threads(1)
     cfg = load_config(args.config, args.cfg_options)
-    data = read(cfg, args.checkpoint, args.values, args.seed)
-    methods = args.methods or suitable(data.rows, pixels=data.near is not None)
+    data = read(cfg, args.checkpoint, args.samples, args.seed)
+    methods = args.methods or suitable(data.rows)
     for count in args.images or [len(data.fold_of)]:
-        tables = table(Path(args.config).stem, data, methods, count, args.seed)
+        found = table(Path(args.config).stem, data, methods, count, args.seed)
         if args.out:
-            write(args.out, tables)
+            write(args.out, [found])
 
 
 if __name__ == '__main__':

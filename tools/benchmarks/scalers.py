@@ -1,6 +1,6 @@
 """Our scalers and published packages, side by side, on the same logits.
 
-    pip install probmetrics netcal betacal venn-abers  # in an environment of their own
+    pip install probmetrics netcal betacal  # in an environment of their own
     python tools/benchmarks/scalers.py --data 2 10 100 1000 digits
 
 For each it prints the NLL of the data that it was fitted on and of 5000 others, ours, theirs and
@@ -145,14 +145,6 @@ def of_betacal(logits, labels):
     return lambda z: both(theirs.predict(softmax(z, axis=1)[:, 1:]))
 
 
-def of_venn_abers(logits, labels):
-    from venn_abers import VennAbers
-
-    theirs = VennAbers()
-    theirs.fit(softmax(logits, axis=1), labels)
-    return lambda z: theirs.predict_proba(softmax(z, axis=1))[0]
-
-
 REFERENCES = [
     ('temperature', 'probmetrics', of_probmetrics('temp-scaling')),
     ('temperature', 'netcal', of_netcal),
@@ -164,7 +156,6 @@ REFERENCES = [
     ('isotonic', 'scikit-learn', of_isotonic_regression),
     ('platt', 'scikit-learn', of_sigmoid_calibration),
     ('beta', 'betacal', of_betacal),
-    ('venn-abers', 'venn-abers', of_venn_abers),
 ]
 
 
