@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-# What names of earlier versions became, for this release alone.
-REMOVED = {
-    'venn-abers': 'platt or beta',
-    'boundary-temperatures': 'class-temperatures',
-    'local': 'class-conditional',
-    '--all': '--samples N for more of them',
-}
+from mmcalib.registration import GONE
 
 
 def nearest(name: object, known: Iterable[object], *, likeness: float = 0.7) -> str | None:
@@ -34,8 +28,8 @@ def suggestion(name: object, known: Iterable[object]) -> str:
 
     Of a name that an earlier version had, what to use in its place.
     """
-    if name in REMOVED:
-        return f'; {name} was removed: use {REMOVED[name]}'
+    if name in GONE:
+        return f'; {name} is gone since 0.3.0: {GONE[name]}'
     found = nearest(name, known, likeness=0.6)  # two letters of ECE swapped
     return f'; did you mean {found}?' if found else ''
 

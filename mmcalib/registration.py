@@ -35,9 +35,13 @@ REGISTERED = (
     'posthoc.attached_model',
     'transforms',
 )
-# Names in configs that 0.3.0 was the last to have, and what to do; for one release.
+# Names that 0.3.0 was the last to have, and what to do; for one release. Types are capitalised.
 GONE = {
     'CPCLoss': 'use MarginLabelSmoothingLoss',
+    'venn-abers': 'use platt or beta',
+    'boundary-temperatures': 'use class-temperatures',
+    'local': 'use class-conditional',
+    '--all': 'use --samples',
 }
 
 
@@ -52,6 +56,8 @@ def register_all() -> None:
         import_module(f'mmcalib.{name}')
     registries = import_module('mmengine.registry')
     for name, instead in GONE.items():
+        if not name[0].isupper():
+            continue
         for kind in ('MODELS', 'METRICS', 'HOOKS', 'DATASETS', 'TRANSFORMS'):
             getattr(registries, kind).register_module(name=name, module=_refusal(name, instead))
 
