@@ -26,13 +26,13 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--protocol',
         choices=PROTOCOLS,
-        help='take only segmentation runs of this protocol (default: that of most runs of a table)',
+        help='of segmentors, take only runs of this protocol (default: that of most in a table)',
     )
     parser.add_argument(
         '--html',
         metavar='FILE',
-        help='write one self-contained page with tables, figures and sweeps; short for --format '
-        'html --out FILE',
+        help='write one self-contained page with tables, figures and sweeps; tables alone go to '
+        '--out as well',
     )
     parser.add_argument(
         '--figures', metavar='DIR', help='also write the figures of the HTML page to this folder'
@@ -48,17 +48,15 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
-    if args.html:
-        args.format, args.out = 'html', args.html
-    kind = args.format or ('text' if not args.out else SUFFIXES.get(Path(args.out).suffix))
-    if kind is None:
-        parser.error(f'--out {args.out}: name a {", ".join(SUFFIXES)} file, or add --format')
-    if args.figures and kind != 'html':
+    wanted = {args.html: 'html'} if args.html else {}  # file: format; None is the terminal
+    if args.out or args.format or not args.html:
+        kind = args.format or (SUFFIXES.get(Path(args.out).suffix) if args.out else 'text')
+        if kind is None:
+            parser.error(f'--out {args.out}: name a {", ".join(SUFFIXES)} file, or add --format')
+        wanted[args.out] = kind
+    if args.figures and 'html' not in wanted.values():
         parser.error('--figures writes those of the HTML page: add --html FILE')
     # Takes seconds, which a help need not.
-    from rich.console import Console
-
-    from mmcalib.reports import output_formats
     from mmcalib.reports.collect_runs import collect_runs
     from mmcalib.reports.group_runs import tables_of
     from mmcalib.work_dir_files import whole_file
@@ -66,34 +64,30 @@ def main() -> None:
     with parser.ending_with_errors(FileNotFoundError):
         runs, others = collect_runs(args.folders)
     tables = tables_of(runs, args.protocol)
-    if kind in ('csv', 'json'):
-        content = (
-            output_formats.comma_separated(tables)
-            if kind == 'csv'
-            else output_formats.measured(tables)
-        )
-        print('\n'.join(output_formats.notes(tables, others)), file=sys.stderr)
-    elif kind == 'html':
+    for out, kind in wanted.items():
+        content = content_of(kind, tables, others, args)
+        if out is None:
+            print(content)
+            continue
+        with whole_file(out) as path:
+            path.write_text(content + '\n', encoding='utf-8')
+        print(f'Written to {out}', file=sys.stderr)
+
+
+def content_of(kind: str, tables: list, others: dict, args: argparse.Namespace) -> str:
+    """Return tables in a format; what CSV and JSON have no place for is printed."""
+    from mmcalib.reports import output_formats
+
+    if kind == 'html':
         from mmcalib.reports import html  # takes matplotlib along
 
-        content = html.build_page(
-            tables,
-            others,
-            args.folders,
-            figures=args.figures,
-            figure_format=args.figure_format,
-        )
-    elif kind == 'markdown':
-        content = output_formats.markdown(tables, others)
-    else:
-        width = Console().width if sys.stdout.isatty() and not args.out else output_formats.WIDTH
-        content = output_formats.text(tables, others, width)
-    if args.out:
-        with whole_file(args.out) as path:
-            path.write_text(content + '\n', encoding='utf-8')
-        print(f'Written to {args.out}', file=sys.stderr)
-    else:
-        print(content)
+        options = dict(figures=args.figures, figure_format=args.figure_format)
+        return html.build_page(tables, others, args.folders, **options)
+    if kind in ('csv', 'json'):
+        print('\n'.join(output_formats.notes(tables, others)), file=sys.stderr)
+        write = dict(csv=output_formats.comma_separated, json=output_formats.measured)[kind]
+        return write(tables)
+    return dict(text=output_formats.text, markdown=output_formats.markdown)[kind](tables, others)
 
 
 if __name__ == '__main__':

@@ -40,7 +40,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         '--names',
         nargs='+',
         metavar='NAME',
-        help='names of the runs, except for robustness (default: their losses)',
+        help='names of the runs, except for robustness (default: their losses and seeds)',
     )
     parser.add_argument(
         '--images', nargs='+', metavar='NAME', help='for maps and worst: draw only these files'

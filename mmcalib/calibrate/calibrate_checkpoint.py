@@ -37,7 +37,7 @@ from mmcalib.posthoc.sampled_logits import NUM_SAMPLES, DrawnPredictions, draw_p
 from mmcalib.runs.data_checks import check_run_data
 from mmcalib.runs.evaluation_record import describe_dataset
 from mmcalib.runs.terminal_output import log_start
-from mmcalib.runs.training_record import CALIBRATION
+from mmcalib.runs.training_record import CALIBRATION, finished_of
 from mmcalib.work_dir_files import whole_file
 
 SPLITS = ('val', 'test')
@@ -149,6 +149,7 @@ def calibrate_checkpoint(
         'tested': asdict(results['test']) if 'test' in results else None,
         'forced': forced,
         'checkpoint': os.path.basename(checkpoint),
+        'finished': finished_of(content['meta'], checkpoint),
         **made_now(),
     }
     if CALIBRATION in content['meta']:

@@ -28,6 +28,7 @@ from mmcalib.prediction.prediction_folder import (
     ROWS,
     SUMMARY,
     TABLE,
+    UNSURE,
     PredictionFolder,
 )
 from mmcalib.prediction.prediction_scores import FolderScores, Scorer
@@ -52,6 +53,7 @@ class FolderReport:
         before: How many had been predicted by earlier calls.
         notes: How many files were read with each note, such as grey ones.
         classes: Of masks of labels, how much of each class they keep.
+        empty: How many of these masks keep nothing.
         stopped: Why it ended before the last image, empty if it did not.
     """
 
@@ -61,6 +63,7 @@ class FolderReport:
     before: int
     notes: Mapping[str, int]
     classes: Sequence[Mapping] = ()
+    empty: int = 0
     stopped: str = ''
 
 
@@ -130,6 +133,9 @@ def predict_to_folder(
     notes = Counter(row.note for row in rows if row.note)
     classes = class_summary(folder.rows, scorer) if labels is not None else ()
     report = FolderReport(scorer.folder(rows), unreadable, segmented, before, notes, classes)
+    if labels is not None:
+        kept = [sum(share['kept'] for share in row['classes']) for row in folder.rows]
+        report.empty = kept.count(0)
     try:
         folder.close(report.scores, unreadable, classes)
         if pictures and rows:
@@ -270,6 +276,11 @@ def report_in_words(report: FolderReport, out: str | os.PathLike) -> str:
             'and shares kept to all pixels'
         )
     lines += _labels_in_words(report.classes)
+    if report.empty:
+        lines.append(
+            f'{report.empty:,} of {scores.num_images:,} masks hold nothing but {UNSURE}, since no '
+            'pixel is above its threshold: lower --threshold, or raise --risk'
+        )
     lines += [f'{_files(count)}: {note}' for note, count in sorted(report.notes.items())]
     if report.unreadable:
         lines.append(f'{_files(len(report.unreadable))} without a prediction:')

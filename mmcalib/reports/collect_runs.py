@@ -10,7 +10,13 @@ from pathlib import Path
 from mmcalib.reports.ood_results import parts_of
 from mmcalib.reports.results_reader import ReportedRun, read_results
 from mmcalib.reports.robustness_results import reported_runs
-from mmcalib.work_dir_files import EARLIER, RESULTS, ROBUSTNESS, VALIDATION_RESULTS
+from mmcalib.work_dir_files import (
+    EARLIER,
+    RESULTS,
+    ROBUSTNESS,
+    SWEEP,
+    VALIDATION_RESULTS,
+)
 
 LOG_FOLDER = re.compile(r'\d{8}_\d{6}')  # mmengine names it by the time of the start
 
@@ -19,22 +25,29 @@ def collect_runs(folders: Sequence[str]) -> tuple[list[ReportedRun], dict[str, l
     """Return the tested runs below some folders, and the paths of the others by what they lack.
 
     Tests on shifted data are runs of their own, whose data are named after the shifts; so is each
-    score by which unseen classes were told from the others.
+    score by which unseen classes were told from the others, and each evaluation of a sweep on
+    validation data.
 
     Raises:
         FileNotFoundError: If there is no tested run.
     """
     runs, others = [], defaultdict(list)
     for folder in dict.fromkeys(path for root in folders for path in _folders(Path(root))):
-        if (folder / RESULTS).is_file():
+        # A sweep chooses by the results on validation data, and tests the chosen value alone.
+        of_sweep = (folder.parent / SWEEP).is_file()
+        names = [RESULTS, VALIDATION_RESULTS] if of_sweep else [RESULTS]
+        files = [folder / name for name in names if (folder / name).is_file()]
+        for file in files:
             try:
-                run = read_results(folder / RESULTS)
+                run = read_results(file)
                 if run.limit:
                     others['smoke runs with --limit'].append(str(folder))
                 else:
                     runs += parts_of(run)
             except (OSError, ValueError) as error:
-                others[f'unreadable {RESULTS}'].append(f'{folder} ({error})')
+                others[f'unreadable {file.name}'].append(f'{folder} ({error})')
+        if files:
+            pass
         elif (folder / ROBUSTNESS).is_file():
             pass  # below
         elif (folder / VALIDATION_RESULTS).is_file():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mmcalib.learning_losses import LEARNS_BY
-from mmcalib.metric_keys import columns_of
+from mmcalib.metric_keys import ACCURACIES, columns_of
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.differences_in_words import in_words
 from mmcalib.reports.evaluation_in_words import evaluation_text, other_evaluation_text
@@ -51,7 +51,8 @@ def tables_of(runs: Sequence[ReportedRun], protocol: str | None = None) -> list[
 
     Args:
         runs: Of :func:`~mmcalib.reports.collect_runs.collect_runs`.
-        protocol: Of the calibration metric, ``'pooled'`` or ``'paper'``; None for the commonest.
+        protocol: Of the calibration metric of segmentors, ``'pooled'`` or ``'paper'``; None for
+            the commonest.
     """
     groups = _by_data_and_network(runs)
     titles = _titles(groups)
@@ -128,7 +129,11 @@ def _kept(runs: Sequence[ReportedRun], protocol: str | None) -> tuple[list[Repor
             left_out['training unfinished'].append(run.path)
         else:
             finished.append(run)
-    wanted = [run for run in finished if protocol in (None, run.evaluation.get('protocol'))]
+    wanted = [
+        run
+        for run in finished
+        if protocol in (None, run.evaluation.get('protocol')) or _classifies(run)
+    ]
     commonest = Counter(_key(run.evaluation) for run in wanted).most_common(1)
     reference = next((r for r in wanted if _key(r.evaluation) == commonest[0][0]), None)
     kept = {}
@@ -148,6 +153,11 @@ def _kept(runs: Sequence[ReportedRun], protocol: str | None) -> tuple[list[Repor
     return list(kept.values()), notes
 
 
+def _classifies(run: ReportedRun) -> bool:
+    """Return whether a run has one prediction of an image, of which protocols are the same."""
+    return any(key.startswith(ACCURACIES) for key in run.metrics)
+
+
 def _key(part: object) -> str:
     return json.dumps(part, sort_keys=True)
 
@@ -155,7 +165,9 @@ def _key(part: object) -> str:
 def _row_key(run: ReportedRun) -> str:
     """Return the key that all runs of a row share."""
     model = run.model or {}
-    settings = sorted(_key(member['settings']) for member in model.get('members', ()))
+    settings = sorted(
+        _key([member['settings'], member['calibration']]) for member in model.get('members', ())
+    )
     loss = run.experiment if run.loss is None else run.loss
     trained = run.trained and run.trained['digest'], run.training.get('checkpoint')
     ensemble = [model.get(key) for key in OF_ENSEMBLE]

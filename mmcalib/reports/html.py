@@ -13,6 +13,7 @@ from pathlib import Path
 from string import Template
 
 from matplotlib.figure import Figure
+from rich.console import Console
 from rich.progress import track
 
 from mmcalib.metrics.bins.stratified_bins import stratum_rows
@@ -28,6 +29,7 @@ from mmcalib.work_dir_files import ROBUSTNESS, SWEEP
 SUFFIX = '.html'
 DPI = 110
 DPI_OF_FILES = 200
+LONGEST = 60  # letters of a caption, which may have a long path, in the name of a file
 SHIFT_FIGURES = {
     'boxes': 'Corruptions by severity',
     'lines': 'Mean over corruptions by severity',
@@ -89,8 +91,9 @@ def build_page(
     """
     image = FigureWriter(figures and Path(figures), figure_format)
     parts = []
-    for table in track(tables, 'Drawing', transient=True):
-        clean = not any(run.is_shifted or run.score for row in table.rows for run in row.runs)
+    for table in track(tables, 'Drawing', transient=True, console=Console(stderr=True)):
+        runs = [run for row in table.rows for run in row.runs]
+        clean = not any(run.is_shifted or run.score or run.split == 'val' for run in runs)
         drawn, notes = _figures(table, image) if clean else ([], [])
         parts += [f'<h2>{escape(table.name)}</h2>', _table(table)]
         parts += [_list([*table.notes, *notes]), *drawn]
@@ -240,7 +243,7 @@ class FigureWriter:
         if self.folder:
             name = re.sub(r'\W+', '_', caption).strip('_').lower()
             self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / f'{self.count:02}_{name}.{self.suffix}'
+            path = self.folder / f'{self.count:02}_{name[:LONGEST]}.{self.suffix}'
             figure.savefig(path, dpi=DPI_OF_FILES)
         file = io.BytesIO()
         figure.savefig(file, format='png', dpi=DPI)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mmcalib.record import view_count
@@ -38,7 +39,11 @@ def ensemble_label(model: Mapping | None) -> str:
     """
     if not model:
         return ''
-    label = f' × {len(model["members"])}' if len(model['members']) > 1 else ''
+    members = [member['calibration'] for member in model['members']]
+    label = f' × {len(members)}' if len(members) > 1 else ''
+    if any(each != members[0] for each in members):
+        texts = Counter(filter(None, map(_calibrated, members)))
+        label += f' ({", ".join(f"{count} of them{text}" for text, count in texts.items())})'
     if model['views']:
         label += f' + TTA ({view_count(model)})'
     if model['mc_dropout']:

@@ -6,37 +6,44 @@ import csv
 import io
 import json
 import statistics
+import textwrap
 from collections.abc import Mapping, Sequence
-
-from rich import box
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from mmcalib.metric_keys import INTERVAL
 from mmcalib.reports.group_runs import Table
-from mmcalib.reports.table_cell_texts import cells, header, standard_deviation
+from mmcalib.reports.table_cell_texts import cells, header, in_markdown, standard_deviation
 
-WIDTH = 200  # of text that is not for a terminal
+LABEL_WIDTH = 60  # longer names of rows take several lines
 
 
-def text(tables: Sequence[Table], others: Mapping[str, Sequence[str]], width: int = WIDTH) -> str:
-    """Return tables as a terminal shows them."""
-    console = Console(file=io.StringIO(), width=width)
-    for table in tables:
-        # As Text, since names of runs and losses are no markup.
-        grid = RichTable(title=Text(table.name), title_justify='left', box=box.SIMPLE_HEAD)
-        for index, name in enumerate(header(table)):
-            grid.add_column(Text(name), justify='left' if index == 0 else 'right')
-        for row in table.rows:
-            grid.add_row(*map(Text, cells(table, row)))
-        console.print(grid)
-        for note in table.notes:
-            console.print(note, markup=False, highlight=False, soft_wrap=True)
-        console.print()
-    for line in others_left_out(others):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    return console.file.getvalue().rstrip()
+def text(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> str:
+    """Return tables as plain text, as wide as their columns need."""
+    parts = [
+        '\n'.join([table.name, *_aligned(header(table), _rows(table)), *table.notes])
+        for table in tables
+    ]
+    return '\n\n'.join([*parts, *others_left_out(others)])
+
+
+def _rows(table: Table) -> list[list[str]]:
+    return [cells(table, row) for row in table.rows]
+
+
+def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table: the first column to the left, the others to the right."""
+    lines = [list(headings)]
+    for first, *others in rows:
+        label, *more = textwrap.wrap(first, LABEL_WIDTH, subsequent_indent='  ')
+        lines += [[label, *others], *([part, *([''] * len(others))] for part in more)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ['─' * width for width in widths])
+    return [
+        '  '.join(
+            text.rjust(width) if place else text.ljust(width)
+            for place, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]
 
 
 def markdown(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> str:
@@ -44,16 +51,16 @@ def markdown(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> st
     lines = []
     for table in tables:
         names = header(table)
-        lines += [f'### {table.name}', '', _markdown_row(names)]
+        lines += [f'### {in_markdown(table.name)}', '', _markdown_row(names)]
         lines += ['|---|' + '--:|' * (len(names) - 1)]
-        lines += [_markdown_row(cells(table, row)) for row in table.rows]
-        lines += ['', *(f'- {note}' for note in table.notes), '']
-    lines += [f'- {line}' for line in others_left_out(others)]
+        lines += map(_markdown_row, _rows(table))
+        lines += ['', *(f'- {in_markdown(note)}' for note in table.notes), '']
+    lines += [f'- {in_markdown(line)}' for line in others_left_out(others)]
     return '\n'.join(lines).rstrip()
 
 
 def _markdown_row(texts: Sequence[str]) -> str:
-    return f'| {" | ".join(text.replace("|", "&#124;") for text in texts)} |'
+    return f'| {" | ".join(map(in_markdown, texts))} |'
 
 
 def comma_separated(tables: Sequence[Table]) -> str:

@@ -29,6 +29,7 @@ class ReportedRun:
     date: str = ''
     score: str | None = None  # by which unseen classes were told from the others
     file: str | None = None  # of weights, where a folder has several of a loss and seed
+    split: str = 'test'
 
     @property
     def config(self) -> dict:

@@ -77,7 +77,9 @@ def _find(path: str | Path, name: str, what: str, hint: str) -> Path:
 
 
 def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[str]:
-    """Return the names of runs: the given ones, else their losses where these differ.
+    """Return the names of runs: the given ones, else their losses.
+
+    Runs of one loss have their seeds behind it where these differ, else their paths.
 
     Raises:
         ValueError: If there are not as many names as runs.
@@ -86,15 +88,24 @@ def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[st
         if len(names) != len(runs):
             raise ValueError(f'{len(runs)} runs require as many names, got {len(names)}')
         return list(names)
-    losses = [_loss(Path(run)) for run in runs]
-    return losses if len(set(losses)) == len(losses) else [str(run) for run in runs]
+    found = [_loss_and_seed(Path(run)) for run in runs]
+    losses = [loss for loss, _ in found]
+    return [
+        loss
+        if losses.count(loss) == 1
+        else f'{loss}, seed {seed}'
+        if seed is not None and found.count((loss, seed)) == 1
+        else f'{loss}, {run}'
+        for run, (loss, seed) in zip(runs, found, strict=True)
+    ]
 
 
-def _loss(run: Path) -> str:
+def _loss_and_seed(run: Path) -> tuple[str, int | None]:
     try:
-        return read_results((run if run.is_dir() else run.parent) / RESULTS).label
+        record = read_results((run if run.is_dir() else run.parent) / RESULTS)
     except (OSError, ValueError):  # the file of a figure can be whole without it
-        return str(run)
+        return str(run), None
+    return record.label, record.seed
 
 
 def reliability_figure(
@@ -176,47 +187,45 @@ def confidence_map_figure(
             raise ValueError(
                 f'{name} has other classes than {names[0]}: compare runs on the same data'
             )
-    if worst:
-        views = [
-            view.renamed(f'{name}, {view.name}' if len(runs) > 1 else view.name)
-            for name, each in zip(names, maps, strict=True)
-            for view in each.worst
-        ]
-    elif len(runs) > 1:
-        views = side_by_side([each.views for each in maps], names)
-    else:
-        views = maps[0].views
+    views = [each.worst if worst else each.views for each in maps]
     if images:
         views = _of_images(views, images)
-    return draw_confidence_maps(views, classes=maps[0].classes, palette=maps[0].palette)
+    if len(runs) > 1 and not worst:
+        views = _shared(views, names)
+    drawn = [
+        view.renamed(f'{name}, {view.name}') if len(runs) > 1 else view
+        for name, found in zip(names, views, strict=True)
+        for view in found
+    ]
+    if not worst:  # an image of one run below that of another
+        drawn.sort(key=lambda view: view.index)
+    return draw_confidence_maps(drawn, classes=maps[0].classes, palette=maps[0].palette)
 
 
-def _of_images(views: Sequence[ConfidenceView], images: Sequence[str]) -> list[ConfidenceView]:
-    """Return the views of some images, whose names end a view's, in the order of the views."""
+def _of_images(
+    runs: Sequence[Sequence[ConfidenceView]], images: Sequence[str]
+) -> list[list[ConfidenceView]]:
+    """Return the views of some images, of each run."""
+    there = dict.fromkeys(view.name for views in runs for view in views)
     for image in images:
-        if not any(view.name.endswith(image) for view in views):
-            there = ', '.join(dict.fromkeys(view.name.split(', ')[-1] for view in views))
-            raise ValueError(f'no image {image!r} was drawn; there are {there}')
-    return [view for view in views if view.name.endswith(tuple(images))]
+        if image not in there:
+            raise ValueError(f'no image {image!r} was drawn; there are {", ".join(there)}')
+    return [[view for view in views if view.name in images] for views in runs]
 
 
-def side_by_side(
+def _shared(
     runs: Sequence[Sequence[ConfidenceView]], names: Sequence[str]
-) -> list[ConfidenceView]:
-    """Return the images that all runs have, each once for every run, for one figure.
+) -> list[list[ConfidenceView]]:
+    """Return the images that all runs have, of each run.
 
     Raises:
         ValueError: If they have none in common.
     """
-    by_index = [{view.index: view for view in views} for views in runs]
-    common = sorted(set.intersection(*(set(views) for views in by_index)))
+    known = [{(view.index, view.name) for view in views} for views in runs]
+    common = set.intersection(*known)
     if not common:
         raise ValueError(
             f'the runs {", ".join(names)} have no image in common: give their ConfidenceMapHook '
-            'the same indices or interval'
+            'the same indices or interval, and compare tests of the same data'
         )
-    return [
-        view.renamed(f'{name}, {view.name}')
-        for index in common
-        for name, view in zip(names, (views[index] for views in by_index), strict=True)
-    ]
+    return [[view for view in views if (view.index, view.name) in common] for views in runs]

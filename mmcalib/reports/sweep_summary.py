@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mmcalib.metric_keys import ECE, columns_of, metric_heading
-from mmcalib.reports.table_cell_texts import mean_and_deviation
+from mmcalib.reports.table_cell_texts import in_markdown, mean_and_deviation
 from mmcalib.visualization.sweep_figure import draw_sweeps
 from mmcalib.work_dir_files import SWEEP, whole_file
 
@@ -107,9 +107,9 @@ def sweep_table(summary: Mapping) -> str:
         for key in columns_of(key for row in rows for each in row[split] for key in each)
     ]
     names = [f'{split} {metric_heading(key)}' for split, key in columns]
-    header = [summary['parameter'], *names, '']
+    header = [in_markdown(name) for name in (summary['parameter'], *names, '')]
     lines = [
-        f'{summary["loss"]}, {summary["experiment"]}',
+        in_markdown(f'{summary["loss"]}, {summary["experiment"]}'),
         '',
         f'| {" | ".join(header)} |',
         '|' + '--:|' * (len(header) - 1) + '---|',
@@ -119,7 +119,8 @@ def sweep_table(summary: Mapping) -> str:
             mean_and_deviation([each[key] for each in row[split] if key in each], key)
             for split, key in columns
         ]
-        lines.append(f'| {" | ".join([value_text(row["value"]), *cells, _remark(row, rows)])} |')
+        value = in_markdown(value_text(row['value']))
+        lines.append(f'| {" | ".join([value, *cells, _remark(row, rows)])} |')
     if summary.get('validates_on_test_data'):
         lines += ['', 'This config validates on its test data, so the choice has seen them.']
     return '\n'.join(lines)
@@ -133,7 +134,8 @@ def _remark(row: Mapping, rows: Sequence[Mapping]) -> str:
             for each in rows
             if each is not row and not each.get('missing') and _mean(each['val'], ECE) == least
         ]
-        return f'**chosen**, the first of a tie with {", ".join(ties)}' if ties else '**chosen**'
+        tie = in_markdown(', '.join(ties))
+        return f'**chosen**, the first of a tie with {tie}' if ties else '**chosen**'
     if row.get('missing'):
-        return f'unfinished: {", ".join(row["missing"])}'
+        return in_markdown(f'unfinished: {", ".join(row["missing"])}')
     return f'test {NOT_FOR_SELECTION}' if row['test'] else ''

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import math
+import re
 import statistics
 from collections.abc import Sequence
 
@@ -36,6 +38,12 @@ def standard_deviation(values: Sequence[float]) -> float | None:
     """Return the standard deviation of a sample, None of less than two values or not finite."""
     known = len(values) > 1 and all(map(math.isfinite, values))
     return statistics.stdev(values) if known else None
+
+
+def in_markdown(text: str) -> str:
+    """Return a text as Markdown shows it: names of runs and losses are no markup."""
+    text = html.escape(text, quote=False).replace('|', '&#124;')
+    return re.sub(r'[\\`*]|\](?=[(\[:])|(?<!\w)_|_(?!\w)', r'\\\g<0>', text)
 
 
 def header(table: Table) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 
 from mmengine.config import Config, ConfigDict
@@ -98,6 +99,7 @@ def average_predictions(
         mc_dropout=mc_dropout,
         dropout_seed=seed,
     )
+    _check_trainings_differ(model['members'])
     if disagreement and len(checkpoints) * view_count(model) * max(mc_dropout, 1) == 1:
         raise ValueError(
             '--disagreement requires several predictions: name more checkpoints, or add --tta or '
@@ -199,6 +201,20 @@ def _check_member(cfg: Config, own: Config, path: str, splits: Sequence[str]) ->
             f'{path} was trained on images normalised by {trained}, but {own.filename} has '
             f'{wanted}: name it with the config that it was trained with, as CONFIG.py:{path}'
         )
+
+
+def _check_trainings_differ(members: Sequence[Mapping]) -> None:
+    """Raise a ValueError if two members are one checkpoint before and after a calibration.
+
+    The mean would count it double, and their weights differ.
+    """
+    for one, other in combinations(members, 2):
+        same = [one[key] == other[key] is not None for key in ('training', 'seed', 'epoch')]
+        if all(same) and one['calibration'] != other['calibration']:
+            raise ValueError(
+                f'{one["checkpoint"]} and {other["checkpoint"]} are one checkpoint, calibrated '
+                'differently: the mean would count it double. Name one of them'
+            )
 
 
 def _normalising(preprocessor: Mapping | None) -> dict:

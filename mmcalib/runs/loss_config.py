@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 
 from mmengine.registry import MODELS
 
+from mmcalib.losses import CalibrationLoss
 from mmcalib.near_names import suggestion
 from mmcalib.runs.constructor_arguments import constructor_parameters, find_kind, known_types
 
 # Said of every loss that has them, also where the config leaves them at their defaults.
 NAMED_PARAMETERS = ('margin', 'alpha', 'gamma', 'avg_non_ignore')
+KNOWN_PACKAGES = ('mmcalib', 'mmengine', 'mmpretrain', 'mmseg')
 # They change no figure.
 UNIMPORTANT = ('loss_name', 'compile', 'num_classes')
 
@@ -76,7 +78,8 @@ def main_loss_key(cfg: Mapping) -> str | None:
 def describe_loss(loss: Mapping, scope: str | None) -> dict:
     """Return type and parameters of a loss by its config.
 
-    Parameters at their defaults are left out, but for :data:`NAMED_PARAMETERS`.
+    Parameters at their defaults are left out, but for :data:`NAMED_PARAMETERS`, and for those of a
+    class outside of mmcalib and the toolboxes that our losses do not all have.
     """
     try:
         parameters = loss_parameters(loss, scope)
@@ -87,7 +90,8 @@ def describe_loss(loss: Mapping, scope: str | None) -> dict:
         for name, parameter in parameters.items()
         if parameter.default is not inspect.Parameter.empty
     }
-    named = {name: defaults[name] for name in NAMED_PARAMETERS if name in defaults}
+    said = {*NAMED_PARAMETERS} | _own_parameters(loss, defaults, scope)
+    named = {name: default for name, default in defaults.items() if name in said}
     given = {
         name: value
         for name, value in loss.items()
@@ -98,6 +102,19 @@ def describe_loss(loss: Mapping, scope: str | None) -> dict:
         for name, value in {**named, **given}.items()
     }
     return {**options, 'type': type_name(loss['type'])}
+
+
+def _own_parameters(loss: Mapping, defaults: Mapping, scope: str | None) -> set[str]:
+    """Return the parameters to say of a class that nobody but its author knows."""
+    kind = find_kind(loss, MODELS, scope)
+    if kind is None or kind.__module__.split('.')[0] in KNOWN_PACKAGES:
+        return set()
+    common = constructor_parameters(CalibrationLoss)[0]
+    return {
+        name
+        for name, default in defaults.items()
+        if name not in common and isinstance(default, (bool, int, float, str))
+    }
 
 
 def type_name(kind: object) -> str:

@@ -77,7 +77,7 @@ def training_of(
     facts = facts_in(meta) or training_facts({**cfg, 'model': model.get('module', model)})
     schedule = facts['length']
     if finished is None:
-        finished = training_finished(path, schedule)
+        finished = finished_of(meta, path, schedule)
     return {
         'seed': meta.get('seed', seed),
         'loss': facts['loss'],
@@ -128,13 +128,19 @@ def _uncalibrated(meta: Mapping, checkpoint: str) -> str:
     return checkpoint
 
 
+def _of_calibration(meta: Mapping) -> Mapping:
+    """Return what a checkpoint says of its calibration, nothing of another tool's word."""
+    found = meta.get(CALIBRATION)
+    return found if isinstance(found, Mapping) and 'method' in found else {}
+
+
 def describe_calibration(meta: Mapping) -> dict | None:
     """Return the calibrations of a checkpoint after its training, None without any.
 
     See :mod:`mmcalib.calibrate.calibrate_checkpoint` for what a calibration leaves in `meta`.
     """
-    found = meta.get(CALIBRATION)
-    if not isinstance(found, Mapping) or 'method' not in found:  # another tool's word
+    found = _of_calibration(meta)
+    if not found:
         return None
     methods, earlier = [found['method']], found.get('earlier')
     while earlier:
@@ -149,6 +155,22 @@ def length(cfg: Mapping) -> dict:
     if train.get('max_epochs'):
         return {'epochs': train['max_epochs']}
     return {'iterations': train['max_iters']} if train.get('max_iters') else {}
+
+
+def finished_of(meta: Mapping, path: str, schedule: Mapping | None = None) -> bool | None:
+    """Return whether the training of a checkpoint is over, None if unknown.
+
+    The files beside it tell, or, of a calibrated one in another folder, its calibration.
+
+    Args:
+        meta: What the checkpoint says of itself.
+        path: Its path.
+        schedule: The length of the training; None for what the checkpoint says.
+    """
+    if schedule is None:
+        schedule = (facts_in(meta) or {}).get('length', {})
+    found = training_finished(path, schedule)
+    return _of_calibration(meta).get('finished') if found is None else found
 
 
 def training_finished(checkpoint: str, schedule: Mapping) -> bool | None:

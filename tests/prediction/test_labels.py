@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from commands import call_here
 from file_models import (
     CLASSIFIER,
     SEGMENTOR,
@@ -91,6 +92,16 @@ def test_one_threshold_for_all_classes(photos, segmenting, tmp_path):
     k = int(pixels.argmax())
     share = f'class {k}: {100 * kept[k] / pixels[k]:.1f} % of {pixels[k]:,.0f}, above 0.6'
     assert share in report_in_words(report, out)
+
+
+def test_masks_that_hold_nothing_are_said(photos, segmenting, tmp_path, monkeypatch, capsys):
+    labels = ['--labels', tmp_path / 'labels', '--threshold', 1.0]
+    arguments = [*segmenting, photos, '--out', tmp_path / 'out', *labels]
+    with pytest.raises(SystemExit, match='0'):
+        call_here('predict.py', *arguments, monkeypatch=monkeypatch)
+    report = capsys.readouterr().out
+    assert all((mask == 255).all() for mask in masks_in(tmp_path / 'labels').values())
+    assert '3 of 3 masks hold nothing but 255' in report
 
 
 def test_a_threshold_of_each_class_and_none_without_a_proof(

@@ -1,60 +1,18 @@
 """Tables of runs: which are averaged, which are named, and where the paper's figures stand."""
 
 import csv
-import hashlib
 import io
 import json
 
 import pytest
 from commands import ROOT, call_here
-from records import member, model
+from records import CE, CIFAR10, MBLS, VOC, member, model, trained, write
 
 from mmcalib.metric_keys import HEADLINE
 from mmcalib.reports import output_formats, paper_numbers
 from mmcalib.reports.collect_runs import collect_runs
 from mmcalib.reports.group_runs import tables_of
 from mmcalib.runs.config import load_config
-
-CIFAR10 = dict(type='CIFAR10', split='test', samples=10000)
-VOC = dict(type='PascalVOCDataset', ann_file='ImageSets/Segmentation/val.txt', samples=1449)
-MBLS = dict(type='MarginLabelSmoothingLoss', margin=6.0, alpha=0.1)
-CE = dict(type='CrossEntropyLoss')
-
-
-def write(folder, experiment, *, ece=4.0, quality='accuracy/top1', **content):
-    """Leave a results.json as a test does."""
-    folder.mkdir(parents=True)
-    evaluation = dict(dataset=CIFAR10, tta=False, protocol='pooled', num_bins=15, ignore_index=255)
-    run = dict(
-        experiment=experiment,
-        metrics={quality: 90.0, 'calibration/ECE': ece, 'calibration/AECE': ece},
-        model=model(),
-        seed=0,
-        loss=MBLS,
-        trained=trained(network=dict(type='ImageClassifier')),
-        training=dict(epochs=350, finished=True, checkpoint='best'),
-        evaluation=evaluation | content.pop('evaluation', {}),
-        date='2026-01-01',
-    )
-    (folder / 'results.json').write_text(json.dumps(run | content))
-
-
-def trained(**parts):
-    """What a training leaves of itself beside its loss."""
-    config = dict(
-        network=dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=50)),
-        data=dict(type='CIFAR10', split='train'),
-        augmentation=[[dict(type='RandomCrop', padding=4), dict(type='PackInputs')]],
-        batch_size=128,
-        optimizer=dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1)),
-        length=dict(by_epoch=True, max_epochs=350),
-        loss_schedules=[],
-        other_losses={},
-        initial_weights=None,
-    )
-    config |= parts
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
-    return dict(digest=digest, config=config)
 
 
 def only_table(*folders, **options):

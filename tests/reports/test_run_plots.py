@@ -110,7 +110,7 @@ def test_nothing_to_draw_is_said():
 def test_runs_are_called_by_their_loss(runs, tmp_path):
     assert run_plots.names_of(runs) == ['CE', 'LS']
     assert run_plots.names_of([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
-    assert run_plots.names_of([runs[0], runs[0]]) == [str(runs[0])] * 2
+    assert run_plots.names_of([runs[0], runs[0]]) == [f'CE, {runs[0]}'] * 2
     assert run_plots.names_of(runs, ['a', 'b']) == ['a', 'b']
     with pytest.raises(ValueError, match='2 runs require as many names, got 1'):
         run_plots.names_of(runs, ['a'])
@@ -120,12 +120,13 @@ def test_runs_are_called_by_their_loss(runs, tmp_path):
         run_plots.read_maps(tmp_path)
 
 
-def test_only_shared_images_are_put_side_by_side(runs):
-    maps = [run_plots.read_maps(run).views for run in runs]
-    views = run_plots.side_by_side(maps, ['CE', 'LS'])
-    assert [view.name for view in views] == ['CE, image 1', 'LS, image 1']
+def test_only_shared_images_are_put_side_by_side(runs, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(run_plots, 'draw_confidence_maps', lambda views, **_: drawn.extend(views))
+    run_plots.confidence_map_figure(runs, ['CE', 'LS'])
+    assert [view.name for view in drawn] == ['CE, image 1', 'LS, image 1']
     with pytest.raises(ValueError, match='no image in common'):
-        run_plots.side_by_side([maps[0][1:], maps[1][:1]], ['CE', 'LS'])
+        run_plots.confidence_map_figure(runs, ['CE', 'LS'], images=['image 2'])
 
 
 @pytest.mark.parametrize(

@@ -361,3 +361,16 @@ def test_views_of_a_classifier_are_the_image_and_its_mirror_image():
         'LoadImageFromFile',
         'TestTimeAug',
     ]
+
+
+def test_a_checkpoint_and_its_calibration_are_no_ensemble(digits, run, tmp_path):
+    content = torch.load(digits[0], weights_only=False)
+    content['state_dict']['head.fc.weight'] /= 2
+    told = dict(method='temperature', parameters={}, options={}, split='val', forced=[])
+    content['meta']['calibration'] = told
+    torch.save(content, 'calibrated.pth')
+    message = run('test.py', DIGITS, digits[0], 'calibrated.pth', *FEW, fails=True)
+    assert 'calibrated.pth are one checkpoint' in message and 'count it double' in message
+    assert 'CE × 2 (1 of them + temperature)' in run(
+        'test.py', DIGITS, digits[1], 'calibrated.pth', *FEW
+    )

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+import torch
 from commands import ROOT, call_here
+from mmengine.registry import MODELS
 
 from mmcalib.record import paths_of
 from mmcalib.runs.config import load_config
@@ -95,3 +97,64 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeyp
         assert content['date'] and content['version']
     assert validated['trained'] == tested['trained']
     assert paths_of(tested['model']) == paths_of(validated['model'])
+
+
+def test_a_calibration_elsewhere_knows_whether_its_training_is_over(tmp_path, monkeypatch):
+    config = ROOT / 'configs/ce/digits.py'
+    cfg = load_config(str(config))
+    with MODELS.switch_scope_and_registry('mmpretrain') as registry:
+        model = registry.build(dict(cfg.model, data_preprocessor=cfg.data_preprocessor))
+    trained = tmp_path / 'trained/best.pth'
+    trained.parent.mkdir()
+    meta = dict(cfg=cfg.pretty_text, seed=0, epoch=3)
+    torch.save(dict(state_dict=model.state_dict(), meta=meta), trained)
+    for epoch, finished in ((29, False), (30, True)):
+        (tmp_path / 'trained/last_checkpoint').write_text(f'epoch_{epoch}.pth')
+        out = tmp_path / f'{epoch}/calibrated.pth'
+        few = ['--cfg-options', 'test_dataloader.dataset.indices=5']
+        call_here(
+            'calibrate.py', config, trained, '--out', out, '--work-dir', tmp_path, *few,
+            monkeypatch=monkeypatch,
+        )  # fmt: skip
+        work = tmp_path / f'tested{epoch}'
+        call_here('test.py', config, out, '--work-dir', work, *few, monkeypatch=monkeypatch)
+        assert json.loads((work / 'results.json').read_text())['training']['finished'] is finished
+
+
+LOSS = """
+from mmengine.registry import MODELS
+from torch import nn
+
+
+@MODELS.register_module(force=True)
+class TsallisLoss(nn.Module):
+    def __init__(self, q=1.5, kind='plain', reduction='mean', loss_weight=1.0):
+        super().__init__()
+
+    def forward(self, pred, target, **_):
+        return pred.sum()
+"""
+
+
+@pytest.mark.parametrize('given', ['', ', q=1.5'])
+def test_an_own_loss_says_its_options(given, tmp_path, monkeypatch, capsys):
+    (tmp_path / 'tsallis.py').write_text(LOSS)
+    config = tmp_path / 'own.py'
+    config.write_text(
+        "_base_ = 'mmcalib::ce/digits.py'\n"
+        "custom_imports = dict(imports=['mmcalib', 'tsallis'])\n"
+        f"model = dict(head=dict(loss=dict(_delete_=True, type='TsallisLoss'{given})))\n"
+        'test_dataloader = dict(dataset=dict(indices=5))\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    cfg = load_config(str(config))
+    with MODELS.switch_scope_and_registry('mmpretrain') as registry:
+        model = registry.build(dict(cfg.model, data_preprocessor=cfg.data_preprocessor))
+    torch.save(dict(state_dict=model.state_dict()), tmp_path / 'own.pth')
+    call_here(
+        'test.py', config, tmp_path / 'own.pth', '--work-dir', tmp_path / 'w',
+        monkeypatch=monkeypatch,
+    )  # fmt: skip
+    capsys.readouterr()
+    call_here('report.py', tmp_path / 'w', monkeypatch=monkeypatch)
+    assert 'TsallisLoss kind=plain q=1.5' in capsys.readouterr().out
