@@ -57,9 +57,9 @@ class SameClasses(Hook):
             print_log(f'Of the classes trained on, {text}.', 'current', logging.WARNING)
             return
         raise UserError(
-            f'the classes differ between the training and {text}. Complete the data or, if only '
-            'the spelling differs, set the names of the training as '
-            f'{split}_dataloader.dataset.metainfo.classes'
+            f'the classes differ between the training and {text}. Is the checkpoint one of these '
+            'data? If so, complete them or, if only the spelling differs, set the names of the '
+            f'training as {split}_dataloader.dataset.metainfo.classes'
         )
 
 

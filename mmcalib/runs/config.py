@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -52,11 +53,15 @@ def load_config(path: str, options: dict | None = None) -> Config:
     except PackageNotFoundError:
         MODULE2PACKAGE['mmseg'] = 'mmseg'
     hint = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
+    folder = str(Path(path).resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # for custom_imports
     try:
         with _editable_packages():
             cfg = Config.fromfile(path)
     except ImportError as error:
-        raise ImportError(f'{path}: {error}. For the toolboxes: {hint}') from error
+        reason = _reason_of_import(error) or f'{error}. For the toolboxes: {hint}'
+        raise ImportError(f'{path}: {reason}') from error
     except (SyntaxError, KeyError, TypeError, NameError, AttributeError, RuntimeError) as error:
         raise ValueError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
     _drop_own_scope(cfg._cfg_dict)
@@ -74,6 +79,24 @@ def load_config(path: str, options: dict | None = None) -> Config:
         _list_metrics(cfg)
     _drop_hooks_turned_off(cfg)
     return cfg
+
+
+def _reason_of_import(error: ImportError) -> str:
+    """Return why a module of ``custom_imports`` cannot be imported, nothing of another error.
+
+    mmengine lists ``sys.path`` instead; it raises its error from one that names the module.
+    """
+    cause = error.__cause__
+    if cause is None or cause.__context__ is None:
+        return ''
+    name, reason = str(cause).removeprefix('Failed to import '), cause.__context__
+    if getattr(reason, 'name', None) != name:
+        return f'{name} cannot be imported: {reason}'
+    file = f'{name.partition(".")[0]}.py'
+    return (
+        f'there is no module {name!r}, which custom_imports names: put {file} beside the config, '
+        'or its folder on PYTHONPATH'
+    )
 
 
 @contextmanager

@@ -69,10 +69,10 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else QuietRunner.from_cfg(cfg)
     runner.register_hook(CheckpointMeta(training_facts(cfg, processes=get_world_size())))
     runner.register_hook(MovedCheckpoints())
-    runner.register_hook(SameClasses())
-    runner.register_hook(BrokenSamples())
     if complete_weights or cfg.get('resume'):
         runner.register_hook(CompleteWeights())
+    runner.register_hook(SameClasses())
+    runner.register_hook(BrokenSamples())
     use_safe_files(runner)
     return runner
 

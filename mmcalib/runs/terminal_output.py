@@ -8,10 +8,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
+from traceback import walk_tb
 
 from mmengine.config import Config
 from mmengine.logging import MMLogger
 from mmengine.runner import Runner
+from torch import nn
 
 from mmcalib.checks import UserError
 from mmcalib.metric_keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better_rule
@@ -41,6 +43,8 @@ ONCE = ('CalibrationMetric: ', 'OODMetric: ')
 MEASURED = re.compile(r'Epoch\(test\) (?!.* eta: )')
 # Where hooks look at what they are to work on.
 BEFORE = ('before_run', 'before_train', 'before_val', 'before_test')
+# Of torch's errors of a layer that gets tensors of another size than it was built for.
+MISFITS = ('shapes cannot be multiplied', 'channels, but got', 'running_mean should contain')
 # What mmengine warns of in every run on several processes, from each of them.
 WARNINGS = (r'Setting \w+_NUM_THREADS', '`broadcast_buffers` is deprecated')
 
@@ -65,6 +69,32 @@ class QuietRunner(Runner):
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise self._config_error('the config cannot be built: ', error) from error
         self._starting = False
+
+    def train(self) -> nn.Module:
+        with self._naming_misfits():
+            return super().train()
+
+    def test(self) -> dict:
+        with self._naming_misfits():
+            return super().test()
+
+    @contextmanager
+    def _naming_misfits(self) -> Iterator[None]:
+        """Raise a UserError with the layer's name, in place of forty lines, if two do not fit."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not any(text in str(error) for text in MISFITS):
+                raise
+            names = {module: name for name, module in self.model.named_modules()}
+            frames = [frame.f_locals.get('self') for frame, _ in walk_tb(error.__traceback__)]
+            layers = [
+                names[owner] for owner in frames if isinstance(owner, nn.Module) and owner in names
+            ]
+            raise self._config_error(
+                f'model.{layers[-1]} does not fit what comes before it (see its in_channels): ',
+                error,
+            ) from error
 
     def call_hook(self, fn_name: str, **kwargs) -> None:
         try:
