@@ -57,12 +57,12 @@ def main() -> None:
     if args.figures and 'html' not in wanted.values():
         parser.error('--figures writes those of the HTML page: add --html FILE')
     # Takes seconds, which a help need not.
-    from mmcalib.reports.collect_runs import collect_runs
-    from mmcalib.reports.group_runs import tables_of
+    from mmcalib.reports.runs import find_runs
+    from mmcalib.reports.tables import tables_of
     from mmcalib.work_dir_files import whole_file
 
     with parser.ending_with_errors(FileNotFoundError):
-        runs, others = collect_runs(args.folders)
+        runs, others = find_runs(args.folders)
     tables = tables_of(runs, args.protocol)
     for out, kind in wanted.items():
         content = content_of(kind, tables, others, args)

@@ -18,11 +18,10 @@ from rich.progress import track
 
 from mmcalib.metrics.bins.stratified_bins import stratum_rows
 from mmcalib.reports import robustness_plots, run_plots
-from mmcalib.reports.group_runs import Table
-from mmcalib.reports.output_formats import others_left_out
-from mmcalib.reports.results_reader import ReportedRun
+from mmcalib.reports.output_formats import cells, header, others_left_out
+from mmcalib.reports.runs import Run
 from mmcalib.reports.sweep_summary import read_sweep
-from mmcalib.reports.table_cell_texts import cells, header
+from mmcalib.reports.tables import Table
 from mmcalib.visualization import draw_sweeps
 from mmcalib.work_dir_files import ROBUSTNESS, SWEEP
 
@@ -82,8 +81,8 @@ def build_page(
     named.
 
     Args:
-        tables: Of :func:`mmcalib.reports.group_runs.tables_of`.
-        others: What is in none of them, of :func:`mmcalib.reports.collect_runs.collect_runs`.
+        tables: Of :func:`mmcalib.reports.tables.tables_of`.
+        others: What is in none of them, of :func:`mmcalib.reports.runs.find_runs`.
         folders: Where to look for sweeps.
         title: Of the page.
         figures: A folder, into which the page's figures are also written; None for none.
@@ -93,7 +92,7 @@ def build_page(
     parts = []
     for table in track(tables, 'Drawing', transient=True, console=Console(stderr=True)):
         runs = [run for row in table.rows for run in row.runs]
-        clean = not any(run.is_shifted or run.score or run.split == 'val' for run in runs)
+        clean = not any(run.kind or run.record.get('split') == 'val' for run in runs)
         drawn, notes = _figures(table, image) if clean else ([], [])
         parts += [f'<h2>{escape(table.name)}</h2>', _table(table)]
         parts += [_list([*table.notes, *notes]), *drawn]
@@ -164,7 +163,7 @@ def _figures(table: Table, image: FigureWriter) -> tuple[list[str], list[str]]:
     return by_class + drawn, notes
 
 
-def _class_tables(runs: Mapping[str, ReportedRun]) -> list[str]:
+def _class_tables(runs: Mapping[str, Run]) -> list[str]:
     """Return, for each run that was tested so, the calibration of each predicted class."""
     tables = []
     for label, run in runs.items():
@@ -179,7 +178,7 @@ def _class_tables(runs: Mapping[str, ReportedRun]) -> list[str]:
 
 def _first_of_each(
     table: Table, read: Callable[[str], object], what: str | None
-) -> tuple[dict[str, ReportedRun], list[str]]:
+) -> tuple[dict[str, Run], list[str]]:
     """Return the first run of each row that has a whole file, and notes of the others.
 
     Args:

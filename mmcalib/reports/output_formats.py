@@ -9,11 +9,47 @@ import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from mmcalib.metric_keys import INTERVAL
-from mmcalib.reports.group_runs import Table
-from mmcalib.reports.table_cell_texts import cells, header, in_markdown, standard_deviation
+from mmcalib.metric_keys import INTERVAL, metric_heading
+from mmcalib.reports.table_cell_texts import (
+    NOTHING,
+    in_markdown,
+    mean_and_deviation,
+    number_text,
+    standard_deviation,
+)
+from mmcalib.reports.tables import Row, Table
 
 LABEL_WIDTH = 60  # longer names of rows take several lines
+
+
+def header(table: Table) -> list[str]:
+    """Return the headings of a table's columns."""
+    names = ['loss', 'runs']
+    for key in table.columns:
+        names += [metric_heading(key), *(['paper'] if _has_published(table, key) else [])]
+    return names
+
+
+def cells(table: Table, row: Row) -> list[str]:
+    """Return a row's texts, one for each heading."""
+    texts = [row.label, str(len(row.runs))]
+    for key in table.columns:
+        texts.append(mean_and_deviation(row.values(key), key) + _interval(row, key))
+        if _has_published(table, key):
+            texts.append(number_text(row.paper[key], key) if key in row.paper else NOTHING)
+    return texts
+
+
+def _has_published(table: Table, key: str) -> bool:
+    return any(key in row.paper for row in table.rows)
+
+
+def _interval(row: Row, key: str) -> str:
+    """Return the interval of a single run's metric; that of several is said by their deviation."""
+    ends = [row.values(f'{key}{end}') for end in INTERVAL]
+    if len(row.runs) > 1 or not all(ends):
+        return ''
+    return ' [{}, {}]'.format(*(number_text(values[0], key) for values in ends))
 
 
 def text(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> str:
@@ -95,7 +131,11 @@ def measured(tables: Sequence[Table]) -> str:
                 {
                     'label': row.label,
                     'runs': [
-                        {'seed': run.seed, 'date': run.date, 'metrics': run.metrics}
+                        {
+                            'seed': run.seed,
+                            'date': run.date,
+                            'metrics': run.metrics,
+                        }
                         for run in sorted(row.runs, key=lambda run: (str(run.seed), run.date))
                     ],
                 }

@@ -1,4 +1,4 @@
-"""Results of tests on shifted data: ``robustness.json``, its table, and its columns."""
+"""Results of tests on shifted data: ``robustness.json`` and its table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from mmcalib.metric_keys import (
     metric_heading,
     worst,
 )
-from mmcalib.reports.results_reader import ReportedRun
 from mmcalib.reports.table_cell_texts import number_text
 from mmcalib.work_dir_files import ROBUSTNESS, whole_file
 
@@ -129,38 +128,6 @@ def shifts_text(entry: Mapping) -> str:
     if stored is not None:
         return f'stored set {stored}: {text}'
     return f'{text}, seed {seed}' if seed else text
-
-
-def reported_runs(path: str | Path) -> list[ReportedRun]:
-    """Return the checkpoints of a ``robustness.json`` for tables, each metric with its shifts.
-
-    Keys end in `` clean``, `` mean`` and `` worst``; the data set's name tells the shifts.
-
-    Raises:
-        FileNotFoundError: If there is none.
-        ValueError: If it is cut off.
-    """
-    content, runs = read_robustness(path), []
-    entries = content['checkpoints']
-    for entry, file in zip(entries, files_of(entries), strict=True):
-        tests = corrupted_tests(entry)
-        others = [test for test in entry['tests'] if test['kind'] == 'data']
-        if not tests and not others:
-            continue
-        metrics = {}
-        for key in measures_of([entry]):
-            metrics[f'{key} {CLEAN}'] = clean_metrics(entry)[key]
-            if tests:
-                mean, last = mean_and_worst(tests, key)
-                metrics |= {f'{key} {MEAN}': mean, f'{key} {WORST}': last}
-            metrics |= {f'{key} {test["name"]}': test['metrics'][key] for test in others}
-        dataset = {**entry['evaluation']['dataset'], 'shift': f'under {shifts_text(entry)}'}
-        known = {key: entry[key] for key in ReportedRun.__dataclass_fields__ if key in entry}
-        known |= dict(path=str(path), file=file, limit=content['limit'], metrics=metrics)
-        known['experiment'] = f'{content["experiment"]} under shift'
-        known['evaluation'] = {**entry['evaluation'], 'dataset': dataset}
-        runs.append(ReportedRun(**known))
-    return runs
 
 
 def robustness_table(content: Mapping, width: int | None = None) -> str:

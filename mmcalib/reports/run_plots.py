@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.reports.results_reader import read_results
+from mmcalib.reports.runs import read_runs
 from mmcalib.samples.boundary_distance import RANGE_NAMES
 from mmcalib.visualization import (
     ConfidenceMaps,
@@ -102,10 +102,10 @@ def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[st
 
 def _loss_and_seed(run: Path) -> tuple[str, int | None]:
     try:
-        record = read_results((run if run.is_dir() else run.parent) / RESULTS)
+        first = next(read_runs((run if run.is_dir() else run.parent) / RESULTS))
     except (OSError, ValueError):  # the file of a figure can be whole without it
         return str(run), None
-    return record.label, record.seed
+    return first.label, first.seed
 
 
 def reliability_figure(

@@ -8,8 +8,7 @@ import re
 import statistics
 from collections.abc import Sequence
 
-from mmcalib.metric_keys import INTERVAL, is_percentage, metric_heading
-from mmcalib.reports.group_runs import Row, Table
+from mmcalib.metric_keys import is_percentage
 
 NOTHING = '–'
 
@@ -44,33 +43,3 @@ def in_markdown(text: str) -> str:
     """Return a text as Markdown shows it: names of runs and losses are no markup."""
     text = html.escape(text, quote=False).replace('|', '&#124;')
     return re.sub(r'[\\`*]|\](?=[(\[:])|(?<!\w)_|_(?!\w)', r'\\\g<0>', text)
-
-
-def header(table: Table) -> list[str]:
-    """Return the headings of a table's columns."""
-    names = ['loss', 'runs']
-    for key in table.columns:
-        names += [metric_heading(key), *(['paper'] if _has_published(table, key) else [])]
-    return names
-
-
-def cells(table: Table, row: Row) -> list[str]:
-    """Return a row's texts, one for each heading."""
-    texts = [row.label, str(len(row.runs))]
-    for key in table.columns:
-        texts.append(mean_and_deviation(row.values(key), key) + _interval(row, key))
-        if _has_published(table, key):
-            texts.append(number_text(row.paper[key], key) if key in row.paper else NOTHING)
-    return texts
-
-
-def _has_published(table: Table, key: str) -> bool:
-    return any(key in row.paper for row in table.rows)
-
-
-def _interval(row: Row, key: str) -> str:
-    """Return the interval of a single run's metric; that of several is said by their deviation."""
-    ends = [row.values(f'{key}{end}') for end in INTERVAL]
-    if len(row.runs) > 1 or not all(ends):
-        return ''
-    return ' [{}, {}]'.format(*(number_text(values[0], key) for values in ends))

@@ -8,7 +8,7 @@ from commands import call_here
 from records import model
 from test_run_plots import statistics, view
 
-from mmcalib.reports.collect_runs import collect_runs
+from mmcalib.reports.runs import find_runs
 from mmcalib.visualization import ConfidenceMaps
 
 WHOLE = {
@@ -54,7 +54,7 @@ def leave(folder, content):
 def test_a_broken_file_is_named_with_what_is_wrong(content, reason, tmp_path):
     leave(tmp_path / 'good', WHOLE)
     leave(tmp_path / 'bad', content)
-    _, others = collect_runs([tmp_path])
+    _, others = find_runs([tmp_path])
     (line,) = others['unreadable results.json']
     assert str(tmp_path / 'bad') in line
     assert re.search(reason, line)

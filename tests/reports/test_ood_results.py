@@ -9,9 +9,9 @@ from records import model
 from mmcalib.metric_keys import metric_heading
 from mmcalib.reports import html
 from mmcalib.reports.closing_table import summary
-from mmcalib.reports.collect_runs import collect_runs
-from mmcalib.reports.group_runs import tables_of
 from mmcalib.reports.output_formats import comma_separated, markdown, measured
+from mmcalib.reports.runs import find_runs
+from mmcalib.reports.tables import tables_of
 
 CE = dict(type='CrossEntropyLoss')
 SETS = dict(near=['cifar100'], far=['svhn', 'dtd'])
@@ -49,7 +49,7 @@ def write(folder, metrics, *, unseen=None, seed=0, finished=True, **evaluation):
 
 
 def tables(folder):
-    runs, others = collect_runs([folder])
+    runs, others = find_runs([folder])
     assert not others
     return {table.name: table for table in tables_of(runs)}
 

@@ -15,18 +15,17 @@ from records import model
 from mmcalib.corruption_names import BENCHMARK, CORRUPTIONS
 from mmcalib.metric_keys import ECE, metric_heading, worst
 from mmcalib.reports import html
-from mmcalib.reports.collect_runs import collect_runs
-from mmcalib.reports.group_runs import tables_of
 from mmcalib.reports.output_formats import comma_separated, markdown
 from mmcalib.reports.robustness_plots import robustness_figure
 from mmcalib.reports.robustness_results import (
     files_of,
     read_robustness,
-    reported_runs,
     robustness_table,
     shifts_text,
     write_robustness,
 )
+from mmcalib.reports.runs import find_runs
+from mmcalib.reports.tables import tables_of
 from mmcalib.visualization import (
     ConfidenceMaps,
     ConfidenceView,
@@ -78,7 +77,7 @@ def write(folder, *entries, limit=None):
 
 def test_mean_and_worst_are_those_of_a_loop(tmp_path):
     write(tmp_path, entry('CE', data=['night']))
-    (run,) = reported_runs(tmp_path)
+    (run,) = find_runs([tmp_path])[0]
     mious, eces = [], []
     for number, name in enumerate(CORRUPTIONS):
         for severity in (1, 5):
@@ -112,7 +111,7 @@ def test_what_is_worse_and_what_it_is_called():
 def test_without_a_prediction_there_is_no_mean(tmp_path):
     one = entry('CE', corruptions=['fog', 'snow'])
     one['tests'][2]['metrics']['calibration/ECE'] = math.nan
-    (run,) = reported_runs(write(tmp_path, one))
+    (run,) = find_runs([write(tmp_path, one)])[0]
     assert math.isnan(run.metrics['calibration/ECE mean'])
     assert math.isnan(run.metrics['calibration/ECE worst'])
     assert run.metrics['mIoU worst'] == 74
@@ -133,7 +132,7 @@ def test_reports_have_columns_that_name_the_shift(tmp_path, monkeypatch):
     )  # fmt: skip
     (tmp_path / 'clean').mkdir()
     (tmp_path / 'clean/results.json').write_text(json.dumps(clean))
-    runs, others = collect_runs([tmp_path])
+    runs, others = find_runs([tmp_path])
     assert not others and len(runs) == 6
     tables = tables_of(runs)
     of_columns = {tuple(table.columns[:2]): table for table in tables}
@@ -167,7 +166,7 @@ def test_other_images_are_other_data(made, said, tmp_path):
         for test in each['tests'][1:]:
             test |= made if seed else dict(seed=0)
         write(tmp_path / f'seed{seed}', each)
-    runs, _ = collect_runs([tmp_path])
+    runs, _ = find_runs([tmp_path])
     tables = tables_of(runs)
     assert [len(table.rows[0].runs) for table in tables] == [1, 1]
     assert sum(said in table.notes[0] for table in tables) == 1
@@ -183,7 +182,7 @@ def test_severities_of_several_calls_are_said_of_each_corruption():
 def test_smoke_runs_are_in_no_table(tmp_path):
     write(tmp_path, entry('CE'), limit=5)
     with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {tmp_path}'):
-        collect_runs([tmp_path])
+        find_runs([tmp_path])
 
 
 @pytest.mark.parametrize('what', ['boxes', 'lines'])
@@ -214,7 +213,7 @@ def test_a_file_that_was_cut_off_is_named(tmp_path):
     with pytest.raises(ValueError, match=r'run tools/test_robustness\.py again'):
         read_robustness(tmp_path)
     with pytest.raises(FileNotFoundError, match=r'unreadable robustness\.json'):
-        collect_runs([tmp_path])
+        find_runs([tmp_path])
 
 
 def test_files_of_one_loss_and_seed_are_told_apart(tmp_path):
@@ -223,7 +222,7 @@ def test_files_of_one_loss_and_seed_are_told_apart(tmp_path):
         each['checkpoint'] = f'some/{name}'
     write(tmp_path, *both, entry('CE', seed=1))
     assert files_of(both) == ['best.pth', 'last.pth']
-    runs, _ = collect_runs([tmp_path])
+    runs, _ = find_runs([tmp_path])
     (table,) = tables_of(runs)
     labels = [row.label for row in table.rows]
     assert labels == ['CE', 'CE, best.pth', 'CE, last.pth']

@@ -11,8 +11,8 @@ from records import model
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins.bin_tables import equal_width_bins
 from mmcalib.reports import html, run_plots
-from mmcalib.reports.collect_runs import collect_runs
-from mmcalib.reports.group_runs import tables_of
+from mmcalib.reports.runs import find_runs
+from mmcalib.reports.tables import tables_of
 from mmcalib.visualization import ConfidenceMaps, ConfidenceView, reliability_of
 from mmcalib.visualization.reliability_bands import accuracy_band
 
@@ -206,7 +206,7 @@ def test_a_page_names_the_runs_that_lack_files(runs, tmp_path):
     (runs[1] / 'calibration.npz').unlink()
     (runs[1] / 'confidence_maps.npz').unlink()
     shutil.copytree(runs[0], tmp_path / 'more' / '<b>')
-    found, others = collect_runs([tmp_path])
+    found, others = find_runs([tmp_path])
     text = html.build_page(tables_of(found), others, [tmp_path], title='a < b')
     assert 'No reliability diagram, since a file is missing or broken: LS.' in text
     assert '<title>a &lt; b</title>' in text and '<b>' not in text

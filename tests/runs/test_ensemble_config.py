@@ -15,7 +15,7 @@ from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 
 from mmcalib.cli.members import split_members
-from mmcalib.reports.results_reader import read_results
+from mmcalib.reports.runs import find_runs
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import average_predictions, load_members
 from mmcalib.runs.test_time_augmentation import add_views, views_of
@@ -81,6 +81,10 @@ def results(folder):
     return json.loads((folder / 'results.json').read_text())
 
 
+def label_of(folder):
+    return find_runs([folder])[0][0].label
+
+
 def alone(config, checkpoint, indices):
     """Return a member and the test images, in single batches."""
     cfg = load_config(config)
@@ -132,7 +136,7 @@ def test_a_classifiers_ensemble_is_the_mean_of_its_members(digits, run, tmp_path
     assert [member['checkpoint'] for member in members] == list(map(str, digits))
     assert results(folder)['evaluation']['tta'] is False
     assert results(folder)['seed'] is None
-    assert read_results(folder / 'results.json').label == 'CE × 3'
+    assert label_of(folder) == 'CE × 3'
 
 
 def test_views_of_a_segmentor_are_brought_back_and_averaged(scenes, run, tmp_path):
@@ -176,7 +180,7 @@ def test_two_ranks_equal_one_with_everything_at_once(scenes, run, tmp_path, free
     )  # fmt: skip
     one, two = (results(tmp_path / name) for name in ('one', 'two'))
     assert one['metrics'] == pytest.approx(two['metrics'], rel=1e-4)
-    label = read_results(tmp_path / 'two/results.json').label
+    label = label_of(tmp_path / 'two')
     assert label == 'CE × 2 + TTA (2) + MC dropout (2) + temperature'
     for name in ('one', 'two'):
         assert len(list((tmp_path / name / 'maps').iterdir())) == 5
@@ -199,7 +203,7 @@ def test_a_temperature_of_a_mean_is_fitted_kept_and_read(digits, run, tmp_path):
         assert metrics[f'calibration/{name}'] == pytest.approx(
             content['tested']['after'][name], rel=1e-5
         )
-    assert read_results(folder / 'results.json').label == 'CE × 3 + temperature'
+    assert label_of(folder) == 'CE × 3 + temperature'
 
     # Of other predictions it says nothing.
     error = run('test.py', DIGITS, *digits[:2], '--temperature', 't.json', fails=True)
@@ -239,7 +243,7 @@ def test_members_of_two_configs_each_prepare_their_inputs(digits, run, tmp_path)
             with torch.no_grad():
                 probs = probs + model.test_step(batch)[0].pred_score / 2
         torch.testing.assert_close(found['pred_score'], probs)
-    label = read_results(tmp_path / 'work_dirs/first/x2/results.json').label
+    label = label_of(tmp_path / 'work_dirs/first/x2')
     assert label == 'CE & LS α=0.1 × 2'
 
     error = run('test.py', DIGITS, digits[0], other, fails=True)

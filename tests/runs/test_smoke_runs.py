@@ -7,7 +7,7 @@ from commands import ROOT, call_here
 from mmengine.config import Config
 
 from mmcalib.record import paths_of
-from mmcalib.reports.collect_runs import collect_runs
+from mmcalib.reports.runs import find_runs
 from mmcalib.runs.config import add_calibration, limit_samples, load_config, set_work_dir
 from mmcalib.runs.config_checks import check_data
 
@@ -80,7 +80,7 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
     assert 'Samples: train on 11, validate on 11, test on 11; SMOKE RUN with --limit 11' in said
     assert 'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration' in said
     with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {folder}'):
-        collect_runs([tmp_path])
+        find_runs([tmp_path])
 
     # The checkpoint of a smoke run stays one, whatever it is tested on.
     options = ['--work-dir', 'full', '--calibration']

@@ -1,0 +1,232 @@
+"""The tested runs below some folders, out of the records that their tests leave."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from pathlib import Path
+
+from mmcalib.metric_keys import CLEAN, MEAN, OOD, OOD_GROUPS, WORST
+from mmcalib.record import is_ensemble, read_record
+from mmcalib.reports.model_labels import model_label
+from mmcalib.reports.robustness_results import (
+    clean_metrics,
+    corrupted_tests,
+    files_of,
+    mean_and_worst,
+    measures_of,
+    read_robustness,
+    shifts_text,
+)
+from mmcalib.work_dir_files import EARLIER, RESULTS, ROBUSTNESS, SWEEP, VALIDATION_RESULTS
+
+LAST_CHECKPOINT = 'last_checkpoint'  # of a training, as mmengine names it
+FILES = (RESULTS, VALIDATION_RESULTS, ROBUSTNESS, LAST_CHECKPOINT)
+# Of an evaluation: what unseen classes are told from the others by.
+OF_OOD = ('dataset', 'data_options', 'pipeline', 'inference', 'tta')
+
+
+@dataclass
+class Run:
+    """What a tested run has for one table.
+
+    Attributes:
+        path: Its folder.
+        record: See :func:`~mmcalib.runs.evaluation_record.record_of`.
+        metrics: The figures for the table, by key.
+        evaluation: How they were measured.
+        kind: What the table is of, if not of the test data alone, such as ``'under shift'``.
+        about: The details of that, such as the corruptions.
+        suffix: Tells the run from others of one record.
+    """
+
+    path: str
+    record: dict
+    metrics: dict[str, float]
+    evaluation: dict = field(default_factory=dict)
+    kind: str = ''
+    about: str = ''
+    suffix: str = ''
+
+    @property
+    def loss(self) -> dict:
+        """Type and parameters of the loss, empty if unknown."""
+        return self.record.get('loss') or {}
+
+    @property
+    def model(self) -> dict:
+        """The tested model, empty if unknown."""
+        return self.record.get('model') or {}
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether it is known to be more than a network that predicts an image once."""
+        return bool(self.model) and is_ensemble(self.model)
+
+    @property
+    def config(self) -> dict:
+        """The trained config without the loss."""
+        return (self.record.get('trained') or {}).get('config') or {}
+
+    @property
+    def training(self) -> dict:
+        """The length of the training, and the tested checkpoint."""
+        return self.record.get('training') or {}
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the training, None if unknown or of several."""
+        return self.record.get('seed')
+
+    @property
+    def date(self) -> str:
+        """When it was tested, empty if unknown."""
+        return self.record.get('date', '')
+
+    @property
+    def label(self) -> str:
+        """The loss and the steps after the training."""
+        parts = (self.record.get(key) for key in ('loss', 'calibration', 'model'))
+        experiment, losses = self.record['experiment'], self.record.get('losses', ())
+        return model_label(*parts, experiment=experiment, losses=losses) + self.suffix
+
+
+def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], dict[str, list[str]]]:
+    """Return the tested runs below some folders, and the paths of the others by what they lack.
+
+    Tests on shifted data are runs of their own; so is each score by which unseen classes were told
+    from the others, and each evaluation of a sweep on validation data.
+
+    Raises:
+        FileNotFoundError: If there is no tested run.
+    """
+    runs, others = [], defaultdict(list)
+    for path in _files_below(folders):
+        why = _untested(path)
+        try:
+            found = [] if why is not None else list(read_runs(path))
+        except (OSError, ValueError) as error:
+            others[f'unreadable {path.name}'].append(f'{path.parent} ({error})')
+            continue
+        if any(run.record.get('limit') for run in found):
+            others['smoke runs with --limit'].append(str(path.parent))
+        elif why:
+            others[why].append(str(path.parent))
+        else:
+            runs += found
+    if not runs:
+        found = ''.join(f'; {reason}: {", ".join(paths)}' for reason, paths in others.items())
+        raise FileNotFoundError(f'no {RESULTS} below {", ".join(map(str, folders))}{found}')
+    return runs, dict(others)
+
+
+def _files_below(folders: Sequence[str | Path]) -> list[Path]:
+    """Return the files that tell of runs, but for what later trainings have set aside."""
+    paths = {
+        path
+        for root in map(Path, folders)
+        for path in root.rglob('*')
+        if path.name in FILES
+        and not any(part.startswith(EARLIER) for part in path.relative_to(root).parts)
+    }
+    return sorted(paths)
+
+
+def _untested(path: Path) -> str | None:
+    """Return why a file is no test to report, empty if another file tells; None if it is one."""
+    folder = path.parent
+    if path.name in (RESULTS, ROBUSTNESS):
+        return None
+    # A sweep chooses by the results on validation data, and tests the chosen value alone.
+    if path.name == VALIDATION_RESULTS and (folder.parent / SWEEP).is_file():
+        return None
+    if any((folder / name).is_file() for name in (RESULTS, ROBUSTNESS)):
+        return ''
+    if path.name == VALIDATION_RESULTS:
+        return 'not tested, only validated'
+    validated = (folder / VALIDATION_RESULTS).is_file()
+    return '' if validated else f'unfinished or not tested, no {RESULTS}'
+
+
+def read_runs(path: Path) -> Iterator[Run]:
+    """Yield what a ``results.json`` or a ``robustness.json`` has for tables.
+
+    Raises:
+        OSError: If it cannot be opened.
+        ValueError: If it is cut off or another file.
+    """
+    if path.name == ROBUSTNESS:
+        yield from _under_shift(path)
+        return
+    record, folder = read_record(path), str(path.parent)
+    # A confusion matrix, say, is no figure.
+    metrics = {key: value for key, value in record['metrics'].items() if isinstance(value, Real)}
+    evaluation = dict(record.get('evaluation') or {})
+    unseen = evaluation.pop('ood', ())
+    prefixes = tuple(f'{metric["prefix"]}/' for metric in unseen)
+    rest = {key: value for key, value in metrics.items() if not key.startswith(prefixes)}
+    if rest or not unseen:
+        yield Run(folder, record, rest, evaluation)
+    for metric in unseen:
+        for score in metric['scores']:
+            yield _against_unseen(folder, record, metrics, metric, score)
+
+
+def _against_unseen(
+    folder: str, record: dict, metrics: Mapping, metric: Mapping, score: str
+) -> Run:
+    """Return what a score tells of unseen classes, whose keys are ``ood/svhn/AUROC`` and so on.
+
+    A mean over a group of one set is that set's, and left out.
+    """
+    counts = metric['counts']
+    sets = {name: n for name, n in counts.items() if name not in ('ID', 'OOD')}
+    evaluation = {key: record['evaluation'][key] for key in OF_OOD if key in record['evaluation']}
+    label = '' if metric['ood_index'] is None else f' of label {metric["ood_index"]}'
+    about = f'against {counts.get("OOD", 0):,}{label}, {counts["ID"]:,} others'
+    if sets:  # behind the samples of the test data
+        evaluation['dataset'] = {**evaluation.get('dataset', {}), 'samples': counts['ID']}
+        about = 'against ' + ', '.join(f'{n:,} of {name}' for name, n in sets.items())
+    start = f'{metric["prefix"]}/{score}/'
+    found = {k.removeprefix(start): v for k, v in metrics.items() if k.startswith(start)}
+    if len(sets) == 1:
+        found = {k: v for k, v in found.items() if k.split('/')[0] not in OOD_GROUPS}
+    return Run(
+        folder,
+        record,
+        {OOD + key: value for key, value in found.items()},
+        evaluation,
+        kind='against unseen classes',
+        about=about,
+        suffix=f' by {score}',
+    )
+
+
+def _under_shift(path: Path) -> Iterator[Run]:
+    """Yield the checkpoints of a ``robustness.json``, whose keys end in clean, mean and worst."""
+    content = read_robustness(path)
+    entries = content['checkpoints']
+    for entry, file in zip(entries, files_of(entries), strict=True):
+        tests = corrupted_tests(entry)
+        others = [test for test in entry['tests'] if test['kind'] == 'data']
+        if not tests and not others:
+            continue
+        metrics = {}
+        for key in measures_of([entry]):
+            metrics[f'{key} {CLEAN}'] = clean_metrics(entry)[key]
+            if tests:
+                mean, last = mean_and_worst(tests, key)
+                metrics |= {f'{key} {MEAN}': mean, f'{key} {WORST}': last}
+            metrics |= {f'{key} {test["name"]}': test['metrics'][key] for test in others}
+        record = {**entry, 'experiment': content['experiment'], 'limit': content['limit']}
+        yield Run(
+            str(path.parent),
+            record,
+            metrics,
+            entry['evaluation'],
+            kind='under shift',
+            about=f'under {shifts_text(entry)}',
+            suffix=f', {file}' if file else '',
+        )
