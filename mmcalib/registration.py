@@ -38,6 +38,9 @@ REGISTERED = (
 # Names that 0.3.0 was the last to have, and what to do; for one release. Types are capitalised.
 GONE = {
     'CPCLoss': 'use MarginLabelSmoothingLoss',
+    'TextDataPreprocessor': 'leave it out, Newsgroups20 gives ids',
+    'PackText': "use PackInputs with input_key='ids'",
+    'VocabularyHook': 'use WordVectorsHook',
     'venn-abers': 'use platt or beta',
     'boundary-temperatures': 'use class-temperatures',
     'local': 'use class-conditional',

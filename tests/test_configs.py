@@ -13,7 +13,6 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 from posts import write_posts, write_vectors
 
 from mmcalib.datasets.same_data import same_data
-from mmcalib.hooks import fit_vocabulary
 from mmcalib.metric_keys import HEADLINE
 from mmcalib.runs.config import DATALOADERS, load_config, use_evaluation
 from mmcalib.runs.config_checks import check_metrics
@@ -100,7 +99,8 @@ def load(path):
 def reduce(cfg):
     """Make images smaller, texts shorter, a segmentor's head narrow, and ViT a single layer."""
     if cfg.model.backbone.type == 'GlobalPoolingCNN':
-        cfg.model.data_preprocessor.length = SIZE
+        for key in DATALOADERS:
+            cfg[key].dataset.length = SIZE
     if cfg.model.backbone.type == 'VisionTransformer':
         arch = dict(embed_dims=768, num_layers=1, num_heads=12, feedforward_channels=768)
         cfg.model.backbone.update(arch=arch, img_size=SIZE)
@@ -174,8 +174,6 @@ def test_a_training_and_an_evaluation_step(path):
     reduce(cfg)
     torch.manual_seed(0)
     model = build(cfg)
-    if any(hook.type == 'VocabularyHook' for hook in cfg.get('custom_hooks', [])):
-        fit_vocabulary(model, dataset(cfg, 'train_dataloader'))
     optimizer = build_optim_wrapper(model, cfg.optim_wrapper)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
 

@@ -1,7 +1,4 @@
-"""Every tool with its default options on the data that come with the package.
-
-The data sets of tools/prepare_data.py do not.
-"""
+"""Every tool with its default options on the data that come with the package."""
 
 import json
 from pathlib import Path

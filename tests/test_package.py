@@ -45,7 +45,7 @@ def run(code, blocked):
 
 def test_neither_toolboxes_nor_scikit_learn_nor_scipy_are_imported():
     code = (
-        'import mmcalib, mmcalib.datasets.unpacked_data_check, mmcalib.reports.html, '
+        'import mmcalib, mmcalib.reports.html, '
         'mmcalib.calibrate.calibrate_checkpoint, mmcalib.sweep.execute_sweep, mmcalib.runs.runner'
     )
     assert run(code, ('mmpretrain', 'mmseg', 'mmcv', 'sklearn', 'scipy')).returncode == 0

@@ -36,7 +36,7 @@ def main() -> None:
     try:
         weights = args.weights or efficientnet_lite.find_weights(args.variant)
         count = efficientnet_lite.convert_file(weights, out, args.variant)
-    except (FileNotFoundError, ImportError, ValueError) as error:
+    except (FileNotFoundError, ImportError, RuntimeError, ValueError) as error:
         parser.refuse(str(error))
     print(f'{out}: {count} tensors of EfficientNet-Lite{args.variant}')
 

@@ -31,7 +31,8 @@ class Digits(BaseDataset):
         split: ``'train'``, ``'val'`` or ``'test'``.
         noise: Standard deviation of the Gaussian noise, as a share of the 0-1 grey range; 0 leaves
             the digits clean. Values are not clipped.
-        pipeline: Transforms; each sample comes with ``img`` ``(8, 8)`` float32 and ``gt_label``.
+        pipeline: Transforms; each sample comes with ``img`` ``(8, 8)`` float32 and ``gt_label``, or
+            with what :class:`DigitScenes` has.
         **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``indices``.
 
     Raises:
@@ -57,23 +58,15 @@ class Digits(BaseDataset):
 
 
 @DATASETS.register_module()
-class DigitScenes(BaseDataset):
+class DigitScenes(Digits):
     """Canvases with digits pasted onto them, for segmentation: 200 train, 50 validation, 200 test.
 
     Each 40×40 canvas holds sixteen digits of its own split at random places, under the additive
     noise of :class:`Digits`. Pixels of a digit's stroke have its class, 1 to 10, the
     rest is background (0), and a border one pixel wide around each stroke is 255, as in VOC.
 
-    Args:
-        split: ``'train'``, ``'val'`` or ``'test'``.
-        noise: Standard deviation of the noise, as a share of the 0-1 grey range.
-        pipeline: Transforms; each sample comes with ``img`` ``(40, 40)`` float32 and ``gt_seg_map``
-            ``(40, 40)`` uint8.
-        **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``indices``.
-
-    Raises:
-        TypeError: If the noise is no number.
-        ValueError: If the split is unknown or the noise negative.
+    Its options are those of :class:`Digits`; each sample comes with ``img`` ``(40, 40)`` float32
+    and ``gt_seg_map`` ``(40, 40)`` uint8.
     """
 
     METAINFO = dict(
@@ -90,17 +83,14 @@ class DigitScenes(BaseDataset):
     CANVAS = 40
     GRID = 4  # digits per row and column
 
-    def __init__(self, split: str, *, noise: float = 0.4, pipeline=(), **kwargs) -> None:
-        self.split = check_choice('split', split, SPLITS)
-        self.noise = check_number('noise', noise)
-        super().__init__(pipeline=list(pipeline), **kwargs)
-
     def load_data_list(self) -> list[dict]:
         digits = _load_split(self.split)
         rng = np.random.default_rng([2, list(SPLITS).index(self.split)])
         return [self._scene(*digits, rng) for _ in range(self.SIZES[self.split])]
 
     def _scene(self, images: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> dict:
+        from scipy.ndimage import binary_dilation
+
         size = self.CANVAS
         img = np.zeros((size, size), np.float32)
         mask = np.zeros((size, size), np.uint8)
@@ -112,7 +102,7 @@ class DigitScenes(BaseDataset):
             window = slice(top, top + 8), slice(left, left + 8)
             img[window] = images[index]
             mask[window] = np.where(images[index] > 0.5, labels[index] + 1, 0)
-        mask[_border(mask > 0)] = 255
+        mask[binary_dilation(mask > 0) & (mask == 0)] = 255
         img += self.noise * rng.standard_normal(img.shape, dtype=np.float32)
         return {
             'img': img,
@@ -121,10 +111,3 @@ class DigitScenes(BaseDataset):
             'img_shape': (size, size),
             'ori_shape': (size, size),
         }
-
-
-def _border(stroke: np.ndarray) -> np.ndarray:
-    """Return the background pixels that touch a stroke above, below, left or right."""
-    padded = np.pad(stroke, 1)
-    near = padded[:-2, 1:-1] | padded[2:, 1:-1] | padded[1:-1, :-2] | padded[1:-1, 2:]
-    return near & ~stroke

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 from mmengine.registry import DATASETS
+from torch.utils.data import Subset
 
 from mmcalib.checks import check_integer
 
 
 @DATASETS.register_module()
-class EvenSubset:
+class EvenSubset(Subset):
     """Evenly spaced samples of a dataset, so that several classes occur even if it is sorted.
 
     Args:
@@ -24,25 +25,18 @@ class EvenSubset:
     """
 
     def __init__(self, dataset: Any, samples: int) -> None:
-        check_integer('samples', samples)
-        self.dataset = DATASETS.build(dataset) if isinstance(dataset, dict) else dataset
-        if hasattr(self.dataset, 'full_init'):
-            self.dataset.full_init()
-        size = len(self.dataset)
+        dataset = DATASETS.build(dataset) if isinstance(dataset, dict) else dataset
+        if hasattr(dataset, 'full_init'):
+            dataset.full_init()
+        count = min(check_integer('samples', samples), len(dataset))
         # The middles of as many parts.
-        count = min(samples, size)
-        self.indices = ((np.arange(count) + 0.5) * size / max(count, 1)).astype(int).tolist()
+        places = (np.arange(count) + 0.5) * len(dataset) / max(count, 1)
+        super().__init__(dataset, places.astype(int).tolist())
 
     def __getattr__(self, name: str) -> Any:
         if name in ('dataset', 'indices') or name.startswith('__'):  # while it is unpickled
             raise AttributeError(name)
         return getattr(self.dataset, name)
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[self.indices[index]]
 
     def get_data_info(self, index: int) -> dict:
         """Return the dataset's facts about a sample before it is loaded."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
-
-from mmcalib.checks import check_choice
-from mmcalib.corruption_names import SEVERITIES
 
 IMAGES = ('.jpeg', '.jpg', '.png')
 
@@ -18,6 +14,8 @@ IMAGES = ('.jpeg', '.jpg', '.png')
 @DATASETS.register_module()
 class ImageNetC(BaseDataset):
     """One corruption of ImageNet-C at one severity: ``corruption/severity/class/*.JPEG``.
+
+    Unlike mmpretrain's ``CustomDataset``, it can number the classes as those of the clean data.
 
     Args:
         data_root: The folder that the archives were unpacked into.
@@ -30,7 +28,7 @@ class ImageNetC(BaseDataset):
 
     Raises:
         FileNotFoundError: If the folder is not there.
-        ValueError: If an option is out of range, or the folder has other classes.
+        ValueError: If the folder has other classes.
     """
 
     def __init__(
@@ -43,46 +41,23 @@ class ImageNetC(BaseDataset):
         pipeline=(),
         **kwargs,
     ) -> None:
-        self.corruption = corruption
-        self.severity = check_choice('severity', severity, SEVERITIES)
+        self.folder = Path(data_root, corruption, str(severity))
         self.class_folders = class_folders
         super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        found = stored_files(self.data_root, self.corruption, self.severity, self.class_folders)
-        folder = Path(self.data_root, self.corruption, str(self.severity))
+        if not self.folder.is_dir():
+            raise FileNotFoundError(f'there is no folder {self.folder}: unpack ImageNet-C there')
+        found = sorted(path.name for path in self.folder.iterdir() if path.is_dir())
+        names = list(self.class_folders or found)
+        if other := sorted({*found} ^ {*names}):
+            raise ValueError(
+                f'{self.folder} has other classes than the model: {len(other)} folders, such as '
+                f'{other[0]}, are in one of the two alone'
+            )
         return [
-            {'img_path': str(folder / name / file), 'gt_label': label}
-            for label, (name, files) in enumerate(found.items())
-            for file in files
+            {'img_path': str(path), 'gt_label': label}
+            for label, name in enumerate(names)
+            for path in sorted((self.folder / name).iterdir())
+            if path.suffix.lower() in IMAGES
         ]
-
-
-def stored_files(
-    root: str, corruption: str, severity: int, class_folders: Sequence[str] | None = None
-) -> dict[str, list[str]]:
-    """Return the names of the images in each class's folder, by label.
-
-    Raises:
-        FileNotFoundError: If there is no folder of the corruption at that severity.
-        ValueError: If it has other classes.
-    """
-    folder = Path(root, corruption, str(severity))
-    if not folder.is_dir():
-        raise FileNotFoundError(f'there is no folder {folder}: unpack ImageNet-C there')
-    found = sorted(path.name for path in folder.iterdir() if path.is_dir())
-    names = list(class_folders or found)
-    if sorted(names) != found:
-        missing, more = sorted({*names} - {*found}), sorted({*found} - {*names})
-        raise ValueError(
-            f'{folder} has other classes: {len(missing)} are missing ({_few(missing)}), and '
-            f'{len(more)} are not classes of the model ({_few(more)})'
-        )
-    return {
-        name: sorted(n for n in os.listdir(folder / name) if n.lower().endswith(IMAGES))
-        for name in names
-    }
-
-
-def _few(names: list[str]) -> str:
-    return ', '.join(names[:3]) + (', …' if len(names) > 3 else '') if names else 'none'

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from mmcalib.checks import check_choice, check_integer
+from mmcalib.checks import check_choice
 from mmcalib.datasets.download_sources import SOURCES
 
 GROUPS = (
@@ -24,6 +25,8 @@ SPLITS = ('train', 'val', 'test')
 PROTOCOLS = ('paper', 'bydate')
 BYDATE = {'train': '20news-bydate-train', 'test': '20news-bydate-test'}
 OLDER = '20_newsgroups'
+# What Keras's Tokenizer takes for gaps; it leaves apostrophes in the words.
+GAPS = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~', ' '))
 
 
 class Post(NamedTuple):
@@ -38,7 +41,7 @@ class Post(NamedTuple):
 
 @DATASETS.register_module()
 class Newsgroups20(BaseDataset):
-    """20 Newsgroups, from an unpacked folder or, on request, through scikit-learn's fetcher.
+    """20 Newsgroups as ids of words, from an unpacked folder or through scikit-learn's fetcher.
 
     Protocols:
 
@@ -52,6 +55,12 @@ class Newsgroups20(BaseDataset):
     The two are different data: figures of one cannot stand beside those of the other. From every
     post the header block, up to the first empty line, is cut, since it names the group.
 
+    The vocabulary is that of the training posts, whatever the split: its i-th most frequent word
+    has the id i, from 1. Other words are left out, the last `length` words are kept, and shorter
+    posts are padded in front by 0, as Keras's Tokenizer and ``pad_sequences`` do by default.
+    ``metainfo['words']`` lists it, so checkpoints hold it, and
+    :class:`mmcalib.hooks.WordVectorsHook` gives the words their vectors.
+
     Args:
         data_root: Folder with ``20news-bydate-train/`` and ``20news-bydate-test/`` (taken first) or
             with ``20_newsgroups/``, or the latter itself; with `download`, where scikit-learn keeps
@@ -62,7 +71,10 @@ class Newsgroups20(BaseDataset):
         num_val: Number of validation posts.
         download: Let scikit-learn's ``fetch_20newsgroups`` read its cache in `data_root`, and
             download the by-date archive (14 MB) if that has none. Never used if there is a folder.
-        pipeline: Transforms; each sample comes with ``text``, ``gt_label`` and ``path``.
+        num_words: Largest size of the vocabulary.
+        length: Words per post.
+        pipeline: Transforms; each sample comes with ``ids``, int32 ``(length,)``, ``gt_label`` and
+            ``path``.
         **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``indices``.
 
     Raises:
@@ -70,7 +82,8 @@ class Newsgroups20(BaseDataset):
             older folder, or there are too few posts.
         OSError: If posts, or those of a group, are not there or cannot be read.
 
-    Source: the paper's appendix on data sets; its published code for the split.
+    Source: the paper's appendix on data sets; its published code for the split. That code fits the
+    vocabulary on all posts, those of the test split too, and counts the padding as a word.
     """
 
     METAINFO = dict(classes=GROUPS)
@@ -84,30 +97,31 @@ class Newsgroups20(BaseDataset):
         seed: int = 1,
         num_val: int = 900,
         download: bool = False,
+        num_words: int = 2000,
+        length: int = 1000,
         pipeline=(),
         **kwargs,
     ) -> None:
         self.split = check_choice('split', split, SPLITS)
         self.protocol = check_choice('protocol', protocol, PROTOCOLS)
-        self.seed = seed
-        self.num_val = check_integer('num_val', num_val)
-        self.download = download
+        self.seed, self.num_val, self.download = seed, num_val, download
+        self.num_words, self.length = num_words, length
         super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        splits = split_posts(
-            find_posts(self.data_root, self.download), self.protocol, self.seed, self.num_val
-        )
-        train = splits['train']
-        names = '\n'.join(f'{post.group}/{post.name}' for post in train)
-        # Goes into checkpoints, so that no test post of another split is one of their training.
-        self._metainfo['training_posts'] = (
-            f'{len(train)} posts of protocol {self.protocol!r} with seed {self.seed} '
-            f'(checksum {zlib.crc32(names.encode()):08x})'
-        )
+        posts = find_posts(self.data_root, self.download)
+        splits = split_posts(posts, self.protocol, self.seed, self.num_val)
+        texts = {name: [words_of(post) for post in splits[name]] for name in {'train', self.split}}
+        words = most_frequent(texts['train'], self.num_words)
+        self._metainfo['words'] = words
+        numbers = {word: number for number, word in enumerate(words, 1)}
         return [
-            {'text': read_text(post), 'gt_label': GROUPS.index(post.group), 'path': post.path}
-            for post in splits[self.split]
+            {
+                'ids': ids_of(text, numbers, self.length),
+                'gt_label': GROUPS.index(post.group),
+                'path': post.path,
+            }
+            for post, text in zip(splits[self.split], texts[self.split], strict=True)
         ]
 
 
@@ -171,10 +185,23 @@ def split_posts(posts: list[Post], protocol: str, seed: int, num_val: int) -> di
     return {'train': posts[:-num_val], 'val': posts[-num_val:], 'test': test}
 
 
-def read_text(post: Post) -> str:
-    """Return a post without its header block."""
+def words_of(post: Post) -> list[str]:
+    """Return the words of a post without its header block, in lower case, split as Keras does."""
     text = post.raw
     if text is None:
         text = Path(post.path).read_bytes().decode('latin-1')
-    end = text.find('\n\n')
-    return text[end:] if end > 0 else text
+    return text[max(text.find('\n\n'), 0) :].lower().translate(GAPS).split()
+
+
+def most_frequent(texts: Iterable[list[str]], num_words: int) -> list[str]:
+    """Return the most frequent words, the first first, those of equal count as they come."""
+    counts = Counter()
+    for words in texts:
+        counts.update(words)
+    return [word for word, _ in counts.most_common(num_words)]
+
+
+def ids_of(words: list[str], numbers: dict[str, int], length: int) -> np.ndarray:
+    """Return the numbers of the last known words, int32 ``(length,)``, behind zeros."""
+    known = [numbers[word] for word in words if word in numbers][-length:]
+    return np.array([0] * (length - len(known)) + known, np.int32)

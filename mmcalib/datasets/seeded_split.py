@@ -62,17 +62,18 @@ def seeded_split(
             'wrappers such as RepeatDataset around it instead'
         )
     dataset.full_init()
+    size = len(dataset)
     if (held_out is None) == (held_out_per_class is None):
         raise ValueError(
             'give either held_out or held_out_per_class, got '
             f'held_out={held_out!r}, held_out_per_class={held_out_per_class!r}'
         )
     if held_out is not None:
-        count = round(held_out * len(dataset)) if isinstance(held_out, float) else held_out
-        chosen = draw(len(dataset), count, seed=seed)
+        chosen = draw(size, round(held_out * size) if held_out < 1 else int(held_out), seed=seed)
     else:
-        chosen = draw_per_class(_labels(dataset), held_out_per_class, seed=seed)
-    kept = chosen if part == 'held_out' else np.setdiff1d(np.arange(len(dataset)), chosen)
+        labels = np.array([dataset.get_data_info(index).get('gt_label') for index in range(size)])
+        chosen = draw_per_class(labels, held_out_per_class, seed=seed)
+    kept = chosen if part == 'held_out' else np.setdiff1d(np.arange(size), chosen)
     _forget_copies()
     subset = dataset.get_subset(kept.tolist())
     subset._metainfo['held_out'] = {'seed': seed, 'indices': chosen.tolist()}
@@ -112,23 +113,15 @@ def draw_per_class(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
     Raises:
         ValueError: If they would be none, or all of a class.
     """
+    if labels.ndim != 1 or labels.dtype.kind not in 'iu':
+        raise TypeError(
+            'held_out_per_class needs a gt_label for each sample: give held_out instead'
+        )
     classes, sizes = np.unique(labels, return_counts=True)
-    smallest = int(sizes.argmin())
-    if not 0 < count < sizes[smallest]:
+    if not 0 < count < sizes.min():
         raise ValueError(
-            f'held_out_per_class must be from 1 to {sizes[smallest] - 1}, since class '
-            f'{classes[smallest]} has {sizes[smallest]} samples; got {count!r}'
+            f'held_out_per_class must be from 1 to {sizes.min() - 1}, since the smallest class has '
+            f'{sizes.min()} samples; got {count!r}'
         )
     order = np.random.RandomState(seed).permutation(len(labels))
     return np.sort(np.concatenate([order[labels[order] == k][:count] for k in classes]))
-
-
-def _labels(dataset: BaseDataset) -> np.ndarray:
-    labels = [dataset.get_data_info(index).get('gt_label') for index in range(len(dataset))]
-    for index, label in enumerate(labels):
-        if not isinstance(label, (int, np.integer)):
-            raise TypeError(
-                'held_out_per_class needs one class per sample, but gt_label of sample '
-                f'{index} is {label!r}: give held_out instead'
-            )
-    return np.array(labels)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
-from mmcalib.datasets.tiny_imagenet_files import (
-    read_names,
-    read_wnids,
-    train_images,
-    val_images,
-)
-
-SPLITS = ('train', 'val')
+from mmcalib.checks import check_choice
+from mmcalib.datasets.download_sources import SOURCES
 
 
 @DATASETS.register_module()
@@ -37,21 +31,29 @@ class TinyImageNet(BaseDataset):
     """
 
     def __init__(self, data_root: str, split: str, *, pipeline=(), **kwargs) -> None:
-        if split not in SPLITS:
-            raise ValueError(
-                f'split must be one of {SPLITS}, got {split!r}; the official test images have no '
-                'public labels'
-            )
-        self.split = split
-        data_root = os.path.expanduser(data_root)
+        self.split = check_choice('split', split, ('train', 'val'))
+        self.root = Path(data_root).expanduser()
         super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        self.class_folders = wnids = read_wnids(self.data_root)
-        self._metainfo.setdefault('classes', read_names(self.data_root, wnids))
+        self.class_folders = wnids = [wnid for (wnid,) in self._rows('wnids.txt')]
+        names = dict(self._rows('words.txt'))
+        self._metainfo.setdefault('classes', tuple(names[wnid] for wnid in wnids))
         if self.split == 'train':
-            pairs = (pair for wnid in wnids for pair in train_images(self.data_root, wnid))
+            folders = [(self._there(f'train/{wnid}/images'), wnid) for wnid in wnids]
+            found = [(path, wnid) for each, wnid in folders for path in sorted(each.glob('*.JPEG'))]
         else:
-            pairs = val_images(self.data_root)
+            rows = self._rows('val/val_annotations.txt')
+            found = [(self.root / 'val/images' / name, wnid) for name, wnid, *_ in rows]
         labels = {wnid: label for label, wnid in enumerate(wnids)}
-        return [{'img_path': path, 'gt_label': labels[wnid]} for path, wnid in pairs]
+        return [{'img_path': str(path), 'gt_label': labels[wnid]} for path, wnid in found]
+
+    def _rows(self, name: str) -> list[list[str]]:
+        lines = self._there(name).read_text(encoding='utf-8').splitlines()
+        return [line.split('\t') for line in lines]
+
+    def _there(self, name: str) -> Path:
+        path = self.root / name
+        if not path.exists():
+            raise FileNotFoundError(f'there is no {path.absolute()}. {SOURCES["TinyImageNet"]}')
+        return path

@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Mapping
-from itertools import accumulate
 from typing import Any
 
 import torch
 from mmengine.registry import DATASETS
+from torch.utils.data import ConcatDataset
 
 from mmcalib.metric_keys import OOD_GROUPS
 
-WRAPPERS = ('dataset', 'datasets')
+HAVE_PIPELINE = ('pipeline', 'dataset', 'datasets')  # wrappers' parts have their own
 RESERVED = (*OOD_GROUPS, 'ID', 'OOD')
 NAME = r'[\w.-]+'  # it stands between slashes in the keys of metrics
 
 
 @DATASETS.register_module()
-class WithOODSets:
+class WithOODSets(ConcatDataset):
     """A classifier's test data followed by out-of-distribution data sets.
 
     Samples of the i-th OOD set have the label -i, whatever their own. The names of the sets are in
@@ -33,7 +33,7 @@ class WithOODSets:
 
     Raises:
         ValueError: Without OOD sets, or if two have one name, or one that keys of metrics cannot
-            have; for a set of arrays that would get a pipeline for files, or the reverse.
+            have.
     """
 
     def __init__(
@@ -49,18 +49,9 @@ class WithOODSets:
                 f'{list(far)}'
             )
         pipeline = dataset.get('pipeline') if isinstance(dataset, Mapping) else None
-        parts = (dataset, *near.values(), *far.values())
-        self.datasets = [_built(part, pipeline) for part in parts]
-        for name, part, built in zip(names, parts[1:], self.datasets[1:], strict=True):
-            if pipeline is not None and _lacks_pipeline(part):
-                _check_kind(name, built, self.datasets[0])
-        self.metainfo = dict(self.datasets[0].metainfo) | {
-            'ood_sets': dict(near=list(near), far=list(far))
-        }
-        self._ends = list(accumulate(map(len, self.datasets)))
-
-    def __len__(self) -> int:
-        return self._ends[-1]
+        super().__init__([_built(x, pipeline) for x in (dataset, *near.values(), *far.values())])
+        sets = dict(near=list(near), far=list(far))
+        self.metainfo = {**self.datasets[0].metainfo, 'ood_sets': sets}
 
     def __getitem__(self, index: int) -> dict:
         number, place = self._find(index)
@@ -76,32 +67,13 @@ class WithOODSets:
         return {**info, 'gt_label': -number} if number else info
 
     def _find(self, index: int) -> tuple[int, int]:
-        if not 0 <= index < len(self):
-            raise IndexError(f'index {index} of {len(self)} samples')
-        number = bisect_right(self._ends, index)
-        return number, index - (self._ends[number - 1] if number else 0)
-
-
-def _lacks_pipeline(dataset: Any) -> bool:
-    return isinstance(dataset, Mapping) and not any(k in dataset for k in ('pipeline', *WRAPPERS))
-
-
-def _check_kind(name: str, dataset: Any, clean: Any) -> None:
-    """Raise a ValueError if a set cannot go through the pipeline of the test data."""
-    if not all(hasattr(each, 'get_data_info') and len(each) for each in (dataset, clean)):
-        return
-    arrays = ['img' in each.get_data_info(0) for each in (dataset, clean)]
-    if arrays[0] != arrays[1]:
-        kinds = ['arrays' if each else 'files' for each in arrays]
-        raise ValueError(
-            f'the OOD set {name} has {kinds[0]}, but the test data, whose pipeline it would get, '
-            f'have {kinds[1]}: give it its own pipeline'
-        )
+        number = bisect_right(self.cumulative_sizes, range(len(self))[index])
+        return number, index - [0, *self.cumulative_sizes][number]
 
 
 def _built(dataset: Any, pipeline: list | None) -> Any:
     if isinstance(dataset, Mapping):
-        if pipeline is not None and _lacks_pipeline(dataset):
+        if pipeline is not None and not any(key in dataset for key in HAVE_PIPELINE):
             dataset = {**dataset, 'pipeline': pipeline}
         dataset = DATASETS.build(dict(dataset))
     if hasattr(dataset, 'full_init'):

@@ -15,7 +15,7 @@ from mmcalib.hooks.reliability_diagram_hook import ReliabilityDiagramHook
 from mmcalib.hooks.require_complete_weights_hook import CompleteWeights
 from mmcalib.hooks.require_same_classes_hook import SameClasses
 from mmcalib.hooks.same_buffers_hook import SameBuffersHook
-from mmcalib.hooks.vocabulary_hook import VocabularyHook, fit_vocabulary
+from mmcalib.hooks.word_vectors_hook import WordVectorsHook
 
 __all__ = [
     'AccuracyFloorCheckpointHook',
@@ -32,6 +32,5 @@ __all__ = [
     'ReliabilityDiagramHook',
     'SameBuffersHook',
     'SameClasses',
-    'VocabularyHook',
-    'fit_vocabulary',
+    'WordVectorsHook',
 ]

@@ -19,7 +19,7 @@ class SameBuffersHook(Hook):
     Each process updates the statistics of batch normalisation from its own batches, and the
     checkpoint holds those of the first, so a validation on several processes would be of other
     models than the one that is saved. Their floating-point buffers become the mean over
-    processes, others, such as counters or a vocabulary, those of the first. An average of the
+    processes, others, such as counters, those of the first. An average of the
     weights, as of ``EMAHook``, is treated alike. On one process, and for SyncBN, nothing changes.
 
     mmengine's ``SyncBuffersHook`` does this for epochs only, and sums bytes beyond 255. Our tools

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from mmengine.logging import print_log
@@ -10,8 +11,7 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from mmcalib.checks import check_integer
-from mmcalib.models.word_vectors import load_vectors, vector_size
+from mmcalib.datasets.download_sources import VECTORS_SOURCE
 
 KERNEL = 5
 WINDOW = 5 * (KERNEL - 1) + 1  # words that one value under the global maximum sees
@@ -28,20 +28,14 @@ class GlobalPoolingCNN(BaseModule):
 
     Args:
         num_words: Size of the vocabulary, without the padding.
-        vectors: File or files of word vectors, which are then frozen; see
-            :func:`mmcalib.models.word_vectors.load_vectors`. Words without a vector get zeros. None
-            for random vectors that are trained. The files are read at the start of a training, and
-            every checkpoint contains the vectors.
-        embed_dims: Dimensions per word; by default those of the vectors, or 100 without vectors. If
-            set, a model can be built without the files, to test a checkpoint.
+        vectors: Text file with a word and its `embed_dims` numbers per line, such as
+            ``glove.6B.100d.txt``: the vectors, which are then frozen. None for random vectors that
+            are trained. Only :class:`mmcalib.hooks.WordVectorsHook` reads the file, before a
+            training, and every checkpoint contains the vectors.
+        embed_dims: Dimensions per word.
         channels: Width of the convolutions and of the hidden layer.
         init_cfg: See mmengine's ``BaseModule``. By default PyTorch's initialisation, as in the
             published code.
-
-    Raises:
-        FileNotFoundError: If a file of vectors is not there.
-        TypeError: If an option is no integer, or the inputs are no ids.
-        ValueError: If an option is below 1, or texts, vectors or a checkpoint do not fit.
 
     Source: the paper's appendix (global pooling on GloVe vectors), its published code for the
     layers. There the embedding is no part of the model.
@@ -51,85 +45,64 @@ class GlobalPoolingCNN(BaseModule):
         self,
         *,
         num_words: int = 2000,
-        vectors: str | Sequence[str] | None = None,
-        embed_dims: int | None = None,
+        vectors: str | None = None,
+        embed_dims: int = 100,
         channels: int = 128,
         init_cfg: dict | None = None,
     ) -> None:
         super().__init__(init_cfg)
-        check_integer('num_words', num_words)
-        check_integer('channels', channels)
-        if embed_dims is None:
-            embed_dims = 100 if vectors is None else vector_size(vectors)
         self.vectors = vectors
         # Row 0 is the padding: zeros, and without a gradient.
         self.embedding = nn.Embedding(num_words + 1, embed_dims, padding_idx=0)
         self.embedding.weight.requires_grad_(vectors is None)
-        self.convs = nn.Sequential(
-            nn.Conv1d(embed_dims, channels, KERNEL),
-            nn.ReLU(),
-            nn.MaxPool1d(KERNEL, stride=1),
-            nn.Conv1d(channels, channels, KERNEL),
-            nn.ReLU(),
-            nn.MaxPool1d(KERNEL, stride=1),
-            nn.Conv1d(channels, channels, KERNEL),
-            nn.ReLU(),
-        )
+        layers = []
+        for width in (embed_dims, channels, channels):
+            layers += [nn.Conv1d(width, channels, KERNEL), nn.ReLU(), nn.MaxPool1d(KERNEL, 1)]
+        self.convs = nn.Sequential(*layers[:-1])
         self.hidden = nn.Sequential(nn.Linear(channels, channels), nn.ReLU())
 
     def set_words(self, words: Sequence[str]) -> None:
-        """Give the ids 1, 2, … the vectors of these words."""
-        rows, size = self.embedding.weight.shape
-        if len(words) >= rows:
-            raise ValueError(f'{len(words)} words are more than num_words={rows - 1} allows')
+        """Give the ids 1, 2, … the vectors of these words, zeros to those that the file lacks.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            ValueError: If the file or the vocabulary do not fit the model.
+        """
+        table = torch.zeros_like(self.embedding.weight)
+        if len(words) >= len(table):
+            raise ValueError(f'{len(words)} words are more than num_words={len(table) - 1} allows')
         if self.vectors is None:
             return
-        found, missing = load_vectors(self.vectors, words)
-        if found.shape[1] != size:
-            raise ValueError(
-                f'{self.vectors} has {found.shape[1]} numbers per word, but embed_dims={size}: '
-                'leave embed_dims out'
+        path, rows = Path(self.vectors).expanduser(), {w: row for row, w in enumerate(words, 1)}
+        if not path.is_file():
+            raise FileNotFoundError(
+                f'model.backbone.vectors: there is no file {path.absolute()} of word vectors. '
+                f'{VECTORS_SOURCE}; or set --cfg-options model.backbone.vectors=…'
             )
-        with torch.no_grad():
-            self.embedding.weight.zero_()
-            self.embedding.weight[1 : len(words) + 1] = found.to(self.embedding.weight)
-        print_log(
-            f'{len(missing)} of {len(words)} words have no vector in {self.vectors} and get zeros'
-            + (f': {", ".join(missing[:10])}{", …" * (len(missing) > 10)}' if missing else ''),
-            logger='current',
-        )
+        with path.open(encoding='utf-8') as file:
+            for line in file:
+                word, *numbers = line.split()
+                if word in rows:
+                    if len(numbers) != table.shape[1]:
+                        raise ValueError(
+                            f'{path}: the vector of {word!r} has {len(numbers)} numbers, but '
+                            f'model.backbone.embed_dims={table.shape[1]}'
+                        )
+                    table[rows.pop(word)] = torch.tensor([float(number) for number in numbers])
+        self.embedding.weight.data.copy_(table)
+        print_log(f'{len(rows)} of {len(words)} words have no vector in {path}', logger='current')
 
     def forward(self, ids: Tensor) -> tuple[Tensor]:
-        """Return the hidden layer, ``(N, channels)``, of ids ``(N, length)``, 0 for padding."""
-        if ids.is_floating_point() or ids.ndim != 2:
-            raise TypeError(
-                f'GlobalPoolingCNN takes int64 ids (N, length), got {ids.dtype} '
-                f'{tuple(ids.shape)}; the data preprocessor has to be a TextDataPreprocessor'
-            )
-        length = ids.shape[1]
-        if length < WINDOW:
-            raise ValueError(f'texts must have a length of at least {WINDOW}, got {length}')
+        """Return the hidden layer, ``(N, channels)``, of ids ``(N, length)``, 0 for padding.
+
+        mmpretrain's data preprocessor makes floats of the ids.
+        """
+        ids = ids.long()
         # The windows that see only padding are all alike, so one of them is enough for the maximum.
         # With texts of similar length together most of the padding goes, and its work with it.
-        places = torch.arange(length, device=ids.device)
-        first = torch.where(ids != 0, places, length).amin(dim=1)
-        first, order = first.sort()
-        starts = (first[::CHUNK] - WINDOW).clamp(min=0).tolist()
-        chunks = zip(order.split(CHUNK), starts, strict=True)
-        pooled = torch.cat([self.pooled(ids[rows, start:]) for rows, start in chunks])
-        return (self.hidden(pooled[order.argsort()]),)
-
-    def pooled(self, ids: Tensor) -> Tensor:
-        """Return the maximum over all positions, ``(N, channels)``."""
-        return self.convs(self.embedding(ids).transpose(1, 2)).amax(dim=2)
-
-    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
-        # mmengine would only warn, and go on with random vectors.
-        stored = state_dict.get(f'{prefix}embedding.weight')
-        own = self.embedding.weight.shape
-        if stored is not None and stored.shape != own:
-            raise ValueError(
-                f'the checkpoint has {stored.shape[0] - 1} words of {stored.shape[1]} numbers, but '
-                f'num_words={own[0] - 1} and embed_dims={own[1]}: set both as it was trained'
-            )
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        first, order = (ids != 0).int().argmax(dim=1).sort()
+        pooled = []
+        for start, rows in zip(first[::CHUNK].tolist(), order.split(CHUNK), strict=True):
+            words = self.embedding(ids[rows, max(start - WINDOW, 0) :])
+            pooled.append(self.convs(words.transpose(1, 2)).amax(dim=2))
+        return (self.hidden(torch.cat(pooled)[order.argsort()]),)

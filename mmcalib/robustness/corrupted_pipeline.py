@@ -27,7 +27,7 @@ NEITHER = (
     *('LoadAnnotations', 'LoadDepthAnnotation', 'CleanCaption'),
     *('AtInputSize', 'LabelUntrainedClasses'),
 )
-BEHIND = ('Pad', 'Normalize', 'ToTensor', 'PackInputs', 'PackSegInputs', 'PackText')
+BEHIND = ('Pad', 'Normalize', 'ToTensor', 'PackInputs', 'PackSegInputs')
 
 
 @dataclass(frozen=True)

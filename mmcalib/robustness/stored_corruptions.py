@@ -10,9 +10,7 @@ import numpy as np
 from mmengine.registry import DATASETS
 from PIL import Image
 
-from mmcalib.corruption_names import SEVERITIES
-from mmcalib.datasets.cifar_c import LABELS, stored_arrays
-from mmcalib.datasets.imagenet_c import stored_files
+from mmcalib.datasets.cifar_c import LABELS
 from mmcalib.robustness.corrupted_pipeline import CorruptionPlace
 
 
@@ -94,7 +92,7 @@ class StoredSet:
             for severity in severities:
                 config = self.dataset(corruption, severity)
                 where = f'{self.root}, {corruption} {severity},'
-                found, shape = self._found(corruption, severity)
+                found, shape = self._found(config)
                 if not np.array_equal(found, self.labels):
                     raise ValueError(
                         f'--stored {where} is from another data set: it has {found.sum():,} images '
@@ -108,19 +106,16 @@ class StoredSet:
                     )
         _build(config, self.scope)[0]  # what is alike in all of them: how an image is loaded
 
-    def _found(self, corruption: str, severity: int) -> tuple[np.ndarray, tuple[int, int]]:
+    def _found(self, config: Mapping) -> tuple[np.ndarray, tuple[int, int]]:
         """Return the number of images in each class, and the size of the first one."""
-        if self.of_arrays:
-            images, labels = stored_arrays(self.root, corruption)
-            size = len(labels) // len(SEVERITIES)
-            return np.bincount(labels[(severity - 1) * size :][:size]), images.shape[1:3]
-        files = stored_files(self.root, corruption, severity, self.class_folders)
-        counts = np.array([len(names) for names in files.values()])
-        folder = Path(self.root, corruption, str(severity))
-        first = next((folder / name / file[0] for name, file in files.items() if file), None)
-        if first is None:
-            return counts, (0, 0)
-        with Image.open(first) as image:  # which reads its header alone
+        built = _build({**config, 'pipeline': []}, self.scope)
+        counts = np.bincount(
+            [built.get_data_info(index)['gt_label'] for index in range(len(built))]
+        )
+        first = built.get_data_info(0) if len(built) else {'img': np.empty((0, 0))}
+        if 'img' in first:
+            return counts, first['img'].shape[:2]
+        with Image.open(first['img_path']) as image:  # which reads its header alone
             return counts, image.size[::-1]
 
     def _folders_of(self, samples: Sequence[Mapping]) -> list[str]:

@@ -11,7 +11,7 @@ from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
-from mmcalib.datasets.download_sources import missing_data_message, missing_vectors_message
+from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.hooks.accuracy_floor_hook import ACCURACY_KEYS
 from mmcalib.learning_losses import LEARNS_BY
 from mmcalib.metric_keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
@@ -106,9 +106,6 @@ def check_data(cfg: Config, keys: Iterable[str]) -> None:
     message = missing_data_message(loaders)
     if message:
         raise FileNotFoundError(message)
-    message = missing_vectors_message(cfg.get('model', {}).get('backbone', {}))
-    if message:
-        raise FileNotFoundError(f'model.backbone.vectors: {message}')
 
 
 def check_metrics(cfg: Config) -> None:

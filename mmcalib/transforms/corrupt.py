@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import blake2b
 
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from mmcalib.checks import check_choice, check_integer, check_number
+from mmcalib.checks import check_choice, check_integer
 from mmcalib.corruption_names import CORRUPTIONS, SEVERITIES
 
-CHANNEL_ORDERS = ('bgr', 'rgb')
+ORDERS = ('bgr', 'rgb')  # of channels
 # What is done to each pixel by itself; the others reach around it.
 OF_PIXELS = (
     *('gaussian_noise', 'shot_noise', 'impulse_noise', 'speckle_noise'),
@@ -50,7 +49,7 @@ class Corrupt:
 
     Raises:
         ImportError: If the extra ``mmcalib[shift]`` is not installed.
-        TypeError: If severity or seed are no integers, or the range no numbers.
+        TypeError: If the seed is no integer, or the range no numbers.
         ValueError: If an option is unknown or out of range; while transforming, for an image that
             is neither grey nor of three colours, has not 8 bits and no range, or is too small for
             the corruption.
@@ -66,16 +65,12 @@ class Corrupt:
         value_range: Sequence[float] | None = None,
     ) -> None:
         self.corruption = check_choice('corruption', corruption, CORRUPTIONS)
-        self.severity = check_integer('severity', severity, least=0)
-        if severity > SEVERITIES[-1]:
-            raise ValueError(f'severity must be from 0 to {SEVERITIES[-1]}, got {severity!r}')
+        self.severity = check_choice('severity', severity, (0, *SEVERITIES))
         self.seed = check_integer('seed', seed, least=0)
-        self.channel_order = check_choice('channel_order', channel_order, CHANNEL_ORDERS)
+        self.flip = -1 if check_choice('channel_order', channel_order, ORDERS) == 'bgr' else 1
         self.value_range = value_range
-        if value_range is not None:
-            low, high = (check_number('value_range', x, least=-np.inf) for x in value_range)
-            if low >= high:
-                raise ValueError(f'value_range must rise from black to white, got {value_range}')
+        if value_range is not None and not -np.inf < value_range[0] < value_range[1] < np.inf:
+            raise ValueError(f'value_range must rise from black to white, got {value_range}')
         if severity:
             function = corruption_function(corruption)
             if corruption == 'glass_blur':  # compiled now, not again in each worker that is forked
@@ -101,48 +96,40 @@ class Corrupt:
         if image.ndim == 2 or image.shape[2] == 1:  # three equal colours, of which red is kept
             colours = image.reshape(*image.shape[:2], 1).repeat(3, axis=2)
             return np.ascontiguousarray(self._corrupted_rgb(colours)[..., 0]).reshape(image.shape)
-        flip = slice(None, None, -1 if self.channel_order == 'bgr' else 1)
-        return np.ascontiguousarray(self._corrupted_rgb(image[..., flip])[..., flip])
+        return np.ascontiguousarray(
+            self._corrupted_rgb(image[..., :: self.flip])[..., :: self.flip]
+        )
 
     def _corrupted_rgb(self, image: np.ndarray) -> np.ndarray:
         from PIL import Image
 
         image = np.ascontiguousarray(image)
-        words = self._random_words(image)
-        options = {'seed': int(words[0])} if self.corruption in SEEDED else {}
-        function = corruption_function(self.corruption)
-        with _numpy_seed(words):
-            corrupted = function(Image.fromarray(image), self.severity, **options)
-        return np.uint8(corrupted)
-
-    def _random_words(self, image: np.ndarray) -> np.ndarray:
-        """Return four words of 32 bits that only the image and the options decide."""
+        # Four words of 32 bits that only the image and the options decide.
         options = f'{self.seed} {self.corruption} {self.severity} {image.shape}'
         digest = blake2b(options.encode(), digest_size=16)
         digest.update(image)
-        return np.frombuffer(digest.digest(), '<u4')
-
-    def __repr__(self) -> str:
-        return (
-            f'{type(self).__name__}(corruption={self.corruption!r}, severity={self.severity}, '
-            f'seed={self.seed}, channel_order={self.channel_order!r}, '
-            f'value_range={self.value_range})'
-        )
+        words = np.frombuffer(digest.digest(), '<u4')
+        seed = {'seed': int(words[0])} if self.corruption in SEEDED else {}
+        state = np.random.get_state()
+        np.random.seed(words)
+        try:
+            function = corruption_function(self.corruption)
+            return np.uint8(function(Image.fromarray(image), self.severity, **seed))
+        finally:
+            np.random.set_state(state)
 
 
 def check_image(image: object, value_range: Sequence[float] | None = None) -> None:
     """Raise a ValueError unless it is an image, grey or in three colours, of 8 bits or a range."""
-    if not isinstance(image, np.ndarray):
-        raise ValueError(f'corruptions require an image, got {image!r}: load it first')
+    shape = getattr(image, 'shape', ())
+    if len(shape) not in (2, 3) or shape[2:] not in ((), (1,), (3,)):
+        found = shape or image
+        raise ValueError(f'corruptions require an image, grey or in three colours, got {found}')
     if image.dtype != np.uint8 and value_range is None:
         raise ValueError(
             f'corruptions require 8-bit images, got {image.dtype}: corrupt before normalising. If '
             'the data set itself has other values, set its black and white as value_range=(0, '
             '65535), in its metainfo or in Corrupt'
-        )
-    if image.ndim != 2 and (image.ndim != 3 or image.shape[2] not in (1, 3)):
-        raise ValueError(
-            f'corruptions require images with three colours, or grey ones, got shape {image.shape}'
         )
 
 
@@ -169,28 +156,15 @@ def corruption_function(name: str) -> Callable:
     Raises:
         ImportError: If its package is missing, or another one of that name is there.
     """
-    remedy = "install it with pip install 'mmcalib[shift]'"
     try:
         from imagecorruptions import corruption_dict
-    except ImportError as error:
+
+        takes_seed = 'seed' in inspect.signature(corruption_dict['glass_blur']).parameters
+    except ImportError:
+        takes_seed = False
+    if not takes_seed:
         raise ImportError(
-            f'Corrupt requires imagecorruptions-imaug ({error}): {remedy}, and uninstall its '
-            'predecessor imagecorruptions if you have it'
-        ) from error
-    if 'seed' not in inspect.signature(corruption_dict['glass_blur']).parameters:
-        raise ImportError(
-            'the installed imagecorruptions is not imagecorruptions-imaug, and takes no seed: '
-            f'uninstall it, and {remedy}'
+            "Corrupt requires imagecorruptions-imaug: pip install 'mmcalib[shift]', after "
+            'uninstalling its predecessor imagecorruptions, which takes no seed'
         )
     return corruption_dict[name]
-
-
-@contextmanager
-def _numpy_seed(words: np.ndarray) -> Iterator[None]:
-    """Seed numpy's global generator for a block, and put its state back afterwards."""
-    state = np.random.get_state()
-    np.random.seed(words)
-    try:
-        yield
-    finally:
-        np.random.set_state(state)

@@ -17,6 +17,3 @@ class AtInputSize:
     def __call__(self, results: dict) -> dict:
         results['ori_shape'] = results['img_shape']
         return results
-
-    def __repr__(self) -> str:
-        return f'{type(self).__name__}()'

@@ -29,29 +29,21 @@ class LabelUntrainedClasses:
     def __init__(self, ood_index: int) -> None:
         self.ood_index = check_integer('ood_index', ood_index, least=0)
         if ood_index >= IGNORED:
-            raise ValueError(
-                f'ood_index must be below {IGNORED}, which is ignored, got {ood_index}'
-            )
+            raise ValueError(f'ood_index must be below {IGNORED}, which is ignored: {ood_index}')
 
     def __call__(self, results: dict) -> dict:
         labels = results.get('label_map') or {}
+        problem = None
         if 'gt_seg_map' in results:
-            raise ValueError(f'{type(self).__name__} must stand before LoadAnnotations')
-        if IGNORED not in labels.values():
-            raise ValueError(
-                f'{type(self).__name__}: metainfo.classes has all classes of the data set, so '
-                'none is left to be out of distribution'
-            )
-        if self.ood_index in labels.values():
-            raise ValueError(
-                f'{type(self).__name__}: {self.ood_index} is the label of a trained class; take '
-                f'one above {max(new for new in labels.values() if new != IGNORED)}, such as 254'
-            )
+            problem = 'it must stand before LoadAnnotations'
+        elif IGNORED not in labels.values():
+            problem = 'metainfo.classes has all classes of the data set, so none is left to be OOD'
+        elif self.ood_index in labels.values():
+            problem = f'{self.ood_index} is the label of a trained class; take another, such as 254'
+        if problem:
+            raise ValueError(f'{type(self).__name__}: {problem}')
         # A map of its own: samples may share that of the data set.
         results['label_map'] = {
             old: self.ood_index if new == IGNORED else new for old, new in labels.items()
         }
         return results
-
-    def __repr__(self) -> str:
-        return f'{type(self).__name__}(ood_index={self.ood_index})'

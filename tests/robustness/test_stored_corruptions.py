@@ -136,23 +136,6 @@ def test_all_that_is_to_be_tested_is_looked_at(clean, tmp_path):
         stored(clean, arrays).check(['fog', 'frost'], [1])
 
 
-@pytest.mark.parametrize(
-    ('labels', 'found'),
-    [
-        (np.eye(4)[LABELS], r'float64 of \(60, 4\) from 0'),
-        (LABELS - 1, r'int64 of \(60,\) from -1'),
-        (LABELS / 2, r'float64 of \(60,\) from 0'),
-    ],
-)
-def test_labels_that_are_no_class_numbers_are_named(labels, found, tmp_path):
-    root = write_arrays(tmp_path / 'c')
-    np.save(root / 'labels.npy', np.concatenate([labels] * 5))
-    with pytest.raises(
-        ValueError, match=f'labels.npy in .* has {found}, but CIFAR-10-C has integers'
-    ):
-        CIFARC(str(root), 'fog', 1)
-
-
 def test_the_tool_tests_on_them(tmp_path, monkeypatch, capsys):
     shifted.write_project(tmp_path, 'classifier')
     write_arrays(tmp_path / 'c', names=('fog', 'snow'))
@@ -177,7 +160,7 @@ def test_the_tool_tests_on_them(tmp_path, monkeypatch, capsys):
         (write_arrays, dict(size=40), 'images of 40×40 pixels, but clean ones are 32×32'),
         (write_tree, dict(size=(48, 32)), 'images of 32×48 pixels, but clean ones are 32×32'),
         (write_tree, dict(classes=['class_0', 'x', 'class_2', 'class_3']),
-         r'1 are missing \(class_1\), and 1 are not classes of the model \(x\)'),
+         'other classes than the model: 2 folders, such as class_1'),
     ],
 )  # fmt: skip
 def test_another_set_is_refused(write, options, message, clean, tmp_path):
@@ -202,9 +185,6 @@ def test_what_is_not_there_is_named(clean, tmp_path):
         ImageNetC(str(tree), 'snow', 1)
     with pytest.raises(ValueError, match='severity must be one of'):
         CIFARC(str(arrays), 'fog', 0)
-    np.save(arrays / 'snow.npy', np.zeros((3, 32, 32)))
-    with pytest.raises(ValueError, match='but CIFAR-10-C has uint8'):
-        CIFARC(str(arrays), 'snow', 1)
     np.save(arrays / 'snow.npy', np.zeros((59, 32, 32, 3), np.uint8))
     with pytest.raises(ValueError, match='59 images of snow and 60 labels'):
         CIFARC(str(arrays), 'snow', 1)

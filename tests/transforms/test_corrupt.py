@@ -174,22 +174,11 @@ def test_ranks_change_nothing():
     ('options', 'error', 'message'),
     [
         (dict(corruption='rain'), ValueError, "one of .*'fog'.*got 'rain'"),
-        (dict(corruption='fog', severity=6), ValueError, 'from 0 to 5, got 6'),
-        (dict(corruption='fog', severity=-1), ValueError, 'severity must be .* got -1'),
-        (dict(corruption='fog', severity=1.0), TypeError, 'severity must be .* got 1.0'),
+        (dict(corruption='fog', severity=6), ValueError, 'severity must be .*, 5.*, got 6'),
         (dict(corruption='fog', seed='a'), TypeError, "seed must be .* got 'a'"),
         (dict(corruption='fog', channel_order='gray'), ValueError, "channel_order .*'gray'"),
-        (
-            dict(corruption='fog', value_range=(1, 1)),
-            ValueError,
-            r'rise from black .* got \(1, 1\)',
-        ),
-        (
-            dict(corruption='fog', value_range=(0, np.inf)),
-            ValueError,
-            'value_range must .* got inf',
-        ),
-        (dict(corruption='fog', value_range='01'), TypeError, "value_range must .* got '0'"),
+        (dict(corruption='fog', value_range=(1, 1)), ValueError, r'rise .* got \(1, 1\)'),
+        (dict(corruption='fog', value_range=(0, np.inf)), ValueError, 'value_range must rise'),
     ],
 )
 def test_wrong_options(options, error, message):
@@ -239,9 +228,9 @@ def test_values_outside_of_a_range_are_clipped():
     [
         (PHOTO.astype(np.uint16), r'8-bit images, got uint16.*value_range=\(0, 65535\)'),
         (PHOTO.astype(np.float32), '8-bit images, got float32'),
-        (PHOTO[0, 0], r'three colours, or grey ones, got shape \(3,\)'),
+        (PHOTO[0, 0], r'grey or in three colours, got \(3,\)'),
         (PHOTO[..., :2], 'three colours'),
-        (None, 'require an image, got None: load it first'),
+        (None, 'require an image, .* got None'),
         (PHOTO[:31], r'31×48 pixels is smaller than the 32×32 .* leave out fog\. Any .* contrast'),
     ],
 )
@@ -267,6 +256,6 @@ def test_a_missing_extra_says_what_to_install(monkeypatch):
     Corrupt('fog', 0)
     other = SimpleNamespace(corruption_dict={'glass_blur': lambda x, severity: x})
     monkeypatch.setitem(sys.modules, 'imagecorruptions', other)
-    with pytest.raises(ImportError, match=r'not imagecorruptions-imaug.*uninstall it'):
+    with pytest.raises(ImportError, match=r'imagecorruptions-imaug.*takes no seed'):
         Corrupt('fog')
     corruption_function.cache_clear()

@@ -4,7 +4,7 @@
 # The last, smaller batch is kept; the published code drops it, in training and in evaluation.
 dataset_type = 'Newsgroups20'
 data_root = 'data/20news'
-pipeline = [dict(type='PackText')]
+pipeline = [dict(type='PackInputs', input_key='ids', meta_keys=('sample_idx', 'path'))]
 
 train_dataloader = dict(
     batch_size=128,

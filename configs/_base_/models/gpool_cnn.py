@@ -3,7 +3,6 @@
 # all texts; these are 2,000 of the training texts.
 model = dict(
     type='ImageClassifier',
-    data_preprocessor=dict(type='TextDataPreprocessor', num_words=2000, length=1000),
     backbone=dict(
         type='GlobalPoolingCNN', num_words=2000, vectors='data/glove/glove.6B.100d.txt'),
     head=dict(
@@ -14,4 +13,4 @@ model = dict(
         init_cfg=None,
         loss=dict(type='CrossEntropyLoss', loss_weight=1.0)))
 
-custom_hooks = [dict(type='VocabularyHook')]
+custom_hooks = [dict(type='WordVectorsHook')]

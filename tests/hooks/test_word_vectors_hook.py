@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.registry import DATASETS
+from posts import write_posts, write_vectors
+
+from mmcalib.runs.config import DATALOADERS, load_config, set_loader_defaults
+from mmcalib.runs.runner import build_runner, run_test, train_and_test
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def config(tmp_path, **options):
+    """The paper's configuration on tiny posts, for one short epoch."""
+    if not (tmp_path / 'data').exists():
+        write_posts(tmp_path / 'data')
+        write_vectors(tmp_path / 'glove.txt')
+    cfg = load_config(str(ROOT / 'configs/mbls/gpool_cnn_20news.py'))
+    for key in DATALOADERS:
+        cfg[key].dataset.update(data_root=str(tmp_path / 'data'), num_val=9, length=30)
+    cfg.model.backbone.update(vectors=str(tmp_path / 'glove.txt'), embed_dims=6)
+    cfg.merge_from_dict({'train_cfg.max_epochs': 1, **options})
+    cfg.launcher = 'none'
+    cfg.work_dir = str(tmp_path / 'run')
+    set_loader_defaults(cfg)
+    return cfg
+
+
+def test_a_checkpoint_is_tested_on_its_own_words_alone(tmp_path):
+    cfg = config(tmp_path)
+    cfg.custom_hooks.append(dict(type='EMAHook'))  # which copies the model
+    metrics = train_and_test(cfg)
+    checkpoint = str(tmp_path / 'run/epoch_1.pth')
+    words = DATASETS.build(cfg.train_dataloader.dataset).metainfo['words']
+    stored = torch.load(checkpoint, weights_only=False)
+    assert stored['meta']['dataset_meta']['words'] == words
+    for key in ('state_dict', 'ema_state_dict'):
+        (table,) = (v for k, v in stored[key].items() if k.endswith('embedding.weight'))
+        for place, word in enumerate(words):
+            assert (table[place + 1] == {'the': 1, 'group0': 2, 'group1': 3}.get(word, 0)).all()
+
+    (tmp_path / 'glove.txt').unlink()  # a test needs no vectors
+    cfg = config(tmp_path, load_from=checkpoint)
+    cfg.custom_hooks.append(dict(type='EMAHook'))
+    tested = run_test(build_runner(cfg), checkpoint)
+    assert tested['accuracy/top1'] == metrics['accuracy/top1'] >= 0
+    assert tested['calibration/ECE'] == metrics['calibration/ECE']
+
+    for change in ({'seed': 2}, {'protocol': 'bydate'}, {'num_words': 50}):
+        cfg = config(tmp_path, load_from=checkpoint)
+        cfg.test_dataloader.dataset.update(change)
+        with pytest.raises(ValueError, match='the checkpoint was trained on other posts'):
+            build_runner(cfg).test()
+    with pytest.raises(FileNotFoundError, match=r'backbone\.vectors: .*glove\.txt.*stanford'):
+        build_runner(config(tmp_path)).train()
