@@ -9,7 +9,7 @@ from typing import Any
 from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
-from mmengine.runner import EpochBasedTrainLoop, Runner
+from mmengine.runner import Runner
 
 from mmcalib.checks import check_integer
 from mmcalib.datasets.same_data import same_data
@@ -25,9 +25,6 @@ class ValidationLearningHook(Hook):
     pixels do not. All processes update from the statistics of all of them, in one order, so that
     they stay alike to the last bit. A loss of an auxiliary head, whose predictions a validation
     does not have, learns from those of the main head.
-
-    mmengine saves the checkpoint of an epoch before it validates the epoch. So a training that is
-    resumed from one validates first, and goes on as if it had not been broken off.
 
     A subclass says what to gather, by :meth:`new_statistics`, :meth:`measure`, :meth:`add` and
     :meth:`merge`, and what a loss does with it, by :meth:`update`.
@@ -90,18 +87,6 @@ class ValidationLearningHook(Hook):
                 'training images that the training leaves out, as SeededSplit draws it'
             )
 
-    def before_train_epoch(self, runner: Runner) -> None:
-        """Validate, if the checkpoint that was resumed is of before the validation of its step."""
-        loop, step = runner.train_loop, _step(runner)
-        loop._decide_current_val_interval()
-        due = step >= loop.val_begin and step % loop.val_interval == 0
-        if step > 0 and due and runner.message_hub.get_info(self._info) != step:
-            runner.logger.info(
-                f'{type(self).__name__}: the checkpoint was saved before the validation that '
-                f'its {self.loss_type.__name__} learns from, which is made now'
-            )
-            runner.val_loop.run()
-
     def after_train(self, runner: Runner) -> None:
         self._losses = []
 
@@ -137,20 +122,8 @@ class ValidationLearningHook(Hook):
                 self.merge(first[number], other[number])
             for key, value in self.update(loss, first[number]).items():
                 runner.message_hub.update_scalar(f'train/{key}', value)
-        runner.message_hub.update_info(self._info, _step(runner))
 
     def _count(self, samples: list[tuple[int, list]]) -> None:
         for _, measured in samples:
             for statistics, own in zip(self._statistics, measured, strict=True):
                 self.add(statistics, own)
-
-    @property
-    def _info(self) -> str:
-        """The key of the last update's step in the message hub, which checkpoints hold."""
-        return f'{type(self).__name__}_updated_at'
-
-
-def _step(runner: Runner) -> int:
-    """Return the number of epochs trained, or of iterations where a training has no epochs."""
-    loop = runner.train_loop
-    return loop.epoch if isinstance(loop, EpochBasedTrainLoop) else loop.iter

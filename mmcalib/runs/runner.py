@@ -20,10 +20,10 @@ from mmcalib.cli.processes import is_first_process
 from mmcalib.distributed import join_without_gpus
 from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.drawing_hook import kept_statistics
-from mmcalib.hooks.moved_checkpoints_hook import MovedCheckpoints
 from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
 from mmcalib.hooks.require_complete_weights_hook import CompleteWeights
 from mmcalib.hooks.require_same_classes_hook import SameClasses
+from mmcalib.hooks.resume_hook import ResumeHook
 from mmcalib.metrics import CalibrationMetric, CalibrationStatistics
 from mmcalib.record import paths_of, read_record, write_record
 from mmcalib.reports.closing_table import find_diagram, summary
@@ -68,7 +68,7 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
         share_buffers(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else QuietRunner.from_cfg(cfg)
     runner.register_hook(CheckpointMeta(training_facts(cfg, processes=get_world_size())))
-    runner.register_hook(MovedCheckpoints())
+    runner.register_hook(ResumeHook())
     if complete_weights or cfg.get('resume'):
         runner.register_hook(CompleteWeights())
     runner.register_hook(SameClasses())
@@ -112,7 +112,7 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
     Raises:
         UserError: If another training or test runs in the work dir.
     """
-    with locked(cfg.work_dir) if is_first_process() else nullcontext():
+    with locked(cfg.work_dir) if is_first_process(cfg.launcher) else nullcontext():
         runner = build_runner(cfg)
         splits = ('train', 'val', 'test') if test else ('train', 'val')
         check_run_data(runner, splits, training=True)
@@ -198,7 +198,7 @@ def _replace_statistics(
     Those of an earlier test go: they would be taken for this one's.
     """
     try:
-        earlier = read_record(results)['statistics']
+        earlier = read_record(results, 'statistics')['statistics']
     except (FileNotFoundError, ValueError):
         earlier = ()
     files = {of_split(f'{name}.npz', split): statistics for name, statistics in kept.items()}

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from mmcalib.hooks import AdaFocalHook, CALSHook
 from mmcalib.hooks.ada_focal_hook import edges_and_gaps
+from mmcalib.hooks.resume_hook import ResumeHook
 from mmcalib.losses import AdaFocalLoss, CALSLoss, CombinedLoss
 from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
 from mmcalib.samples.probabilities import logits_in
@@ -86,7 +87,7 @@ def train(work_dir, kind, *, epochs=3, by_epoch=True, kill_at=None, resume=False
         if by_epoch
         else dict(by_epoch=False, max_iters=3 * epochs, val_interval=3),
         optim_wrapper=dict(optimizer=dict(type='SGD', lr=1e-3)),
-        custom_hooks=[hook(), *hooks],
+        custom_hooks=[hook(), ResumeHook(), *hooks],
         resume=resume,
         experiment_name=f'{work_dir.name}_{kill_at}_{resume}_{torch.rand(()).item()}',
         default_hooks=dict(
