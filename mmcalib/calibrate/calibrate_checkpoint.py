@@ -13,7 +13,7 @@ import torch
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 from mmengine.model import is_model_wrapper
-from mmengine.runner import CheckpointLoader, Runner
+from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmcalib import __version__
@@ -34,6 +34,7 @@ from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.posthoc.fold_into_layer import TOLERANCE
 from mmcalib.posthoc.sampled_logits import NUM_SAMPLES, DrawnPredictions, draw_predictions
+from mmcalib.runs.checkpoint_io import load_checkpoint
 from mmcalib.runs.data_checks import check_run_data
 from mmcalib.runs.evaluation_record import describe_dataset
 from mmcalib.runs.terminal_output import log_start
@@ -189,7 +190,7 @@ def write_both(out: str, content: Mapping, config: Config | None) -> None:
 
 def read_checkpoint(path: str) -> dict:
     """Return a checkpoint with its ``state_dict`` and ``meta``, which bare weights lack."""
-    content = CheckpointLoader.load_checkpoint(path, map_location='cpu')
+    content = load_checkpoint(path)
     if 'state_dict' not in content:  # the bare weights, as of some model zoos
         content = {'state_dict': content}
     return {**content, 'meta': dict(content.get('meta') or {})}

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
-from mmengine.runner import CheckpointLoader
 from torch import nn
 
 from mmcalib.checks import UserError
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.hooks.require_same_classes_hook import classes_of, difference
-from mmcalib.runs.checkpoint_io import load_from_local
+from mmcalib.runs.checkpoint_io import load_checkpoint
 from mmcalib.runs.ensemble_config import load_members
 
 
@@ -37,11 +36,7 @@ def load_predicting_model(cfg: Config, checkpoints: Sequence[str]) -> tuple[nn.M
     metas: list[dict] = []
 
     def load(member: nn.Module, path: str) -> None:
-        content = (
-            CheckpointLoader.load_checkpoint(path, map_location='cpu')
-            if '://' in path
-            else load_from_local(path, map_location='cpu')
-        )
+        content = load_checkpoint(path)
         try:
             load_complete(member, content)
         except UserError as error:

@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
+from urllib.parse import urlparse
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook
 from mmengine.logging import HistoryBuffer, print_log
 from mmengine.runner import CheckpointLoader, Runner
+from mmengine.runner import checkpoint as mmengine_checkpoint
 
 from mmcalib.checks import UserError
 from mmcalib.work_dir_files import whole_file
@@ -28,13 +30,15 @@ ONLY_WEIGHTS = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'  # PyTorch's own variable
 STATISTICS = ('current', 'max', 'mean', 'min')
 
 
-def load_from_local(filename: str, map_location: Any = None, *, mmap: bool = False) -> Mapping:
+def load_from_local(
+    filename: str, map_location: Any = None, *, mmap: bool = False, trusted: bool = True
+) -> Mapping:
     """Load a checkpoint for a Runner, as data where that suffices.
 
     With `mmap`, tensors are read from the file where they are used.
 
     mmengine's checkpoints hold logged values besides tensors, which are allowed. One that needs
-    more runs code of its own: this is said before it does, or refused if
+    more runs code of its own: this is said before it does, or refused if it is not `trusted` or
     ``TORCH_FORCE_WEIGHTS_ONLY_LOAD`` is set.
 
     Raises:
@@ -44,13 +48,35 @@ def load_from_local(filename: str, map_location: Any = None, *, mmap: bool = Fal
     filename = os.path.expanduser(filename)
     _state(filename)
     try:
-        content = _load(filename, map_location, mmap)
+        content = _load(filename, map_location, mmap, trusted)
     except Exception as error:  # of whatever its bytes, or its code, led to
         raise UserError(f'{filename!r} cannot be read: {error}') from error
     _check_content(content, filename)
     if content.get('meta'):
         content['meta'].pop('config', None)  # of old versions; mmengine would execute it
     return content
+
+
+def load_from_address(url: str, map_location: Any = None, **_) -> Mapping:
+    """Load a checkpoint from an http address, through PyTorch's folder of downloads.
+
+    Raises:
+        UserError: If it cannot be read, or holds more than data.
+    """
+    path = Path(torch.hub.get_dir(), 'checkpoints', Path(urlparse(url).path).name)
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(path))
+        except OSError as error:
+            raise UserError(f'{url} cannot be downloaded: {error}') from error
+    return load_from_local(str(path), map_location, trusted=False)
+
+
+def load_checkpoint(path: str) -> Mapping:
+    """Load a checkpoint from a file or an address, without a Runner."""
+    _load_safely()
+    return CheckpointLoader.load_checkpoint(path, map_location='cpu')
 
 
 def is_file(path: str | Path) -> bool:
@@ -77,7 +103,7 @@ def _state(path: str | Path) -> tuple[int, int]:
     return state.st_mtime_ns, state.st_size
 
 
-def _load(filename: str, map_location: Any, mmap: bool) -> Any:
+def _load(filename: Any, map_location: Any, mmap: bool, trusted: bool) -> Any:
     load = partial(torch.load, filename, map_location=map_location, mmap=mmap)
     try:
         with _safe_globals():
@@ -89,6 +115,11 @@ def _load(filename: str, map_location: Any, mmap: bool) -> Any:
             reason += ' (as all of mmengine do, which PyTorch before 2.5 cannot tell from code)'
         if os.environ.get(ONLY_WEIGHTS, '0').lower() not in ('0', '', 'false', 'n', 'no'):
             raise ValueError(f'it holds {reason}, and {ONLY_WEIGHTS} is set') from error
+        if not trusted:
+            raise ValueError(
+                f'it holds {reason}, so loading it can run any code in it. It comes from an '
+                'address: download it, and name the file if you trust it'
+            ) from error
         print_log(
             f'Warning: {filename} holds {reason}, so loading it can run any code in it. It is '
             f'trusted because you named it; {ONLY_WEIGHTS}=1 refuses it.',
@@ -177,7 +208,7 @@ class WholeFileBackend(LocalBackend):
 
 def use_safe_files(runner: Runner) -> None:
     """Have a Runner load and write its checkpoints by the functions above."""
-    CheckpointLoader.register_scheme('', load_from_local, force=True)
+    _load_safely()
     for hook in runner.hooks:
         if (
             isinstance(hook, CheckpointHook)
@@ -186,6 +217,17 @@ def use_safe_files(runner: Runner) -> None:
             and '://' not in str(hook.out_dir or runner.work_dir)
         ):
             hook.backend_args = dict(backend=BACKEND, folder=str(hook.out_dir or runner.work_dir))
+
+
+def _load_safely() -> None:
+    """Replace the three functions by which mmengine reads checkpoints, wherever they are."""
+
+    def load(file: Any, map_location: Any = None, **_) -> Any:  # of other addresses
+        return _load(file, map_location, mmap=False, trusted=False)
+
+    CheckpointLoader.register_scheme('', load_from_local, force=True)
+    mmengine_checkpoint.load_url = load_from_address
+    mmengine_checkpoint._safe_torch_load = load
 
 
 def file_digest(path: str | Path) -> str:
