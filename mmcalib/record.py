@@ -12,6 +12,10 @@ import mmengine
 
 from mmcalib.work_dir_files import whole_file
 
+# Of every record's model, see describe_model.
+MODEL_KEYS = ('members', 'pipeline', 'views', 'mc_dropout', 'dropout_seed', 'calibration')
+MODEL_KEYS += ('temperature',)
+
 
 def digest(node: object) -> str:
     """Return 16 hexadecimal digits that are equal for equal JSON."""
@@ -34,16 +38,24 @@ def difference(there: Mapping, here: Mapping, words: Mapping[str, str]) -> list[
     ]
 
 
-def read_record(path: str | Path) -> dict:
+def read_record(path: str | Path, *needed: str) -> dict:
     """Return the record in a ``results.json`` or ``results_val.json``.
+
+    Args:
+        path: Of the file.
+        needed: The keys that are needed besides ``metrics`` and ``model``.
 
     Raises:
         FileNotFoundError: If it is not there.
-        ValueError: If it is no record of a test.
+        ValueError: If it is no record of a test, or lacks a key, as one of another version may.
     """
     record = json.loads(Path(path).read_text(encoding='utf-8'))
-    if not isinstance(record, dict) or not {'metrics', 'model'} <= record.keys():
+    if not isinstance(record, dict) or not isinstance(record.get('metrics'), dict):
         raise ValueError('it holds no metrics of a test')
+    lacking = [key for key in ('model', *needed) if key not in record]
+    lacking += [f'model.{key}' for key in MODEL_KEYS if key not in (record.get('model') or ())]
+    if lacking:
+        raise ValueError(f'it lacks {", ".join(lacking)}, as of another version')
     return record
 
 

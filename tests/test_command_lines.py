@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from commands import ROOT, call_here
 from mmengine.registry import MODELS
 
@@ -190,6 +191,27 @@ def test_a_training_with_an_unknown_loss_is_refused_with_the_nearest(tmp_path, m
         )
     error = capsys.readouterr().err
     assert 'did you mean MarginLabelSmoothingLoss? A class of your own' in error
+
+
+@pytest.mark.parametrize(
+    ('place', 'arguments'),
+    [
+        ('prediction.predict_to_folder.predict_to_folder', ['predict.py', 'a.png', '--out', 'p']),
+        ('calibrate.calibrate_command.make_scaler', ['calibrate.py', '--out', 'c.pth']),
+        ('export.export_onnx.check_onnx_file', ['export.py', '--out', 'm.onnx']),
+        ('robustness.robustness_command.prepare', ['test_robustness.py']),
+    ],
+)
+def test_an_error_of_ours_keeps_its_traceback(place, arguments, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise TypeError('of ours')
+
+    monkeypatch.setattr(f'mmcalib.{place}', fail)
+    monkeypatch.chdir(tmp_path)
+    torch.save({}, 'a.pth')
+    tool, *others = arguments
+    with pytest.raises(TypeError, match='of ours'):
+        call_here(tool, CE, 'a.pth', *others, monkeypatch=monkeypatch)
 
 
 def test_other_key_errors_stay_as_they_are():

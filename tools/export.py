@@ -62,7 +62,7 @@ def main() -> None:
     from mmcalib.runs.checkpoint_choice import check_checkpoint
     from mmcalib.runs.config import load_config
 
-    with parser.ending_with_errors(ImportError, OSError, TypeError, ValueError):
+    with parser.ending_with_errors(ImportError, OSError, ValueError):
         checkpoint = find_checkpoint(args.checkpoint)
         check_checkpoint(checkpoint)
         check_onnx_file(args.out, overwrite=args.overwrite)

@@ -107,7 +107,7 @@ def main() -> None:
     from mmcalib.distributed import join_processes
     from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
 
-    with parser.ending_with_errors(ImportError, OSError, TypeError, ValueError):
+    with parser.ending_with_errors(ImportError, OSError, ValueError):
         join_processes(options.pop('launcher'))
         report = predict_to_folder(**options)
     if report is None:  # of several processes, the first one reports

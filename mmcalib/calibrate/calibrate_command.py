@@ -109,7 +109,7 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
 def run(parser: ToolParser, args: argparse.Namespace) -> Mapping:
     """Calibrate a checkpoint or an ensemble, and return what was measured."""
     with parser.ending_with_errors(
-        ImportError, OSError, TypeError, ValueError, stopped='Stopped: nothing was written.'
+        ImportError, OSError, ValueError, stopped='Stopped: nothing was written.'
     ):
         options = CalibrationOptions(
             split=args.split,

@@ -33,7 +33,6 @@ from mmcalib.posthoc.fold_into_layer import (
 from mmcalib.posthoc.logit_scaler import with_other_class
 from mmcalib.posthoc.model_logits import NotLogitsError, predictor
 from mmcalib.posthoc.predicted_samples import calibrate_sample, logits_behind
-from mmcalib.runs.config_checks import as_list
 from mmcalib.runs.tested_model import model_of
 
 Folds = Sequence[LogitScaler]
@@ -195,7 +194,8 @@ class AttachedPlacement:
         calibration = dict(method=method_of(scaler), **scaler.options)
         cfg.model.update(type='CalibratedModel', calibrates=name, calibration=calibration)
         imports = cfg.get('custom_imports') or {}
-        names = as_list(imports.get('imports') or [])
+        names = imports.get('imports') or []
+        names = [names] if isinstance(names, str) else names
         cfg.custom_imports = {**imports, 'imports': [*names, *({'mmcalib'} - set(names))]}
         return cfg
 

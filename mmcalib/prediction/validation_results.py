@@ -137,7 +137,7 @@ def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
             f'{results}, which belongs to {file.name}, is missing: {TEST_AGAIN}'
         )
     try:
-        record = read_record(results)
+        record = read_record(results, 'limit', 'statistics', 'evaluation')
     except ValueError as error:
         raise ValueError(f'{results}: {error}. {TEST_AGAIN}') from error
     if record['limit']:

@@ -160,7 +160,7 @@ def read_runs(path: Path) -> Iterator[Run]:
     if path.name == ROBUSTNESS:
         yield from _under_shift(path)
         return
-    record, folder = read_record(path), str(path.parent)
+    record, folder = read_record(path, 'experiment'), str(path.parent)
     # A confusion matrix, say, is no figure.
     metrics = {key: value for key, value in record['metrics'].items() if isinstance(value, Real)}
     evaluation = dict(record.get('evaluation') or {})

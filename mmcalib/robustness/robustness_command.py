@@ -68,7 +68,7 @@ def prepare(args: argparse.Namespace):
 
 def run(parser: ToolParser, args: argparse.Namespace) -> None:
     """Test checkpoints on shifted data."""
-    with parser.ending_with_errors(ImportError, OSError, TypeError, ValueError):
+    with parser.ending_with_errors(ImportError, OSError, ValueError):
         cfg, shifts = prepare(args)
     goes_on = 'Stopped: the same call goes on with the test that was not finished.'
     with parser.ending_with_errors(stopped=goes_on):

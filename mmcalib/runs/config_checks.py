@@ -152,7 +152,7 @@ def check_metrics(cfg: Config) -> None:
 
 def check_accuracy_floor(cfg: Config) -> None:
     """Raise a ValueError if the accuracy of an ``AccuracyFloorCheckpointHook`` is not measured."""
-    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    hook = checkpoint_hook(cfg)
     measured, all_known = measured_keys(cfg)
     if hook.get('type') != 'AccuracyFloorCheckpointHook' or not all_known:
         return
@@ -165,9 +165,14 @@ def check_accuracy_floor(cfg: Config) -> None:
         )
 
 
+def checkpoint_hook(cfg: Config) -> Mapping:
+    """Return a config's hook that keeps checkpoints, an empty one where it keeps none."""
+    return (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+
+
 def kept_checkpoints(cfg: Config) -> list[tuple[str, str | None]]:
     """Return the metrics by which a config keeps checkpoints, with their rules."""
-    hook = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    hook = checkpoint_hook(cfg)
     kept, rules = hook.get('save_best'), hook.get('rule')
     kept = [kept] if isinstance(kept, str) else kept or []
     rules = [rules] * len(kept) if rules is None or isinstance(rules, str) else rules

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -23,7 +23,7 @@ from mmcalib.hooks.name_broken_samples_hook import (
     sample_files,
     wrapped,
 )
-from mmcalib.models.predicting_head import classes_of_head
+from mmcalib.models.predicting_head import classes_of_head, head_of
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.unseen_labels import UnseenLabels
 
@@ -60,7 +60,9 @@ def check_run_data(runner: Runner, splits: Iterable[str], *, training: bool) -> 
         except NOT_LISTED as error:
             runner.logger.info('', exc_info=True, extra={'screen': False})
             raise _not_listed(split, error) from error
-        _check_dataset(split, dataset, classes, _unseen(runner.cfg, split), training=training)
+        ignored = None if split == 'train' else ignored_by_metrics(runner, split)
+        unseen = _unseen(runner.cfg, split)
+        _check_dataset(split, dataset, classes, unseen, training=training, ignored=ignored)
 
 
 def check_drawn_metrics(runner: Runner, splits: Iterable[str]) -> None:
@@ -117,7 +119,13 @@ def _unseen(cfg: Config, split: str) -> UnseenLabels:
 
 
 def _check_dataset(
-    split: str, dataset: object, classes: int | None, unseen: UnseenLabels, *, training: bool
+    split: str,
+    dataset: object,
+    classes: int | None,
+    unseen: UnseenLabels,
+    *,
+    training: bool,
+    ignored: Sequence[tuple[str, int]] | None = None,
 ) -> None:
     if len(dataset) == 0:
         raise UserError(f'the {split} data have no samples')
@@ -127,14 +135,34 @@ def _check_dataset(
             raise UserError(f'{split}_evaluator: {reason}')
     _check_samples(split, dataset, classes, unseen)
     if split != 'train':  # its transforms are random, and may be a GPU's
-        _check_first(split, dataset, classes, unseen)
+        _check_first(split, dataset, classes, unseen, ignored)
+
+
+def ignored_by_metrics(runner: Runner, split: str) -> list[tuple[str, int]]:
+    """Return metrics of a split and the labels that they ignore; warn of others than the head's."""
+    metrics = getattr(runner, f'{split}_evaluator').metrics
+    ignored = [(type(each).__name__, getattr(each, 'ignore_index', None)) for each in metrics]
+    ignored = [(name, label) for name, label in ignored if label is not None]
+    own = getattr(head_of(innermost(runner.model)), 'ignore_index', None)
+    others = [f'{name} {label}' for name, label in ignored if label != own]
+    if own is not None and others:
+        runner.logger.warning(
+            f'The head ignores the label {own}, and in the {split} data {", ".join(others)}: set '
+            'ignore_index alike, unless this is meant'
+        )
+    return ignored
+
+
+def innermost(model: nn.Module) -> nn.Module:
+    """Return the model in its wrappers."""
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model
 
 
 def num_classes(model: nn.Module) -> int | None:
     """Return the classes of a model's head, also in wrappers, None if it has no such thing."""
-    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
-        model = model.module
-    return classes_of_head(model)
+    return classes_of_head(innermost(model))
 
 
 def _check_classes(split: str, dataset: object, classes: int, training: bool) -> None:
@@ -184,8 +212,14 @@ def _reads_masks(dataset: object) -> bool:
     return any('LoadAnnotations' in type(step).__name__ for each in steps for step in each)
 
 
-def _check_first(split: str, dataset: object, classes: int | None, unseen: UnseenLabels) -> None:
-    """Load the first sample, and look at the labels of its mask."""
+def _check_first(
+    split: str,
+    dataset: object,
+    classes: int | None,
+    unseen: UnseenLabels,
+    ignored: Sequence[tuple[str, int]] | None,
+) -> None:
+    """Load the first sample, and look at the labels of its mask, if it is known what is ignored."""
     name_samples(dataset)
     with unchanged_randomness():
         try:
@@ -196,13 +230,16 @@ def _check_first(split: str, dataset: object, classes: int | None, unseen: Unsee
     if isinstance(labelled, (list, tuple)):  # several views of the image
         labelled = labelled[0]
     labelled = getattr(labelled, 'gt_sem_seg', None)
-    if classes is not None and labelled is not None:
-        known = [x for x in labelled.data.unique().tolist() if x != IGNORED and x not in unseen]
+    if classes is not None and labelled is not None and ignored is not None:
+        void = {label for _, label in ignored} or {IGNORED}
+        void = void if len(void) == 1 else set()  # what a metric counts, is a label
+        known = [x for x in labelled.data.unique().tolist() if x not in void and x not in unseen]
         labels = labelled.data[torch.isin(labelled.data, torch.tensor(known))]
         try:
             check_labels(labels, classes, name=f'the mask of the first of the {split} data')
         except ValueError as error:
-            raise UserError(f'{error}; the model has {classes} classes') from error
+            who = ''.join(f', {name} ignores {label}' for name, label in ignored)
+            raise UserError(f'{error}; the model has {classes} classes{who}') from error
 
 
 @contextmanager

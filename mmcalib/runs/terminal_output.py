@@ -19,7 +19,7 @@ from mmcalib.checks import UserError
 from mmcalib.metric_keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better_rule
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.model_labels import ensemble_label
-from mmcalib.runs.config_checks import calibration_keys, kept_checkpoints
+from mmcalib.runs.config_checks import calibration_keys, checkpoint_hook, kept_checkpoints
 from mmcalib.runs.loss_config import main_loss, type_name
 from mmcalib.runs.tested_model import ENSEMBLE
 from mmcalib.work_dir_files import experiment_name
@@ -225,7 +225,7 @@ def notes(cfg: Config, batch_size: int) -> list[str]:
             f'A step has {batch_size} samples, and the learning rate is for {base}: add '
             '--auto-scale-lr, or change the number of processes or the batch_size'
         )
-    by_hook = cfg.get('default_hooks', {}).get('checkpoint', {}).get('type', 'CheckpointHook')
+    by_hook = checkpoint_hook(cfg).get('type', 'CheckpointHook')
     for key, _ in kept_checkpoints(cfg):
         error = key in calibration_keys(cfg) and better_rule(key) == 'less'
         if by_hook == 'CheckpointHook' and error and base_name(key) not in ERRORS_WITH_ACCURACY:

@@ -22,6 +22,7 @@ from mmcalib.runs.config_checks import (
     check_auto_scale_lr,
     check_config,
     check_learning,
+    checkpoint_hook,
 )
 from mmcalib.runs.resumed_loss_check import check_resumed_loss
 from mmcalib.runs.runner import train_and_test
@@ -35,7 +36,7 @@ def prepare(args: argparse.Namespace):
     if args.no_validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
         # There is no metric to select a checkpoint by.
-        cfg.get('default_hooks', {}).get('checkpoint', {}).pop('save_best', None)
+        checkpoint_hook(cfg).pop('save_best', None)
     if args.amp:
         check_amp()
         cfg.optim_wrapper.type = 'AmpOptimWrapper'

@@ -178,7 +178,7 @@ def training_finished(checkpoint: str, schedule: Mapping) -> bool | None:
     folder = Path(checkpoint).parent
     for name in (RESULTS, VALIDATION_RESULTS):  # early stopping ends it before its last epoch
         try:
-            if read_record(folder / name)['training']['finished']:
+            if read_record(folder / name, 'training')['training']['finished']:
                 return True
         except (OSError, ValueError):
             continue

@@ -15,7 +15,7 @@ from mmcalib.reports.sweep_summary import read_sweep, summarise, value_text, wri
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, last_checkpoint
 from mmcalib.runs.command_line import parse_options
 from mmcalib.runs.config import DATALOADERS, load_config, set_work_dir
-from mmcalib.runs.config_checks import check_config, check_learning
+from mmcalib.runs.config_checks import check_config, check_learning, checkpoint_hook
 from mmcalib.runs.data_checks import check_config_data
 from mmcalib.runs.progress import progress_of
 from mmcalib.sweep.parallel_trainings import Job, run_jobs
@@ -155,7 +155,7 @@ def _command(
         if last is not None:
             command += ['--resume', str(last)]
             print(f'{training.name}: resuming from {last.name}')
-        if cfg.get('default_hooks', {}).get('checkpoint', {}).get('max_keep_ckpts') == 1:
+        if checkpoint_hook(cfg).get('max_keep_ckpts') == 1:
             # Two, since mmengine removes the last one before it writes the next.
             options.insert(0, 'default_hooks.checkpoint.max_keep_ckpts=2')
     return [*command, '--cfg-options', *options]

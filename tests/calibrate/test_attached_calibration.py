@@ -190,7 +190,8 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 def test_the_tool_attaches_what_it_cannot_fold(normalised, run, tmp_path):
-    options = ['--cfg-options', *NORMALISED, *FEW_DIGITS]
+    own = "custom_imports.imports=['mmcalib','tiny_models']"
+    options = ['--cfg-options', *NORMALISED, *FEW_DIGITS, own]
     output = run(
         'calibrate.py', DIGITS, normalised, '--out', 'out.pth', '--work-dir', 'work', '--test',
         *options,
@@ -209,7 +210,7 @@ def test_the_tool_attaches_what_it_cannot_fold(normalised, run, tmp_path):
     assert all(torch.equal(content['state_dict'][key], value) for key, value in original.items())
     cfg = load_config('out.py')
     assert cfg.model.type == 'CalibratedModel' and cfg.model.calibrates == 'ImageClassifier'
-    assert 'mmcalib' in cfg.custom_imports['imports']
+    assert cfg.custom_imports['imports'] == ['mmcalib', 'tiny_models']
 
     tested = meta['tested']['after']
     run('test.py', 'out.py', 'out.pth', '--work-dir', 'tested')

@@ -48,7 +48,10 @@ def leave(folder, content):
         (json.dumps(WHOLE)[:300], 'Unterminated|delimiter|Expecting'),
         ('', 'Expecting value'),
         ('[1]', 'no metrics of a test'),
-        ('{"metrics": {}}', 'no metrics of a test'),
+        ('{"metrics": []}', 'no metrics of a test'),
+        ('{"metrics": {}}', 'lacks model, .*model.views'),
+        (json.dumps({**WHOLE, 'model': {}}), 'lacks model.members'),
+        (json.dumps({key: WHOLE[key] for key in ('metrics', 'model')}), 'lacks experiment'),
     ],
 )
 def test_a_broken_file_is_named_with_what_is_wrong(content, reason, tmp_path):

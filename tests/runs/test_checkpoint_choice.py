@@ -1,17 +1,23 @@
 """Checkpoints that a run must not use, and what is left of them when it is stopped."""
 
+import json
 import os
 import pickle
 import shutil
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pytest
 import torch
-from commands import ROOT
+from commands import ROOT, call_here
 from mmengine.fileio import get_file_backend
+from records import member, model
 
 from mmcalib.checks import UserError
+from mmcalib.record import read_record
 from mmcalib.runs import checkpoint_io
 from mmcalib.runs.checkpoint_choice import (
     LAST_WEIGHTS,
@@ -199,6 +205,49 @@ def test_code_in_a_checkpoint_is_said_or_refused(what, tmp_path, monkeypatch):
     assert len(said) == 1 and f'{ONLY_WEIGHTS}=1 refuses it' in said[0]
 
 
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+    """A folder, and the address at which it can be read."""
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'downloads'))
+    (tmp_path / 'served').mkdir()
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path / 'served')
+    with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield tmp_path / 'served', f'http://127.0.0.1:{server.server_port}'
+        server.shutdown()
+
+
+@pytest.mark.parametrize('tool', ['test.py', 'export.py', 'calibrate.py'])
+def test_a_checkpoint_at_an_address_is_read_as_data(
+    tool, trained, served, tmp_path, monkeypatch, capsys
+):
+    folder, address = served
+    shutil.copy(trained, folder / 'good.pth')
+    content = load_from_local(str(trained))
+    content['meta']['a'] = Command(tmp_path / 'made')
+    torch.save(content, folder / 'bad.pth')
+    arguments = {
+        'test.py': ['--work-dir', tmp_path / 'w'],
+        'export.py': ['--out', tmp_path / 'm.onnx'],
+        'calibrate.py': ['--out', tmp_path / 'c.pth', '--work-dir', tmp_path / 'w'],
+    }
+    config = ROOT / 'configs/mbls/digits.py'
+
+    def call(name):
+        url = f'{address}/{name}'
+        call_here(tool, config, url, *arguments[tool], monkeypatch=monkeypatch)
+
+    for name in ('bad.pth', 'none.pth'):
+        with pytest.raises(SystemExit):
+            call(name)
+        said = capsys.readouterr().err
+        assert ('more than data' if name == 'bad.pth' else '404') in said and name in said
+    assert not (tmp_path / 'made').exists()
+    if tool == 'test.py':
+        call('good.pth')
+        assert (tmp_path / 'w/results.json').is_file()
+
+
 def test_the_config_of_an_old_checkpoint_is_not_executed(trained, tmp_path):
     def change(content):
         content['meta']['config'] = f"x = open({str(tmp_path / 'made')!r}, 'w')"
@@ -308,13 +357,37 @@ def test_a_best_one_without_others_replaces_the_one_before(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ['best_b.pth']
 
 
-def test_a_second_training_in_a_work_dir_is_refused(tmp_path):
+def test_a_second_training_in_a_work_dir_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv('SLURM_PROCID', '1')  # a task that trains by itself
     with (
         locked(tmp_path),
         pytest.raises(UserError, match='a training, a test or a sweep'),
     ):
         train_and_test(config(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ['.lock']
+
+
+@pytest.mark.parametrize('options', [[], ['--no-validate']])
+def test_a_training_may_keep_no_checkpoints(options, tmp_path, monkeypatch):
+    call_here(
+        'train.py', ROOT / 'configs/mbls/digits.py', *options, '--work-dir', tmp_path,
+        '--cfg-options', 'default_hooks.checkpoint=None', 'train_cfg.max_epochs=1',
+        'train_dataloader.dataset.indices=16', monkeypatch=monkeypatch,
+    )  # fmt: skip
+    assert read_record(tmp_path / 'results.json')['training']['checkpoint'] == 'last'
+    assert not list(tmp_path.glob('*.pth'))
+
+
+@pytest.mark.parametrize('left', [{}, model(member('a.pth'))], ids=['a model', 'statistics'])
+def test_a_record_that_lacks_a_part_costs_no_test(left, trained, tmp_path, monkeypatch):
+    (tmp_path / 'results.json').write_text(json.dumps(dict(metrics={}, model=left)))
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(trained, 'a.pth')
+    call_here(
+        'test.py', ROOT / 'configs/mbls/digits.py', 'a.pth', '--work-dir', '.', '--cfg-options',
+        'test_dataloader.dataset.indices=20', monkeypatch=monkeypatch,
+    )  # fmt: skip
+    assert read_record('results.json', 'statistics')['metrics']
 
 
 def test_a_second_training_sets_the_first_aside(tmp_path, capsys):

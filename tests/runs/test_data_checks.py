@@ -9,10 +9,11 @@ import pytest
 import torch
 from commands import ROOT, call, call_here
 from images import write_folders, write_tiny_imagenet, write_voc
+from mmcv.transforms import BaseTransform
 from mmengine.config import Config
 from mmengine.dataset import BaseDataset, Compose
 from mmengine.logging import MMLogger
-from mmengine.registry import DATASETS
+from mmengine.registry import DATASETS, TRANSFORMS
 from PIL import Image
 from test_checkpoint_choice import config
 from tiny_models import fcn_head, segmentor
@@ -47,6 +48,8 @@ def check(classes, *, training=True, evaluator=None, **datasets):
 
     class Runner(SimpleNamespace):
         def __getattr__(self, name):
+            if name.endswith('_evaluator'):
+                return SimpleNamespace(metrics=[])
             data = datasets[name.removesuffix('_dataloader')]
             return SimpleNamespace(dataset=data() if callable(data) else data)
 
@@ -294,6 +297,31 @@ def test_labels_that_the_model_ignores_are_trained_with(tmp_path):
     ignoring = dict(model__decode_head__ignore_index=77)
     with pytest.raises(UserError, match=r'outside \[0, 21\): 255\. .* ignores 77: check'):
         train_on_masks(tmp_path, LOSSES[1], 'b', 77, **ignoring)
+
+
+@TRANSFORMS.register_module()
+class VoidIs77(BaseTransform):
+    def transform(self, results):
+        mask = results['gt_seg_map']
+        return {**results, 'gt_seg_map': np.where(mask == 255, 77, mask)}
+
+
+def test_what_the_metrics_ignore_is_no_label(tmp_path, capsys):
+    def run(name, *ignored):
+        cfg = config(tmp_path / name, 'mbls/digit_scenes')
+        cfg.model.decode_head.ignore_index = 77
+        for split in ('train', 'val', 'test'):
+            cfg[f'{split}_dataloader'].dataset.pipeline.insert(0, dict(type='VoidIs77'))
+        for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
+            for metric, label in zip(evaluator, ignored, strict=True):
+                metric.ignore_index = label
+        return train_and_test(cfg)
+
+    assert run('a', 77, 77)['calibration/ECE'] >= 0
+    assert 'The head ignores' not in capsys.readouterr().out
+    with pytest.raises(UserError, match=r'77; .* CalibrationMetric ignores 255'):
+        run('b', 77, 255)
+    assert 'label 77, and in the val data CalibrationMetric 255' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -143,9 +143,16 @@ def test_the_first_process_says_at_once_what_is_wrong(arguments, monkeypatch, ca
     """The launcher then ends the others; one that it does not end says it, too."""
     waited = []
     monkeypatch.setattr(parser.time, 'sleep', waited.append)
-    for rank, waits in (('0', []), ('1', [parser.PATIENCE])):
-        monkeypatch.setenv('RANK', rank)
+    cases = (
+        ('RANK', '0', 'pytorch', 0),
+        ('RANK', '1', 'pytorch', 1),
+        ('SLURM_PROCID', '1', 'none', 0),  # a task that trains by itself
+        ('SLURM_PROCID', '1', 'slurm', 1),
+    )
+    for variable, rank, launcher, waits in cases:
+        monkeypatch.setenv(variable, rank)
+        waited.clear()
         with pytest.raises(SystemExit) as end:
-            call_here('train.py', *arguments, monkeypatch=monkeypatch)
-        assert end.value.code == 2 and waited == waits
+            call_here('train.py', *arguments, '--launcher', launcher, monkeypatch=monkeypatch)
+        assert end.value.code == 2 and waited == [parser.PATIENCE] * waits
         assert 'train.py: error: ' in capsys.readouterr().err

@@ -6,6 +6,7 @@ import pytest
 import torch
 from commands import ROOT, call_here
 from mmengine.registry import MODELS
+from records import model
 
 from mmcalib.record import paths_of
 from mmcalib.runs.config import load_config
@@ -58,8 +59,8 @@ def test_whether_a_training_is_over(tmp_path):
     assert training_finished(checkpoint, {}) is None
     (tmp_path / 'results.json').write_text('{}')
     assert training_finished(checkpoint, dict(epochs=9)) is False
-    record = '{"training": {"finished": true}, "model": {}, "metrics": {}}'
-    (tmp_path / 'results_val.json').write_text(record)
+    record = dict(training=dict(finished=True), model=model(), metrics={})
+    (tmp_path / 'results_val.json').write_text(json.dumps(record))
     assert training_finished(checkpoint, dict(epochs=9)) is True
 
 
