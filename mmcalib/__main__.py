@@ -53,7 +53,12 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] in ('-h', '--help', 'help'):
         print(help_text(tools))
         sys.exit(0 if len(sys.argv) > 1 else 2)
-    name = sys.argv[1].replace('_', '-')
+    if sys.argv[1] == '--version':
+        from mmcalib import __version__
+
+        print(f'mmcalib {__version__}')
+        return
+    name = SHORT.get(sys.argv[1], sys.argv[1].replace('_', '-'))
     if name not in tools:
         message = f'no command {sys.argv[1]!r}{did_you_mean(name, tools)}'
         print(f'{USAGE}\nmmcalib: error: {message}', file=sys.stderr)

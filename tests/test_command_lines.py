@@ -11,7 +11,7 @@ from commands import ROOT, call_here
 from mmengine.registry import MODELS
 
 from mmcalib import __main__ as console
-from mmcalib import corruption_names
+from mmcalib import __version__, corruption_names
 from mmcalib.checks import check_choice
 from mmcalib.cli import names
 from mmcalib.cli.arguments import SPLITS
@@ -277,6 +277,10 @@ def test_the_console_command_lists_all_tools_and_runs_them(tmp_path):
     result = run_python('-m', 'mmcalib', 'report', '--help', cwd=tmp_path)
     assert result.stdout.startswith('usage: mmcalib report')
     assert '\n  mmcalib report work_dirs\n' in result.stdout
+    result = run_python('-m', 'mmcalib', 'test_robustness', '--help', cwd=tmp_path)
+    assert result.stdout.startswith('usage: mmcalib robustness')
+    result = run_python('-m', 'mmcalib', '--version', cwd=tmp_path)
+    assert result.stdout == f'mmcalib {__version__}\n'
     result = run_python('-m', 'mmcalib', 'trian', cwd=tmp_path)
     assert result.returncode == 2 and 'did you mean train?' in result.stderr
     result = run_python('-m', 'mmcalib', 'report', 'nowhere', cwd=tmp_path)

@@ -86,6 +86,8 @@ class ToolParser(ArgumentParser):
 
         # mmcv without its compiled operators, as the extra [onedl] installs it.
         warnings.filterwarnings('ignore', message='Fail to import')
+        # Without the place in another's source, and its line.
+        warnings.formatwarning = lambda text, *_, **__: f'{self.prog}: warning: {text}\n'
         try:
             yield
         except UserError as error:

@@ -263,8 +263,9 @@ class CalibrationMetric(StateMetric):
             )
             return
         log(
-            f'{name}: {self.num_bins} bins by the convention {self.convention!r} over {count:,} '
-            f'predictions in {num_images:,} samples; protocol {self.protocol!r}: {protocol}'
+            f'{name}: {count:,} predictions of {num_images:,} images, by the protocol '
+            f'{self.protocol!r}: {protocol}. Errors such as ECE are of {self.num_bins} bins'
+            + (f' of {self.convention}' if self.convention != 'mmcalib' else '')
         )
         if count < ENOUGH_PER_BIN * self.num_bins:
             uncertain = 'confidence_interval=0.95 says how uncertain they are'

@@ -125,7 +125,7 @@ def look_at(image: Path) -> tuple[str, str]:
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         return f'it is damaged: {error}', ''
     notes = [f'{mode} pixels were read as 8-bit'] if mode[0] in 'IF' or '-bit' in mode else []
-    notes += ['grey'] if mode in ('1', 'L', 'LA') or mode[0] in 'IF' else []
+    notes += ['grey, read as colour'] if mode in ('1', 'L', 'LA') or mode[0] in 'IF' else []
     notes += [f'the first of {frames} frames'] if frames > 1 else []
     return '', '; '.join(notes)
 

@@ -196,8 +196,8 @@ def _check_labels(predictor: ImagePredictor, scorer: Scorer, options: Prediction
     if options.risk is not None and not scorer.bounds:
         raise ValueError(
             f'{scorer.validation.file} has no counts of each class, so no threshold of a class can '
-            'be proven: test again with tools/test.py … --split val --objects, or give --threshold '
-            'instead of --risk'
+            'be proven: test again with tools/test.py … --split val --objects --calibration, or '
+            'give --threshold instead of --risk'
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
 
 from rich.console import Console
@@ -77,7 +78,9 @@ def summary(
         table.add_row(key, number(key, metrics[key]))
     if both:
         if not any(key.startswith(TOP1) for key in metrics):
-            table.add_row('accuracy', f'{both[1]:.2f} %', f'of {statistics.num_predictions:,}')
+            table.add_row(
+                'accuracy', f'{both[1]:.2f} %', f'of {statistics.num_predictions:,} predictions'
+            )
         words = '' if GAP in metrics else gap_in_words(both[0] - both[1])
         table.add_row('mean confidence', f'{both[0]:.2f} %', words)
     ends = {f'{key}{end}' for key in ours for end in INTERVAL}
@@ -126,7 +129,7 @@ def heading(results: Mapping) -> str:
 
 def number(key: str, value: object) -> str:
     """Return a metric's value with its unit."""
-    if not isinstance(value, (int, float)):
+    if not isinstance(value, Real):
         return str(value)
     sign = '+' if key == GAP and value >= 0 else ''
     return sign + number_text(value, key) + (' %' if is_percentage(key) else '')

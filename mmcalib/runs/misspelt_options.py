@@ -44,7 +44,8 @@ DATALOADER = _names(DataLoader.__init__) | {
 PLAIN_PARTS = {
     '': _names(Runner.__init__) | {
         'activation_checkpointing', 'compile', 'efficient_conv_bn_eval', 'evaluations',
-        'find_unused_parameters', 'model_wrapper_cfg', 'runner_type', 'tta_model', 'tta_pipeline',
+        'find_unused_parameters', 'model_wrapper_cfg', 'num_threads', 'runner_type',
+        'tta_model', 'tta_pipeline',
     },
     'train_dataloader': DATALOADER,
     'val_dataloader': DATALOADER,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -56,6 +57,8 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
     Raises:
         ValueError: If a launcher other than ``pytorch`` is asked for without a GPU.
     """
+    if cfg.get('num_threads') and not os.environ.get('OMP_NUM_THREADS'):
+        torch.set_num_threads(cfg.num_threads)
     if cfg.launcher != 'none' and not torch.cuda.is_available():
         join_without_gpus(cfg.launcher)  # mmengine keeps a process group that is there
         cfg.model_wrapper_cfg = dict(

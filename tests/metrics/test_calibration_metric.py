@@ -475,7 +475,7 @@ def test_the_log_says_what_was_measured(monkeypatch):
     evaluate(classified(149), ECE())
     out = '\n'.join(lines)
     assert "protocol 'boundary': valid pixels at most 2 pixels from another label" in out
-    assert "15 bins by the convention 'mmcalib' over 149 predictions in 149 samples" in out
+    assert "149 predictions of 149 images, by the protocol 'pooled'" in out
     assert '149 predictions are few for 15 bins' in out
     assert 'confidence_interval=0.95 says' in out
     lines.clear()

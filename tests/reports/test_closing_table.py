@@ -46,7 +46,10 @@ def test_the_figures_and_what_they_mean():
 
 def test_a_segmentation_has_its_pixels_accuracy_beside_the_miou():
     lines = words(summary({**RESULTS, 'metrics': {'mIoU': 40.0}}, statistics()))
-    assert lines[1:3] == [['mIoU', '40.00', '%'], ['accuracy', '60.00', '%', 'of', '50']]
+    assert lines[1:3] == [
+        ['mIoU', '40.00', '%'],
+        ['accuracy', '60.00', '%', 'of', '50', 'predictions'],
+    ]
 
 
 def test_what_was_not_measured_is_said():

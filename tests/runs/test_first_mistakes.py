@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from commands import call_here
+from commands import call, call_here
 from mmengine.registry import MODELS
 
 from mmcalib.runs.config import load_config
@@ -100,3 +100,12 @@ def test_a_checkpoint_of_another_model(refused, tmp_path):
     torch.save({'state_dict': model.state_dict(), 'meta': meta}, tmp_path / 'scenes.pth')
     line = refused('test.py', 'mmcalib::ce/digits.py', 'scenes.pth')
     assert 'does not fit the model' in line and 'Use the config that it was trained with' in line
+
+
+def test_warnings_of_other_packages_are_one_line(tmp_path):
+    text = "custom_imports = dict(imports=['mmcalib', 'it_warns'])"
+    config = write(tmp_path / 'own.py', 'mmcalib::ce/digits.py', text)
+    (tmp_path / 'it_warns.py').write_text("import warnings\nwarnings.warn('be careful')\n")
+    said = call('train.py', config, '--cfg-options', 'no_such=1', cwd=tmp_path, check=False)
+    assert 'train.py: warning: be careful\n' in said
+    assert 'warnings.warn' not in said

@@ -1,4 +1,6 @@
 # ResNet-18 without its last stage and half as wide, for 8×8 grey images.
+num_threads = 1  # more of them wait for each other, and other programs
+
 model = dict(
     type='ImageClassifier',
     backbone=dict(

@@ -1,4 +1,5 @@
 # A small U-Net for 40×40 grey images.
+num_threads = 1  # more of them wait for each other, and other programs
 norm_cfg = dict(type='BN', requires_grad=True)
 
 model = dict(
