@@ -21,7 +21,7 @@ from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import CalibrationMetric, segmentation_protocols
 from mmcalib.models import efficientnet_lite
 from mmcalib.posthoc import SCALERS, sampled_logits, temperature_scaler
-from mmcalib.reports import robustness_plots
+from mmcalib.reports import figures
 from mmcalib.runs.config import load_config, use_evaluation
 from mmcalib.runs.config_checks import check_metrics
 from mmcalib.sweep.sweep_plan import option_keys
@@ -74,7 +74,7 @@ def test_the_names_of_the_helps_are_those_of_the_package():
     assert tuple(sorted(segmentation_protocols.PROTOCOLS)) == names.PROTOCOLS
     assert names.CORRUPTION_GROUPS == corruption_names.GROUPS
     assert names.SEVERITIES == corruption_names.SEVERITIES
-    assert names.ROBUSTNESS_FIGURES == robustness_plots.FIGURES
+    assert names.ROBUSTNESS_FIGURES == figures.SHIFT_FIGURES
     assert names.LITE_VARIANTS == efficientnet_lite.VARIANTS
     found = {
         name

@@ -81,7 +81,7 @@ def content_of(kind: str, tables: list, others: dict, args: argparse.Namespace) 
     if kind == 'html':
         from mmcalib.reports import html  # takes matplotlib along
 
-        options = dict(figures=args.figures, figure_format=args.figure_format)
+        options = dict(folder=args.figures, figure_format=args.figure_format)
         return html.build_page(tables, others, args.folders, **options)
     if kind in ('csv', 'json'):
         print('\n'.join(output_formats.notes(tables, others)), file=sys.stderr)

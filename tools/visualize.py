@@ -15,6 +15,9 @@ from pathlib import Path
 from mmcalib.cli.names import ROBUSTNESS_FIGURES, SEVERITIES
 from mmcalib.cli.parser import ToolParser
 
+# Of some kinds of figures; the others refuse them.
+OPTIONS = ('images', 'overlay', 'num_bins', 'equal_mass', 'zoom', 'figure', 'severity', 'only')
+
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser = ToolParser(
@@ -45,32 +48,39 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--images', nargs='+', metavar='NAME', help='for maps and worst: draw only these files'
     )
-    parser.add_argument('--overlay', action='store_true', help='draw all diagrams in one panel')
     parser.add_argument(
-        '--num-bins', type=int, metavar='N', help="bins of a diagram (default: the metric's)"
+        '--overlay', action='store_true', help='for reliability and risk: draw all in one panel'
     )
     parser.add_argument(
-        '--equal-mass', action='store_true', help='draw bins with equal numbers of predictions'
+        '--num-bins',
+        type=int,
+        metavar='N',
+        help="for reliability: number of bins (default: the metric's)",
+    )
+    parser.add_argument(
+        '--equal-mass',
+        action='store_true',
+        help='for reliability: bins with equal numbers of predictions',
     )
     parser.add_argument(
         '--zoom',
         nargs=2,
         type=float,
         metavar=('LOW', 'HIGH'),
-        help='range of confidences to enlarge, in percent',
+        help='for reliability: range of confidences to enlarge, in percent',
     )
     parser.add_argument(
         '--figure',
         choices=ROBUSTNESS_FIGURES,
-        default='boxes',
-        help='for robustness: boxes over corruptions by severity; lines of ECE and NLL before and '
-        'after calibration; a sheet of one image under all corruptions, with confidence maps',
+        help='for robustness: boxes over corruptions by severity (default); lines of ECE and NLL '
+        'before and after calibration; a sheet of one image under all corruptions, with confidence '
+        'maps',
     )
     parser.add_argument(
         '--severity',
         type=int,
         choices=SEVERITIES,
-        help='severity of the sheet (default: 3, or the nearest)',
+        help='for --figure sheet: severity (default: 3, or the nearest)',
     )
     parser.add_argument(
         '--only', nargs='+', metavar='NAME',
@@ -82,45 +92,22 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
-    if args.kind == 'robustness' and args.names:
-        parser.error('--names is not for robustness, whose folders have several checkpoints each')
-    if args.kind != 'robustness' and args.only:
-        parser.error('--only is for robustness alone')
-    from mmcalib.reports import robustness_plots, run_plots  # takes seconds, which a help need not
+    from mmcalib.reports import figures  # takes seconds, which a help need not
 
+    options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name)}
     with parser.ending_with_errors(FileNotFoundError, ValueError):
         if args.kind == 'robustness':
-            figure = robustness_plots.robustness_figure(
-                args.runs, args.figure, severity=args.severity, only=args.only
-            )
-            write(figure, args)
-            return
-        names = run_plots.names_of(args.runs, args.names)
-        if args.kind == 'reliability':
-            figure = run_plots.reliability_figure(
-                args.runs,
-                names,
-                num_bins=args.num_bins,
-                equal_mass=args.equal_mass,
-                overlay=args.overlay,
-                zoom=args.zoom,
-            )
-        elif args.kind == 'risk':
-            figure = run_plots.risk_coverage_figure(args.runs, names, overlay=args.overlay)
-        elif args.kind == 'images':
-            figure = run_plots.image_risk_figure(args.runs, names)
-        elif args.kind == 'boundary':
-            figure = run_plots.boundary_curve_figure(args.runs, names)
+            if args.names:
+                raise ValueError('--names is not for robustness, whose folders have several each')
+            names = args.runs
         else:
-            figure = run_plots.confidence_map_figure(
-                args.runs, names, worst=args.kind == 'worst', images=args.images
-            )
-        write(figure, args)
-
-
-def write(figure, args: argparse.Namespace) -> None:
-    Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(args.out, dpi=args.dpi)
+            names = figures.names_of(args.runs, args.names)
+        found = {
+            name: figures.load(args.kind, run) for name, run in zip(names, args.runs, strict=True)
+        }
+        figure = figures.draw(args.kind, found, **options)
+        Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(args.out, dpi=args.dpi)
     print(args.out)
 
 

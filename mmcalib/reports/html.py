@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from html import escape
 from pathlib import Path
 from string import Template
@@ -16,10 +15,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
 
+from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins.stratified_bins import stratum_rows
-from mmcalib.reports import robustness_plots, run_plots
+from mmcalib.reports import figures
 from mmcalib.reports.output_formats import cells, header, others_left_out
-from mmcalib.reports.runs import Run
 from mmcalib.reports.sweep_summary import read_sweep
 from mmcalib.reports.tables import Table
 from mmcalib.visualization import draw_sweeps
@@ -68,7 +67,7 @@ def build_page(
     folders: Sequence[str],
     *,
     title: str = 'Calibration report',
-    figures: str | Path | None = None,
+    folder: str | Path | None = None,
     figure_format: str = 'pdf',
 ) -> str:
     """Return a page that needs no other file and no network.
@@ -85,10 +84,10 @@ def build_page(
         others: What is in none of them, of :func:`mmcalib.reports.runs.find_runs`.
         folders: Where to look for sweeps.
         title: Of the page.
-        figures: A folder, into which the page's figures are also written; None for none.
+        folder: Into which the page's figures are also written; None for none.
         figure_format: ``'pdf'``, ``'svg'`` or ``'png'``, of the files there.
     """
-    image = FigureWriter(figures and Path(figures), figure_format)
+    image = FigureWriter(folder and Path(folder), figure_format)
     parts = []
     for table in track(tables, 'Drawing', transient=True, console=Console(stderr=True)):
         runs = [run for row in table.rows for run in row.runs]
@@ -117,8 +116,9 @@ def _robustness(folders: Sequence[str], image: FigureWriter) -> list[str]:
     parts = ['<h2>Under shift</h2>'] if found else []
     for folder in found:
         try:
-            for kind in robustness_plots.figures_of(folder):
-                figure = robustness_plots.robustness_figure([folder], kind)
+            entries = figures.load('robustness', folder)
+            for kind in figures.shift_figures(entries):
+                figure = figures.draw('robustness', {str(folder): entries}, figure=kind)
                 parts.append(image(figure, f'{SHIFT_FIGURES[kind]}, {folder}'))
         except (FileNotFoundError, ValueError) as error:
             parts.append(_list([f'{folder} is not drawn: {error}.']))
@@ -127,47 +127,44 @@ def _robustness(folders: Sequence[str], image: FigureWriter) -> list[str]:
 
 def _figures(table: Table, image: FigureWriter) -> tuple[list[str], list[str]]:
     """Return the figures of a table, and notes on those that cannot be drawn."""
-    statistics, notes = _first_of_each(table, run_plots.read_statistics, 'reliability diagram')
-    by_class = _class_tables(statistics)
-    maps, broken = _first_of_each(table, run_plots.read_maps, None)
+    statistics, notes = _first_of_each(table, 'reliability', 'reliability diagram')
+    maps, broken = _first_of_each(table, 'maps', None)
     notes += broken
-    wanted = []
-    paths, names = [run.path for run in statistics.values()], list(statistics)
-    if paths:
-        draw = partial(run_plots.reliability_figure, paths, names)
-        wanted.append(('Reliability diagrams, one run each', draw))
-    if len(paths) > 1:
-        wanted.append(('The same in one panel', partial(draw, overlay=True)))
-    curves = {
-        label: run.path
-        for label, run in statistics.items()
-        if run_plots.read_statistics(run.path).distance_bins is not None
-    }
-    if curves:
-        draw = partial(run_plots.boundary_curve_figure, list(curves.values()), list(curves))
-        wanted.append(('ECE against the distance from the nearest boundary, one run each', draw))
-    paths, names = [run.path for run in maps.values()], list(maps)
-    if paths:
-        draw = partial(run_plots.confidence_map_figure, paths, names)
-        wanted.append(('Confidence maps, one run of each loss', draw))
-    for path, name in zip(paths, names, strict=True):
-        if run_plots.read_maps(path).worst:
-            draw = partial(run_plots.confidence_map_figure, [path], [name], worst=True)
-            wanted.append((f'Worst-calibrated test images, {name}', draw))
-    drawn = []
-    for caption, draw in wanted:
+    by_distance = {k: each for k, each in statistics.items() if each.distance_bins is not None}
+    drawn = _class_tables(statistics)
+    for caption, kind, found, options in (
+        ('Reliability diagrams, one run each', 'reliability', statistics, {}),
+        (
+            'The same in one panel',
+            'reliability',
+            statistics if len(statistics) > 1 else {},
+            dict(overlay=True),
+        ),
+        (
+            'ECE against the distance from the nearest boundary, one run each',
+            'boundary',
+            by_distance,
+            {},
+        ),
+        ('Confidence maps, one run of each loss', 'maps', maps, {}),
+        *(
+            (f'Worst-calibrated test images, {name}', 'worst', {name: each}, {})
+            for name, each in maps.items()
+            if each.worst
+        ),
+    ):
         try:
-            drawn.append(image(draw(), caption))
+            if found:
+                drawn.append(image(figures.draw(kind, found, **options), caption))
         except ValueError as error:
             notes.append(f'Not drawn, {caption[0].lower()}{caption[1:]}: {error}.')
-    return by_class + drawn, notes
+    return drawn, notes
 
 
-def _class_tables(runs: Mapping[str, Run]) -> list[str]:
+def _class_tables(runs: Mapping[str, CalibrationStatistics]) -> list[str]:
     """Return, for each run that was tested so, the calibration of each predicted class."""
     tables = []
-    for label, run in runs.items():
-        statistics = run_plots.read_statistics(run.path)
+    for label, statistics in runs.items():
         if statistics.class_bins is not None:
             headings, *rows = stratum_rows(statistics.class_bins, statistics.classes)
             title = escape(f'Each predicted class, one run of {label}')
@@ -176,28 +173,25 @@ def _class_tables(runs: Mapping[str, Run]) -> list[str]:
     return tables
 
 
-def _first_of_each(
-    table: Table, read: Callable[[str], object], what: str | None
-) -> tuple[dict[str, Run], list[str]]:
-    """Return the first run of each row that has a whole file, and notes of the others.
+def _first_of_each(table: Table, kind: str, what: str | None) -> tuple[dict, list[str]]:
+    """Return what the first run of each row with a whole file left, and notes of the others.
 
     Args:
         table: The rows.
-        read: Reads the file of a run, or raises a FileNotFoundError or a ValueError.
-        what: Is drawn from it, and said to be missing where no run of a row has a file; None for
-            what most runs do not have.
+        kind: Of the figure that is drawn of the file.
+        what: It is, where it is said to be missing if no run of a row has a file; None for what
+            most runs do not have.
     """
     found, notes = {}, []
     for row in table.rows:
         for run in row.runs:
             try:
-                read(run.path)
+                found[row.label] = figures.load(kind, run.path)
             except FileNotFoundError:
                 continue
             except ValueError as error:
                 notes.append(f'{error}.')
                 continue
-            found[row.label] = run
             break
     missing = [row.label for row in table.rows if row.label not in found]
     if missing and what:

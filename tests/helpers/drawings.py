@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from mmcalib.metrics.bins.bin_tables import equal_width_bins
+from mmcalib.reports import figures
 from mmcalib.visualization import ConfidenceView, to_rgb
 
 
@@ -50,3 +51,9 @@ def check_nothing_is_cut(figure):
             box = text.get_window_extent()
             assert outer.x0 <= box.x0 and box.x1 <= outer.x1, text
             assert outer.y0 <= box.y0 and box.y1 <= outer.y1, text
+
+
+def draw_runs(kind, paths, **options):
+    """Draw a figure of runs as tools/visualize.py does."""
+    found = {n: figures.load(kind, p) for n, p in zip(figures.names_of(paths), paths, strict=True)}
+    return figures.draw(kind, found, **options)

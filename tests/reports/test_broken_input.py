@@ -6,7 +6,7 @@ import re
 import pytest
 from commands import call_here
 from records import model
-from test_run_plots import statistics, view
+from test_figures import statistics, view
 
 from mmcalib.reports.runs import find_runs
 from mmcalib.visualization import ConfidenceMaps

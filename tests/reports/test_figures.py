@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 import torch
 from commands import call_here
+from drawings import draw_runs
 from matplotlib.text import Text
 from records import model
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins.bin_tables import equal_width_bins
-from mmcalib.reports import html, run_plots
+from mmcalib.reports import figures, html
 from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of
 from mmcalib.visualization import ConfidenceMaps, ConfidenceView, reliability_of
@@ -108,25 +109,25 @@ def test_nothing_to_draw_is_said():
 
 
 def test_runs_are_called_by_their_loss(runs, tmp_path):
-    assert run_plots.names_of(runs) == ['CE', 'LS']
-    assert run_plots.names_of([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
-    assert run_plots.names_of([runs[0], runs[0]]) == [f'CE, {runs[0]}'] * 2
-    assert run_plots.names_of(runs, ['a', 'b']) == ['a', 'b']
-    with pytest.raises(ValueError, match='2 runs require as many names, got 1'):
-        run_plots.names_of(runs, ['a'])
-    with pytest.raises(FileNotFoundError, match=r'no statistics .*tools/test\.py writes them'):
-        run_plots.read_statistics(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r'no confidence maps .*ConfidenceMapHook'):
-        run_plots.read_maps(tmp_path)
+    assert figures.names_of(runs) == ['CE', 'LS']
+    assert figures.names_of([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
+    assert figures.names_of([runs[0], runs[0]]) == [f'CE, {runs[0]}'] * 2
+    assert figures.names_of(runs, ['a', 'b']) == ['a', 'b']
+    with pytest.raises(ValueError, match='2 runs require as many names'):
+        figures.names_of(runs, ['a'])
+    with pytest.raises(FileNotFoundError, match=r'no .*calibration\.npz: tools/test\.py writes it'):
+        figures.load('reliability', tmp_path)
+    with pytest.raises(FileNotFoundError, match=r'no .*confidence_maps\.npz: .*ConfidenceMapHook'):
+        figures.load('maps', tmp_path)
 
 
 def test_only_shared_images_are_put_side_by_side(runs, monkeypatch):
     drawn = []
-    monkeypatch.setattr(run_plots, 'draw_confidence_maps', lambda views, **_: drawn.extend(views))
-    run_plots.confidence_map_figure(runs, ['CE', 'LS'])
+    monkeypatch.setattr(figures, 'draw_confidence_maps', lambda views, **_: drawn.extend(views))
+    draw_runs('maps', runs)
     assert [view.name for view in drawn] == ['CE, image 1', 'LS, image 1']
     with pytest.raises(ValueError, match='no image in common'):
-        run_plots.confidence_map_figure(runs, ['CE', 'LS'], images=['image 2'])
+        draw_runs('maps', runs, images=['image 2'])
 
 
 @pytest.mark.parametrize(
@@ -149,8 +150,8 @@ def test_the_tool_writes_files(kind, options, out, runs, tmp_path, monkeypatch):
 
 def test_the_tool_says_what_is_missing(tmp_path, monkeypatch, capsys):
     for arguments, message in (
-        (['reliability', tmp_path, '--out', 'x.png'], 'there are no statistics'),
-        (['maps', tmp_path, '--out', 'x.png'], 'there are no confidence maps'),
+        (['reliability', tmp_path, '--out', 'x.png'], 'there is no '),
+        (['maps', tmp_path, '--out', 'x.png'], 'there is no '),
     ):
         with pytest.raises(SystemExit):
             call_here('visualize.py', *arguments, monkeypatch=monkeypatch)
@@ -158,11 +159,11 @@ def test_the_tool_says_what_is_missing(tmp_path, monkeypatch, capsys):
 
 
 def test_only_some_images(runs):
-    figure = run_plots.confidence_map_figure(runs[:1], ['CE'], images=['image 2'])
+    figure = draw_runs('maps', runs[:1], images=['image 2'])
     drawn = ' '.join(text.get_text() for text in figure.findobj(Text))
     assert 'image 2' in drawn and 'image 1' not in drawn
     with pytest.raises(ValueError, match="no image 'image 9' was drawn; there are image 1, image"):
-        run_plots.confidence_map_figure(runs[:1], ['CE'], images=['image 1', 'image 9'])
+        draw_runs('maps', runs[:1], images=['image 1', 'image 9'])
 
 
 def test_strata_of_another_shape_are_refused(runs, tmp_path, monkeypatch, capsys):
@@ -170,7 +171,7 @@ def test_strata_of_another_shape_are_refused(runs, tmp_path, monkeypatch, capsys
     saved.classes = saved.classes[:2]
     saved.save(tmp_path / 'calibration.npz')
     with pytest.raises(ValueError, match='no table of classes: test that run again'):
-        run_plots.read_statistics(tmp_path)
+        figures.load('reliability', tmp_path)
     statistics().save(tmp_path / 'calibration.npz')
     with pytest.raises(SystemExit):
         call_here('visualize.py', 'boundary', tmp_path, '--out', 'x.png', monkeypatch=monkeypatch)
@@ -210,3 +211,22 @@ def test_a_page_names_the_runs_that_lack_files(runs, tmp_path):
     text = html.build_page(tables_of(found), others, [tmp_path], title='a < b')
     assert 'No reliability diagram, since a file is missing or broken: LS.' in text
     assert '<title>a &lt; b</title>' in text and '<b>' not in text
+
+
+@pytest.mark.parametrize(
+    ('kind', 'option'),
+    [
+        ('risk', ['--zoom', '80', '100']),
+        ('risk', ['--num-bins', '5']),
+        ('boundary', ['--overlay']),
+        ('maps', ['--equal-mass']),
+        ('reliability', ['--images', 'image 1']),
+        ('worst', ['--only', 'CE']),
+        ('reliability', ['--figure', 'lines']),
+    ],
+)
+def test_an_option_of_another_kind_is_refused(kind, option, runs, tmp_path, monkeypatch, capsys):
+    out = tmp_path / 'x.png'
+    with pytest.raises(SystemExit):
+        call_here('visualize.py', kind, *runs, '--out', out, *option, monkeypatch=monkeypatch)
+    assert f'{option[0]} is not for {kind}' in capsys.readouterr().err and not out.exists()

@@ -1,0 +1,349 @@
+"""Figures of tested runs, out of the files that their tests left."""
+
+from __future__ import annotations
+
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from mmcalib.metric_keys import ECE, NLL, QUALITIES
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.record import digest
+from mmcalib.reports.loss_labels import loss_label
+from mmcalib.reports.robustness_results import (
+    clean_metrics,
+    corrupted_tests,
+    files_of,
+    made_by,
+    measures_of,
+    read_robustness,
+)
+from mmcalib.reports.runs import read_runs
+from mmcalib.samples.boundary_distance import RANGE_NAMES
+from mmcalib.visualization import (
+    ConfidenceMaps,
+    ConfidenceView,
+    ShiftedModel,
+    boundary_curve_of,
+    draw_boundary_curves,
+    draw_confidence_maps,
+    draw_corruption_sheet,
+    draw_image_risk,
+    draw_reliability,
+    draw_risk_coverage,
+    draw_severity_boxes,
+    draw_severity_lines,
+    read_image_scores,
+    reliability_of,
+    risk_coverage_of,
+)
+from mmcalib.visualization.saved_confidence_maps import BROKEN_FILE
+from mmcalib.work_dir_files import MAPS, RESULTS, ROBUSTNESS, STATISTICS
+
+SHIFT_FIGURES = ('boxes', 'lines', 'sheet')
+SHEET_SEVERITY = 3  # or the nearest that was tested
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of figure.
+
+    Attributes:
+        file: Name of the file of a work dir that it is drawn from.
+        hint: Where such files come from.
+        load: Reads one.
+        draw: Draws what was read, by the names of the runs.
+    """
+
+    file: str
+    hint: str
+    load: Callable[[Path], object]
+    draw: Callable[..., Figure]
+
+
+def load(kind: str, path: str | Path) -> object:
+    """Return what a figure of a kind is drawn from: a file, or that of a work dir.
+
+    Raises:
+        FileNotFoundError: If it is not there, saying how to get it.
+        ValueError: If it is cut off, or another one.
+    """
+    found = FIGURES[kind]
+    file = Path(path, found.file) if Path(path).is_dir() else Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f'there is no {file}: {found.hint}')
+    return found.load(file)
+
+
+def draw(kind: str, runs: Mapping[str, object], **options) -> Figure:
+    """Draw what :func:`load` returned of some runs, by their names.
+
+    Raises:
+        ValueError: If there is nothing to draw, or an option is not for this kind.
+    """
+    function = FIGURES[kind].draw
+    for name in sorted(options.keys() - inspect.signature(function).parameters.keys()):
+        raise ValueError(f'--{name.replace("_", "-")} is not for {kind}: leave it out')
+    return function(runs, **options)
+
+
+def _read_statistics(file: Path) -> CalibrationStatistics:
+    try:
+        statistics = CalibrationStatistics.load(file)
+    except BROKEN_FILE as error:
+        raise ValueError(f'{file} cannot be read ({error}): test that run again') from error
+    if statistics.narrow_bins.ndim != 2 or len(statistics.narrow_bins) != 3:
+        raise ValueError(f'{file} holds no table of confidences: test that run again')
+    for what, bins, names in (
+        ('classes', statistics.class_bins, statistics.classes),
+        ('distances', statistics.distance_bins, RANGE_NAMES),
+    ):
+        if bins is not None and (bins.ndim != 3 or bins.shape[:2] != (3, len(names or ()))):
+            raise ValueError(f'{file} holds no table of {what}: test that run again')
+    return statistics
+
+
+def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[str]:
+    """Return the names of runs: the given ones, else their losses.
+
+    Runs of one loss have their seeds behind it where these differ, else their paths.
+
+    Raises:
+        ValueError: If there are not as many names as runs.
+    """
+    if names is not None:
+        if len(set(names)) != len(runs):
+            raise ValueError(f'{len(runs)} runs require as many names, got {sorted(set(names))}')
+        return list(names)
+    found = [_loss_and_seed(Path(run)) for run in runs]
+    losses = [loss for loss, _ in found]
+    return [
+        loss
+        if losses.count(loss) == 1
+        else f'{loss}, seed {seed}'
+        if seed is not None and found.count((loss, seed)) == 1
+        else f'{loss}, {run}'
+        for run, (loss, seed) in zip(runs, found, strict=True)
+    ]
+
+
+def _loss_and_seed(run: Path) -> tuple[str, int | None]:
+    try:
+        first = next(read_runs((run if run.is_dir() else run.parent) / RESULTS))
+    except (OSError, ValueError):  # the file of a figure can be whole without it
+        return str(run), None
+    return first.label, first.seed
+
+
+def _reliability(
+    runs: Mapping[str, CalibrationStatistics],
+    *,
+    num_bins: int | None = None,
+    equal_mass: bool = False,
+    overlay: bool = False,
+    zoom: Sequence[float] | None = None,
+) -> Figure:
+    bins = dict(num_bins=num_bins, equal_mass=equal_mass)
+    diagrams = [reliability_of(found, name, **bins) for name, found in runs.items()]
+    return draw_reliability(diagrams, overlay=overlay, zoom=zoom)
+
+
+def _risk(runs: Mapping[str, CalibrationStatistics], *, overlay: bool = False) -> Figure:
+    evaluations = [risk_coverage_of(found, name) for name, found in runs.items()]
+    return draw_risk_coverage(evaluations, overlay=overlay)
+
+
+def _boundary(runs: Mapping[str, CalibrationStatistics]) -> Figure:
+    return draw_boundary_curves([boundary_curve_of(found, name) for name, found in runs.items()])
+
+
+def _images(runs: Mapping[str, tuple]) -> Figure:
+    if len(runs) > 1:  # whose images are in no common order
+        raise ValueError(f'a figure of images shows one file, got {len(runs)}: draw one for each')
+    ((name, scores),) = runs.items()
+    return draw_image_risk(*scores, name=name)
+
+
+def _maps(
+    runs: Mapping[str, ConfidenceMaps],
+    *,
+    worst: bool = False,
+    images: Sequence[str] | None = None,
+) -> Figure:
+    """Draw the images that all runs have, below one another, or the worst of each run."""
+    (first, maps), *others = runs.items()
+    for name, other in others:
+        if other.classes != maps.classes:
+            raise ValueError(
+                f'{name} has other classes than {first}: compare runs on the same data'
+            )
+    views = [each.worst if worst else each.views for each in runs.values()]
+    if images:
+        views = _of_images(views, images)
+    if others and not worst:
+        views = _shared(views, list(runs))
+    drawn = [
+        view.renamed(f'{name}, {view.name}') if others else view
+        for name, found in zip(runs, views, strict=True)
+        for view in found
+    ]
+    if not worst:  # an image of one run below that of another
+        drawn.sort(key=lambda view: view.index)
+    return draw_confidence_maps(drawn, classes=maps.classes, palette=maps.palette)
+
+
+def _of_images(
+    runs: Sequence[Sequence[ConfidenceView]], images: Sequence[str]
+) -> list[list[ConfidenceView]]:
+    """Return the views of some images, of each run."""
+    there = dict.fromkeys(view.name for views in runs for view in views)
+    for image in images:
+        if image not in there:
+            raise ValueError(f'no image {image!r} was drawn; there are {", ".join(there)}')
+    return [[view for view in views if view.name in images] for views in runs]
+
+
+def _shared(
+    runs: Sequence[Sequence[ConfidenceView]], names: Sequence[str]
+) -> list[list[ConfidenceView]]:
+    """Return the images that all runs have, of each run.
+
+    Raises:
+        ValueError: If they have none in common.
+    """
+    known = [{(view.index, view.name) for view in views} for views in runs]
+    common = set.intersection(*known)
+    if not common:
+        raise ValueError(
+            f'the runs {", ".join(names)} have no image in common: give their ConfidenceMapHook '
+            'the same indices or interval, and compare tests of the same data'
+        )
+    return [[view for view in views if (view.index, view.name) in common] for views in runs]
+
+
+def _read_entries(file: Path) -> list[dict]:
+    """Return the checkpoints of a ``robustness.json`` with their ``name`` and ``folder``."""
+    entries = read_robustness(file)['checkpoints']
+    return [
+        {**entry, 'name': ', '.join(filter(None, [entry['label'], other])), 'folder': file.parent}
+        for entry, other in zip(entries, files_of(entries), strict=True)
+    ]
+
+
+def shift_figures(entries: Sequence[Mapping]) -> list[str]:
+    """Return which of :data:`SHIFT_FIGURES` there are: no sheet of classifiers, none if clean."""
+    tests = [test for entry in entries for test in corrupted_tests(entry)]
+    sheet = any('map' in test for test in tests)
+    return [name for name in SHIFT_FIGURES if tests and (sheet or name != 'sheet')]
+
+
+def _robustness(
+    runs: Mapping[str, Sequence[Mapping]],
+    *,
+    figure: str = 'boxes',
+    severity: int | None = None,
+    only: Sequence[str] | None = None,
+) -> Figure:
+    """Draw quality, ECE and NLL by severity as boxes or lines, or one image under all corruptions.
+
+    Args:
+        runs: Of :func:`_read_entries`.
+        figure: One of :data:`SHIFT_FIGURES`.
+        severity: Of the sheet; None for 3, or what was tested that is nearest to it.
+        only: Names of the checkpoints to draw, in this order; None for all.
+    """
+    entries = _named([entry for found in runs.values() for entry in found])
+    if only is not None:
+        known = list(dict.fromkeys(entry['name'] for entry in entries))
+        for name in only:
+            if name not in known:
+                raise ValueError(f'--only: no checkpoint is named {name!r}; there are {known}')
+        entries = [entry for name in only for entry in entries if entry['name'] == name]
+    if figure == 'sheet':
+        return draw_corruption_sheet(_sheet(entries, severity))
+    if severity is not None:
+        raise ValueError('--severity is for --figure sheet: leave it out')
+    keys, models = measures_of(entries), _models(entries)
+    if figure == 'boxes':
+        wanted = [key for key in (*QUALITIES, ECE, NLL) if key in keys]
+        return draw_severity_boxes(models, wanted)
+    return draw_severity_lines(models, [key for key in (ECE, NLL) if key in keys])
+
+
+def _named(entries: Sequence[Mapping]) -> list[dict]:
+    """Return checkpoints of which those of one name, as of several seeds, were tested alike."""
+    found = defaultdict(set)
+    for entry in entries:
+        found[entry['name']].add(_tested(entry))
+    return [
+        {**entry, 'name': f'{entry["name"]}, {entry["folder"]}'}
+        if len(found[entry['name']]) > 1
+        else dict(entry)
+        for entry in entries
+    ]
+
+
+def _tested(entry: Mapping) -> str:
+    """Return a digest of the training, the data, the protocol and the shifts of a checkpoint."""
+    tests = sorted(
+        [t['name'], t['severity'], *map(str, made_by(t))] for t in corrupted_tests(entry)
+    )
+    return digest([entry.get('evaluation'), (entry.get('trained') or {}).get('digest'), tests])
+
+
+def _models(entries: Iterable[Mapping]) -> list[ShiftedModel]:
+    """Return the checkpoints, those of other seeds as one."""
+    values, before = defaultdict(lambda: defaultdict(list)), {}
+    for entry in entries:
+        name = entry['name']
+        plain = not entry.get('loss') or not entry.get('calibration')
+        before[name] = name if plain else loss_label(entry['loss'])
+        values[name][0].append(clean_metrics(entry))
+        for test in corrupted_tests(entry):
+            values[name][test['severity']].append(test['metrics'])
+    return [ShiftedModel(name, before[name], found) for name, found in values.items()]
+
+
+def _sheet(entries: Sequence[Mapping], severity: int | None) -> dict[str, dict]:
+    """Return the views of the first checkpoint of each name, by the names of the corruptions."""
+    tests = [test for entry in entries for test in entry['tests'] if 'map' in test]
+    tested = sorted({test['severity'] for test in tests} - {0})
+    if severity is not None and tested and severity not in tested:
+        known = ', '.join(map(str, tested))
+        raise ValueError(f'there is no map for severity {severity}, only for {known}')
+    if severity is None:
+        severity = min(tested, key=lambda each: abs(each - SHEET_SEVERITY), default=0)
+    found = {}
+    for entry in entries:
+        if entry['name'] in found:
+            continue
+        found[entry['name']] = {
+            f'{test["name"]} {test["severity"] or ""}'.rstrip(): ConfidenceMaps.load(
+                entry['folder'] / test['map']
+            ).views[0]
+            for test in entry['tests']
+            if 'map' in test and (test['kind'] == 'clean' or test['severity'] == severity)
+        }
+    return found
+
+
+OF_STATISTICS = "tools/test.py writes it to the work dir, and CalibrationMetric(out_file='….npz')"
+OF_MAPS = (
+    'a test of segmentation with a ConfidenceMapHook in default_hooks leaves it in the work dir'
+)
+FIGURES = {
+    'reliability': Kind(STATISTICS, OF_STATISTICS, _read_statistics, _reliability),
+    'risk': Kind(STATISTICS, OF_STATISTICS, _read_statistics, _risk),
+    'boundary': Kind(STATISTICS, OF_STATISTICS, _read_statistics, _boundary),
+    'maps': Kind(MAPS, OF_MAPS, ConfidenceMaps.load, _maps),
+    'worst': Kind(MAPS, OF_MAPS, ConfidenceMaps.load, partial(_maps, worst=True)),
+    'images': Kind('images.csv', 'an ImageScoreMetric writes it', read_image_scores, _images),
+    'robustness': Kind(
+        ROBUSTNESS, 'tools/test_robustness.py writes it', _read_entries, _robustness
+    ),
+}
