@@ -1,10 +1,13 @@
 """A training that was killed and resumed ends as one that was not."""
 
-import json
 import re
+from pathlib import Path
 
 import pytest
+from commands import call_here
 from forked import call_forked
+
+from mmcalib.record import read_record
 
 CONFIG = """
 _base_ = 'mmcalib::ce/digits.py'
@@ -25,22 +28,26 @@ log_processor = dict(by_epoch=False)
 }
 
 
-def train(folder, kind, *options, number=0):
-    (folder / 'config.py').write_text(CONFIG.format(number=number) + KINDS[kind])
-    call_forked('train.py', 'config.py', '--work-dir', 'run', *options, cwd=folder)
-    result = json.loads((folder / 'run/results.json').read_text())
-    return [path.name for path in sorted(folder.glob('run/best_*'))], result['metrics']
-
-
 @pytest.mark.parametrize(('kind', 'number'), [('epochs', 9), ('iterations', 6)])
-def test_it_takes_the_same_best_checkpoint(kind, number, tmp_path):
+def test_it_takes_the_same_best_checkpoint(kind, number, tmp_path, monkeypatch):
     """Killed where a best one is there, and the checkpoint of its step does not know of it yet."""
-    (tmp_path / 'whole').mkdir()
-    (best,), metrics = train(tmp_path / 'whole', kind)
-    with pytest.raises(AssertionError):
-        train(tmp_path, kind, number=number)
-    assert not (tmp_path / 'run/results.json').exists()
+    monkeypatch.chdir(tmp_path)
+
+    def train(folder, *options, kill=0):
+        Path('config.py').write_text(CONFIG.format(number=kill) + KINDS[kind])
+        command = ['train.py', 'config.py', '--work-dir', folder, *options]
+        if kill:
+            with pytest.raises(AssertionError):
+                call_forked(*command, cwd=tmp_path)
+            assert not Path(folder, 'results.json').exists()
+            return None
+        call_here(*command, monkeypatch=monkeypatch)
+        metrics = read_record(Path(folder, 'results.json'))['metrics']
+        return [path.name for path in sorted(Path(folder).glob('best_*'))], metrics
+
+    (best,), metrics = train('whole')
+    train('run', kill=number)
     # Left where a kill came between the two writes and the removal of what they replace.
-    (tmp_path / 'run' / best.replace(re.search(r'\d+\.', best)[0], '0.')).touch()
-    (tmp_path / 'run/best_of_mine.pth').touch()
-    assert train(tmp_path, kind, '--resume') == (sorted([best, 'best_of_mine.pth']), metrics)
+    Path('run', re.sub(r'\d+\.', '0.', best)).touch()
+    Path('run/best_of_mine.pth').touch()
+    assert train('run', '--resume') == (sorted([best, 'best_of_mine.pth']), metrics)
