@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 from mmengine.config import Config
 
-from mmcalib.metric_keys import ECE, QUALITIES, metric_name
+from mmcalib.metric_keys import ECE, INTERVAL, QUALITIES, metric_name
+from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
+from mmcalib.metrics.bins.binned_errors import binned_calibration_error
+from mmcalib.metrics.bootstrap_intervals import gap_intervals
 from mmcalib.record import paths_of
 from mmcalib.reports.sweep_summary import read_sweep, summarise, value_text, write_sweep
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, last_checkpoint
@@ -22,13 +26,13 @@ from mmcalib.sweep.parallel_trainings import Job, run_jobs
 from mmcalib.sweep.sweep_plan import (
     SweepPlan,
     SweepTraining,
-    check_selection,
     check_values,
+    complete,
     option_keys,
     shared_settings,
     trainings_of,
 )
-from mmcalib.work_dir_files import SWEEP, locked
+from mmcalib.work_dir_files import STATISTICS, SWEEP, locked, of_split
 
 LOG = 'sweep.log'  # in the folder of each training: what its commands print
 
@@ -43,13 +47,13 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
 
     Raises:
         OSError: If the config, or its data, is not there, or the work dir cannot be written to.
-        ValueError: If the loss has no such parameter, no ECE is measured on validation data, the
-            work dir holds a sweep with other settings, or trainings would refuse the config.
+        ValueError: If the loss has no such parameter, the work dir holds a sweep with other
+            settings, or trainings would refuse the config.
         RuntimeError: If the work dir is in use, or no value could be trained and evaluated.
     """
     cfg = load_config(plan.config, parse_options(plan.options))
+    given = complete(cfg, plan.parameter)
     keys = option_keys(cfg, plan.parameter)
-    check_selection(cfg)
     check_values(cfg, keys, plan.values)
     # Errors that each training would end with before its first step.
     check_learning(cfg)
@@ -61,12 +65,20 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
 
     def summary() -> dict:
         """Write what has been done until now, and return it."""
-        results = [(t.name, t.value, t.results('val'), t.results('test')) for t in trainings]
+        results = [
+            (t.name, t.value, *(_with_interval(t, split) for split in ('val', 'test')))
+            for t in trainings
+        ]
         found = summarise(settings, results)
         write_sweep(plan.work_dir, found)
         return found
 
     with locked(plan.work_dir) as lock:
+        if given:
+            path = plan.work_dir / Path(plan.config).name
+            cfg.dump(path)
+            plan = replace(plan, config=str(path))
+            print(f'The config lacked {" and ".join(given)}: the trainings are those of {path}')
         summary()  # before anything is trained, so that a later call can compare its settings
         todo = [each for each in trainings if not each.results('val')]
         failed = _run_all(plan, cfg, keys, todo, 'val', lock)
@@ -78,6 +90,23 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
             todo = [each for each in todo if plan.test_all or each.value in chosen]
             failed += _run_all(plan, cfg, keys, todo, 'test', lock)
         return summary(), failed
+
+
+def _with_interval(training: SweepTraining, split: str) -> dict | None:
+    """Return the results of a training, with the interval of its ECE over images."""
+    results = training.results(split)
+    path = training.folder / of_split(STATISTICS, split)
+    if results is None or f'{ECE}{INTERVAL[0]}' in results['metrics'] or not path.is_file():
+        return results
+    statistics = CalibrationStatistics.load(path)
+    if PROTOCOLS[statistics.protocol].group is None:  # else it is a mean of several
+        bounds = gap_intervals(
+            {ECE: binned_calibration_error}, statistics.image_bins,
+            coverage=0.95, num_bootstrap=1000, seed=0, limits={},
+        )[ECE]  # fmt: skip
+        named = {f'{ECE}{end}': bound for end, bound in zip(INTERVAL, bounds, strict=True)}
+        results['metrics'] |= named
+    return results
 
 
 def _joined_with_earlier(plan: SweepPlan, settings: dict) -> tuple[dict, list[SweepTraining]]:

@@ -82,6 +82,7 @@ def environment(slot: int, at_once: int, gpus: int) -> dict[str, str]:
     env = dict(os.environ)
     # The dist_*.sh call `python`.
     env['PATH'] = f'{Path(sys.executable).parent}{os.pathsep}{env.get("PATH", "")}'
+    env['PYTHONPATH'] = os.pathsep.join(filter(None, sys.path))  # with the folder of the config
     env['PORT'] = str(get_free_port())
     env.setdefault('OMP_NUM_THREADS', str(max(1, cpu_count() // (at_once * gpus))))
     names = env.get('CUDA_VISIBLE_DEVICES')

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,22 +14,21 @@ from mmengine.registry import MODELS
 
 from mmcalib import losses
 from mmcalib.datasets.same_data import same_data
-from mmcalib.metric_keys import ECE
 from mmcalib.near_names import suggestion
 from mmcalib.reports.loss_labels import loss_label
 from mmcalib.reports.sweep_summary import Value, value_text
-from mmcalib.runs.config import load_config
-from mmcalib.runs.config_checks import calibration_keys
+from mmcalib.runs.config_checks import as_list, calibration_configs
 from mmcalib.runs.constructor_arguments import constructor_parameters
 from mmcalib.runs.loss_config import (
     loss_and_term_configs,
+    loss_configs,
     loss_parameters,
     main_loss,
     main_loss_key,
 )
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
 
-# Of several losses that have a parameter, one of these is suggested.
+# Of several losses that have a parameter, one of these is taken.
 BEST_KNOWN = (losses.MarginLabelSmoothingLoss, losses.SoftmaxFocalLoss, losses.LabelSmoothingLoss)
 
 
@@ -127,42 +125,48 @@ def option_keys(cfg: Config, parameter: str) -> list[str]:
         has = '; '.join(f'{loss} has {", ".join(names)}' for loss, names in known.items())
         near = suggestion(parameter, {name for names in known.values() for name in names})
         raise ValueError(
-            f'no loss of the model has a parameter {parameter!r}: {has or "no loss"}'
-            f'{near or _other_loss(cfg, parameter)}'
+            f'no loss of the model has a parameter {parameter!r}: {has or "no loss"}{near}'
         )
     return keys
 
 
-def _other_loss(cfg: Config, parameter: str) -> str:
-    """Return the end of an error: a config, or an option, with a loss that has a parameter."""
-    kinds = [kind for kind in vars(losses).values() if inspect.isclass(kind)]
+def complete(cfg: Config, parameter: str) -> list[str]:
+    """Give a config a loss that has the parameter, and the ECE, and return what it was given."""
+    given, key = [], main_loss_key(cfg)
+    loss = dict(loss_configs(cfg.get('model'))).get(key, {})
+    kind = _loss_with(cfg, loss, parameter)
+    if kind is not None:
+        kept = {key: loss[key] for key in ('class_weight', 'loss_weight') if key in loss}
+        loss.clear()
+        loss.update(type=kind, **kept)
+        given.append(f'{kind} for {key}')
+    for split in ('val', 'test'):
+        key = f'{split}_evaluator'
+        measured = calibration_configs(cfg.get(key))
+        if cfg.get(f'{split}_dataloader') is None or any(
+            not metric.get('prefix') and 'ECE' in names for metric, names in measured
+        ):
+            continue
+        cfg[key] = [*as_list(cfg.get(key)), dict(type='CalibrationMetric', metrics=['ECE'])]
+        given.append(f'the ECE for {key}')
+    return given
+
+
+def _loss_with(cfg: Config, loss: Mapping, parameter: str) -> str | None:
+    """Return a loss for the place of a cross-entropy without the parameter, None of others."""
+    scope = cfg.get('default_scope')
+    known = {
+        name
+        for _, each in loss_and_term_configs(cfg.get('model'))
+        for name in loss_parameters(each, scope)
+    }
+    if suggestion(parameter, known) or parameter in known:
+        return None
+    if loss.get('type') != 'CrossEntropyLoss' or loss.get('use_sigmoid'):
+        return None
+    kinds = [*BEST_KNOWN, *(kind for kind in vars(losses).values() if inspect.isclass(kind))]
     kinds = [kind for kind in kinds if parameter in constructor_parameters(kind)[0]]
-    kinds.sort(key=lambda kind: kind not in BEST_KNOWN)
-    key = main_loss_key(cfg)
-    if not kinds or key is None:
-        return ''
-    path = Path(cfg.filename)
-    others = list(path.parents[1].glob(f'*/{path.name}')) if 'configs' in path.parts else []
-    others.sort(key=lambda other: other.parent.name == 'mbls')  # before others of its loss
-    with_loss = {(main_loss(load_config(other)) or {}).get('type'): other for other in others}
-    for kind in kinds:
-        if kind.__name__ in with_loss:
-            other = os.path.relpath(with_loss[kind.__name__])
-            return f'. Sweep {other}, which has a {kind.__name__}'
-    name, taken = kinds[0].__name__, constructor_parameters(kinds[0])[0]
-    if dict(loss_and_term_configs(cfg.model))[key].keys() - {'type'} <= taken.keys():
-        return f'. Add --cfg-options {key}.type={name} to sweep with that loss'
-    return f". Replace the loss in the config: {key} = dict(type='{name}', _delete_=True)"
-
-
-def check_selection(cfg: Config) -> None:
-    """Raise a ValueError if a value cannot be chosen by the ECE of the validation data."""
-    if ECE in calibration_keys(cfg):
-        return
-    raise ValueError(
-        "a sweep chooses by the validation ECE: add dict(type='ECE') to val_evaluator, without a "
-        'prefix'
-    )
+    return kinds[0].__name__ if kinds else None
 
 
 def check_values(cfg: Config, keys: Sequence[str], values: Sequence[Value]) -> None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mmcalib.metric_keys import ECE, QUALITIES, metric_heading
+from mmcalib.metric_keys import ECE, INTERVAL, QUALITIES, metric_heading
 from mmcalib.visualization.figure_style import GREY, add_legend, tidy
 from mmcalib.visualization.loss_colours import Look, looks_of
 
@@ -28,7 +28,8 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
     """Draw the paper's two-curve figure of one sweep, or several on top of each other.
 
     The left panel has the ECE, the right one the accuracy or mIoU. Validation is dashed with hollow
-    markers, test solid with full ones; where seeds were averaged, bars are the standard deviation.
+    markers, test solid with full ones. Bars are the standard deviation over seeds; of one training,
+    the interval of its ECE over images.
     A star marks the validation value by which one was chosen. If not every value was tested, there
     is no line through those that were.
 
@@ -88,16 +89,20 @@ def _handles(sweeps: Sequence[Mapping], looks: Sequence[Look]) -> list[Line2D]:
 def _draw_curves(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, look: Look) -> None:
     for split, (_, style) in SPLITS.items():
         points = [
-            (row['value'] if places is None else places[str(row['value'])], values, row['chosen'])
+            (
+                row['value'] if places is None else places[str(row['value'])],
+                *_mean_and_bars(runs, key),
+                row['chosen'],
+            )
             for row in sweep['rows']
-            if (values := [each[key] for each in row[split] if key in each])
+            if (runs := [each for each in row[split] if key in each])
         ]
         if not points:
             continue
         axes.errorbar(
-            [place for place, _, _ in points],
-            [statistics.mean(values) for _, values, _ in points],
-            [np.std(values, ddof=1) if len(values) > 1 else 0.0 for _, values, _ in points],
+            [place for place, *_ in points],
+            [mean for _, mean, _, _ in points],
+            np.transpose([bars for _, _, bars, _ in points]),
             color=look.colour,
             linestyle=style if len(points) > 1 else '',
             marker=look.marker,
@@ -105,14 +110,26 @@ def _draw_curves(axes: Axes, sweep: Mapping, key: str, places: Mapping | None, l
             markerfacecolor='white' if split == 'val' else look.colour,
             linewidth=1.4,
             elinewidth=0.9,
-            capsize=2.5 if any(len(values) > 1 for _, values, _ in points) else 0,
+            capsize=2.5 if any(max(bars) > 0 for _, _, bars, _ in points) else 0,
         )
-        for place, values, chosen in points:
+        for place, mean, _, chosen in points:
             if chosen and split == 'val':  # which is what it was chosen by
                 axes.plot(
-                    place, statistics.mean(values), linestyle='', marker='*', markersize=12,
+                    place, mean, linestyle='', marker='*', markersize=12,
                     color=look.colour, markeredgecolor='white', markeredgewidth=0.7, zorder=5,
                 )  # fmt: skip
+
+
+def _mean_and_bars(runs: Sequence[Mapping], key: str) -> tuple[float, tuple[float, float]]:
+    """Return the mean of a metric and how far its bar reaches below and above."""
+    values = [run[key] for run in runs]
+    mean = statistics.mean(values)
+    if len(values) > 1:
+        deviation = float(np.std(values, ddof=1))
+        return mean, (deviation, deviation)
+    low, high = (runs[0].get(f'{key}{end}', mean) for end in INTERVAL)
+    # An estimate that is mostly noise may lie outside of its interval.
+    return mean, (max(mean - low, 0.0), max(high - mean, 0.0))
 
 
 def _quality(sweeps: Sequence[Mapping]) -> str:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,11 +203,24 @@ def test_a_value_that_the_loss_refuses_is_named_before_training(make):
         assert not made.work_dir.exists()
 
 
-def test_a_config_without_an_ece_on_validation_data_is_refused(make):
-    made = make(options=['val_evaluator.0.type=Accuracy', 'val_evaluator.1.metrics=[AECE]'])
-    with pytest.raises(ValueError, match=r"add dict\(type='ECE'\) to val_evaluator"):
-        run_sweep(made)
-    assert not made.work_dir.exists()
+def test_a_plain_config_is_given_what_a_sweep_needs(make, tmp_path, capsys):
+    plain = tmp_path / 'plain.py'
+    plain.write_text(
+        "_base_ = 'mmcalib::ce/digits.py'\n"
+        "val_evaluator = [dict(type='Accuracy')]\ntest_evaluator = val_evaluator\n"
+    )
+    made = replace(make(), config=str(plain))
+    _, failed = run_sweep(made)
+    assert not failed
+    said = capsys.readouterr().out
+    assert 'MarginLabelSmoothingLoss for model.head.loss and the ECE for val_evaluator' in said
+    used = made.work_dir / 'plain.py'
+    assert calls(made.work_dir / 'margin=6')[0][0] == str(used)
+    cfg = load_config(used)
+    assert cfg.model.head.loss == dict(type='MarginLabelSmoothingLoss', loss_weight=1.0)
+    assert cfg.val_evaluator == cfg.test_evaluator
+    assert [each.type for each in cfg.val_evaluator] == ['Accuracy', 'CalibrationMetric']
+    assert not run_sweep(made)[1]  # and goes on from there
 
 
 @pytest.mark.parametrize(
@@ -387,7 +401,9 @@ def test_the_command_trains_chooses_tests_and_draws(tmp_path, monkeypatch, capsy
     validated = json.loads((folder / 'results_val.json').read_text())
     assert validated['split'] == 'val' and validated['loss']['margin'] == row['value'] == 8
     assert validated['evaluation']['dataset']['split'] == 'val'
-    assert row['val'] == [validated['metrics']]
+    ece, low, high = (row['val'][0].pop(f'calibration/ECE{end}') for end in ('', '_low', '_high'))
+    assert low <= ece <= high  # the bar of its figure
+    assert row['val'] == [{k: v for k, v in validated['metrics'].items() if k != 'calibration/ECE'}]
     tested = json.loads((folder / 'results.json').read_text())
     paths = [Path(*paths_of(record['model'])).name for record in (tested, validated)]
     assert paths[0] == paths[1]

@@ -47,6 +47,18 @@ def test_a_value_whose_metric_is_nan_in_one_run_is_not_drawn():
     assert [height == height for height in heights] == [False, True, True]
 
 
+def test_bars_are_the_interval_of_one_run_or_the_deviation_of_several():
+    drawn = sweep()
+    first, second, _ = drawn['rows']
+    first['val'][0] |= {'calibration/ECE_low': 1.0, 'calibration/ECE_high': 7.0}
+    second['val'] = [{'mIoU': 60.0, 'calibration/ECE': ece} for ece in (2.0, 4.0)]
+    (bars,) = draw_sweeps([drawn]).axes[0].containers[0].lines[2]
+    ends = [[y for _, y in segment] for segment in bars.get_segments()]
+    assert ends[0] == [1.0, 7.0]
+    assert ends[1] == pytest.approx([3 - 2**0.5, 3 + 2**0.5])
+    assert ends[2][0] == ends[2][1]
+
+
 def test_the_star_is_on_the_validation_value_that_was_chosen_by():
     drawn = sweep()
     drawn['rows'][1]['test'][0]['calibration/ECE'] = 9.0
