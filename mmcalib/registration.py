@@ -45,6 +45,7 @@ GONE = {
     'boundary-temperatures': 'use class-temperatures',
     'local': 'use class-conditional',
     '--all': 'use --samples',
+    '--holdout': 'leave it out, since the figures are cross-fitted',
 }
 
 

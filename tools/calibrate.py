@@ -62,11 +62,11 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         help='split to fit on; test requires --force',
     )
     group.add_argument(
-        '--holdout',
-        type=float,
-        metavar='SHARE',
-        help='where validation and test data are the same: fit on this share of the images and '
-        'test on the others, instead of cross-fitting',
+        '--groups',
+        metavar='PATTERN',
+        help='which images belong together, as frames of a video or scans of a patient do: those '
+        "in whose paths this regular expression finds the same; '(seq[0-9]+)_' for "
+        'seq01_000.png. Folds and standard errors are of groups',
     )
     group.add_argument(
         '--samples',

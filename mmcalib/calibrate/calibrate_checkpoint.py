@@ -24,7 +24,8 @@ from mmcalib.calibrate.calibration_checks import (
     config_beside,
 )
 from mmcalib.calibrate.choose_method import NONE, choose_method, methods_for
-from mmcalib.calibrate.cross_fitting import fit_folds, folds_of_images
+from mmcalib.calibrate.cross_fitting import fit_folds, folds_of_groups
+from mmcalib.calibrate.image_groups import groups_of_images, independent_groups
 from mmcalib.calibrate.placement import method_of, place_scaling
 from mmcalib.checks import UserError, check_choice, check_integer
 from mmcalib.ensembles import MeanProbabilityModel
@@ -57,6 +58,8 @@ class CalibrationOptions:
         force: Whether to go on where the result may mislead.
         cross_fit: Whether the figures before and after are cross-fitted over the images of the
             split; see :mod:`mmcalib.calibrate.cross_fitting`.
+        groups: Which images belong together; see
+            :func:`~mmcalib.calibrate.image_groups.groups_of_images`.
     """
 
     split: str = 'val'
@@ -66,6 +69,7 @@ class CalibrationOptions:
     num_bins: int = 15
     force: bool = False
     cross_fit: bool = False
+    groups: str | None = None
 
     def __post_init__(self) -> None:
         check_choice('split', self.split, SPLITS)
@@ -101,7 +105,7 @@ def calibrate_checkpoint(
 
     Returns:
         What the checkpoint says of it under ``meta['calibration']``. If the choice fell on no
-        scaling, nothing is written, and this is only ``method`` and ``candidates``.
+        scaling, nothing is written, and this is only ``method``, ``candidates`` and the images.
 
     Raises:
         ValueError: For what :mod:`~mmcalib.calibrate.calibration_checks` and
@@ -118,14 +122,15 @@ def calibrate_checkpoint(
     batch = next(iter(loader))
     state, candidates = content['state_dict'], None
     placement = place_scaling(model, scaler or TemperatureScaler(), state, batch)
-    drawn = draw(runner, loader, options, of_samples=placement.of_samples)
+    drawn, group_of = draw(runner, loader, options, of_samples=placement.of_samples)
     if scaler is None:
-        chosen, candidates = choose(runner, loader, drawn, options)
+        chosen, candidates = choose(runner, drawn, group_of, options)
         if chosen == NONE:
-            return {'method': NONE, 'candidates': candidates}
+            images = {'groups': int(group_of.max()) + 1, 'dataset': {'samples': drawn.num_images}}
+            return {'method': NONE, 'candidates': candidates, **images}
         scaler = SCALERS[chosen]()
         placement = place_scaling(model, scaler, state, batch)
-    fitted_on, folds, fold_of = fit_to_split(scaler, runner, loader, options, drawn)
+    fitted_on, folds, fold_of = fit_to_split(scaler, runner, options, drawn, group_of)
     results = {}
     for split, data in loaders.items():
         results[split] = placement.measure(
@@ -224,9 +229,14 @@ def draw(
     options: CalibrationOptions,
     *,
     of_samples: bool = False,
-) -> DrawnPredictions:
-    """Draw predictions of a split to fit on."""
-    return draw_predictions(
+) -> tuple[DrawnPredictions, Tensor]:
+    """Draw predictions of a split to fit on, and find out what of it is independent.
+
+    Returns:
+        The predictions, whose ``images`` are numbers of groups, and the group of each image, see
+        :func:`~mmcalib.calibrate.image_groups.independent_groups`.
+    """
+    drawn = draw_predictions(
         runner.model,
         loader,
         num_samples=options.num_samples,
@@ -234,43 +244,46 @@ def draw(
         ignore_index=ignore_index_of(runner.model),
         of_samples=of_samples,
     )
+    return independent_groups(drawn, groups_of_images(loader.dataset, options.groups))
 
 
 def choose(
-    runner: Runner, loader: Iterable, drawn: DrawnPredictions, options: CalibrationOptions
+    runner: Runner, drawn: DrawnPredictions, group_of: Tensor, options: CalibrationOptions
 ) -> tuple[str, list[dict]]:
     """Choose a method by predictions of a split, see :func:`choose_method`."""
     pixels = hasattr(runner.model, 'decode_head')
-    methods = methods_for(drawn.logits.shape[1], pixels=pixels)
-    fold_of = folds_of_images(loader.dataset, seed=options.seed)
-    return choose_method(drawn, fold_of, methods, pixels=pixels)
+    groups = int(group_of.max()) + 1
+    methods = methods_for(drawn.logits.shape[1], groups=groups, pixels=pixels)
+    return choose_method(drawn, folds_of_groups(groups, seed=options.seed), methods, pixels=pixels)
 
 
 def fit_to_split(
     scaler: LogitScaler,
     runner: Runner,
-    loader: Iterable,
     options: CalibrationOptions,
     drawn: DrawnPredictions,
+    group_of: Tensor,
 ) -> tuple[dict, list[LogitScaler], Tensor | None]:
-    """Fit a scaler to predictions drawn from a split.
+    """Fit a scaling to predictions drawn from a split.
 
     Returns:
         Its parameters and what they were fitted on; ``standard_error`` of a temperature, and the
         ``sampling_error`` that the draw adds. If cross-fitted, a scaler for each fold, and the
         fold of each image.
     """
-    fold_of = folds_of_images(loader.dataset, seed=options.seed) if options.cross_fit else None
-    unfitted = deepcopy(scaler)
+    folds, fold_of, unfitted = [], None, deepcopy(scaler)
     drawn.fit(scaler)
     errors = _standard_errors(scaler, drawn)
-    folds = [] if fold_of is None else fit_folds(unfitted, drawn, fold_of)
+    if options.cross_fit:
+        fold_of_group = folds_of_groups(int(group_of.max()) + 1, seed=options.seed)
+        folds, fold_of = fit_folds(unfitted, drawn, fold_of_group), fold_of_group[group_of]
     dataset = describe_dataset(runner.cfg[f'{options.split}_dataloader'].dataset)
     fitted_on = {
         'parameters': scaler.parameters,
         **errors,
         'split': options.split,
         'dataset': {**dataset, 'samples': drawn.num_images},
+        'groups': int(group_of.max()) + 1,
         'num_predictions': drawn.population,
         'num_fitted': scaler.num_predictions_,
         'seed': options.seed,

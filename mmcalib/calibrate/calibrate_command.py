@@ -8,9 +8,7 @@ from collections.abc import Mapping
 
 from mmcalib.calibrate.calibrate_checkpoint import CalibrationOptions, calibrate_checkpoint
 from mmcalib.calibrate.calibrate_ensemble import fit_temperature
-from mmcalib.calibrate.calibration_checks import check_out, check_splits, hold_out
-from mmcalib.calibrate.cross_fitting import FOLDS
-from mmcalib.checks import check_number
+from mmcalib.calibrate.calibration_checks import check_out, check_splits
 from mmcalib.cli.parser import ToolParser
 from mmcalib.cli.processes import is_first_process
 from mmcalib.datasets.same_data import same_data
@@ -52,25 +50,6 @@ def load_evaluated(path: str, args: argparse.Namespace):
     return cfg
 
 
-def divide_images(cfg, share: float | None, options: CalibrationOptions) -> None:
-    """Keep the images that score a scaling apart from those it is fitted on."""
-    if share is not None:
-        hold_out(cfg, share, seed=options.seed)
-        done = (
-            f'the scaling is fitted on {100 * share:g} % of the images (seed {options.seed}), and '
-            '--test measures it on the others. A test on all of them would see those it was '
-            'fitted on.'
-        )
-    else:
-        options.cross_fit, options.test = True, False
-        done = (
-            f'before and after are cross-fitted over {FOLDS} folds of the images (seed '
-            f'{options.seed}), and the scaling that is written is fitted on all of them.'
-        )
-    if is_first_process():
-        print(f'Validation and test data are the same: {done}')
-
-
 def prepare(args: argparse.Namespace, options: CalibrationOptions):
     """Return the config that the arguments ask for."""
     for config, checkpoint in args.members:
@@ -82,16 +61,15 @@ def prepare(args: argparse.Namespace, options: CalibrationOptions):
             'of its own, which tools/test.py --temperature reads: name a .json file'
         )
     cfg = load_evaluated(args.members[0][0], args)
-    if args.holdout is not None:
-        check_number('--holdout', args.holdout, least=0.01, most=0.99)
     same = same_data(cfg.get('val_dataloader'), cfg.get('test_dataloader'))
     if same and options.split == 'val' and not options.force:
-        divide_images(cfg, args.holdout, options)
-    elif args.holdout is not None:
-        raise ValueError(
-            '--holdout requires a config whose validation and test data are the same, and no '
-            '--force: leave it out'
-        )
+        options.cross_fit, options.test = True, False
+        if is_first_process():
+            print(
+                'Validation and test data are the same: before and after are cross-fitted over '
+                f'folds of the images (seed {options.seed}), and the scaling that is written is '
+                'fitted on all of them.'
+            )
     check_splits(cfg, options)
     if writes_temperature(args):
         average_predictions(
@@ -118,6 +96,7 @@ def run(parser: ToolParser, args: argparse.Namespace) -> Mapping:
             seed=args.seed,
             num_bins=args.num_bins,
             force=args.force,
+            groups=args.groups,
         )
         scaler = make_scaler(args)
         cfg = prepare(args, options)

@@ -58,9 +58,8 @@ def fit_temperature(
     forced = check_splits(runner.cfg, options)
     loaders = load_model_and_data(runner, options)
     model = runner.model
-    loader = loaders[options.split]
-    drawn = draw(runner, loader, options)
-    fitted_on, folds, fold_of = fit_to_split(scaler, runner, loader, options, drawn)
+    drawn, group_of = draw(runner, loaders[options.split], options)
+    fitted_on, folds, fold_of = fit_to_split(scaler, runner, options, drawn, group_of)
 
     def change(image: int, sample: BaseDataElement) -> float:
         own = scaler if fold_of is None else folds[int(fold_of[image])]

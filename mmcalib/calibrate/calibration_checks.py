@@ -44,22 +44,6 @@ def check_splits(cfg: Config, options: CalibrationOptions) -> list[str]:
     return []
 
 
-def hold_out(cfg: Config, share: float, *, seed: int) -> None:
-    """Have a config whose splits are the same data fit on a share of the images, and test on the
-    others.
-
-    Args:
-        cfg: Config of the run, which is changed.
-        share: Share of the images to fit on.
-        seed: Seed of the draw.
-    """
-    for split, part in (('val', 'held_out'), ('test', 'train')):
-        loader = cfg[f'{split}_dataloader']
-        loader.dataset = dict(
-            type='SeededSplit', part=part, held_out=share, seed=seed, dataset=loader.dataset
-        )
-
-
 def check_out(out: str, config: str, checkpoint: str, *, overwrite: bool) -> None:
     """Raise an error if writing a file, or the config beside it, would lose another.
 

@@ -22,6 +22,8 @@ OF_ALL = ('temperature', 'platt', 'vector', 'beta', 'ets')
 OF_PIXELS = ('class-temperatures', 'class-conditional')
 # Those with K² and K³ parameters are of no use where classes are many.
 MOST_CLASSES = {'matrix': 100, 'class-conditional': 30}
+# Of these, and not of all images, a choice between methods is learnt.
+LEAST_GROUPS = 10
 
 
 @dataclass
@@ -32,7 +34,7 @@ class Candidate:
         method: A key of ``SCALERS``, or ``'none'``.
         nll: Mean negative log-likelihood of a prediction; NaN if it could not be fitted.
         above_best: By how much it is above the lowest.
-        standard_error: Of this difference, over images.
+        standard_error: Of this difference, over images or groups.
         accuracy: In percent.
         miou: Mean IoU of the drawn pixels in percent, None of a classifier.
         seconds: For a fit, on average.
@@ -49,13 +51,17 @@ class Candidate:
     problem: str | None = None
 
 
-def methods_for(num_logits: int, *, pixels: bool) -> list[str]:
+def methods_for(num_logits: int, *, groups: int, pixels: bool) -> list[str]:
     """Return the methods that suit a head, the simplest first.
 
     Args:
         num_logits: K, 1 of a sigmoid.
+        groups: How many groups of images are independent. Few do not tell what holds for others:
+            then only the method of one parameter is left.
         pixels: Whether it predicts pixels.
     """
+    if groups < LEAST_GROUPS:
+        return ['temperature']
     head = 'sigmoid' if num_logits == 1 else 'softmax'
     return [
         name
@@ -75,7 +81,8 @@ def choose_method(
     r"""Return the simplest method whose NLL is within a standard error of the lowest.
 
     Each prediction is scored by a scaling that was fitted without the fold of its image. The
-    standard error is that of the difference to the best method, with images as the observations:
+    standard error is that of the difference to the best method, with images, or groups of them, as
+    the observations:
 
     .. math:: \mathrm{SE} = \frac1N \sqrt{\sum_g \Big(\sum_{i \in g} (d_i - \bar d)\Big)^2}
 
@@ -83,8 +90,8 @@ def choose_method(
     one-standard-error rule.
 
     Args:
-        drawn: Predictions of the images.
-        fold_of: Of :func:`~mmcalib.calibrate.cross_fitting.folds_of_images`.
+        drawn: Predictions of the images, or of groups.
+        fold_of: Of :func:`~mmcalib.calibrate.cross_fitting.folds_of_groups`.
         methods: Candidates, the simplest first; that of no scaling comes before all.
         pixels: Whether predictions are pixels, so that their mean IoU is of interest.
         make: From a method to its scaler.

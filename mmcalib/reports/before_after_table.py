@@ -14,6 +14,15 @@ from mmcalib.metric_keys import PREFIX, is_percentage, metric_heading
 HIGHER_IS_BETTER = ('accuracy',)
 # A temperature so many of its standard errors from 1 is not told from 1.
 INDISTINCT = 2.0
+# What the figures of a choice are for, with and without enough independent images.
+OF_MANY = (
+    'The choice is for images like these. On those of another place or camera class frequencies '
+    'differ: measure there, or take --method temperature.'
+)
+OF_FEW = (
+    'Of so few groups only a temperature is compared: they do not tell which other method would '
+    'hold on further ones.'
+)
 
 
 def print_calibration(calibration: Mapping, out: str) -> None:
@@ -25,6 +34,7 @@ def print_calibration(calibration: Mapping, out: str) -> None:
     """
     if calibration.get('candidates'):
         Console().print(candidates_table(calibration))
+        print(OF_FEW if len(calibration['candidates']) == 2 else OF_MANY)
     if calibration['method'] == 'none':
         print('No scaling improves on none by a standard error. Nothing was written.')
         return
@@ -51,7 +61,9 @@ def candidates_table(calibration: Mapping) -> Table:
     pixels = candidates[0]['miou'] is not None
     quality = ['mIoU'] if pixels else ['accuracy']
     heads = ('', 'method', 'NLL', 'above the best', *quality, 'seconds a fit')
-    table = Table(*heads, title='Cross-validated over images')
+    count, images = calibration['groups'], calibration['dataset']['samples']
+    of = 'images' if count == images else f'groups of {images:,} images'
+    table = Table(*heads, title=f'Cross-validated over {count:,} {of}')
     for found in candidates:
         chosen = '→' if found['method'] == calibration['method'] else ''
         if found['problem']:
@@ -133,8 +145,9 @@ def _fit_sentence(calibration: Mapping) -> str:
     if calibration['method'] == 'temperature':
         text = f'Temperature {calibration["parameters"]["temperature"]:.4g}'
     if 'standard_error' in calibration:
-        images = calibration['dataset']['samples']
-        text += f' ± {calibration["standard_error"]:.2g} (standard error over {images:,} images'
+        count = calibration['groups']
+        of = 'images' if count == calibration['dataset']['samples'] else 'groups of images'
+        text += f' ± {calibration["standard_error"]:.2g} (standard error over {count:,} {of}'
         if calibration['sampling_error']:
             text += f', ± {calibration["sampling_error"]:.2g} of it from the draw'
         text += ')'

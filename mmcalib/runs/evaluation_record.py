@@ -14,6 +14,7 @@ from mmengine.logging import print_log
 from mmengine.runner import Runner
 
 from mmcalib import __version__
+from mmcalib.datasets.same_data import same_data
 from mmcalib.hooks.checkpoint_meta_hook import TRAINING, CheckpointMeta
 from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.hooks.load_members_hook import LoadMembersHook
@@ -23,7 +24,7 @@ from mmcalib.record import digest, paths_of, read_record
 from mmcalib.runs.checkpoint_io import is_file
 from mmcalib.runs.tested_model import ENSEMBLE, describe_model, same_ensemble
 from mmcalib.runs.training_fingerprint import comparable, dataset_options, pipelines
-from mmcalib.runs.training_record import common_training, training_of
+from mmcalib.runs.training_record import common_training, describe_calibration, training_of
 from mmcalib.samples.boundary_distance import RANGE_NAMES
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
 
@@ -95,6 +96,7 @@ def record_of(
         for meta, path in zip(metas, paths, strict=True)
     ]
     _warn_of_mixed_work_dirs(paths, trained)
+    _warn_of_fitted_images(runner.cfg, metas)
     return {
         'experiment': experiment_name(runner.cfg.filename),
         'split': split,
@@ -116,6 +118,19 @@ def _warn_of_mixed_work_dirs(checkpoints: Sequence[str], trained: Sequence[Mappi
         print_log(
             f'{folder or "."} holds checkpoints of different trainings, and this is their mean: '
             'name those of one training, unless you intend this',
+            'current',
+            logging.WARNING,
+        )
+
+
+def _warn_of_fitted_images(cfg: Config, metas: Sequence[Mapping]) -> None:
+    """Warn of a scaling that is tested on the images that it was fitted on."""
+    found = filter(None, map(describe_calibration, metas))
+    fitted = {calibration['split'] for calibration in found}
+    if any(same_data(cfg.get(f'{split}_dataloader'), cfg.test_dataloader) for split in fitted):
+        print_log(
+            'The scaling of the checkpoint was fitted on these images, so the figures are better '
+            'than on others: test on others, or quote what calibrate.py prints if it cross-fits',
             'current',
             logging.WARNING,
         )

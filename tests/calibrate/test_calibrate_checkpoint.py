@@ -18,9 +18,6 @@ from mmengine.hooks import Hook
 from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from mmengine.runner import BaseLoop
 
-from mmcalib.calibrate.calibration_checks import hold_out
-from mmcalib.calibrate.cross_fitting import folds_of_images
-from mmcalib.datasets import seeded_split
 from mmcalib.datasets.same_data import same_data
 from mmcalib.posthoc import SCALERS, TemperatureScaler
 from mmcalib.posthoc.sampled_logits import draw_predictions
@@ -171,6 +168,14 @@ def test_the_toolbox_tests_the_new_checkpoint_with_the_same_numbers(digits, run,
         assert found[f'calibration/{name}'] == pytest.approx(after[name], abs=1e-3)
 
 
+def test_a_test_on_the_images_of_the_fit_says_so(digits, run, monkeypatch, capsys):
+    run(DIGITS, digits, every=True)
+    for split, said in (('val', True), ('test', False)):
+        options = ['--split', split, '--work-dir', f'tested_{split}']
+        call_here('test.py', DIGITS, 'out.pth', *options, monkeypatch=monkeypatch)
+        assert ('was fitted on these images' in capsys.readouterr().out) == said
+
+
 def test_the_paper_s_grid(digits, run):
     meta = run(DIGITS, digits, '--criterion', 'ece-grid')[0]['meta']['calibration']
     temperature = meta['parameters']['temperature']
@@ -240,18 +245,6 @@ def test_fitting_on_test_is_refused_and_marked(digits, run, tmp_path):
     assert 'Warning: fitted on the test split' in output
 
 
-def test_a_validation_split_that_is_the_test_split_is_divided(digits, run):
-    share, same = 0.25, ['--cfg-options', 'val_dataloader.dataset.split=test', *FEW_DIGITS]
-    content, output = run(DIGITS, digits, '--holdout', str(share), '--test', *same)
-    assert 'Validation and test data are the same' in output
-    meta = content['meta']['calibration']
-    assert meta['forced'] == []
-    fitted, tested = (meta[key]['num_predictions'] for key in ('fitted', 'tested'))
-    total = fitted + tested
-    assert fitted == meta['dataset']['samples'] == round(share * total)
-    assert total == 60
-
-
 @pytest.fixture
 def same_digits():
     """Options by which the validation data are the test data, of 60 digits, and their logits."""
@@ -274,7 +267,7 @@ def test_cross_fitted_figures_are_those_of_a_plain_loop(method, digits, run, sam
     same, logits_of = same_digits
     content, output = run(DIGITS, digits, '--method', method, '--seed', '3', '--test', *same)
     meta = content['meta']['calibration']
-    assert 'cross-fitted over 5 folds' in output and 'other 4 of 5 folds' in output
+    assert 'Validation and test data are the same' in output and 'other 4 of 5 folds' in output
     assert meta['forced'] == [] and meta['tested'] is None and meta['folds'] == 5
     logits, labels = logits_of(digits)
     fold = torch.from_numpy(np.random.RandomState(3).permutation(60) % 5)
@@ -328,65 +321,20 @@ def test_an_ensemble_is_cross_fitted(digits, tmp_path, monkeypatch, same_digits)
     assert meta['fitted']['after']['NLL'] < meta['fitted']['before']['NLL']
 
 
-class Grouped(list):
-    """A data set whose images are of so many groups."""
-
-    def get_data_info(self, index):
-        return {'group': self[index]}
-
-
-def test_images_of_a_group_are_never_apart():
-    groups = Grouped(number % 7 for number in range(40))
-    fold = folds_of_images(groups, seed=0)
-    assert sorted(set(fold.tolist())) == list(range(5))
-    assert all(len(set(fold[number::7].tolist())) == 1 for number in range(7))
-    sizes = folds_of_images(range(42), seed=0).bincount()
-    assert sizes.max() - sizes.min() <= 1
-    with pytest.raises(ValueError, match='4 groups of images cannot be divided into 5 parts'):
-        folds_of_images(Grouped([0, 1, 2, 3] * 5), seed=0)
-
-
-def test_an_image_that_is_there_twice_is_in_one_fold():
-    digits = dict(type='Digits', split='test', pipeline=[], indices=12)
-    repeated = DATASETS.build(dict(type='RepeatDataset', dataset=digits, times=2))
-    first, second = folds_of_images(repeated, seed=0).split(12)
-    assert torch.equal(first, second)
-    # Others that stand in one list are apart, as images of one dataset are.
-    both = DATASETS.build(dict(type='ConcatDataset', datasets=[digits, digits]))
-    assert folds_of_images(both, seed=0).bincount().tolist() == [6, 6, 4, 4, 4]
-
-
 def test_a_model_without_a_head_is_refused(digits, run):
     error = run(DIGITS, digits, '--cfg-options', 'model.head=None', *FEW_DIGITS, fails=True)
     assert 'ImageClassifier is neither an mmpretrain classifier with a head nor' in error
 
 
-def test_fewer_images_than_folds_are_refused(digits, run, tmp_path):
-    few = [f'{split}_dataloader.dataset.indices=4' for split in ('val', 'test')]
+@pytest.mark.parametrize(('count', 'folds'), [(1, None), (3, 3)])
+def test_fewer_images_than_folds(count, folds, digits, run, tmp_path):
+    few = [f'{split}_dataloader.dataset.indices={count}' for split in ('val', 'test')]
     same = ['--cfg-options', 'val_dataloader.dataset.split=test', *few]
-    assert '4 images cannot be divided into 5 parts' in run(DIGITS, digits, *same, fails=True)
-    assert not (tmp_path / 'out.pth').exists()
-
-
-def test_the_two_parts_share_no_image():
-    cfg = load_config(str(ROOT / 'configs/ce/deeplabv3_r50_voc.py'))
-    hold_out(cfg, 0.4, seed=3)
-    parts = [cfg[f'{split}_dataloader'].dataset for split in ('val', 'test')]
-    digits = dict(type='Digits', split='test', pipeline=[])
-    numbers = [
-        seeded_split(digits, **{key: part[key] for key in ('part', 'held_out', 'seed')})
-        for part in parts
-    ]
-    places = [{part.get_data_info(i)['sample_idx'] for i in range(len(part))} for part in numbers]
-    assert [len(part) for part in numbers] == [319, 478]
-    drawn = [part.metainfo['held_out']['indices'] for part in numbers]
-    assert drawn[0] == drawn[1] and len(drawn[0]) == 319 and len(places[0]) == 319
-
-
-@pytest.mark.parametrize('share', ['0', '1', '-1', 'nan'])
-def test_a_share_that_leaves_nothing_is_refused(share, digits, run):
-    error = run(DIGITS, digits, '--holdout', share, fails=True)
-    assert '--holdout must be' in error
+    if folds is None:
+        assert 'cannot be divided into parts' in run(DIGITS, digits, *same, fails=True)
+        assert not (tmp_path / 'out.pth').exists()
+    else:
+        assert run(DIGITS, digits, *same)[0]['meta']['calibration']['folds'] == folds
 
 
 def test_a_validation_split_that_is_the_test_split_may_be_forced(digits, run):
@@ -578,6 +526,8 @@ def test_hooks_run_as_in_a_test(test, digits, run, tmp_path):
         (['--diagonal', '1'], 'temperature does not take --diagonal'),
         (['--method', 'matrix', '--off-diagonal', '-1'], 'off_diagonal must be'),
         (['--all'], '--all is gone since 0.3.0: use --samples'),
+        (['--holdout', '0.3'], '--holdout is gone since 0.3.0: leave it out'),
+        (['--groups', '(x'], '--groups (x'),
         (['--method', 'local'], 'local is gone since 0.3.0: use class-conditional'),
         (['--samples', '0'], 'num_samples must be an integer of at least 1'),
         (['--num-bins', '0'], 'num_bins'),

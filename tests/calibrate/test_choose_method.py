@@ -22,7 +22,9 @@ def predictions(change, *, n=6000, num_classes=4, of_image=1, seed=0):
 
 def choose(drawn, **options):
     fold_of = torch.arange(drawn.num_images) % 5
-    methods = methods_for(drawn.logits.shape[1], pixels=options.get('pixels', False))
+    methods = methods_for(
+        drawn.logits.shape[1], groups=drawn.num_images, pixels=options.get('pixels', False)
+    )
     return choose_method(drawn, fold_of, methods, **{'pixels': False, **options})
 
 
@@ -47,7 +49,7 @@ def test_a_scale_and_a_shift_of_each_class():
 
 def test_a_sigmoid():
     chosen, _ = choose(predictions(lambda z: 0.3 * z - 1, num_classes=1))
-    assert chosen != NONE and 'vector' in methods_for(1, pixels=False)
+    assert chosen != NONE and 'vector' in methods_for(1, groups=100, pixels=False)
 
 
 def test_images_and_not_pixels_are_the_observations():
@@ -114,7 +116,7 @@ def test_the_tool(tmp_path, monkeypatch, capsys):
     )  # fmt: skip
     output = capsys.readouterr().out
     meta = torch.load('out.pth', weights_only=False)['meta']['calibration']
-    assert meta['method'] != NONE and 'Cross-validated over images' in output
+    assert meta['method'] != NONE and 'Cross-validated over 200 images' in output
     assert [c['method'] for c in meta['candidates']][:2] == [NONE, 'temperature']
     calibrated = tmp_path / 'out.pth'
     weights = torch.load(calibrated, weights_only=False)

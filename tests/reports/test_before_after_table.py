@@ -20,6 +20,7 @@ META = dict(
     sampling_error=0.0,
     split='val',
     dataset=dict(type='Digits', samples=1200),
+    groups=1200,
     num_predictions=1200,
     num_fitted=1200,
     layers=['head.fc'],

@@ -26,7 +26,7 @@ from mmengine.runner import Runner
 from torch import Tensor
 
 from mmcalib.calibrate.choose_method import MOST_CLASSES, NONE, mean_iou
-from mmcalib.calibrate.cross_fitting import FOLDS, fit_folds, folds_of_images
+from mmcalib.calibrate.cross_fitting import FOLDS, fit_folds, folds_of_groups
 from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.metrics.functional.calibration_error import (
     accuracy,
@@ -99,7 +99,7 @@ def read(cfg, checkpoint, samples, seed):
     init_default_scope(cfg.default_scope)
     model, _ = load_predicting_model(cfg, [checkpoint])
     loader = Runner.build_dataloader(cfg.test_dataloader, seed=seed)
-    fold_of = folds_of_images(loader.dataset, seed=seed)
+    fold_of = folds_of_groups(len(loader.dataset), seed=seed)
     rows = draw_predictions(model, loader, num_samples=samples, seed=seed)
     return Data(rows, fold_of, hasattr(model, 'decode_head'))
 
