@@ -108,18 +108,17 @@ def neighbours_alike(drawn: DrawnPredictions) -> bool:
         drawn: Predictions by images, or by groups.
     """
     place = drawn.images.unique(return_inverse=True)[1]
-    probs = with_other_class(drawn.logits).softmax(dim=1)
-    size = (int(place.max()) + 1, probs.shape[1])
-    rows = torch.arange(len(place))
-    probs[rows, drawn.labels] -= 1
-    count = torch.bincount(place)[:, None]
-    error = torch.zeros(size, dtype=probs.dtype).index_add_(0, place, probs).double() / count
-    classes = torch.zeros(size, dtype=torch.float64)
-    classes.index_put_((place, drawn.labels), torch.ones(1).double(), accumulate=True)
-    classes = classes / count
+    error = with_other_class(drawn.logits).softmax(dim=1)
+    rows, one = torch.arange(len(place)), error.new_ones(1)
+    error[rows, drawn.labels] -= 1
+    count, size = torch.bincount(place)[:, None], error.shape[1]
+    classes = error.new_zeros(len(count), size)
+    classes.index_put_((place, drawn.labels), one, accumulate=True)
+    error = error.new_zeros(len(count), size).index_add_(0, place, error)
+    error, classes = error / count, classes / count
     error, classes = error - error.mean(dim=0), classes - classes.mean(dim=0)
     # Of a tenth of an image's weight: few images do not determine the effect of every class.
-    gram = classes.T @ classes + 0.1 * torch.eye(size[1], dtype=torch.float64)
+    gram = classes.T @ classes + 0.1 * torch.eye(size, dtype=error.dtype)
     error = error - classes @ torch.linalg.solve(gram, classes.T @ error)
-    products = (error[1:] * error[:-1]).sum(dim=1)
+    products = (error[1:] * error[:-1]).sum(dim=1).double()
     return bool(products.sum() > ALIKE * products.square().sum().sqrt())
