@@ -76,6 +76,11 @@ def is_percentage(key: str) -> bool:
     return base_name(key) in PERCENT
 
 
+def number_text(value: float, key: str) -> str:
+    """Return a metric with two digits behind the point if it is in percent, else with four."""
+    return f'{value:.2f}' if is_percentage(key) else f'{value:.4f}'
+
+
 def base_name(key: str) -> str:
     """Return ``risk@coverage`` for ``calibration/risk@coverage_0.8``, and so of any bound.
 

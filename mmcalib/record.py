@@ -1,10 +1,11 @@
-"""The two ways to ask whether two things are the same, and the record that a test leaves."""
+"""The two ways to ask whether two things are the same, the record of a test, and its label."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 
@@ -15,6 +16,29 @@ from mmcalib.work_dir_files import whole_file
 # Of every record's model, see describe_model.
 MODEL_KEYS = ('members', 'pipeline', 'views', 'mc_dropout', 'dropout_seed', 'calibration')
 MODEL_KEYS += ('temperature',)
+# In the paper's order.
+SHORT_NAMES = {
+    'CrossEntropyLoss': 'CE',
+    'ConfidencePenaltyLoss': 'ECP',
+    'LabelSmoothingLoss': 'LS',
+    'SoftmaxFocalLoss': 'FL',
+    'SampleDependentFocalLoss': 'FLSD',
+    'MarginLabelSmoothingLoss': 'MbLS',
+    'BrierLoss': 'Brier',
+    'DualFocalLoss': 'DFL',
+    'InverseFocalLoss': 'IFL',
+    'BSCELoss': 'BSCE',
+    'MDCALoss': 'MDCA',
+    'SVLSLoss': 'SVLS',
+    'NACLLoss': 'NACL',
+    'L1ACELoss': 'mL1-ACE',
+    'ACLSLoss': 'ACLS',
+    'CALSLoss': 'CALS',
+    'AdaFocalLoss': 'AdaFocal',
+}
+SYMBOLS = {'margin': 'm', 'alpha': 'α', 'gamma': 'γ'}
+# mmseg's default counts ignored pixels as well, which neither our losses nor the paper's code do.
+COUNTS_VALID_PIXELS = ('avg_non_ignore', True)
 
 
 def digest(node: object) -> str:
@@ -59,6 +83,14 @@ def read_record(path: str | Path, *needed: str) -> dict:
     return record
 
 
+def read_json(path: str | Path, remedy: str = 'run its tool again') -> dict:
+    """Return a file's content, with a remedy in the ValueError if it is cut off."""
+    try:
+        return json.loads(Path(path).read_text(encoding='utf-8'))
+    except ValueError as error:
+        raise ValueError(f'{path} cannot be read ({error!r}): {remedy}') from error
+
+
 def write_record(record: Mapping, path: str | Path) -> None:
     """Write a record, whole or not at all."""
     with whole_file(path) as temporary:
@@ -79,3 +111,66 @@ def is_ensemble(model: Mapping) -> bool:
     """Return whether a record's model is more than one network that predicts an image once."""
     more = model['views'] or model['mc_dropout'] or model['calibration']
     return len(model['members']) > 1 or bool(more)
+
+
+def loss_label(loss: Mapping) -> str:
+    """Return ``MbLS m=6 α=0.1`` and the like; of a sum of losses ``FL γ=3 + MDCA``."""
+    if loss['type'] == 'CombinedLoss':
+        return ' + '.join(loss_label(term) for term in loss['losses'])
+    parts = [SHORT_NAMES.get(loss['type'], loss['type'])]
+    others = sorted(key for key in loss if key not in SYMBOLS)
+    for key in [*(key for key in SYMBOLS if key in loss), *others]:
+        value = loss[key]
+        if key != 'type' and (key, value) != COUNTS_VALID_PIXELS:
+            text = f'{value:g}' if isinstance(value, float) else value
+            parts.append(f'{SYMBOLS.get(key, key)}={text}')
+    return ' '.join(parts)
+
+
+def model_label(
+    loss: Mapping | None,
+    calibration: Mapping | None,
+    model: Mapping | None,
+    *,
+    experiment: str,
+    losses: Sequence[Mapping] = (),
+) -> str:
+    """Return ``CE``, ``MbLS m=6 α=0.1 + temperature``, ``CE × 5 + TTA (2) + temperature`` etc.
+
+    Args:
+        loss: Type and parameters; None to say the experiment instead.
+        calibration: Of the checkpoint, or of each member of an ensemble.
+        model: Of the record; None to leave it out.
+        experiment: Name of the config.
+        losses: Those of members that differ.
+    """
+    label = loss_label(loss) if loss else experiment
+    if losses:
+        label = ' & '.join(map(loss_label, losses))
+    return label + _calibrated(calibration) + ensemble_label(model)
+
+
+def ensemble_label(model: Mapping | None) -> str:
+    """Return `` × 5 + TTA (2) + MC dropout (20) + temperature`` and the like, with a space first.
+
+    In brackets are the views of an image, and the passes with random dropout.
+    """
+    if not model:
+        return ''
+    members = [member['calibration'] for member in model['members']]
+    label = f' × {len(members)}' if len(members) > 1 else ''
+    if any(each != members[0] for each in members):
+        texts = Counter(filter(None, map(_calibrated, members)))
+        label += f' ({", ".join(f"{count} of them{text}" for text, count in texts.items())})'
+    if model['views']:
+        label += f' + TTA ({view_count(model)})'
+    if model['mc_dropout']:
+        label += f' + MC dropout ({model["mc_dropout"]})'
+    return label + _calibrated(model['calibration'])
+
+
+def _calibrated(calibration: Mapping | None) -> str:
+    if not calibration:
+        return ''
+    forced = ''.join(f', {reason}' for reason in calibration['forced'])
+    return f' + {" + ".join(map(str, calibration["methods"]))}{forced}'

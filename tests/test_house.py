@@ -47,7 +47,7 @@ FORBIDDEN = {
         'reports',
         *TASKS,
     ),
-    'runs': TASKS,
+    'runs': ('reports', *TASKS),
     'calibrate': ('reports', 'sweep', 'prediction', 'robustness', 'export'),
     'sweep': ('calibrate', 'prediction', 'robustness', 'export'),
     'prediction': ('sweep', 'robustness', 'export'),

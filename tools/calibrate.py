@@ -108,8 +108,8 @@ def main() -> None:
     from mmengine.dist import is_main_process
 
     from mmcalib.calibrate.calibrate_command import run
+    from mmcalib.calibrate.summary import print_calibration
     from mmcalib.distributed import leave_processes
-    from mmcalib.reports.before_after_table import print_calibration
 
     result = run(parser, args)
     if is_main_process():

@@ -13,6 +13,7 @@ from pathlib import Path
 from mmengine.dist import all_gather_object, barrier, get_dist_info
 
 from mmcalib.prediction.captions import printable
+from mmcalib.prediction.gallery import GALLERY, write_gallery
 from mmcalib.prediction.image_predictor import ImagePredictor, UnreadableImage
 from mmcalib.prediction.predict_images import (
     PredictionOptions,
@@ -32,7 +33,6 @@ from mmcalib.prediction.prediction_folder import (
     PredictionFolder,
 )
 from mmcalib.prediction.prediction_scores import FolderScores, Scorer
-from mmcalib.reports.prediction_gallery import GALLERY, write_gallery
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.tested_model import OF_SETTINGS
 from mmcalib.runs.training_fingerprint import comparable

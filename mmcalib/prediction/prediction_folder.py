@@ -14,10 +14,10 @@ import numpy as np
 from PIL import Image
 
 from mmcalib.prediction.captions import captions_of
+from mmcalib.prediction.gallery import GALLERY
 from mmcalib.prediction.image_predictor import UnreadableImage
 from mmcalib.prediction.predict_images import ImagePrediction
 from mmcalib.prediction.prediction_scores import FolderScores, ImageScores
-from mmcalib.reports.prediction_gallery import GALLERY
 from mmcalib.samples.probabilities import MEASURES
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.work_dir_files import whole_file

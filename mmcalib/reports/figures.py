@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 
 from mmcalib.metric_keys import ECE, NLL, QUALITIES
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.record import digest
-from mmcalib.reports.loss_labels import loss_label
+from mmcalib.record import digest, loss_label, read_json
 from mmcalib.reports.robustness_results import (
     clean_metrics,
     corrupted_tests,
@@ -38,12 +37,13 @@ from mmcalib.visualization import (
     draw_risk_coverage,
     draw_severity_boxes,
     draw_severity_lines,
+    draw_sweeps,
     read_image_scores,
     reliability_of,
     risk_coverage_of,
 )
 from mmcalib.visualization.saved_confidence_maps import BROKEN_FILE
-from mmcalib.work_dir_files import MAPS, RESULTS, ROBUSTNESS, STATISTICS
+from mmcalib.work_dir_files import MAPS, RESULTS, ROBUSTNESS, STATISTICS, SWEEP
 
 SHIFT_FIGURES = ('boxes', 'lines', 'sheet')
 SHEET_SEVERITY = 3  # or the nearest that was tested
@@ -226,6 +226,10 @@ def _shared(
     return [[view for view in views if (view.index, view.name) in common] for views in runs]
 
 
+def _sweep(runs: Mapping[str, Mapping]) -> Figure:
+    return draw_sweeps(list(runs.values()))
+
+
 def _read_entries(file: Path) -> list[dict]:
     """Return the checkpoints of a ``robustness.json`` with their ``name`` and ``folder``."""
     entries = read_robustness(file)['checkpoints']
@@ -346,4 +350,5 @@ FIGURES = {
     'robustness': Kind(
         ROBUSTNESS, 'tools/test_robustness.py writes it', _read_entries, _robustness
     ),
+    'sweep': Kind(SWEEP, 'tools/sweep.py writes it', read_json, _sweep),
 }

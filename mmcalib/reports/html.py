@@ -19,9 +19,7 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins.stratified_bins import stratum_rows
 from mmcalib.reports import figures
 from mmcalib.reports.output_formats import cells, header, others_left_out
-from mmcalib.reports.sweep_summary import read_sweep
 from mmcalib.reports.tables import Table
-from mmcalib.visualization import draw_sweeps
 from mmcalib.work_dir_files import ROBUSTNESS, SWEEP
 
 SUFFIX = '.html'
@@ -102,7 +100,8 @@ def build_page(
         parts.append('<h2>Sweeps</h2>')
     for folder in folders_of_sweeps:
         try:
-            parts.append(image(draw_sweeps([read_sweep(folder)]), str(folder)))
+            sweep = {str(folder): figures.load('sweep', folder)}
+            parts.append(image(figures.draw('sweep', sweep), str(folder)))
         except ValueError as error:
             parts.append(_list([f'{folder} is not drawn: {error}.']))
     parts += _robustness(folders, image)

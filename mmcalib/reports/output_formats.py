@@ -6,20 +6,17 @@ import csv
 import io
 import json
 import statistics
-import textwrap
 from collections.abc import Mapping, Sequence
 
-from mmcalib.metric_keys import INTERVAL, metric_heading
+from mmcalib.metric_keys import INTERVAL, metric_heading, number_text
 from mmcalib.reports.table_cell_texts import (
     NOTHING,
     in_markdown,
     mean_and_deviation,
-    number_text,
     standard_deviation,
+    text_table,
 )
 from mmcalib.reports.tables import Row, Table
-
-LABEL_WIDTH = 60  # longer names of rows take several lines
 
 
 def header(table: Table) -> list[str]:
@@ -55,7 +52,7 @@ def _interval(row: Row, key: str) -> str:
 def text(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> str:
     """Return tables as plain text, as wide as their columns need."""
     parts = [
-        '\n'.join([table.name, *_aligned(header(table), _rows(table)), *table.notes])
+        '\n'.join([table.name, *text_table(header(table), _rows(table)), *table.notes])
         for table in tables
     ]
     return '\n\n'.join([*parts, *others_left_out(others)])
@@ -63,23 +60,6 @@ def text(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> str:
 
 def _rows(table: Table) -> list[list[str]]:
     return [cells(table, row) for row in table.rows]
-
-
-def _aligned(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table: the first column to the left, the others to the right."""
-    lines = [list(headings)]
-    for first, *others in rows:
-        label, *more = textwrap.wrap(first, LABEL_WIDTH, subsequent_indent='  ')
-        lines += [[label, *others], *([part, *([''] * len(others))] for part in more)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ['─' * width for width in widths])
-    return [
-        '  '.join(
-            text.rjust(width) if place else text.ljust(width)
-            for place, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
 
 
 def markdown(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> str:

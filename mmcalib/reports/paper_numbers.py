@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from mmcalib.reports.loss_labels import COUNTS_VALID_PIXELS
+from mmcalib.record import COUNTS_VALID_PIXELS
 
 FILE = Path(__file__).with_suffix('.json')
 

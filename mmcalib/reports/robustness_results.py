@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
-import shutil
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import mmengine
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from mmcalib.corruption_names import BENCHMARK, GROUPS
 from mmcalib.metric_keys import (
@@ -28,9 +21,11 @@ from mmcalib.metric_keys import (
     QUALITIES,
     WORST,
     metric_heading,
+    number_text,
     worst,
 )
-from mmcalib.reports.table_cell_texts import number_text
+from mmcalib.record import read_json
+from mmcalib.reports.table_cell_texts import text_table
 from mmcalib.work_dir_files import ROBUSTNESS, whole_file
 
 # The metrics that are compared.
@@ -54,13 +49,7 @@ def read_robustness(path: str | Path) -> dict:
     path = Path(path, ROBUSTNESS) if Path(path).is_dir() else Path(path)
     if not path.is_file():
         raise FileNotFoundError(f'there is no {path}: tools/test_robustness.py writes it')
-    try:
-        return json.loads(path.read_text(encoding='utf-8'))
-    except ValueError as error:
-        raise ValueError(
-            f'{path} cannot be read ({error!r}): run tools/test_robustness.py again; it keeps '
-            'finished tests'
-        ) from error
+    return read_json(path, 'run tools/test_robustness.py again; it keeps finished tests')
 
 
 def measures_of(entries: Sequence[Mapping]) -> list[str]:
@@ -130,23 +119,19 @@ def shifts_text(entry: Mapping) -> str:
     return f'{text}, seed {seed}' if seed else text
 
 
-def robustness_table(content: Mapping, width: int | None = None) -> str:
+def robustness_table(content: Mapping) -> str:
     """Return the tables of all checkpoints as text: clean, and mean and worst of each group."""
-    console = Console(file=io.StringIO(), width=width or shutil.get_terminal_size().columns)
-    entries = content['checkpoints']
+    entries, parts = content['checkpoints'], []
     for entry, file in zip(entries, files_of(entries), strict=True):
         keys = measures_of([entry])
         seed = [] if entry.get('seed') is None else [f'seed {entry["seed"]}']
         title = ', '.join([entry['label'], *seed, file or Path(entry['checkpoint']).name])
-        grid = Table(title=Text(title), title_justify='left', box=box.SIMPLE_HEAD)
-        grid.add_column('')
-        for key in keys:
-            grid.add_column(Text(metric_heading(key)), justify='right')
-        for name, values in _rows(entry, keys):
-            cells = [number_text(v, key) for key, v in zip(keys, values, strict=True)]
-            grid.add_row(name, *cells)
-        console.print(grid)
-    return console.file.getvalue().rstrip()
+        rows = [
+            [name, *(number_text(v, key) for key, v in zip(keys, values, strict=True))]
+            for name, values in _rows(entry, keys)
+        ]
+        parts.append('\n'.join([title, *text_table(['', *map(metric_heading, keys)], rows)]))
+    return '\n\n'.join(parts)
 
 
 def _rows(entry: Mapping, keys: Sequence[str]) -> Iterator[tuple[str, list[float]]]:

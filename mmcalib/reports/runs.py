@@ -9,8 +9,7 @@ from numbers import Real
 from pathlib import Path
 
 from mmcalib.metric_keys import CLEAN, MEAN, OOD, OOD_GROUPS, WORST
-from mmcalib.record import is_ensemble, read_record
-from mmcalib.reports.model_labels import model_label
+from mmcalib.record import is_ensemble, model_label, read_record
 from mmcalib.reports.robustness_results import (
     clean_metrics,
     corrupted_tests,

@@ -6,16 +6,13 @@ import html
 import math
 import re
 import statistics
+import textwrap
 from collections.abc import Sequence
 
-from mmcalib.metric_keys import is_percentage
+from mmcalib.metric_keys import number_text
 
 NOTHING = '–'
-
-
-def number_text(value: float, key: str) -> str:
-    """Return a metric with two digits behind the point if it is in percent, else with four."""
-    return f'{value:.2f}' if is_percentage(key) else f'{value:.4f}'
+LABEL_WIDTH = 60  # longer names of rows take several lines
 
 
 def mean_and_deviation(values: Sequence[float], key: str) -> str:
@@ -43,3 +40,20 @@ def in_markdown(text: str) -> str:
     """Return a text as Markdown shows it: names of runs and losses are no markup."""
     text = html.escape(text, quote=False).replace('|', '&#124;')
     return re.sub(r'[\\`*]|\](?=[(\[:])|(?<!\w)_|_(?!\w)', r'\\\g<0>', text)
+
+
+def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table as wide as it needs: its first column left, the others right."""
+    lines = [list(headings)]
+    for first, *others in rows:
+        label, *more = textwrap.wrap(first, LABEL_WIDTH, subsequent_indent='  ')
+        lines += [[label, *others], *([part, *([''] * len(others))] for part in more)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    lines.insert(1, ['─' * width for width in widths])
+    return [
+        '  '.join(
+            text.rjust(width) if place else text.ljust(width)
+            for place, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    ]

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mmcalib.metric_keys import ACCURACIES, columns_of
-from mmcalib.record import digest
+from mmcalib.record import SHORT_NAMES, SYMBOLS, digest
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.differences import differences, flatten, key_and_value
-from mmcalib.reports.loss_labels import SHORT_NAMES, SYMBOLS
 from mmcalib.reports.runs import Run
 
 # Of a test set: with them a part of it is tested, which is another evaluation of the same data.

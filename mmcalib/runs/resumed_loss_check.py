@@ -5,7 +5,7 @@ from __future__ import annotations
 from mmengine.config import Config
 
 from mmcalib.checks import UserError
-from mmcalib.reports.loss_labels import loss_label
+from mmcalib.record import loss_label
 from mmcalib.runs.checkpoint_io import read_meta
 from mmcalib.runs.loss_config import main_loss
 from mmcalib.runs.training_fingerprint import comparable

@@ -27,9 +27,9 @@ from mmcalib.hooks.require_same_classes_hook import SameClasses
 from mmcalib.hooks.resume_hook import ResumeHook
 from mmcalib.metrics import CalibrationMetric, CalibrationStatistics
 from mmcalib.record import paths_of, read_record, write_record
-from mmcalib.reports.closing_table import find_diagram, summary
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, best_checkpoint
 from mmcalib.runs.checkpoint_io import file_digest, use_safe_files
+from mmcalib.runs.closing import find_diagram, summary
 from mmcalib.runs.data_checks import check_drawn_metrics, check_run_data
 from mmcalib.runs.evaluation_record import record_of, tested_model
 from mmcalib.runs.loss_config import type_name

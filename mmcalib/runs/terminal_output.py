@@ -17,8 +17,7 @@ from torch import nn
 
 from mmcalib.checks import UserError
 from mmcalib.metric_keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better_rule
-from mmcalib.reports.loss_labels import loss_label
-from mmcalib.reports.model_labels import ensemble_label
+from mmcalib.record import ensemble_label, loss_label
 from mmcalib.runs.config_checks import calibration_keys, checkpoint_hook, kept_checkpoints
 from mmcalib.runs.loss_config import main_loss, type_name
 from mmcalib.runs.tested_model import ENSEMBLE

@@ -15,7 +15,6 @@ from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
 from mmcalib.metrics.bins.binned_errors import binned_calibration_error
 from mmcalib.metrics.bootstrap_intervals import gap_intervals
 from mmcalib.record import paths_of
-from mmcalib.reports.sweep_summary import read_sweep, summarise, value_text, write_sweep
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, last_checkpoint
 from mmcalib.runs.command_line import parse_options
 from mmcalib.runs.config import DATALOADERS, load_config, set_work_dir
@@ -23,6 +22,7 @@ from mmcalib.runs.config_checks import check_config, check_learning, checkpoint_
 from mmcalib.runs.data_checks import check_config_data
 from mmcalib.runs.progress import progress_of
 from mmcalib.sweep.parallel_trainings import Job, run_jobs
+from mmcalib.sweep.summary import read_sweep, summarise, value_text, write_sweep
 from mmcalib.sweep.sweep_plan import (
     SweepPlan,
     SweepTraining,

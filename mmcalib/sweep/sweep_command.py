@@ -9,8 +9,8 @@ from pathlib import Path
 from mmcalib.checks import check_integer
 from mmcalib.cli.files import find_config
 from mmcalib.cli.parser import ToolParser
-from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep_figure
 from mmcalib.sweep.execute_sweep import run_sweep
+from mmcalib.sweep.summary import read_sweep, sweep_table, write_sweep_figure
 from mmcalib.sweep.sweep_plan import SweepPlan, default_work_dir, parse_parameter
 
 

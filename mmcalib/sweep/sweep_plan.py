@@ -15,8 +15,7 @@ from mmengine.registry import MODELS
 from mmcalib import losses
 from mmcalib.datasets.same_data import same_data
 from mmcalib.near_names import suggestion
-from mmcalib.reports.loss_labels import loss_label
-from mmcalib.reports.sweep_summary import Value, value_text
+from mmcalib.record import loss_label
 from mmcalib.runs.config_checks import as_list, calibration_configs
 from mmcalib.runs.constructor_arguments import constructor_parameters
 from mmcalib.runs.loss_config import (
@@ -26,6 +25,7 @@ from mmcalib.runs.loss_config import (
     main_loss,
     main_loss_key,
 )
+from mmcalib.sweep.summary import Value, value_text
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
 
 # Of several losses that have a parameter, one of these is taken.

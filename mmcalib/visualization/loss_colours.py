@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex, to_rgb
 
 from mmcalib.visualization.figure_style import COLOURS, LINES, MARKERS
 
-# By the names that mmcalib.reports.loss_labels gives them. The colour-blind can tell those of the
+# By the names that mmcalib.record gives them. The colour-blind can tell those of the
 # first six from each other, which most figures compare.
 LOSS_COLOURS = {
     'CE': '#0072B2',

@@ -24,8 +24,8 @@ from tiny_models import classifier, fcn_head, segmentor
 import mmcalib
 from mmcalib.metrics import CalibrationStatistics, ObjectCalibration, class_thresholds
 from mmcalib.metrics.bins.class_image_bins import ClassImageBins
+from mmcalib.prediction.gallery import write_gallery
 from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
-from mmcalib.reports.prediction_gallery import write_gallery
 
 CLASSES = [f'class {k}' for k in range(4)]
 

@@ -8,10 +8,10 @@ from records import model
 
 from mmcalib.metric_keys import metric_heading
 from mmcalib.reports import html
-from mmcalib.reports.closing_table import summary
 from mmcalib.reports.output_formats import comma_separated, markdown, measured
 from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of
+from mmcalib.runs.closing import summary
 
 CE = dict(type='CrossEntropyLoss')
 SETS = dict(near=['cifar100'], far=['svhn', 'dtd'])
@@ -127,8 +127,8 @@ def test_headings_tell_unseen_classes_from_failures():
 
 def test_a_test_of_unseen_classes_is_not_told_to_measure_calibration():
     results = dict(experiment='ce/tiny', metrics=ood(), evaluation=dict(ood=[metric()]))
-    assert 'Calibration was not measured' not in summary(results, width=80)
-    assert 'Calibration was not measured' in summary({**results, 'evaluation': {}}, width=80)
+    assert 'Calibration was not measured' not in summary(results)
+    assert 'Calibration was not measured' in summary({**results, 'evaluation': {}})
 
 
 def test_the_tool_prints_both_tables(tmp_path, monkeypatch, capsys):

@@ -90,7 +90,7 @@ def test_mean_and_worst_are_those_of_a_loop(tmp_path):
     assert run.metrics['calibration/ECE mean'] == pytest.approx(statistics.fmean(eces))
     assert run.metrics['calibration/ECE worst'] == max(eces)
     assert run.metrics['calibration/NLL night'] == 0.9
-    table = robustness_table(read_robustness(tmp_path), 120)
+    table = robustness_table(read_robustness(tmp_path))
     lines = {' '.join(line.split()[:-5]): line.split()[-5:] for line in table.splitlines()}
     assert lines['clean'][:2] == ['80.00', '1.00'] and lines['night'][:2] == ['50.00', '9.00']
     assert lines['noise, mean'][0] == f'{statistics.fmean(mious[:6]):.2f}'
@@ -227,7 +227,7 @@ def test_files_of_one_loss_and_seed_are_told_apart(tmp_path):
     labels = [row.label for row in table.rows]
     assert labels == ['CE', 'CE, best.pth', 'CE, last.pth']
     assert not any('again' in note for note in table.notes)
-    text = robustness_table(read_robustness(tmp_path), 120)
+    text = robustness_table(read_robustness(tmp_path))
     for title in ('CE, seed 0, best.pth', 'CE, seed 0, last.pth', 'CE, seed 1, best.pth'):
         assert title in text
     figure = draw_runs('robustness', [tmp_path], figure='boxes')

@@ -15,11 +15,11 @@ from forked import forked_call
 
 from mmcalib.checks import UserError
 from mmcalib.record import paths_of
-from mmcalib.reports.sweep_summary import read_sweep, sweep_table, write_sweep
 from mmcalib.runs.config import load_config
 from mmcalib.runs.progress import progress_of
 from mmcalib.sweep.execute_sweep import _command, run_sweep
 from mmcalib.sweep.parallel_trainings import Job, environment, run_jobs
+from mmcalib.sweep.summary import read_sweep, sweep_table, write_sweep
 from mmcalib.sweep.sweep_plan import (
     SweepPlan,
     SweepTraining,

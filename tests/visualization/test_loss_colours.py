@@ -9,7 +9,7 @@ from drawings import table
 from matplotlib.colors import to_rgb
 
 from mmcalib.metric_keys import ECE
-from mmcalib.reports.loss_labels import SHORT_NAMES
+from mmcalib.record import SHORT_NAMES
 from mmcalib.visualization import (
     Evaluation,
     Reliability,

@@ -14,7 +14,7 @@ import mmengine
 from quoted_numbers import measured_text, with_measured
 
 from mmcalib.metric_keys import AECE, ECE, HEADLINE, MIOU, QUALITIES, TOP1, metric_heading
-from mmcalib.reports.loss_labels import loss_label
+from mmcalib.record import loss_label
 from mmcalib.reports.paper_numbers import published_experiment, published_values
 
 # By what the name of a config ends with, and starts with.

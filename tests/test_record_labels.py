@@ -1,7 +1,7 @@
 import pytest
 from records import member, model
 
-from mmcalib.reports.model_labels import model_label
+from mmcalib.record import model_label
 
 CE = dict(type='CrossEntropyLoss')
 LS = dict(type='LabelSmoothingLoss', alpha=0.1)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mmcalib.metric_keys import ECE, columns_of, metric_heading
+from mmcalib.record import read_json
 from mmcalib.reports.table_cell_texts import in_markdown, mean_and_deviation
 from mmcalib.visualization.sweep_figure import draw_sweeps
 from mmcalib.work_dir_files import SWEEP, whole_file
@@ -69,13 +70,11 @@ def read_sweep(folder: str | Path) -> dict:
     path = Path(folder, SWEEP)
     if not path.is_file():
         raise FileNotFoundError(f'no {SWEEP} in {folder}: it is not the work dir of a sweep')
-    try:
-        return json.loads(path.read_text(encoding='utf-8'))
-    except ValueError as error:
-        raise ValueError(
-            f'{path} cannot be read ({error!r}): remove it and run the sweep again with all of its '
-            'values; trainings that are finished are kept'
-        ) from error
+    return read_json(
+        path,
+        'remove it and run the sweep again with all of its values; trainings that are finished are '
+        'kept',
+    )
 
 
 def write_sweep(folder: Path, summary: Mapping) -> None:

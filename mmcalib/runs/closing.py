@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import shutil
 from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from mmcalib.metric_keys import GAP, INTERVAL, PREFIX, TOP1, is_percentage, metric_name
+from mmcalib.metric_keys import GAP, INTERVAL, PREFIX, TOP1, is_percentage, metric_name, number_text
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.reports.model_labels import model_label
-from mmcalib.reports.table_cell_texts import number_text
+from mmcalib.record import model_label
 
 FOLDER_OF_FIGURES = 'vis_data/vis_image'  # of mmengine's LocalVisBackend, in the log's folder
 
@@ -55,8 +49,6 @@ def summary(
     results: Mapping,
     statistics: CalibrationStatistics | None = None,
     files: Mapping[str, str | Path | None] | None = None,
-    *,
-    width: int | None = None,
 ) -> str:
     """Return the figures of a test as a small table, with where its files are below.
 
@@ -64,25 +56,19 @@ def summary(
         results: What ``results.json`` says.
         statistics: Of the test's calibration metric; None if it had none.
         files: Paths by what they are; None where there is no such file.
-        width: In characters; that of the terminal if None.
     """
-    width = width or shutil.get_terminal_size().columns
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(justify='right', no_wrap=True)
-    table.add_column()
+    rows = []
     both = statistics and confidence_and_accuracy(statistics)
     metrics = results['metrics']
     ours = [key for key in metrics if key.startswith(PREFIX)]
     for key in [key for key in metrics if key not in ours]:
-        table.add_row(key, number(key, metrics[key]))
+        rows.append((key, number(key, metrics[key]), ''))
     if both:
         if not any(key.startswith(TOP1) for key in metrics):
-            table.add_row(
-                'accuracy', f'{both[1]:.2f} %', f'of {statistics.num_predictions:,} predictions'
-            )
+            of_what = f'of {statistics.num_predictions:,} predictions'
+            rows.append(('accuracy', f'{both[1]:.2f} %', of_what))
         words = '' if GAP in metrics else gap_in_words(both[0] - both[1])
-        table.add_row('mean confidence', f'{both[0]:.2f} %', words)
+        rows.append(('mean confidence', f'{both[0]:.2f} %', words))
     ends = {f'{key}{end}' for key in ours for end in INTERVAL}
     for key in [key for key in ours if key not in ends]:
         remark = ''
@@ -91,22 +77,19 @@ def summary(
             low, high = (number(key, bound) for bound in bounds)
             remark = f'{judgement(*bounds)}; ' if key == GAP else ''
             remark += f'interval {low.removesuffix(" %")} to {high}'
-        table.add_row(metric_name(key), number(key, metrics[key]), remark)
-    console = Console(file=io.StringIO(), width=width, highlight=False)
-    console.print(heading(results), markup=False, soft_wrap=True)
-    console.print(table)
+        rows.append((metric_name(key), number(key, metrics[key]), remark))
+    names, values, _ = ([len(text) for text in column] for column in zip(*rows, strict=True))
+    lines = [heading(results)]
+    lines += [f'{a:<{max(names)}}  {b:>{max(values)}}  {c}'.rstrip() for a, b, c in rows]
     # Kept under another prefix, or of unseen classes: such figures stand above.
     measured = results.get('statistics') or (results.get('evaluation') or {}).get('ood')
     if statistics is None and not measured:
-        console.print(
+        lines.append(
             'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration '
-            'measures it.',
-            soft_wrap=True,
+            'measures it.'
         )
-    for name, path in (files or {}).items():
-        if path:
-            console.print(f'{name:<12}{path}', markup=False, soft_wrap=True)
-    return '\n'.join(line.rstrip() for line in console.file.getvalue().splitlines())
+    lines += [f'{name:<12}{path}' for name, path in (files or {}).items() if path]
+    return '\n'.join(lines)
 
 
 def heading(results: Mapping) -> str:

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from mmcalib.reports.before_after_table import (
+from mmcalib.calibrate.summary import (
     calibration_sentences,
     no_gain,
     print_calibration,
