@@ -308,9 +308,9 @@ def test_a_segmentor_keeps_the_maps_of_one_image_as_it_was_given(tmp_path, monke
     again = run(tmp_path, 'seg', monkeypatch, *arguments[:-1], '0', checkpoints=['plain.pth'])
     for test in again['checkpoints'][0]['tests']:
         assert ConfidenceMaps.load(tmp_path / 'seg' / test['map']).views[0].index == 0
-    for figure in ('lines', 'sheet'):
-        out = f'{figure}.png'
-        arguments = ['seg', '--figure', figure, '--severity', '5', '--out', out, '--dpi', '50']
+    for figure in (['lines'], ['sheet', '--severity', '5']):
+        out = f'{figure[0]}.png'
+        arguments = ['seg', '--figure', *figure, '--out', out, '--dpi', '50']
         call_here('visualize.py', 'robustness', *arguments, monkeypatch=monkeypatch)
         assert (tmp_path / out).stat().st_size > 3000
 
