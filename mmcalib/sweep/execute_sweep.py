@@ -78,7 +78,7 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
             path = plan.work_dir / Path(plan.config).name
             cfg.dump(path)
             plan = replace(plan, config=str(path))
-            print(f'The config lacked {" and ".join(given)}: the trainings are those of {path}')
+            print(f'The config lacked {", ".join(given)}: the trainings are those of {path}')
         summary()  # before anything is trained, so that a later call can compare its settings
         todo = [each for each in trainings if not each.results('val')]
         failed = _run_all(plan, cfg, keys, todo, 'val', lock)

@@ -213,7 +213,7 @@ def test_a_plain_config_is_given_what_a_sweep_needs(make, tmp_path, capsys):
     _, failed = run_sweep(made)
     assert not failed
     said = capsys.readouterr().out
-    assert 'MarginLabelSmoothingLoss for model.head.loss and the ECE for val_evaluator' in said
+    assert 'MarginLabelSmoothingLoss for model.head.loss, the ECE for val_evaluator' in said
     used = made.work_dir / 'plain.py'
     assert calls(made.work_dir / 'margin=6')[0][0] == str(used)
     cfg = load_config(used)
