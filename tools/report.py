@@ -76,7 +76,7 @@ def main() -> None:
 
 def content_of(kind: str, tables: list, others: dict, args: argparse.Namespace) -> str:
     """Return tables in a format; what CSV and JSON have no place for is printed."""
-    from mmcalib.reports import output_formats
+    from mmcalib.reports import formats
 
     if kind == 'html':
         from mmcalib.reports import html  # takes matplotlib along
@@ -84,10 +84,10 @@ def content_of(kind: str, tables: list, others: dict, args: argparse.Namespace) 
         options = dict(folder=args.figures, figure_format=args.figure_format)
         return html.build_page(tables, others, args.folders, **options)
     if kind in ('csv', 'json'):
-        print('\n'.join(output_formats.notes(tables, others)), file=sys.stderr)
-        write = dict(csv=output_formats.comma_separated, json=output_formats.measured)[kind]
+        print('\n'.join(formats.notes(tables, others)), file=sys.stderr)
+        write = dict(csv=formats.comma_separated, json=formats.measured)[kind]
         return write(tables)
-    return dict(text=output_formats.text, markdown=output_formats.markdown)[kind](tables, others)
+    return dict(text=formats.text, markdown=formats.markdown)[kind](tables, others)
 
 
 if __name__ == '__main__':

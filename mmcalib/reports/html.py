@@ -18,9 +18,8 @@ from rich.progress import track
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.bins.stratified_bins import stratum_rows
 from mmcalib.reports import figures
-from mmcalib.reports.output_formats import cells, header, others_left_out
+from mmcalib.reports.formats import cells, header, others_left_out
 from mmcalib.reports.tables import Table
-from mmcalib.work_dir_files import ROBUSTNESS, SWEEP
 
 SUFFIX = '.html'
 DPI = 110
@@ -93,34 +92,29 @@ def build_page(
         drawn, notes = _figures(table, image) if clean else ([], [])
         parts += [f'<h2>{escape(table.name)}</h2>', _table(table)]
         parts += [_list([*table.notes, *notes]), *drawn]
-    folders_of_sweeps = sorted(
-        {path.parent for root in folders for path in Path(root).rglob(SWEEP)}
-    )
-    if folders_of_sweeps:
-        parts.append('<h2>Sweeps</h2>')
-    for folder in folders_of_sweeps:
-        try:
-            sweep = {str(folder): figures.load('sweep', folder)}
-            parts.append(image(figures.draw('sweep', sweep), str(folder)))
-        except ValueError as error:
-            parts.append(_list([f'{folder} is not drawn: {error}.']))
-    parts += _robustness(folders, image)
+    parts += _of_folders('Sweeps', 'sweep', folders, image)
+    parts += _of_folders('Under shift', 'robustness', folders, image)
     parts.append(_list(others_left_out(others)))
     return PAGE.substitute(title=escape(title), body='\n'.join(part for part in parts if part))
 
 
-def _robustness(folders: Sequence[str], image: FigureWriter) -> list[str]:
-    """Return the figures of the tests on shifted data below some folders."""
-    found = sorted({path.parent for root in folders for path in Path(root).rglob(ROBUSTNESS)})
-    parts = ['<h2>Under shift</h2>'] if found else []
-    for folder in found:
+def _of_folders(title: str, kind: str, folders: Sequence[str], image: FigureWriter) -> list[str]:
+    """Return the figures of the sweeps, or of the tests on shifted data, below some folders."""
+    paths = {
+        path.parent for root in folders for path in Path(root).rglob(figures.FIGURES[kind].file)
+    }
+    parts = [f'<h2>{title}</h2>'] if paths else []
+    for path in sorted(paths):
         try:
-            entries = figures.load('robustness', folder)
-            for kind in figures.shift_figures(entries):
-                figure = figures.draw('robustness', {str(folder): entries}, figure=kind)
-                parts.append(image(figure, f'{SHIFT_FIGURES[kind]}, {folder}'))
-        except (FileNotFoundError, ValueError) as error:
-            parts.append(_list([f'{folder} is not drawn: {error}.']))
+            found = {str(path): figures.load(kind, path)}
+            if kind == 'sweep':
+                parts.append(image(figures.draw(kind, found), f'Sweep, {path}'))
+                continue
+            for name in figures.shift_figures(found[str(path)]):
+                figure = figures.draw(kind, found, figure=name)
+                parts.append(image(figure, f'{SHIFT_FIGURES[name]}, {path}'))
+        except ValueError as error:
+            parts.append(_list([f'{path} is not drawn: {error}.']))
     return parts
 
 

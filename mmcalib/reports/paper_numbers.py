@@ -51,25 +51,26 @@ def why_not_comparable(
         evaluation: How they were tested.
         network: The config of their model; None if it is not known.
     """
-    backbone = None if network is None else network.get('backbone')
-    if backbone is not None and any(
-        not isinstance(backbone, Mapping) or backbone.get(key) != value
-        for key, value in entry['backbone'].items()
-    ):
-        expected = ' '.join(map(str, entry['backbone'].values()))
-        return f"the paper's figures are for another network ({expected})"
-    if evaluation.get('protocol') != entry['protocol']:
-        return f"the paper's figures use protocol {entry['protocol']!r}"
-    if evaluation.get('num_bins') != entry['num_bins']:
-        return f"the paper's figures use {entry['num_bins']} bins"
+    evaluation = {'tta': False, **evaluation}
+    backbone = (network or {}).get('backbone')
+    conditions = [
+        (
+            'evaluation',
+            evaluation,
+            {**{k: entry[k] for k in ('protocol', 'num_bins')}, 'tta': False},
+        ),
+        ('dataset', evaluation.get('dataset', {}), entry['dataset']),
+    ]
+    if backbone is not None:
+        found = backbone if isinstance(backbone, Mapping) else {}
+        conditions.insert(0, ('backbone', found, entry['backbone']))
+    for part, found, wanted in conditions:
+        for key, value in wanted.items():
+            if found.get(key) != value:
+                return f'{part}.{key}={found.get(key)}, where the paper has {value}'
     if evaluation.get('other_metrics'):
         return f'{", ".join(evaluation["other_metrics"])} was measured with other options'
-    if evaluation.get('tta'):
-        return "the paper's figures are without test-time augmentation"
-    data = evaluation.get('dataset', {})
-    if any(data.get(key) != value for key, value in entry['dataset'].items()):
-        expected = ', '.join(f'{key} {value}' for key, value in entry['dataset'].items())
-        return f"the paper's figures are for another test set ({expected})"
-    if data.get('samples') not in entry['samples']:
-        return f'{data.get("samples"):,} samples were tested, not {entry["samples"][0]:,}'
+    samples = evaluation.get('dataset', {}).get('samples')
+    if samples not in entry['samples']:
+        return f'dataset.samples={samples}, where the paper has {entry["samples"][0]}'
     return None

@@ -25,7 +25,7 @@ from mmcalib.metric_keys import (
     worst,
 )
 from mmcalib.record import read_json
-from mmcalib.reports.table_cell_texts import text_table
+from mmcalib.reports.formats import text_table
 from mmcalib.work_dir_files import ROBUSTNESS, whole_file
 
 # The metrics that are compared.

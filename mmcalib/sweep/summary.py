@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mmcalib.metric_keys import ECE, columns_of, metric_heading
 from mmcalib.record import read_json
-from mmcalib.reports.table_cell_texts import in_markdown, mean_and_deviation
+from mmcalib.reports.formats import in_markdown, mean_and_deviation
 from mmcalib.visualization.sweep_figure import draw_sweeps
 from mmcalib.work_dir_files import SWEEP, whole_file
 

@@ -8,7 +8,7 @@ from records import model
 
 from mmcalib.metric_keys import metric_heading
 from mmcalib.reports import html
-from mmcalib.reports.output_formats import comma_separated, markdown, measured
+from mmcalib.reports.formats import comma_separated, markdown, measured
 from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of
 from mmcalib.runs.closing import summary

@@ -16,7 +16,7 @@ from records import model
 from mmcalib.corruption_names import BENCHMARK, CORRUPTIONS
 from mmcalib.metric_keys import ECE, metric_heading, worst
 from mmcalib.reports import html
-from mmcalib.reports.output_formats import comma_separated, markdown
+from mmcalib.reports.formats import comma_separated, markdown
 from mmcalib.reports.robustness_results import (
     files_of,
     read_robustness,

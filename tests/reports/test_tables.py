@@ -9,7 +9,7 @@ from commands import ROOT, call_here
 from records import CE, CIFAR10, MBLS, VOC, member, model, trained, write
 
 from mmcalib.metric_keys import HEADLINE
-from mmcalib.reports import output_formats, paper_numbers
+from mmcalib.reports import formats, paper_numbers
 from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of
 from mmcalib.runs.config import load_config
@@ -28,10 +28,10 @@ def test_seeds_are_averaged_beside_the_published_value(tmp_path):
     table = only_table(tmp_path)
     assert [row.label for row in table.rows] == ['CE', 'MbLS m=6 α=0.1']
     assert '| MbLS m=6 α=0.1 | 2 | 90.00 ± 0.00 | 95.25 | 5.00 ± 1.41 | 1.16 |' in (
-        output_formats.markdown([table], {})
+        formats.markdown([table], {})
     )
-    assert '5.00 ± 1.41' in output_formats.text([table], {})
-    first, second = csv.DictReader(io.StringIO(output_formats.comma_separated([table])))
+    assert '5.00 ± 1.41' in formats.text([table], {})
+    first, second = csv.DictReader(io.StringIO(formats.comma_separated([table])))
     assert float(second['calibration/ECE mean']) == 5.0
     assert (first['calibration/ECE std'], first['calibration/ECE paper']) == ('', '5.85')
 
@@ -41,8 +41,8 @@ def test_a_metric_that_is_not_finite_in_one_run_has_a_mean_alone(value, tmp_path
     for seed, ece in enumerate([4.0, value]):
         write(tmp_path / f'{seed}', 'mbls/resnet50_cifar10', seed=seed, ece=ece)
     table = only_table(tmp_path)
-    assert f'| 90.00 ± 0.00 | 95.25 | {value} | 1.16 |' in output_formats.markdown([table], {})
-    (row,) = csv.DictReader(io.StringIO(output_formats.comma_separated([table])))
+    assert f'| 90.00 ± 0.00 | 95.25 | {value} | 1.16 |' in formats.markdown([table], {})
+    (row,) = csv.DictReader(io.StringIO(formats.comma_separated([table])))
     assert (row['calibration/ECE mean'], row['calibration/ECE std']) == (str(value), '')
 
 
@@ -173,15 +173,15 @@ def test_every_metric_is_a_column(tmp_path):
         'ece25/ECE': 3.5, 'confusion_matrix/result': [[1, 2], [3, 4]],
     }  # fmt: skip
     write(tmp_path / 'a', 'mbls/resnet50_cifar10', metrics=metrics)
-    text = output_formats.markdown([only_table(tmp_path)], {})
+    text = formats.markdown([only_table(tmp_path)], {})
     assert (
         '| loss | runs | top-1 (%) | paper | ECE (%) | paper | NLL (nats) | top-5 (%) |'
         ' ece25/ECE (%) |' in text
     )
     assert '| 90.00 | 95.25 | 3.00 [2.00, 4.50] | 1.16 | 0.2500 | 99.00 | 3.50 |' in text
-    (line,) = csv.DictReader(io.StringIO(output_formats.comma_separated([only_table(tmp_path)])))
+    (line,) = csv.DictReader(io.StringIO(formats.comma_separated([only_table(tmp_path)])))
     assert line['calibration/ECE_low mean'] == '2.0'
-    (table,) = json.loads(output_formats.measured([only_table(tmp_path)]))
+    (table,) = json.loads(formats.measured([only_table(tmp_path)]))
     assert table['rows'][0]['runs'][0]['metrics'] == {
         key: value for key, value in metrics.items() if 'confusion' not in key
     }
@@ -194,10 +194,10 @@ def test_names_are_no_markup(tmp_path):
     (tmp_path / '[i]').mkdir()
     (tmp_path / '[i]/results_val.json').write_text('{}')
     runs, others = find_runs([tmp_path])
-    text = output_formats.text(tables_of(runs), others)
+    text = formats.text(tables_of(runs), others)
     for part in ('My[/bold]Loss option=a|b', '[blink]data', '[i]', '[dim]'):
         assert part in text
-    assert 'My[/bold]Loss option=a&#124;b |' in output_formats.markdown(tables_of(runs), others)
+    assert 'My[/bold]Loss option=a&#124;b |' in formats.markdown(tables_of(runs), others)
 
 
 NETWORK = dict(type='ImageClassifier', data_preprocessor=dict(mean=[0.3], std=[0.5]))
@@ -326,7 +326,9 @@ def test_voc_has_published_values_by_the_papers_protocol_only(tmp_path):
         )  # fmt: skip
     pooled = only_table(tmp_path, protocol='pooled')
     assert pooled.rows[0].paper == {}
-    assert any("use protocol 'paper'" in note for note in pooled.notes)
+    assert any(
+        'evaluation.protocol=pooled, where the paper has paper' in note for note in pooled.notes
+    )
     paper = only_table(tmp_path, protocol='paper')
     assert paper.rows[0].paper == {'mIoU': 71.2, 'calibration/ECE': 7.94, 'calibration/AECE': 7.99}
 
@@ -337,14 +339,18 @@ def test_another_test_set_has_no_published_value(tmp_path):
     write(tmp_path / 'held', 'mbls/resnet101_cub_heldout')
     first, second = tables_of(find_runs([tmp_path])[0])
     assert not first.rows[0].paper and not second.rows[0].paper
-    assert any('another test set (type CIFAR10' in note for note in second.notes)
+    assert any(
+        'dataset.type=CustomDataset, where the paper has CIFAR10' in note for note in second.notes
+    )
 
 
 def test_another_network_has_no_published_value(tmp_path):
     write(tmp_path / 'a', 'mbls/resnet50_cifar10', trained=trained())
     table = only_table(tmp_path)
     assert not table.rows[0].paper
-    assert any('another network (ResNet_CIFAR 50)' in note for note in table.notes)
+    assert any(
+        'backbone.type=ResNet, where the paper has ResNet_CIFAR' in note for note in table.notes
+    )
     network = dict(type='ImageClassifier', backbone=dict(type='ResNet_CIFAR', depth=50))
     write(tmp_path / 'b', 'mbls/resnet50_cifar10', trained=trained(network=network))
     assert [bool(t.rows[0].paper) for t in tables_of(find_runs([tmp_path])[0])] == [False, True]

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mmcalib.metric_keys import HEADLINE, metric_name
-from mmcalib.reports.table_cell_texts import mean_and_deviation
+from mmcalib.reports.formats import mean_and_deviation
 
 SOURCE = re.compile(r'<!-- (?P<file>[\w.-]+): (?P<label>.+?) -->')
 NUMBER = re.compile(r'-?\d+\.\d+( ± \d+\.\d+)?')
