@@ -6,7 +6,8 @@ A video is made of an image of the validation split: 32 crops along a closed pat
 its height and width, of the model's map of logits. The test images are whole. Each draw of videos
 is fitted and compared by `--method auto` in three ways: with images taken for
 independent; as the tool does, which finds the neighbours alike; and with the videos named by
-`--groups`. `--videos 0` takes the validation images as they are.
+`--groups`. `--videos 0` takes the validation images as they are. `--orders N` counts instead how
+often neighbours are found alike: in N draws of videos, and in N orders of the independent images.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from mmengine.runner import Runner
 
 from mmcalib.calibrate.choose_method import NONE, choose_method, methods_for
 from mmcalib.calibrate.cross_fitting import folds_of_groups
-from mmcalib.calibrate.image_groups import independent_groups
+from mmcalib.calibrate.image_groups import independent_groups, neighbours_alike
 from mmcalib.metrics.functional.calibration_error import (
     expected_calibration_error,
     negative_log_likelihood,
@@ -85,6 +86,27 @@ def figures(probs, labels):
     }
 
 
+def some_videos(videos, count, seed):
+    """Return the predictions of so many videos, and the video of each frame."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(videos), generator=generator)[:count].tolist()
+    return drawn_from([[column[::count] for column in videos[place]] for place in order])
+
+
+def found_alike(images, videos, count, orders):
+    """Return in how many draws, or orders of independent images, neighbours are alike."""
+    found = 0
+    for seed in range(orders):
+        if count:
+            drawn = some_videos(videos, count, seed)[0]
+        else:
+            generator = torch.Generator().manual_seed(seed)
+            order = torch.randperm(images.num_images, generator=generator)
+            drawn = replace(images, images=order[images.images])
+        found += neighbours_alike(drawn)
+    return found
+
+
 def choose(drawn, group_of, seed, *, every=False):
     """Return what `auto` takes, and the cross-fitted NLL of what it compares."""
     count = int(group_of.max()) + 1
@@ -124,6 +146,7 @@ def main():
     parser.add_argument('--videos', type=int, nargs='+', default=[0, 1, 4, 12], metavar='N')
     parser.add_argument('--draws', type=int, default=3, help='of so many videos')
     parser.add_argument('--samples', type=int, default=6000, help='pixels to fit and to test on')
+    parser.add_argument('--orders', type=int, default=0, metavar='N', help='see above')
     parser.add_argument('--out', metavar='FILE.json')
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -134,17 +157,16 @@ def main():
     val, test = (Runner.build_dataloader(cfg[f'{s}_dataloader'], seed=0) for s in ('val', 'test'))
     others = draw_predictions(model, test, num_samples=3 * args.samples)
     videos = videos_of(model, val, pixels=args.samples // FRAMES)
+    images = draw_predictions(model, val, num_samples=args.samples)
     for count in args.videos:
+        if args.orders:
+            found = found_alike(images, videos, count, args.orders)
+            print(f'{count} videos: alike in {found} of {args.orders}')
+            continue
         found = defaultdict(list)
         draws = args.draws if count else 1
         for seed in range(draws):
-            drawn, video_of = draw_predictions(model, val, num_samples=args.samples), None
-            if count:
-                generator = torch.Generator().manual_seed(seed)
-                order = torch.randperm(len(videos), generator=generator)[:count].tolist()
-                drawn, video_of = drawn_from(
-                    [[column[::count] for column in videos[place]] for place in order]
-                )
+            drawn, video_of = some_videos(videos, count, seed) if count else (images, None)
             fitted, tested, chosen = measure(drawn, video_of, others, seed)
             for kind, rows in (('cross-fitted', fitted), ('test', tested)):
                 for method, row in rows.items():
