@@ -8,16 +8,11 @@ from pathlib import Path
 
 from mmcalib.metric_keys import GAP, INTERVAL, PREFIX, TOP1, is_percentage, metric_name, number_text
 from mmcalib.metrics import CalibrationStatistics
+from mmcalib.metrics.bins.binned_errors import binned_gap
+from mmcalib.metrics.bootstrap_intervals import intervals
 from mmcalib.record import model_label
 
 FOLDER_OF_FIGURES = 'vis_data/vis_image'  # of mmengine's LocalVisBackend, in the log's folder
-
-
-def gap_in_words(gap: float) -> str:
-    """Return the gap between confidence and accuracy, in percent points, in words."""
-    if abs(gap) < 0.05:
-        return 'neither over- nor under-confident on average'
-    return f'{"over" if gap > 0 else "under"}-confident by {abs(gap):.1f} points'
 
 
 def judgement(low: float, high: float) -> str:
@@ -31,6 +26,19 @@ def confidence_and_accuracy(statistics: CalibrationStatistics) -> tuple[float, f
     """Return mean confidence and accuracy in percent, None of no predictions."""
     count, correct, confidence = statistics.narrow_bins.sum(dim=1).tolist()
     return (100 * confidence / count, 100 * correct / count) if count else None
+
+
+def measured_gap(statistics: CalibrationStatistics) -> dict[str, float]:
+    """Return the gap between confidence and accuracy, with its interval where images are known."""
+    found = {GAP: binned_gap(statistics.narrow_bins).item()}
+    if statistics.image_bins is None:
+        return found
+    bins = statistics.image_bins[statistics.image_bins[:, 0].sum(dim=1) > 0]
+    bounds = intervals(
+        lambda weights: {GAP: binned_gap((weights @ bins.flatten(1)).view(-1, *bins.shape[1:]))},
+        len(bins), coverage=0.95, num_bootstrap=1000, seed=0, limits={GAP: (-100.0, 100.0)},
+    )[GAP]  # fmt: skip
+    return found | {f'{GAP}{end}': bound for end, bound in zip(INTERVAL, bounds, strict=True)}
 
 
 def find_diagram(log_dir: str | Path, split: str) -> Path | None:
@@ -67,8 +75,10 @@ def summary(
         if not any(key.startswith(TOP1) for key in metrics):
             of_what = f'of {statistics.num_predictions:,} predictions'
             rows.append(('accuracy', f'{both[1]:.2f} %', of_what))
-        words = '' if GAP in metrics else gap_in_words(both[0] - both[1])
-        rows.append(('mean confidence', f'{both[0]:.2f} %', words))
+        rows.append(('mean confidence', f'{both[0]:.2f} %', ''))
+        metrics = metrics if GAP in metrics else {**metrics, **measured_gap(statistics)}
+        ours = [key for key in metrics if key.startswith(PREFIX)]
+        ours.sort(key=lambda key: key != GAP)  # below the confidence
     ends = {f'{key}{end}' for key in ours for end in INTERVAL}
     for key in [key for key in ours if key not in ends]:
         remark = ''

@@ -37,7 +37,8 @@ def test_the_figures_and_what_they_mean():
     assert words(summary(RESULTS, statistics(), {'results': 'a/b.json', 'diagram': None})) == [
         ['mbls/digits;', 'MbLS', 'm=8', 'α=0.1;', 'test', 'split,', '1,797', 'samples'],
         ['accuracy/top1', '75.00', '%'],
-        ['mean', 'confidence', '82.00', '%', 'over-confident', 'by', '22.0', 'points'],
+        ['mean', 'confidence', '82.00', '%'],
+        ['gap', '+22.00', '%'],
         ['ECE', '4.12', '%', 'interval', '3.00', 'to', '5.55', '%'],
         ['NLL', '0.6123'],
         ['results', 'a/b.json'],
