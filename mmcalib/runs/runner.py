@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -57,8 +56,8 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
     Raises:
         ValueError: If a launcher other than ``pytorch`` is asked for without a GPU.
     """
-    if cfg.get('num_threads') and not os.environ.get('OMP_NUM_THREADS'):
-        torch.set_num_threads(cfg.num_threads)
+    if cfg.get('num_threads'):
+        torch.set_num_threads(min(cfg.num_threads, torch.get_num_threads()))
     if cfg.launcher != 'none' and not torch.cuda.is_available():
         join_without_gpus(cfg.launcher)  # mmengine keeps a process group that is there
         cfg.model_wrapper_cfg = dict(

@@ -71,7 +71,6 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
         f"test_evaluator = [dict(type='{evaluator}')]\n"
         'default_hooks = dict(reliability_diagram=None, confidence_map=None)\n'
     )
-    monkeypatch.delenv('OMP_NUM_THREADS', raising=False)
     torch.set_num_threads(2)
     call_here('train.py', config, '--limit', 11, monkeypatch=monkeypatch)
     assert torch.get_num_threads() == 1  # which such a small network is fastest with

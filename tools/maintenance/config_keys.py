@@ -24,9 +24,9 @@ HEAD = """\
 All keys of mmcalib's classes in a config, besides `type`.
 `custom_imports = dict(imports=['mmcalib'])` registers the classes.
 
-mmcalib adds two top-level keys. `num_threads` is the number of CPU threads of a run, unless
-`OMP_NUM_THREADS` is set: a small network is slower with more. `evaluations` holds named changes to
-a config, which `tools/test.py --evaluation NAME` applies before the test:
+mmcalib adds two top-level keys. `num_threads` is the most CPU threads that a run takes: a small
+network is slower with more. `evaluations` holds named changes to a config, which
+`tools/test.py --evaluation NAME` applies before the test:
 
 ```python
 evaluations = dict(paper=dict(test_evaluator=[dict(type='CalibrationMetric', protocol='paper')]))
