@@ -1,7 +1,6 @@
 """Everything a GPU runs, on a device that only pretends to be another than the CPU.
 
-Values are those of the CPU, no tensor is on the wrong device, and a training step makes nobody wait
-but for its one look at the labels.
+Values are those of the CPU, no tensor is on the wrong device, and no training step waits.
 """
 
 import copy
@@ -11,15 +10,14 @@ from contextlib import contextmanager, nullcontext
 import pytest
 import torch
 from commands import ROOT
-from losses import test_all_losses, test_batch_statistics_loss, test_label_maps
+from loss_cases import CASES, IGNORED
 from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from pretended_device import DEVICE, Pretended, PretendedDevice, there
 
 from mmcalib.ensembles.mean_and_disagreement import PredictionMean
 from mmcalib.losses import CalibrationLoss, CombinedLoss, MDCALoss, SoftmaxFocalLoss
-from mmcalib.losses.base import call_checks
-from mmcalib.losses.upsampling.upsampled_losses import upsampled_losses
+from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
 from mmcalib.metrics import NAMES, CalibrationState, scores_of_logits
 from mmcalib.posthoc import SCALERS
 from mmcalib.runs.config import load_config, set_loader_defaults
@@ -27,16 +25,11 @@ from mmcalib.runs.runner import train_and_test
 from mmcalib.samples.evaluated import read_prediction
 from mmcalib.samples.predictions import of_logits, of_probabilities
 
-IGNORED = 255
 LOSSES = {
-    **{
-        name: (lambda n=name, **o: test_all_losses.build(n, **o)) for name in test_all_losses.LOSSES
-    },
-    **dict(test_batch_statistics_loss.LOSSES),
-    'svls': lambda **o: test_label_maps.LOSSES['svls'][0](**o),
-    'nacl': lambda **o: test_label_maps.LOSSES['nacl'][0](**o),
+    **{name: case.build for name, case in CASES.items()},
     'combined': lambda **o: CombinedLoss(losses=[MDCALoss(**o), SoftmaxFocalLoss(**o)]),
 }
+BY_TILES = [name for name, build in LOSSES.items() if why_only_whole(build()) is None]
 every_loss = pytest.mark.parametrize('name', LOSSES)
 
 
@@ -72,21 +65,17 @@ def test_a_training_step(name, labels):
     assert isinstance(value, Pretended) and isinstance(grad, Pretended)
     torch.testing.assert_close(value.detach().value, expected.detach())
     torch.testing.assert_close(grad.value, slope, rtol=1e-4, atol=1e-6)
-    # The look at the labels: their range, and whether there are any.
-    assert set(device.waits) <= {'_local_scalar_dense', 'tolist'} and len(device.waits) <= 2
-
-
-@every_loss
-def test_a_step_without_a_look_at_the_labels_waits_for_nothing(name, monkeypatch):
-    monkeypatch.setattr(call_checks, 'check_labels', lambda *args, **options: None)
-    logits, target = draw()
-    with PretendedDevice() as device:
-        other = there(logits).requires_grad_()
-        moved(LOSSES[name](ignore_index=IGNORED))(other, there(target)).backward()
     assert device.waits == []
 
 
-@every_loss
+def test_a_wrong_label_there():
+    logits, target = draw()
+    target[0, 0, 1] = 77
+    with PretendedDevice(), pytest.raises(RuntimeError, match=r'outside \[0, 5\)'):
+        SoftmaxFocalLoss(ignore_index=IGNORED)(there(logits), there(target))
+
+
+@pytest.mark.parametrize('name', BY_TILES)
 def test_the_fused_step(name, monkeypatch):
     # It has none to turn off.
     monkeypatch.setattr(torch, 'autocast', lambda *args, **options: nullcontext())
@@ -94,12 +83,11 @@ def test_the_fused_step(name, monkeypatch):
     target = torch.randint(5, (2, 6, 4), generator=torch.Generator().manual_seed(1))
     call = dict(ignore_index=IGNORED, align_corners=False)
     logits.requires_grad_()
-    expected = upsampled_losses(logits, target, [LOSSES[name]()], **call)[0].sum()
+    expected, _ = upsampled_loss(LOSSES[name](), logits, target, **call)
     (slope,) = torch.autograd.grad(expected, logits)
-    monkeypatch.setattr(call_checks, 'check_labels', lambda *args, **options: None)
     with PretendedDevice() as device:
         other = there(logits).requires_grad_()
-        value = upsampled_losses(other, there(target), [moved(LOSSES[name]())], **call)[0].sum()
+        value, _ = upsampled_loss(moved(LOSSES[name]()), other, there(target), **call)
         (grad,) = torch.autograd.grad(value, other)
     assert device.waits == []
     torch.testing.assert_close(value.detach().value, expected.detach(), rtol=1e-4, atol=1e-6)
@@ -217,9 +205,6 @@ def test_an_ensemble_there():
 
 
 class OnTheCPU(CalibrationLoss):
-    def options(self):
-        return {}
-
     @staticmethod
     def formula(logits, target):
         weight = torch.ones(logits.shape[1:])
@@ -227,17 +212,13 @@ class OnTheCPU(CalibrationLoss):
 
 
 class Waiting(CalibrationLoss):
-    def options(self):
-        return {}
-
     @staticmethod
     def formula(logits, target):
         return logits.sum(dim=1) * (2.0 if logits.max().item() > 0 else 1.0)
 
 
 @pytest.mark.parametrize('loss', [OnTheCPU, Waiting])
-def test_that_a_wrong_device_and_a_wait_are_found(loss, monkeypatch):
-    monkeypatch.setattr(call_checks, 'check_labels', lambda *args, **options: None)
+def test_that_a_wrong_device_and_a_wait_are_found(loss):
     logits, target = draw()
     with PretendedDevice() as device:
         arguments = there(logits).requires_grad_(), there(target)

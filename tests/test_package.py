@@ -183,7 +183,7 @@ def test_custom_imports_register_all_in_either_order(tmp_path, toolbox, first):
 
 
 ROOMS = {*LIBRARY} - {'samples'}
-LISTED = ('', 'ensembles', 'losses', 'metrics', 'posthoc', 'visualization')
+LISTED = ('', 'ensembles', 'metrics', 'posthoc', 'visualization')
 
 
 @pytest.mark.parametrize('name', LISTED)

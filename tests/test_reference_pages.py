@@ -60,11 +60,8 @@ def test_every_loss_has_a_section_and_a_row():
 def test_parameters_of_a_loss(name):
     kind, section = CLASSES[name], section_of(name)
     named = {key: row[0] for key, row in parameter_rows(section).items()}
-    expected = defaults(kind.__init__, leave_out=('self', 'loss_name'))
-    if issubclass(kind, BatchLoss):
-        expected |= defaults(BatchLoss.__init__, leave_out=('self',))
-    if kind is CombinedLoss:
-        expected['loss_name'] = "`'loss_combined'`"
+    common = () if kind is CombinedLoss else inspect.signature(CalibrationLoss).parameters
+    expected = defaults(kind, leave_out=common)
     assert named == expected
     required = dict(num_classes=10) if name == 'CALSLoss' else {}
     if any(key in kind.__dict__.get('ranges', {}) for key in named):
@@ -75,8 +72,8 @@ def test_parameters_of_a_loss(name):
 
 def test_parameters_of_every_loss():
     named = {key: row[0] for key, row in parameter_rows(COMMON).items()}
-    named['loss_name'] = "`'loss_calibration'`"  # each has one of its own
-    assert named == defaults(CalibrationLoss.__init__, leave_out=('self',))
+    named['loss_name'] = "`'loss_brier'`"  # each has one of its own
+    assert named == defaults(losses.BrierLoss)
     assert check_values(losses.BrierLoss, COMMON, {}) >= 3
 
 

@@ -12,8 +12,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmcalib.losses.upsampling.tile_terms import why_only_whole
-from mmcalib.losses.upsampling.upsampled_losses import upsampled_losses
+from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
 
 
 @HOOKS.register_module()
@@ -24,11 +23,11 @@ class FusedUpsamplingHook(Hook):
     holds them, their log-softmax and their gradients. With this hook, for the time of a training,
     a head makes a tile of them at a time, and keeps the gradient by its own, small logits. Losses,
     gradients and ``acc_seg`` are the same, to rounding; logits in half precision are upsampled in
-    float32, which mmseg does in half. See :func:`upsampled_losses`.
+    float32, which mmseg does in half. See :func:`upsampled_loss`.
 
     It is for heads, auxiliary ones too, whose ``loss_by_feat`` is that of mmseg's
-    ``BaseDecodeHead`` and whose losses are mmcalib's, mmseg's softmax ``CrossEntropyLoss``, or sums
-    of these. Heads with another loss or a pixel sampler stay as they are. Which ones do what, and
+    ``BaseDecodeHead`` and whose losses are mmcalib's and sums over pixels: not SVLS, NACL, MDCA and
+    mL1-ACE. Heads with another loss or a pixel sampler stay as they are. Which ones do what, and
     why, is logged once. In a step in which a loss has forward hooks, as those that
     ``LogitDistanceHook`` measures, and inside a compiled model, a head goes mmseg's way::
 
@@ -89,7 +88,7 @@ def why_not(head: nn.Module) -> str | None:
 def fused_loss_by_feat(
     head: nn.Module, seg_logits: Tensor, batch_data_samples: Sequence
 ) -> dict[str, Tensor]:
-    """Return the losses of ``BaseDecodeHead.loss_by_feat``, by :func:`upsampled_losses`."""
+    """Return the losses of ``BaseDecodeHead.loss_by_feat``, by :func:`upsampled_loss`."""
     losses = _losses(head)
     watched = any(
         module._forward_hooks or module._forward_pre_hooks
@@ -99,15 +98,10 @@ def fused_loss_by_feat(
     if watched or torch.compiler.is_compiling():
         return type(head).loss_by_feat(head, seg_logits, batch_data_samples)
     labels = head._stack_batch_gt(batch_data_samples).squeeze(1)
-    values, correct = upsampled_losses(
-        seg_logits,
-        labels,
-        losses,
-        ignore_index=head.ignore_index,
-        align_corners=head.align_corners,
-    )
+    how = dict(ignore_index=head.ignore_index, align_corners=head.align_corners)
     result = {}
-    for loss, value in zip(losses, values.unbind(), strict=True):
+    for loss in losses:
+        value, correct = upsampled_loss(loss, seg_logits, labels, **how)
         result[loss.loss_name] = result.get(loss.loss_name, 0) + value
     # As mmseg's accuracy: of no valid pixel it is 100.
     eps = torch.finfo(torch.float32).eps

@@ -12,7 +12,7 @@ from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmcalib.checks import check_integer, check_number
-from mmcalib.losses.base.calibration_loss import CalibrationLoss
+from mmcalib.losses.calibration_loss import CalibrationLoss
 
 # Where the heads of mmpretrain and mmseg keep their losses, whatever these are.
 HEADS_LOSSES = ('loss_module', 'loss_decode')

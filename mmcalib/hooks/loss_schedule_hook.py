@@ -9,7 +9,7 @@ from mmengine.runner import IterBasedTrainLoop
 from torch import nn
 
 from mmcalib.checks import check_choice, check_integer, check_number
-from mmcalib.losses.base.calibration_loss import CalibrationLoss
+from mmcalib.losses.calibration_loss import CalibrationLoss
 
 MODES = ('add', 'multiply', 'step')
 

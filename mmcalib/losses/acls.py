@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.cross_entropy import cross_entropy
-from mmcalib.losses.base.models_registry import MODELS
+from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.cross_entropy import cross_entropy
+from mmcalib.losses.registry import MODELS
 
 
 def acls(
@@ -33,9 +33,10 @@ def acls(
     Args:
         logits: ``(N, K, *)``. A class masked with -inf has no part in the sum.
         target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
-        margin: m, in logits.
-        alpha: :math:`\alpha`, weight of the predicted class.
-        alpha_others: :math:`\alpha'`, weight of the others. With both 0 it is cross-entropy.
+        margin: m, in logits. The published loss uses 10, and 6 for some data sets.
+        alpha: :math:`\alpha`, weight of the predicted class; the published loss uses 0.1 · 1.
+        alpha_others: :math:`\alpha'`, weight of the others; the published loss uses 0.1 · 0.1. With
+            both 0 it is cross-entropy.
         class_weight: ``(K,)`` weights of the cross-entropy term alone.
 
     Returns:
@@ -56,34 +57,7 @@ def acls(
 
 @MODELS.register_module()
 class ACLSLoss(CalibrationLoss):
-    """Adaptive and conditional label smoothing for mmpretrain and mmseg heads; see :func:`acls`.
-
-    Args:
-        margin: m, in logits. The published loss uses 10, and 6 for some data sets.
-        alpha: Weight of the predicted class; the published loss uses 0.1 · 1.
-        alpha_others: Weight of the other classes; the published loss uses 0.1 · 0.1, the first of
-            which is a factor of both terms.
-        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
-            ``ignore_index``, ``reduction`` and ``loss_weight``.
-
-    Raises:
-        ValueError: If ``margin`` or a weight is below 0.
-    """
+    """Adaptive and conditional label smoothing for heads of both toolboxes; see :func:`acls`."""
 
     formula = staticmethod(acls)
-    ranges = dict.fromkeys(('margin', 'alpha', 'alpha_others'), (0.0, float('inf')))
-
-    def __init__(
-        self,
-        *,
-        margin: float = 10.0,
-        alpha: float = 0.1,
-        alpha_others: float = 0.01,
-        loss_name: str = 'loss_acls',
-        **common,
-    ) -> None:
-        super().__init__(loss_name=loss_name, **common)
-        self.set_parameters(margin=margin, alpha=alpha, alpha_others=alpha_others)
-
-    def options(self) -> dict:
-        return dict(margin=self.margin, alpha=self.alpha, alpha_others=self.alpha_others)
+    loss_name = 'loss_acls'

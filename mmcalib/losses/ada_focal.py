@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import check_integer, check_number
-from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.cross_entropy import cross_entropy
-from mmcalib.losses.base.models_registry import MODELS
+from mmcalib.losses.calibration_loss import ANY_NUMBER, CalibrationLoss
+from mmcalib.losses.cross_entropy import cross_entropy, of_label, power
+from mmcalib.losses.registry import MODELS
 
 
 def ada_focal(
@@ -51,17 +51,11 @@ def ada_focal(
         ... )
         tensor([3.4657e-01, 2.4673e-04])
     """
-    rows = _ada_focal(-cross_entropy(logits, target), gammas, edges)
-    return rows if class_weight is None else rows * class_weight[target]
-
-
-def _ada_focal(log_probs: Tensor, gammas: Tensor, edges: Tensor) -> Tensor:
+    log_probs = -cross_entropy(logits, target)
     bins = torch.bucketize(log_probs.exp().detach(), edges.to(log_probs.dtype), right=True)
     gamma = gammas.to(log_probs.dtype)[bins]
     base = torch.where(gamma >= 0, -torch.expm1(log_probs), 1 + log_probs.exp())
-    # At p = 1 the power of 0 has an infinite slope for gamma < 1; the clamp makes it 0 there.
-    factor = base.clamp(min=torch.finfo(base.dtype).tiny ** 0.5) ** gamma.abs()
-    return -factor * log_probs
+    return of_label(-power(base, gamma.abs()) * log_probs, target, class_weight)
 
 
 @MODELS.register_module()
@@ -92,8 +86,7 @@ class AdaFocalLoss(CalibrationLoss):
         gamma_min: The lowest gamma.
         gamma_max: The highest gamma.
         switch: The smallest absolute value of a gamma; one closer to 0 changes its sign.
-        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
-            ``ignore_index``, ``reduction`` and ``loss_weight``.
+        common: Of :class:`CalibrationLoss`.
 
     Raises:
         TypeError: If an option is of another type.
@@ -101,8 +94,9 @@ class AdaFocalLoss(CalibrationLoss):
     """
 
     formula = staticmethod(ada_focal)
-    no_soft_targets = 'it weights each row by the probability of its one true class'
-    ranges = dict(rate=(0.0, float('inf')))
+    loss_name = 'loss_ada_focal'
+    soft_targets = False
+    ranges = dict(rate=ANY_NUMBER)
 
     def __init__(
         self,
@@ -113,24 +107,17 @@ class AdaFocalLoss(CalibrationLoss):
         gamma_min: float = -2.0,
         gamma_max: float = 20.0,
         switch: float = 0.2,
-        loss_name: str = 'loss_ada_focal',
         **common,
     ) -> None:
-        super().__init__(loss_name=loss_name, **common)
+        super().__init__(**common)
         self.num_bins = check_integer('num_bins', num_bins)
-        self.set_parameters(rate=rate)
+        self.rate = self.check_parameter('rate', rate)
         self.switch = check_number('switch', switch)
         self.gamma_min = check_number('gamma_min', gamma_min, least=float('-inf'), most=-switch)
         self.gamma_max = check_number('gamma_max', gamma_max, least=switch)
         self.gamma = check_number('gamma', gamma, least=gamma_min, most=gamma_max)
         self.register_buffer('gammas', torch.full((num_bins,), float(gamma)))
         self.register_buffer('edges', torch.arange(1, num_bins) / num_bins)
-
-    def options(self) -> dict:
-        return dict(gammas=self.gammas, edges=self.edges)
-
-    def extra_repr(self) -> str:
-        return f'num_bins={self.num_bins}, gamma={self.gamma!r}, rate={self.rate!r}'
 
     @torch.no_grad()
     def update(self, edges: Sequence[float], gaps: Sequence[float]) -> None:

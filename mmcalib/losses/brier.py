@@ -3,9 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.cross_entropy import per_class, shares_of
-from mmcalib.losses.base.models_registry import MODELS
+from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.cross_entropy import per_class, shares_of
+from mmcalib.losses.registry import MODELS
 
 
 def brier(logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None) -> Tensor:
@@ -37,17 +37,7 @@ def brier(logits: Tensor, target: Tensor, *, class_weight: Tensor | None = None)
 
 @MODELS.register_module()
 class BrierLoss(CalibrationLoss):
-    """Brier loss for mmpretrain and mmseg heads; see :func:`brier`.
-
-    Args:
-        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
-            ``ignore_index``, ``reduction`` and ``loss_weight``.
-    """
+    """Brier loss for the heads of both toolboxes; see :func:`brier`."""
 
     formula = staticmethod(brier)
-
-    def __init__(self, *, loss_name: str = 'loss_brier', **common) -> None:
-        super().__init__(loss_name=loss_name, **common)
-
-    def options(self) -> dict:
-        return {}
+    loss_name = 'loss_brier'

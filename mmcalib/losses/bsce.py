@@ -3,10 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmcalib.checks import check_choice, check_integer
-from mmcalib.losses.base.cross_entropy import nll, shares_of
-from mmcalib.losses.base.models_registry import MODELS
-from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
+from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.cross_entropy import nll, power, shares_of
+from mmcalib.losses.registry import MODELS
 
 
 def bsce(
@@ -34,7 +33,7 @@ def bsce(
         target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
         gamma: :math:`\gamma`; 0 leaves cross-entropy.
         norm: n, 1 or 2.
-        detach_weight: Whether the weight is a constant to the gradient.
+        detach_weight: Whether the weight is a constant to the gradient: BSCE-GRA.
         class_weight: ``(K,)`` weights of the classes.
 
     Returns:
@@ -45,43 +44,15 @@ def bsce(
         tensor([0.3466])
     """
     log_probs = F.log_softmax(logits, dim=1)
-    weight = _distance(log_probs.exp() - shares_of(target, logits), norm)
-    factor = factor_of(weight, gamma=gamma, detach_weight=detach_weight)
-    return factor * nll(log_probs, target, class_weight)
-
-
-def _distance(difference: Tensor, norm: int) -> Tensor:
-    return (difference.abs() if norm == 1 else difference.square()).sum(dim=1)
+    difference = log_probs.exp() - shares_of(target, logits)
+    weight = (difference.abs() if norm == 1 else difference.square()).sum(dim=1)
+    return power(weight, gamma, detach_weight) * nll(log_probs, target, class_weight)
 
 
 @MODELS.register_module()
-class BSCELoss(WeightedCrossEntropyLoss):
-    """Cross-entropy weighted by the Brier score, for mmpretrain and mmseg heads; see :func:`bsce`.
-
-    Args:
-        gamma: Exponent of the weight; choose it on validation data.
-        norm: 1 or 2.
-        detach_weight: True is BSCE-GRA, False is BSCE.
-        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
-            ``ignore_index``, ``reduction`` and ``loss_weight``.
-
-    Raises:
-        ValueError: If ``gamma`` is below 0, or ``norm`` neither 1 nor 2.
-    """
+class BSCELoss(CalibrationLoss):
+    """Cross-entropy weighted by the Brier score, for heads of both toolboxes; see :func:`bsce`."""
 
     formula = staticmethod(bsce)
-
-    def __init__(
-        self,
-        *,
-        gamma: float = 1.0,
-        norm: int = 2,
-        detach_weight: bool = True,
-        loss_name: str = 'loss_bsce',
-        **common,
-    ) -> None:
-        super().__init__(gamma=gamma, detach_weight=detach_weight, loss_name=loss_name, **common)
-        self.norm = check_choice('norm', check_integer('norm', norm), (1, 2))
-
-    def options(self) -> dict:
-        return {**super().options(), 'norm': self.norm}
+    loss_name = 'loss_bsce'
+    choices = dict(norm=(1, 2))

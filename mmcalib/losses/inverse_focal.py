@@ -3,9 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmcalib.losses.base.cross_entropy import cross_entropy, nll
-from mmcalib.losses.base.models_registry import MODELS
-from mmcalib.losses.base.weighted_cross_entropy import WeightedCrossEntropyLoss, factor_of
+from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.cross_entropy import cross_entropy, nll, of_label, power
+from mmcalib.losses.registry import MODELS
 
 
 def inverse_focal(
@@ -30,8 +30,8 @@ def inverse_focal(
     Args:
         logits: ``(N, K, *)``.
         target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
-        gamma: :math:`\gamma`; 0 leaves cross-entropy.
-        detach_weight: Whether the factor is a constant to the gradient.
+        gamma: :math:`\gamma`, chosen on validation data; 0 leaves cross-entropy.
+        detach_weight: Whether the factor is a constant to the gradient; the paper's is not.
         class_weight: ``(K,)`` weights of the classes.
 
     Returns:
@@ -43,40 +43,16 @@ def inverse_focal(
     """
     if target.is_floating_point():
         log_probs = F.log_softmax(logits, dim=1)
-        factor = factor_of(1 + log_probs.exp(), gamma=gamma, detach_weight=detach_weight)
+        factor = power(1 + log_probs.exp(), gamma, detach_weight)
         return nll(log_probs, target * factor, class_weight)
-    rows = _inverse_focal(-cross_entropy(logits, target), gamma, detach_weight)
-    return rows if class_weight is None else rows * class_weight[target]
-
-
-def _inverse_focal(log_probs: Tensor, gamma: float, detach_weight: bool) -> Tensor:
-    factor = factor_of(1 + log_probs.exp(), gamma=gamma, detach_weight=detach_weight)
-    return -factor * log_probs
+    rows = cross_entropy(logits, target)
+    factor = power(1 + (-rows).exp(), gamma, detach_weight)
+    return of_label(factor * rows, target, class_weight)
 
 
 @MODELS.register_module()
-class InverseFocalLoss(WeightedCrossEntropyLoss):
-    """Inverse focal loss for mmpretrain and mmseg heads; see :func:`inverse_focal`.
-
-    Args:
-        gamma: Exponent of the factor; choose it on validation data.
-        detach_weight: Whether the gradient treats the factor as a constant; in the paper it does
-            not.
-        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
-            ``ignore_index``, ``reduction`` and ``loss_weight``.
-
-    Raises:
-        ValueError: If ``gamma`` is below 0.
-    """
+class InverseFocalLoss(CalibrationLoss):
+    """Inverse focal loss for the heads of both toolboxes; see :func:`inverse_focal`."""
 
     formula = staticmethod(inverse_focal)
-
-    def __init__(
-        self,
-        *,
-        gamma: float = 1.0,
-        detach_weight: bool = False,
-        loss_name: str = 'loss_inverse_focal',
-        **common,
-    ) -> None:
-        super().__init__(gamma=gamma, detach_weight=detach_weight, loss_name=loss_name, **common)
+    loss_name = 'loss_inverse_focal'

@@ -4,9 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.cross_entropy import nll
-from mmcalib.losses.base.models_registry import MODELS
+from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.cross_entropy import nll
+from mmcalib.losses.registry import MODELS
 
 
 def label_smoothing(
@@ -23,7 +23,8 @@ def label_smoothing(
     Args:
         logits: ``(N, K, *)``. A class masked with -inf has no part in the sum.
         target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
-        alpha: Share of the uniform distribution, in [0, 1]; 0 leaves cross-entropy.
+        alpha: Share of the uniform distribution, in [0, 1]; the paper uses 0.05, and 0 leaves
+            cross-entropy.
         class_weight: ``(K,)`` weights of the :math:`y_k` part alone.
 
     Returns:
@@ -40,25 +41,11 @@ def label_smoothing(
 
 @MODELS.register_module()
 class LabelSmoothingLoss(CalibrationLoss):
-    """Label smoothing for mmpretrain and mmseg heads; see :func:`label_smoothing`.
+    """Label smoothing for the heads of both toolboxes; see :func:`label_smoothing`.
 
     Without class weights, mmpretrain's ``LabelSmoothLoss`` in its mode ``'original'`` is the same.
-
-    Args:
-        alpha: Share of the uniform distribution; the paper uses 0.05.
-        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
-            ``ignore_index``, ``reduction`` and ``loss_weight``.
-
-    Raises:
-        ValueError: If ``alpha`` is outside [0, 1].
     """
 
     formula = staticmethod(label_smoothing)
+    loss_name = 'loss_ls'
     ranges = dict(alpha=(0.0, 1.0))
-
-    def __init__(self, *, alpha: float = 0.05, loss_name: str = 'loss_ls', **common) -> None:
-        super().__init__(loss_name=loss_name, **common)
-        self.set_parameters(alpha=alpha)
-
-    def options(self) -> dict:
-        return dict(alpha=self.alpha)

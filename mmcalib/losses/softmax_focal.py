@@ -6,13 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.cross_entropy import (
-    cross_entropy,
-    finite,
-    per_class,
-)
-from mmcalib.losses.base.models_registry import MODELS
+from mmcalib.checks import check_number
+from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.cross_entropy import cross_entropy, nll, of_label, power
+from mmcalib.losses.registry import MODELS
 
 
 def softmax_focal(
@@ -35,8 +32,8 @@ def softmax_focal(
     Args:
         logits: ``(N, K, *)``.
         target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
-        gamma: :math:`\gamma`, or pairs of an upper bound of :math:`p_y` (exclusive but for the
-            last) and the :math:`\gamma` below it, ascending. 0 leaves cross-entropy.
+        gamma: :math:`\gamma`; the paper uses 3, and 0 leaves cross-entropy. Or pairs of an upper
+            bound of :math:`p_y` (exclusive but for the last) and the :math:`\gamma` below it.
         class_weight: ``(K,)`` weights of the classes.
 
     Returns:
@@ -46,49 +43,61 @@ def softmax_focal(
         >>> softmax_focal(torch.tensor([[0., 0.]]), torch.tensor([0]), gamma=1.0)
         tensor([0.3466])
     """
-    soft = target.is_floating_point()
-    log_probs = finite(F.log_softmax(logits, dim=1)) if soft else -cross_entropy(logits, target)
-    loss = _focal(log_probs, gamma)
-    if soft:
-        loss = loss * target
-        return (loss if class_weight is None else loss * per_class(class_weight, loss)).sum(dim=1)
-    return loss if class_weight is None else loss * class_weight[target]
+    if target.is_floating_point():
+        log_probs = F.log_softmax(logits, dim=1)
+        return nll(log_probs, target * _factor(log_probs, gamma), class_weight)
+    rows = cross_entropy(logits, target)
+    return of_label(_factor(-rows, gamma) * rows, target, class_weight)
 
 
-def _focal(log_probs: Tensor, gamma: float | Sequence[tuple[float, float]]) -> Tensor:
+def _factor(log_probs: Tensor, gamma: float | Sequence[tuple[float, float]]) -> Tensor:
     if isinstance(gamma, Sequence):
-        gamma = _gamma_of(log_probs.detach().exp(), gamma)
-    # At p = 1 the power of 0 has an infinite slope for gamma < 1; the clamp makes it 0 there.
-    rest = (-torch.expm1(log_probs)).clamp(min=torch.finfo(log_probs.dtype).tiny ** 0.5)
-    return -(rest**gamma) * log_probs
+        probs, schedule = log_probs.detach().exp(), gamma
+        gamma = torch.full_like(probs, schedule[-1][1])
+        for bound, value in reversed(schedule[:-1]):
+            gamma = gamma.masked_fill(probs < bound, value)
+    return power(-torch.expm1(log_probs), gamma)
 
 
-def _gamma_of(probs: Tensor, schedule: Sequence[tuple[float, float]]) -> Tensor:
-    gamma = torch.full_like(probs, schedule[-1][1])
-    for bound, value in reversed(schedule[:-1]):
-        gamma = gamma.masked_fill(probs < bound, value)
-    return gamma
+def sample_dependent_focal(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    schedule: Sequence[tuple[float, float]] = ((0.2, 5.0), (1.0, 3.0)),
+    class_weight: Tensor | None = None,
+) -> Tensor:
+    r"""Return :func:`softmax_focal` with a :math:`\gamma` for each range of :math:`p_y` (FLSD).
+
+    Args:
+        logits: ``(N, K, *)``.
+        target: ``(N, *)`` int64 labels or ``(N, K, *)`` probabilities.
+        schedule: Pairs of an upper bound of :math:`p_y` and the :math:`\gamma` below it, ascending
+            up to 1. The paper's is the default: 5 in [0, 0.2), 3 in [0.2, 1).
+        class_weight: ``(K,)`` weights of the classes.
+
+    Returns:
+        ``(N, *)``, in nats.
+    """
+    return softmax_focal(logits, target, gamma=schedule, class_weight=class_weight)
 
 
 @MODELS.register_module()
 class SoftmaxFocalLoss(CalibrationLoss):
-    """Softmax focal loss for mmpretrain and mmseg heads; see :func:`softmax_focal`.
-
-    Args:
-        gamma: The focusing parameter; the paper uses 3.
-        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
-            ``ignore_index``, ``reduction`` and ``loss_weight``.
-
-    Raises:
-        ValueError: If ``gamma`` is below 0.
-    """
+    """Softmax focal loss for the heads of both toolboxes; see :func:`softmax_focal`."""
 
     formula = staticmethod(softmax_focal)
-    ranges = dict(gamma=(0.0, float('inf')))
+    loss_name = 'loss_fl'
 
-    def __init__(self, *, gamma: float = 3.0, loss_name: str = 'loss_fl', **common) -> None:
-        super().__init__(loss_name=loss_name, **common)
-        self.set_parameters(gamma=gamma)
 
-    def options(self) -> dict:
-        return dict(gamma=self.gamma)
+@MODELS.register_module()
+class SampleDependentFocalLoss(CalibrationLoss):
+    """FLSD, a focal loss for the heads of both toolboxes; see :func:`sample_dependent_focal`."""
+
+    formula = staticmethod(sample_dependent_focal)
+    loss_name = 'loss_flsd'
+
+    def check_parameter(self, name: str, value: object) -> object:
+        bounds = [0, *(check_number('a bound of schedule', bound) for bound, _ in value)]
+        if sorted(set(bounds)) != bounds or bounds[-1] != 1:
+            raise ValueError(f'the bounds of schedule must ascend to 1, got {value}')
+        return tuple((b, check_number('a gamma of schedule', gamma)) for b, gamma in value)

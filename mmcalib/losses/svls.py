@@ -3,16 +3,21 @@
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_number
-from mmcalib.losses.base.calibration_loss import CalibrationLoss
-from mmcalib.losses.base.cross_entropy import cross_entropy
-from mmcalib.losses.base.label_neighbourhood import gaussian_kernel, neighbourhood_shares
-from mmcalib.losses.base.models_registry import MODELS
+from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.cross_entropy import cross_entropy
+from mmcalib.losses.neighbours import shares_around
+from mmcalib.losses.registry import MODELS
 
 
-@MODELS.register_module()
-class SVLSLoss(CalibrationLoss):
-    r"""Cross-entropy against labels smoothed over their neighbours, for mmseg heads.
+def svls(
+    logits: Tensor,
+    target: Tensor,
+    *,
+    valid: Tensor,
+    sigma: float = 1.0,
+    class_weight: Tensor | None = None,
+) -> Tensor:
+    r"""Cross-entropy against labels smoothed over their neighbours, per pixel.
 
     .. math:: -\sum_k \tilde y_k \log p_k, \qquad
         \tilde y = \frac{\sum_{n} g_n\, y_n}{\sum_{n} g_n}
@@ -23,38 +28,35 @@ class SVLSLoss(CalibrationLoss):
 
     Source: Islam and Glocker, "Spatially Varying Label Smoothing", IPMI 2021. Its published code
     repeats the pixels at the border of the image and has no ignored ones; here both have no label
-    and no weight (see :func:`neighbourhood_shares`), so that beside them the own label weighs more.
+    and no weight (see :func:`shares_around`), so that beside them the own label weighs more.
 
     Args:
+        logits: ``(N, K, H, W)``.
+        target: ``(N, H, W)`` int64 labels.
+        valid: ``(N, H, W)``, False where ignored.
         sigma: Standard deviation of the Gaussian, in pixels; the paper uses 1.
-        loss_name: See :class:`CalibrationLoss`, which also takes ``class_weight``,
-            ``ignore_index``, ``reduction`` and ``loss_weight``.
+        class_weight: ``(K,)`` weights of the classes.
+
+    Returns:
+        ``(N, H, W)``, in nats.
 
     Raises:
-        ValueError: If ``sigma`` is not above 0; for soft targets, and labels that are no maps.
+        ValueError: If the labels are no maps.
     """
+    offsets = torch.arange(-1, 2, dtype=logits.dtype, device=logits.device)
+    line = torch.exp(-offsets.square() / (2 * sigma**2))
+    kernel = line.unsqueeze(0) * line.unsqueeze(1)
+    around = kernel.sum() - 1  # of which the middle has 1
+    kernel = torch.where((offsets.unsqueeze(0) == 0) & (offsets.unsqueeze(1) == 0), around, kernel)
+    shares = shares_around(target, valid, logits.shape[1], kernel)
+    return cross_entropy(logits, shares, class_weight)
 
-    formula = staticmethod(cross_entropy)
-    no_soft_targets = 'it smooths labels by those of their neighbours'
-    reach = 1
+
+@MODELS.register_module()
+class SVLSLoss(CalibrationLoss):
+    """Spatially varying label smoothing for mmseg's heads; see :func:`svls`."""
+
+    formula = staticmethod(svls)
+    loss_name = 'loss_svls'
     ranges = dict(sigma=(1e-2, float('inf')))
-
-    def __init__(self, *, sigma: float = 1.0, loss_name: str = 'loss_svls', **common) -> None:
-        super().__init__(loss_name=loss_name, **common)
-        check_number('sigma', sigma)
-        self.set_parameters(sigma=sigma)
-
-    def options(self) -> dict:
-        return {}
-
-    def extra_repr(self) -> str:
-        return f'sigma={self.sigma!r}'
-
-    def look_around(
-        self, labels: Tensor, valid: Tensor, num_classes: int, dtype: torch.dtype
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        kernel = gaussian_kernel(3, self.sigma, dtype=dtype, device=labels.device)
-        around = kernel.sum() - kernel[1, 1]
-        middle = torch.zeros_like(kernel)
-        middle[1, 1] = around - kernel[1, 1]
-        return neighbourhood_shares(labels, valid, num_classes, kernel + middle), {}
+    soft_targets = False

@@ -16,6 +16,8 @@ def constructor_parameters(kind: Callable) -> tuple[dict[str, inspect.Parameter]
 
     The second value says whether it takes any other name too.
     """
+    if '__signature__' in vars(kind):  # a loss has the options of its formula
+        return dict(inspect.signature(kind).parameters), False
     parameters = {}
     steps = [a.__init__ for a in kind.__mro__[:-1]] if inspect.isclass(kind) else [kind]
     for step in steps:

@@ -11,7 +11,7 @@ from torch import nn
 
 from mmcalib.hooks import FusedUpsamplingHook
 from mmcalib.hooks.fused_upsampling_hook import decode_heads, why_not
-from mmcalib.losses.upsampling import tiles
+from mmcalib.losses import upsampled
 
 pytest.importorskip('mmseg.models')
 pytestmark = pytest.mark.filterwarnings('ignore:Default ``avg_non_ignore`` is False')
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.filterwarnings('ignore:Default ``avg_non_ignore`` is Fa
 CE = dict(type='mmseg.CrossEntropyLoss')
 MBLS = dict(type='MarginLabelSmoothingLoss', margin=2.0)
 HEADS = {
-    'fcn': fcn_head(loss_decode=CE, align_corners=True),
+    'fcn': fcn_head(loss_decode=MBLS, align_corners=True),
     'a list with one name twice': fcn_head(
-        loss_decode=[MBLS, dict(MBLS, loss_weight=0.5), dict(type='MDCALoss'), CE]
+        loss_decode=[MBLS, dict(MBLS, loss_weight=0.5), dict(type='LabelSmoothingLoss')]
     ),
-    'psp': other_head('mmseg.PSPHead', pool_scales=(1, 2), loss_decode=dict(type='NACLLoss')),
+    'psp': other_head('mmseg.PSPHead', pool_scales=(1, 2), loss_decode=dict(type='BrierLoss')),
 }
 LEFT_ALONE = {
     'a loss_by_feat of its own': other_head(
         'mmseg.EncHead', in_channels=[8], in_index=[0], num_codes=4
     ),
     'its sampler, OHEMPixelSampler': fcn_head(sampler=dict(type='mmseg.OHEMPixelSampler')),
-    'is binary': fcn_head(loss_decode=dict(CE, use_sigmoid=True)),
-    'DiceLoss is neither': fcn_head(loss_decode=[CE, dict(type='mmseg.DiceLoss')]),
+    'CrossEntropyLoss is no sum': fcn_head(loss_decode=CE),
+    'NACLLoss looks at': fcn_head(loss_decode=[MBLS, dict(type='NACLLoss')]),
     'one channel': fcn_head(num_classes=2, out_channels=1, loss_decode=dict(CE, use_sigmoid=True)),
     'no ignore_index': fcn_head(ignore_index=None),
 }
@@ -47,7 +47,8 @@ class Loop:
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    monkeypatch.setitem(tiles.TILE, 'cpu', 4 * 60)
+    monkeypatch.setitem(upsampled.PIECE, 'cpu', 4 * 60)
+    monkeypatch.setattr(upsampled, 'COLUMNS', 7)
 
 
 def one_step(model, batch):
@@ -62,7 +63,7 @@ def one_step(model, batch):
 @pytest.mark.parametrize('name', HEADS)
 def test_losses_and_gradients_of_a_model_are_the_same(name):
     batch = scenes(3, batch_size=3)[0]
-    model = segmentor(HEADS[name], auxiliary_head=[fcn_head(loss_decode=MBLS), fcn_head()])
+    model = segmentor(HEADS[name], auxiliary_head=fcn_head(loss_decode=MBLS))
     expected, grads = one_step(model, batch)
     hook = HOOKS.build(dict(type='FusedUpsamplingHook'))
     hook.before_train(Loop(model))
@@ -82,7 +83,7 @@ def test_losses_and_gradients_of_a_model_are_the_same(name):
 
 @pytest.mark.parametrize('reason', LEFT_ALONE)
 def test_other_heads_are_left_alone_and_named_once(reason, caplog):
-    model = segmentor(LEFT_ALONE[reason], auxiliary_head=fcn_head())
+    model = segmentor(LEFT_ALONE[reason], auxiliary_head=fcn_head(loss_decode=MBLS))
     assert reason in why_not(model.decode_head)
     hook = FusedUpsamplingHook()
     with caplog.at_level(logging.INFO):

@@ -33,9 +33,6 @@ LOSSES = {
     'ECP': [dict(type='ConfidencePenaltyLoss')],
     'Brier': [dict(type='BrierLoss')],
     'DFL': [dict(type='DualFocalLoss')],
-    'SVLS': [dict(type='SVLSLoss')],
-    'NACL': [dict(type='NACLLoss')],
-    'FL + MDCA': [dict(type='SoftmaxFocalLoss'), dict(type='MDCALoss')],
 }
 # How a head computes its loss: with the hook or without, its losses compiled or eager.
 WAYS = {'plain': (False, False), 'fused': (True, False), 'fused, compiled': (True, True)}
@@ -43,9 +40,8 @@ BASE = 'cross-entropy (mmseg)', 'plain'
 
 
 def ways(name):
-    """Return the ways of a loss that there are."""
-    compiles = name != BASE[0] and 'MDCA' not in name
-    return [way for way in WAYS if compiles or not WAYS[way][1]]
+    """Return the ways of a loss that there are; the base has no other."""
+    return [BASE[1]] if name == BASE[0] else list(WAYS)
 
 
 def head_of(name, way, num_classes):

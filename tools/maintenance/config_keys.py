@@ -82,6 +82,8 @@ def registered() -> dict[str, dict[str, object]]:
 
 def keys_of(kind: object) -> tuple[list[Key], str | None]:
     """Return the keys of a class or function, and a class elsewhere whose keys it takes as well."""
+    if inspect.isclass(kind) and issubclass(kind, CalibrationLoss) and kind not in COMMON:
+        return _keys_of_loss(kind)
     keys: dict[str, Key] = {}
     for owner in _owners(kind):
         if not owner.__module__.startswith(OURS):
@@ -97,9 +99,21 @@ def keys_of(kind: object) -> tuple[list[Key], str | None]:
                 default = 'required' if p.default is p.empty else f'`{p.default!r}`'
                 meaning = LOSS_NAME if p.name == 'loss_name' else meanings.get(p.name, '')
                 keys[p.name] = Key(p.name, default, meaning)
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        if owner is CalibrationLoss or not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return list(keys.values()), None
+
+
+def _keys_of_loss(kind: type) -> tuple[list[Key], str]:
+    base = BatchLoss if issubclass(kind, BatchLoss) else CalibrationLoss
+    meanings = _meanings(inspect.getdoc(kind.formula) or '') | _meanings(inspect.getdoc(kind) or '')
+    meanings['loss_name'] = LOSS_NAME
+    common = inspect.signature(base).parameters.keys() - {'loss_name'}
+    return [
+        Key(p.name, 'required' if p.default is p.empty else f'`{p.default!r}`', meanings[p.name])
+        for p in inspect.signature(kind).parameters.values()
+        if p.name not in common
+    ], base.__name__
 
 
 def _owners(kind: object) -> Iterator:

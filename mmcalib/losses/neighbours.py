@@ -1,13 +1,13 @@
 """Neighbours of a pixel in a map of labels, with borders and ignored pixels defined."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmcalib.losses.cross_entropy import is_label
 
-def neighbourhood_shares(labels: Tensor, valid: Tensor, num_classes: int, kernel: Tensor) -> Tensor:
+
+def shares_around(labels: Tensor, valid: Tensor, num_classes: int, kernel: Tensor) -> Tensor:
     """Return the share of each class around every pixel, ``(N, K, H, W)``.
 
     Pixels beyond the border of the image and ignored ones have no label, so they count neither for
@@ -26,9 +26,7 @@ def neighbourhood_shares(labels: Tensor, valid: Tensor, num_classes: int, kernel
         raise ValueError(
             f'a loss of neighbouring pixels needs label maps (N, H, W), got {tuple(labels.shape)}'
         )
-    reach = len(kernel) // 2
-    height, width = labels.shape[1:]
-    around = [reach] * 4
+    around, (height, width) = [len(kernel) // 2] * 4, labels.shape[1:]
     known = F.pad(valid.to(kernel.dtype), around).unsqueeze(1)
     labels = F.pad(labels, around).unsqueeze(1)
     shares = kernel.new_zeros(len(labels), num_classes, height, width)
@@ -38,14 +36,10 @@ def neighbourhood_shares(labels: Tensor, valid: Tensor, num_classes: int, kernel
         down, right = divmod(place, len(kernel))
         pixels = ..., slice(down, down + height), slice(right, right + width)
         part = known[pixels] * kernel[down, right]
-        shares.scatter_add_(1, labels[pixels], part)
+        if torch.compiler.is_compiling():  # which fuses a mask, but no scatter
+            shares = shares + torch.where(is_label(labels[pixels][:, 0], shares), part, 0)
+        else:
+            shares.scatter_add_(1, labels[pixels], part)
         total += part
     # Around no known pixel at all, that is only around ignored ones, any share will do.
-    return shares.div_(total.masked_fill_(total == 0, 1))
-
-
-def gaussian_kernel(size: int, sigma: float, **like) -> Tensor:
-    """Return ``(S, S)`` weights of a normal distribution around the middle."""
-    offsets = torch.arange(size, **like) - (size - 1) / 2
-    line = torch.exp(-(offsets**2) / (2 * sigma**2))
-    return line.unsqueeze(0) * line.unsqueeze(1)
+    return shares / total.masked_fill(total == 0, 1)

@@ -1,7 +1,7 @@
 """mmengine's registry of models; without mmengine, losses are modules of torch all the same."""
 
 try:
-    from mmengine.registry import MODELS
+    from mmengine.registry import MODELS as MODELS
 except ImportError:
 
     class MODELS:
@@ -14,6 +14,3 @@ except ImportError:
         @staticmethod
         def build(cfg):
             import mmcalib.needs_mmengine  # noqa: F401  raises
-
-
-__all__ = ['MODELS']

@@ -20,8 +20,7 @@ def cross_entropy(logits: Tensor, target: Tensor, class_weight: Tensor | None = 
         # By the log-softmax, MbLS of 4096×1000 takes 1.29 of cross-entropy's time and focal loss of
         # 4×21×256×256 takes 1.23; like this 0.93 and 0.56.
         # The error is the rounding of the largest logit: 1e-3 at 1e4 in float32.
-        rows = _log_sum_exp(logits) - pick(logits, target)
-        return rows if class_weight is None else rows * class_weight[target]
+        return of_label(_log_sum_exp(logits) - pick(logits, target), target, class_weight)
     return nll(F.log_softmax(logits, dim=1), target, class_weight)
 
 
@@ -36,45 +35,15 @@ def _log_sum_exp(logits: Tensor) -> Tensor:
 def nll(log_probs: Tensor, target: Tensor, class_weight: Tensor | None = None) -> Tensor:
     """Return :func:`cross_entropy` by the log-softmax of the logits, for whom needs that too."""
     if not target.is_floating_point():
-        rows = -pick(log_probs, target)
-        return rows if class_weight is None else rows * class_weight[target]
+        return of_label(-pick(log_probs, target), target, class_weight)
     if class_weight is not None:
         target = target * per_class(class_weight, log_probs)
     return -(finite(log_probs) * target).sum(dim=1)
 
 
-def cross_entropy_and_entropy(
-    logits: Tensor, target: Tensor, class_weight: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    r"""Return :func:`cross_entropy` and the entropy :math:`-\sum_k p_k \log p_k` per row."""
-    if torch.compiler.is_compiling() and logits.ndim > 2:
-        # The entropy needs only the sums of exp and of p l: 0.79 of cross-entropy's time at
-        # 2×150×256×256, where the log-softmax takes 1.03; at 4096×1000 it is 1.56 against 1.19.
-        normaliser = _log_sum_exp(logits)
-        probs = (logits - normaliser.unsqueeze(1)).exp()
-        # Its gradient is -p (l - sum of p l), to which the parts that are detached add nothing.
-        entropy = normaliser.detach() - (probs * finite(logits.detach())).sum(dim=1)
-        return cross_entropy(logits, target, class_weight), entropy
-    log_probs = F.log_softmax(logits, dim=1)
-    entropy = -(log_probs.exp() * finite(log_probs)).sum(dim=1)
-    return nll(log_probs, target, class_weight), entropy
-
-
-def nll_and_gradient(
-    log_probs: Tensor, target: Tensor, class_weight: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Return :func:`nll` and its gradient by the logits, in the memory of `log_probs`."""
-    rows = nll(log_probs, target, class_weight)
-    gradient = log_probs.exp_()
-    if target.is_floating_point():
-        if class_weight is not None:
-            target = target * per_class(class_weight, log_probs)
-        return rows, gradient.mul_(target.sum(dim=1, keepdim=True)).sub_(target)
-    weights = torch.ones_like(rows) if class_weight is None else class_weight[target]
-    weights = weights.unsqueeze(1)
-    if class_weight is not None:
-        gradient.mul_(weights)
-    return rows, gradient.scatter_add_(1, target.unsqueeze(1), -weights)
+def of_label(rows: Tensor, target: Tensor, class_weight: Tensor | None) -> Tensor:
+    """Weight rows by the class of their label."""
+    return rows if class_weight is None else rows * class_weight[target]
 
 
 def pick(values: Tensor, target: Tensor) -> Tensor:
@@ -83,8 +52,18 @@ def pick(values: Tensor, target: Tensor) -> Tensor:
         return values.gather(1, target.unsqueeze(1)).squeeze(1)
     # A compiler fuses a mask with what surrounds it, and its gradient too; a gather it does not:
     # label smoothing of 4×21×256×256 takes 0.66 of cross-entropy's time with it, 1.25 without.
-    classes = torch.arange(values.shape[1], device=values.device)
-    return torch.where(per_class(classes, values) == target.unsqueeze(1), values, 0).sum(dim=1)
+    return torch.where(is_label(target, values), values, 0).sum(dim=1)
+
+
+def is_label(target: Tensor, logits: Tensor) -> Tensor:
+    """Return the ``(N, K, *)`` mask of the labels."""
+    classes = torch.arange(logits.shape[1], device=logits.device)
+    return per_class(classes, logits) == target.unsqueeze(1)
+
+
+def shares_of(target: Tensor, logits: Tensor) -> Tensor:
+    """Return the target as probabilities ``(N, K, *)``."""
+    return target if target.is_floating_point() else is_label(target, logits).to(logits.dtype)
 
 
 def finite(log_probs: Tensor) -> Tensor:
@@ -100,9 +79,8 @@ def per_class(values: Tensor, logits: Tensor) -> Tensor:
     return values.view(-1, *[1] * (logits.ndim - 2))
 
 
-def shares_of(target: Tensor, logits: Tensor) -> Tensor:
-    """Return the target as probabilities ``(N, K, *)``."""
-    if target.is_floating_point():
-        return target
-    classes = torch.arange(logits.shape[1], device=logits.device)
-    return (per_class(classes, logits) == target.unsqueeze(1)).to(logits.dtype)
+def power(base: Tensor, gamma: float | Tensor, detach: bool = False) -> Tensor:
+    r"""Return :math:`b^\gamma` of what is at least 0, with a slope of 0 at 0."""
+    # There a power below 1 has an infinite slope.
+    base = base.clamp(min=torch.finfo(base.dtype).tiny ** 0.5)
+    return (base.detach() if detach else base) ** gamma

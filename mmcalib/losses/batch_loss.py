@@ -1,0 +1,71 @@
+"""The contract of losses that are a function of the whole batch, not a sum over its rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from mmcalib.checks import check_choice
+from mmcalib.losses.calibration_loss import ANY_NUMBER, SWITCH, CalibrationLoss
+from mmcalib.losses.value_and_gradient import without_unweighted
+
+
+class BatchLoss(CalibrationLoss):
+    r"""A loss computed from sums over all valid rows.
+
+    Its ``formula(logits, target, *, weight, over_ranks, **options)`` gives the scalar; `over_ranks`
+    takes its sums over the rows, and returns those over the rows of all ranks.
+
+    The value is a property of the batch, so there is no loss per row (``'none'``), no sum of them,
+    and nothing for ``avg_factor`` to divide. It is a term beside another loss: in mmseg's list of
+    losses, or in :class:`CombinedLoss`.
+
+    Args:
+        share_statistics: Add the sums of all ranks, so that the value, and the mean gradient
+            over ranks, are those of their joint batch. Otherwise each rank computes its own value.
+        common: Of :class:`CalibrationLoss`, but for ``class_weight`` and ``compile``.
+
+    Raises:
+        TypeError: If an option is of another type.
+        ValueError: If ``reduction`` is not ``'mean'``, or for class weights and ``compile``.
+    """
+
+    reductions = ('mean',)
+    # The weight of a term beside another loss is its parameter.
+    ranges = dict(loss_weight=ANY_NUMBER)
+
+    def __init__(self, *, share_statistics: bool = False, **common) -> None:
+        super().__init__(**common)
+        self.share_statistics = check_choice('share_statistics', share_statistics, SWITCH)
+        if self.class_weight is not None or self.compiled:
+            raise ValueError(
+                f'{type(self).__name__} has no class_weight and no compile: leave it out'
+            )
+
+    def row_weights(self, valid: Tensor, pred: Tensor, reduction: str, avg_factor=None) -> Tensor:
+        """Return the factor of every row; heads pass ``avg_factor`` to every loss."""
+        return valid.to(torch.promote_types(pred.dtype, torch.float32))
+
+    def of_rows(self, pred, target, rows, options, reduction) -> Tensor:
+        """Return the loss of rows with these weights."""
+        shared = self.share_statistics and dist.is_initialized()
+        options = dict(options, weight=rows, over_ranks=_sum_over_ranks if shared else _as_it_is)
+        logits = without_unweighted(pred, rows)
+        return self.loss_weight * self.formula(logits, target, **options)
+
+
+def _as_it_is(sums: Tensor) -> Tensor:
+    return sums
+
+
+def _sum_over_ranks(sums: Tensor) -> Tensor:
+    from torch.distributed.nn.functional import all_reduce
+
+    return all_reduce(sums)
+
+
+def divide(total: Tensor, count: Tensor) -> Tensor:
+    """Return total / count, 0 with a gradient of 0 where nothing was counted."""
+    nothing = count == 0
+    return torch.where(nothing, total * 0, total / count.masked_fill(nothing, 1))

@@ -1,1 +1,0 @@
-"""Losses of upsampled logits, computed tile by tile."""

@@ -1,0 +1,189 @@
+"""The call of a loss, and the engine behind it, shown on a few losses."""
+
+import warnings
+
+import pytest
+import torch
+from loss_cases import IGNORED, ROWS, draw
+from test_every_loss import kernels  # noqa: F401
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mmcalib import losses
+from mmcalib.losses import MarginLabelSmoothingLoss, SoftmaxFocalLoss
+from mmcalib.losses import value_and_gradient as engine
+
+close = torch.testing.assert_close
+
+
+def test_ignore_index_of_the_call_wins():
+    logits, target = draw((2, 4, 3, 5), ignore=True)
+    loss = MarginLabelSmoothingLoss(ignore_index=254)
+    close(loss(logits, target, ignore_index=IGNORED), loss(logits, target.where(target < 9, 254)))
+
+
+@pytest.mark.parametrize('avg_factor', [None, 2, 0, torch.tensor(0)])
+def test_all_ignored_is_zero_whatever_it_is_divided_by(avg_factor):
+    logits, target = draw((2, 3, 4, 4))
+    loss = MarginLabelSmoothingLoss(ignore_index=IGNORED)
+    value = loss(logits, torch.full_like(target, IGNORED), avg_factor=avg_factor)
+    value.backward()
+    assert value == 0 and (logits.grad == 0).all()
+
+
+@pytest.mark.parametrize('dtype', [torch.int32, torch.int16, torch.uint8])
+def test_any_integer_labels(dtype):
+    logits, target = draw((8, 4))
+    loss = MarginLabelSmoothingLoss()
+    close(loss(logits, target.to(dtype)), loss(logits, target))
+
+
+def test_no_checkpoint_holds_class_weights_and_no_schedule_changes_a_default():
+    loss = MarginLabelSmoothingLoss(class_weight=[1, 2])
+    assert loss.state_dict() == {}
+    loss.set_parameters(margin=2)
+    assert loss.margin == 2.0 and MarginLabelSmoothingLoss().margin == 10.0
+    assert repr(loss) == "MarginLabelSmoothingLoss(margin=2.0, alpha=0.1, class_reduction='mean')"
+
+
+def test_the_signature_is_that_of_the_formula():
+    import inspect
+
+    found = inspect.signature(losses.BSCELoss).parameters
+    own = inspect.signature(losses.bsce).parameters
+    for name in ('gamma', 'norm', 'detach_weight'):
+        assert found[name].default == own[name].default
+    assert found['loss_name'].default == losses.BSCELoss().loss_name == 'loss_bsce'
+    assert 'num_classes' in inspect.signature(losses.CALSLoss).parameters
+    assert 'margin' in inspect.signature(losses.CALSLoss).parameters
+    assert 'share_statistics' in inspect.signature(losses.L1ACELoss).parameters
+
+
+class Waits(TorchDispatchMode):
+    """Counts what would make the host wait for a GPU."""
+
+    WAITING = ('_local_scalar_dense', 'nonzero', 'is_nonzero', 'equal', 'masked_select')
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += function.__name__.split('.')[0] in self.WAITING
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_call_without_a_gradient_looks_at_labels_alone():
+    logits, target = draw((2, 4, 3, 5), ignore=True)
+    with Waits() as waits, torch.no_grad():
+        MarginLabelSmoothingLoss(ignore_index=IGNORED)(logits, target)
+    assert waits.count <= 2  # the look at the labels, and at the weights
+
+
+def test_memory_holds_the_gradient_alone(monkeypatch):
+    """No copy of the logits or of a softmax is kept between the passes."""
+    monkeypatch.setitem(engine.PIECE, 'cpu', 64)
+    logits, target = draw((40, 8))
+    value = SoftmaxFocalLoss()(logits, target)
+    saved = value.grad_fn.saved_tensors if hasattr(value.grad_fn, 'saved_tensors') else ()
+    assert [tuple(x.shape) for x in saved] == [(40, 8)]
+
+
+@pytest.fixture
+def graphs(kernels, monkeypatch):  # noqa: F811
+    """Every graph that is compiled, and how often each has run."""
+    compiled, compiler = [], torch.compile
+
+    def backend(graph, inputs):
+        runs = []
+        compiled.append(runs)
+
+        def run(*arguments):
+            runs.append(1)
+            return graph.forward(*arguments)
+
+        return run
+
+    monkeypatch.setattr(torch, 'compile', lambda f, options: compiler(f, backend=backend))
+    return compiled
+
+
+def test_a_schedule_does_not_compile_anew(graphs):
+    loss, values = MarginLabelSmoothingLoss(alpha=0.3, compile=True), []
+    logits, target = draw((6, 5))
+    for margin in (10.0, 6.0, 4.0, 2.0, 1.0):
+        loss.set_parameters(margin=margin)
+        value = loss(logits, target)
+        expected = MarginLabelSmoothingLoss(alpha=0.3, margin=margin)(logits, target)
+        close(value, expected)
+        close(*(torch.autograd.grad(x, logits)[0] for x in (value, expected)))
+        values.append(value.item())
+    assert [len(runs) for runs in graphs] == [5]
+    assert values == sorted(set(values))
+
+
+@pytest.mark.parametrize('name', ['bsce, norm 1', 'fl', 'acls', 'ls', 'ecp', 'cals', 'svls'])
+def test_a_schedule_of_other_losses(name, graphs):
+    parameter = {'bsce, norm 1': 'gamma', 'fl': 'gamma', 'svls': 'sigma', 'cals': 'margin'}
+    parameter = parameter.get(name, 'alpha')
+    logits, target = draw(ROWS[name].shapes[0])
+    loss, plain = ROWS[name].build(compile=True), ROWS[name].build(reduction='none')
+    for value in (0.3, 0.5, 0.9):
+        loss.set_parameters(**{parameter: value})
+        plain.set_parameters(**{parameter: value})
+        close(loss(logits, target), plain(logits, target).mean())
+    assert [len(runs) for runs in graphs] == [3]
+
+
+def test_batches_with_and_without_ignored_rows_share_a_kernel(graphs):
+    loss = MarginLabelSmoothingLoss(compile=True)
+    for ignore in (False, True, False):
+        logits, target = draw((2, 5, 4, 4), torch.float32, ignore=ignore)
+        loss(logits, target, ignore_index=IGNORED)
+    assert [len(runs) for runs in graphs] == [3]
+
+
+def test_losses_and_shapes_stay_below_the_limit_of_recompilations(graphs):
+    # The limit is 8 for a formula; above it torch goes on eagerly.
+    heads = [ROWS[name].build(compile=True) for name in ('mbls', 'ls', 'fl', 'mbls', 'brier')]
+    for epoch in range(4):
+        for samples in (3, 2):  # the last batch is smaller
+            for head in heads[:: 1 if epoch == 0 else 3]:
+                if hasattr(head, 'margin'):
+                    head.set_parameters(margin=10.0 - epoch)
+                logits, target = draw((samples, 5, 4 + epoch, 4), torch.float32, ignore=True)
+                head(logits, target, ignore_index=IGNORED)
+    assert sum(map(len, graphs)) == 2 * 5 + 3 * 2 * 2, 'some steps ran eagerly'
+
+
+def test_without_a_compiler_there_is_one_warning(kernels, monkeypatch):  # noqa: F811
+    def broken(function, *, options):
+        raise RuntimeError('no compiler here')
+
+    monkeypatch.setattr(torch, 'compile', broken)
+    logits, target = draw((6, 5))
+    for name in ('mbls', 'ls'):
+        loss, expected = ROWS[name].build(compile=True), ROWS[name].build()(logits, target)
+        with pytest.warns(UserWarning, match='runs eagerly: RuntimeError: no compiler here'):
+            close(loss(logits, target), expected)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            close(loss(logits, target), expected)
+
+
+def test_the_error_of_a_formula_is_not_laid_on_the_compiler(graphs):
+    def raising(logits, target):
+        raise KeyError('a mistake in the formula')
+
+    logits, target = draw((6, 5))
+    with pytest.raises(KeyError, match='a mistake in the formula'):
+        engine.weighted_sum(raising, logits, target, torch.ones(6), {}, compile=True)
+    assert raising not in engine._not_compilable
+
+
+@pytest.mark.parametrize(
+    ('name', 'dtype'), [('mbls', torch.float32), ('flsd', torch.float16), ('nacl', torch.bfloat16)]
+)
+def test_the_real_compiler(name, dtype, kernels):  # noqa: F811
+    logits, target = draw((2, 4, 5, 4), dtype, ignore=True)
+    found = []
+    for loss in (ROWS[name].build(compile=True), ROWS[name].build()):
+        value = loss(logits, target, ignore_index=IGNORED)
+        found.append((value, torch.autograd.grad(value, logits)[0]))
+    close(*found, rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-3)

@@ -1,0 +1,123 @@
+"""What the losses refuse, and the name that the error says."""
+
+import pytest
+import torch
+from mmengine.registry import MODELS
+
+from mmcalib.losses import (
+    ACLSLoss,
+    AdaFocalLoss,
+    BSCELoss,
+    CALSLoss,
+    CombinedLoss,
+    ConfidencePenaltyLoss,
+    DualFocalLoss,
+    L1ACELoss,
+    LabelSmoothingLoss,
+    MarginLabelSmoothingLoss,
+    MDCALoss,
+    NACLLoss,
+    SampleDependentFocalLoss,
+    SoftmaxFocalLoss,
+    SVLSLoss,
+)
+
+MBLS = MarginLabelSmoothingLoss
+OPTIONS = [
+    (MBLS, dict(margin=-0.1), 'margin must be a finite number of at least 0, got -0.1'),
+    (MBLS, dict(margin=float('nan')), 'margin'),
+    (MBLS, dict(alpha=float('inf')), 'alpha'),
+    (MBLS, dict(margin='6'), "margin must be a number, got '6'"),
+    (MBLS, dict(margin=True), 'margin must be a number, got True'),
+    (MBLS, dict(class_reduction='none'), "class_reduction must be one of .* got 'none'"),
+    (MBLS, dict(smoothing=0.1), 'smoothing'),
+    (MBLS, dict(reduction='max'), "got 'max'"),
+    (MBLS, dict(loss_name='mbls'), 'must contain "loss".*got \'mbls\''),
+    (MBLS, dict(loss_weight=None), 'loss_weight must be a number, got None'),
+    (MBLS, dict(class_weight=[1.0, -1.0]), 'class_weight'),
+    (MBLS, dict(class_weight=[[1.0]]), 'float'),
+    (MBLS, dict(ignore_index=None), 'ignore_index must be an integer.*got None'),
+    (MBLS, dict(compile='yes'), "compile must be .* got 'yes'"),
+    (LabelSmoothingLoss, dict(alpha=1.1), r'alpha must be in \[0, 1\], got 1\.1'),
+    (LabelSmoothingLoss, dict(alpha=-0.1), r'got -0\.1'),
+    (SoftmaxFocalLoss, dict(gamma=-1), 'gamma must be a finite number of at least 0, got -1'),
+    (SampleDependentFocalLoss, dict(schedule=[(0.2, 5.0)]), 'must ascend to 1'),
+    (SampleDependentFocalLoss, dict(schedule=[(0.5, 5), (0.2, 1), (1, 3)]), 'must ascend'),
+    (SampleDependentFocalLoss, dict(schedule=[(1, -3)]), 'a gamma of schedule must be'),
+    (ConfidencePenaltyLoss, dict(class_reduction='max'), "got 'max'"),
+    (BSCELoss, dict(norm=3), r'norm must be one of \(1, 2\), got 3'),
+    (BSCELoss, dict(detach_weight='no'), "detach_weight must be .* got 'no'"),
+    (DualFocalLoss, dict(gamma=-1), 'gamma'),
+    (ACLSLoss, dict(alpha_others=-1), 'alpha_others must be .* at least 0, got -1'),
+    (AdaFocalLoss, dict(num_bins=0), 'num_bins must be an integer of at least 1, got 0'),
+    (AdaFocalLoss, dict(gamma=-3.0), r'gamma must be in \[-2, 20\], got -3.0'),
+    (AdaFocalLoss, dict(gamma_min=0.0), r'gamma_min must be .*, got 0.0'),
+    (AdaFocalLoss, dict(gamma_max=0.1), r'gamma_max must be .*, got 0.1'),
+    (CALSLoss, dict(num_classes=1), 'num_classes must be an integer of at least 2, got 1'),
+    (CALSLoss, dict(num_classes=4, margin=0.0), 'margin must be .*, got 0.0'),
+    (CALSLoss, dict(num_classes=4, rho=0.0), 'rho must be .*, got 0.0'),
+    (CALSLoss, dict(num_classes=4, rho=2.0, rho_max=1.0), 'rho_max must be .*, got 1.0'),
+    (CALSLoss, dict(num_classes=4, rho_growth=0.5), 'rho_growth must be .*, got 0.5'),
+    (CALSLoss, dict(num_classes=4, rho_interval=0), 'rho_interval must be .*, got 0'),
+    (NACLLoss, dict(kernel_size=4), 'kernel_size must be .* got 4'),
+    (NACLLoss, dict(alpha=-1), 'alpha'),
+    (SVLSLoss, dict(sigma=0), 'sigma'),
+    (MDCALoss, dict(reduction='sum'), "reduction must be .* got 'sum'"),
+    (MDCALoss, dict(class_weight=[1, 2]), 'has no class_weight'),
+    (L1ACELoss, dict(compile=True), 'no compile'),
+    (L1ACELoss, dict(share_statistics='yes'), "share_statistics must be .* got 'yes'"),
+    (L1ACELoss, dict(share_statistics=True), 'set per_image=False'),
+    (L1ACELoss, dict(num_bins=0), 'num_bins'),
+    (L1ACELoss, dict(binning='kernel'), r"binning must be .* got 'kernel'"),
+    (CombinedLoss, dict(losses=dict(type='MDCALoss')), 'losses must be a list of losses, got one'),
+    (CombinedLoss, dict(losses=[]), 'at least one loss, got none'),
+    (CombinedLoss, dict(losses=[MDCALoss()], loss_name='sum'), 'must contain "loss"'),
+    (
+        CombinedLoss,
+        dict(losses=[SoftmaxFocalLoss(reduction='none'), MDCALoss()]),
+        "none must have reduction='none'",
+    ),
+]
+
+
+@pytest.mark.parametrize(('kind', 'options', 'message'), OPTIONS)
+def test_options(kind, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        MODELS.build(dict(type=kind, **options))
+
+
+ZEROS = torch.zeros(4, dtype=torch.long)
+CALLS = [
+    (MBLS(), (4, 3), torch.tensor([0, 1, 2, 3]), {}, r'1 labels outside \[0, 3\): 3\. '),
+    (MBLS(), (4, 3), torch.tensor([0, -1, 2, 0]), {}, r': -1\. They are not ignore_index=-100'),
+    (MBLS(ignore_index=7), (4, 2), ZEROS + 2, {}, 'ignore_index=7'),
+    (MDCALoss(), (2, 3), torch.tensor([0, 3]), {}, '1 labels outside'),
+    # A narrow label does not wrap around to the ignored one.
+    (MBLS(), (2, 4), torch.tensor([1, 156], dtype=torch.uint8), {}, '156'),
+    (MBLS(ignore_index=255), (2, 4), torch.tensor([1, -1], dtype=torch.int8), {}, '-1'),
+    (MBLS(), (4, 3), torch.tensor([0, 1]), {}, r'target \(2,\) .* does not fit pred \(4, 3\)'),
+    (MBLS(), (4, 3, 2, 2), torch.zeros(4, 1, 2, 2, dtype=int), {}, r'\(4, 1, 2, 2\)'),
+    (MBLS(), (4, 3), torch.zeros(4), {}, r'target \(4,\) of torch.float32'),
+    (MBLS(), (4, 3), torch.zeros(4, 3, dtype=int), {}, r'target \(4, 3\) of torch.int64'),
+    (MBLS(), (4, 1), ZEROS, {}, 'out_channels=2'),
+    (MBLS(), (4,), ZEROS, {}, r'got \(4,\)'),
+    (MBLS(), (4, 3), ZEROS, dict(weight=torch.ones(3)), r'weight \(3,\) .* does not fit'),
+    (MBLS(), (4, 3), ZEROS, dict(avg_factor=4, reduction_override='sum'), 'avg_factor'),
+    (MBLS(), (4, 3), ZEROS, dict(avg_factor=-1), 'avg_factor must be .*got -1'),
+    (MBLS(), (4, 3), ZEROS, dict(avg_factor=float('nan')), 'avg_factor must be .*got nan'),
+    (MBLS(), (4, 3), ZEROS, dict(reduction_override='max'), "got 'max'"),
+    (MBLS(class_weight=[1, 2]), (4, 3), ZEROS, {}, 'class_weight for 2 classes'),
+    (CALSLoss(4), (4, 3), ZEROS, {}, 'num_classes .*for 4 classes'),
+    (MDCALoss(), (4, 3), ZEROS, dict(reduction_override='none'), "got 'none'"),
+    (DualFocalLoss(), (4, 3), torch.full((4, 3), 1 / 3), {}, 'not probabilities'),
+    (AdaFocalLoss(), (4, 3), torch.full((4, 3), 1 / 3), {}, 'not probabilities'),
+    (SVLSLoss(), (4, 3, 2, 2), torch.full((4, 3, 2, 2), 1 / 3), {}, 'not probabilities'),
+    (NACLLoss(), (4, 3), ZEROS, {}, r'needs label maps \(N, H, W\), got \(4,\)'),
+    (SVLSLoss(), (4, 3), ZEROS, {}, r'needs label maps \(N, H, W\), got \(4,\)'),
+]
+
+
+@pytest.mark.parametrize(('loss', 'shape', 'target', 'call', 'message'), CALLS)
+def test_calls(loss, shape, target, call, message):
+    with pytest.raises(ValueError, match=message):
+        loss(torch.zeros(shape), target, **call)
