@@ -149,6 +149,30 @@ def test_methods_are_cross_fitted_and_written(capsys, monkeypatch, tmp_path):
     assert f'{written["calibration/NLL"]:.4f}' == temperature[1]
 
 
+def test_sequences_compares_what_auto_takes(capsys, monkeypatch, tmp_path):
+    config = str(BENCHMARKS.parents[1] / 'configs/ce/digit_scenes.py')
+    cfg = load_config(config)
+    init_default_scope(cfg.default_scope)
+    torch.manual_seed(0)
+    torch.save(MODELS.build(cfg.model).state_dict(), tmp_path / 'random.pth')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    command = f'sequences.py {config} random.pth --samples 640 --draws 1'
+    threads = torch.get_num_threads()
+    for options in ('--videos 2 --out of.json', '--videos 0 2 --orders 2'):
+        monkeypatch.setattr(sys, 'argv', [*command.split(), *options.split()])
+        runpy.run_path(str(BENCHMARKS / 'sequences.py'), run_name='__main__')
+    torch.set_num_threads(threads)
+    (table,) = json.loads((tmp_path / 'of.json').read_text())
+    found = {row['label']: row['runs'][0]['metrics'] for row in table['rows']}
+    tested = {
+        label.split(', ', 2)[2]: row for label, row in found.items() if label.endswith(', test')
+    }
+    assert tested['auto, test'] in (tested['none, test'], tested['temperature, test'])
+    assert tested['auto --groups, test'] in (tested['none, test'], tested['temperature, test'])
+    assert 'alike in' in capsys.readouterr().out
+
+
 def test_methods_scores_each_image_by_the_scaling_of_its_fold():
     module = runpy.run_path(str(BENCHMARKS / 'methods.py'))
     fold_of = torch.tensor([3, 1, 0, 4, 2, 0, 1, 2, 3, 4])
