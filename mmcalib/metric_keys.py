@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mmcalib.metrics.definitions import METRICS, WITH_LEVEL
+
 TOP1 = 'accuracy/top1'
 MIOU = 'mIoU'
 AACC = 'aAcc'
@@ -28,18 +30,19 @@ OF_IOU_METRICS = {
 # Of mmseg's metrics, and of ours.
 PERCENT = (
     *dict.fromkeys([AACC, *(key for keys in OF_IOU_METRICS.values() for key in keys)]),
-    *('ECE', 'AECE', 'ClasswiseECE', 'ClasswiseAECE', 'TACE', 'smECE', 'debiasedECE', 'ACE'),
-    *('MCE', 'RMSCE', 'OE'),
-    *('AURC', 'AUGRC', 'AUROC', 'AUPR', 'FPR95', 'risk@coverage', 'coverage@risk'),
-    *('accuracy', 'confidence', 'gap', 'risk'),
+    *(name for name, metric in METRICS.items() if metric.unit == '%'),
+    *(*WITH_LEVEL, 'AUPR', 'risk'),
 )
 # Of ours, those with an underscore of their own; others have one before a level or a suffix.
-NLL_PARTS = frozenset(('refinement_NLL', 'calibration_NLL'))
-NATS = ('NLL', *NLL_PARTS)
+NATS = tuple(name for name, metric in METRICS.items() if metric.unit == 'nats')
+NLL_PARTS = frozenset(NATS) - {'NLL'}
 # Of ours, those of which more is better, and those of which neither more nor less is; the others
 # are errors.
-MORE_IS_BETTER = ('accuracy', 'AUROC', 'AUPR', 'resolution', 'coverage@risk', 'Spearman')
-NEITHER_IS_BETTER = ('confidence', 'gap', 'uncertainty', 'temperature')
+MORE_IS_BETTER = (
+    *(name for name, metric in METRICS.items() if metric.better == 'greater'),
+    *('coverage@risk', 'AUPR', 'Spearman'),
+)
+NEITHER_IS_BETTER = tuple(name for name, metric in METRICS.items() if metric.better is None)
 # Errors that a network of low accuracy cannot have low.
 ERRORS_WITH_ACCURACY = ('NLL', 'refinement_NLL', 'Brier', 'AURC', 'AUGRC', 'risk@coverage')
 # Ends of an interval: they belong to the metric before them.
@@ -54,11 +57,11 @@ def metric_name(key: str) -> str:
     ``OOD AUROC svhn`` for ``ood/svhn/AUROC``.
     """
     if key.startswith(OOD):
-        *sets, figure = key.removeprefix(OOD).replace('_bound', ' bound').split('/')
+        *sets, figure = key.removeprefix(OOD).split('/')
         return ' '.join(['OOD', figure, *sets])
     if key.startswith(f'{ACCURACIES}top'):
         return f'top-{key.removeprefix(f"{ACCURACIES}top")}'
-    return key.removeprefix(PREFIX).replace('_bound', ' bound')
+    return key.removeprefix(PREFIX)
 
 
 def metric_heading(key: str) -> str:

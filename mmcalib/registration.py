@@ -46,6 +46,9 @@ GONE = {
     'local': 'use class-conditional',
     '--all': 'use --samples',
     '--holdout': 'leave it out, since the figures are cross-fitted',
+    'ClasswiseAECE': 'use mmcalib.metrics.classwise_adaptive_calibration_error',
+    'TACE': 'use mmcalib.metrics.classwise_adaptive_calibration_error',
+    'convention': 'leave it out, and call the other package for its number',
 }
 
 

@@ -1,7 +1,6 @@
 """The benchmarks run, and their baselines compute what our losses compute."""
 
 import json
-import pickle
 import runpy
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from mmengine.registry import MODELS, init_default_scope
 from samples import classified, image_confidences, image_narrow_bins, segmented
 
 from mmcalib.metrics import CalibrationMetric, CalibrationStatistics
-from mmcalib.metrics.functional.class_thresholds import recall_threshold
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.posthoc.sampled_logits import DrawnPredictions
 from mmcalib.runs.config import load_config
@@ -91,7 +89,7 @@ def test_scalers_are_no_worse_than_published_ones(capsys, monkeypatch):
 def test_risk_bound_prints_how_often_it_holds(capsys, monkeypatch, tmp_path):
     cells = image_narrow_bins(*image_confidences(120, pixels=20, spread=0.3))
     table = torch.zeros(3, 1)
-    statistics = CalibrationStatistics({}, 'pooled', 'mmcalib', 15, table, image_narrow_bins=cells)
+    statistics = CalibrationStatistics({}, 'pooled', 15, table, image_narrow_bins=cells)
     statistics.save(tmp_path / 'run' / 'calibration.npz')
     options = [str(tmp_path / 'run'), '--splits', '3', '--risks', '0.4']
     monkeypatch.setattr(sys, 'argv', ['risk_bound.py', *options])
@@ -191,17 +189,14 @@ def test_methods_scores_each_image_by_the_scaling_of_its_fold():
 
 def test_guarantees_prints_what_was_kept(capsys, monkeypatch, tmp_path):
     metric = CalibrationMetric('ECE', per_class=True, per_object=True)
-    metric.out_file, metric.keep_statistics = str(tmp_path / 'segmented/calibration.npz'), True
     of_images = CalibrationMetric('ECE', per_class=True)
-    of_images.out_file = str(tmp_path / 'classified/calibration.npz')
-    of_images.keep_statistics = True
-    samples = classified(60)
-    for one, data in ((metric, segmented(30, size=(8, 9))), (of_images, samples)):
-        one.process(None, data)
-        one.evaluate(len(data))
-    (tmp_path / 'classified/predictions.pkl').write_bytes(pickle.dumps(samples))
     runs = [str(tmp_path / name) for name in ('segmented', 'classified')]
-    options = ['--splits', '3', '--precisions', '0.3', '--recalls', '0.5', '--coverages', '0.8']
+    data = segmented(30, size=(8, 9)), classified(60)
+    for run, one, samples in zip(runs, (metric, of_images), data, strict=True):
+        one.process(None, samples)
+        one.evaluate(len(samples))
+        one.statistics.save(f'{run}/calibration.npz')
+    options = ['--splits', '3', '--precisions', '0.3']
     monkeypatch.setattr(sys, 'argv', ['guarantees.py', *runs, *options])
     runpy.run_path(str(BENCHMARKS / 'guarantees.py'), run_name='__main__')
     rows = [line.split(' | ') for line in capsys.readouterr().out.splitlines()]
@@ -209,22 +204,8 @@ def test_guarantees_prints_what_was_kept(capsys, monkeypatch, tmp_path):
     for row in rows:
         if len(row) > 3:
             found[row[0].strip('| ')].append(row)
-    assert [row[3] for row in found['segmented'][3:]] == [
+    assert [row[3] for row in found['segmented'][1:]] == [
         'mean confidence', 'expected IoU', 'P(IoU > 0.5)', 'calibrated IoU'
     ]  # fmt: skip
-    assert [row[3] for row in found['classified'][3:]] == [
-        'APS', 'APS, not randomized', 'RAPS', 'RAPS, not randomized'
-    ]  # fmt: skip
-    assert all(float(row[4].rstrip('%')) > 60 for row in found['classified'][3:])
-    assert all(0 <= float(row[4]) <= 100 for row in found['segmented'][3:])
-
-
-def test_recall_of_a_threshold_is_that_of_the_images_it_was_found_on():
-    module = runpy.run_path(str(BENCHMARKS / 'guarantees.py'))
-    generator = torch.Generator().manual_seed(0)
-    counts = torch.randint(3, (30, 98), generator=generator)
-    for recall in (0.3, 0.6, 0.9):
-        found = recall_threshold(counts, recall)
-        assert module['recall_of'](counts.double(), found.threshold) == pytest.approx(
-            found.found_recall
-        )
+    assert len(found['classified']) == 1
+    assert all(0 <= float(row[4]) <= 100 for row in found['segmented'][1:])

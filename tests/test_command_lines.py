@@ -18,7 +18,7 @@ from mmcalib.cli.arguments import SPLITS
 from mmcalib.cli.files import find_checkpoint, find_config
 from mmcalib.cli.members import split_members
 from mmcalib.cli.parser import ToolParser
-from mmcalib.metrics import CalibrationMetric, segmentation_protocols
+from mmcalib.metrics import CalibrationMetric, protocols
 from mmcalib.models import efficientnet_lite
 from mmcalib.posthoc import SCALERS, sampled_logits, temperature_scaler
 from mmcalib.reports import figures
@@ -71,7 +71,7 @@ def test_the_names_of_the_helps_are_those_of_the_package():
     assert tuple(SCALERS) == names.METHODS
     assert names.CRITERIA == temperature_scaler.CRITERIA
     assert names.NUM_SAMPLES == sampled_logits.NUM_SAMPLES
-    assert tuple(sorted(segmentation_protocols.PROTOCOLS)) == names.PROTOCOLS
+    assert tuple(sorted(protocols.PROTOCOLS)) == names.PROTOCOLS
     assert names.CORRUPTION_GROUPS == corruption_names.GROUPS
     assert names.SEVERITIES == corruption_names.SEVERITIES
     assert names.ROBUSTNESS_FIGURES == figures.SHIFT_FIGURES

@@ -18,12 +18,10 @@ from pretended_device import DEVICE, Pretended, PretendedDevice, there
 from mmcalib.ensembles.mean_and_disagreement import PredictionMean
 from mmcalib.losses import CalibrationLoss, CombinedLoss, MDCALoss, SoftmaxFocalLoss
 from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
-from mmcalib.metrics import NAMES, CalibrationState, scores_of_logits
+from mmcalib.metrics import NAMES, CalibrationMetric, scores_of_logits
 from mmcalib.posthoc import SCALERS
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import train_and_test
-from mmcalib.samples.evaluated import read_prediction
-from mmcalib.samples.predictions import of_logits, of_probabilities
 
 LOSSES = {
     **{name: case.build for name, case in CASES.items()},
@@ -111,61 +109,38 @@ def test_bfloat16_autocast(name):
     torch.testing.assert_close(rounded.grad.float(), exact.grad, rtol=1e-2, atol=1e-4)
 
 
-WANTED = frozenset(['predicted', 'nll', 'brier', 'classes', 'doubt', 'nll_curve'])
-
-
-def test_a_segmentation_is_read():
-    logits, target = draw()
-    valid, label = target[0] != IGNORED, target[0].clamp(max=4)
-    found = []
-    for place in (lambda x: x, there):
-        with PretendedDevice():
-            planes = [x.flatten() for x in (logits[0].argmax(0), label, valid)]
-            arguments = [place(x) for x in (logits[0].flatten(1), *planes)]
-            found.append(of_logits(*arguments, wanted=WANTED, floor=0.05))
-    here, other = found
-    assert (here.finite, here.unexplained) == (other.finite, other.unexplained) == (True, 0)
-    assert_equal(here.prediction, other.prediction)
-
-
-def test_a_classification_is_read():
-    logits, _ = draw(shape=(9, 5))
-    label = torch.arange(9) % 5
-    found = []
-    for place in (lambda x: x, there):
-        with PretendedDevice():
-            probs = place(logits.softmax(1).T.contiguous())
-            found.append(of_probabilities(probs, place(label), wanted=WANTED, floor=0.05))
-    assert_equal(*found)
-
-
-def assert_equal(here, other):
-    for name, value in here._asdict().items():
-        theirs = getattr(other, name)
-        if isinstance(value, tuple):
-            assert_equal(value, theirs)
-        elif torch.is_tensor(value):
-            assert not isinstance(theirs, Pretended), name
-            torch.testing.assert_close(theirs, value, msg=name)
-        else:
-            assert value == theirs
-
-
 def test_every_metric_of_samples_there():
     logits, target = draw()
     values = []
     for place in (lambda x: x, there):
         with PretendedDevice():
-            state = CalibrationState(NAMES, per_class=True, per_distance=True, keep_bins=True)
+            metric = CalibrationMetric(NAMES, per_class=True, per_distance=True)
             for plane, labels in zip(logits, target, strict=True):
                 sample = dict(
                     seg_logits=dict(data=place(plane)),
                     pred_sem_seg=dict(data=place(plane.argmax(0)[None])),
                     gt_sem_seg=dict(data=place(labels[None])),
                 )
-                options = dict(ignore_index=IGNORED, wanted=state.wanted, floor=state.floor)
-                state.update(read_prediction(sample, name='a sample', **options))
-        values.append(state.compute())
+                metric.process(None, [sample])
+        for image in metric.results:
+            assert not isinstance(image.bins, Pretended) and not isinstance(image.cells, Pretended)
+        values.append(metric.evaluate(len(logits)))
+    assert values[0] == pytest.approx(values[1], abs=1e-4, nan_ok=True)
+
+
+def test_every_metric_of_a_classifier_there():
+    logits, _ = draw(shape=(9, 5))
+    values = []
+    for place in (lambda x: x, there):
+        with PretendedDevice():
+            metric = CalibrationMetric(NAMES, per_class=True)
+            rows = logits.softmax(1)
+            samples = [
+                dict(pred_score=place(row), gt_label=place(torch.tensor([i % 5])))
+                for i, row in enumerate(rows)
+            ]
+            metric.process(None, samples)
+        values.append(metric.evaluate(9))
     assert values[0] == pytest.approx(values[1], abs=1e-4, nan_ok=True)
 
 

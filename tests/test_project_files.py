@@ -32,7 +32,7 @@ def test_what_contributing_names_is_there():
 @pytest.mark.parametrize(
     ('file', 'name'),
     [
-        ('mmcalib/metrics/metric_definitions.py', 'DEFINITIONS'),
+        ('mmcalib/metrics/definitions.py', 'METRICS'),
         ('tests/helpers/loss_cases.py', 'ROWS'),
         ('mmcalib/losses/label_smoothing.py', 'formula'),
         ('mmcalib/losses/label_smoothing.py', 'ranges'),

@@ -18,7 +18,7 @@ from scipy.ndimage import distance_transform_edt
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 
-from mmcalib.metrics import accuracy, expected_calibration_error
+from mmcalib.metrics import expected_calibration_error, measure
 
 rng = np.random.default_rng(0)
 digits = load_digits()
@@ -77,7 +77,7 @@ for name, (low, high) in ranges.items():
         (
             chosen.mean() * 100,
             expected_calibration_error(probs[chosen], labels[chosen]),
-            accuracy(probs[chosen], labels[chosen]),
+            measure(probs[chosen], labels[chosen], 'accuracy'),
             100 * probs[chosen].max(axis=1).mean(),
         )
     )

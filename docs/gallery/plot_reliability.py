@@ -18,7 +18,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 
 from mmcalib import reliability_diagram
-from mmcalib.metrics import accuracy, expected_calibration_error
+from mmcalib.metrics import expected_calibration_error, measure
 from mmcalib.posthoc import TemperatureScaler
 
 images, labels = load_digits(return_X_y=True)
@@ -36,7 +36,7 @@ network.fit(train_x, train_y)
 # calibration error (ECE) is the mean distance between confidence and accuracy.
 
 probs = network.predict_proba(test_x)
-print(f'accuracy {accuracy(probs, test_y):.1f} %')
+print(f'accuracy {measure(probs, test_y, "accuracy"):.1f} %')
 print(f'mean confidence {100 * probs.max(axis=1).mean():.1f} %')
 print(f'ECE {expected_calibration_error(probs, test_y):.1f} %')
 

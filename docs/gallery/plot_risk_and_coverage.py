@@ -17,13 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.naive_bayes import GaussianNB
 
-from mmcalib.metrics import (
-    accuracy,
-    area_under_risk_coverage,
-    coverage_at_risk,
-    expected_calibration_error,
-    risk_at_coverage,
-)
+from mmcalib.metrics import measure
 
 images, labels = load_digits(return_X_y=True)
 images = images + np.random.default_rng(0).normal(0, 4, images.shape)
@@ -43,27 +37,27 @@ probs = {name: model.predict_proba(test_x) for name, model in models.items()}
 
 for name, p in probs.items():
     print(
-        f'{name}: accuracy {accuracy(p, test_y):.1f} %, '
-        f'ECE {expected_calibration_error(p, test_y):.1f} %, '
-        f'AURC {area_under_risk_coverage(p, test_y):.2f} %'
+        f'{name}: accuracy {measure(p, test_y, "accuracy"):.1f} %, '
+        f'ECE {measure(p, test_y, "ECE"):.1f} %, '
+        f'AURC {measure(p, test_y, "AURC"):.2f} %'
     )
 
 # %%
 # A budget of errors, or a budget of work
 # ---------------------------------------
-# ``coverage_at_risk`` starts from the share of errors that you allow, ``risk_at_coverage`` from the
+# ``coverage@risk`` starts from the share of errors that you allow, ``risk@coverage`` from the
 # share of predictions that must be accepted without review.
 
 for name, p in probs.items():
     print(
-        f'{name}: accepting {coverage_at_risk(p, test_y, risk=0.01):.0f} % keeps errors at 1 %; '
-        f'accepting 80 % leaves {risk_at_coverage(p, test_y, coverage=0.8):.1f} % errors'
+        f'{name}: accepting {measure(p, test_y, "coverage@risk_0.01"):.0f} % keeps errors at 1 %; '
+        f'accepting 80 % leaves {measure(p, test_y, "risk@coverage_0.8"):.1f} % errors'
     )
 
 coverages = np.linspace(0.05, 0.99, 60)
 figure, axes = plt.subplots(figsize=(6, 4), layout='constrained')
 for name, p in probs.items():
-    risks = [risk_at_coverage(p, test_y, coverage=coverage) for coverage in coverages]
+    risks = [measure(p, test_y, f'risk@coverage_{coverage}') for coverage in coverages]
     axes.plot(100 * coverages, risks, label=name)
 axes.axhline(1, color='black', linestyle=':', label='1 % of errors')
 axes.set(

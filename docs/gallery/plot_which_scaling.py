@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 
-from mmcalib.metrics import expected_calibration_error, negative_log_likelihood
+from mmcalib.metrics import expected_calibration_error, measure
 from mmcalib.posthoc import SCALERS
 
 rng = np.random.default_rng(0)
@@ -57,7 +57,7 @@ for method in methods:
     for size in sizes:
         scaler = SCALERS[method]().fit(fit_logits[:size], fit_labels[:size])
         probs = scaler.predict_proba(test_logits)
-        nll[method].append(negative_log_likelihood(probs, test_labels))
+        nll[method].append(measure(probs, test_labels, 'NLL'))
         ece[method].append(expected_calibration_error(probs, test_labels))
 
 # %%
@@ -71,7 +71,7 @@ for method in methods:
 
 trained = np.exp(test_logits)
 before = {
-    'NLL (nats)': negative_log_likelihood(trained, test_labels),
+    'NLL (nats)': measure(trained, test_labels, 'NLL'),
     'ECE (%)': expected_calibration_error(trained, test_labels),
 }
 figure, panels = plt.subplots(1, 2, figsize=(9, 4), layout='constrained')

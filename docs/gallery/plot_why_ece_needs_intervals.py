@@ -16,12 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from mmcalib.metrics import (
-    CalibrationState,
-    Prediction,
-    debiased_calibration_error,
-    expected_calibration_error,
-)
+from mmcalib.metrics import CalibrationMetric, measure
 
 rng = np.random.default_rng(0)
 
@@ -37,23 +32,27 @@ ece, debiased = np.empty((2, len(sizes), repeats))
 for row, size in enumerate(sizes):
     for column in range(repeats):
         conf, correct = calibrated_predictions(size)
-        ece[row, column] = expected_calibration_error(conf=conf, correct=correct)
-        debiased[row, column] = debiased_calibration_error(conf=conf, correct=correct)
+        ece[row, column] = measure(metrics='ECE', conf=conf, correct=correct)
+        debiased[row, column] = measure(metrics='debiasedECE', conf=conf, correct=correct)
 for size, values in zip(sizes, ece, strict=True):
     print(f'{size:6} predictions of a calibrated model: ECE {values.mean():.1f} % on average')
 
 # %%
 # The interval that the metric reports
 # ------------------------------------
-# ``CalibrationMetric(confidence_interval=0.95)`` reports such intervals in a test, and
-# ``CalibrationState`` computes them from arrays. Here each prediction counts as an image.
+# ``CalibrationMetric(confidence_interval=0.95)`` reports such intervals in a test. Here each
+# prediction is an image.
 
 
 def interval_of(conf, correct):
-    state = CalibrationState(['ECE'])
-    images = Prediction(torch.from_numpy(conf), torch.from_numpy(correct), num_classes=2)
-    state.update_each(images, places=range(len(conf)))
-    return state.compute()['ECE'], state.intervals(coverage=0.95, num_bootstrap=200, seed=0)['ECE']
+    scores = torch.from_numpy(np.stack([conf, 1 - conf], axis=1))
+    labels = torch.from_numpy(~correct).long()
+    images = [dict(pred_score=s, gt_label=y[None]) for s, y in zip(scores, labels, strict=True)]
+    metric = CalibrationMetric('ECE', confidence_interval=0.95, num_bootstrap=200)
+    metric.process(None, images)
+    values = metric.evaluate(len(images))
+    ends = values['calibration/ECE_low'], values['calibration/ECE_high']
+    return values['calibration/ECE'], ends
 
 
 found = [interval_of(*calibrated_predictions(size)) for size in sizes]

@@ -18,7 +18,7 @@ from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.logit_scaler import LogitScaler
 from mmcalib.posthoc.model_logits import ImageLogits, predictor, progress
 from mmcalib.posthoc.predicted_samples import evaluated_sample
-from mmcalib.samples.evaluated import read_labels, read_logits
+from mmcalib.samples.reading import read_labels, read_logits
 
 COMPARED_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from mmengine.registry import HOOKS
+from torch import Tensor
 
 from mmcalib.hooks.validation_learning_hook import ValidationLearningHook
 from mmcalib.losses import AdaFocalLoss
-from mmcalib.metrics.bins.bin_tables import equal_mass_bins
-from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
-from mmcalib.samples.evaluated import read_prediction
-from mmcalib.samples.fields import Sample
-from mmcalib.samples.predictions import Prediction
+from mmcalib.metrics.counts import (
+    Counts,
+    added,
+    by_confidence,
+    equal_mass,
+    of_map,
+    of_probabilities,
+    unpacked,
+)
+from mmcalib.samples.reading import Sample, class_label, class_probabilities, read_pixels
 
 
 @HOOKS.register_module()
@@ -30,37 +38,33 @@ class AdaFocalHook(ValidationLearningHook):
 
     loss_type = AdaFocalLoss
 
-    def new_statistics(self, loss: AdaFocalLoss) -> ConfidenceBins:
-        return ConfidenceBins()
+    def measure(self, loss: AdaFocalLoss, sample: Sample, name: str) -> Tensor:
+        if 'seg_logits' in sample:
+            maps = read_pixels(sample, ignore_index=self.ignore_index, name=name)
+            found = of_map(*maps, maps[-1] != self.ignore_index, name=name)
+            return Counts.of(found, rounded=True).cells
+        label = class_label(sample, name).cpu()
+        return Counts.of(of_probabilities(class_probabilities(sample, name), label)).cells
 
-    def measure(self, loss: AdaFocalLoss, sample: Sample, name: str) -> Prediction:
-        return read_prediction(sample, ignore_index=self.ignore_index, name=name)
-
-    def add(self, statistics: ConfidenceBins, measured: Prediction) -> None:
-        statistics.add(measured.conf, measured.correct)
-
-    def merge(self, statistics: ConfidenceBins, other: ConfidenceBins) -> None:
-        statistics.merge(other)
-
-    def update(self, loss: AdaFocalLoss, statistics: ConfidenceBins) -> dict[str, float]:
-        if statistics.count:
-            loss.update(*edges_and_gaps(statistics, loss.num_bins))
+    def update(self, loss: AdaFocalLoss, measured: Sequence[Tensor]) -> dict[str, float]:
+        cells = added(torch.cat([unpacked(cells) for cells in measured], dim=1))
+        if cells.numel():
+            loss.update(*edges_and_gaps(by_confidence(cells), loss.num_bins))
         return {'gamma_min': loss.gammas.min().item(), 'gamma_max': loss.gammas.max().item()}
 
 
-def edges_and_gaps(narrow_bins: ConfidenceBins, num_bins: int) -> tuple[list[float], list[float]]:
+def edges_and_gaps(table: Tensor, num_bins: int) -> tuple[list[float], list[float]]:
     """Return the lowest confidence of all bins of equal count but the first, and all gaps.
 
     Args:
-        narrow_bins: Of at least one confidence.
+        table: ``(3, C)`` of at least one confidence, ascending.
         num_bins: B.
 
     Returns:
         B - 1 edges, ascending, and B differences of mean confidence and accuracy, as shares.
     """
-    table = narrow_bins.table()
-    table = table[:, table[0] > 0]
-    count, correct, conf = equal_mass_bins(table, num_bins)
-    positions = narrow_bins.count * torch.arange(1, num_bins, dtype=torch.float64) / num_bins
-    first = torch.searchsorted(table[0].cumsum(0), positions, right=True)
+    count, correct, conf = equal_mass(table, num_bins)
+    mass = table[0].cumsum(0)
+    positions = mass[-1] * torch.arange(1, num_bins, dtype=torch.float64) / num_bins
+    first = torch.searchsorted(mass, positions, right=True)
     return (table[2] / table[0])[first].tolist(), ((conf - correct) / count).tolist()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from mmengine.registry import HOOKS
 from torch import Tensor
 
 from mmcalib.hooks.validation_learning_hook import ValidationLearningHook
 from mmcalib.losses import CALSLoss
-from mmcalib.samples.evaluated import read_logits
-from mmcalib.samples.fields import Sample
 from mmcalib.samples.probabilities import logits_in
+from mmcalib.samples.reading import Sample, read_logits
 
 
 @HOOKS.register_module()
@@ -30,9 +31,6 @@ class CALSHook(ValidationLearningHook):
 
     loss_type = CALSLoss
 
-    def new_statistics(self, loss: CALSLoss) -> Tensor:
-        return torch.zeros(loss.num_classes + 2, dtype=torch.float64)
-
     def measure(self, loss: CALSLoss, sample: Sample, name: str) -> Tensor:
         logits = logits_in(sample)
         if len(logits) != loss.num_classes:
@@ -43,14 +41,8 @@ class CALSHook(ValidationLearningHook):
         logits, _, _ = read_logits(sample, logits, ignore_index=self.ignore_index, name=name)
         return loss.statistics(logits)
 
-    def add(self, statistics: Tensor, measured: Tensor) -> None:
-        statistics += measured
-
-    def merge(self, statistics: Tensor, other: Tensor) -> None:
-        statistics += other
-
-    def update(self, loss: CALSLoss, statistics: Tensor) -> dict[str, float]:
-        loss.update(statistics)
+    def update(self, loss: CALSLoss, measured: Sequence[Tensor]) -> dict[str, float]:
+        loss.update(torch.stack(measured).sum(dim=0))
         return {
             'multiplier_mean': loss.multipliers.mean().item(),
             'multiplier_max': loss.multipliers.max().item(),

@@ -16,7 +16,7 @@ from mmcalib.checks import check_integer
 from mmcalib.ensembles.batch_views import upright_view
 from mmcalib.hooks.confidence_view import view_of
 from mmcalib.hooks.drawing_hook import SPLIT_NAMES, DrawingHook, calibration_metrics, tested_split
-from mmcalib.metrics.bins.binned_errors import binned_calibration_error
+from mmcalib.metrics.errors import calibration_error
 from mmcalib.work_dir_files import MAPS, of_split
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ class ConfidenceMapHook(DrawingHook):
         inputs = upright_view(data_batch)['inputs']
         rank, world_size = get_dist_info()
         # The metric has just read these.
-        of_images = self._metric.bins_of_last(len(outputs))
+        counts = self._metric.results[-len(outputs) :]
+        of_images = [image.bins for image in counts]
         for number, (sample, bins) in enumerate(zip(outputs, of_images, strict=True)):
             # mmengine's samplers interleave the ranks, and repeat images at the end.
             index = self._seen * world_size + rank
@@ -151,9 +152,7 @@ class ConfidenceMapHook(DrawingHook):
         """Return whether an image is among the worst until now."""
         if not self.worst or bins[0].sum() == 0:
             return False
-        return len(self._worst) < self.worst or (
-            binned_calibration_error(bins) > self._worst[-1].error
-        )
+        return len(self._worst) < self.worst or (calibration_error(bins) > self._worst[-1].error)
 
     def _add_figures(self, runner: Runner, views: list, worst: list) -> None:
         from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps

@@ -11,7 +11,7 @@ import torch
 from mmengine import fileio
 from torch import Tensor
 
-from mmcalib.samples.fields import map_size
+from mmcalib.samples.reading import map_size
 from mmcalib.samples.unlabelled import read_map
 
 if TYPE_CHECKING:

@@ -124,7 +124,7 @@ def kept_statistics(metrics: list[CalibrationMetric]) -> dict[str, CalibrationSt
     named, by_options = {}, {}
     for metric in metrics:
         options = (
-            *(metric.prefix, metric.protocol, metric.num_bins, metric.convention),
+            *(metric.prefix, metric.protocol, metric.num_bins),
             *(metric.ignore_index, metric.boundary_width),
         )
         if options in by_options:
@@ -132,7 +132,7 @@ def kept_statistics(metrics: list[CalibrationMetric]) -> dict[str, CalibrationSt
             continue
         protocol = f'_{metric.protocol}' if metric.protocol != 'pooled' else ''
         first = f'{metric.prefix}{protocol}'.replace('/', '_')
-        tries = [first, f'{first}_{metric.num_bins}_bins', f'{first}_{metric.convention}']
+        tries = [first, f'{first}_{metric.num_bins}_bins']
         tries += [f'{first}_{number}' for number in range(2, len(metrics) + 2)]
         named[next(name for name in tries if name not in named)] = metric.statistics
         by_options[options] = metric.statistics

@@ -9,7 +9,7 @@ from mmengine.runner import Runner
 
 from mmcalib.checks import check_integer
 from mmcalib.hooks.confidence_map_hook import ConfidenceMapHook
-from mmcalib.samples.fields import map_size
+from mmcalib.samples.reading import map_size
 
 if TYPE_CHECKING:
     from mmcalib.visualization import ConfidenceView

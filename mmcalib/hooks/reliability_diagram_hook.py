@@ -85,11 +85,11 @@ class ReliabilityDiagramHook(DrawingHook):
 
     def before_val(self, runner: Runner) -> None:
         if self.draws('val'):
-            self._keep_statistics(runner.val_evaluator)
+            self._check_evaluator(runner.val_evaluator)
 
     def before_test(self, runner: Runner) -> None:
         if self.draws('test'):
-            self._keep_statistics(runner.test_evaluator)
+            self._check_evaluator(runner.test_evaluator)
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         if self.draws('val') and is_main_process():
@@ -99,16 +99,13 @@ class ReliabilityDiagramHook(DrawingHook):
         if self.draws('test') and is_main_process():
             self._add_diagrams(runner, runner.test_evaluator, 'test')
 
-    def _keep_statistics(self, evaluator) -> None:
+    def _check_evaluator(self, evaluator) -> None:
         metrics = calibration_metrics(evaluator, self)
         if self.boundary_curve and not any(metric.per_distance for metric in metrics):
             raise ValueError(
                 f'{type(self).__name__}(boundary_curve=True) draws what a CalibrationMetric with '
                 'per_distance=True has measured, and the evaluator has none: give it that option'
             )
-        for metric in metrics:
-            metric.keep_statistics = True
-            metric.reset()  # an evaluation before may have been broken off
 
     def _add_diagrams(self, runner: Runner, evaluator, loop: str) -> None:
         # matplotlib takes a while to import, and a training may never need it.

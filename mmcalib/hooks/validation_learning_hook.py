@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 from mmengine.dist import all_gather_object
@@ -14,8 +15,7 @@ from mmengine.runner import Runner
 from mmcalib.checks import check_integer
 from mmcalib.datasets.same_data import same_data
 from mmcalib.losses import CalibrationLoss
-from mmcalib.metrics.sampler_padding import SamplerPadding
-from mmcalib.samples.fields import Sample, name_of
+from mmcalib.samples.reading import Sample, name_of
 
 
 class ValidationLearningHook(Hook):
@@ -26,8 +26,8 @@ class ValidationLearningHook(Hook):
     they stay alike to the last bit. A loss of an auxiliary head, whose predictions a validation
     does not have, learns from those of the main head.
 
-    A subclass says what to gather, by :meth:`new_statistics`, :meth:`measure`, :meth:`add` and
-    :meth:`merge`, and what a loss does with it, by :meth:`update`.
+    A subclass says what each sample leaves, by :meth:`measure`, and what a loss does with that of
+    all samples, by :meth:`update`.
 
     Args:
         ignore_index: Label of the pixels to leave out. Classifiers do not use it.
@@ -49,24 +49,12 @@ class ValidationLearningHook(Hook):
         self._losses: list = []
         self._trained: list = []
 
-    def new_statistics(self, loss: CalibrationLoss) -> Any:
-        """Return statistics of no sample."""
-        raise NotImplementedError
-
     def measure(self, loss: CalibrationLoss, sample: Sample, name: str) -> Any:
         """Return the counted part of an evaluated data sample, which errors call `name`."""
         raise NotImplementedError
 
-    def add(self, statistics: Any, measured: Any) -> None:
-        """Count a measured sample."""
-        raise NotImplementedError
-
-    def merge(self, statistics: Any, other: Any) -> None:
-        """Add the statistics of another process."""
-        raise NotImplementedError
-
-    def update(self, loss: CalibrationLoss, statistics: Any) -> dict[str, float]:
-        """Update a loss, and return figures to log."""
+    def update(self, loss: CalibrationLoss, measured: Sequence) -> dict[str, float]:
+        """Update a loss from what its samples have left, and return figures to log."""
         raise NotImplementedError
 
     def before_train(self, runner: Runner) -> None:
@@ -95,8 +83,7 @@ class ValidationLearningHook(Hook):
         self._trained = copy.deepcopy(self._losses)
 
     def before_val_epoch(self, runner: Runner) -> None:
-        self._padding = SamplerPadding()
-        self._statistics = [self.new_statistics(loss) for loss in self._losses]
+        self._measured: list[list] = []
 
     def after_val_iter(
         self,
@@ -108,22 +95,16 @@ class ValidationLearningHook(Hook):
         if not self._losses:  # a validation that is no training's
             return
         for sample in outputs:
-            name = name_of(sample, self._padding.place)
-            measured = [self.measure(loss, sample, name) for loss in self._trained]
-            self._count(self._padding.let_in(measured))
+            name = name_of(sample, len(self._measured))
+            self._measured.append([self.measure(loss, sample, name) for loss in self._trained])
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
         if not self._losses:
             return
-        self._count(self._padding.close(len(runner.val_loop.dataloader.dataset)))
-        first, *others = all_gather_object(self._statistics)
-        for number, loss in enumerate(self._losses):
-            for other in others:
-                self.merge(first[number], other[number])
-            for key, value in self.update(loss, first[number]).items():
+        # mmengine's samplers interleave the ranks, and repeat samples at the end.
+        turns = zip_longest(*all_gather_object(self._measured))
+        size = len(runner.val_loop.dataloader.dataset)
+        samples = [sample for turn in turns for sample in turn if sample is not None][:size]
+        for loss, *measured in zip(self._losses, *samples, strict=True):
+            for key, value in self.update(loss, measured).items():
                 runner.message_hub.update_scalar(f'train/{key}', value)
-
-    def _count(self, samples: list[tuple[int, list]]) -> None:
-        for _, measured in samples:
-            for statistics, own in zip(self._statistics, measured, strict=True):
-                self.add(statistics, own)

@@ -5,67 +5,32 @@ Functions of arrays need no mmengine.
 
 from typing import TYPE_CHECKING
 
-from mmcalib.metrics.bins.conventions import CONVENTIONS
-from mmcalib.metrics.calibration_state import CalibrationState
-from mmcalib.metrics.functional.brier import (
-    brier_score,
-    confidence_reliability,
-    confidence_resolution,
-    confidence_uncertainty,
-)
-from mmcalib.metrics.functional.calibration_error import (
-    accuracy,
-    adaptive_calibration_error,
-    average_calibration_error,
-    confidence_gap,
-    debiased_calibration_error,
-    expected_calibration_error,
-    maximum_calibration_error,
-    mean_confidence,
-    negative_log_likelihood,
-    overconfidence_error,
-    root_mean_square_calibration_error,
-    smooth_calibration_error,
-)
-from mmcalib.metrics.functional.class_thresholds import (
-    class_thresholds,
-    recall_over_all,
-    recall_thresholds,
-)
-from mmcalib.metrics.functional.classwise_calibration_error import (
-    classwise_adaptive_calibration_error,
-    classwise_calibration_error,
-    predicted_class_calibration,
-    thresholded_adaptive_calibration_error,
-)
-from mmcalib.metrics.functional.image_failures import image_failure_figures
-from mmcalib.metrics.functional.image_scores import image_risks, image_scores, pairwise_dice
-from mmcalib.metrics.functional.object_calibration import ObjectCalibration
+from mmcalib.metrics.definitions import NAMES as NAMES
+from mmcalib.metrics.functional.class_thresholds import class_thresholds as class_thresholds
+from mmcalib.metrics.functional.image_failures import image_failure_figures as image_failure_figures
+from mmcalib.metrics.functional.image_scores import image_risks as image_risks
+from mmcalib.metrics.functional.image_scores import image_scores as image_scores
+from mmcalib.metrics.functional.image_scores import pairwise_dice as pairwise_dice
+from mmcalib.metrics.functional.object_calibration import ObjectCalibration as ObjectCalibration
 from mmcalib.metrics.functional.out_of_distribution_scores import (
-    scores_of_logits,
-    scores_of_probabilities,
+    scores_of_logits as scores_of_logits,
 )
-from mmcalib.metrics.functional.prediction_sets import PredictionSets
-from mmcalib.metrics.functional.refinement import (
-    calibration_nll,
-    optimal_temperature,
-    refinement_nll,
+from mmcalib.metrics.functional.out_of_distribution_scores import (
+    scores_of_probabilities as scores_of_probabilities,
 )
-from mmcalib.metrics.functional.risk_coverage import (
-    area_under_generalized_risk_coverage,
-    area_under_risk_coverage,
-    coverage_at_risk,
-    failure_auroc,
-    failure_fpr95,
-    risk_at_coverage,
+from mmcalib.metrics.measure import adaptive_calibration_error as adaptive_calibration_error
+from mmcalib.metrics.measure import (
+    classwise_adaptive_calibration_error as classwise_adaptive_calibration_error,
 )
-from mmcalib.metrics.metric_definitions import NAMES
-from mmcalib.metrics.ood_state import OODState
-from mmcalib.metrics.saved_statistics import CalibrationStatistics
-from mmcalib.metrics.segmentation_protocols import PROTOCOLS
+from mmcalib.metrics.measure import expected_calibration_error as expected_calibration_error
+from mmcalib.metrics.measure import measure as measure
+from mmcalib.metrics.measure import predicted_class_calibration as predicted_class_calibration
+from mmcalib.metrics.ood_state import OODState as OODState
+from mmcalib.metrics.protocols import PROTOCOLS as PROTOCOLS
+from mmcalib.metrics.statistics import CalibrationStatistics as CalibrationStatistics
 from mmcalib.registration import late_names
-from mmcalib.samples.objects import find_objects, object_ious
-from mmcalib.samples.predictions import Prediction
+from mmcalib.samples.objects import find_objects as find_objects
+from mmcalib.samples.objects import object_ious as object_ious
 
 if TYPE_CHECKING:
     from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
@@ -88,65 +53,9 @@ else:
         },
     )
 
-__all__ = [
-    'AECE',
-    'CONVENTIONS',
-    'ECE',
-    'NAMES',
-    'PROTOCOLS',
-    'CalibrationMetric',
-    'CalibrationState',
-    'CalibrationStatistics',
-    'ClasswiseECE',
-    'DisagreementMetric',
-    'ForegroundIoU',
-    'ImageScoreMetric',
-    'OODMetric',
-    'OODState',
-    'ObjectCalibration',
-    'Prediction',
-    'PredictionSets',
-    'accuracy',
-    'adaptive_calibration_error',
-    'area_under_generalized_risk_coverage',
-    'area_under_risk_coverage',
-    'average_calibration_error',
-    'brier_score',
-    'calibration_nll',
-    'class_thresholds',
-    'classwise_adaptive_calibration_error',
-    'classwise_calibration_error',
-    'confidence_gap',
-    'confidence_reliability',
-    'confidence_resolution',
-    'confidence_uncertainty',
-    'coverage_at_risk',
-    'debiased_calibration_error',
-    'expected_calibration_error',
-    'failure_auroc',
-    'failure_fpr95',
-    'find_objects',
-    'image_failure_figures',
-    'image_risks',
-    'image_scores',
-    'maximum_calibration_error',
-    'mean_confidence',
-    'negative_log_likelihood',
-    'object_ious',
-    'optimal_temperature',
-    'overconfidence_error',
-    'pairwise_dice',
-    'predicted_class_calibration',
-    'recall_over_all',
-    'recall_thresholds',
-    'refinement_nll',
-    'risk_at_coverage',
-    'root_mean_square_calibration_error',
-    'scores_of_logits',
-    'scores_of_probabilities',
-    'smooth_calibration_error',
-    'thresholded_adaptive_calibration_error',
-]
+__all__ = [name for name in dir() if name[0] != '_' and name not in ('TYPE_CHECKING', 'late_names')]
+__all__ += ['AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE']
+__all__ += ['DisagreementMetric', 'ForegroundIoU', 'ImageScoreMetric', 'OODMetric']
 
 
 def __dir__() -> list[str]:

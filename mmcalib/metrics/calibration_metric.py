@@ -5,45 +5,61 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
+from mmengine.dist import all_gather
+from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import Tensor
 
-from mmcalib.checks import check_ignore_index, check_integer
-from mmcalib.metrics.bins.stratified_bins import stratum_text
-from mmcalib.metrics.calibration_state import CalibrationState
+from mmcalib.checks import at_least_single, check_choice, check_ignore_index, check_integer
+from mmcalib.distributed import warn_if_models_differ
+from mmcalib.metrics.counts import (
+    PIECE_BYTES,
+    Counts,
+    Predictions,
+    condensed,
+    of_map,
+    of_probabilities,
+    round_if_many,
+)
+from mmcalib.metrics.definitions import NAMES, metric_of, value_of
 from mmcalib.metrics.functional.object_calibration import RIGHT
-from mmcalib.metrics.metric_definitions import OfBins, OfMean, definition_of
-from mmcalib.metrics.saved_statistics import CalibrationStatistics, check_suffix
-from mmcalib.metrics.segmentation_protocols import PROTOCOLS
-from mmcalib.metrics.state_metric import StateMetric
-from mmcalib.samples.boundary_distance import RANGE_NAMES
-from mmcalib.samples.evaluated import probabilities_of_batch, read_prediction
-from mmcalib.samples.fields import background_of
-from mmcalib.samples.predictions import Prediction, of_probabilities
+from mmcalib.metrics.intervals import gap_intervals, intervals
+from mmcalib.metrics.protocols import PROTOCOLS
+from mmcalib.metrics.statistics import CalibrationStatistics, ImageTables
+from mmcalib.metrics.strata import stratum_text
+from mmcalib.samples.boundary import RANGE_NAMES, distance_ranges
+from mmcalib.samples.objects import object_ious, objects_of_logits
+from mmcalib.samples.reading import (
+    background_of,
+    name_of,
+    read_pixels,
+    read_scores,
+    smallest_probability,
+)
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
 
 
 @METRICS.register_module()
-class CalibrationMetric(StateMetric):
+class CalibrationMetric(BaseMetric):
     """Calibration of a classifier or a segmentor, measured in one pass.
 
-    The confidence is the probability of the predicted class. Each image leaves one small row, so a
-    sampler's padding drops out and any split over ranks gives the same numbers; nothing of the size
-    of an image is kept.
+    The confidence is the probability of the predicted class. A segmented image leaves small tables,
+    of at most 100 kB, and a classified one its probabilities; so a sampler's padding drops out, and
+    any split over ranks gives the same numbers.
 
     - ``ECE``: expected calibration error over bins of equal width, each (lo, hi].
     - ``AECE``: adaptive calibration error, over bins of equal count. Tied confidences are shared
       between bins in proportion, which the published code does not do (it drops the smallest
-      confidence, and reports 0 where all are tied); where confidences are distinct, the two differ
-      by at most one sample per bin. Exact up to a million confidences (under the protocol
-      ``'paper'``, 16,384 of each batch); above, from narrow bins, with ``AECE_bound`` beside it:
-      the most by which the value can be off.
+      confidence, and reports 0 where all are tied). Exact up to a million pixels; more
+      are counted in cells of 1 - confidence, 128 to each halving; docs/concepts/estimators.md says
+      how little that changes.
     - ``ClasswiseECE``: mean over classes of the ECE of the probability of that class.
     - ``MCE``, ``RMSCE``, ``OE``, ``ACE``: largest, root mean square and unweighted mean gap of the
       bins of ECE, and the over-confidence error; ``debiasedECE``, the root mean square gap less
@@ -52,14 +68,12 @@ class CalibrationMetric(StateMetric):
       accuracy, in percent points: above 0 the predictions are over-confident.
     - ``NLL``, in nats, and ``Brier``, a sum over classes, so between 0 and 2; ``reliability``,
       ``resolution`` and ``uncertainty``, the parts of the confidence's own Brier score, from bins.
-    - ``refinement_NLL``, the NLL of each fifth of the images at the temperature that is best for
-      the others, so what no temperature mends; ``calibration_NLL``, the NLL less that, which may
-      come out a little below 0; and ``temperature``, that of the least NLL of all images: above 1
-      the predictions are over-confident. See :mod:`mmcalib.metrics.refinement`.
+    - ``refinement_NLL``, the NLL at the best temperature, so what no temperature mends;
+      ``calibration_NLL``, the NLL less that; and ``temperature`` itself: above 1 the predictions
+      are over-confident. See :mod:`mmcalib.metrics.refinement`.
     - ``AURC``, ``AUGRC``, ``AUROC``, ``FPR95``, ``risk@coverage_0.8`` and ``coverage@risk_0.05``
       with any levels: whether confidence tells right from wrong; see
-      :mod:`mmcalib.metrics.functional.risk_coverage`. Of more than a million predictions each has a
-      bound beside it, as AECE does.
+      :mod:`mmcalib.metrics.ranking`.
 
     Keys are ``calibration/ECE`` and so on, in percent but for ``NLL``, ``Brier``, their parts and
     the temperature; NaN, with a warning, if no prediction is valid. Source: Eq. 8 of the paper for
@@ -74,9 +88,6 @@ class CalibrationMetric(StateMetric):
             the foreground in batches of 8 consecutive images, averaged by their pixels, as in the
             paper's VOC table; ``'boundary'``, those near another label.
         boundary_width: Number of pixels on either side of a boundary that belong to it.
-        convention: ``'mmcalib'``, or the binning of ``'published'``, ``'torchmetrics'`` or
-            ``'netcal'`` code, which reports fractions; mmcalib reports percent. See
-            :mod:`mmcalib.metrics.bins.conventions`.
         confidence_interval: Coverage, such as 0.95, of intervals ``ECE_low`` to ``ECE_high`` and so
             on, by a bootstrap over images, which allows for the bias of binned errors; NaN where
             all predictions are of one image. Not for metrics whose statistics are not kept by
@@ -92,19 +103,16 @@ class CalibrationMetric(StateMetric):
         per_object: Also print how well objects, the connected components of each predicted class
             but the one that the data set calls background, are found, and keep them in
             ``statistics``. For segmentation, by the protocol ``'pooled'``.
-        out_file: A ``.json`` or ``.npz`` file, written at each evaluation, with the
-            :class:`~mmcalib.metrics.saved_statistics.CalibrationStatistics`.
         collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
         prefix: Replaces ``calibration`` in the keys, so that one evaluator can have two metrics.
         collect_dir: See mmengine's ``BaseMetric``.
 
     Attributes:
-        keep_statistics: Whether to fill ``statistics``; `out_file` sets it, and hooks may.
         statistics: Of the last evaluation, on the main process; else None.
 
     Raises:
         ValueError: If an option is outside its range; while evaluating, for the samples that
-            :func:`~mmcalib.samples.evaluated.read_prediction` refuses.
+            :mod:`~mmcalib.samples.reading` refuses.
     """
 
     default_prefix = 'calibration'
@@ -117,38 +125,36 @@ class CalibrationMetric(StateMetric):
         ignore_index: int = 255,
         protocol: str = 'pooled',
         boundary_width: int = 3,
-        convention: str = 'mmcalib',
         confidence_interval: float | None = None,
         num_bootstrap: int = 1000,
         seed: int = 0,
         per_class: bool = False,
         per_distance: bool = False,
         per_object: bool = False,
-        out_file: str | None = None,
         collect_device: str = 'cpu',
         prefix: str | None = None,
         collect_dir: str | None = None,
     ) -> None:
         super().__init__(collect_device=collect_device, prefix=prefix, collect_dir=collect_dir)
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        self.num_bins = num_bins
+        if not self.metrics:
+            raise ValueError(f'metrics must be some of {NAMES}, got none')
+        self.wanted = {metric_of(name).wanted for name in self.metrics} - {None}
+        self.num_bins = check_integer('num_bins', num_bins)
         self.ignore_index = check_ignore_index(ignore_index)
-        self.protocol = protocol
+        self.protocol = check_choice('protocol', protocol, PROTOCOLS)
         self.boundary_width = check_integer('boundary_width', boundary_width)
-        self.convention = convention
         self.confidence_interval = confidence_interval
         self.num_bootstrap = check_integer('num_bootstrap', num_bootstrap)
         self.seed = seed
         self.per_class = per_class
         self.per_distance = per_distance
         self.per_object = per_object
-        self.out_file = out_file
-        self.keep_statistics = out_file is not None
         self.statistics: CalibrationStatistics | None = None
-        self.reset()  # checks the other options
+        with_interval = any(metric_of(name).of_rows for name in self.metrics)
         if confidence_interval is not None and not 0 < confidence_interval < 1:
             raise ValueError(f'confidence_interval must be in (0, 1), got {confidence_interval!r}')
-        if confidence_interval is not None and not self._with_interval:
+        if confidence_interval is not None and not with_interval:
             raise ValueError(
                 f'confidence_interval: {" and ".join(self.metrics)} has no interval, because no '
                 'statistics are kept for each image: leave the option out, or add another metric'
@@ -158,136 +164,232 @@ class CalibrationMetric(StateMetric):
                 f"per_object is for the protocol 'pooled', got {protocol!r}, which leaves out "
                 'pixels of objects or takes images apart: measure them by another metric'
             )
-        if out_file is not None:
-            check_suffix(out_file)
-        region = PROTOCOLS[protocol].region
-        self._region = region and partial(region, width=boundary_width)
 
-    def _new_state(self) -> CalibrationState:
-        return CalibrationState(
-            self.metrics,
-            num_bins=self.num_bins,
-            convention=self.convention,
-            protocol=self.protocol,
-            keep_bins=self.keep_statistics,
-            per_class=self.per_class,
-            per_distance=self.per_distance,
-            per_object=self.per_object,
-        )
-
-    def _take(self, samples: Sequence[dict]) -> None:
-        """Count a batch at once, but for the last sample, which may turn out to be padding."""
-        batch = None
-        if self.protocol == 'pooled' and not self.per_distance and not self.per_object:
-            batch = probabilities_of_batch(samples)
-        if batch is None:
-            super()._take(samples)
+    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+        """Leave the scores of a classified image, and counts of a segmented one."""
+        if any('seg_logits' in sample for sample in data_samples):
+            self.results += [self.count(sample) for sample in data_samples]
+            round_if_many(self.results)
             return
-        probs, label, smallest = batch
-        read = partial(
-            of_probabilities, wanted=self._state.wanted, floor=self._state.floor, smallest=smallest
+        self._refuse_classifier()
+        self.results += read_scores(data_samples)
+
+    def count(self, sample: dict) -> Counts:
+        """Return what a segmented image leaves."""
+        name, protocol = name_of(sample, len(self.results)), PROTOCOLS[self.protocol]
+        logits, predicted, label = read_pixels(sample, ignore_index=self.ignore_index, name=name)
+        valid = label != self.ignore_index
+        if protocol.region is not None:
+            valid &= protocol.region(label, self.boundary_width)
+        options = dict(num_bins=self.num_bins, wanted=self.wanted)
+        found = of_map(logits, predicted, label, valid, name=name, **options)
+        counts = Counts.of(
+            found,
+            self.num_bins,
+            of_image=True,
+            rounded=bool(self.results) and self.results[0].rounded,
+            num_classes=max(len(logits), 2) if self.per_class else None,
+            distance=distance_ranges(label)[valid].cpu() if self.per_distance else None,
         )
-        last = read(probs[:, -1:], label[-1:])
-        waited, places = self._padding.let_in_batch(len(samples), last)
-        self._count(waited)
-        if places:
-            self._state.update_each(read(probs[:, :-1], label[:-1], of_images=True), places=places)
+        if self.per_object:
+            background = background_of((self.dataset_meta or {}).get('classes'))
+            logits = at_least_single(logits)
+            objects = objects_of_logits(logits, predicted, background=background)
+            ious = object_ious(objects, label.cpu().numpy(), ignore_index=self.ignore_index)
+            columns = objects.label, objects.pixels, objects.confidence, objects.expected_iou, ious
+            counts.objects = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
+        return counts
 
-    def _update(self, image: Prediction, place: int) -> None:
-        self._state.update(image, index=place)
+    def evaluate(self, size: int) -> dict:
+        """Return the metrics of the first `size` samples of the data set.
 
-    def _read(self, sample: dict) -> Prediction:
-        name = self._name(sample)
-        if 'pred_score' in sample and (self.protocol != 'pooled' or self.per_distance):
-            option = 'per_distance' if self.per_distance else f'protocol {self.protocol!r}'
+        Raises:
+            ValueError: If fewer were evaluated, or more than a sampler repeats.
+        """
+        warn_if_models_differ()
+        counts = [int(count) for count in all_gather(torch.tensor(len(self.results)))]
+        if not size <= sum(counts) < size + len(counts):
+            self.results = []
             raise ValueError(
-                f'{option} is for segmentation, but {name} comes from a classifier: leave it out'
+                f'{sum(counts):,} samples were evaluated on {len(counts)} processes, and the data '
+                f'set has {size:,}. A sampler repeats fewer than one sample per process; an '
+                'interrupted evaluation leaves more: evaluate again'
             )
-        return read_prediction(
-            sample,
-            ignore_index=self.ignore_index,
-            name=name,
-            wanted=self._state.wanted,
-            floor=self._state.floor,
-            region=self._region,
-            background=background_of((self.dataset_meta or {}).get('classes')),
-        )
+        return super().evaluate(size)
 
-    def bins_of_last(self, count: int) -> Tensor:
-        """Return the ``(count, 3, B)`` bins of equal width of the images that came last."""
-        waiting = torch.stack([self._state.bins_of(image) for image in self._padding.waiting])
-        return torch.cat([self._state.bins_of_last(count - len(waiting)), waiting])
-
-    def _values_of(self, state: CalibrationState) -> dict:
-        count = state.num_predictions
-        self._log(count, state.num_images)
-        values = state.compute()
-        for note in state.curve_notes() if count else ():
-            name = type(self).__name__
-            print_log(f'{name}: {note}', logger='current', level=logging.WARNING)
-        classes = self._log_strata(state)
-        if self.keep_statistics:
-            self.statistics = state.statistics(dict(values))
-            self.statistics.classes = classes
-            if self.out_file is not None:
-                self.statistics.save(self.out_file)
-        if self.confidence_interval is not None and count > 0:
-            bounds = state.intervals(
-                coverage=self.confidence_interval, num_bootstrap=self.num_bootstrap, seed=self.seed
-            )
-            if any(math.isnan(low) for low, _ in bounds.values()):
-                batch = 'batch of images' if self.protocol == 'paper' else 'image'
-                print_log(
-                    f'{type(self).__name__}: intervals are NaN: all predictions come from one '
-                    f'{batch}, so their variation is unknown',
-                    logger='current',
-                    level=logging.WARNING,
-                )
-            for name, (low, high) in bounds.items():
+    def compute_metrics(self, results: list) -> dict[str, float]:
+        """Return the metrics of all images, in the order of the data set."""
+        protocol = PROTOCOLS[self.protocol]
+        if results and not isinstance(results[0], Counts):
+            whole, images = self._of_scores(results)
+            units = [whole]
+        else:
+            round_if_many(results)  # of all processes together
+            size = protocol.group or max(len(results), 1)
+            groups = [results[i : i + size] for i in range(0, len(results), size)]
+            units = [Counts.total(group, self.num_bins) for group in groups]
+            whole = Counts.total(units, self.num_bins)
+            images = ImageTables.of_counts(results, self.num_bins)
+        count = int(whole.count)
+        self._log(count, len(results))
+        values = {name: self._value(name, units, whole) for name in self.metrics}
+        self.statistics = self._statistics(dict(values), whole, images)
+        self._log_strata(self.statistics)
+        if self.confidence_interval is not None and count:
+            bins, sums = images.bins, images.sums
+            if protocol.group:
+                bins, sums = (torch.stack([getattr(u, n) for u in units]) for n in ('bins', 'sums'))
+            for name, (low, high) in self._intervals(bins, sums).items():
                 values |= {f'{name}_low': low, f'{name}_high': high}
         return values
 
+    def _value(self, name: str, units: Sequence[Counts], whole: Counts) -> float:
+        """Return a metric: the mean of its values over units, of which most protocols have one."""
+        if metric_of(name).wanted == 'curve' and whole.count:
+            # One temperature for all, though images may count alike.
+            shares = [1 / max(u.count, 1) if self._alike else 1.0 for u in units]
+            curve = sum(share * u.more['curve'] for share, u in zip(shares, units, strict=True))
+            count = sum(share * u.count for share, u in zip(shares, units, strict=True))
+            return metric_of(name).of_curve(curve, count)
+        found = [value_of(name, unit, self.num_bins) for unit in units]
+        bins = torch.stack([unit.bins for unit in units]) if units else whole.bins[None]
+        once = torch.ones(1, len(bins), dtype=torch.float64)
+        return self._mean(torch.tensor(found or [math.nan], dtype=torch.float64), bins, once).item()
+
     @property
-    def _with_interval(self) -> bool:
-        return any(isinstance(definition_of(name), (OfBins, OfMean)) for name in self.metrics)
+    def _alike(self) -> bool:
+        protocol = PROTOCOLS[self.protocol]
+        return protocol.group is not None and not protocol.by_pixels
+
+    def _mean(self, values: Tensor, bins: Tensor, weights: Tensor) -> Tensor:
+        """Average ``(U,)`` values for ``(R, U)`` weights of units; what is NaN drops out.
+
+        That is every value of an empty unit, and the AUROC of one without errors.
+        """
+        share = torch.ones_like(values) if self._alike else bins[:, 0].sum(dim=-1)
+        share = torch.where(values.isnan(), 0, share)
+        return weights @ (share * values.nan_to_num(0)) / (weights @ share)
+
+    def _of_scores(self, results: list) -> tuple[Counts, ImageTables]:
+        """Return the counts of all classified images, and the tables of each."""
+        dtype = torch.from_numpy(results[0][0]).dtype
+        num_classes = len(results[0][0])
+        if len({len(scores) for scores, _ in results}) > 1:
+            raise ValueError('predictions of different numbers of classes are in one evaluation')
+        step, found, parts = max(PIECE_BYTES // num_classes, 1), [], []
+        options = dict(num_bins=self.num_bins, wanted=self.wanted)
+        for start in range(0, len(results), step):
+            scores, labels = zip(*results[start : start + step], strict=True)
+            probs = at_least_single(torch.from_numpy(np.stack(scores))).clamp(max=1).T
+            piece = of_probabilities(
+                probs, torch.tensor(labels), smallest=smallest_probability(dtype), **options
+            )
+            found.append(piece._replace(classes=None, curve=None))
+            parts.append(
+                Counts.of(piece, self.num_bins, num_classes=num_classes if self.per_class else None)
+            )
+        columns = (None if c[0] is None else torch.cat(c) for c in zip(*found, strict=True))
+        images = ImageTables.of_each(Predictions(*columns), self.num_bins)
+        if not self.per_class:
+            images = images._replace(keys=None, classes=None)
+        return Counts.total(parts, self.num_bins), images
+
+    def _statistics(
+        self, values: dict[str, float], whole: Counts, images: ImageTables
+    ) -> CalibrationStatistics:
+        """Return the statistics that later tools draw, beside the printed numbers."""
+        classes = whole.more.get('predicted')
+        apart = PROTOCOLS[self.protocol].region is None  # else nobody knows what it would leave out
+        return CalibrationStatistics(
+            metrics=values,
+            protocol=self.protocol,
+            num_bins=self.num_bins,
+            narrow_bins=condensed(whole.cells),
+            image_bins=images.bins if len(images.bins) else None,
+            image_narrow_bins=images.narrow if apart and len(images.bins) else None,
+            class_bins=classes,
+            classes=None if classes is None else class_names(self.dataset_meta, classes.shape[1]),
+            distance_bins=whole.more.get('distance'),
+            image_class=images.keys if apart else None,
+            image_class_bins=images.classes if apart else None,
+            objects=images.objects,
+        )
+
+    def _intervals(self, bins: Tensor, sums: Tensor) -> dict[str, tuple[float, float]]:
+        """Return bootstrap intervals over units, images or batches of them."""
+        filled = bins[:, 0].sum(dim=1) > 0
+        bins, sums = bins[filled], sums[filled]
+        own = {n: metric_of(n) for n in self.metrics if metric_of(n).of_rows is not None}
+        grouped = PROTOCOLS[self.protocol].group is not None
+        options = dict(
+            coverage=self.confidence_interval,
+            num_bootstrap=self.num_bootstrap,
+            seed=self.seed,
+            limits={name: metric.limits for name, metric in own.items()},
+        )
+
+        def estimate(weights: Tensor) -> dict[str, Tensor]:
+            if grouped:
+                found = {name: metric.of_rows(bins, sums) for name, metric in own.items()}
+                return {name: self._mean(v, bins, weights) for name, v in found.items()}
+            drawn = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
+            return {name: metric.of_rows(drawn, weights @ sums) for name, metric in own.items()}
+
+        bounds = intervals(estimate, len(bins), **options)
+        if not grouped:
+            gaps = {n: lambda table, m=m: m.of_rows(table, sums) for n, m in own.items() if m.gaps}
+            bounds |= gap_intervals(gaps, bins, **options)
+        if len(bins) < 2:
+            unit = 'batch of images' if self.protocol == 'paper' else 'image'
+            self._warn(
+                f'intervals are NaN: all predictions come from one {unit}, so their variation is '
+                'unknown'
+            )
+        return {name: bounds[name] for name in own}
 
     def _log(self, count: int, num_images: int) -> None:
         """Log the number of predictions, and a warning if they are too few."""
-        name, log = type(self).__name__, partial(print_log, logger='current')
-        protocol = PROTOCOLS[self.protocol].text.format(width=self.boundary_width)
         if not count:
-            log(
-                f'{name}: no valid prediction in {num_images} samples, so '
-                f'{", ".join(self.metrics)} is NaN',
-                level=logging.WARNING,
+            self._warn(
+                f'no valid prediction in {num_images} samples, so {", ".join(self.metrics)} is NaN'
             )
             return
-        log(
-            f'{name}: {count:,} predictions of {num_images:,} images, by the protocol '
-            f'{self.protocol!r}: {protocol}. Errors such as ECE are of {self.num_bins} bins'
-            + (f' of {self.convention}' if self.convention != 'mmcalib' else '')
+        protocol = PROTOCOLS[self.protocol].text.format(width=self.boundary_width)
+        print_log(
+            f'{type(self).__name__}: {count:,} predictions of {num_images:,} images, by the '
+            f'protocol {self.protocol!r}: {protocol}. Errors such as ECE are of {self.num_bins} '
+            'bins',
+            logger='current',
         )
         if count < ENOUGH_PER_BIN * self.num_bins:
-            uncertain = 'confidence_interval=0.95 says how uncertain they are'
-            log(
-                f'{name}: {count} predictions are few for {self.num_bins} bins: noise alone '
-                'causes an error of several percent. Use fewer bins'
-                + (f'; {uncertain}' if self._with_interval else ''),
-                level=logging.WARNING,
+            self._warn(
+                f'{count} predictions are few for {self.num_bins} bins: noise alone causes an '
+                'error of several percent. Use fewer bins; confidence_interval=0.95 says how '
+                'uncertain they are'
             )
 
-    def _log_strata(self, state: CalibrationState) -> list[str] | None:
-        """Print the tables of classes and distances, and return the names of the classes."""
-        bins, distances, classes = state.class_bins(), state.distance_bins(), None
-        if bins is not None:
-            classes = class_names(self.dataset_meta, bins.shape[1])
-            print_log(f'\n{stratum_text(bins, classes, "predicted class")}', logger='current')
-        if distances is not None:
-            text = stratum_text(distances, RANGE_NAMES, 'pixels from a boundary')
-            print_log(f'\n{text}', logger='current')
-        if state.objects() is not None:
-            print_log(objects_in_words(state.objects()), logger='current')
-        return classes
+    def _warn(self, text: str) -> None:
+        print_log(f'{type(self).__name__}: {text}', logger='current', level=logging.WARNING)
+
+    def _log_strata(self, found: CalibrationStatistics) -> None:
+        """Print the tables of classes, distances and objects."""
+        texts = []
+        if found.class_bins is not None:
+            texts.append(f'\n{stratum_text(found.class_bins, found.classes, "predicted class")}')
+        if found.distance_bins is not None:
+            table = stratum_text(found.distance_bins, RANGE_NAMES, 'pixels from a boundary')
+            texts.append(f'\n{table}')
+        if found.objects is not None:
+            texts.append(objects_in_words(found.objects))
+        for text in texts:
+            print_log(text, logger='current')
+
+    def _refuse_classifier(self) -> None:
+        option = f'protocol {self.protocol!r}' if self.protocol != 'pooled' else None
+        for name in ('per_distance', 'per_object'):
+            option = name if getattr(self, name) else option
+        if option:
+            raise ValueError(f'{option} is for segmentation, not for a classifier: leave it out')
 
 
 def objects_in_words(objects: Tensor) -> str:

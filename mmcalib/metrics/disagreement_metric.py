@@ -12,8 +12,8 @@ from mmengine.dist import get_dist_info
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
-from mmcalib.samples.fields import name_of
 from mmcalib.samples.probabilities import MEASURES, disagreement_in
+from mmcalib.samples.reading import name_of
 from mmcalib.work_dir_files import check_writable, whole_file
 
 TABLE = 'disagreement.csv'

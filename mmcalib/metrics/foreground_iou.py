@@ -11,9 +11,8 @@ from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
 
-from mmcalib.metrics.segmentation_protocols import BACKGROUND
-from mmcalib.samples.evaluated import read_labels
-from mmcalib.samples.fields import name_of
+from mmcalib.metrics.protocols import BACKGROUND
+from mmcalib.samples.reading import name_of, read_labels
 
 
 @METRICS.register_module()

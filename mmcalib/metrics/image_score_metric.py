@@ -26,9 +26,8 @@ from mmcalib.metrics.functional.image_scores import (
     scores_of,
 )
 from mmcalib.metrics.state_metric import StateMetric
-from mmcalib.samples.evaluated import read_image
-from mmcalib.samples.fields import background_of
 from mmcalib.samples.probabilities import disagreement_in, member_predictions_in
+from mmcalib.samples.reading import background_of, read_image
 from mmcalib.work_dir_files import check_writable, whole_file
 
 

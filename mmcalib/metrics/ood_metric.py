@@ -20,7 +20,7 @@ from mmcalib.metrics.functional.out_of_distribution_scores import (
 )
 from mmcalib.metrics.ood_state import SEEN, OODState
 from mmcalib.metrics.state_metric import StateMetric
-from mmcalib.samples.evaluated import read_ood
+from mmcalib.samples.reading import read_ood
 
 
 @METRICS.register_module()
@@ -49,8 +49,7 @@ class OODMetric(StateMetric):
     Keys are ``ood/max_probability/AUROC`` and so on, in percent; with named OOD sets
     ``ood/max_probability/svhn/AUROC`` of each, and ``…/near/AUROC`` and ``…/far/AUROC``, the means
     over the near and the far sets. Exact up to a million predictions of ID and a set together;
-    above, from narrow bins, with ``…/AUROC_bound``, the most by which a value can be off. NaN, with
-    a warning, where ID or OOD is absent.
+    above, from narrow bins. NaN, with a warning, where ID or OOD is absent.
 
     Source: Zhang et al., OpenOOD v1.5: Enhanced Benchmark for Out-of-Distribution Detection, 2023,
     and its ``auc_and_fpr_recall``. Version 1 of its code took ID as positive in FPR95.
@@ -69,7 +68,7 @@ class OODMetric(StateMetric):
 
     Raises:
         ValueError: If a score is unknown, or `ood_index` is `ignore_index`; while evaluating, for
-            samples that :func:`~mmcalib.samples.evaluated.read_ood` refuses.
+            samples that :func:`~mmcalib.samples.reading.read_ood` refuses.
     """
 
     default_prefix = 'ood'
@@ -166,7 +165,7 @@ class OODMetric(StateMetric):
 
 
 def mean_of(members: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of each figure over some sets; its bound counts exact ones as 0."""
+    """Return the mean of each figure over some sets."""
     if not members:
         return {}
     keys = dict.fromkeys(key for figures in members for key in figures)

@@ -7,13 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.bins.binned_risk_coverage import (
-    binned_aupr,
-    binned_auroc,
-    binned_fpr,
-    order_bound,
-)
 from mmcalib.metrics.bins.narrow_bins import ConfidenceBins, RankBins, ScoreBins
+from mmcalib.metrics.ranking import (
+    aupr,
+    auroc,
+    fpr,
+)
 
 SEEN = 0
 
@@ -73,21 +72,16 @@ class OODState:
     def figures(self, score: str, numbers: Collection[int]) -> dict[str, float]:
         """Return the figures of a score between the seen and some unseen sets, taken as one.
 
-        In percent, ``AUROC``, ``AUPR_in``, ``AUPR_out`` and ``FPR95``, and ``…_bound`` for what
-        bins leave open; NaN without seen or unseen predictions.
+        In percent, ``AUROC``, ``AUPR_in``, ``AUPR_out`` and ``FPR95``; NaN without seen or unseen
+        predictions.
         """
         together = self._new(score)
         for number in (SEEN, *numbers):
             if (score, number) in self._bins:
                 together.merge(self._bins[score, number])
-        table, spread = together.table(), together.spread()
-        filled = table[0] > 0
-        table, spread = table[:, filled], spread[filled]
-        values = {name: figure(table).item() for name, figure in FIGURES.items()}
-        if not together.exact:
-            for name, figure in FIGURES.items():
-                values[f'{name}_bound'] = order_bound(figure, table, spread).item()
-        return values
+        table = together.table()
+        table = table[:, table[0] > 0]
+        return {name: figure(table).item() for name, figure in FIGURES.items()}
 
     def _of(self, score: str, number: int) -> ConfidenceBins:
         return self._bins.setdefault((score, number), self._new(score))
@@ -105,8 +99,8 @@ def unseen_first(table: Tensor) -> Tensor:
 
 # Of tables of the bins of a score, in which the seen are the "right" ones.
 FIGURES = {
-    'AUROC': binned_auroc,
-    'AUPR_in': binned_aupr,
-    'AUPR_out': lambda table: binned_aupr(unseen_first(table)),
-    'FPR95': lambda table: binned_fpr(unseen_first(table)),
+    'AUROC': auroc,
+    'AUPR_in': aupr,
+    'AUPR_out': lambda table: aupr(unseen_first(table)),
+    'FPR95': lambda table: fpr(unseen_first(table)),
 }

@@ -10,7 +10,7 @@ from mmengine.evaluator import BaseMetric
 
 from mmcalib.distributed import warn_if_models_differ
 from mmcalib.metrics.sampler_padding import SamplerPadding
-from mmcalib.samples.fields import name_of
+from mmcalib.samples.reading import name_of
 
 
 class StateMetric(BaseMetric):

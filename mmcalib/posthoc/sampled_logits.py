@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mmcalib.distributed import place_of
 from mmcalib.posthoc.logit_scaler import LogitScaler
 from mmcalib.posthoc.model_logits import predictor, progress
-from mmcalib.samples.evaluated import read_logits
+from mmcalib.samples.reading import read_logits
 
 # So many predictions determine a temperature to a fraction of a percent; of 21 classes they take
 # 17 MB.
@@ -76,7 +76,7 @@ def draw_predictions(
 
     Raises:
         ValueError: If the split has no valid prediction, or one that
-            :func:`~mmcalib.samples.evaluated.read_logits` refuses.
+            :func:`~mmcalib.samples.reading.read_logits` refuses.
     """
     kept = _LowestPriorities(num_samples)
     own_images = own_rows = 0

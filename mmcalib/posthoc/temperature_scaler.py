@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import check_choice
-from mmcalib.metrics.bins.bin_tables import equal_width_bins
-from mmcalib.metrics.bins.binned_errors import binned_calibration_error
+from mmcalib.metrics.counts import bin_of, table_of
+from mmcalib.metrics.errors import calibration_error
 from mmcalib.posthoc.affine_scaler import AffineScaler, LogitMap
 from mmcalib.posthoc.effective_number import effective_number, group_sums
 from mmcalib.posthoc.logit_scaler import (
@@ -134,8 +134,9 @@ class TemperatureScaler(AffineScaler):
             correct = logits.argmax(dim=1) == labels.to(logits.device)
             for table, temperature in zip(tables, GRID, strict=True):
                 conf = (-(logits / temperature).logsumexp(dim=1)).exp().clamp(max=1)
-                table += equal_width_bins(conf, correct, GRID_BINS).cpu()
-        errors = binned_calibration_error(tables).tolist()
+                index = bin_of(conf, GRID_BINS)
+                table += table_of(index, conf, correct, GRID_BINS).cpu()
+        errors = calibration_error(tables).tolist()
         self.temperature_ = GRID[errors.index(min(errors))]
         self.at_bound_ = self.temperature_ in (GRID[0], GRID[-1])
         if self.at_bound_:

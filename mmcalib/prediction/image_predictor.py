@@ -23,8 +23,8 @@ from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.data_checks import NOT_BUILT, num_classes
 from mmcalib.runs.tested_model import ENSEMBLE, describe_model
 from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
-from mmcalib.samples.fields import background_of
 from mmcalib.samples.probabilities import disagreement_in
+from mmcalib.samples.reading import background_of
 from mmcalib.samples.unlabelled import UnlabelledPrediction, read_unlabelled
 
 # What a model raises at an image that it does not take.

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmcalib.metrics.bins.image_bins import predicted_in_narrow_bins
 from mmcalib.metrics.functional.class_thresholds import ClassThreshold, class_thresholds
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.functional.object_calibration import ObjectCalibration
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold, threshold_at_risk
-from mmcalib.metrics.saved_statistics import CalibrationStatistics
+from mmcalib.metrics.image_bins import predicted_in_narrow_bins
+from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.record import paths_of, read_record
 from mmcalib.runs.checkpoint_io import file_digest

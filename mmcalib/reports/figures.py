@@ -23,7 +23,7 @@ from mmcalib.reports.robustness_results import (
     read_robustness,
 )
 from mmcalib.reports.runs import read_runs
-from mmcalib.samples.boundary_distance import RANGE_NAMES
+from mmcalib.samples.boundary import RANGE_NAMES
 from mmcalib.visualization import (
     ConfidenceMaps,
     ConfidenceView,

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import track
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.bins.stratified_bins import stratum_rows
+from mmcalib.metrics.strata import stratum_rows
 from mmcalib.reports import figures
 from mmcalib.reports.formats import cells, header, others_left_out
 from mmcalib.reports.tables import Table

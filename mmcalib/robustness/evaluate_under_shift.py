@@ -41,14 +41,14 @@ from mmcalib.work_dir_files import experiment_name, whole_file
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
 # Options of the calibration metric that ask for more than is compared here.
-MORE = ('confidence_interval', 'num_bootstrap', 'seed', 'out_file', 'prefix', 'metrics', 'type')
+MORE = ('confidence_interval', 'num_bootstrap', 'seed', 'prefix', 'metrics', 'type')
 
 
 def measure_robustness(cfg: Config) -> None:
     """Have a test measure the metrics that are compared under shift, and draw and log nothing else.
 
     These are the quality that the config measures, and ECE, AECE, NLL and AUGRC by the protocol,
-    bins and convention of its first calibration metric.
+    and bins of its first calibration metric.
 
     Raises:
         ValueError: For mmseg's test-time augmentation.
@@ -147,7 +147,6 @@ def _test(runner: Runner, shift: Shift, checkpoint: str, file: Path, hook: OneVi
     """Test the model on one shift, leave its statistics and map, and return its result."""
     _use(runner, shift)
     metric = next(m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric))
-    metric.keep_statistics = True
     measured = runner.test_loop.run().items()
     metrics = {name: float(value) for name, value in measured if isinstance(value, Real)}
     test = {'kind': shift.kind, 'name': shift.name, 'severity': shift.severity, **shift.made}

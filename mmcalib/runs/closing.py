@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mmcalib.metric_keys import GAP, INTERVAL, PREFIX, TOP1, is_percentage, metric_name, number_text
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.bins.binned_errors import binned_gap
-from mmcalib.metrics.bootstrap_intervals import intervals
+from mmcalib.metrics.errors import gap
+from mmcalib.metrics.intervals import intervals
 from mmcalib.record import model_label
 
 FOLDER_OF_FIGURES = 'vis_data/vis_image'  # of mmengine's LocalVisBackend, in the log's folder
@@ -30,12 +30,12 @@ def confidence_and_accuracy(statistics: CalibrationStatistics) -> tuple[float, f
 
 def measured_gap(statistics: CalibrationStatistics) -> dict[str, float]:
     """Return the gap between confidence and accuracy, with its interval where images are known."""
-    found = {GAP: binned_gap(statistics.narrow_bins).item()}
+    found = {GAP: gap(statistics.narrow_bins).item()}
     if statistics.image_bins is None:
         return found
     bins = statistics.image_bins[statistics.image_bins[:, 0].sum(dim=1) > 0]
     bounds = intervals(
-        lambda weights: {GAP: binned_gap((weights @ bins.flatten(1)).view(-1, *bins.shape[1:]))},
+        lambda weights: {GAP: gap((weights @ bins.flatten(1)).view(-1, *bins.shape[1:]))},
         len(bins), coverage=0.95, num_bootstrap=1000, seed=0, limits={GAP: (-100.0, 100.0)},
     )[GAP]  # fmt: skip
     return found | {f'{GAP}{end}': bound for end, bound in zip(INTERVAL, bounds, strict=True)}

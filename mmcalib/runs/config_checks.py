@@ -16,7 +16,6 @@ from mmcalib.hooks.accuracy_floor_hook import ACCURACY_KEYS
 from mmcalib.learning_losses import LEARNS_BY
 from mmcalib.metric_keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
-from mmcalib.metrics.metric_definitions import has_bound
 from mmcalib.near_names import did_you_mean, nearest
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.loss_config import type_name
@@ -203,8 +202,7 @@ def measured_keys(cfg: Config) -> tuple[set[str], bool]:
 def _names_of(metric: BaseMetric) -> tuple[str, ...] | None:
     """Return the names that a metric measures, None for an unknown metric."""
     if isinstance(metric, CalibrationMetric):
-        bounds = [f'{name}_bound' for name in metric.metrics if has_bound(name)]
-        names = (*metric.metrics, *bounds)
+        names = metric.metrics
         if metric.confidence_interval is None:
             return names
         return names + tuple(f'{name}{end}' for name in metric.metrics for end in INTERVAL)

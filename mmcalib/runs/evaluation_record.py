@@ -19,13 +19,13 @@ from mmcalib.hooks.checkpoint_meta_hook import TRAINING, CheckpointMeta
 from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.hooks.load_members_hook import LoadMembersHook
 from mmcalib.metrics import CalibrationMetric, OODMetric
-from mmcalib.metrics.bins.stratified_bins import stratum_figures
+from mmcalib.metrics.strata import stratum_figures
 from mmcalib.record import digest, paths_of, read_record
 from mmcalib.runs.checkpoint_io import is_file
 from mmcalib.runs.tested_model import ENSEMBLE, describe_model, same_ensemble
 from mmcalib.runs.training_fingerprint import comparable, dataset_options, pipelines
 from mmcalib.runs.training_record import common_training, describe_calibration, training_of
-from mmcalib.samples.boundary_distance import RANGE_NAMES
+from mmcalib.samples.boundary import RANGE_NAMES
 from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
 
 DATASET_KEYS = ('type', 'split', 'part', 'ann_file', 'protocol')
@@ -206,7 +206,7 @@ def _without_nan(figures: Mapping[str, list[float]]) -> dict[str, list[float | N
 
 
 def _metric_options(metric: CalibrationMetric) -> dict:
-    names = ['protocol', 'convention', 'num_bins', 'ignore_index']
+    names = ['protocol', 'num_bins', 'ignore_index']
     names += ['boundary_width'] if metric.protocol == 'boundary' else []
     return {name: getattr(metric, name) for name in names}
 

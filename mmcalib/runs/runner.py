@@ -169,8 +169,6 @@ def run_test(
         finished: See :func:`~mmcalib.runs.evaluation_record.record_of`.
     """
     ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
-    for metric in ours:
-        metric.keep_statistics = True
     model = tested_model(runner, checkpoint) if is_main_process() else None
     metrics = runner.test()
     if is_main_process():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import at_least_single
-from mmcalib.samples.fields import class_scores, tensor_of
+from mmcalib.samples.reading import class_scores, tensor_of
 
 IGNORED = 255
 

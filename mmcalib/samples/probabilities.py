@@ -8,8 +8,7 @@ from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor
 
 from mmcalib.checks import at_least_single
-from mmcalib.samples.fields import Sample, class_scores, tensor_of
-from mmcalib.samples.predictions import smallest_probability
+from mmcalib.samples.reading import Sample, class_scores, smallest_probability, tensor_of
 
 # What put_disagreement puts.
 MEASURES = ('mutual_information', 'variance')

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import at_least_single, check_finite
-from mmcalib.samples.fields import (
+from mmcalib.samples.objects import Objects, objects_of_logits
+from mmcalib.samples.reading import (
     Sample,
     class_probabilities,
     label_maps,
     predicted_map,
     tensor_of,
 )
-from mmcalib.samples.objects import Objects, objects_of_logits
 
 UNLABELLED_PIECE = 1 << 22  # logits that are worked on together
 

@@ -12,8 +12,8 @@ from mmengine.config import Config
 
 from mmcalib.metric_keys import ECE, INTERVAL, QUALITIES, metric_name
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
-from mmcalib.metrics.bins.binned_errors import binned_calibration_error
-from mmcalib.metrics.bootstrap_intervals import gap_intervals
+from mmcalib.metrics.errors import calibration_error
+from mmcalib.metrics.intervals import gap_intervals
 from mmcalib.record import paths_of
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, last_checkpoint
 from mmcalib.runs.command_line import parse_options
@@ -101,7 +101,7 @@ def _with_interval(training: SweepTraining, split: str) -> dict | None:
     statistics = CalibrationStatistics.load(path)
     if PROTOCOLS[statistics.protocol].group is None:  # else it is a mean of several
         bounds = gap_intervals(
-            {ECE: binned_calibration_error}, statistics.image_bins,
+            {ECE: calibration_error}, statistics.image_bins,
             coverage=0.95, num_bootstrap=1000, seed=0, limits={},
         )[ECE]  # fmt: skip
         named = {f'{ECE}{end}': bound for end, bound in zip(INTERVAL, bounds, strict=True)}

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.bins.stratified_bins import stratum_figures
-from mmcalib.samples.boundary_distance import RANGE_NAMES
+from mmcalib.metrics.strata import stratum_figures
+from mmcalib.samples.boundary import RANGE_NAMES
 from mmcalib.visualization.figure_style import (
     GREY,
     Evaluation,

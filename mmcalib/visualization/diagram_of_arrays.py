@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from matplotlib.figure import Figure
 
 from mmcalib.arrays import A
-from mmcalib.metrics.functional.calibration_error import state_of
+from mmcalib.metrics.counts import condensed
+from mmcalib.metrics.definitions import value_of
+from mmcalib.metrics.measure import counts_of
+from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.visualization.reliability_bands import TITLED, reliability_of
 from mmcalib.visualization.reliability_diagram import draw_reliability
 
@@ -50,10 +51,10 @@ def reliability_diagram(
         ValueError: If there are no predictions, or the zoom is no interval within 0 to 100.
     """
     arrays = dict(probs=probs, labels=labels, conf=conf, correct=correct)
-    options = dict(num_bins=num_bins, ignore_index=ignore_index)
-    state = state_of(TITLED, **arrays, **options, keep_bins=True)
-    if not state.num_predictions:
+    counts = counts_of(TITLED, **arrays, num_bins=num_bins, ignore_index=ignore_index)
+    if not counts.count:
         raise ValueError('there are no predictions to draw; are all labels ignore_index?')
     # Which rows are of one image is unknown, so there are no intervals over images.
-    statistics = replace(state.statistics(state.compute()), image_bins=None)
+    metrics = {name: value_of(name, counts, num_bins) for name in TITLED}
+    statistics = CalibrationStatistics(metrics, 'pooled', num_bins, condensed(counts.cells))
     return draw_reliability([reliability_of(statistics, title, equal_mass=equal_mass)], zoom=zoom)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mmcalib.checks import check_integer
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.bootstrap_intervals import drawn_weights, tails_of
+from mmcalib.metrics.intervals import drawn_weights, tails_of
 from mmcalib.visualization.reliability_panels import Reliability
 
 TITLED = ('ECE', 'AECE')

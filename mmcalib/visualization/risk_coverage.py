@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.bins.binned_risk_coverage import (
-    binned_augrc,
-    binned_aurc,
-    binned_auroc,
+from mmcalib.metrics.ranking import (
+    augrc,
+    aurc,
+    auroc,
     risk_coverage_curve,
 )
 from mmcalib.visualization.figure_style import (
@@ -42,7 +42,7 @@ def risk_coverage_of(statistics: CalibrationStatistics, name: str) -> Evaluation
     """
     if statistics.num_predictions == 0:
         raise ValueError(f'{name!r} has no predictions, so there is no figure of them')
-    computed = {'AURC': binned_aurc, 'AUGRC': binned_augrc, 'AUROC': binned_auroc}
+    computed = {'AURC': aurc, 'AUGRC': augrc, 'AUROC': auroc}
     pooled = statistics.protocol == 'pooled'
     return Evaluation(
         name=name,

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mmcalib.metrics.bins.binned_errors import binned_calibration_error
+from mmcalib.metrics.errors import calibration_error
 from mmcalib.work_dir_files import whole_file
 
 # What numpy raises for files that are cut off, overwritten, or of another kind.
@@ -47,7 +47,7 @@ class ConfidenceView:
     @property
     def error(self) -> float:
         """The expected calibration error of the image, in percent; NaN without a valid pixel."""
-        return binned_calibration_error(torch.from_numpy(self.table)).item()
+        return calibration_error(torch.from_numpy(self.table)).item()
 
     def renamed(self, name: str) -> ConfidenceView:
         """Return the same view under another name."""

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from mmcalib.metrics.bins.bin_tables import equal_width_bins
+from mmcalib.metrics.counts import bin_of, table_of
 from mmcalib.reports import figures
 from mmcalib.visualization import ConfidenceView, to_rgb
 
@@ -11,7 +11,8 @@ from mmcalib.visualization import ConfidenceView, to_rgb
 def table(num_bins=10, n=500, seed=0):
     generator = torch.Generator().manual_seed(seed)
     conf = torch.rand(n, generator=generator).sqrt()
-    return equal_width_bins(conf, torch.rand(n, generator=generator) < conf**2, num_bins)
+    correct = torch.rand(n, generator=generator) < conf**2
+    return table_of(bin_of(conf, num_bins), conf, correct, num_bins)
 
 
 def view(index=0, size=(12, 20), num_classes=3, seed=0, name='image'):

@@ -8,7 +8,7 @@ import torch
 from tiny_models import fcn_head
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.bins.image_bins import count_in_narrow_bins
+from mmcalib.metrics.counts import narrow_counts
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import average_predictions
@@ -124,12 +124,10 @@ def write_validation(folder, model, found, *, images=300, unlabelled=0, **change
     for number in range(images):
         conf = torch.from_numpy(np.atleast_1d(found[number % len(found)].confidence)).flatten()
         correct = torch.rand(conf.shape, generator=generator) < 0.95 * conf
-        bins.append(count_in_narrow_bins(conf, correct))
+        bins.append(narrow_counts(conf, correct, conf[:0]))
     bins = torch.stack(bins)
     bins[:, 2, [5, 90]] = unlabelled  # unsure and sure ones
-    statistics = CalibrationStatistics(
-        {}, 'pooled', 'mmcalib', 15, torch.zeros(3, 1), image_narrow_bins=bins
-    )
+    statistics = CalibrationStatistics({}, 'pooled', 15, torch.zeros(3, 1), image_narrow_bins=bins)
     folder.mkdir(exist_ok=True)
     statistics.save(folder / 'calibration_val.npz')
     write_record_of(folder, model, **changes)

@@ -414,17 +414,14 @@ def coverage_at_risk(curve, risk):
 
 def smooth_calibration_error(conf, correct, steps=2000):
     """Smooth ECE by its definition: an integral over t, and a search for its own width; percent."""
-    ts = [(i + 0.5) / steps for i in range(steps)]
+    ts = (np.arange(steps) + 0.5) / steps
 
     def error(sigma):
-        total = 0.0
-        for t in ts:
-            value = 0.0
-            for p, c in zip(conf, correct, strict=True):
-                for mirrored in (p, -p, 2 - p, 2 + p, -2 + p, 4 - p, -2 - p):
-                    value += (c - p) * math.exp(-(((t - mirrored) / sigma) ** 2) / 2)
-            total += abs(value) / (sigma * math.sqrt(2 * math.pi) * len(conf)) / steps
-        return total
+        total = np.zeros(steps)
+        for p, c in zip(conf, correct, strict=True):
+            for mirrored in (p, -p, 2 - p, 2 + p, -2 + p, 4 - p, -2 - p):
+                total += (float(c) - p) * np.exp(-(((ts - mirrored) / sigma) ** 2) / 2)
+        return abs(total).mean() / (sigma * math.sqrt(2 * math.pi) * len(conf))
 
     low, high = 0.0, 1.0
     for _ in range(14):

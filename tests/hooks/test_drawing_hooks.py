@@ -17,7 +17,7 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.config import test_on_validation as validate_in_test
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
-from mmcalib.samples.evaluated import read_prediction
+from mmcalib.samples.reading import read_image
 from mmcalib.samples.unlabelled import read_map
 from mmcalib.visualization import ConfidenceMaps
 
@@ -257,7 +257,7 @@ def test_metrics_of_other_options_have_their_own(tmp_path):
     cfg = config('digits', tmp_path)
     cfg.test_evaluator = [
         dict(type='ECE', num_bins=25), dict(type='AECE', num_bins=15),
-        dict(type='ECE', prefix='a/b'), dict(type='MCE', num_bins=15, convention='torchmetrics'),
+        dict(type='ECE', prefix='a/b'), dict(type='MCE', num_bins=15, ignore_index=254),
     ]  # fmt: skip
     cfg.test_evaluator[-1] |= dict(type='CalibrationMetric', metrics=['MCE'])
     run_test(build_runner(cfg), CHECKPOINT)
@@ -267,7 +267,7 @@ def test_metrics_of_other_options_have_their_own(tmp_path):
         'calibration': (25, ['ECE']),
         'calibration_15_bins': (15, ['AECE']),
         'a_b': (15, ['ECE']),
-        'calibration_torchmetrics': (15, ['MCE']),
+        'calibration_2': (15, ['MCE']),
     }
     said = json.loads((tmp_path / 'results.json').read_text())['evaluation']
     assert (said['num_bins'], sorted(said['other_metrics'])) == (25, ['AECE', 'MCE'])
@@ -275,7 +275,7 @@ def test_metrics_of_other_options_have_their_own(tmp_path):
     assert drawn(tmp_path) == [
         'reliability_diagram_test_0.png', 'reliability_diagram_test_a_b_0.png',
         'reliability_diagram_test_calibration_15_bins_0.png',
-        'reliability_diagram_test_calibration_torchmetrics_0.png',
+        'reliability_diagram_test_calibration_2_0.png',
     ]  # fmt: skip
 
 
@@ -362,9 +362,10 @@ def test_a_map_is_the_prediction(classes):
         'pred_sem_seg': {'data': predicted[None]},
         'gt_sem_seg': {'data': torch.ones(1, 9, 7, dtype=torch.long)},
     }
-    expected = read_prediction(sample, ignore_index=255, name='it')
+    probs, own, _ = read_image(sample, ignore_index=255, name='it')
+    expected = probs.gather(0, own[None])[0]
     pixels = read_map(sample)
-    torch.testing.assert_close(pixels.conf.flatten(), expected.conf)
+    torch.testing.assert_close(pixels.conf, expected)
     torch.testing.assert_close(read_map(sample, step=4).conf, pixels.conf[::4, ::4])
 
 

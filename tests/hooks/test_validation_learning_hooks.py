@@ -17,7 +17,7 @@ from mmcalib.hooks import AdaFocalHook, CALSHook
 from mmcalib.hooks.ada_focal_hook import edges_and_gaps
 from mmcalib.hooks.resume_hook import ResumeHook
 from mmcalib.losses import AdaFocalLoss, CALSLoss, CombinedLoss
-from mmcalib.metrics.bins.narrow_bins import ConfidenceBins
+from mmcalib.metrics.measure import counts_of
 from mmcalib.samples.probabilities import logits_in
 
 K = 5
@@ -248,15 +248,13 @@ def test_a_validation_of_a_segmentor():
 
 def test_bins_of_few_tied_or_many_confidences():
     conf = torch.tensor([0.9, 0.5, 0.5, 0.7])
-    narrow = ConfidenceBins().add(conf, torch.tensor([True, False, True, True]))
+    correct = torch.tensor([True, False, True, True])
+    narrow = counts_of([], conf=conf, correct=correct).cells[1:]
     edges, gaps = edges_and_gaps(narrow, 2)
     assert edges == pytest.approx([0.7]) and gaps == pytest.approx([0.0, -0.2])
     edges, gaps = edges_and_gaps(narrow, 8)
     assert edges == pytest.approx([0.5] * 3 + [0.7] * 2 + [0.9] * 2)
     assert gaps == pytest.approx([0.0] * 4 + [-0.3] * 2 + [-0.1] * 2)
-    coarse = ConfidenceBins(exact_limit=3).add(conf, torch.tensor([True, False, True, True]))
-    assert not coarse.exact
-    assert edges_and_gaps(coarse, 2)[0] == pytest.approx([0.7], rel=1e-3)
 
 
 def test_a_probability_of_zero_counts_as_the_least_there_is():

@@ -23,7 +23,9 @@ from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
 from mmcalib.metrics import CalibrationStatistics, ObjectCalibration, class_thresholds
-from mmcalib.metrics.bins.class_image_bins import ClassImageBins
+from mmcalib.metrics.counts import Counts
+from mmcalib.metrics.measure import _of_confidences
+from mmcalib.metrics.statistics import ImageTables
 from mmcalib.prediction.gallery import write_gallery
 from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
 
@@ -47,21 +49,21 @@ def validation(photos, segmenting, tmp_path):
     folder, model = tmp_path / 'val', described(segmenting[0], [segmenting[1]])
     write_validation(folder, model, found)
     generator = torch.Generator().manual_seed(0)
-    bins, objects = ClassImageBins(), []
+    counts, objects = [], []
     for place in range(300):
         image = found[place % len(found)]
         conf = torch.from_numpy(image.confidence).flatten()
         predicted = torch.from_numpy(image.predicted).flatten()
         wrong = torch.rand(conf.shape, generator=generator) > 0.95 * conf
-        label = torch.where(wrong, (predicted + 1) % 4, predicted)
-        values = dict(predicted=predicted, label=label, conf=conf, own=conf.clone())
-        bins.add(torch.tensor(place), 4, **values)
+        rows = _of_confidences(conf, ~wrong)._replace(predicted=predicted, left_out=conf[:0])
+        counts.append(Counts.of(rows, of_image=True, num_classes=4))
         for o in image.scores.objects:
             iou = float(torch.rand((), generator=generator)) * o.expected_iou
             objects.append([place, o.label, o.pixels, o.confidence, o.expected_iou, iou])
     file = folder / 'calibration_val.npz'
     statistics = CalibrationStatistics.load(file)
-    statistics.image_class, statistics.image_class_bins = bins.table()
+    tables = ImageTables.of_counts(counts, 15)
+    statistics.image_class, statistics.image_class_bins = tables.keys, tables.classes
     statistics.objects = torch.tensor(objects, dtype=torch.float64)
     statistics.save(file)
     write_record_of(folder, model)

@@ -372,7 +372,7 @@ def test_a_validation_of_another_model_is_refused(photos, segmenting, tmp_path):
 
 
 def test_statistics_that_do_not_tell_images_apart_are_refused(photos, segmenting, tmp_path):
-    statistics = CalibrationStatistics({}, 'paper', 'mmcalib', 15, torch.zeros(3, 1))
+    statistics = CalibrationStatistics({}, 'paper', 15, torch.zeros(3, 1))
     statistics.save(tmp_path / 'calibration_val.npz')
     write_record_of(tmp_path, alone(segmenting))
     with pytest.raises(ValueError, match=r"no statistics for each image: its protocol, 'paper'"):

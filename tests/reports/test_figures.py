@@ -10,7 +10,7 @@ from matplotlib.text import Text
 from records import model
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.bins.bin_tables import equal_width_bins
+from mmcalib.metrics.counts import bin_of, table_of
 from mmcalib.reports import figures, html
 from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of
@@ -24,13 +24,11 @@ def statistics(images=20, pixels=30, bins=5, seed=0, **options):
     generator = torch.Generator().manual_seed(seed)
     conf = torch.rand(images, pixels, generator=generator)
     correct = torch.rand(conf.shape, generator=generator) < conf
-    rows = [equal_width_bins(c, k, bins) for c, k in zip(conf, correct, strict=True)]
+    rows = [table_of(bin_of(c, bins), c, k, bins) for c, k in zip(conf, correct, strict=True)]
     values, index = conf.flatten().double().unique(return_inverse=True)
     ones = torch.stack([torch.ones(len(index)), correct.flatten(), conf.flatten()]).double()
     cells = torch.zeros(3, len(values), dtype=torch.float64).index_add_(1, index, ones)
-    defaults = dict(
-        metrics={'ECE': 3.0, 'AECE': 2.0}, protocol='pooled', convention='mmcalib', num_bins=bins
-    )
+    defaults = dict(metrics={'ECE': 3.0, 'AECE': 2.0}, protocol='pooled', num_bins=bins)
     return CalibrationStatistics(
         **{**defaults, **options}, narrow_bins=cells, image_bins=torch.stack(rows)
     )

@@ -26,7 +26,7 @@ CELLS = torch.tensor([[40.0, 10.0], [30.0, 0.0], [36.0, 5.0]], dtype=torch.float
 
 
 def statistics(narrow_bins=CELLS):
-    return CalibrationStatistics({}, 'pooled', 'mmcalib', 15, narrow_bins)
+    return CalibrationStatistics({}, 'pooled', 15, narrow_bins)
 
 
 def words(text):

@@ -127,7 +127,7 @@ class SegMap(BaseMetric):
     ('metrics', 'key'),
     [
         ([dict(type='CalibrationMetric', confidence_interval=0.9)], 'calibration/ECE_high'),
-        ([dict(type='CalibrationMetric', metrics=['TACE'])], 'calibration/TACE_bound'),
+        ([dict(type='CalibrationMetric', metrics=['AURC'])], 'calibration/AURC'),
         ([dict(type='mmpretrain.Accuracy', topk=(1, 5))], 'accuracy/top5'),
         ([dict(type='IoUMetric', iou_metrics=['mFscore'])], 'mRecall'),
         ([dict(type='ECE'), dict(type='SegMap')], 'their/own'),

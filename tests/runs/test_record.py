@@ -88,7 +88,7 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeyp
     assert validated['evaluation'] == dict(
         dataset=dict(type='Digits', split='val', samples=20), data_options=dict(indices=20),
         pipeline=[[dict(type='PackInputs')]], tta=False, protocol='pooled',
-        convention=validated['evaluation']['convention'], num_bins=15, ignore_index=255,
+        num_bins=15, ignore_index=255,
     )  # fmt: skip
     assert tested['evaluation']['dataset'] == dict(type='Digits', split='test', samples=30)
     for content in (validated, tested):

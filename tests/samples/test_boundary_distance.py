@@ -6,8 +6,8 @@ import pytest
 import torch
 from references import distance
 
-from mmcalib.samples import boundary_distance as module
-from mmcalib.samples.boundary_distance import DISTANCES, RANGE_NAMES, boundary, distance_ranges
+from mmcalib.samples import boundary as module
+from mmcalib.samples.boundary import DISTANCES, RANGE_NAMES, boundary, distance_ranges
 
 
 def maps():

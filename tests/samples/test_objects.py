@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from samples import as_segmented
 
-from mmcalib.samples.evaluated import read_prediction
 from mmcalib.samples.objects import find_objects, object_ious, objects_of_logits
 
 
@@ -105,18 +103,3 @@ def test_a_binary_head_has_objects_of_its_probability():
     np.testing.assert_allclose(found.confidence, [0.9, 0.7])
     # What lies between hangs together with both.
     np.testing.assert_allclose(found.expected_iou, [0.9 / 1.2, 0.7 / 1.2])
-
-
-def test_a_sample_is_read_with_its_objects_and_what_its_labels_got():
-    logits, labels = draw()
-    sample = as_segmented(logits, logits.argmax(0), torch.from_numpy(labels))
-    found = read_prediction(
-        sample, ignore_index=255, name='it', wanted={'objects', 'own', 'label'}, background=1
-    )
-    objects = objects_of_logits(logits, logits.argmax(0), background=1)
-    np.testing.assert_array_equal(found.objects[:, 0], objects.label)
-    np.testing.assert_allclose(found.objects[:, 4], object_ious(objects, labels))
-    valid = labels != 255
-    probs = logits.softmax(0)[:, torch.from_numpy(valid)]
-    assert torch.equal(found.label, torch.from_numpy(labels[valid]))
-    torch.testing.assert_close(found.own, probs.gather(0, found.label[None])[0])

@@ -18,7 +18,7 @@ def distances(seed=0, empty=(6,)):
 
 def statistics(bins, protocol='pooled'):
     cells = torch.ones(3, 1, dtype=torch.float64)
-    return CalibrationStatistics({}, protocol, 'mmcalib', 15, cells, distance_bins=bins)
+    return CalibrationStatistics({}, protocol, 15, cells, distance_bins=bins)
 
 
 def test_lines_are_the_figures_of_each_range_that_has_pixels():

@@ -1,6 +1,7 @@
 """The diagram of arrays, against the table that plain loops count."""
 
 import doctest
+import sys
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def test_maps_lists_confidences_and_pieces_are_drawn_alike(monkeypatch):
         mmcalib.reliability_diagram(probs.tolist(), labels.tolist()),
         mmcalib.reliability_diagram(conf=conf, correct=correct),
     ]
-    monkeypatch.setattr('mmcalib.metrics.functional.calibration_error.PIECE', 30)
+    monkeypatch.setattr(sys.modules['mmcalib.metrics.measure'], 'PIECE', 30)
     drawn.append(mmcalib.reliability_diagram(probs, labels))
     for figure in drawn:
         assert words(figure) == words(expected)

@@ -4,25 +4,25 @@ import torch
 from drawings import check_nothing_is_cut, table, words
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.bins.binned_risk_coverage import binned_aurc
+from mmcalib.metrics.ranking import aurc
 from mmcalib.visualization import Evaluation, draw_risk_coverage, risk_coverage_of, to_rgb
 
 
 def statistics(**metrics):
     cells = table(20)
-    return CalibrationStatistics(metrics, 'image', 'mmcalib', 15, cells[:, cells[0] > 0])
+    return CalibrationStatistics(metrics, 'image', 15, cells[:, cells[0] > 0])
 
 
 def test_figures_are_those_that_were_printed_else_computed():
     found = risk_coverage_of(statistics(AURC=12.5), 'run')
     assert found.figures['AURC'] == 12.5
     computed = risk_coverage_of(statistics(), 'run')
-    assert computed.figures['AURC'] == binned_aurc(statistics().narrow_bins).item()
+    assert computed.figures['AURC'] == aurc(statistics().narrow_bins).item()
     text = words(draw_risk_coverage([found]))
     for part in ('run', 'AURC 12.50 %, AUGRC', 'n = 500, protocol image', 'coverage (%)',
                  'risk: errors among the accepted (%)', 'best order', 'by chance'):  # fmt: skip
         assert part in text
-    empty = CalibrationStatistics({}, 'pooled', 'mmcalib', 15, torch.zeros(3, 0))
+    empty = CalibrationStatistics({}, 'pooled', 15, torch.zeros(3, 0))
     with pytest.raises(ValueError, match="'run' has no predictions"):
         risk_coverage_of(empty, 'run')
 
@@ -44,7 +44,7 @@ def test_the_curve_is_that_of_the_cells():
 def test_all_right_or_all_wrong(correct):
     cells = torch.tensor([[5.0], [5 * correct], [4]], dtype=torch.float64)
     figure = draw_risk_coverage([risk_coverage_of(
-        CalibrationStatistics({}, 'pooled', 'mmcalib', 15, cells), 'run')])  # fmt: skip
+        CalibrationStatistics({}, 'pooled', 15, cells), 'run')])  # fmt: skip
     assert to_rgb(figure).shape[2] == 3
     assert figure.axes[0].get_ylim()[1] == (100 if not correct else pytest.approx(0.0115))
 

@@ -1,6 +1,6 @@
-"""How often thresholds of classes, recalls and prediction sets keep their guarantee.
+"""How often thresholds of classes keep their guarantee, and how well objects are calibrated.
 
-    python tools/test.py CONFIG CHECKPOINT --objects --work-dir DIR --out DIR/predictions.pkl
+    python tools/test.py CONFIG CHECKPOINT --objects --work-dir DIR
     python tools/benchmarks/guarantees.py DIR … --splits 1000
 
 Real predictions are split at random into two halves: what is fitted on one is tried on the other.
@@ -10,15 +10,10 @@ Of each tested run (its calibration.npz, of --objects):
   they keep of the other half's pixels of these classes. `other half` says how often all of them
   hold there; `population` draws as many images with replacement, and asks for the precision over
   all images, which is what the theorem is about. A try without a threshold breaks nothing.
-- recall: the guarantee is about a mean, so `mean` is the recall of the other half over all splits,
-  and `other half` how often it is reached there. The lowest class is the one of the lowest mean.
 - objects: the calibration error (15 bins) of their scores on the other half, before and after.
-
-Of the predictions of a classifier (predictions.pkl beside it): sets, their mean coverage and size.
 """
 
 import argparse
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -27,15 +22,12 @@ import torch
 from mmcalib.metrics import (
     CalibrationStatistics,
     ObjectCalibration,
-    PredictionSets,
     class_thresholds,
     expected_calibration_error,
-    failure_auroc,
-    recall_over_all,
-    recall_thresholds,
+    measure,
 )
-from mmcalib.metrics.bins.image_bins import narrow_bin_thresholds, shares_above
 from mmcalib.metrics.functional.object_calibration import RIGHT
+from mmcalib.metrics.image_bins import narrow_bin_thresholds, shares_above
 
 THRESHOLDS = narrow_bin_thresholds()
 
@@ -95,40 +87,6 @@ def precision_row(counts, precision, splits, seed):
     return f'{np.mean(number):.1f} of {len(counts.classes)} | {kept} | {held}'
 
 
-def recall_of(counts, threshold):
-    """Return the mean recall of images with true pixels in bins of 1 - probability."""
-    ends = torch.cat([1 - THRESHOLDS, torch.zeros(1).double()])
-    # The bins before the threshold's own place hold what is at least as probable.
-    place = int((ends >= threshold - 1e-12).sum()) - 1
-    total = counts.sum(dim=1)
-    return (counts[:, :place].sum(dim=1)[total > 0] / total[total > 0]).mean().item()
-
-
-def recall_rows(counts, recall, splits, seed):
-    over_all, of_classes = [], []
-    for half, other, _ in halves(counts.images, splits, seed):
-        keys, bins = counts.of(half)
-        new_keys, new_bins = counts.of(other)
-        found = recall_over_all(keys, bins, recall)
-        places, row = new_keys[:, 0].unique(return_inverse=True)
-        pooled = torch.zeros(len(places), bins.shape[2]).double()
-        pooled.index_add_(0, row, new_bins[:, 2].double())
-        over_all.append(recall_of(pooled, found.threshold))
-        values = []
-        for k, threshold in enumerate(recall_thresholds(keys, bins, counts.classes, recall)):
-            own = new_bins[(new_keys[:, 1] == k) & (new_bins[:, 2].sum(dim=1) > 0), 2].double()
-            known = not isinstance(threshold, str) and len(own)
-            values.append(recall_of(own, threshold.threshold) if known else np.nan)
-        of_classes.append(values)
-    means = np.nanmean(of_classes, axis=0)
-    reached = np.nanmean(np.where(np.isnan(of_classes), np.nan, np.array(of_classes) >= recall))
-    over_all = np.array(over_all)
-    return [
-        f'all classes | {over_all.mean():.2%} | {(over_all >= recall).mean():.1%}',
-        f'each class | {means.mean():.2%}, lowest {means.min():.2%} | {reached:.1%}',
-    ]
-
-
 def object_rows(objects, splits, seed):
     images = int(objects[:, 0].max()) + 1
     objects = objects[~objects[:, 5].isnan()]
@@ -143,9 +101,8 @@ def object_rows(objects, splits, seed):
             scores = np.clip(scores, 0, 1)
             found = truth > RIGHT
             gaps = expected_calibration_error(conf=scores, correct=found)
-            rows[name].append(
-                (gaps, iou_error(scores, truth), failure_auroc(conf=scores, correct=found))
-            )
+            auroc = measure(metrics='AUROC', conf=scores, correct=found)
+            rows[name].append((gaps, iou_error(scores, truth), auroc))
     share = f'{(iou > RIGHT).mean():.1%} found, mean IoU {iou.mean():.1%}'
     return [
         f'{len(iou):,}, {share} | {name} | '
@@ -161,24 +118,6 @@ def iou_error(scores, ious, num_bins=15):
     return 100 * np.abs(gaps).sum() / len(scores)
 
 
-def set_rows(probs, labels, coverage, splits, seed, most):
-    for method in ('aps', 'raps'):
-        for randomized in (True, False):
-            covered, sizes = [], []
-            for number, (half, other, _) in enumerate(halves(len(labels), splits, seed)):
-                half, other = half[:most], other[:most]
-                sets = PredictionSets(
-                    probs[half], labels[half], coverage, method=method, randomized=randomized,
-                    seed=number,
-                )  # fmt: skip
-                found = sets(probs[other])
-                covered.append(found[np.arange(len(other)), labels[other]].mean())
-                sizes.append(found.sum(axis=1).mean())
-            name = method.upper() + ('' if randomized else ', not randomized')
-            reached = (np.array(covered) >= coverage).mean()
-            yield f'{name} | {np.mean(covered):.2%} | {reached:.1%} | {np.mean(sizes):.2f}'
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -186,11 +125,6 @@ def main():
     parser.add_argument('runs', nargs='+', type=Path, help='work dirs of tests with --objects')
     parser.add_argument('--splits', type=int, default=1000)
     parser.add_argument('--precisions', type=float, nargs='*', default=[0.8, 0.9])
-    parser.add_argument('--recalls', type=float, nargs='*', default=[0.8, 0.9])
-    parser.add_argument('--coverages', type=float, nargs='*', default=[0.9])
-    parser.add_argument(
-        '--set-images', type=int, default=500, help='of each half, at most so many for sets'
-    )
     parser.add_argument('--seed', type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -204,29 +138,11 @@ def main():
         for precision in args.precisions:
             row = precision_row(counts, precision, args.splits, args.seed)
             print(f'{start} {precision:.0%} | {row} |', flush=True)
-        print('\n| predictions | images | recall | of | mean | other half |')
-        print('|---|--:|--:|---|--:|--:|')
-        for recall in args.recalls:
-            for row in recall_rows(counts, recall, args.splits, args.seed):
-                print(f'{start} {recall:.0%} | {row} |', flush=True)
         if statistics.objects is not None:
             print('\n| predictions | images | objects | score | ECE of found | of IoU | AUROC |')
             print('|---|--:|---|---|--:|--:|--:|')
             for row in object_rows(statistics.objects, args.splits, args.seed):
                 print(f'{start} {row} |', flush=True)
-        samples = None
-        if (run / 'predictions.pkl').is_file():
-            samples = pickle.loads((run / 'predictions.pkl').read_bytes())
-        if samples and 'pred_score' in samples[0]:
-            probs = torch.stack([sample['pred_score'] for sample in samples])
-            labels = torch.cat([sample['gt_label'] for sample in samples])
-            print('\n| predictions | images | coverage | sets | mean | other half | size |')
-            print('|---|--:|--:|---|--:|--:|--:|')
-            options = args.splits, args.seed, args.set_images
-            start = f'| {run.name} | {min(counts.images // 2, args.set_images)} |'
-            for coverage in args.coverages:
-                for row in set_rows(probs, labels, coverage, *options):
-                    print(f'{start} {coverage:.0%} | {row} |', flush=True)
         print()
 
 

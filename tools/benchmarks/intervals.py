@@ -15,8 +15,8 @@ import argparse
 import numpy as np
 import torch
 
-from mmcalib.metrics.bins.binned_errors import binned_calibration_error
-from mmcalib.metrics.bootstrap_intervals import drawn_weights, gap_intervals, tails_of
+from mmcalib.metrics.errors import calibration_error
+from mmcalib.metrics.intervals import drawn_weights, gap_intervals, tails_of
 
 BINS, PER_BIN = 15, 4
 CONF = (np.arange(BINS * PER_BIN) + 0.5) / (BINS * PER_BIN)
@@ -62,13 +62,13 @@ def clustered(rng, error, count, effects):
 def intervals_of(bins, draws):
     """Return the ends of each kind of interval."""
     options = dict(coverage=COVERAGE, num_bootstrap=draws, seed=0)
-    ours = gap_intervals({'ECE': binned_calibration_error}, bins, **options, limits={})['ECE']
+    ours = gap_intervals({'ECE': calibration_error}, bins, **options, limits={})['ECE']
     errors = [
-        binned_calibration_error((weights @ bins.flatten(1)).unflatten(1, (3, BINS)))
+        calibration_error((weights @ bins.flatten(1)).unflatten(1, (3, BINS)))
         for weights in drawn_weights(len(bins), num_bootstrap=draws, seed=0)
     ]
     low, high = torch.cat(errors).quantile(tails_of(COVERAGE)).tolist()
-    twice = 2 * binned_calibration_error(bins.sum(dim=0)).item()
+    twice = 2 * calibration_error(bins.sum(dim=0)).item()
     basic = max(twice - high, 0), max(twice - low, 0)
     return dict(zip(KINDS, (ours, basic, (low, high)), strict=True))
 

@@ -28,13 +28,7 @@ from torch import Tensor
 from mmcalib.calibrate.choose_method import MOST_CLASSES, NONE, mean_iou
 from mmcalib.calibrate.cross_fitting import FOLDS, fit_folds, folds_of_groups
 from mmcalib.cli.arguments import ConfigOptions
-from mmcalib.metrics.functional.calibration_error import (
-    accuracy,
-    expected_calibration_error,
-    negative_log_likelihood,
-    smooth_calibration_error,
-)
-from mmcalib.metrics.functional.risk_coverage import area_under_generalized_risk_coverage
+from mmcalib.metrics import measure
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.posthoc.sampled_logits import NUM_SAMPLES, DrawnPredictions, draw_predictions
 from mmcalib.prediction.load_model import load_predicting_model
@@ -104,17 +98,11 @@ def read(cfg, checkpoint, samples, seed):
     return Data(rows, fold_of, hasattr(model, 'decode_head'))
 
 
-def measure(probs, labels, *, pixels):
+def figures_of(probs, labels, *, pixels):
     """Return the figures of probabilities."""
-    conf, predicted = probs.max(dim=1)
-    correct = predicted == labels
-    figures = {
-        'calibration/NLL': negative_log_likelihood(probs, labels),
-        'calibration/ECE': expected_calibration_error(conf=conf, correct=correct),
-        'calibration/smECE': smooth_calibration_error(conf=conf, correct=correct),
-        'calibration/AUGRC': area_under_generalized_risk_coverage(probs, labels),
-        'calibration/accuracy': accuracy(probs, labels),
-    }
+    predicted = probs.argmax(dim=1)
+    found = measure(probs, labels, ['NLL', 'ECE', 'smECE', 'AUGRC', 'accuracy'])
+    figures = {f'calibration/{name}': value for name, value in found.items()}
     return {**figures, 'mIoU': mean_iou(predicted, labels)} if pixels else figures
 
 
@@ -167,7 +155,7 @@ def table(name, data, methods, count, seed):
                 print(f'| {method} | {error} |', flush=True)
                 continue
             cost = {'seconds': seconds, 'MB': memory}
-        figures = measure(data.predict(folds), data.rows.labels, pixels=data.pixels)
+        figures = figures_of(data.predict(folds), data.rows.labels, pixels=data.pixels)
         label = f'{name}, {count} images, {method}'
         rows.append({'label': label, 'runs': [{'metrics': figures}], **cost})
         nll, *percentages = figures.values()

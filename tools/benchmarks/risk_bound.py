@@ -22,10 +22,10 @@ from pathlib import Path
 import torch
 from scipy.stats import binom
 
-from mmcalib.metrics.bins.image_bins import predicted_in_narrow_bins, shares_above
 from mmcalib.metrics.functional import risk_threshold
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.saved_statistics import CalibrationStatistics
+from mmcalib.metrics.image_bins import predicted_in_narrow_bins, shares_above
+from mmcalib.metrics.statistics import CalibrationStatistics
 
 PROBABILITY = 0.95
 IMAGES = 5  # of each half whose own intervals are tried

@@ -23,16 +23,13 @@ from mmengine.runner import Runner
 from mmcalib.calibrate.choose_method import NONE, choose_method, methods_for
 from mmcalib.calibrate.cross_fitting import folds_of_groups
 from mmcalib.calibrate.image_groups import independent_groups, neighbours_alike
-from mmcalib.metrics.functional.calibration_error import (
-    expected_calibration_error,
-    negative_log_likelihood,
-)
+from mmcalib.metrics import measure
 from mmcalib.posthoc import SCALERS, TemperatureScaler
 from mmcalib.posthoc.model_logits import predictor
 from mmcalib.posthoc.sampled_logits import DrawnPredictions, draw_predictions
 from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.config import load_config, set_loader_defaults
-from mmcalib.samples.fields import label_maps
+from mmcalib.samples.reading import label_maps
 
 FRAMES, SIDE, IGNORED = 32, 0.6, 255
 
@@ -81,8 +78,8 @@ def figures(probs, labels):
     """Return what is compared."""
     conf, predicted = probs.max(dim=1)
     return {
-        'calibration/NLL': negative_log_likelihood(probs, labels),
-        'calibration/ECE': expected_calibration_error(conf=conf, correct=predicted == labels),
+        'calibration/NLL': measure(probs, labels, 'NLL'),
+        'calibration/ECE': measure(metrics='ECE', conf=conf, correct=predicted == labels),
     }
 
 
@@ -117,7 +114,7 @@ def choose(drawn, group_of, seed, *, every=False):
     return chosen, {each['method']: each['nll'] for each in candidates if not each['problem']}
 
 
-def measure(drawn, video_of, test, seed):
+def compare(drawn, video_of, test, seed):
     """Return the NLL of methods cross-fitted over images, test figures, and what `auto` takes."""
     images = torch.arange(drawn.num_images)
     ways = {'auto, all images independent': (drawn, images)}
@@ -167,7 +164,7 @@ def main():
         draws = args.draws if count else 1
         for seed in range(draws):
             drawn, video_of = some_videos(videos, count, seed) if count else (images, None)
-            fitted, tested, chosen = measure(drawn, video_of, others, seed)
+            fitted, tested, chosen = compare(drawn, video_of, others, seed)
             for kind, rows in (('cross-fitted', fitted), ('test', tested)):
                 for method, row in rows.items():
                     found[f'{method}, {kind}'].append(row)

@@ -30,7 +30,7 @@ from mmcalib.posthoc.fold_into_layer import (
 from mmcalib.posthoc.logit_scaler import with_other_class
 from mmcalib.posthoc.model_logits import predictor
 from mmcalib.runs.config import load_config
-from mmcalib.samples.evaluated import read_logits
+from mmcalib.samples.reading import read_logits
 
 TEMPERATURE = 1.7
 CLASSIFYING = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.bins.bin_tables import add_to, table_of
 from mmcalib.metrics.bins.growing_array import GrowingArray
 
 # Up to this many confidences AECE is exact; above, they are counted in bins.
@@ -173,16 +172,17 @@ class ScoreBins(ConfidenceBins):
         return torch.where(conf < 0, most - code, most + code).long()
 
 
-def condense(table: Tensor) -> Tensor:
-    """Return the non-empty bins of a ``(3, C)`` table, merged into wider ones if they are many."""
-    table = table[:, table[0] > 0]
-    if table.shape[1] > num_narrow_bins(CONDENSED_BITS):
-        # The mean of a bin lies in it, and bins of fewer bits are unions of those of more.
-        index = narrow_bin_of(table[2] / table[0], CONDENSED_BITS)
-        wide = torch.zeros(3, num_narrow_bins(CONDENSED_BITS), dtype=torch.float64)
-        table = wide.index_add_(1, index, table)
-        table = table[:, table[0] > 0]
+def add_to(table: Tensor, index: Tensor, conf: Tensor, correct: Tensor) -> Tensor:
+    """Count predictions in the columns of a ``(3, C)`` table, in place, and return it."""
+    conf = conf.double()
+    table[0].scatter_add_(0, index, torch.ones_like(conf))
+    table[1].scatter_add_(0, index, correct.double())
+    table[2].scatter_add_(0, index, conf)
     return table
+
+
+def table_of(index: Tensor, conf: Tensor, correct: Tensor, size: int) -> Tensor:
+    return add_to(torch.zeros(3, size, dtype=torch.float64), index, conf, correct)
 
 
 def num_narrow_bins(bits: int) -> int:

@@ -1,6 +1,6 @@
-r"""Thresholds with a guarantee: a precision of each class, or a recall.
+r"""Thresholds with a guarantee: a precision of each class.
 
-Both are about new images, of which those of the validation are independent draws. Nothing is asked
+It is about new images, of which those of the validation are independent draws. Nothing is asked
 of the model, nor of the pixels in an image.
 """
 
@@ -14,10 +14,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import check_number
-from mmcalib.metrics.bins.image_bins import narrow_bin_thresholds
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold, threshold_at_risk
-
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,7 @@ def class_thresholds(
 
     Args:
         image_class, image_class_bins: Of
-            :class:`~mmcalib.metrics.saved_statistics.CalibrationStatistics`.
+            :class:`~mmcalib.metrics.statistics.CalibrationStatistics`.
         classes: K names.
         precision: A share such as 0.9.
         probability: p.
@@ -95,95 +92,3 @@ def _unproven(count: int, precision: float, level: float) -> str:
         f'its {count} validation images prove no threshold with a precision of '
         f'{100 * precision:g} %: validate on more images{few}, or accept a lower precision'
     )
-
-
-@dataclass(frozen=True)
-class RecallThreshold:
-    """A threshold on the probability of a class that finds its pixels.
-
-    Attributes:
-        threshold: What has at least this probability of the class is marked.
-        recall: The share that is guaranteed.
-        found_recall: The mean over the validation's images that have the class.
-        num_images: How many those are.
-    """
-
-    threshold: float
-    recall: float
-    found_recall: float
-    num_images: int
-
-
-def recall_thresholds(
-    image_class: Tensor, image_class_bins: Tensor, classes: Sequence[str], recall: float
-) -> list[RecallThreshold | str]:
-    r"""Return the largest threshold of each class that reaches a recall, or why there is none.
-
-    A pixel is marked as class k where :math:`p_k \geq t`, whatever other classes it is marked as.
-    The loss of an image that has the class is the share of its pixels of class k that are not
-    marked, which falls as t does. For n such images with the mean loss :math:`\hat R(t)`, the
-    largest t with
-
-    .. math:: \frac{n}{n + 1} \hat R(t) + \frac{1}{n + 1} \leq 1 - r
-
-    guarantees an expected recall of at least r: :math:`\mathbb{E}[L_{n + 1}(t)] \leq 1 - r`, over
-    the validation and a new image together, if all of them are exchangeable. It is a guarantee
-    for each class on its own and on average, weaker than a bound that holds with a probability.
-
-    Source: Angelopoulos, Bates, Fisch, Lei and Schuster, Conformal Risk Control, ICLR 2024,
-    Theorem 1.
-
-    Args:
-        image_class, image_class_bins, classes: As of :func:`class_thresholds`.
-        recall: r.
-
-    Raises:
-        ValueError: If it is not in (0, 1).
-    """
-    true = image_class_bins[:, 2].sum(dim=1) > 0
-    return [
-        recall_threshold(image_class_bins[true & (image_class[:, 1] == k), 2], recall)
-        for k in range(len(classes))
-    ]
-
-
-def recall_over_all(
-    image_class: Tensor, image_class_bins: Tensor, recall: float
-) -> RecallThreshold | str:
-    """Return the largest threshold that reaches a recall over the pixels of all classes together.
-
-    As :func:`recall_thresholds`, with one threshold for all classes: a pixel has the set of classes
-    whose probability is at least that, and the true one is in it for a share `recall` of the pixels
-    of a new image, on average.
-    """
-    places, row = image_class[:, 0].unique(return_inverse=True)
-    counts = image_class_bins.new_zeros(len(places), image_class_bins.shape[2], dtype=torch.int64)
-    counts.index_add_(0, row, image_class_bins[:, 2].long())
-    return recall_threshold(counts[counts.sum(dim=1) > 0], recall)
-
-
-def recall_threshold(counts: Tensor, recall: float) -> RecallThreshold | str:
-    """Return the threshold of images with ``(n, C)`` true pixels in bins of 1 - probability.
-
-    Raises:
-        ValueError: If the recall is not in (0, 1).
-    """
-    if not 0 < check_number('recall', recall, most=1) < 1:
-        raise ValueError(f'recall must be a share between 0 and 1, got {recall!r}')
-    n = len(counts)
-    if not n:
-        return 'the validation has no pixel of this class'
-    if 1 / (n + 1) > 1 - recall + ROUNDING:
-        needed = math.ceil(1 / (1 - recall) - 1 - 1e-9)
-        return (
-            f'its {n} validation images guarantee a recall of at most {100 * n / (n + 1):.4g} %: '
-            f'{100 * recall:g} % requires {needed}'
-        )
-    counts = counts.double()
-    # Below the c-th threshold on 1 - p are the bins before c; after the last one are all.
-    kept = torch.cat([counts.new_zeros(n, 1), counts.cumsum(dim=1)], dim=1)
-    missed = 1 - (kept / kept[:, -1:]).mean(dim=0)
-    ends = [1 - value for value in narrow_bin_thresholds().tolist()] + [0.0]
-    within = (n * missed + 1) / (n + 1) <= 1 - recall + ROUNDING
-    first = int(within.nonzero()[0])
-    return RecallThreshold(min(ends[first], 1.0), recall, 1 - missed[first].item(), n)

@@ -14,8 +14,9 @@ import warnings
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.bins.image_bins import count_in_narrow_bins, predicted_in_narrow_bins
-from mmcalib.metrics.bootstrap_intervals import tails_of, widening
+from mmcalib.metrics.counts import narrow_counts
+from mmcalib.metrics.image_bins import predicted_in_narrow_bins
+from mmcalib.metrics.intervals import tails_of, widening
 
 # With 20 images, a folder's 95 % interval held the truth in 65 % of simulations in which 4 % of all
 # images are wrong everywhere: a validation that has none of those knows nothing of them.
@@ -46,7 +47,7 @@ class ExpectedAccuracy:
 
     Args:
         image_narrow_bins: ``(n, 3, C)`` counts, see
-            :func:`~mmcalib.metrics.bins.image_bins.count_in_narrow_bins`.
+            :func:`~mmcalib.metrics.counts.narrow_counts`.
         coverage: Of the intervals.
 
     Warns:
@@ -75,8 +76,10 @@ class ExpectedAccuracy:
         self.weights = labelled_share(bins.sum(dim=0))
         found = bins[:, 1].sum(dim=1) / bins[:, 0].sum(dim=1)
         predicted, expected = predicted_in_narrow_bins(bins), torch.empty_like(found)
+        # At random, since a data set may have a period, such as an image of each class in turn.
+        folds = torch.randperm(len(bins), generator=torch.Generator().manual_seed(SEED)) % FOLDS
         for fold in range(min(FOLDS, len(bins))):
-            part = torch.arange(len(bins)) % FOLDS == fold
+            part = folds == fold
             others = bins[~part].sum(dim=0)
             options = isotonic_accuracy(others), labelled_share(others)
             expected[part] = _mean_in_bins(predicted[part], *options)
@@ -84,9 +87,8 @@ class ExpectedAccuracy:
 
     def of_image(self, conf: Tensor) -> float:
         """Return the expected accuracy of an image's ``(M,)`` confidences, NaN of none."""
-        counts = count_in_narrow_bins(conf.flatten(), torch.zeros(conf.numel(), dtype=torch.bool))[
-            0
-        ]
+        conf = conf.flatten()
+        counts = narrow_counts(conf, torch.zeros(len(conf), dtype=torch.bool), conf[:0])[0]
         return self.of_counts(counts).item()
 
     def of_counts(self, counts: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mmcalib.arrays import Array, floats_of
 from mmcalib.checks import check_number, check_range
-from mmcalib.metrics.bins.binned_risk_coverage import binned_augrc, binned_aurc, binned_auroc
-from mmcalib.metrics.bootstrap_intervals import intervals
+from mmcalib.metrics.intervals import intervals
+from mmcalib.metrics.ranking import augrc, aurc, auroc
 
 FIGURES = ('AURC', 'AUGRC', 'AUROC', 'Spearman')
 
@@ -37,7 +37,7 @@ def image_failure_figures(
 
     Tied images count in the mean over their orders. All are NaN of no images. With
     `confidence_interval`, ``…_low`` and ``…_high`` are the ends of the interval over images, by
-    :func:`~mmcalib.metrics.bootstrap_intervals.intervals`; NaN of one image.
+    :func:`~mmcalib.metrics.intervals.intervals`; NaN of one image.
 
     >>> scores, risks = np.array([0.9, 0.8, 0.7]), np.array([0.1, 0.6, 0.2])
     >>> {name: round(value, 4) for name, value in image_failure_figures(scores, risks).items()}
@@ -110,9 +110,9 @@ class _Order:
         """Return the ``(R,)`` figures of ``(R, N)`` weights, Spearman's brought to [0, 1]."""
         by_risk = self._table(weights, 1 - self._risks)
         return {
-            'AURC': binned_aurc(by_risk),
-            'AUGRC': binned_augrc(by_risk),
-            'AUROC': binned_auroc(self._table(weights, self._good)),
+            'AURC': aurc(by_risk),
+            'AUGRC': augrc(by_risk),
+            'AUROC': auroc(self._table(weights, self._good)),
             'Spearman': (1 + self._spearman(weights)) / 2,
         }
 

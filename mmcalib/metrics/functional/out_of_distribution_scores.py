@@ -7,7 +7,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from mmcalib.samples.predictions import PIECE_BYTES, doubt_of
+from mmcalib.metrics.counts import PIECE_BYTES, doubt_of
 
 SCORES = ('max_probability', 'max_logit', 'energy', 'entropy')
 # Which a constant added to all logits changes, so that probabilities do not tell them.

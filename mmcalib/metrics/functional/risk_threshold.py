@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import check_number
-from mmcalib.metrics.bins.image_bins import (
+from mmcalib.metrics.image_bins import (
     narrow_bin_thresholds,
     predicted_in_narrow_bins,
     shares_above,
@@ -68,7 +68,7 @@ def threshold_at_risk(
 
     Args:
         image_narrow_bins: ``(n, 3, C)`` counts, see
-            :func:`~mmcalib.metrics.bins.image_bins.count_in_narrow_bins`.
+            :func:`~mmcalib.metrics.counts.narrow_counts`.
         risk: r, a share such as 0.05.
         probability: p.
 

@@ -7,8 +7,14 @@ import pytest
 import torch
 from samples import image_confidences, image_narrow_bins
 
-from mmcalib.metrics.bins.image_bins import NUM_NARROW_BINS, count_in_narrow_bins
-from mmcalib.metrics.functional.expected_accuracy import FOLDS, ExpectedAccuracy, isotonic_accuracy
+from mmcalib.metrics.counts import NUM_NARROW as NUM_NARROW_BINS
+from mmcalib.metrics.counts import narrow_counts
+from mmcalib.metrics.functional.expected_accuracy import (
+    FOLDS,
+    SEED,
+    ExpectedAccuracy,
+    isotonic_accuracy,
+)
 
 
 def test_the_fit_is_isotonic_regression():
@@ -47,15 +53,28 @@ def test_an_image_expects_the_accuracy_of_its_cells():
 
 def test_residuals_are_of_images_that_the_fit_has_not_seen():
     table = image_narrow_bins(*image_confidences(25, pixels=30))
+    order = torch.randperm(25, generator=torch.Generator().manual_seed(SEED)).tolist()
     expected = []
     for fold in range(FOLDS):
-        others = sum(table[i].double() for i in range(25) if i % FOLDS != fold)
+        others = sum(table[i].double() for i in range(25) if order[i] % FOLDS != fold)
         accuracy = isotonic_accuracy(others)
-        for i in range(fold, 25, FOLDS):
+        for i in (i for i in range(25) if order[i] % FOLDS == fold):
             count, right, _ = table[i].double()
             expected.append(((right - count * accuracy).sum() / count.sum()).item())
     found = ExpectedAccuracy(table).residuals.tolist()
     assert found == pytest.approx(sorted(expected))
+
+
+def test_a_period_of_the_data_set_is_not_that_of_the_folds():
+    """Ten classes in turn, of which the first is mostly wrong: no fold is one class."""
+    conf, correct = image_confidences(400, pixels=30)
+    correct[::10] &= torch.rand(40, 30, generator=torch.Generator().manual_seed(0)) < 0.3
+    order = torch.randperm(400, generator=torch.Generator().manual_seed(1))
+    found, shuffled = (
+        ExpectedAccuracy(image_narrow_bins(conf[i], correct[i])).residuals
+        for i in (torch.arange(400), order)
+    )
+    assert (found - shuffled).abs().mean() < 0.003
 
 
 def test_intervals_of_an_image_are_order_statistics():
@@ -118,10 +137,7 @@ def test_intervals_hold_the_accuracy_of_the_pixels_that_get_a_label():
     generator = torch.Generator().manual_seed(1)
     labelled = torch.rand(conf.shape, generator=generator) < (2 * conf - 0.8)  # 20 to 100 %
     population = torch.stack(
-        [
-            count_in_narrow_bins(c[m], r[m], c[~m])
-            for c, r, m in zip(conf, correct, labelled, strict=True)
-        ]
+        [narrow_counts(c[m], r[m], c[~m]) for c, r, m in zip(conf, correct, labelled, strict=True)]
     )
     true = (correct & labelled).sum(dim=1) / labelled.sum(dim=1)
     folders, in_image = 0, []

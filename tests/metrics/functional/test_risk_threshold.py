@@ -5,8 +5,9 @@ import references
 import torch
 from samples import image_confidences, image_narrow_bins
 
-from mmcalib.metrics.bins.image_bins import NUM_NARROW_BINS, narrow_bin_thresholds
+from mmcalib.metrics.counts import NUM_NARROW as NUM_NARROW_BINS
 from mmcalib.metrics.functional.risk_threshold import STARTS, risk_p_values, threshold_at_risk
+from mmcalib.metrics.image_bins import narrow_bin_thresholds
 
 
 @pytest.mark.parametrize(('kept', 'wrong'), [

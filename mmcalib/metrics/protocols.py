@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmcalib.samples.boundary_distance import boundary
+from mmcalib.samples.boundary import boundary
 
 BACKGROUND = 0
 

@@ -13,13 +13,17 @@ GRID = (1 << 12) + 1
 HALVINGS = 40
 
 
-def binned_smooth_error(table: Tensor) -> Tensor:
+def smooth_error(table: Tensor) -> Tensor:
     r"""Return the smooth ECE, in percent: the :math:`\sigma` that equals the error it leaves.
 
     The residuals of each bin are put on a grid of 4,097 points, between the two next to its mean;
     the kernel is that of heat on a rod, so it multiplies the k-th cosine by
-    :math:`\exp(-(\pi k \sigma)^2 / 2)`. NaN without predictions. The formula stands in
-    ``functional/calibration_error.py``.
+    :math:`\exp(-(\pi k \sigma)^2 / 2)`. NaN without predictions.
+
+    .. math:: \sigma = \int_0^1 \Big| \frac1N \sum_i (y_i - p_i) K_\sigma(t, p_i) \Big| \, dt
+
+    for correctness :math:`y_i` and confidence :math:`p_i`, and a Gaussian kernel, reflected at 0
+    and 1.
 
     Source: Błasiok and Nakkiran, Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing,
     ICLR 2024, Definitions 3 and 4.
@@ -36,27 +40,6 @@ def binned_smooth_error(table: Tensor) -> Tensor:
         sigma = (low + high) / 2
         low, high = (sigma, high) if _error_at(waves, sigma) > sigma else (low, sigma)
     return torch.tensor(100 * (low + high) / 2, dtype=torch.float64)
-
-
-def smooth_error_bound(table: Tensor, spread: Tensor) -> Tensor:
-    r"""Bound how far the smooth ECE of bins lies from that of their confidences, in percent.
-
-    Moving a residual by s changes the integral by at most :math:`s \sqrt{2/\pi} / \sigma`, the
-    length of the kernel's derivative; and where two falling functions of :math:`\sigma` differ by
-    at most :math:`c / \sigma`, so do the points where they equal :math:`\sigma`.
-
-    Args:
-        table: ``(3, C)`` table of bins.
-        spread: ``(C,)`` largest less smallest confidence in each bin.
-    """
-    count, correct, conf = table.double()
-    mean = conf / count.clamp(min=1)
-    highest, lowest = (mean + spread).clamp(max=1), (mean - spread).clamp(min=0)
-    residuals = correct * (1 - lowest) + (count - correct) * highest
-    moved = (residuals * spread).sum() / count.sum()
-    sigma = binned_smooth_error(table) / 100
-    bound = 100 * moved * math.sqrt(2 / math.pi) / sigma
-    return torch.where(moved > 0, bound.clamp(max=100), moved)
 
 
 def _waves(table: Tensor) -> Tensor:

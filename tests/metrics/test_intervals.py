@@ -9,13 +9,13 @@ import pytest
 import torch
 from scipy import stats
 
-from mmcalib.metrics.bins.binned_errors import binned_calibration_error, binned_maximum_error
-from mmcalib.metrics.bootstrap_intervals import gap_intervals, intervals
+from mmcalib.metrics.errors import calibration_error, maximum_error
+from mmcalib.metrics.intervals import gap_intervals, intervals
 
 BENCHMARK = Path(__file__).resolve().parents[2] / 'tools' / 'benchmarks' / 'intervals.py'
 SIMULATION = runpy.run_path(str(BENCHMARK))
 OPTIONS = dict(coverage=0.95, num_bootstrap=200, seed=0, limits={})
-ECE = {'ECE': binned_calibration_error}
+ECE = {'ECE': calibration_error}
 
 
 @pytest.mark.parametrize(('error', 'effects'), [(3, 'differ'), (0, 'differ in each bin')])
@@ -45,9 +45,9 @@ def test_the_simulation_has_the_error_that_it_says():
     rng = np.random.default_rng(0)
     for error in (0, 3, 10):
         bins = SIMULATION['independent'](rng, error, 400_000)
-        assert binned_calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
+        assert calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
         bins = SIMULATION['clustered'](rng, error, 20_000, (0.6, 0.3))
-        assert binned_calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
+        assert calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
 
 
 @pytest.mark.parametrize('num_units', [3, 10, 100])
@@ -82,7 +82,7 @@ def test_an_estimate_that_is_small_by_chance_has_no_interval_of_width_zero():
     conf = torch.full((2, 4), 5.0)
     correct = torch.tensor([[8.0, 2, 9, 1], [2, 8, 1, 9]])
     bins = torch.stack([torch.full((2, 4), 10.0), correct, conf], dim=1).double().repeat(10, 1, 1)
-    assert binned_calibration_error(bins.sum(dim=0)) == 0
+    assert calibration_error(bins.sum(dim=0)) == 0
     low, high = gap_intervals(ECE, bins, **OPTIONS)['ECE']
     assert low == 0 and high > 2
 
@@ -90,7 +90,7 @@ def test_an_estimate_that_is_small_by_chance_has_no_interval_of_width_zero():
 def test_they_are_nested_and_limited():
     rng = np.random.default_rng(0)
     bins = SIMULATION['clustered'](rng, 10, 5, (0.6, 0.3))
-    errors = ECE | {'MCE': binned_maximum_error}
+    errors = ECE | {'MCE': maximum_error}
     wide, narrow = (
         gap_intervals(errors, bins, **OPTIONS | dict(coverage=coverage, limits={'MCE': (0, 30)}))
         for coverage in (0.99, 0.5)

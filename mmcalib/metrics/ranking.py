@@ -1,17 +1,13 @@
-"""Failure detection out of bins: figures of predictions in the order of their confidence.
+"""Failure detection: figures of predictions in the order of their confidence.
 
-All are of a ``(3, C)`` table of bins, ascending in confidence: count, correct, sum of confidences.
-A bin is a group of predictions that are tied, whose order is averaged over: no order of samples
-changes a number. Where bins are coarser than the data, :func:`order_bound` says what the order
-within them could change. AURC, AUGRC and AUROC also take ``(R, 3, C)`` tables of R draws.
+All are of a ``(3, C)`` table of cells, ascending in confidence: count, correct, sum of confidences.
+A cell is a group of predictions that are tied, whose order is averaged over: no order of samples
+changes a number. AURC, AUGRC and AUROC also take ``(R, 3, C)`` tables of R draws.
 
-All are in percent, float64 scalars, and NaN without predictions. The formulas stand in
-``functional/risk_coverage.py``, with the functions of arrays.
+All are in percent, float64 scalars, and NaN without predictions.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -20,8 +16,17 @@ from torch import Tensor
 ROUNDING = 1e-9
 
 
-def binned_aurc(table: Tensor) -> Tensor:
-    """Return the area under the risk–coverage curve."""
+def aurc(table: Tensor) -> Tensor:
+    r"""Return the area under the risk–coverage curve, AURC.
+
+    .. math:: \frac1N \sum_{i=1}^N \frac{E_i}{i}
+
+    for :math:`E_i` errors among the i most confident predictions. 0 if all are right, 100 if all
+    are wrong.
+
+    Source: Geifman, Uziel and El-Yaniv, Bias-Reduced Uncertainty Estimation for Deep Neural
+    Classifiers, ICLR 2019.
+    """
     count, wrong, before, errors = _descending(table)
     # The sum over the bin of (errors + j wrong / count) / (before + j), j from 1 to count.
     reciprocals = torch.digamma(before + count + 1) - torch.digamma(before + 1)
@@ -29,21 +34,37 @@ def binned_aurc(table: Tensor) -> Tensor:
     return 100 * sums.sum(-1) / count.sum(-1)
 
 
-def binned_augrc(table: Tensor) -> Tensor:
-    """Return the area under the generalized risk–coverage curve."""
+def augrc(table: Tensor) -> Tensor:
+    r"""Return the area under the generalized risk–coverage curve, AUGRC.
+
+    .. math:: \frac1N \sum_{i=1}^N \frac{E_i}{N}
+
+    0 if all are right, :math:`50 (1 + 1/N)` if all are wrong.
+
+    Source: Traub et al., Overcoming Common Flaws in the Evaluation of Selective Classification
+    Systems, NeurIPS 2024.
+    """
     count, wrong, _, errors = _descending(table)
     return 100 * (count * errors + wrong * (count + 1) / 2).sum(-1) / count.sum(-1).square()
 
 
-def binned_auroc(table: Tensor) -> Tensor:
-    """Return the AUROC of failure detection; NaN if all are right, or all wrong."""
+def auroc(table: Tensor) -> Tensor:
+    r"""Return the AUROC of failure detection; NaN if all are right, or all wrong.
+
+    .. math:: P(\mathrm{conf}_r > \mathrm{conf}_w) + \tfrac12 P(\mathrm{conf}_r = \mathrm{conf}_w)
+
+    for a right prediction r and a wrong one w.
+
+    Source: Hendrycks and Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution
+    Examples, ICLR 2017.
+    """
     count, wrong, before, errors = _descending(table)
     right, rights_above = count - wrong, before - errors
     pairs = (wrong * (rights_above + right / 2)).sum(-1)
     return 100 * pairs / (right.sum(-1) * wrong.sum(-1))
 
 
-def binned_aupr(table: Tensor) -> Tensor:
+def aupr(table: Tensor) -> Tensor:
     r"""Return the area under the curve of precision and recall of the right ones, in percent.
 
     .. math:: \frac1R \sum_{r} \frac{R_r}{i_r}
@@ -67,7 +88,7 @@ def binned_aupr(table: Tensor) -> Tensor:
     return 100 * sums.sum() / right.sum()
 
 
-def binned_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
+def fpr(table: Tensor, recall: float = 0.95) -> Tensor:
     r"""Return the share of wrong predictions that are accepted with a share of the right ones.
 
     .. math:: \frac{1}{W} \; \#\{w : \mathrm{conf}_w > \mathrm{conf}_{(m)}\},
@@ -78,7 +99,7 @@ def binned_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
     one. NaN if all are right, or all wrong.
 
     Args:
-        table: Of bins.
+        table: Of cells.
         recall: Share of the right predictions that are to be accepted, in (0, 1).
     """
     count, wrong, before, errors = _descending(table)
@@ -86,27 +107,33 @@ def binned_fpr(table: Tensor, recall: float = 0.95) -> Tensor:
     if not right.sum() * wrong.sum():
         return _nan()
     wanted = torch.ceil(recall * right.sum() - ROUNDING)
-    narrow_bin = torch.searchsorted(right.cumsum(0), wanted)
-    within = wanted - (before - errors)[narrow_bin]
-    accepted = errors[narrow_bin] + within * wrong[narrow_bin] / (right[narrow_bin] + 1)
+    cell = torch.searchsorted(right.cumsum(0), wanted)
+    within = wanted - (before - errors)[cell]
+    accepted = errors[cell] + within * wrong[cell] / (right[cell] + 1)
     return 100 * accepted / wrong.sum()
 
 
-def binned_risk(table: Tensor, coverage: float) -> Tensor:
-    """Return the error rate among a share `coverage` of predictions, the most confident."""
+def risk(table: Tensor, coverage: float) -> Tensor:
+    r"""Return the error rate among a share `coverage` of predictions, the most confident.
+
+    .. math:: \frac{E_i}{i}, \qquad i = \lceil \mathrm{coverage} \cdot N \rceil
+    """
     count, wrong, before, errors = _descending(table)
     if not len(count):
         return _nan()
     accepted = torch.ceil(coverage * count.sum() - ROUNDING)
-    narrow_bin = torch.searchsorted(count.cumsum(0), accepted)
-    found = (
-        errors[narrow_bin] + (accepted - before[narrow_bin]) * wrong[narrow_bin] / count[narrow_bin]
-    )
+    cell = torch.searchsorted(count.cumsum(0), accepted)
+    found = errors[cell] + (accepted - before[cell]) * wrong[cell] / count[cell]
     return 100 * found / accepted
 
 
-def binned_coverage(table: Tensor, risk: float) -> Tensor:
-    """Return the share of predictions that can be accepted at the error rate `risk`."""
+def coverage(table: Tensor, risk: float) -> Tensor:
+    r"""Return the share of predictions that can be accepted at the error rate `risk`.
+
+    .. math:: \frac1N \max \{ i : E_i / i \leq \mathrm{risk} \}
+
+    0 if the risk is above that at every coverage.
+    """
     count, wrong, before, errors = _descending(table)
     if not len(count):
         return _nan()
@@ -127,32 +154,6 @@ def risk_coverage_curve(table: Tensor) -> Tensor:
     count, wrong, before, errors = _descending(table)
     accepted = before + count
     return 100 * torch.stack([accepted / count.sum(), (errors + wrong) / accepted])
-
-
-def order_bound(figure: Callable[[Tensor], Tensor], table: Tensor, spread: Tensor) -> Tensor:
-    r"""Return the most that the order within bins could change a figure, in percentage points.
-
-    Every figure here is the lowest if in each bin all right predictions are the more confident
-    ones, and the highest if all wrong ones are, or the other way round. So the bound is attained.
-    That of AUGRC is :math:`\frac{1}{2 N^2} \sum_c \mathrm{wrong}_c \mathrm{right}_c`.
-
-    Args:
-        figure: Of a table, such as :func:`binned_aurc`.
-        table: Of bins.
-        spread: ``(C,)`` largest less smallest confidence in each bin; 0 where all are tied.
-    """
-    right = table * torch.tensor([[0.0], [1], [0]], dtype=torch.float64)
-    right[0] = table[1]
-    wrong = table - right
-    wrong[1] = 0
-    mixed = spread > 0
-    found = figure(table)
-    ends = []
-    for lower, upper in ((wrong, right), (right, wrong)):
-        # Bins of which all predictions are tied stay whole.
-        halves = torch.stack([torch.where(mixed, lower, table), torch.where(mixed, upper, 0)], -1)
-        ends.append((figure(halves.flatten(1)) - found).abs())
-    return torch.stack(ends).amax()
 
 
 def _descending(table: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,1 +1,0 @@
-"""Mergeable bins of confidences, and the figures computed from them."""

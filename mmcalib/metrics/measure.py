@@ -1,0 +1,259 @@
+"""All metrics of arrays in one call: numpy, torch or lists; no Runner, no config."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmcalib.arrays import A, Array, floats_of, integers_of, labelled_rows, tensor_of
+from mmcalib.checks import (
+    at_least_single,
+    check_integer,
+    check_number,
+    check_probabilities,
+    check_range,
+)
+from mmcalib.metrics.counts import Counts, Predictions, of_probabilities
+from mmcalib.metrics.definitions import metric_of, value_of
+from mmcalib.metrics.errors import adaptive_error
+from mmcalib.metrics.strata import stratum_figures
+from mmcalib.samples.reading import smallest_probability
+
+# Probabilities that are worked on together.
+PIECE = 1 << 22
+
+
+def measure(
+    probs: A = None,
+    labels: A = None,
+    metrics: str | Sequence[str] = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy'),
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
+) -> float | dict[str, float]:
+    """Return metrics of probabilities by the names that ``CalibrationMetric`` has.
+
+    In percent but for ``NLL`` and its parts, in nats, ``Brier`` and its parts, and the temperature;
+    NaN of no predictions. All of an array count as one image, so there are no intervals.
+
+    >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
+    >>> {k: round(v, 3) for k, v in measure(probs, [0, 1, 1, 0], ['NLL', 'AURC']).items()}
+    {'NLL': 0.747, 'AURC': 33.333}
+    >>> measure(probs, [0, 1, 1, 0], 'accuracy')
+    50.0
+
+    A probability of 0 counts in the NLL as the least that its type of float can hold: 87 nats in
+    float32, and 17 in float16, which rounds all below 3e-8 to 0.
+
+    Args:
+        probs: ``(N, K)`` probabilities, or maps ``(N, K, H, W)`` of them; ``(N,)`` or K = 1 for
+            the probability of class 1 of two.
+        labels: ``(N,)`` or ``(N, H, W)`` true classes, integers from 0 to K - 1.
+        metrics: A name, for its value alone, or several.
+        conf: Probabilities of the predicted classes, in place of `probs` and `labels`.
+        correct: Booleans of the same shape, whether these were right.
+        num_bins: B.
+        ignore_index: The label of what to leave out, such as mmsegmentation's 255.
+
+    Raises:
+        TypeError: For what is no array of numbers, labels that are no integers, or an
+            `ignore_index` without labels.
+        ValueError: For an unknown metric, values outside [0, 1], rows that do not sum to one,
+            labels out of range, or arrays that do not fit each other.
+    """
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    arrays = dict(probs=probs, labels=labels, conf=conf, correct=correct)
+    counts = counts_of(names, **arrays, num_bins=num_bins, ignore_index=ignore_index)
+    values = {name: value_of(name, counts, num_bins) for name in names}
+    return values[metrics] if isinstance(metrics, str) else values
+
+
+def expected_calibration_error(
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
+) -> float:
+    r"""Return the expected calibration error, ECE, in percent.
+
+    .. math:: \sum_b \frac{n_b}{n} \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
+
+    over bins of equal width, each (lo, hi]. NaN of no predictions. Arguments and errors are those
+    of :func:`measure`.
+
+    >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
+    >>> round(expected_calibration_error(probs, np.array([0, 1, 1, 0]), num_bins=2), 6)
+    25.0
+    >>> conf, correct = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False])
+    >>> round(expected_calibration_error(conf=conf, correct=correct, num_bins=2), 6)
+    25.0
+
+    Source: Eq. 8 of the paper.
+    """
+    arrays = dict(conf=conf, correct=correct, num_bins=num_bins, ignore_index=ignore_index)
+    return measure(probs, labels, 'ECE', **arrays)
+
+
+def adaptive_calibration_error(
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
+) -> float:
+    """Return the calibration error over bins of equal count, AECE, in percent.
+
+    The formula is that of :func:`expected_calibration_error`. Equal confidences are shared between
+    bins in proportion, so no order of the predictions changes the number.
+
+    >>> conf, correct = np.array([0.6, 0.7, 0.8, 0.9]), np.array([False, True, False, True])
+    >>> round(adaptive_calibration_error(conf=conf, correct=correct, num_bins=2), 6)
+    25.0
+    """
+    arrays = dict(conf=conf, correct=correct, num_bins=num_bins, ignore_index=ignore_index)
+    return measure(probs, labels, 'AECE', **arrays)
+
+
+def classwise_adaptive_calibration_error(
+    probs: Array,
+    labels: Array,
+    *,
+    num_bins: int = 15,
+    threshold: float | None = None,
+    ignore_index: int | None = None,
+) -> float:
+    r"""Return the mean AECE of the probabilities of each class, in percent; TACE above a threshold.
+
+    .. math:: \frac1K \sum_k \sum_b \frac{n_{bk}}{n} \left| \mathrm{freq}_{bk} - p_{bk} \right|
+
+    over bins of equal count, and the K classes that have any probability above the threshold.
+
+    >>> probs = np.array([[0.995, 0.005], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
+    >>> round(classwise_adaptive_calibration_error(probs, np.array([0, 1, 1, 0]), num_bins=2), 6)
+    27.375
+    >>> labels, options = np.array([0, 1, 1, 0]), dict(num_bins=1, threshold=0.01)
+    >>> round(classwise_adaptive_calibration_error(probs, labels, **options), 6)
+    14.520833
+
+    Source: Nixon et al., Measuring Calibration in Deep Learning, 2019.
+
+    Args:
+        threshold: From 0 to 1; probabilities of at most this are left out. None leaves none out.
+    """
+    check_integer('num_bins', num_bins)
+    threshold = -1 if threshold is None else check_number('threshold', threshold, most=1.0)
+    rows, labels, _ = _read(probs, labels, ignore_index)
+    found = []
+    for k, prob in enumerate(rows.unbind(1)):
+        kept = prob > threshold
+        counts = Counts.of(_of_confidences(prob[kept], (labels == k)[kept]), num_bins)
+        found.append(float(adaptive_error(counts.cells, num_bins)) if kept.any() else math.nan)
+    return float(np.nanmean(found)) if not all(map(math.isnan, found)) else math.nan
+
+
+def predicted_class_calibration(
+    probs: Array, labels: Array, *, num_bins: int = 15, ignore_index: int | None = None
+) -> dict[str, np.ndarray]:
+    """Return ECE, accuracy and mean confidence, in percent, and the count of each predicted class.
+
+    Of the predictions of one class at a time: how far the network can be trusted that says so. NaN
+    for classes that are never predicted. Arguments and errors are those of :func:`measure`.
+
+    >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
+    >>> found = predicted_class_calibration(probs, np.array([0, 1, 1]), num_bins=1)
+    >>> {name: values.round(6).tolist() for name, values in found.items()}
+    {'ECE': [35.0, 30.0], 'accuracy': [50.0, 100.0], 'confidence': [85.0, 70.0], 'count': [2, 1]}
+
+    Returns:
+        ``ECE``, ``accuracy``, ``confidence`` and ``count``, ``(K,)`` each.
+    """
+    options = dict(num_bins=num_bins, ignore_index=ignore_index, per_class=True)
+    counts = counts_of([], probs=probs, labels=labels, **options)
+    return {n: np.array(v) for n, v in stratum_figures(counts.more['predicted']).items()}
+
+
+def counts_of(
+    names: Collection[str],
+    *,
+    probs: A = None,
+    labels: A = None,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
+    per_class: bool = False,
+) -> Counts:
+    """Return the counts of arrays that some metrics need."""
+    wanted = {metric_of(name).wanted for name in names}
+    check_integer('num_bins', num_bins)
+    given = [x is not None for x in (probs, labels, conf, correct)]
+    if given not in ([True, True, False, False], [False, False, True, True]):
+        raise TypeError('give probs and labels, or conf=… and correct=…')
+    if probs is None:
+        if ignore_index is not None:
+            raise TypeError('ignore_index is a label: it goes with probs and labels, not with conf')
+        needy = [n for n in names if n == 'NLL' or metric_of(n).wanted not in (None, 'doubt')]
+        if needy:
+            raise ValueError(f'{", ".join(needy)} needs probs and labels, not conf and correct')
+        return Counts.of(_read_confidences(conf, correct), num_bins)
+    rows, labels, smallest = _read(probs, labels, ignore_index)
+    step = max(PIECE // rows.shape[1], 1)
+    options = dict(num_bins=num_bins, wanted=wanted, smallest=smallest)
+    pieces = zip(rows.split(step), labels.split(step), strict=True)
+    parts = [
+        Counts.of(
+            of_probabilities(piece.T, own, **options),
+            num_bins,
+            num_classes=rows.shape[1] if per_class else None,
+        )
+        for piece, own in pieces
+    ]
+    return Counts.total(parts, num_bins)
+
+
+def _read(probs: Array, labels: Array, ignore_index: int | None) -> tuple[Tensor, Tensor, float]:
+    """Return checked probabilities ``(M, K)`` and labels, and what a probability of 0 counts as."""
+    probs = floats_of('probs', probs)
+    if probs.ndim == 1 and tensor_of('labels', labels).dtype == torch.bool:
+        raise TypeError(
+            'probs (N,) with booleans may be confidences and whether they came true, or '
+            'probabilities of class 1 and labels: give conf=… and correct=…, or integer labels'
+        )
+    rows, classes = labelled_rows('probs', probs, integers_of('labels', labels), ignore_index)
+    rows = at_least_single(rows)
+    if rows.shape[1] == 1:
+        check_range(rows, 'probs')
+        rows = torch.cat([1 - rows, rows], dim=1)
+    else:
+        check_probabilities(rows.T, 'probs')
+    return rows.clamp(max=1), classes, smallest_probability(probs.dtype)
+
+
+def _read_confidences(conf: Array, correct: Array) -> Predictions:
+    conf, correct = floats_of('conf', conf), tensor_of('correct', correct).cpu()
+    if correct.shape != conf.shape:
+        raise ValueError(
+            f'conf and correct must have one shape, got {tuple(conf.shape)} and '
+            f'{tuple(correct.shape)}; probabilities of all classes go with labels'
+        )
+    conf, correct = at_least_single(conf).flatten(), correct.flatten()
+    if correct.dtype != torch.bool and not ((correct == 0) | (correct == 1)).all():
+        raise ValueError(f'correct must be booleans, got values such as {correct.unique()[:5]}')
+    check_range(conf, 'conf')
+    return _of_confidences(conf.clamp(max=1), correct.bool())
+
+
+def _of_confidences(conf: Tensor, correct: Tensor) -> Predictions:
+    nothing = torch.zeros(len(conf), dtype=torch.float64)
+    return Predictions(conf, correct, correct.long(), 1 - conf.double(), nothing)

@@ -1,0 +1,173 @@
+"""Statistics that an evaluation leaves for later tools: small, and readable without the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmcalib.metrics.counts import (
+    NUM_NARROW,
+    Counts,
+    Predictions,
+    bin_of,
+    narrow_bin_of,
+)
+from mmcalib.metrics.counts import equal_mass as equal_mass_bins
+
+TABLES = ('narrow_bins', 'image_bins', 'image_narrow_bins', 'class_bins', 'distance_bins')
+TABLES += ('image_class', 'image_class_bins', 'objects')
+
+
+class ImageTables(NamedTuple):
+    """What each of n images has left, in the order of the data set.
+
+    Attributes:
+        bins: ``(n, 3, B)`` bins of equal width.
+        sums: ``(n, 2)`` sums of NLL and Brier score.
+        narrow: ``(n, 3, 98)``, see :class:`CalibrationStatistics`, as the following are.
+        keys: ``(R, 2)`` image and class.
+        classes: ``(R, 2, 98)``.
+        objects: ``(O, 6)``.
+    """
+
+    bins: Tensor
+    sums: Tensor
+    narrow: Tensor
+    keys: Tensor | None = None
+    classes: Tensor | None = None
+    objects: Tensor | None = None
+
+    @classmethod
+    def of_counts(cls, images: Sequence[Counts], num_bins: int) -> ImageTables:
+        """Return the tables of segmented images, whose counts are given."""
+        double = dict(dtype=torch.float64)
+        if not images:
+            narrow = torch.zeros(0, 3, NUM_NARROW, dtype=torch.int32)
+            return cls(torch.zeros(0, 3, num_bins, **double), torch.zeros(0, 2, **double), narrow)
+        keys = classes = objects = None
+        if images[0].classes is not None:
+            keys = _with_places([image.classes[0][:, None] for image in images])
+            classes = torch.cat([image.classes[1] for image in images])
+        if images[0].objects is not None:
+            objects = _with_places([image.objects for image in images])
+        columns = (torch.stack([getattr(i, n) for i in images]) for n in ('bins', 'sums', 'narrow'))
+        return cls(*columns, keys, classes, objects)
+
+    @classmethod
+    def of_each(cls, found: Predictions, num_bins: int) -> ImageTables:
+        """Return the tables of images that have one prediction each."""
+        conf, correct, n = found.conf.double(), found.correct, len(found.conf)
+        one = torch.ones_like(conf)
+        rows = torch.stack([one, correct.double(), conf], dim=1)[:, :, None]
+        index = bin_of(conf, num_bins)[:, None, None].expand(-1, 3, 1)
+        bins = torch.zeros(n, 3, num_bins, dtype=torch.float64).scatter_(2, index, rows)
+        rows = torch.stack([one, correct.double(), 0 * one], dim=1)[:, :, None].int()
+        index = narrow_bin_of(1 - conf)[:, None, None].expand(-1, 3, 1)
+        narrow = torch.zeros(n, 3, NUM_NARROW, dtype=torch.int32).scatter_(2, index, rows)
+        brier = 0 * one if found.brier is None else found.brier
+        keys = torch.stack([torch.arange(n), found.predicted], dim=1)
+        return cls(bins, torch.stack([found.nll, brier], dim=1), narrow, keys, narrow[:, :2])
+
+
+def _with_places(tables: Sequence[Tensor]) -> Tensor:
+    """Return the rows of all images, each with the place of its image in front."""
+    pad = torch.nn.functional.pad
+    return torch.cat([pad(table, (1, 0), value=n) for n, table in enumerate(tables)])
+
+
+@dataclass
+class CalibrationStatistics:
+    """The metrics of one evaluation, and the tables for its diagrams.
+
+    Attributes:
+        metrics: What was printed, by name without the prefix.
+        protocol: Name of the segmentation protocol.
+        num_bins: Of the metrics.
+        narrow_bins: ``(3, C)`` float64 table of narrow bins, ascending in confidence, of all images
+            together: count, correct, sum of confidences. At most some 6,000, none empty.
+        image_bins: ``(n, 3, B)`` float64, the bins of equal width of each image, in the order of
+            the dataset.
+        image_narrow_bins: ``(n, 3, 98)`` int32, how many predictions of each image are in each of
+            :func:`~mmcalib.metrics.counts.narrow_bin_of`: those with a label, the correct ones, and
+            those without a label; None if the protocol leaves out pixels by their labels.
+        class_bins: ``(3, K, B)`` float64, those of the predictions of each class; None if they were
+            not counted.
+        classes: Names of the K classes.
+        distance_bins: ``(3, D, B)`` float64, those of the pixels in each range of distance from a
+            boundary, as :mod:`~mmcalib.samples.boundary` has them; None likewise.
+        image_class: ``(R, 2)`` int64, which image and class each row of `image_class_bins` is of.
+        image_class_bins: ``(R, 2, 98)`` int32, how many predictions of a class in an image are in
+            each narrow bin, and how many of them are correct; both None if classes were not
+            counted, or as `image_narrow_bins` is.
+        objects: ``(O, 6)`` float64, the objects of segmented images: place of the image, class,
+            size, mean confidence, expected IoU, and IoU; None if they were not kept.
+    """
+
+    metrics: dict[str, float]
+    protocol: str
+    num_bins: int
+    narrow_bins: Tensor
+    image_bins: Tensor | None = None
+    image_narrow_bins: Tensor | None = None
+    class_bins: Tensor | None = None
+    classes: list[str] | None = None
+    distance_bins: Tensor | None = None
+    image_class: Tensor | None = None
+    image_class_bins: Tensor | None = None
+    objects: Tensor | None = None
+
+    @property
+    def num_predictions(self) -> int:
+        """The number of predictions in the narrow bins."""
+        return int(self.narrow_bins[0].sum())
+
+    def complete(self, other: CalibrationStatistics) -> None:
+        """Take over what another metric of the same options has measured of the same data."""
+        self.metrics |= other.metrics
+        own = ('class_bins', 'classes', 'distance_bins', 'objects')
+        for name in (*own, 'image_class', 'image_class_bins'):
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(other, name))
+
+    def bins(self, num_bins: int, *, equal_mass: bool = False) -> Tensor:
+        """Return a ``(3, B)`` table for a diagram of any number of bins.
+
+        Of many predictions, a confidence within 0.8 % of an edge's distance from 1 may count on the
+        wrong side of it, so an ECE of these bins may differ a little from `metrics`.
+        """
+        if equal_mass:
+            return equal_mass_bins(self.narrow_bins, num_bins)
+        index = bin_of(self.narrow_bins[2] / self.narrow_bins[0], num_bins)
+        return torch.zeros(3, num_bins, dtype=torch.float64).index_add_(1, index, self.narrow_bins)
+
+    def save(self, path: str | Path) -> None:
+        """Write to an ``.npz`` file, making its folder."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {name: value for name, value in values.items() if value is not None}
+        arrays = {name: values.pop(name).numpy() for name in TABLES if name in values}
+        with open(path, 'wb') as file:  # numpy adds a suffix to a name
+            np.savez_compressed(file, info=json.dumps(values), **arrays)
+
+    @classmethod
+    def load(cls, path: str | Path) -> CalibrationStatistics:
+        """Read what :meth:`save` wrote.
+
+        Raises:
+            ValueError: For another kind of file.
+        """
+        try:
+            with np.load(path) as file:
+                values = json.loads(str(file['info']))
+                tables = {key: torch.from_numpy(file[key]) for key in file.files if key != 'info'}
+            values.pop('convention', None)  # up to 0.3.0
+            return cls(**values, **tables)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f'{path} does not hold calibration statistics: {error!r}') from error

@@ -1,0 +1,349 @@
+"""Every metric against plain loops: of arrays, samples, protocols and ranks."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+import references
+import torch
+from forked import on_ranks
+from mmengine.evaluator import Evaluator
+from mmengine.registry import METRICS as REGISTRY
+from samples import as_segmented, classified, flatten, probabilities, segmented
+
+from mmcalib.metrics import AECE, ECE, NAMES, PROTOCOLS, CalibrationMetric, counts, measure
+from mmcalib.metrics import calibration_metric as module
+from mmcalib.metrics.definitions import METRICS
+
+LEVELS = ('risk@coverage_0.5', 'coverage@risk_0.3')
+EVERY = (*NAMES, *LEVELS)
+OF_CURVES = ('refinement_NLL', 'calibration_NLL', 'temperature')
+# What does not need the probabilities of all classes.
+OF_CONFIDENCE = [n for n in EVERY if n not in (*OF_CURVES, 'ClasswiseECE', 'NLL', 'Brier')]
+
+
+def evaluate(samples, *metrics, batch=4, size=None):
+    evaluator = Evaluator(list(metrics) or [CalibrationMetric()])
+    for start in range(0, len(samples), batch):
+        evaluator.process(samples[start : start + batch])
+    return evaluator.evaluate(len(samples) if size is None else size)
+
+
+def by_loops(probs, labels, num_bins=15):
+    """Every metric but those of curves, by its definition; NaN of nothing."""
+    if not labels:
+        return dict.fromkeys(set(EVERY) - set(OF_CURVES), math.nan)
+    conf = [max(p) for p in probs]
+    correct = [p.index(max(p)) == y for p, y in zip(probs, labels, strict=True)]
+    n, errors = len(conf), references.errors_among_the_first(conf, correct)
+    curve = [wrong / i for i, wrong in enumerate(errors, 1)]
+    parts = references.brier_parts(conf, correct, num_bins)
+    squares = (
+        (p - (k == y)) ** 2 for row, y in zip(probs, labels, strict=True) for k, p in enumerate(row)
+    )
+    return {
+        'ECE': references.expected_calibration_error(conf, correct, num_bins),
+        'AECE': references.adaptive_calibration_error(conf, correct, num_bins),
+        'ClasswiseECE': references.classwise_calibration_error(probs, labels, num_bins),
+        'smECE': references.smooth_calibration_error(np.array(conf), np.array(correct)),
+        'debiasedECE': references.debiased_calibration_error(conf, correct, num_bins),
+        'ACE': references.average_calibration_error(conf, correct, num_bins),
+        'MCE': references.maximum_calibration_error(conf, correct, num_bins),
+        'RMSCE': references.root_mean_square_calibration_error(conf, correct, num_bins),
+        'OE': references.overconfidence_error(conf, correct, num_bins),
+        'gap': 100 * (sum(conf) - sum(correct)) / n,
+        'NLL': -sum(math.log(p[y]) for p, y in zip(probs, labels, strict=True)) / n,
+        'Brier': sum(squares) / n,
+        **dict(zip(('reliability', 'resolution', 'uncertainty'), parts, strict=True)),
+        'AURC': 100 * sum(curve) / n,
+        'AUGRC': 100 * sum(errors) / n**2,
+        'AUROC': references.failure_auroc_of_pairs(conf, correct),
+        'FPR95': references.failure_fpr_of_groups(conf, correct),
+        'accuracy': 100 * sum(correct) / n,
+        'confidence': 100 * sum(conf) / n,
+        LEVELS[0]: 100 * curve[math.ceil(0.5 * n) - 1],
+        LEVELS[1]: references.coverage_at_risk(curve, 0.3),
+    }
+
+
+def curves_by_loops(samples, *, alike=False):
+    """The metrics of curves, by a search for the temperature; images may count alike."""
+    rows, labels, weights = [], [], []
+    for sample in samples:
+        probs, own = probabilities([sample])
+        rows += [[math.log(p) for p in row] for row in probs]
+        labels += own
+        weights += [1 / len(own) if alike else 1] * len(own)
+    beta = references.best_beta(rows, labels, weights)
+    nll, least = (references.nll_at(rows, labels, weights, b) / sum(weights) for b in (1, beta))
+    return dict(zip(OF_CURVES, (least, nll - least, 1 / beta), strict=True))
+
+
+def masked(samples, keep):
+    """The samples with every pixel ignored that `keep(label, i, j)` is false for."""
+    kept = []
+    for sample in samples:
+        label = sample['gt_sem_seg']['data'][0]
+        new = label.clone()
+        for i in range(label.shape[0]):
+            for j in range(label.shape[1]):
+                if not keep(label, i, j):
+                    new[i, j] = 255
+        kept.append(sample | {'gt_sem_seg': {'data': new[None]}})
+    return kept
+
+
+def near_another_label(label, i, j, width=1):
+    window = label[max(i - width, 0) : i + width + 1, max(j - width, 0) : j + width + 1]
+    return any(other != label[i, j] for other in window.flatten())
+
+
+def in_patches(n):
+    """Segmented samples whose labels are patches, one of them without foreground."""
+    samples = segmented(n, size=(8, 7))
+    for number, sample in enumerate(samples):
+        label = sample['gt_sem_seg']['data']
+        label[0] = label[0, ::4, ::7].repeat_interleave(4, 0).repeat_interleave(7, 1)
+        label[0, 0, 0] = 255
+        if number == 1:
+            label.fill_(0)
+    return samples
+
+
+def by_protocol(samples, protocol):
+    """All metrics under a protocol, by plain loops."""
+    if protocol == 'boundary':
+        samples = masked(samples, near_another_label)
+    if protocol in ('foreground', 'paper'):
+        samples = masked(samples, lambda label, i, j: label[i, j] != 0)
+    curves = curves_by_loops(samples, alike=protocol == 'image')
+    step = {'paper': 8, 'image': 1}.get(protocol, len(samples))
+    groups = [samples[i : i + step] for i in range(0, len(samples), step)]
+    values = [by_loops(*probabilities(group)) for group in groups]
+    sizes = [1 if protocol == 'image' else len(flatten(group)[0]) for group in groups]
+    means = {}
+    for name in set(EVERY) - set(OF_CURVES):  # what is not defined in a group drops out
+        own = [(w, v[name]) for w, v in zip(sizes, values, strict=True) if v[name] == v[name]]
+        means[name] = sum(w * v for w, v in own) / sum(w for w, _ in own)
+    return means | curves
+
+
+TOLERANCE = dict.fromkeys(EVERY, 1e-5) | {'smECE': 0.05, 'temperature': 1e-3}
+
+
+def check(values, expected, prefix=''):
+    assert len(values) == len(expected)
+    for name, value in expected.items():
+        found = values[f'{prefix}{name}']
+        assert found == pytest.approx(value, abs=TOLERANCE[name], nan_ok=True), name
+
+
+@pytest.fixture(scope='module')
+def patches():
+    return in_patches(11)
+
+
+@pytest.mark.parametrize('protocol', PROTOCOLS)
+def test_a_segmentation(patches, protocol):
+    metric = CalibrationMetric(EVERY, protocol=protocol, boundary_width=1)
+    check(evaluate(patches, metric), by_protocol(patches, protocol), 'calibration/')
+
+
+@pytest.mark.parametrize(('dtype', 'num_bins'), [('float32', 15), ('float64', 4)])
+def test_a_classifier_and_arrays(dtype, num_bins):
+    samples = classified(41)
+    for sample in samples:
+        sample['pred_score'] = sample['pred_score'].to(getattr(torch, dtype))
+    probs, labels = probabilities(samples)
+    expected = by_loops(probs, labels, num_bins) | curves_by_loops(samples)
+    values = evaluate(samples, CalibrationMetric(EVERY, num_bins=num_bins))
+    assert list(values) == [f'calibration/{name}' for name in EVERY]
+    check(values, expected, 'calibration/')
+    array, labels = np.array(probs, dtype), np.array(labels)
+    check(measure(array, labels, EVERY, num_bins=num_bins), expected)
+    conf, correct = array.max(1), array.argmax(1) == labels
+    found = measure(metrics=OF_CONFIDENCE, conf=conf, correct=correct, num_bins=num_bins)
+    check(found, {name: expected[name] for name in OF_CONFIDENCE})
+
+
+@pytest.mark.parametrize('name', EVERY)
+def test_order_ties_and_numbers_of_times(name):
+    """Permuted or all twice, it is the same but for what noise adds; of one value it is defined."""
+    generator = np.random.default_rng(0)
+    probs = generator.dirichlet([0.7] * 3, 60).round(2)
+    probs[:, 2] = 1 - probs[:, 0] - probs[:, 1]
+    probs, labels = probs.clip(0, 1), generator.integers(0, 3, 60)
+    value = measure(probs, labels, name)
+    order = generator.permutation(60)
+    assert measure(probs[order], labels[order], name) == pytest.approx(value, abs=1e-9)
+    if name not in ('debiasedECE', 'AUGRC', 'AURC', 'FPR95', *LEVELS):
+        twice = measure(np.concatenate([probs, probs]), np.concatenate([labels, labels]), name)
+        assert twice == pytest.approx(value, abs=1e-9)
+    assert measure(probs[:1], labels[:1], name) == pytest.approx(
+        measure(probs[:1], labels[:1], (name,))[name], nan_ok=True
+    )
+    assert math.isnan(measure(probs[:0], labels[:0], name))
+
+
+@pytest.mark.parametrize('name', EVERY)
+def test_right_and_wrong(name):
+    """The best value where all is right and sure, and no better one anywhere."""
+    right = measure(np.eye(2)[[0, 1, 1]], np.array([0, 1, 1]), name)
+    wrong = measure(np.eye(2)[[0, 1, 1]].clip(0.1, 0.9), np.array([1, 0, 0]), name)
+    better = METRICS[name].better if name in METRICS else 'greater' if 'risk_' in name else 'less'
+    if better == 'less' and not math.isnan(right):
+        assert right == pytest.approx(0, abs=1e-9)
+        assert wrong > 0 or math.isnan(wrong)
+    if name in ('accuracy', 'coverage@risk_0.3'):
+        assert (right, wrong) == (100, 0)
+
+
+def _shares(samples, world_size, kind):
+    """What each rank has; a sampler interleaves, and pads with the first samples."""
+    shares = [samples[rank::world_size] for rank in range(world_size)]
+    if kind == 'padded':
+        padding = -len(samples) % world_size
+        for number in range(padding):
+            shares[world_size - padding + number].append(samples[number])
+    if kind == 'empty':
+        shares = [samples, *[[]] * (world_size - 1)]
+    return shares
+
+
+def of_every_kind(protocol, **options):
+    """A metric of all there is to measure."""
+    return CalibrationMetric(
+        EVERY, protocol=protocol, per_class=True, per_distance=True,
+        per_object=protocol == 'pooled', confidence_interval=0.9, num_bootstrap=20, **options,
+    )  # fmt: skip
+
+
+def tables(metric):
+    found = vars(metric.statistics).items()
+    return {name: table for name, table in found if torch.is_tensor(table)}
+
+
+def _split(rank, world_size, samples, folder):
+    values = {}
+    for number, protocol in enumerate(PROTOCOLS):
+        kind = ('padded', 'uneven', 'empty')[(number + world_size) % 3]
+        kind = 'padded' if protocol == 'paper' else kind
+        # Each rank alone has fewer than this, and all together more.
+        counts.EXACT = 400 if protocol == 'image' else 1_000_000
+        share = _shares(samples, world_size, kind)[rank]
+        metric = of_every_kind(protocol, collect_dir=f'{folder}/{protocol}')
+        found = evaluate(share, metric, batch=2, size=len(samples))
+        values[protocol] = found, tables(metric) if rank == 0 else None
+    torch.save(values, f'{folder}/{rank}.pt')
+
+
+@pytest.mark.parametrize('world_size', [2, 3])
+def test_any_split_over_ranks(world_size, patches, tmp_path, monkeypatch):
+    on_ranks(_split, world_size, world_size, patches, str(tmp_path))
+    for rank in range(world_size):
+        found = torch.load(tmp_path / f'{rank}.pt', weights_only=False)
+        for protocol, (values, parts) in found.items():
+            monkeypatch.setattr(counts, 'EXACT', 400 if protocol == 'image' else 1_000_000)
+            metric = of_every_kind(protocol)
+            whole = evaluate(patches, metric)
+            assert values == pytest.approx(whole, abs=1e-9, nan_ok=True), protocol
+            for name, table in (parts or {}).items():
+                torch.testing.assert_close(
+                    table, tables(metric)[name], rtol=0, atol=1e-9, equal_nan=True
+                )
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.float64])
+def test_batches_of_any_size(dtype):
+    samples = classified(23)
+    for number, sample in enumerate(samples):  # in one batch of 5 they are not alike
+        sample['pred_score'] = sample['pred_score'].to(torch.float64 if number == 21 else dtype)
+    found = []
+    for batch in (1, 5, 23):
+        metric = CalibrationMetric(EVERY, per_class=True)
+        found.append((evaluate(samples, metric, batch=batch), tables(metric)))
+    for values, parts in found[1:]:
+        assert values == pytest.approx(found[0][0], abs=1e-5, nan_ok=True)
+        assert all(torch.equal(table, found[0][1][name]) for name, table in parts.items())
+
+
+def test_what_an_image_leaves_is_pickled_and_small():
+    generator = torch.Generator().manual_seed(0)
+    logits = 6 * torch.randn(3, 300, 300, generator=generator)
+    label = torch.randint(3, (300, 300), generator=generator)
+    metric = CalibrationMetric(NAMES, per_distance=True)
+    metric.process(None, [as_segmented(logits, logits.argmax(0), label)] * 12)
+    assert all(image.rounded for image in metric.results)
+    size = len(pickle.dumps(metric.results[-1]))
+    assert size < 100_000
+    values = metric.evaluate(12)
+    few = CalibrationMetric(NAMES)
+    few.process(None, [as_segmented(logits, logits.argmax(0), label)])
+    assert not few.results[0].rounded
+    exact = few.evaluate(1)
+    for name in NAMES:  # of the same pixels twelve times
+        if name not in ('debiasedECE',):
+            margin = {'FPR95': 0.02, 'AUROC': 1e-3, 'smECE': 1e-3}.get(name, 1e-3)
+            assert values[f'calibration/{name}'] == pytest.approx(
+                exact[f'calibration/{name}'], abs=margin
+            ), name
+
+
+def test_nothing_valid_is_nan(monkeypatch):
+    said = []
+    monkeypatch.setattr(module, 'print_log', lambda text, **options: said.append(text))
+    samples = segmented(2)
+    for sample in samples:
+        sample['gt_sem_seg']['data'].fill_(255)
+    for found in (samples, []):
+        values = evaluate(found, CalibrationMetric(EVERY, confidence_interval=0.9))
+        assert len(values) == len(EVERY) and all(map(math.isnan, values.values()))
+        assert 'no valid prediction' in said.pop()
+
+
+def test_more_samples_than_the_data_set_has_are_refused_and_forgotten():
+    samples, metric = segmented(5), CalibrationMetric()
+    with pytest.raises(ValueError, match=r'6 samples .* 1 processes, .* has 5'):
+        evaluate([*samples, samples[0]], metric, size=5)
+    with pytest.raises(ValueError, match=r'4 samples .* has 5'):
+        evaluate(samples[:4], metric, size=5)
+    assert evaluate(samples, metric) == evaluate(samples) == evaluate(samples, metric)
+
+
+def test_names_prefixes_and_toolboxes():
+    values = evaluate(classified(9), ECE(), ECE(num_bins=5, prefix='coarse'), AECE())
+    assert set(values) == {'calibration/ECE', 'coarse/ECE', 'calibration/AECE'}
+    for name in ('ECE', 'AECE', 'ClasswiseECE', 'CalibrationMetric'):
+        assert REGISTRY.get(name).__module__.startswith('mmcalib')
+        for toolbox in ('mmpretrain', 'mmseg'):
+            registry = __import__(f'{toolbox}.registry', fromlist=['METRICS']).METRICS
+            assert name not in registry.module_dict
+
+
+def test_the_log_says_what_was_measured(monkeypatch):
+    lines = []
+    monkeypatch.setattr(module, 'print_log', lambda text, **_: lines.append(text))
+    evaluate(in_patches(3), CalibrationMetric(protocol='boundary', boundary_width=2))
+    evaluate(classified(149), ECE())
+    out = '\n'.join(lines)
+    assert "by the protocol 'boundary': valid pixels at most 2 pixels from another label" in out
+    assert "149 predictions of 149 images, by the protocol 'pooled'" in out and '15 bins' in out
+    assert '149 predictions are few for 15 bins' in out
+
+
+def test_saturated_predictions_are_ranked_by_what_float32_rounds_away():
+    """Of two classes, 18 to 57 nats apart, the less sure half is wrong."""
+    gaps = torch.linspace(18, 57, 400)
+    logits, label = torch.stack([gaps / 2, -gaps / 2]), (torch.arange(400) < 200).long()
+    assert (logits.softmax(0)[0] == 1).sum() > 390
+    maps = logits.view(2, 20, 20), torch.zeros(20, 20, dtype=int), label.view(20, 20)
+    rows = [
+        dict(pred_score=z.softmax(0), gt_label=y[None])
+        for z, y in zip(logits.T, label, strict=True)
+    ]
+    for samples in ([as_segmented(*maps)], rows):
+        values = evaluate(samples, CalibrationMetric(['AUROC', 'FPR95', 'AECE', 'ECE']))
+        assert values['calibration/AUROC'] == pytest.approx(100)
+        assert values['calibration/FPR95'] == 0
+        assert values['calibration/AECE'] == pytest.approx(values['calibration/ECE'], abs=1e-5)

@@ -1,0 +1,104 @@
+"""Metrics of arrays: any kind of them, maps, one class, and functions beside `measure`."""
+
+import doctest
+import sys
+
+import numpy as np
+import pytest
+import references
+import torch
+
+from mmcalib import metrics
+from mmcalib.metrics import measure
+from mmcalib.metrics.definitions import METRICS
+
+NAMES = tuple(METRICS)
+
+
+def draw(n=60, k=4, seed=0):
+    generator = np.random.default_rng(seed)
+    probs = generator.dirichlet(np.full(k, 0.5), n)
+    return probs, generator.integers(0, k, n)
+
+
+def test_examples():
+    found = doctest.testmod(sys.modules['mmcalib.metrics.measure'])
+    assert found.attempted > 15 and not found.failed
+
+
+@pytest.mark.parametrize(
+    'convert',
+    [
+        torch.from_numpy,
+        lambda x: x.tolist(),
+        lambda x: [torch.from_numpy(np.asarray(row)) for row in x],
+        lambda x: np.asfortranarray(x),
+        lambda x: x[::-1][::-1],
+        lambda x: x.astype(x.dtype.newbyteorder('>')),
+        lambda x: x.astype('uint16') if x.dtype.kind == 'i' else x,
+    ],
+)
+def test_any_kind_of_array(convert):
+    probs, labels = draw()
+    assert measure(convert(probs), convert(labels), NAMES) == pytest.approx(
+        measure(probs, labels, NAMES), abs=1e-5
+    )
+
+
+def test_maps_with_ignored_pixels_are_rows_without_them():
+    probs, labels = draw(60)
+    maps = np.moveaxis(probs.reshape(3, 4, 5, 4), -1, 1)
+    targets = labels.reshape(3, 4, 5).copy()
+    targets[:, 0] = 255
+    kept = targets.flatten() != 255
+    found = measure(maps, targets, NAMES, ignore_index=255)
+    assert found == pytest.approx(measure(probs[kept], labels[kept], NAMES), abs=1e-9)
+
+
+def test_probabilities_of_class_1_are_those_of_two_classes():
+    probs, labels = draw(k=2)
+    expected = measure(probs, labels, NAMES)
+    for one in (probs[:, 1], probs[:, 1:]):
+        assert measure(one, labels, NAMES) == pytest.approx(expected, abs=1e-6)
+
+
+def test_pieces_are_the_whole(monkeypatch):
+    probs, labels = draw()
+    expected = measure(probs, labels, NAMES)
+    monkeypatch.setattr(sys.modules['mmcalib.metrics.measure'], 'PIECE', 30)
+    assert measure(probs, labels, NAMES) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_name_a_list_and_the_named_functions():
+    probs, labels = draw()
+    values = measure(probs, labels)
+    assert list(values) == ['ECE', 'AECE', 'NLL', 'Brier', 'accuracy']
+    assert measure(probs, labels, 'ECE', num_bins=7) == metrics.expected_calibration_error(
+        probs, labels, num_bins=7
+    )
+    conf, correct = probs.max(1), probs.argmax(1) == labels
+    assert metrics.adaptive_calibration_error(conf=conf, correct=correct) == values['AECE']
+
+
+@pytest.mark.parametrize('threshold', [None, 0.0123, 0.305])
+def test_class_wise_errors_over_bins_of_equal_count(threshold):
+    probs, labels = draw()
+    probs = np.round(probs, 2)
+    probs[:, 0] = 1 - probs[:, 1:].sum(1)
+    probs = probs.clip(0, 1)
+    found = metrics.classwise_adaptive_calibration_error(probs, labels, threshold=threshold)
+    expected = references.classwise_adaptive_error(
+        probs.astype('float32').tolist(), labels.tolist(), threshold=threshold
+    )
+    assert found == pytest.approx(expected, abs=1e-3)
+    nothing = metrics.classwise_adaptive_calibration_error(probs, labels, threshold=1)
+    assert np.isnan(nothing)
+
+
+def test_aece_agrees_with_the_published_definition_on_distinct_confidences():
+    conf = np.random.default_rng(0).random(301)
+    correct = np.random.default_rng(1).random(301) < conf
+    found = metrics.adaptive_calibration_error(conf=conf, correct=correct)
+    # They differ by at most a sample per bin.
+    published = references.published_adaptive_calibration_error(conf, correct)
+    assert found == pytest.approx(published, abs=100 * 15 / 301)

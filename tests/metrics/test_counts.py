@@ -1,0 +1,227 @@
+"""What is read of a sample and counted of it: logits of any size, types, pieces, tables."""
+
+import math
+
+import numpy as np
+import pytest
+import references
+import torch
+from samples import as_segmented, classified, flatten, probabilities, segmented
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from mmcalib.metrics import CalibrationMetric, counts, measure, ranking
+from mmcalib.metrics.counts import Counts, condensed, of_map, of_probabilities
+from mmcalib.metrics.measure import counts_of
+from mmcalib.samples.reading import read_pixels
+
+EVERYTHING = ('brier', 'doubt', 'classes', 'curve')
+
+
+def read(sample, wanted=EVERYTHING, num_bins=15):
+    maps = read_pixels(sample, ignore_index=255, name='image.jpg')
+    valid = maps[-1] != 255
+    return of_map(*maps, valid, wanted=wanted, num_bins=num_bins, name='image.jpg')
+
+
+def of(logits, label):
+    logits = torch.tensor(logits)[:, None, None].expand(-1, *label.shape)
+    return read(as_segmented(logits, logits.argmax(0), label))
+
+
+def assert_close(one, other, **options):
+    for name, value in one._asdict().items():
+        torch.testing.assert_close(value, getattr(other, name), msg=name, **options)
+
+
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float64, torch.float16])
+@pytest.mark.parametrize('piece_bytes', [1, 1 << 12, 1 << 30])
+def test_a_map_is_its_probabilities(dtype, piece_bytes, monkeypatch):
+    monkeypatch.setattr(counts, 'PIECE_BYTES', piece_bytes)
+    sample = segmented(3, num_classes=6, size=(20, 25))[2]
+    logits = sample['seg_logits']['data'].to(dtype)
+    sample |= {'seg_logits': {'data': logits}}
+    sample['pred_sem_seg']['data'] = logits.argmax(0, keepdim=True)
+    found, label = read(sample), sample['gt_sem_seg']['data'][0]
+    kept = logits.double().softmax(0)[:, label != 255]
+    expected = of_probabilities(kept, label[label != 255], wanted=EVERYTHING)
+    left_out = logits.double().softmax(0).amax(0)[label == 255]
+    expected = expected._replace(left_out=left_out)
+    for name, value in expected._asdict().items():
+        other = getattr(found, name)
+        torch.testing.assert_close(other.to(value), value, rtol=1e-5, atol=1e-6, msg=name)
+    assert found.conf.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert read(sample, ()).brier is read(sample, ()).classes is read(sample, ()).curve is None
+
+
+def test_huge_logits_and_constants():
+    label = torch.tensor([[0, 0], [2, 1]])
+    found = of([1e4, -1e4, 0.0], label)
+    assert (found.conf == 1).all() and found.nll.sum() == 3e4 and found.brier.sum() == 4
+    found = of([3e38, -3e38, 0.0], label)
+    assert found.nll.sum().item() == pytest.approx(9e38) and found.brier.sum() == 4
+    plain = of([1.0, 0.0, 0.0], label)
+    assert plain.conf.tolist() == pytest.approx([math.e / (math.e + 2)] * 4)
+    for offset in (1e5, -1e5):
+        assert_close(plain, of([1.0 + offset, offset, offset], label), rtol=1e-5, atol=1e-5)
+    assert of([1e30] * 3, label).conf.tolist() == pytest.approx([1 / 3] * 4)
+
+
+@pytest.mark.parametrize('threshold', [0.3, 0.5])
+def test_a_binary_head_is_confident_of_the_class_it_predicts(threshold):
+    prob = torch.tensor([[[0.1, 0.4, 0.9]]])
+    found = read(as_segmented(prob, (prob[0] > threshold).float(), torch.tensor([[0, 1, 255]])))
+    conf = [0.9, 0.4 if threshold == 0.3 else 0.6]
+    torch.testing.assert_close(found.conf, torch.tensor(conf))
+    torch.testing.assert_close(found.left_out, torch.tensor([0.9]))
+    assert found.correct.tolist() == [True, threshold == 0.3]
+    assert found.nll.sum().item() == pytest.approx(-math.log(0.9) - math.log(0.4))
+    assert found.brier.sum().item() == pytest.approx(2 * 0.1**2 + 2 * 0.6**2)
+    assert found.classes[:, :, 13].tolist() == [[1, 0], [1, 0], [pytest.approx(0.9), 0]]
+
+
+@pytest.mark.parametrize('logit', [20.0, -20.0, 90.0, -90.0])
+@pytest.mark.parametrize('dtype', [torch.float32, torch.float16])
+def test_what_saturated_types_can_tell(logit, dtype):
+    prob = torch.tensor([[logit]]).sigmoid().to(dtype)
+    label = torch.tensor([[int(logit < 0)]])  # wrong
+    found = read(as_segmented(prob[None], prob > 0.5, label)).nll.item()
+    least = {torch.float32: (25, 126), torch.float16: (12, 25)}[dtype]  # near 1, near 0
+    assert found == pytest.approx(min(abs(logit), math.log(2) * least[logit < 0]), rel=1e-3)
+    least = {torch.float32: 126, torch.float16: 25}[dtype] * math.log(2)
+    scores = torch.tensor([1.0, 0.0], dtype=dtype)
+    metric = CalibrationMetric('NLL')
+    metric.process(None, [{'pred_score': scores, 'gt_label': torch.tensor([1])}])
+    assert metric.evaluate(1)['calibration/NLL'] == pytest.approx(least)
+    assert measure(scores[None], [1], 'NLL') == pytest.approx(least)
+
+
+def test_label_255_of_a_classifier_is_a_class():
+    scores = torch.full((300,), 0.1 / 299)
+    scores[255] = 0.9
+    metric = CalibrationMetric(['accuracy'])
+    metric.process(None, [{'pred_score': scores, 'gt_label': torch.tensor([255])}])
+    assert metric.evaluate(1) == {'calibration/accuracy': 100}
+
+
+def test_tables_are_those_of_loops():
+    samples = classified(60, num_classes=4)
+    probs, labels = probabilities(samples)
+    conf, correct = flatten(samples)
+    for num_bins in (1, 10, 15):
+        found = counts_of(['ClasswiseECE'], probs=probs, labels=labels, num_bins=num_bins)
+        bins = found.bins.clone()
+        for p, c in zip(conf, correct, strict=True):
+            b = next(b for b in range(num_bins) if p <= (b + 1) / num_bins)
+            bins[:, b] -= torch.tensor([1.0, c, p]).double()
+        assert bins.abs().max() < 1e-5
+        for k in range(4):
+            own = [row[k] for row in probs], [y == k for y in labels]
+            error = references.expected_calibration_error(*own, num_bins)
+            table = found.more['classes'][:, k]
+            assert table[0].sum() == 60
+            assert 100 * (table[1] - table[2]).abs().sum() / 60 == pytest.approx(error, abs=1e-5)
+
+
+def test_an_edge_belongs_to_the_bin_below():
+    conf = torch.arange(0, 11).double() / 10
+    found = counts_of([], conf=conf, correct=conf > 0.5, num_bins=10)
+    assert found.bins[0].tolist() == [2, *[1] * 9]
+    assert counts_of([], conf=[0.5, 0.5000001], correct=[True, False], num_bins=2).bins[
+        0
+    ].tolist() == [1, 1]
+
+
+def test_parts_add_up_to_the_whole_and_cells_of_many_are_few():
+    generator = torch.Generator().manual_seed(0)
+    conf = 1 - torch.rand(60_000, generator=generator) ** 4
+    correct = torch.rand(60_000, generator=generator) < conf
+    whole = counts_of([], conf=conf, correct=correct)
+    halves = [counts_of([], conf=conf[i::2], correct=correct[i::2]) for i in range(2)]
+    total = Counts.total(halves)
+    torch.testing.assert_close(total.cells, whole.cells)
+    torch.testing.assert_close(total.bins, whole.bins)
+    table = condensed(whole.cells)
+    assert table.shape[1] < 6146 < whole.cells.shape[1]
+    torch.testing.assert_close(table.sum(1), whole.cells[1:].sum(1))
+    assert ((table[2] / table[0]).diff() > 0).all()
+    for part in halves:
+        part.round()
+    rounded = Counts.total(halves)
+    whole.round()
+    torch.testing.assert_close(Counts.total([whole]).cells, rounded.cells, rtol=1e-6, atol=1e-6)
+    assert rounded.cells[1].sum() == 60_000
+    width = 1 - rounded.cells[3] / rounded.cells[1] - rounded.cells[0]
+    assert (width >= -1e-9).all() and (width <= rounded.cells[0] / 128 + 1e-9).all()
+
+
+def test_forty_million_in_one_cell():
+    conf, correct = np.full(2_000_000, 0.95), np.arange(2_000_000) % 5 != 0  # 80 % of them
+    found = Counts.total([counts_of([], conf=conf, correct=correct)] * 20)
+    assert found.count == 40_000_000
+    assert found.bins[:, -1].tolist() == pytest.approx([40e6, 32e6, 38e6])
+    assert found.cells.shape == (4, 1)
+
+
+@pytest.mark.parametrize('kind', ['distinct', 'tied'])
+def test_figures_of_scikit_learn(kind):
+    generator = np.random.default_rng(0)
+    conf = generator.random(200) if kind == 'distinct' else generator.integers(0, 9, 200) / 9
+    correct = generator.random(200) < conf
+    assert measure(metrics='AUROC', conf=conf, correct=correct) == pytest.approx(
+        100 * roc_auc_score(correct, conf)
+    )
+    if kind == 'distinct':
+        table = counts_of(['AUROC'], conf=conf, correct=correct).cells[1:]
+        expected = 100 * average_precision_score(correct, conf)
+        assert ranking.aupr(table).item() == pytest.approx(expected)
+        curve = ranking.risk_coverage_curve(table)
+        assert curve[:, -1].tolist() == pytest.approx([100, 100 * (1 - correct.mean())])
+
+
+FIGURES = {
+    'AURC': (ranking.aurc, references.area_under_risk_coverage),
+    'AUGRC': (ranking.augrc, references.area_under_generalized_risk_coverage),
+    'AUROC': (ranking.auroc, references.failure_auroc),
+    'AUPR': (ranking.aupr, references.average_precision),
+    'FPR95': (ranking.fpr, references.failure_fpr),
+    'risk': (lambda t: ranking.risk(t, 0.6), lambda o: references.risk_at_coverage(o, 0.6)),
+}
+
+
+@pytest.mark.parametrize('name', FIGURES)
+@pytest.mark.parametrize('seed', range(4))
+def test_the_mean_over_all_orders_of_ties(name, seed):
+    generator = np.random.default_rng(seed)
+    conf, correct = (
+        generator.integers(1, 4, 7) / 4,
+        generator.permutation([1, 1, 1, 1, 0, 0, 0]) > 0,
+    )
+    table = counts_of([], conf=conf, correct=correct).cells[1:]
+    figure, oracle = FIGURES[name]
+    orders = [oracle(order) for order in references.orders_of(conf.tolist(), correct.tolist())]
+    assert figure(table).item() == pytest.approx(sum(orders) / len(orders))
+
+
+def test_all_right_is_a_temperature_at_its_bound_and_all_wrong_at_the_other():
+    probs = np.array([[0.8, 0.2], [0.7, 0.3]])
+    right = measure(probs, [0, 0], ['temperature', 'refinement_NLL', 'calibration_NLL', 'NLL'])
+    assert right['temperature'] == pytest.approx(1 / 16)
+    assert right['refinement_NLL'] == pytest.approx(0, abs=1e-4)
+    assert measure(probs, [1, 1], 'temperature') == pytest.approx(16)
+    least = measure(probs, [1, 1], 'refinement_NLL')
+    assert least == pytest.approx(
+        measure(probs, [1, 1], 'NLL') - measure(probs, [1, 1], 'calibration_NLL')
+    )
+
+
+@pytest.mark.parametrize('factor', [0.5, 3.0])
+def test_scaled_logits_have_the_same_refinement_and_a_scaled_temperature(factor):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(400, 5, generator=generator).double()
+    labels = torch.multinomial((1.5 * logits).softmax(1), 1, generator=generator)[:, 0]
+    names = ['temperature', 'refinement_NLL']
+    one, other = (measure((f * logits).softmax(1), labels, names) for f in (1, factor))
+    assert other['temperature'] == pytest.approx(factor * one['temperature'], rel=1e-3)
+    assert other['refinement_NLL'] == pytest.approx(one['refinement_NLL'], rel=1e-5)
+    beta = references.best_beta(logits.tolist(), labels.tolist(), [1.0] * 400)
+    assert one['temperature'] == pytest.approx(1 / beta, rel=1e-3)

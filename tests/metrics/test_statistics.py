@@ -1,0 +1,203 @@
+"""What a test keeps of each image, class, distance and object, and reads again."""
+
+import math
+
+import pytest
+import references
+import torch
+from samples import as_segmented, classified, segmented
+from test_all_metrics import evaluate, in_patches
+
+from mmcalib.metrics import PROTOCOLS, CalibrationMetric, CalibrationStatistics, object_ious
+from mmcalib.metrics import calibration_metric as module
+from mmcalib.metrics.image_bins import narrow_bin_thresholds, shares_above
+from mmcalib.metrics.measure import predicted_class_calibration
+from mmcalib.metrics.strata import stratum_figures, stratum_text
+from mmcalib.samples.boundary import DISTANCES, RANGE_NAMES
+from mmcalib.samples.objects import objects_of_logits
+
+CLASSES = ('a', 'background', 'c', 'd', 'e')
+ALL = dict(per_class=True, per_distance=True)
+
+
+def statistics_of(samples, **options):
+    metric = CalibrationMetric(['ECE', 'accuracy'], **options)
+    metric.dataset_meta = {'classes': CLASSES}
+    values = evaluate(samples, metric)
+    assert metric.statistics.metrics == {k.split('/')[1]: v for k, v in values.items()}
+    return metric.statistics
+
+
+def pixels_of(sample):
+    """Predicted class, confidence, correctness, label and distance of each pixel, by loops."""
+    logits, label = sample['seg_logits']['data'], sample['gt_sem_seg']['data'][0]
+    probs = torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(0)
+    predicted = sample['pred_sem_seg']['data'][0].long()
+    for i in range(label.shape[0]):
+        for j in range(label.shape[1]):
+            k = predicted[i, j].item()
+            away = references.distance(label, i, j)
+            rank = next((n for n, d in enumerate(DISTANCES) if away <= d), len(DISTANCES))
+            yield k, probs[k, i, j].item(), k == label[i, j].item(), label[i, j].item(), rank
+
+
+def figures_of(pairs):
+    if not pairs:
+        return dict(ECE=math.nan, accuracy=math.nan, confidence=math.nan, count=0)
+    conf, correct = zip(*pairs, strict=True)
+    ece = references.expected_calibration_error(conf, correct)
+    means = (100 * sum(column) / len(pairs) for column in (correct, conf))
+    return dict(
+        zip(('ECE', 'accuracy', 'confidence', 'count'), (ece, *means, len(pairs)), strict=True)
+    )
+
+
+def binary(n):
+    generator = torch.Generator().manual_seed(0)
+    prob = torch.sigmoid(30 * torch.randn(n, 1, 6, 7, generator=generator))
+    label = (torch.rand(n, 6, 7, generator=generator) < 0.3).long()
+    return [as_segmented(p, (p[0] > 0.5).long(), y) for p, y in zip(prob, label, strict=True)]
+
+
+@pytest.mark.parametrize('protocol', ['pooled', 'paper'])
+@pytest.mark.parametrize('samples', [in_patches(4), binary(3)], ids=['softmax', 'binary'])
+def test_classes_and_distances_are_those_of_loops(samples, protocol):
+    found = statistics_of(samples, protocol=protocol, **ALL)
+    by_class, by_distance = {}, {}
+    for sample in samples:
+        for k, conf, correct, label, rank in pixels_of(sample):
+            if label != 255 and (label or protocol == 'pooled'):
+                by_class.setdefault(k, []).append((conf, correct))
+                by_distance.setdefault(rank, []).append((conf, correct))
+    for table, pairs in ((found.class_bins, by_class), (found.distance_bins, by_distance)):
+        figures = stratum_figures(table)
+        for place in range(table.shape[1]):
+            for name, value in figures_of(pairs.get(place, [])).items():
+                assert figures[name][place] == pytest.approx(value, abs=1e-4, nan_ok=True), name
+    assert found.distance_bins.shape[1] == len(RANGE_NAMES)
+    if protocol == 'paper':
+        assert found.image_narrow_bins is found.image_class is None
+
+
+def test_predicted_classes_of_arrays_are_those_of_the_metric():
+    samples = classified(40, num_classes=5)
+    table = stratum_figures(statistics_of(samples, per_class=True).class_bins)
+    probs = torch.stack([sample['pred_score'] for sample in samples])
+    labels = torch.cat([sample['gt_label'] for sample in samples])
+    for name, values in predicted_class_calibration(probs, labels).items():
+        assert values.tolist() == pytest.approx(table[name], nan_ok=True)
+
+
+def above(counts):
+    return counts.flip(-1).cumsum(-1).flip(-1)
+
+
+@pytest.mark.parametrize('samples', [segmented(4), binary(2)], ids=['softmax', 'binary'])
+def test_each_image_and_class_by_thresholds(samples):
+    found = statistics_of(samples, per_class=True)
+    thresholds = narrow_bin_thresholds().tolist()
+    for place, sample in enumerate(samples):
+        rows = list(pixels_of(sample))
+        tables = {None: above(found.image_narrow_bins[place])}
+        for (image, k), table in zip(
+            found.image_class.tolist(), above(found.image_class_bins), strict=True
+        ):
+            if image == place:
+                tables[k] = table
+        assert set(tables) == {None, *(k for k, *_, label, _ in rows if label != 255)}
+        for k, table in tables.items():
+            own = [r for r in rows if k is None or r[0] == k]
+            for number in range(0, 98, 7):
+                kept = [r for r in own if r[1] > thresholds[number]]
+                assert table[0, number] == sum(r[3] != 255 for r in kept)
+                assert table[1, number] == sum(r[2] for r in kept)
+                if k is None:
+                    assert table[2, number] == sum(r[3] == 255 for r in kept)
+    kept, wrong = shares_above(found.image_narrow_bins)
+    assert (kept[:, 0] == 1).all() and (wrong <= kept).all()
+
+
+def test_a_classifiers_images():
+    samples = classified(11)
+    found = statistics_of(samples, per_class=True)
+    predicted = [int(sample['pred_score'].argmax()) for sample in samples]
+    assert found.image_class.tolist() == [[i, k] for i, k in enumerate(predicted)]
+    assert torch.equal(found.image_class_bins, found.image_narrow_bins[:, :2])
+    assert found.image_bins.sum(dim=2)[:, 0].tolist() == [1] * 11
+    correct = [float(k == s['gt_label'].item()) for k, s in zip(predicted, samples, strict=True)]
+    for table in (found.image_bins, found.image_narrow_bins):
+        assert table.sum(dim=2)[:, 1].tolist() == correct
+    assert found.objects is None
+
+
+def test_objects(monkeypatch):
+    said = []
+    monkeypatch.setattr(module, 'print_log', lambda text, **_: said.append(text))
+    samples = [s for s in segmented(5) if (s['gt_sem_seg']['data'] != 255).any()]
+    rows = []
+    for place, sample in enumerate(samples):
+        logits, truth = sample['seg_logits']['data'], sample['gt_sem_seg']['data'][0]
+        found = objects_of_logits(logits, logits.argmax(0), background=1)
+        ious = object_ious(found, truth.numpy())
+        columns = found.label, found.pixels, found.confidence, found.expected_iou, ious
+        rows += [(place, *map(float, row)) for row in zip(*columns, strict=True)]
+    objects = statistics_of(samples, per_object=True).objects
+    torch.testing.assert_close(
+        objects, torch.tensor(rows).double(), equal_nan=True, rtol=1e-5, atol=1e-6
+    )
+    known = objects[~objects[:, 5].isnan()]
+    share = 100 * (known[:, 5] > 0.5).double().mean()
+    assert f'{len(known):,} objects of' in said[-1]
+    assert f'{share:.1f} % have an IoU above 0.5' in said[-1]
+    for sample in samples:
+        sample['seg_logits']['data'][1] += 100
+        sample['pred_sem_seg']['data'][:] = 1
+    assert statistics_of(samples, per_object=True).objects.shape == (0, 6)
+
+
+@pytest.mark.parametrize('protocol', PROTOCOLS)
+def test_they_are_saved_and_loaded(protocol, tmp_path):
+    options = ALL | dict(per_object=protocol == 'pooled', protocol=protocol)
+    found = statistics_of(in_patches(9), **options)
+    found.save(tmp_path / 'new' / 'calibration.npz')
+    again = CalibrationStatistics.load(tmp_path / 'new' / 'calibration.npz')
+    for name, value in vars(found).items():
+        other = getattr(again, name)
+        if torch.is_tensor(value):
+            torch.testing.assert_close(other, value, equal_nan=True, rtol=0, atol=0)
+        else:
+            assert other == value, name
+    assert again.classes == list(CLASSES) and again.num_predictions == found.bins(25)[0].sum()
+    if protocol not in ('image', 'paper'):
+        table = again.bins(15)
+        ece = 100 * (table[1] - table[2]).abs().sum() / table[0].sum()
+        assert ece.item() == pytest.approx(again.metrics['ECE'])
+    assert again.bins(9, equal_mass=True)[0].tolist() == pytest.approx(
+        [again.num_predictions / 9] * 9
+    )
+
+
+def test_other_files_are_refused(tmp_path):
+    (tmp_path / 'results.json').write_text('{"metrics": {}}')
+    with pytest.raises(ValueError, match='does not hold calibration statistics'):
+        CalibrationStatistics.load(tmp_path / 'results.json')
+
+
+def test_the_log_has_a_line_for_each(monkeypatch):
+    lines = []
+    monkeypatch.setattr(module, 'print_log', lambda text, **_: lines.append(text))
+    metric = CalibrationMetric(['ECE'], **ALL)
+    metric.dataset_meta = {'classes': ('[b]sky', 'road :car:', 'c', 'd', 'e')}
+    evaluate(in_patches(3), metric)
+    rows = [row.split('|')[1:-1] for row in '\n'.join(lines).splitlines() if '|' in row]
+    names = [row[0].strip() for row in rows]
+    assert names[:3] == ['predicted class', '[b]sky', 'road :car:']
+    assert names[-1] == 'over 64' and len(rows) == 1 + 5 + 1 + 8
+    metric.dataset_meta = {'classes': ('one', 'two')}  # of other data: numbers stand for them
+    lines.clear()
+    evaluate(in_patches(3), metric)
+    text = '\n'.join(lines)
+    assert '\n| 4 ' in text and '| one' not in text
+    table = torch.zeros(3, 1234, 15, dtype=torch.float64)
+    text = stratum_text(table, [f'class number {k}' for k in range(1234)], 'class')
+    assert 'class number 1233' in text
