@@ -21,6 +21,10 @@ FOLDED = {
         'head.layers.head_dist',
         'head.layers.head',
     ],
+    'mmpretrain/conformer/conformer-tiny-p16_8xb128_in1k.py': [
+        'head.trans_cls_head',
+        'head.conv_cls_head',
+    ],
     'mmseg/cgnet/cgnet_fcn_4xb4-60k_cityscapes-680x680.py': ['decode_head.conv_seg'],
     'mmseg/segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py': ['decode_head.conv_seg'],
     'mmseg/mobilenet_v3/mobilenet-v3-d8-s_lraspp_4xb4-320k_cityscapes-512x1024.py': [
@@ -31,7 +35,7 @@ SIGMOIDS = 'each class has a separate sigmoid'
 # Those whose logits no layer scales, and why: the temperature is attached to what they predict.
 NOT_FOLDED = {
     'mmpretrain/resnet/resnet50_8xb16-mixup_cifar10.py': SIGMOIDS,
-    'mmseg/segmenter/segmenter_vit-t_mask_8xb1-160k_ade20k-512x512.py': 'none of 150 outputs',
+    'mmseg/segmenter/segmenter_vit-t_mask_8xb1-160k_ade20k-512x512.py': 'none with 150 outputs',
 }
 SLOWER_NOT_FOLDED = {
     'mmpretrain/csra/resnet101-csra_1xb16_voc07-448px.py': SIGMOIDS,
