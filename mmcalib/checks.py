@@ -85,6 +85,21 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> str:
     return value
 
 
+def check_choices(name: str, values: str | Collection[str], choices: Collection[str]) -> tuple:
+    """Return an option that is one or more of a few values, each once, as a tuple."""
+    values = (values,) if isinstance(values, str) else tuple(dict.fromkeys(values))
+    if not values:
+        raise ValueError(f'{name} must be some of {tuple(choices)}, got none')
+    return tuple(check_choice(name, value, choices) for value in values)
+
+
+def check_share(name: str, value: float) -> float:
+    """Return an option that is a number between 0 and 1, neither of them."""
+    if not 0 < check_number(name, value, most=1) < 1:
+        raise ValueError(f'{name} must be a share between 0 and 1, got {value!r}')
+    return value
+
+
 def label_range(labels: Tensor) -> tuple[int, int]:
     """Return the lowest and the highest label, 0 and 0 of none, in one wait for a GPU."""
     if labels.numel() == 0:

@@ -27,12 +27,11 @@ REGISTERED = (
     'hooks',
     'losses',
     'metrics.calibration_metric',
-    'metrics.disagreement_metric',
     'metrics.foreground_iou',
     'metrics.image_score_metric',
     'metrics.ood_metric',
     'models',
-    'posthoc.attached',
+    'posthoc.attached_model',
     'transforms',
 )
 # Names that 0.3.0 was the last to have, and what to do; for one release. Types are capitalised.
@@ -41,6 +40,9 @@ GONE = {
     'TextDataPreprocessor': 'leave it out, Newsgroups20 gives ids',
     'PackText': "use PackInputs with input_key='ids'",
     'VocabularyHook': 'use WordVectorsHook',
+    'DisagreementMetric': "use ImageScoreMetric(scores=['mutual_information'])",
+    'expected_dice': 'use soft_dice',
+    'variance': 'use mutual_information',
     'venn-abers': 'use platt or beta',
     'boundary-temperatures': 'use class-temperatures',
     'local': 'use class-conditional',

@@ -5,7 +5,7 @@ import pytest
 from mmcalib import metric_keys as keys
 from mmcalib.metrics.definitions import NAMES, WITH_LEVEL
 from mmcalib.metrics.functional.image_failures import FIGURES as OF_IMAGES
-from mmcalib.metrics.ood_state import FIGURES
+from mmcalib.metrics.ood_metric import FIGURES
 
 # Of Brier's score and its parts, and in nats; docs/reference/metrics.md has the units.
 NOT_IN_PERCENT = ('NLL', 'refinement_NLL', 'calibration_NLL', 'temperature', 'Brier')

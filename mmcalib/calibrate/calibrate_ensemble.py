@@ -25,7 +25,7 @@ from mmcalib.calibrate.calibration_checks import check_splits
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.runs.tested_model import ENSEMBLE
-from mmcalib.samples.probabilities import temper
+from mmcalib.samples.writing import temper
 from mmcalib.work_dir_files import whole_file
 
 

@@ -26,7 +26,7 @@ from mmcalib.ensembles.batch_views import copies_of_image, views_of_batch
 from mmcalib.ensembles.mc_dropout import dropout_layers, random_dropout, seed_of
 from mmcalib.ensembles.mean_and_disagreement import PredictionMean
 from mmcalib.models.predicting_head import check_softmax, classes_of_head, head_of
-from mmcalib.samples.probabilities import (
+from mmcalib.samples.writing import (
     probabilities_in,
     put_disagreement,
     put_probabilities,
@@ -63,9 +63,9 @@ class MeanProbabilityModel(BaseTTAModel):
         seed: Seed of the dropout.
         temperature: Divides :math:`\log \bar p` (of a binary head the logit of the mean), followed
             by a softmax: a number, or the file that ``tools/calibrate.py`` writes.
-        disagreement: Whether data samples get ``mutual_information`` and ``variance``, see
-            :class:`~mmcalib.ensembles.mean_and_disagreement.PredictionMean`: numbers of a
-            classifier's, in ``disagreement`` as maps ``(1, H, W)`` of a segmentor's, with the
+        disagreement: Whether data samples get ``mutual_information``, see
+            :class:`~mmcalib.ensembles.mean_and_disagreement.PredictionMean`: a number of a
+            classifier's, in ``disagreement`` as a map ``(1, H, W)`` of a segmentor's, with the
             classes of each prediction, ``(N, H, W)``.
         one_at_a_time: Whether to keep members in CPU memory until their turn, for members that do
             not fit on a GPU together.
@@ -236,7 +236,7 @@ class MeanProbabilityModel(BaseTTAModel):
                 )
             put_probabilities(sample, mean.mean, threshold=self.threshold)
             if self.disagreement:
-                put_disagreement(sample, mean.mutual_information, mean.variance, mean.predictions)
+                put_disagreement(sample, mean.mutual_information, mean.predictions)
             if self.temperature is not None:
                 temper(sample, self.temperature, threshold=self.threshold)
             samples.append(sample)

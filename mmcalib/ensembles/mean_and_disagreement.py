@@ -11,17 +11,13 @@ class PredictionMean:
 
     .. math::
 
-        \bar p = \frac1N \sum_i p_i, \quad
-        I = H(\bar p) - \frac1N \sum_i H(p_i), \quad
-        V = \frac1N \sum_i \sum_k (p_{ik} - \bar p_k)^2
+        \bar p = \frac1N \sum_i p_i, \quad I = H(\bar p) - \frac1N \sum_i H(p_i)
 
     The mutual information I, in nats, is 0 where all predictions are alike and :math:`\log N` where
-    each is sure of another class. V is by how much the Brier score of the mean is below the mean
-    Brier score of the predictions, whatever the true class is. Source of I: Houlsby et al.,
-    Bayesian Active Learning, 2011.
+    each is sure of another class. Source: Houlsby et al., Bayesian Active Learning, 2011.
 
     Args:
-        disagreement: Whether I, V and the predicted classes are wanted.
+        disagreement: Whether I and the predicted classes are wanted.
         threshold: Above which probability a binary head predicts its class.
 
     Attributes:
@@ -36,7 +32,6 @@ class PredictionMean:
         self._threshold = threshold
         self._predictions: list[Tensor] = []
         self._entropies: Tensor | float = 0.0
-        self._squares: Tensor | float = 0.0
 
     def add(self, probs: Tensor) -> None:
         """Take in a prediction.
@@ -53,12 +48,9 @@ class PredictionMean:
                 f'{tuple(self.mean.shape)}'
             )
         # So the mean of equal values is that value, and no difference of large sums is taken.
-        change = probs - self.mean
-        self.mean.add_(change, alpha=1 / self.count)
+        self.mean.add_(probs - self.mean, alpha=1 / self.count)
         if self._disagreement:
             self._entropies = self._entropies + _entropy(probs)
-            squares = (change * (probs - self.mean)).sum(dim=0)
-            self._squares = self._squares + (squares if len(probs) > 1 else 2 * squares)
             several = len(probs) > 1  # of whose heads the threshold is None
             single = probs.argmax(dim=0) if several else probs[0] > self._threshold
             self._predictions.append(single.short())
@@ -72,11 +64,6 @@ class PredictionMean:
     def predictions(self) -> Tensor:
         """The class that each prediction gives, ``(N, …)`` int16."""
         return torch.stack(self._predictions)
-
-    @property
-    def variance(self) -> Tensor:
-        """V, of the shape of a class's probabilities."""
-        return self._squares / self.count
 
 
 def _entropy(probs: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.data_checks import NOT_BUILT, NOT_LISTED
 from mmcalib.runs.training_record import CALIBRATION, describe_calibration
-from mmcalib.samples.probabilities import probabilities_in
+from mmcalib.samples.writing import probabilities_in
 from mmcalib.work_dir_files import check_writable, whole_file
 
 INPUT = 'pixels'

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from mmcalib.hooks.validation_learning_hook import ValidationLearningHook
 from mmcalib.losses import CALSLoss
-from mmcalib.samples.probabilities import logits_in
 from mmcalib.samples.reading import Sample, read_logits
+from mmcalib.samples.writing import logits_in
 
 
 @HOOKS.register_module()

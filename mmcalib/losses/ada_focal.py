@@ -76,7 +76,7 @@ class AdaFocalLoss(CalibrationLoss):
     class's confidence in the validation, and are applied to the true class's probability in the
     training, as here; its edges are interpolated between two confidences, here they are the lowest
     confidence of the upper bin, or the mean of its narrow bin; see
-    :class:`~mmcalib.metrics.bins.narrow_bins.ConfidenceBins`. It leaves out the smallest
+    :mod:`~mmcalib.metrics.counts`. It leaves out the smallest
     confidence, knows no ignored pixels, and does not save what it has learnt.
 
     Args:

@@ -11,13 +11,6 @@ from mmcalib.metrics.functional.image_failures import image_failure_figures as i
 from mmcalib.metrics.functional.image_scores import image_risks as image_risks
 from mmcalib.metrics.functional.image_scores import image_scores as image_scores
 from mmcalib.metrics.functional.image_scores import pairwise_dice as pairwise_dice
-from mmcalib.metrics.functional.object_calibration import ObjectCalibration as ObjectCalibration
-from mmcalib.metrics.functional.out_of_distribution_scores import (
-    scores_of_logits as scores_of_logits,
-)
-from mmcalib.metrics.functional.out_of_distribution_scores import (
-    scores_of_probabilities as scores_of_probabilities,
-)
 from mmcalib.metrics.measure import adaptive_calibration_error as adaptive_calibration_error
 from mmcalib.metrics.measure import (
     classwise_adaptive_calibration_error as classwise_adaptive_calibration_error,
@@ -25,7 +18,6 @@ from mmcalib.metrics.measure import (
 from mmcalib.metrics.measure import expected_calibration_error as expected_calibration_error
 from mmcalib.metrics.measure import measure as measure
 from mmcalib.metrics.measure import predicted_class_calibration as predicted_class_calibration
-from mmcalib.metrics.ood_state import OODState as OODState
 from mmcalib.metrics.protocols import PROTOCOLS as PROTOCOLS
 from mmcalib.metrics.statistics import CalibrationStatistics as CalibrationStatistics
 from mmcalib.registration import late_names
@@ -34,10 +26,9 @@ from mmcalib.samples.objects import object_ious as object_ious
 
 if TYPE_CHECKING:
     from mmcalib.metrics.calibration_metric import AECE, ECE, CalibrationMetric, ClasswiseECE
-    from mmcalib.metrics.disagreement_metric import DisagreementMetric
     from mmcalib.metrics.foreground_iou import ForegroundIoU
     from mmcalib.metrics.image_score_metric import ImageScoreMetric
-    from mmcalib.metrics.ood_metric import OODMetric
+    from mmcalib.metrics.ood_metric import OODMetric, scores_of_logits, scores_of_probabilities
 else:
     __getattr__ = late_names(
         __name__,
@@ -46,16 +37,19 @@ else:
                 ('AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE'),
                 'mmcalib.metrics.calibration_metric',
             ),
-            'DisagreementMetric': 'mmcalib.metrics.disagreement_metric',
             'ForegroundIoU': 'mmcalib.metrics.foreground_iou',
             'ImageScoreMetric': 'mmcalib.metrics.image_score_metric',
-            'OODMetric': 'mmcalib.metrics.ood_metric',
+            **dict.fromkeys(
+                ('OODMetric', 'scores_of_logits', 'scores_of_probabilities'),
+                'mmcalib.metrics.ood_metric',
+            ),
         },
     )
 
 __all__ = [name for name in dir() if name[0] != '_' and name not in ('TYPE_CHECKING', 'late_names')]
 __all__ += ['AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE']
-__all__ += ['DisagreementMetric', 'ForegroundIoU', 'ImageScoreMetric', 'OODMetric']
+__all__ += ['ForegroundIoU', 'ImageScoreMetric', 'OODMetric']
+__all__ += ['scores_of_logits', 'scores_of_probabilities']
 
 
 def __dir__() -> list[str]:

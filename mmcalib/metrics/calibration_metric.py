@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.dist import all_gather
-from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import Tensor
 
 from mmcalib.checks import at_least_single, check_choice, check_ignore_index, check_integer
-from mmcalib.distributed import warn_if_models_differ
 from mmcalib.metrics.counts import (
     PIECE_BYTES,
     Counts,
@@ -27,16 +24,15 @@ from mmcalib.metrics.counts import (
     round_if_many,
 )
 from mmcalib.metrics.definitions import NAMES, metric_of, value_of
-from mmcalib.metrics.functional.object_calibration import RIGHT
 from mmcalib.metrics.intervals import gap_intervals, intervals
+from mmcalib.metrics.list_metric import ListMetric
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.statistics import CalibrationStatistics, ImageTables
 from mmcalib.metrics.strata import stratum_text
 from mmcalib.samples.boundary import RANGE_NAMES, distance_ranges
-from mmcalib.samples.objects import object_ious, objects_of_logits
+from mmcalib.samples.objects import RIGHT, object_ious, objects_of_logits
 from mmcalib.samples.reading import (
     background_of,
-    name_of,
     read_pixels,
     read_scores,
     smallest_probability,
@@ -47,7 +43,7 @@ ENOUGH_PER_BIN = 10
 
 
 @METRICS.register_module()
-class CalibrationMetric(BaseMetric):
+class CalibrationMetric(ListMetric):
     """Calibration of a classifier or a segmentor, measured in one pass.
 
     The confidence is the probability of the predicted class. A segmented image leaves small tables,
@@ -176,7 +172,7 @@ class CalibrationMetric(BaseMetric):
 
     def count(self, sample: dict) -> Counts:
         """Return what a segmented image leaves."""
-        name, protocol = name_of(sample, len(self.results)), PROTOCOLS[self.protocol]
+        name, protocol = self.name(sample), PROTOCOLS[self.protocol]
         logits, predicted, label = read_pixels(sample, ignore_index=self.ignore_index, name=name)
         valid = label != self.ignore_index
         if protocol.region is not None:
@@ -199,23 +195,6 @@ class CalibrationMetric(BaseMetric):
             columns = objects.label, objects.pixels, objects.confidence, objects.expected_iou, ious
             counts.objects = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
         return counts
-
-    def evaluate(self, size: int) -> dict:
-        """Return the metrics of the first `size` samples of the data set.
-
-        Raises:
-            ValueError: If fewer were evaluated, or more than a sampler repeats.
-        """
-        warn_if_models_differ()
-        counts = [int(count) for count in all_gather(torch.tensor(len(self.results)))]
-        if not size <= sum(counts) < size + len(counts):
-            self.results = []
-            raise ValueError(
-                f'{sum(counts):,} samples were evaluated on {len(counts)} processes, and the data '
-                f'set has {size:,}. A sampler repeats fewer than one sample per process; an '
-                'interrupted evaluation leaves more: evaluate again'
-            )
-        return super().evaluate(size)
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Return the metrics of all images, in the order of the data set."""

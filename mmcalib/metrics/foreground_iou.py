@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
+from torch.nn import functional
 
+from mmcalib.metrics.list_metric import ListMetric
 from mmcalib.metrics.protocols import BACKGROUND
-from mmcalib.samples.reading import name_of, read_labels
+from mmcalib.samples.reading import read_labels
 
 
 @METRICS.register_module()
-class ForegroundIoU(BaseMetric):
+class ForegroundIoU(ListMetric):
     r"""Mean intersection over union of all classes except the background.
 
     .. math:: \frac{1}{K - 1} \sum_{k \neq 0} \frac{|P_k \cap G_k|}{|P_k \cup G_k|}
@@ -27,42 +27,30 @@ class ForegroundIoU(BaseMetric):
 
     Args:
         ignore_index: Label of the pixels to leave out.
-        collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
-        prefix: Prefix of the key.
-        collect_dir: See mmengine's ``BaseMetric``.
+        **options: Those of mmengine's ``BaseMetric``, such as ``prefix``.
 
     Raises:
         ValueError: While evaluating, for samples without a segmentation or labels.
     """
 
-    def __init__(
-        self,
-        *,
-        ignore_index: int = 255,
-        collect_device: str = 'cpu',
-        prefix: str | None = None,
-        collect_dir: str | None = None,
-    ) -> None:
-        super().__init__(collect_device=collect_device, prefix=prefix, collect_dir=collect_dir)
+    def __init__(self, *, ignore_index: int = 255, **options) -> None:
+        super().__init__(**options)
         self.ignore_index = ignore_index
 
-    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
+    def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
         """Add the counts of each image, ``(3, K)``, in which both, predicted or labelled are k."""
         for sample in data_samples:
-            name = name_of(sample, len(self.results))
-            predicted, label = read_labels(sample, ignore_index=self.ignore_index, name=name)
-            counted = (label[predicted == label], predicted, label)
-            last = max((int(values.max()) for values in counted if values.numel()), default=0)
-            counts = [torch.bincount(values, minlength=last + 1) for values in counted]
-            self.results.append(torch.stack(counts))
+            options = dict(ignore_index=self.ignore_index, name=self.name(sample))
+            predicted, label = read_labels(sample, **options)
+            counted = [label[predicted == label], predicted, label]
+            size = int(torch.cat(counted).max()) + 1 if len(label) else 1
+            self.results.append(torch.stack([torch.bincount(x, minlength=size) for x in counted]))
 
     def compute_metrics(self, results: list) -> dict:
         """Return the mIoU of the images of all ranks, in percent."""
         size = max((counts.shape[1] for counts in results), default=1)
-        total = torch.zeros(3, size, dtype=torch.float64)
-        for counts in results:
-            total[:, : counts.shape[1]] += counts
-        both, predicted, label = total
+        total = sum(functional.pad(counts, (0, size - counts.shape[1])) for counts in results)
+        both, predicted, label = total if results else torch.zeros(3, 1)
         union = predicted + label - both
         classes = union > 0
         classes[BACKGROUND] = False
@@ -73,4 +61,4 @@ class ForegroundIoU(BaseMetric):
                 logger='current',
                 level=logging.WARNING,
             )
-        return {'mIoU': 100 * (both[classes] / union[classes]).mean().item()}
+        return {'mIoU': 100 * (both[classes].double() / union[classes]).mean().item()}

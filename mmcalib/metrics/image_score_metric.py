@@ -4,79 +4,51 @@ from __future__ import annotations
 
 import csv
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
-from torch import Tensor
 
-from mmcalib.checks import check_choice, check_number
-from mmcalib.metrics.bins.growing_array import GrowingArray
+from mmcalib.checks import check_choice, check_choices, check_number
 from mmcalib.metrics.functional.image_failures import image_failure_figures
 from mmcalib.metrics.functional.image_scores import (
     OF_CLASSIFIERS,
     OF_MEMBERS,
-    OF_SEGMENTORS,
     RISKS,
     SCORES,
     image_risks,
     pairwise_dice,
     scores_of,
 )
-from mmcalib.metrics.state_metric import StateMetric
-from mmcalib.samples.probabilities import disagreement_in, member_predictions_in
+from mmcalib.metrics.list_metric import ListMetric
 from mmcalib.samples.reading import background_of, read_image
+from mmcalib.samples.writing import disagreement_in
 from mmcalib.work_dir_files import check_writable, whole_file
 
 
-class ImageScoreState:
-    """A row for each image: its place in the data set, its risk, and its scores."""
-
-    def __init__(self, scores: Sequence[str]) -> None:
-        self.scores = tuple(scores)
-        self.names: dict[int, str] = {}
-        self._rows = GrowingArray(2 + len(self.scores))
-
-    def update(self, place: int, name: str, risk: float, scores: Mapping[str, float]) -> None:
-        """Count an image."""
-        self.names[place] = name
-        values = [place, risk, *(scores[score] for score in self.scores)]
-        self._rows.append(torch.tensor([values], dtype=torch.float64))
-
-    def merge(self, other: ImageScoreState) -> ImageScoreState:
-        """Add everything that `other` holds, and return self."""
-        self.names |= other.names
-        self._rows.append(other._rows.rows)
-        return self
-
-    @property
-    def rows(self) -> Tensor:
-        """``(n, 2 + S)`` float64 in the order of the data set: place, risk and scores."""
-        return self._rows.rows[self._rows.rows[:, 0].argsort()]
-
-
 @METRICS.register_module()
-class ImageScoreMetric(StateMetric):
+class ImageScoreMetric(ListMetric):
     """How well scores of images separate good predictions from bad ones.
 
     For each score, of :data:`~mmcalib.metrics.functional.image_scores.SCORES`, ``AURC``,
     ``AUGRC``, ``AUROC`` and ``Spearman`` of
     :func:`~mmcalib.metrics.functional.image_failures.image_failure_figures`. A segmentor's scores
-    are ``'confidence'``, ``'entropy'``, ``'foreground_confidence'``, ``'soft_dice'``,
-    ``'expected_dice'`` and ``'expected_iou'``, of all its pixels; a classifier's the first two. A
-    mean that is tested with ``disagreement`` has three more: ``'pairwise_dice'`` of its
-    predictions (segmentors only), ``'mutual_information'`` and ``'variance'``, both negative.
+    are ``'confidence'``, ``'entropy'``, ``'foreground_confidence'``, ``'soft_dice'`` and
+    ``'expected_iou'``, of all its pixels; a classifier's the first two. A mean that is tested with
+    ``disagreement`` has two more: ``'pairwise_dice'`` of its predictions (segmentors only), and
+    ``'mutual_information'`` in nats, which is taken as negative where images are ranked.
 
-    Keys are ``image/soft_dice/AURC`` and so on, and ``image/risk``, the mean risk in percent. An
+    Keys are ``image/soft_dice/AURC`` and so on, and ``image/risk``, the mean risk in percent. The
+    two of a mean also have their own means, such as ``image/mutual_information``. An
     image without a labelled pixel has no risk and is left out. Without any image, all are NaN, with
     a warning.
 
     Args:
         scores: One or more of ``confidence``, ``entropy``, ``foreground_confidence``,
-            ``soft_dice``, ``expected_dice``, ``expected_iou``, ``pairwise_dice``,
-            ``mutual_information`` and ``variance``.
+            ``soft_dice``, ``expected_iou``, ``pairwise_dice`` and ``mutual_information``.
         risk: For a segmentor ``'IoU'`` or ``'Dice'``, 1 minus the mean over the classes of an
             image, or ``'error'``, the share of wrong pixels; see
             :func:`~mmcalib.metrics.functional.image_scores.image_risks`. A classifier's is 1 for an
@@ -90,9 +62,7 @@ class ImageScoreMetric(StateMetric):
         seed: Seed of these resamples.
         out_file: A ``.csv`` file with the risk and the scores of each image, for
             ``tools/visualize.py images``.
-        collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
-        prefix: Replaces ``image`` in the keys.
-        collect_dir: See mmengine's ``BaseMetric``.
+        **options: Those of mmengine's ``BaseMetric``, such as ``prefix``.
 
     Raises:
         OSError: If `out_file` cannot be written.
@@ -114,16 +84,10 @@ class ImageScoreMetric(StateMetric):
         num_bootstrap: int = 1000,
         seed: int = 0,
         out_file: str | None = None,
-        collect_device: str = 'cpu',
-        prefix: str | None = None,
-        collect_dir: str | None = None,
+        **options,
     ) -> None:
-        super().__init__(collect_device=collect_device, prefix=prefix, collect_dir=collect_dir)
-        self.scores = (scores,) if isinstance(scores, str) else tuple(dict.fromkeys(scores))
-        if not self.scores:
-            raise ValueError(f'scores must be some of {SCORES}, got none')
-        for score in self.scores:
-            check_choice('scores', score, SCORES)
+        super().__init__(**options)
+        self.scores = check_choices('scores', scores, SCORES)
         self.risk = check_choice('risk', risk, RISKS)
         self.failure = check_number('failure', failure, most=1)
         self.background = background
@@ -136,30 +100,28 @@ class ImageScoreMetric(StateMetric):
             if Path(out_file).suffix != '.csv':
                 raise ValueError(f'out_file must be a .csv file, got {out_file!r}')
             check_writable(out_file)
-        self.reset()
 
-    def _new_state(self) -> ImageScoreState:
-        return ImageScoreState(self.scores)
+    def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
+        """Leave name, risk and scores of each image."""
+        for sample in data_samples:
+            self.results.append(self.read(sample))
 
-    def _read(self, sample: dict) -> tuple[str, float, dict[str, float]]:
-        name = self._name(sample)
+    def read(self, sample: dict) -> tuple[str, float, list[float]]:
+        """Return what an image leaves."""
+        name, segmented, background = self.name(sample), 'seg_logits' in sample, None
         probs, predicted, label = read_image(sample, ignore_index=self.ignore_index, name=name)
-        segmented = 'seg_logits' in sample
-        background = None
         if segmented:
             background = self.background
             if background is None:
                 background = background_of((self.dataset_meta or {}).get('classes'))
-        found = scores_of(
-            probs.flatten(1),
-            predicted.flatten(),
-            background=background,
-            wanted=OF_SEGMENTORS if segmented else OF_CLASSIFIERS,
-        )
-        found |= {key: -float(maps.mean()) for key, maps in disagreement_in(sample).items()}
-        members = member_predictions_in(sample)
-        if members is not None:
-            found['pairwise_dice'] = pairwise_dice(members, background=background)
+        found = scores_of(probs.flatten(1), predicted.flatten(), background=background)
+        if not segmented:
+            found = {score: found[score] for score in OF_CLASSIFIERS}
+        maps = disagreement_in(sample)
+        if 'mutual_information' in maps:
+            found['mutual_information'] = float(maps['mutual_information'].mean(dtype=np.float64))
+        if 'predictions' in maps:
+            found['pairwise_dice'] = pairwise_dice(maps['predictions'], background=background)
         missing = [score for score in self.scores if score not in found]
         if missing:
             mean = 'take it from a mean of several predictions, with its disagreement'
@@ -167,38 +129,35 @@ class ImageScoreMetric(StateMetric):
             of_mean = missing[0] in OF_MEMBERS and (segmented or missing[0] != 'pairwise_dice')
             raise ValueError(f'{name} has no {missing[0]}: {mean if of_mean else pixels}')
         risks = image_risks(predicted, label, background=background, ignore_index=self.ignore_index)
-        return name, risks[self.risk if segmented else 'error'], found
+        risk = risks[self.risk if segmented else 'error']
+        return name, risk, [found[score] for score in self.scores]
 
-    def _update(self, image: tuple[str, float, dict[str, float]], place: int) -> None:
-        self._state.update(place, *image)
-
-    def _values_of(self, state: ImageScoreState) -> dict[str, float]:
-        rows = state.rows
+    def compute_metrics(self, results: list) -> dict[str, float]:
+        """Return the figures of all images."""
         if self.out_file is not None:
-            self._write(state, rows)
-        labelled = ~rows[:, 1].isnan()
-        dropped = len(rows) - int(labelled.sum())
-        if dropped or not len(rows):
+            # Names of files may be no text.
+            text = dict(newline='', encoding='utf-8', errors='backslashreplace')
+            with whole_file(self.out_file) as path, path.open('w', **text) as file:
+                csv.writer(file).writerow(['image', 'risk', *self.scores])
+                csv.writer(file).writerows([name, risk, *scores] for name, risk, scores in results)
+        rows = torch.tensor([[risk, *scores] for _, risk, scores in results], dtype=torch.float64)
+        rows = rows.reshape(len(results), 1 + len(self.scores))
+        labelled = rows[~rows[:, 0].isnan()]
+        if len(labelled) < len(rows) or not len(rows):
             print_log(
-                f'{type(self).__name__}: {dropped} of {len(rows)} images have no labelled pixel, '
-                'so no risk' + ('' if labelled.any() else ', and every figure is NaN'),
+                f'{type(self).__name__}: {len(rows) - len(labelled)} of {len(rows)} images have no '
+                'labelled pixel, so no risk' + ', and every figure is NaN' * (not len(labelled)),
                 logger='current',
                 level=logging.WARNING,
             )
-        rows = rows[labelled]
-        values = {'risk': 100 * rows[:, 1].mean().item()}
-        for number, score in enumerate(self.scores, 2):
+        values = {'risk': 100 * labelled[:, 0].mean().item()}
+        for score, column in zip(self.scores, labelled[:, 1:].T, strict=True):
+            if score in OF_MEMBERS:
+                values[score] = column.mean().item()
+            if score == 'mutual_information':
+                column = -column
             figures = image_failure_figures(
-                rows[:, number], rows[:, 1], failure=self.failure, **self.intervals
+                column, labelled[:, 0], failure=self.failure, **self.intervals
             )
             values |= {f'{score}/{name}': value for name, value in figures.items()}
         return values
-
-    def _write(self, state: ImageScoreState, rows: Tensor) -> None:
-        # Names of files may be no text.
-        text = dict(newline='', encoding='utf-8', errors='backslashreplace')
-        with whole_file(self.out_file) as path, path.open('w', **text) as file:
-            writer = csv.writer(file)
-            writer.writerow(['image', 'risk', *self.scores])
-            for place, *values in rows.tolist():
-                writer.writerow([state.names[int(place)], *values])

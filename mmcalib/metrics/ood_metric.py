@@ -1,30 +1,138 @@
-"""The registered metric for out-of-distribution detection."""
+"""Out-of-distribution detection: scores of predictions, and the registered metric."""
 
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
+import torch
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
+from torch import Tensor
 
-from mmcalib.checks import check_choice
+from mmcalib.checks import check_choices
 from mmcalib.metric_keys import OOD_GROUPS
-from mmcalib.metrics.functional.out_of_distribution_scores import (
-    NEED_LOGITS,
-    SCORES,
-    scores_of_logits,
-    scores_of_probabilities,
-)
-from mmcalib.metrics.ood_state import SEEN, OODState
-from mmcalib.metrics.state_metric import StateMetric
+from mmcalib.metrics.counts import EXACT, PIECE_BYTES, doubt_of
+from mmcalib.metrics.list_metric import ListMetric
+from mmcalib.metrics.ranking import aupr, auroc, fpr
 from mmcalib.samples.reading import read_ood
+
+SCORES = ('max_probability', 'max_logit', 'energy', 'entropy')
+# Which a constant added to all logits changes, so that probabilities do not tell them.
+NEED_LOGITS = ('max_logit', 'energy')
+ROUNDED_BITS = 15  # of the 23 of a float32, so that an image leaves at most 100 kB
+
+
+def scores_of_logits(logits: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
+    r"""Return scores of predictions, which are higher for in-distribution inputs.
+
+    .. math::
+        \max_k p_k - 1, \qquad \max_k l_k, \qquad \log \sum_k e^{l_k}, \qquad \sum_k p_k \log p_k
+
+    for logits l and p = softmax(l): ``max_probability``, ``max_logit``, ``energy`` (the negative
+    of the energy at temperature 1) and ``entropy`` (the negative of it). The first is float64 and
+    less 1, which keeps saturated predictions apart.
+
+    Args:
+        logits: ``(K, M)`` float32 or float64, finite.
+        wanted: Some of ``SCORES``.
+
+    Returns:
+        ``(M,)`` of each, in nats or logits, on the CPU.
+
+    Source: Hendrycks and Gimpel, ICLR 2017; Hendrycks et al., Scaling Out-of-Distribution Detection
+    for Real-World Settings, ICML 2022; Liu et al., Energy-Based Out-of-Distribution Detection,
+    NeurIPS 2020.
+    """
+    found: dict[str, list[Tensor]] = {name: [] for name in wanted}
+    for piece in logits.split(max(PIECE_BYTES // (len(logits) * logits.element_size()), 64), dim=1):
+        highest, top = piece.max(dim=0)
+        below = piece - highest
+        # Without the highest, whose 1 would drown the others in a saturated network.
+        others = below.exp().scatter_(0, top[None], 0)
+        total = others.sum(dim=0)
+        values = {
+            'max_probability': -doubt_of(1 / (1 + total), total / (1 + total)),
+            'max_logit': highest,
+            'energy': highest + total.log1p(),
+            'entropy': (others * below).sum(dim=0) / (1 + total) - total.log1p(),
+        }
+        for name, parts in found.items():
+            parts.append(values[name].cpu())
+    return {name: torch.cat(parts) for name, parts in found.items()}
+
+
+def scores_of_probabilities(probs: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
+    """Return the scores of ``(K, M)`` probabilities, as in :func:`scores_of_logits`."""
+    conf, top = probs.max(dim=0)
+    found = {
+        'max_probability': -doubt_of(conf, probs.scatter(0, top[None], 0).sum(dim=0)).cpu(),
+        'entropy': torch.xlogy(probs, probs).sum(dim=0).cpu(),
+    }
+    return {name: found[name] for name in wanted}
+
+
+@dataclass
+class Scored:
+    """What the scores of an image leave.
+
+    Attributes:
+        count: How many predictions there are.
+        cells: ``(2, C)`` of each score and kind, 0 for the seen: a value, and how often it occurs.
+        rounded: Whether values share cells.
+    """
+
+    count: int
+    cells: dict[tuple[str, int], Tensor]
+    rounded: bool = False
+
+    def round(self) -> None:
+        """Have values share cells."""
+        if not self.rounded:
+            self.rounded = True
+            for key, (values, count) in self.cells.items():
+                code = values.float().view(torch.int32) >> ROUNDED_BITS << ROUNDED_BITS
+                values, place = code.view(torch.float32).unique(return_inverse=True)
+                self.cells[key] = torch.stack([values, torch.bincount(place, count).float()])
+
+
+def round_if_many(results: Sequence[Scored]) -> None:
+    """Round all scores, if there are more than a million predictions."""
+    if results and (results[0].rounded or sum(result.count for result in results) > EXACT):
+        for result in results:
+            result.round()
+
+
+def unseen_first(table: Tensor) -> Tensor:
+    """Return the table of cells with the unseen as the right ones, ascending in unlikeness."""
+    count, seen, total = table
+    return torch.stack([count, count - seen, -total]).flip(1)
+
+
+# Of tables of the cells of a score, in which the seen are the "right" ones.
+FIGURES = {
+    'AUROC': auroc,
+    'AUPR_in': aupr,
+    'AUPR_out': lambda table: aupr(unseen_first(table)),
+    'FPR95': lambda table: fpr(unseen_first(table)),
+}
+
+
+def ood_figures(seen: Tensor, unseen: Tensor) -> dict[str, float]:
+    """Return the figures of a score, in percent, by its ``(2, C)`` cells of either kind."""
+    values, place = torch.cat([seen[0], unseen[0]]).unique(return_inverse=True)
+    known, count = (
+        torch.cat([seen[1], torch.zeros_like(unseen[1])]),
+        torch.cat([seen[1], unseen[1]]),
+    )
+    rows = [torch.bincount(place, row, len(values)) for row in (count, known)]
+    table = torch.stack([*rows, torch.zeros_like(rows[0])])
+    return {name: figure(table).item() for name, figure in FIGURES.items()}
 
 
 @METRICS.register_module()
-class OODMetric(StateMetric):
+class OODMetric(ListMetric):
     r"""Out-of-distribution detection by scores of the predictions, measured as in OpenOOD.
 
     Out of distribution (OOD) is a sample with a negative label, as
@@ -42,14 +150,14 @@ class OODMetric(StateMetric):
     ``FPR95`` are its own, and ``AUPR`` is close; docs/results/shift.md reports how close.
 
     The scores are those of
-    :func:`~mmcalib.metrics.functional.out_of_distribution_scores.scores_of_logits`:
+    :func:`~mmcalib.metrics.ood_metric.scores_of_logits`:
     ``'max_probability'``, ``'max_logit'``, ``'energy'`` and ``'entropy'``. mmpretrain leaves only
     probabilities; for ``'max_logit'`` and ``'energy'`` add ``KeepLogitsHook``.
 
     Keys are ``ood/max_probability/AUROC`` and so on, in percent; with named OOD sets
     ``ood/max_probability/svhn/AUROC`` of each, and ``…/near/AUROC`` and ``…/far/AUROC``, the means
-    over the near and the far sets. Exact up to a million predictions of ID and a set together;
-    above, from narrow bins. NaN, with a warning, where ID or OOD is absent.
+    over the near and the far sets. Above a million predictions, scores are rounded to 8 bits behind
+    the first. NaN, with a warning, where ID or OOD is absent.
 
     Source: Zhang et al., OpenOOD v1.5: Enhanced Benchmark for Out-of-Distribution Detection, 2023,
     and its ``auc_and_fpr_recall``. Version 1 of its code took ID as positive in FPR95.
@@ -58,9 +166,7 @@ class OODMetric(StateMetric):
         scores: One or more of ``max_probability``, ``entropy``, ``max_logit`` and ``energy``.
         ood_index: Label of OOD pixels, or of a classifier's OOD samples beside negative labels.
         ignore_index: Label of the pixels to leave out. Classifiers do not use it.
-        collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
-        prefix: Replaces ``ood`` in the keys.
-        collect_dir: See mmengine's ``BaseMetric``.
+        **options: Those of mmengine's ``BaseMetric``, such as ``prefix``.
 
     Attributes:
         counts: How many predictions of ``'ID'`` and of each OOD set, ``'OOD'`` where they have no
@@ -79,16 +185,10 @@ class OODMetric(StateMetric):
         *,
         ood_index: int | None = None,
         ignore_index: int = 255,
-        collect_device: str = 'cpu',
-        prefix: str | None = None,
-        collect_dir: str | None = None,
+        **options,
     ) -> None:
-        super().__init__(collect_device=collect_device, prefix=prefix, collect_dir=collect_dir)
-        self.scores = (scores,) if isinstance(scores, str) else tuple(dict.fromkeys(scores))
-        if not self.scores:
-            raise ValueError(f'scores must be some of {SCORES}, got none')
-        for score in self.scores:
-            check_choice('scores', score, SCORES)
+        super().__init__(**options)
+        self.scores = check_choices('scores', scores, SCORES)
         if ood_index is not None and ood_index == ignore_index:
             raise ValueError(
                 f'ood_index and ignore_index are both {ood_index}: pixels of this label cannot be '
@@ -98,13 +198,16 @@ class OODMetric(StateMetric):
         self.ood_index = ood_index
         self.ignore_index = ignore_index
         self.counts: dict[str, int] | None = None
-        self.reset()
 
-    def _new_state(self) -> OODState:
-        return OODState(self.scores)
+    def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
+        """Leave the scores of each image."""
+        for sample in data_samples:
+            self.results.append(self.read(sample))
+        round_if_many(self.results)
 
-    def _read(self, sample: dict) -> tuple:
-        name, sets = self._name(sample), self._sets()
+    def read(self, sample: dict) -> Scored:
+        """Return what an image leaves."""
+        name, sets = self.name(sample), self._sets()
         found, are_logits, kind = read_ood(
             sample, ood_index=self.ood_index, ignore_index=self.ignore_index, name=name
         )
@@ -121,23 +224,38 @@ class OODMetric(StateMetric):
                 f'{name} has the label {-kind.max().item()}, and the data set names only '
                 f'{len(sets)} OOD sets: {", ".join(sets)}'
             )
-        scores = scores_of_logits if are_logits else scores_of_probabilities
-        return scores(found, self.scores), kind if sets else kind.clamp(max=1)
+        scores = (scores_of_logits if are_logits else scores_of_probabilities)(found, self.scores)
+        kind = kind if sets else kind.clamp(max=1)
+        cells = {
+            (score, number): torch.stack(
+                [own := values[kind == number].double(), torch.ones_like(own)]
+            )
+            for number in kind.unique().tolist()
+            for score, values in scores.items()
+        }
+        return Scored(len(kind), cells)
 
-    def _update(self, image: tuple, place: int) -> None:
-        self._state.update(*image)
-
-    def _values_of(self, state: OODState) -> dict[str, float]:
-        counts, sets = state.counts(), self._sets() or {'OOD': ''}
-        found = {name: counts.get(n, 0) for n, name in enumerate(sets, 1)}
-        self.counts = {'ID': counts.get(SEEN, 0), **found}
-        absent = [name for name, n in self.counts.items() if not n]
-        text = ', '.join(f'{n:,} {name}' for name, n in found.items())
+    def compute_metrics(self, results: list[Scored]) -> dict[str, float]:
+        """Return the figures of all images."""
+        round_if_many(results)  # of all processes together
+        groups = self._sets()
+        names = ['ID', *(groups or ('OOD',))]
+        nothing = torch.zeros(2, 0, dtype=torch.float64)
+        cells = {
+            (score, name): torch.cat(
+                [nothing, *(r.cells[score, k].double() for r in results if (score, k) in r.cells)],
+                dim=1,
+            )
+            for score in self.scores
+            for k, name in enumerate(names)
+        }
+        self.counts = {name: int(cells[self.scores[0], name][1].sum()) for name in names}
+        text = ', '.join(f'{self.counts[name]:,} {name}' for name in names[1:])
         print_log(
             f'{type(self).__name__}: {self.counts["ID"]:,} ID predictions against {text}',
             logger='current',
         )
-        if absent:
+        if absent := [name for name, count in self.counts.items() if not count]:
             print_log(
                 f'{type(self).__name__}: no prediction of {" and ".join(absent)}, so figures '
                 'against it are NaN. OOD are negative labels, and those of ood_index '
@@ -147,27 +265,21 @@ class OODMetric(StateMetric):
             )
         values: dict[str, float] = {}
         for score in self.scores:
-            of_sets = {name: state.figures(score, [number]) for number, name in enumerate(sets, 1)}
-            if not self._sets():
-                values |= {f'{score}/{key}': v for key, v in of_sets['OOD'].items()}
+            found = {n: ood_figures(cells[score, 'ID'], cells[score, n]) for n in names[1:]}
+            if not groups:
+                values |= {f'{score}/{key}': value for key, value in found['OOD'].items()}
                 continue
             for group in OOD_GROUPS:
-                members = [of_sets[name] for name in sets if sets[name] == group]
-                values |= {f'{score}/{group}/{k}': v for k, v in mean_of(members).items()}
-            for name, figures in of_sets.items():
-                values |= {f'{score}/{name}/{key}': v for key, v in figures.items()}
+                members = [found[name] for name in groups if groups[name] == group]
+                values |= {
+                    f'{score}/{group}/{key}': sum(each[key] for each in members) / len(members)
+                    for key in (FIGURES if members else ())
+                }
+            for name, figures in found.items():
+                values |= {f'{score}/{name}/{key}': value for key, value in figures.items()}
         return values
 
     def _sets(self) -> dict[str, str]:
         """Return the group of each OOD set that the data set names."""
-        groups: dict[str, Any] = (self.dataset_meta or {}).get('ood_sets', {})
+        groups = (self.dataset_meta or {}).get('ood_sets', {})
         return {name: group for group in OOD_GROUPS for name in groups.get(group, ())}
-
-
-def mean_of(members: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of each figure over some sets."""
-    if not members:
-        return {}
-    keys = dict.fromkeys(key for figures in members for key in figures)
-    count = len(members)
-    return {key: math.fsum(figures.get(key, 0.0) for figures in members) / count for key in keys}

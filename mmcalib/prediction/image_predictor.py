@@ -23,9 +23,9 @@ from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.data_checks import NOT_BUILT, num_classes
 from mmcalib.runs.tested_model import ENSEMBLE, describe_model
 from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
-from mmcalib.samples.probabilities import disagreement_in
 from mmcalib.samples.reading import background_of
 from mmcalib.samples.unlabelled import UnlabelledPrediction, read_unlabelled
+from mmcalib.samples.writing import disagreement_in
 
 # What a model raises at an image that it does not take.
 NOT_PREDICTED = (AssertionError, RuntimeError, ValueError)
@@ -43,7 +43,7 @@ class PredictedImage:
         prediction: Of all its pixels, or of the image.
         pixels: ``(H, W, 3)`` uint8, RGB, as the file was read.
         disagreement: How far the predictions of a mean disagree, of all its pixels or of the image,
-            by the names of :data:`~mmcalib.samples.probabilities.MEASURES`; else empty.
+            as ``mutual_information``; else empty.
         note: What became of the file while it was read, such as of 16-bit pixels; else empty.
     """
 
@@ -206,6 +206,7 @@ class ImagePredictor:
                 yield self._failure(item, error)
                 continue
             disagreement = disagreement_in(sample)
+            disagreement.pop('predictions', None)
             yield PredictedImage(item.image, found, item.pixels, disagreement, item.note)
 
     def _failure(self, item: LoadedImage, error: Exception) -> UnreadableImage:

@@ -18,7 +18,6 @@ from mmcalib.prediction.gallery import GALLERY
 from mmcalib.prediction.image_predictor import UnreadableImage
 from mmcalib.prediction.predict_images import ImagePrediction
 from mmcalib.prediction.prediction_scores import FolderScores, ImageScores
-from mmcalib.samples.probabilities import MEASURES
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.work_dir_files import whole_file
 
@@ -345,7 +344,8 @@ def _flat(row: Mapping) -> dict:
     found |= {'expected_accuracy': row['expected_accuracy'], 'accuracy_low': low}
     found['accuracy_high'] = high
     # Of a mean, in all rows if in one.
-    found |= {key: row[key] for key in MEASURES if row.get(key) is not None}
+    if row.get('mutual_information') is not None:
+        found['mutual_information'] = row['mutual_information']
     return found | {'note': row['note'], 'files': row['files']}
 
 

@@ -89,7 +89,6 @@ class ImageScores:
             was asked for; NaN of a classifier, whose one prediction is right or wrong.
         mutual_information: Of the predictions of a mean, in nats, the mean over pixels; NaN if it
             was not asked for.
-        variance: Of these predictions, likewise.
         note: What became of the file while it was read, such as of 16-bit pixels; else empty.
     """
 
@@ -103,7 +102,6 @@ class ImageScores:
     expected_accuracy: float = math.nan
     accuracy_interval: tuple[float, float] = NOTHING
     mutual_information: float = math.nan
-    variance: float = math.nan
     note: str = ''
 
 
@@ -228,9 +226,9 @@ class Scorer:
 
     def _objects(self, prediction: UnlabelledPrediction) -> tuple[ObjectScores, ...]:
         found, count = prediction.objects, prediction.predicted.numel()
-        nothing = np.full(len(found), math.nan)
-        calibrate = self.validation and self.validation.objects
-        right, iou = calibrate(found.expected_iou) if calibrate else (nothing, nothing)
+        right = iou = np.full(len(found), math.nan)
+        if len(found) and self.validation and self.validation.objects:
+            right, iou = (curve.predict(found.expected_iou) for curve in self.validation.objects)
         return tuple(
             ObjectScores(
                 object=n + 1,

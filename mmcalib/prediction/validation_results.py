@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
 
 from mmcalib.metrics.functional.class_thresholds import ClassThreshold, class_thresholds
 from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.functional.object_calibration import ObjectCalibration
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold, threshold_at_risk
 from mmcalib.metrics.image_bins import predicted_in_narrow_bins
 from mmcalib.metrics.statistics import CalibrationStatistics
@@ -16,7 +18,11 @@ from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.record import paths_of, read_record
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.tested_model import difference_of_models
+from mmcalib.samples.objects import RIGHT
 from mmcalib.work_dir_files import RESULTS, STATISTICS, of_split
+
+if TYPE_CHECKING:
+    from sklearn.isotonic import IsotonicRegression
 
 TEST_AGAIN = (
     'test again with tools/test.py CONFIG CHECKPOINT… --split val --work-dir DIR, with the same '
@@ -34,7 +40,9 @@ class ValidationResults:
         unlabelled: The share of their pixels without a label, the mean over images.
         accuracy: Accuracies to expect of other images.
         bound: The threshold for a risk; None if no risk was asked for.
-        objects: Calibrates the scores of objects; None of a validation that counted none.
+        objects: Two isotonic regressions of objects on their expected IoU: of an IoU above 0.5, and
+            of the IoU; None of a validation that counted no objects. Source: Zadrozny and Elkan,
+            KDD 2002.
         class_thresholds: Those of each class for the risk; None if no risk was asked for, or the
             validation did not count classes.
     """
@@ -44,7 +52,7 @@ class ValidationResults:
     unlabelled: float
     accuracy: ExpectedAccuracy
     bound: RiskThreshold | None = None
-    objects: ObjectCalibration | None = None
+    objects: tuple[IsotonicRegression, IsotonicRegression] | None = None
     class_thresholds: list[ClassThreshold] | None = None
 
 
@@ -95,16 +103,22 @@ def read_validation_results(
         unlabelled.mean().item(),
         accuracy,
         bound,
-        objects=_object_calibration(statistics),
+        objects=calibrated_objects(statistics.objects),
         class_thresholds=_class_thresholds(statistics, predictor.classes, risk, probability),
     )
 
 
-def _object_calibration(statistics: CalibrationStatistics) -> ObjectCalibration | None:
-    rows = statistics.objects
-    if rows is None or rows[:, 5].isnan().all():
+def calibrated_objects(rows: Tensor | None) -> tuple | None:
+    """Return the two regressions of ``(O, 6)`` objects of a validation."""
+    from sklearn.isotonic import IsotonicRegression  # takes a second to import, and few need it
+
+    rows = None if rows is None else rows[~rows[:, 5].isnan()]
+    if rows is None or not len(rows):
         return None
-    return ObjectCalibration(rows[:, 4], rows[:, 5])
+    scores, ious = rows[:, 4:6].numpy().T
+    return tuple(
+        IsotonicRegression(out_of_bounds='clip').fit(scores, y) for y in (ious > RIGHT, ious)
+    )
 
 
 def _class_thresholds(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -73,7 +74,7 @@ def average_predictions(
         mc_dropout: How many passes with random dropout; 0 for none.
         seed: Seed of the dropout.
         temperature: The file that a calibration of this mean left.
-        disagreement: Whether data samples get mutual information and variance.
+        disagreement: Whether data samples get their mutual information.
         one_at_a_time: Whether members wait in the memory of the CPU for their turn.
 
     Raises:
@@ -128,7 +129,13 @@ def average_predictions(
 
 def measure_disagreement(cfg: Config, folder: str) -> None:
     """Have the test of an ensemble measure and write the disagreement of its predictions."""
-    metric = dict(type='DisagreementMetric', out_dir=folder)
+    metric = dict(
+        type='ImageScoreMetric',
+        scores=['mutual_information'],
+        prefix='disagreement',
+        confidence_interval=None,
+        out_file=os.path.join(folder, 'disagreement.csv'),
+    )
     evaluator = cfg.test_evaluator
     if isinstance(evaluator, Mapping) and 'metrics' in evaluator:  # one that holds metrics
         evaluator.metrics = [*as_list(evaluator), metric]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mmengine.config import Config
 
-from mmcalib.metrics import DisagreementMetric, OODMetric
+from mmcalib.metrics import OODMetric
 from mmcalib.runs.config_checks import as_list, metric_class
 from mmcalib.runs.loss_config import type_name
 
@@ -23,7 +23,7 @@ class UnseenLabels:
     def __init__(self, evaluator: object) -> None:
         metrics = as_list(evaluator)
         ours = [metric for metric in metrics if _is(metric, OODMetric)]
-        self._others = [m for m in metrics if not _is(m, OODMetric, DisagreementMetric)]
+        self._others = [m for m in metrics if not _is(m, OODMetric)]
         self._indices = {metric.get('ood_index') for metric in ours} - {None}
         self._ignored = {metric.get('ignore_index', IGNORED) for metric in ours}
         self.measured = bool(ours)
@@ -63,5 +63,5 @@ def leave_out_diagrams(cfg: Config) -> None:
         }
 
 
-def _is(metric: dict, *kinds: type) -> bool:
-    return issubclass(metric_class(metric), kinds)
+def _is(metric: dict, kind: type) -> bool:
+    return issubclass(metric_class(metric), kind)

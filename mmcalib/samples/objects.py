@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 TOUCHING = np.ones((3, 3), dtype=int)
+RIGHT = 0.5  # above which IoU an object counts as found
 # Down to which probability pixels outside of an object may belong to it.
 SUPPORT = 0.1
 

@@ -66,8 +66,7 @@ def read_unlabelled(
             each, or a sample that has neither kind.
     """
     if 'seg_logits' in sample:
-        logits = tensor_of(sample, 'seg_logits').detach()
-        logits = at_least_single(logits)
+        logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
         check_finite(logits, f'seg_logits of {name}')
         predicted = predicted_map(sample, name).long()
         rows = max(1, UNLABELLED_PIECE // (len(logits) * logits.shape[-1]))

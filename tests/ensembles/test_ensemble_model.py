@@ -14,7 +14,7 @@ from mmcalib.checks import UserError
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.ensembles.mc_dropout import seed_of
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.samples.probabilities import probabilities_in
+from mmcalib.samples.writing import probabilities_in
 
 LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=8)
 BINARY = fcn_head(2, out_channels=1, threshold=0.3)
@@ -44,12 +44,12 @@ def logits_of(model, batches):
 
 
 def in_a_loop(logits, temperature=1.0):
-    """Return mean (rows, K), mutual information and variance (rows,) of (N, rows, K) logits."""
+    """Return mean (rows, K), and mutual information (rows,) of (N, rows, K) logits."""
     found = [references.mean_prediction(rows.tolist()) for rows in logits.double().movedim(0, 1)]
-    mean, information, variance = (
+    mean, information = (
         torch.tensor(column, dtype=torch.float64) for column in zip(*found, strict=True)
     )
-    return mean.pow(1 / temperature) / mean.pow(1 / temperature).sum(1, True), information, variance
+    return mean.pow(1 / temperature) / mean.pow(1 / temperature).sum(1, True), information
 
 
 CASES = {
@@ -72,16 +72,16 @@ def test_it_predicts_what_a_loop_over_its_members_does(case, temperature, one_at
     per_member = zip(*[logits_of(member, batches) for member in members], strict=True)
     assert len(samples) == len(batches.dataset)
     for sample, logits in zip(samples, per_member, strict=True):
-        mean, information, variance = in_a_loop(torch.stack(logits), temperature or 1.0)
+        mean, information = in_a_loop(torch.stack(logits), temperature or 1.0)
         if case == 'classifier':
             scores, label = sample.pred_score[None], sample.pred_label
-            found = sample.mutual_information, sample.variance
+            found = sample.mutual_information
         else:
             scores = sample.seg_logits.data.flatten(1).T
             scores = scores if case == 'binary' else scores.softmax(1)
             label = sample.pred_sem_seg.data.flatten()
-            found = [sample.disagreement.get(key) for key in ('mutual_information', 'variance')]
-            assert found[0].shape == (1, 13, 17)
+            found = sample.disagreement.mutual_information
+            assert found.shape == (1, 13, 17)
             single = torch.stack(logits).softmax(dim=2)
             single = single[..., 1] > 0.3 if case == 'binary' else single.argmax(dim=2)
             own = sample.disagreement.predictions.flatten(1).long()
@@ -92,8 +92,7 @@ def test_it_predicts_what_a_loop_over_its_members_does(case, temperature, one_at
             assert torch.equal(label.bool(), scores[:, 0] > 0.3)
         else:
             assert torch.equal(label, scores.argmax(1))
-        torch.testing.assert_close(found[0].flatten().double(), information, rtol=0, atol=1e-5)
-        torch.testing.assert_close(found[1].flatten().double(), variance, rtol=0, atol=1e-5)
+        torch.testing.assert_close(found.flatten().double(), information, rtol=0, atol=1e-5)
 
 
 def test_the_logits_are_the_logarithm_of_the_mean():
@@ -372,4 +371,4 @@ def test_options_out_of_range_are_refused(options, error):
 def test_equal_members_disagree_in_nothing():
     model = mean_of([classifier(LINEAR)] * 5, disagreement=True)
     for sample in predict(model, images()):
-        assert sample.variance == 0 and sample.mutual_information < 1e-6
+        assert sample.mutual_information < 1e-6

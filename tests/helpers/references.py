@@ -551,13 +551,12 @@ def threshold_at_risk(images, thresholds, risk, probability=0.95):
 
 
 def mean_prediction(members):
-    """The mean of the softmax of several rows of logits, their mutual information and variance."""
+    """The mean of the softmax of several rows of logits, and their mutual information."""
     rows = [[math.exp(value) for value in _log_softmax(row)] for row in members]
     mean = [sum(probs) / len(rows) for probs in zip(*rows, strict=True)]
     entropies = [-sum(p * math.log(p) for p in row if p > 0) for row in [mean, *rows]]
     information = entropies[0] - sum(entropies[1:]) / len(rows)
-    squares = [(p - q) ** 2 for row in rows for p, q in zip(row, mean, strict=True)]
-    return mean, information, sum(squares) / len(rows)
+    return mean, information
 
 
 def distance(label, i, j):
@@ -574,7 +573,7 @@ def image_scores(rows, background):
     entropy = sum(p * math.log(p) for row in rows for p in row if p > 0)
     found = {'confidence': sum(conf) / len(rows), 'entropy': entropy / len(rows)}
     own = [c for c, k in zip(conf, predicted, strict=True) if k != background]
-    names = ('soft_dice', 'expected_dice', 'expected_iou')
+    names = ('soft_dice', 'expected_iou')
     if not own:
         least = min(row[background] for row in rows)
         return found | dict.fromkeys(('foreground_confidence', *names), least)
@@ -586,13 +585,9 @@ def image_scores(rows, background):
         if k == background or not inside:
             continue
         n, a, b = len(inside), sum(inside), sum(outside)
-        va, vb = (sum(p * (1 - p) for p in part) for part in (inside, outside))
-        # Half of the second derivatives of 2A / (n + A + B) and of A / (n + B), at the means.
-        total = n + a + b
-        soft = 2 * a / total
-        dice = soft - 2 * (n + b) / total**3 * va + 2 * a / total**3 * vb
-        iou = a / (n + b) + a / (n + b) ** 3 * vb
-        for name, value in zip(names, (soft, dice, iou), strict=True):
+        # Half of the second derivative of A / (n + B), at the means.
+        iou = a / (n + b) + a / (n + b) ** 3 * sum(p * (1 - p) for p in outside)
+        for name, value in zip(names, (2 * a / (n + a + b), iou), strict=True):
             values[name].append(min(max(value, 0), 1))
     return found | {name: sum(v) / len(v) for name, v in values.items()}
 

@@ -18,7 +18,7 @@ from mmcalib.hooks.ada_focal_hook import edges_and_gaps
 from mmcalib.hooks.resume_hook import ResumeHook
 from mmcalib.losses import AdaFocalLoss, CALSLoss, CombinedLoss
 from mmcalib.metrics.measure import counts_of
-from mmcalib.samples.probabilities import logits_in
+from mmcalib.samples.writing import logits_in
 
 K = 5
 KINDS = {

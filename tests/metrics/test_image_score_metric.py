@@ -13,7 +13,6 @@ from samples import as_segmented, classified, probabilities, segmented
 
 from mmcalib.metrics import ImageScoreMetric
 from mmcalib.metrics.functional.image_scores import OF_CLASSIFIERS, OF_SEGMENTORS
-from mmcalib.samples.probabilities import MEASURES
 
 NO_INTERVAL = dict(confidence_interval=None)
 CLASSES = ('background', *'abcd')
@@ -107,16 +106,16 @@ def of_a_mean(samples):
     generator = torch.Generator().manual_seed(0)
     for sample in samples:
         shape = sample['seg_logits']['data'].shape[1:]
-        maps = {key: torch.rand(1, *shape, generator=generator) for key in MEASURES}
+        maps = {'mutual_information': torch.rand(1, *shape, generator=generator)}
         maps['predictions'] = torch.randint(5, (3, *shape), generator=generator).short()
         sample['disagreement'] = maps
     return samples
 
 
-def test_scores_of_members():
+def test_scores_of_members(tmp_path):
     samples = of_a_mean(segmented(6))
-    names = ('pairwise_dice', 'mutual_information', 'variance')
-    metric = ImageScoreMetric(names, **NO_INTERVAL)
+    names = ('pairwise_dice', 'mutual_information')
+    metric = ImageScoreMetric(names, **NO_INTERVAL, out_file=str(tmp_path / 'a.csv'))
     found = evaluate(samples, metric)
     risks = [
         references.image_risks(
@@ -133,9 +132,13 @@ def test_scores_of_members():
         ])
         for m in (s['disagreement']['predictions'].flatten(1) for s in samples)
     ]  # fmt: skip
-    variance = [-s['disagreement']['variance'].mean().item() for s in samples]
-    for name, scores in (('pairwise_dice', dice), ('variance', variance)):
-        figures = references.image_failure_figures(scores, risks, 0.5)
+    information = [s['disagreement']['mutual_information'].mean().item() for s in samples]
+    rows = list(csv.DictReader((tmp_path / 'a.csv').open()))
+    for name, scores in (('pairwise_dice', dice), ('mutual_information', information)):
+        assert [float(row[name]) for row in rows] == pytest.approx(scores)
+        assert found[f'image/{name}'] == pytest.approx(np.mean(scores))
+        sign = -1 if name == 'mutual_information' else 1  # in nats, and ranked by less
+        figures = references.image_failure_figures([sign * s for s in scores], risks, 0.5)
         assert {k: found[f'image/{name}/{k}'] for k in figures} == approx(figures)
 
 
@@ -143,7 +146,7 @@ def test_scores_of_members():
     ('samples', 'score', 'text'),
     [
         (segmented, 'pairwise_dice', 'image_0.jpg has no pairwise_dice: take it from a mean of'),
-        (classified, 'variance', 'sample 0 has no variance: take it from a mean'),
+        (classified, 'mutual_information', 'sample 0 has no mutual_information: take it from a'),
         (classified, 'soft_dice', r"no soft_dice: it is of segmentations: take some of \('conf"),
         (classified, 'pairwise_dice', 'no pairwise_dice: it is of segmentations'),
     ],
@@ -158,6 +161,7 @@ def test_scores_that_a_sample_does_not_have_are_named(samples, score, text):
     [
         (dict(scores=[]), 'got none'),
         (dict(scores='dice'), "scores must be one of .*, got 'dice'"),
+        (dict(scores='variance'), 'variance is gone since 0.3.0: use mutual_information'),
         (dict(risk='mIoU'), "risk must be one of .*, got 'mIoU'"),
         (dict(failure=50), 'failure must be in'),
         (dict(out_file='images.json'), r"must be a \.csv file, got 'images.json'"),

@@ -13,11 +13,9 @@ from mmengine.registry import METRICS
 from samples import as_segmented, classified, segmented
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-from mmcalib.metrics import OODMetric, OODState, scores_of_logits
+from mmcalib.metrics import OODMetric, scores_of_logits
 from mmcalib.metrics import ood_metric as module
-from mmcalib.metrics.bins import narrow_bins as narrow_module
-from mmcalib.metrics.bins.narrow_bins import ScoreBins
-from mmcalib.metrics.functional.out_of_distribution_scores import SCORES
+from mmcalib.metrics.ood_metric import SCORES
 
 SETS = dict(near=['one'], far=['two', 'three'])
 FIGURES = ('AUROC', 'AUPR_in', 'AUPR_out', 'FPR95')
@@ -246,11 +244,11 @@ def test_bad_samples_are_refused_and_forgotten():
         (OODMetric(), good[0] | {'gt_label': torch.tensor([5])}, r'outside \[0, 5\): 5'),
         (OODMetric(), good[0] | {'logits': torch.zeros(5)}, 'are not the softmax of'),
         (OODMetric(), good[0] | {'logits': torch.full((5,), math.nan)}, '5 NaN'),
-        (OODMetric(), {'gt_label': torch.tensor([0])}, 'neither pred_score'),
+        (OODMetric(), {'gt_label': torch.tensor([0])}, 'has no pred_score'),
     ]:
         with pytest.raises(ValueError, match=message):
             evaluate([sample], metric)
-        assert metric._padding.num_samples == 0
+        assert metric.results == []
     with pytest.raises(ValueError, match='the label -4, and the data set names only 3 OOD sets'):
         evaluate(with_logits(2, [0, -4]), OODMetric(), meta=dict(ood_sets=SETS))
 
@@ -265,34 +263,14 @@ def test_it_is_registered_and_classes_can_be_left_out_of_a_training():
     assert found == {key.replace('ood', 'unseen'): value for key, value in expected.items()}
 
 
-def test_bins_of_scores_ascend_and_are_narrow():
-    values = torch.cat([torch.logspace(-9, 6, 4001), -torch.logspace(-9, 6, 4001), torch.zeros(1)])
-    values = values.sort().values
-    narrow = ScoreBins(bits=4)
-    index = narrow._bin_of(values)
-    assert (index.diff() >= 0).all() and index[0] == 0
-    assert index.max() == narrow._num_bins_of() - 1
-    narrow = ScoreBins(exact_limit=0, bits=4).add(values, values > 0)
-    size, spread = values.abs(), narrow.spread()[index]
-    inside = (size > 1e-7) & (size < 6e4)
-    assert (spread[inside] <= size[inside] / 16).all()
-    assert narrow.table()[0].sum() == len(values)
-
-
-def test_states_of_other_scores_do_not_merge():
-    with pytest.raises(ValueError, match='states differ'):
-        OODState(['energy']).merge(OODState(['entropy']))
-
-
-BOTH = ('max_probability', 'energy')  # of either kind of bins
-LIMITS = dict(exact=None, narrow_bins=10)
+BOTH = ('max_probability', 'energy')
+LIMITS = dict(exact=1000, rounded=10)
 
 
 def _on_a_rank(rank, samples, pixels, folder):
     found = {}
     for name, limit in LIMITS.items():
-        if limit is not None:
-            narrow_module.EXACT_LIMIT = limit
+        module.EXACT = limit
         for kind, all_samples in (('samples', samples), ('pixels', pixels)):
             size = len(all_samples)
             share = [all_samples[i % size] for i in range(rank, size + size % 2, 2)]
@@ -307,8 +285,7 @@ def test_two_ranks_of_an_odd_number_of_images(tmp_path, monkeypatch):
     on_ranks(_on_a_rank, 2, samples, pixels, str(tmp_path))
     ranks = [torch.load(tmp_path / f'{rank}.pt', weights_only=False) for rank in range(2)]
     for name, limit in LIMITS.items():
-        if limit is not None:
-            monkeypatch.setattr(narrow_module, 'EXACT_LIMIT', limit)
+        monkeypatch.setattr(module, 'EXACT', limit)
         meta = dict(ood_sets=SETS)
         expected = {
             (name, 'samples'): evaluate(samples, OODMetric(BOTH, ood_index=7), meta=meta),
@@ -317,3 +294,5 @@ def test_two_ranks_of_an_odd_number_of_images(tmp_path, monkeypatch):
         for key, values in expected.items():
             for found in ranks:
                 assert found[key] == pytest.approx(values, abs=1e-9)
+    assert expected['rounded', 'pixels'] != ranks[0]['exact', 'pixels']
+    assert expected['rounded', 'pixels'] == pytest.approx(ranks[0]['exact', 'pixels'], abs=2)

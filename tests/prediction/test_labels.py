@@ -19,15 +19,17 @@ from file_models import (
     write_validation,
 )
 from PIL import Image
+from sklearn.isotonic import isotonic_regression
 from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
-from mmcalib.metrics import CalibrationStatistics, ObjectCalibration, class_thresholds
+from mmcalib.metrics import CalibrationStatistics, class_thresholds
 from mmcalib.metrics.counts import Counts
 from mmcalib.metrics.measure import _of_confidences
 from mmcalib.metrics.statistics import ImageTables
 from mmcalib.prediction.gallery import write_gallery
 from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
+from mmcalib.prediction.validation_results import calibrated_objects
 
 CLASSES = [f'class {k}' for k in range(4)]
 
@@ -130,10 +132,17 @@ def test_a_threshold_of_each_class_and_none_without_a_proof(
 def test_objects_are_calibrated_by_the_validation(photos, segmenting, validation):
     (image, *_) = mmcalib.predict(*segmenting, photos, validation=validation).images
     rows = CalibrationStatistics.load(validation / 'calibration_val.npz').objects
-    calibration = ObjectCalibration(rows[:, 4], rows[:, 5])
-    right, iou = calibration(np.array([o.expected_iou for o in image.scores.objects]))
-    assert [o.found for o in image.scores.objects] == pytest.approx(right.tolist())
-    assert [o.calibrated_iou for o in image.scores.objects] == pytest.approx(iou.tolist())
+    scores, ious = rows[~rows[:, 5].isnan()][:, 4:].numpy().T
+    # A curve between the objects of the validation that are next in score: no object beyond.
+    for of, key in ((ious > 0.5, 'found'), (ious, 'calibrated_iou')):
+        levels, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+        curve = isotonic_regression(np.bincount(place, of) / count, sample_weight=count)
+        expected = np.interp([o.expected_iou for o in image.scores.objects], levels, curve)
+        assert [getattr(o, key) for o in image.scores.objects] == pytest.approx(expected)
+    with_none = torch.cat([rows, torch.tensor([[0, 1, 9, 0.5, 0.99, np.nan]])])
+    for curve, other in zip(*map(calibrated_objects, (rows, with_none)), strict=True):
+        np.testing.assert_array_equal(curve.predict(scores), other.predict(scores))
+    assert calibrated_objects(None) is calibrated_objects(with_none[-1:]) is None
     assert image.scores.objects[0].score == image.scores.objects[0].found
 
 

@@ -21,13 +21,13 @@ import torch
 
 from mmcalib.metrics import (
     CalibrationStatistics,
-    ObjectCalibration,
     class_thresholds,
     expected_calibration_error,
     measure,
 )
-from mmcalib.metrics.functional.object_calibration import RIGHT
 from mmcalib.metrics.image_bins import narrow_bin_thresholds, shares_above
+from mmcalib.prediction.validation_results import calibrated_objects
+from mmcalib.samples.objects import RIGHT
 
 THRESHOLDS = narrow_bin_thresholds()
 
@@ -94,7 +94,8 @@ def object_rows(objects, splits, seed):
     rows = {'mean confidence': [], 'expected IoU': [], 'P(IoU > 0.5)': [], 'calibrated IoU': []}
     for half, _, _ in halves(images, splits, seed):
         fit = np.isin(place, half.numpy())
-        right, mean = ObjectCalibration(expected[fit], iou[fit])(expected[~fit])
+        curves = calibrated_objects(objects[torch.from_numpy(fit)])
+        right, mean = (curve.predict(expected[~fit]) for curve in curves)
         truth = iou[~fit]
         values = conf[~fit], expected[~fit], right, mean
         for name, scores in zip(rows, values, strict=True):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_number
+from mmcalib.checks import check_share
 from mmcalib.metrics.functional.risk_threshold import RiskThreshold, threshold_at_risk
 
 
@@ -65,10 +65,8 @@ def class_thresholds(
     Raises:
         ValueError: If one of the two is not in (0, 1).
     """
-    if not 0 < check_number('precision', precision, most=1) < 1:
-        raise ValueError(f'precision must be a share between 0 and 1, got {precision!r}')
-    if not 0 < check_number('probability', probability, most=1) < 1:
-        raise ValueError(f'probability must be a share between 0 and 1, got {probability!r}')
+    check_share('precision', precision)
+    check_share('probability', probability)
     predicted = image_class_bins[:, 0].sum(dim=1) > 0
     tables = [image_class_bins[predicted & (image_class[:, 1] == k)] for k in range(len(classes))]
     level = (1 - probability) / len(classes)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 
 import numpy as np  # noqa: F401  the examples use it
 import torch
 from torch import Tensor
 
 from mmcalib.arrays import Array, floats_of
-from mmcalib.checks import check_number, check_range
+from mmcalib.checks import check_number, check_range, check_share
 from mmcalib.metrics.intervals import intervals
 from mmcalib.metrics.ranking import augrc, aurc, auroc
 
@@ -73,64 +73,42 @@ def image_failure_figures(
     check_number('failure', failure, most=1)
     if not len(scores):
         return dict.fromkeys(FIGURES, float('nan'))
-    order = _Order(scores, risks, failure)
-    once = torch.ones(1, len(scores), dtype=torch.float64)
-    found = {name: value.item() for name, value in order.figures(once).items()}
-    found['Spearman'] = 2 * found['Spearman'] - 1
-    if confidence_interval is None:
-        return found
-    if not 0 < check_number('confidence_interval', confidence_interval) < 1:
-        raise ValueError(f'confidence_interval must be in (0, 1), got {confidence_interval!r}')
-    bounds = intervals(
-        order.figures,
-        len(scores),
-        coverage=confidence_interval,
-        num_bootstrap=num_bootstrap,
-        seed=seed,
-        limits={'Spearman': (0.0, 1.0)},
-    )
-    bounds['Spearman'] = tuple(2 * end - 1 for end in bounds['Spearman'])
-    return found | {
-        f'{name}_{end}': value
-        for name, ends in bounds.items()
-        for end, value in zip(('low', 'high'), ends, strict=True)
-    }
+    estimate = _figures_of(scores, risks, failure)
+    found = {k: v.item() for k, v in estimate(torch.ones_like(scores)[None]).items()}
+    if confidence_interval is not None:
+        coverage = check_share('confidence_interval', confidence_interval)
+        options = dict(coverage=coverage, num_bootstrap=num_bootstrap, seed=seed)
+        limits = {'Spearman': (-1.0, 1.0)}
+        for name, ends in intervals(estimate, len(scores), limits=limits, **options).items():
+            found[f'{name}_low'], found[f'{name}_high'] = ends
+    return found
 
 
-class _Order:
-    """Images in the order of their scores, to be weighed as a bootstrap draws them."""
+def _figures_of(scores: Tensor, risks: Tensor, failure: float) -> Callable[[Tensor], dict]:
+    """Return a function from ``(R, N)`` weights of the images to the ``(R,)`` figures."""
+    groups = [values.unique(return_inverse=True)[1] for values in (scores, risks)]
+    right = torch.stack([torch.ones_like(risks), 1 - risks, (risks <= failure).double()])
 
-    def __init__(self, scores: Tensor, risks: Tensor, failure: float) -> None:
-        values, self._group = scores.unique(return_inverse=True)
-        levels, self._level = risks.unique(return_inverse=True)
-        self._sizes = len(values), len(levels)
-        self._risks, self._good = risks, (risks <= failure).double()
+    def total(values: Tensor, group: Tensor) -> Tensor:
+        sums = values.new_zeros(*values.shape[:-1], int(group.max()) + 1)
+        return sums.index_add_(-1, group, values)
 
-    def figures(self, weights: Tensor) -> Mapping[str, Tensor]:
-        """Return the ``(R,)`` figures of ``(R, N)`` weights, Spearman's brought to [0, 1]."""
-        by_risk = self._table(weights, 1 - self._risks)
+    def centred_ranks(weights: Tensor, group: Tensor) -> Tensor:
+        count = total(weights, group)
+        rank = (count.cumsum(dim=1) - count / 2)[:, group]
+        mean = (weights * rank).sum(dim=1) / weights.sum(dim=1)
+        return rank - mean[:, None]
+
+    def figures(weights: Tensor) -> dict[str, Tensor]:
+        count, by_risk, good = total(weights * right[:, None], groups[0])
+        x, y = (centred_ranks(weights, group) for group in groups)
+        spread = (weights * x * x).sum(dim=1) * (weights * y * y).sum(dim=1)
+        table = torch.stack([count, by_risk, torch.zeros_like(count)], dim=1)
         return {
-            'AURC': aurc(by_risk),
-            'AUGRC': augrc(by_risk),
-            'AUROC': auroc(self._table(weights, self._good)),
-            'Spearman': (1 + self._spearman(weights)) / 2,
+            'AURC': aurc(table),
+            'AUGRC': augrc(table),
+            'AUROC': auroc(torch.stack([count, good, torch.zeros_like(count)], dim=1)),
+            'Spearman': -(weights * x * y).sum(dim=1) / spread.sqrt(),
         }
 
-    def _table(self, weights: Tensor, kept: Tensor) -> Tensor:
-        """Return ``(R, 3, C)`` tables of tied images: count, sum of what is right, nothing."""
-        table = weights.new_zeros(len(weights), 3, self._sizes[0])
-        table[:, 0].index_add_(1, self._group, weights)
-        table[:, 1].index_add_(1, self._group, weights * kept)
-        return table
-
-    def _spearman(self, weights: Tensor) -> Tensor:
-        ranks = []
-        for group, size in zip((self._group, self._level), self._sizes, strict=True):
-            count = weights.new_zeros(len(weights), size).index_add_(1, group, weights)
-            middle = count.cumsum(dim=1) - count / 2
-            rank = middle[:, group]
-            total = weights.sum(dim=1, keepdim=True)
-            ranks.append(rank - (weights * rank).sum(dim=1, keepdim=True) / total)
-        x, y = ranks[0], -ranks[1]
-        spread = (weights * x * x).sum(dim=1) * (weights * y * y).sum(dim=1)
-        return (weights * x * y).sum(dim=1) / spread.sqrt()
+    return figures

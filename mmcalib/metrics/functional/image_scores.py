@@ -10,8 +10,6 @@ independent: the order of images survives that, the variance does not.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,15 +18,8 @@ from mmcalib.arrays import Array, floats_of, integers_of
 from mmcalib.checks import at_least_single, check_labels, check_probabilities
 
 OF_CLASSIFIERS = ('confidence', 'entropy')
-OF_SEGMENTORS = (
-    *OF_CLASSIFIERS,
-    'foreground_confidence',
-    'soft_dice',
-    'expected_dice',
-    'expected_iou',
-)
-# Of the predictions of a mean; the last two are less what the data samples say.
-OF_MEMBERS = ('pairwise_dice', 'mutual_information', 'variance')
+OF_SEGMENTORS = (*OF_CLASSIFIERS, 'foreground_confidence', 'soft_dice', 'expected_iou')
+OF_MEMBERS = ('pairwise_dice', 'mutual_information')  # of the predictions of a mean
 SCORES = (*OF_SEGMENTORS, *OF_MEMBERS)
 RISKS = ('IoU', 'Dice', 'error')
 
@@ -46,17 +37,16 @@ def image_scores(
       :math:`2 a_k / (n_k + a_k + b_k)`, the mean over the predicted classes k, where
       :math:`n_k` pixels are predicted as k, :math:`a_k` is the sum of :math:`p_k` over them, and
       :math:`b_k` over all others.
-    - ``expected_dice``: :math:`\mathbb{E}[2A / (n + A + B)]` for the numbers A and B of true pixels
-      of class k inside and outside of the prediction, to second order in their variances.
-    - ``expected_iou``: likewise :math:`\mathbb{E}[A / (n + B)]`.
+    - ``expected_iou``: likewise :math:`\mathbb{E}[A / (n + B)]` for the numbers A and B of true
+      pixels of class k inside and outside of the prediction, to second order in their variances.
 
-    The last four leave the background out. Where nothing but background is predicted, they are the
+    The last three leave the background out. Where nothing but background is predicted, they are the
     least probability of it in the image: an upper bound of the probability that there is no object.
 
     >>> probs = np.array([[0.9, 0.2, 0.4], [0.1, 0.8, 0.6]])
     >>> scores = image_scores(probs, background=0)
     >>> {name: round(value, 4) for name, value in scores.items() if name.endswith('e')}
-    {'confidence': 0.7667, 'foreground_confidence': 0.7, 'soft_dice': 0.8, 'expected_dice': 0.7667}
+    {'confidence': 0.7667, 'foreground_confidence': 0.7, 'soft_dice': 0.8}
 
     Source: Borges et al., Selective Prediction for Semantic Segmentation using Post-Hoc Confidence
     Estimation and Its Performance under Distribution Shift, 2024, for ``soft_dice``, here averaged
@@ -78,56 +68,39 @@ def image_scores(
         raise ValueError(f'probs must be (K, *) of at least one pixel, got {tuple(probs.shape)}')
     check_probabilities(probs, 'probs')
     labels = probs.argmax(dim=0) if predicted is None else integers_of('predicted', predicted)
-    labels = labels.flatten()
-    if labels.shape != probs.shape[1:]:
+    if labels.numel() != probs.shape[1]:
         raise ValueError(
-            f'predicted must have as many pixels as probs, {probs.shape[1]}, got {len(labels)}'
+            f'predicted must have {probs.shape[1]} pixels, as probs, got {labels.numel()}'
         )
     check_labels(labels, len(probs), name='predicted')
-    return scores_of(probs, labels, background=background)
+    return scores_of(probs, labels.flatten(), background=background)
 
 
 def scores_of(
-    probs: Tensor,
-    predicted: Tensor,
-    *,
-    background: int | None = None,
-    wanted: Collection[str] = OF_SEGMENTORS,
+    probs: Tensor, predicted: Tensor, *, background: int | None = None
 ) -> dict[str, float]:
-    """Return wanted :func:`image_scores` of ``(K, M)`` probabilities and ``(M,)`` classes."""
+    """Return :func:`image_scores` of ``(K, M)`` probabilities and ``(M,)`` classes."""
     conf = probs.gather(0, predicted[None])[0].double()
-    found = {}
-    if 'confidence' in wanted:
-        found['confidence'] = conf.mean().item()
-    if 'entropy' in wanted:
-        found['entropy'] = -torch.special.entr(probs).sum(dim=0, dtype=torch.float64).mean().item()
-    of_classes = [name for name in OF_SEGMENTORS if name in wanted and name not in OF_CLASSIFIERS]
-    if not of_classes:
-        return found
+    entropy = torch.special.entr(probs).sum(dim=0, dtype=torch.float64)
+    found = {'confidence': conf.mean().item(), 'entropy': -entropy.mean().item()}
     count = torch.bincount(predicted, minlength=len(probs)).double()
     objects = count > 0
     if background is not None:
         objects[background] = False
     if not objects.any():
-        return found | dict.fromkeys(of_classes, probs[background].min().item())
-    n = count[objects]
-    # Mean and variance of the number of true pixels, within the prediction and outside of it.
-    a = torch.bincount(predicted, conf, len(probs))[objects]
-    a_spread = torch.bincount(predicted, conf * (1 - conf), len(probs))[objects]
-    planes = probs[objects].double()
+        return found | dict.fromkeys(OF_SEGMENTORS[2:], probs[background].min().item())
+    # Of the true pixels of each class: how many are within the prediction, how many outside, and
+    # the variance of the latter.
+    n, planes = count[objects], probs[objects].double()
+    a, spread = (torch.bincount(predicted, x, len(probs))[objects] for x in (conf, conf - conf**2))
     b = (planes.sum(dim=1) - a).clamp(min=0)
-    b_spread = ((planes * (1 - planes)).sum(dim=1) - a_spread).clamp(min=0)
-    both = n + a + b
-    soft = 2 * a / both
-    dice = soft + 2 * (a * b_spread - (n + b) * a_spread) / both**3
-    iou = a / (n + b) * (1 + b_spread / (n + b) ** 2)
+    spread = ((planes - planes**2).sum(dim=1) - spread).clamp(min=0)
     values = {
         'foreground_confidence': a.sum() / n.sum(),
-        'soft_dice': soft.mean(),
-        'expected_dice': dice.clamp(0, 1).mean(),
-        'expected_iou': iou.clamp(0, 1).mean(),
+        'soft_dice': (2 * a / (n + a + b)).mean(),
+        'expected_iou': (a / (n + b) * (1 + spread / (n + b) ** 2)).clamp(0, 1).mean(),
     }
-    return found | {name: values[name].item() for name in of_classes}
+    return found | {name: value.item() for name, value in values.items()}
 
 
 def pairwise_dice(predictions: Array, *, background: int | None = None) -> float:

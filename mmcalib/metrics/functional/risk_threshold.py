@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_number
+from mmcalib.checks import check_share
 from mmcalib.metrics.image_bins import (
     narrow_bin_thresholds,
     predicted_in_narrow_bins,
@@ -75,9 +75,8 @@ def threshold_at_risk(
     Raises:
         ValueError: If one of the two is not in (0, 1).
     """
-    for name, value in (('risk', risk), ('probability', probability)):
-        if not 0 < check_number(name, value, most=1) < 1:
-            raise ValueError(f'{name} must be a share between 0 and 1, got {value!r}')
+    check_share('risk', risk)
+    check_share('probability', probability)
     kept, wrong = shares_above(image_narrow_bins)
     found = loosest_rejected(risk_p_values(kept, wrong, risk), 1 - probability)
     if found is None:

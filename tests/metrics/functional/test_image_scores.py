@@ -34,24 +34,20 @@ def test_expectations_are_nearly_those_over_all_label_maps():
         probs = draw((9,), 2, scale=2.0, seed=seed)
         p, found = probs[1].tolist(), image_scores(probs, background=0)
         predicted = [x > 0.5 for x in p]
-        dice = iou = 0.0
+        iou = 0.0
         for labels in itertools.product([False, True], repeat=9):
             chance = math.prod(x if y else 1 - x for x, y in zip(p, labels, strict=True))
             both = sum(a and b for a, b in zip(predicted, labels, strict=True))
             either = sum(a or b for a, b in zip(predicted, labels, strict=True))
-            dice += chance * 2 * both / (both + either)
             iou += chance * both / either
-        expected = dict(soft_dice=dice, expected_dice=dice, expected_iou=iou)
-        errors.append([abs(found[name] - value) for name, value in expected.items()])
-    soft, dice, iou = np.mean(errors, axis=0)
-    assert dice < 0.5 * soft < 0.01
-    assert iou < 0.01 and np.max(errors) < 0.05
+        errors.append(abs(found['expected_iou'] - iou))
+    assert np.mean(errors) < 0.01 and np.max(errors) < 0.05
 
 
 def test_an_image_without_an_object_has_the_probability_of_its_least_certain_pixel():
     probs = torch.tensor([[0.9, 0.6, 0.8], [0.1, 0.4, 0.2]])
     found = image_scores(probs, background=0)
-    for name in ('foreground_confidence', 'soft_dice', 'expected_dice', 'expected_iou'):
+    for name in ('foreground_confidence', 'soft_dice', 'expected_iou'):
         assert found[name] == pytest.approx(0.6)
     assert found['confidence'] == pytest.approx(2.3 / 3)
 
@@ -77,7 +73,7 @@ def test_what_are_no_probabilities_are_refused(probs, error, message):
 
 
 def test_classes_of_another_size_or_range_are_refused():
-    with pytest.raises(ValueError, match='as many pixels as probs, 20, got 3'):
+    with pytest.raises(ValueError, match='must have 20 pixels, as probs, got 3'):
         image_scores(draw(), np.zeros(3, int))
     with pytest.raises(ValueError, match=r'outside \[0, 4\): 7'):
         image_scores(draw(), np.full((4, 5), 7))
@@ -147,15 +143,14 @@ def test_spearman_is_scipys():
 
 
 def test_draws_that_weigh_images_are_figures_of_repeated_ones():
-    from mmcalib.metrics.functional.image_failures import _Order
+    from mmcalib.metrics.functional.image_failures import _figures_of
 
     scores, risks = scores_and_risks(12, 3, 4)
     weights = torch.from_numpy(np.random.default_rng(0).integers(0, 3, (5, 12))).double()
     tensors = torch.from_numpy(scores), torch.from_numpy(risks)
-    found = _Order(*tensors, 0.5).figures(weights)
+    found = _figures_of(*tensors, 0.5)(weights)
     for number, times in enumerate(weights.long().tolist()):
         expected = image_failure_figures(np.repeat(scores, times), np.repeat(risks, times))
-        expected['Spearman'] = (1 + expected['Spearman']) / 2
         for name, values in found.items():
             assert values[number].item() == pytest.approx(expected[name], nan_ok=True)
 
@@ -187,7 +182,7 @@ def test_one_image_has_no_interval_and_no_order():
         ([math.nan, 0.1], [0.1, 0.2], {}, '1 of 2 scores are NaN or infinite'),
         ([0.1], [30.0], {}, r'risks has 1 of 1 values outside \[0, 1\]'),
         ([0.1], [0.3], {'failure': 2}, r'failure must be in \[0, 1\], got 2'),
-        ([0.1], [0.3], {'confidence_interval': 0}, 'confidence_interval must be in'),
+        ([0.1], [0.3], {'confidence_interval': 0}, 'confidence_interval must be a share'),
     ],
 )
 def test_bad_arrays_are_refused(scores, risks, options, message):

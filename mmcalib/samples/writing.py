@@ -10,9 +10,6 @@ from torch import Tensor
 from mmcalib.checks import at_least_single
 from mmcalib.samples.reading import Sample, class_scores, smallest_probability, tensor_of
 
-# What put_disagreement puts.
-MEASURES = ('mutual_information', 'variance')
-
 
 def probabilities_in(sample: Sample) -> Tensor:
     """Return the probabilities that a sample's scores stand for, in float32 or float64.
@@ -99,35 +96,27 @@ def put_logits(
             sample.set_pred_label(predicted)
 
 
-def put_disagreement(
-    sample: BaseDataElement, information: Tensor, variance: Tensor, predictions: Tensor
-) -> None:
-    """Set ``mutual_information`` and ``variance`` of a sample with scores.
+def put_disagreement(sample: BaseDataElement, information: Tensor, predictions: Tensor) -> None:
+    """Set the ``mutual_information`` of a sample with scores.
 
-    Numbers of a classifier's; of a segmentor's, maps ``(1, H, W)`` in ``disagreement``, beside the
-    classes that each of the N predictions gives the pixels, ``predictions`` ``(N, H, W)``.
+    A number of a classifier's; of a segmentor's, a map ``(1, H, W)`` in ``disagreement``, beside
+    the classes that each of the N predictions gives the pixels, ``predictions`` ``(N, H, W)``.
     """
     if 'seg_logits' in sample:
-        maps = PixelData(
-            mutual_information=information[None], variance=variance[None], predictions=predictions
-        )
+        maps = PixelData(mutual_information=information[None], predictions=predictions)
         sample.set_data({'disagreement': maps})
     else:
         sample.set_field(information, 'mutual_information')
-        sample.set_field(variance, 'variance')
 
 
 def disagreement_in(sample: Sample) -> dict[str, np.ndarray]:
-    """Return what a data sample says of :data:`MEASURES`: maps ``(H, W)``, or numbers."""
+    """Return what :func:`put_disagreement` has put, as arrays; nothing of a single prediction."""
     values = sample.get('disagreement', sample)
-    arrays = {key: values.get(key).cpu().numpy() for key in MEASURES if key in values}
-    return {key: array.reshape(array.shape[-2:]) for key, array in arrays.items()}
-
-
-def member_predictions_in(sample: Sample) -> np.ndarray | None:
-    """Return the ``(N, H, W)`` classes that the predictions of a mean give the pixels, if any."""
-    found = sample.get('disagreement')
-    return None if found is None else found.get('predictions').cpu().numpy()
+    found = {key: values.get(key) for key in ('mutual_information', 'predictions') if key in values}
+    arrays = {key: value.cpu().numpy() for key, value in found.items()}
+    if 'predictions' in arrays:
+        arrays['mutual_information'] = arrays['mutual_information'][0]
+    return arrays
 
 
 def _log(probs: Tensor) -> Tensor:

@@ -1,0 +1,36 @@
+"""Base of the registered metrics: one result of each sample, in mmengine's own list."""
+
+from __future__ import annotations
+
+import torch
+from mmengine.dist import all_gather, get_dist_info
+from mmengine.evaluator import BaseMetric
+
+from mmcalib.distributed import warn_if_models_differ
+from mmcalib.samples.reading import name_of
+
+
+class ListMetric(BaseMetric):
+    """A metric that leaves one result of each sample, so that a sampler's padding drops out."""
+
+    def evaluate(self, size: int) -> dict:
+        """Return the metrics of the first `size` samples of the data set.
+
+        Raises:
+            ValueError: If fewer were evaluated, or more than a sampler repeats.
+        """
+        warn_if_models_differ()
+        counts = [int(count) for count in all_gather(torch.tensor(len(self.results)))]
+        if not size <= sum(counts) < size + len(counts):
+            self.results = []
+            raise ValueError(
+                f'{sum(counts):,} samples were evaluated on {len(counts)} processes, and the data '
+                f'set has {size:,}. A sampler repeats fewer than one sample per process; an '
+                'interrupted evaluation leaves more: evaluate again'
+            )
+        return super().evaluate(size)
+
+    def name(self, sample: dict) -> str:
+        """Return what errors call the next sample; samplers interleave the processes."""
+        rank, world_size = get_dist_info()
+        return name_of(sample, len(self.results) * world_size + rank)
