@@ -27,9 +27,12 @@ def as_binary_map(sample: Mapping) -> dict:
     """
     scores = at_least_single(class_scores(sample, 'a prediction'))
     label = _labels(sample, len(scores)).to(scores.device)
+    predicted = tensor_of(sample, 'pred_label')  # by the head's threshold, or its number of labels
+    if predicted is None:
+        predicted = (scores > 0.5).nonzero()[:, 0]
     maps = {
         'seg_logits': scores[None, None],
-        'pred_sem_seg': (scores > 0.5).long()[None, None],
+        'pred_sem_seg': torch.zeros_like(label).index_fill(0, predicted, 1)[None, None],
         'gt_sem_seg': label[None, None],
     }
     return {**sample, **{key: {'data': value} for key, value in maps.items()}}
