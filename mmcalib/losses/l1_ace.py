@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.batch_loss import BatchLoss, divide
-from mmcalib.losses.cross_entropy import shares_of
 from mmcalib.losses.registry import MODELS
 
 
@@ -51,20 +50,24 @@ def l1_ace(
     Returns:
         A scalar; 0 where no row counts.
     """
-    if logits.ndim > 2:
+    is_map = logits.ndim > 2
+    if is_map:
         logits, weight = logits.flatten(2), weight.flatten(1)
         target = target.flatten(2 if target.is_floating_point() else 1)
-    else:  # one image, of all rows
-        logits, weight = logits.T.unsqueeze(0), weight.unsqueeze(0)
-        target = (target.T if target.is_floating_point() else target).unsqueeze(0)
-    probs = F.softmax(logits, dim=1)
-    count = weight.unsqueeze(1).expand_as(probs)
-    rows = (probs - shares_of(target, probs)) * count, count
-    sums = [probs.new_zeros((*probs.shape[:2], num_bins)) for _ in rows]
+    probs, each = F.softmax(logits, dim=1), weight.unsqueeze(1)
+    if target.is_floating_point():
+        gaps = (probs - target) * each
+    else:
+        gaps = (probs * each).scatter_add_(1, target.unsqueeze(1), -each)
+    size = (*probs.shape[:2], num_bins) if is_map else (num_bins, probs.shape[1])
+    sums = [probs.new_zeros(size)] * 2
     for bins, part in _memberships(probs, num_bins, binning):
-        shares = rows if part is None else [x * part for x in rows]
-        sums = [s.scatter_add(2, bins, x) for s, x in zip(sums, shares, strict=True)]
-    gap, count = over_ranks(torch.stack(sums if per_image else [s.sum(0, True) for s in sums]))
+        rows = [x if part is None else x * part for x in (gaps, each.expand_as(probs))]
+        sums = [s.scatter_add(2 * is_map, bins, x) for s, x in zip(sums, rows, strict=True)]
+    both = torch.stack(sums)
+    if not is_map:  # one image, of all rows
+        both = both.transpose(1, 2).unsqueeze(1)
+    gap, count = over_ranks(both if per_image else both.sum(dim=1, keepdim=True))
     filled = (count > 0).to(gap.dtype)
     # A group without a valid row has no bins, and no part in the mean.
     groups = filled.amax(dim=(1, 2))

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.batch_loss import BatchLoss, divide
-from mmcalib.losses.cross_entropy import shares_of
 from mmcalib.losses.registry import MODELS
 
 
@@ -33,8 +32,12 @@ def mdca(
     Returns:
         A scalar; 0 where no row counts.
     """
-    gaps = (F.softmax(logits, dim=1) - shares_of(target, logits)) * weight.unsqueeze(1)
-    gaps = gaps.sum(dim=[0, *range(2, gaps.ndim)])
+    over_rows = [0, *range(2, logits.ndim)]
+    gaps = (F.softmax(logits, dim=1) * weight.unsqueeze(1)).sum(dim=over_rows)
+    if target.is_floating_point():
+        gaps = gaps - (target * weight.unsqueeze(1)).sum(dim=over_rows)
+    else:
+        gaps = gaps.scatter_add(0, target.flatten(), -weight.flatten())
     sums = over_ranks(torch.cat([gaps, weight.sum().view(1)]))
     return divide(sums[:-1].abs().mean(), sums[-1])
 

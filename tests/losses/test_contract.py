@@ -141,15 +141,17 @@ def test_batches_with_and_without_ignored_rows_share_a_kernel(graphs):
 
 def test_losses_and_shapes_stay_below_the_limit_of_recompilations(graphs):
     # The limit is 8 for a formula; above it torch goes on eagerly.
-    heads = [ROWS[name].build(compile=True) for name in ('mbls', 'ls', 'fl', 'mbls', 'brier')]
+    for name in ('ls', 'fl', 'ecp', 'acls', 'brier'):
+        for samples in (3, 2):
+            ROWS[name].build(compile=True)(*draw((samples, 5)))
+    heads = [ROWS['mbls'].build(compile=True), ROWS['mbls'].build(compile=True, loss_weight=0.4)]
     for epoch in range(4):
         for samples in (3, 2):  # the last batch is smaller
-            for head in heads[:: 1 if epoch == 0 else 3]:
-                if hasattr(head, 'margin'):
-                    head.set_parameters(margin=10.0 - epoch)
+            for shift, head in enumerate(heads):
+                head.set_parameters(margin=10.0 - epoch - shift)
                 logits, target = draw((samples, 5, 4 + epoch, 4), torch.float32, ignore=True)
                 head(logits, target, ignore_index=IGNORED)
-    assert sum(map(len, graphs)) == 2 * 5 + 3 * 2 * 2, 'some steps ran eagerly'
+    assert sum(map(len, graphs)) == 5 * 2 + 4 * 2 * 2, 'some steps ran eagerly'
 
 
 def test_without_a_compiler_there_is_one_warning(kernels, monkeypatch):  # noqa: F811
