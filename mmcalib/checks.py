@@ -167,3 +167,24 @@ def check_probabilities(probs: Tensor, name: str) -> None:
 def at_least_single(values: Tensor) -> Tensor:
     """Return half-precision values in float32, others as they are."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def check_explained(logits: Tensor, predicted: Tensor, name: str) -> None:
+    """Raise a ValueError for logits ``(K, *)`` that are not finite, or not the prediction's."""
+    check_finite(logits, f'seg_logits of {name}')
+    if len(logits) == 1:
+        return
+    wrong = int((logits.gather(0, predicted[None])[0] < logits.amax(dim=0)).sum())
+    if wrong:
+        raise ValueError(
+            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {wrong} pixels. '
+            'Under test-time augmentation mmseg keeps only the logits of the last augmentation, '
+            'which are not those of the prediction: test without it'
+        )
+
+
+def smallest_probability(dtype: torch.dtype) -> float:
+    """Return what a probability counts as that its type of float has rounded to 0."""
+    if dtype == torch.float16:
+        return 2.0**-25  # half of the least there is
+    return torch.finfo(dtype).tiny  # less is flushed to 0 on some devices

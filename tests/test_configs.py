@@ -13,7 +13,7 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 from posts import write_posts, write_vectors
 
 from mmcalib.datasets.same_data import same_data
-from mmcalib.metric_keys import HEADLINE
+from mmcalib.metrics.keys import HEADLINE
 from mmcalib.runs.config import DATALOADERS, load_config, use_evaluation
 from mmcalib.runs.config_checks import check_metrics
 from mmcalib.runs.misspelt_options import check_constructors

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mmcalib import metric_keys as keys
+from mmcalib.metrics import keys
 from mmcalib.metrics.definitions import NAMES, WITH_LEVEL
 from mmcalib.metrics.functional.image_failures import FIGURES as OF_IMAGES
 from mmcalib.metrics.ood_metric import FIGURES

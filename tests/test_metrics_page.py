@@ -8,10 +8,10 @@ from commands import ROOT
 from mmengine.registry import METRICS
 
 from mmcalib import metrics
-from mmcalib.metric_keys import base_name, is_percentage
 from mmcalib.metrics import PROTOCOLS, CalibrationMetric
 from mmcalib.metrics.definitions import METRICS as OURS
 from mmcalib.metrics.definitions import WITH_LEVEL, metric_of
+from mmcalib.metrics.keys import base_name, is_percentage
 
 PAGE = (ROOT / 'docs/reference/metrics.md').read_text('utf-8')
 

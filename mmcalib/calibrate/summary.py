@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from mmcalib.metric_keys import PREFIX, is_percentage, metric_heading
+from mmcalib.metrics.keys import PREFIX, is_percentage, metric_heading
 
 # Of these more is better.
 HIGHER_IS_BETTER = ('accuracy',)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from mmcalib.metric_keys import OOD_GROUPS
+from mmcalib.samples import OOD_GROUPS
 
 SOURCES = {
     'CIFAR10': 'Unpack https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz there, so that it '

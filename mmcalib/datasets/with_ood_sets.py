@@ -11,7 +11,7 @@ import torch
 from mmengine.registry import DATASETS
 from torch.utils.data import ConcatDataset
 
-from mmcalib.metric_keys import OOD_GROUPS
+from mmcalib.samples import OOD_GROUPS
 
 HAVE_PIPELINE = ('pipeline', 'dataset', 'datasets')  # wrappers' parts have their own
 RESERVED = (*OOD_GROUPS, 'ID', 'OOD')

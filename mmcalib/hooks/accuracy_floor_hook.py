@@ -10,7 +10,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
 from mmcalib.checks import check_number
-from mmcalib.metric_keys import AACC, ECE, QUALITIES
+from mmcalib.metrics.keys import AACC, ECE, QUALITIES
 
 CANDIDATES = 'accuracy_floor_candidates'  # in mmengine's message hub, which checkpoints hold
 ACCURACY_KEYS = (*QUALITIES, AACC)

@@ -3,6 +3,7 @@
 Functions of arrays need no mmengine.
 """
 
+# ruff: noqa: F401
 from typing import TYPE_CHECKING
 
 from mmcalib.metrics.definitions import NAMES as NAMES
@@ -46,10 +47,15 @@ else:
         },
     )
 
-__all__ = [name for name in dir() if name[0] != '_' and name not in ('TYPE_CHECKING', 'late_names')]
-__all__ += ['AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE']
-__all__ += ['ForegroundIoU', 'ImageScoreMetric', 'OODMetric']
-__all__ += ['scores_of_logits', 'scores_of_probabilities']
+_NOT_OURS = ('TYPE_CHECKING', 'late_names')
+_LATE = ('AECE', 'ECE', 'CalibrationMetric', 'ClasswiseECE')
+_LATE += ('ForegroundIoU', 'ImageScoreMetric', 'OODMetric')
+_LATE += ('scores_of_logits', 'scores_of_probabilities')
+__all__ = sorted(
+    {*_LATE, 'NAMES', 'PROTOCOLS'}
+    | {name for name, value in globals().items() if callable(value) and name[0] != '_'}
+    - {*_NOT_OURS}
+)
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,13 @@ from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import Tensor
 
-from mmcalib.checks import at_least_single, check_choice, check_ignore_index, check_integer
+from mmcalib.checks import (
+    at_least_single,
+    check_choice,
+    check_ignore_index,
+    check_integer,
+    smallest_probability,
+)
 from mmcalib.metrics.counts import (
     PIECE_BYTES,
     Counts,
@@ -35,7 +41,6 @@ from mmcalib.samples.reading import (
     background_of,
     read_pixels,
     read_scores,
-    smallest_probability,
 )
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.

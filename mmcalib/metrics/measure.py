@@ -16,12 +16,12 @@ from mmcalib.checks import (
     check_number,
     check_probabilities,
     check_range,
+    smallest_probability,
 )
 from mmcalib.metrics.counts import Counts, Predictions, of_probabilities
 from mmcalib.metrics.definitions import metric_of, value_of
 from mmcalib.metrics.errors import adaptive_error
 from mmcalib.metrics.strata import stratum_figures
-from mmcalib.samples.reading import smallest_probability
 
 # Probabilities that are worked on together.
 PIECE = 1 << 22

@@ -12,10 +12,10 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from mmcalib.checks import check_choices
-from mmcalib.metric_keys import OOD_GROUPS
 from mmcalib.metrics.counts import EXACT, PIECE_BYTES, doubt_of
 from mmcalib.metrics.list_metric import ListMetric
 from mmcalib.metrics.ranking import aupr, auroc, fpr
+from mmcalib.samples import OOD_GROUPS
 from mmcalib.samples.reading import read_ood
 
 SCORES = ('max_probability', 'max_logit', 'energy', 'entropy')

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from mmcalib.metric_keys import ECE, NLL, QUALITIES
 from mmcalib.metrics import CalibrationStatistics
+from mmcalib.metrics.keys import ECE, NLL, QUALITIES
 from mmcalib.record import digest, loss_label, read_json
 from mmcalib.reports.robustness_results import (
     clean_metrics,

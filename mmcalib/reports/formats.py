@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from mmcalib.metric_keys import INTERVAL, metric_heading, number_text
+from mmcalib.metrics.keys import INTERVAL, metric_heading, number_text
 
 if TYPE_CHECKING:  # tables are built of what is formatted here
     from mmcalib.reports.tables import Row, Table

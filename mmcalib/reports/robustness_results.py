@@ -11,7 +11,7 @@ from pathlib import Path
 import mmengine
 
 from mmcalib.corruption_names import BENCHMARK, GROUPS
-from mmcalib.metric_keys import (
+from mmcalib.metrics.keys import (
     AECE,
     AUGRC,
     CLEAN,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 
-from mmcalib.metric_keys import CLEAN, MEAN, OOD, OOD_GROUPS, WORST
+from mmcalib.metrics.keys import CLEAN, MEAN, OOD, WORST
 from mmcalib.record import is_ensemble, model_label, read_record
 from mmcalib.reports.robustness_results import (
     clean_metrics,
@@ -19,6 +19,7 @@ from mmcalib.reports.robustness_results import (
     read_robustness,
     shifts_text,
 )
+from mmcalib.samples import OOD_GROUPS
 from mmcalib.work_dir_files import EARLIER, RESULTS, ROBUSTNESS, SWEEP, VALIDATION_RESULTS
 
 LAST_CHECKPOINT = 'last_checkpoint'  # of a training, as mmengine names it

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mmcalib.metric_keys import ACCURACIES, columns_of
+from mmcalib.metrics.keys import ACCURACIES, columns_of
 from mmcalib.record import SHORT_NAMES, SYMBOLS, digest
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.differences import differences, flatten, key_and_value

@@ -21,8 +21,8 @@ from mmcalib.checks import UserError
 from mmcalib.hooks.drawing_hook import kept_statistics, tested_split
 from mmcalib.hooks.one_view_hook import OneViewHook
 from mmcalib.hooks.require_same_classes_hook import classes_of, difference
-from mmcalib.metric_keys import ECE, QUALITIES, metric_name, number_text
 from mmcalib.metrics import CalibrationMetric
+from mmcalib.metrics.keys import ECE, QUALITIES, metric_name, number_text
 from mmcalib.record import model_label
 from mmcalib.robustness.result_files import collect, file_of, key_of, left_by_earlier_call
 from mmcalib.robustness.shifts import Shift

@@ -15,7 +15,7 @@ from mmengine.logging import print_log
 from mmcalib.checks import check_integer
 from mmcalib.cli.processes import is_first_process
 from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
-from mmcalib.metric_keys import CLEAN, OVER_SHIFTS
+from mmcalib.metrics.keys import CLEAN, OVER_SHIFTS
 from mmcalib.robustness.corrupted_pipeline import CorruptionPlace, corrupted, corruption_places
 from mmcalib.robustness.stored_corruptions import StoredSet
 from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults

@@ -6,10 +6,18 @@ from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
 
-from mmcalib.metric_keys import GAP, INTERVAL, PREFIX, TOP1, is_percentage, metric_name, number_text
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.errors import gap
 from mmcalib.metrics.intervals import intervals
+from mmcalib.metrics.keys import (
+    GAP,
+    INTERVAL,
+    PREFIX,
+    TOP1,
+    is_percentage,
+    metric_name,
+    number_text,
+)
 from mmcalib.record import model_label
 
 FOLDER_OF_FIGURES = 'vis_data/vis_image'  # of mmengine's LocalVisBackend, in the log's folder

@@ -14,8 +14,8 @@ from mmengine.registry import METRICS
 from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.hooks.accuracy_floor_hook import ACCURACY_KEYS
 from mmcalib.learning_losses import LEARNS_BY
-from mmcalib.metric_keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
+from mmcalib.metrics.keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
 from mmcalib.near_names import did_you_mean, nearest
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.loss_config import type_name

@@ -16,7 +16,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from mmcalib.checks import UserError
-from mmcalib.metric_keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better_rule
+from mmcalib.metrics.keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better_rule
 from mmcalib.record import ensemble_label, loss_label
 from mmcalib.runs.config_checks import calibration_keys, checkpoint_hook, kept_checkpoints
 from mmcalib.runs.loss_config import main_loss, type_name

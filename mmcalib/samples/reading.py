@@ -12,6 +12,7 @@ from torch import Tensor
 from mmcalib.checks import (
     SUM_TOLERANCE,
     at_least_single,
+    check_explained,
     check_finite,
     check_labels,
     check_probabilities,
@@ -81,13 +82,6 @@ def class_label(sample: Sample, name: str) -> Tensor:
             'single-label classification'
         )
     return label.long().reshape(1)
-
-
-def smallest_probability(dtype: torch.dtype) -> float:
-    """Return what a probability counts as that its type of float has rounded to 0."""
-    if dtype == torch.float16:
-        return 2.0**-25  # half of the least there is
-    return torch.finfo(dtype).tiny  # less is flushed to 0 on some devices
 
 
 def read_scores(samples: Sequence[Sample]) -> list[tuple[np.ndarray, int]]:
@@ -160,20 +154,6 @@ def read_pixels(
             f'[{logits.min().item():.4g}, {logits.max().item():.4g}]'
         )
     return logits, predicted, label
-
-
-def check_explained(logits: Tensor, predicted: Tensor, name: str) -> None:
-    """Raise a ValueError for logits ``(K, *)`` that are not finite, or not the prediction's."""
-    check_finite(logits, f'seg_logits of {name}')
-    if len(logits) == 1:
-        return
-    wrong = int((logits.gather(0, predicted[None])[0] < logits.amax(dim=0)).sum())
-    if wrong:
-        raise ValueError(
-            f'pred_sem_seg of {name} is not the argmax of its seg_logits at {wrong} pixels. '
-            'Under test-time augmentation mmseg keeps only the logits of the last augmentation, '
-            'which are not those of the prediction: test without it'
-        )
 
 
 def read_labels(sample: Sample, *, ignore_index: int, name: str) -> tuple[Tensor, Tensor]:

@@ -7,8 +7,8 @@ import torch
 from mmengine.structures import BaseDataElement, PixelData
 from torch import Tensor
 
-from mmcalib.checks import at_least_single
-from mmcalib.samples.reading import Sample, class_scores, smallest_probability, tensor_of
+from mmcalib.checks import at_least_single, smallest_probability
+from mmcalib.samples.reading import Sample, class_scores, tensor_of
 
 
 def probabilities_in(sample: Sample) -> Tensor:

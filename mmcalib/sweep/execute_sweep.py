@@ -10,10 +10,10 @@ from pathlib import Path
 
 from mmengine.config import Config
 
-from mmcalib.metric_keys import ECE, INTERVAL, QUALITIES, metric_name
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
 from mmcalib.metrics.errors import calibration_error
 from mmcalib.metrics.intervals import gap_intervals
+from mmcalib.metrics.keys import ECE, INTERVAL, QUALITIES, metric_name
 from mmcalib.record import paths_of
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, last_checkpoint
 from mmcalib.runs.command_line import parse_options

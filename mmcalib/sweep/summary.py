@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mmcalib.metric_keys import ECE, columns_of, metric_heading
+from mmcalib.metrics.keys import ECE, columns_of, metric_heading
 from mmcalib.record import read_json
 from mmcalib.reports.formats import in_markdown, mean_and_deviation
 from mmcalib.visualization.sweep_figure import draw_sweeps

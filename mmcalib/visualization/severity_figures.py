@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mmcalib.metric_keys import metric_heading
+from mmcalib.metrics.keys import metric_heading
 from mmcalib.visualization.figure_style import add_legend, tidy
 from mmcalib.visualization.loss_colours import Look, looks_of
 

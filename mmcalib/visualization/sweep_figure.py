@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mmcalib.metric_keys import ECE, INTERVAL, QUALITIES, metric_heading
+from mmcalib.metrics.keys import ECE, INTERVAL, QUALITIES, metric_heading
 from mmcalib.visualization.figure_style import GREY, add_legend, tidy
 from mmcalib.visualization.loss_colours import Look, looks_of
 

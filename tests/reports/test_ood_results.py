@@ -6,7 +6,7 @@ import pytest
 from commands import call_here
 from records import model
 
-from mmcalib.metric_keys import metric_heading
+from mmcalib.metrics.keys import metric_heading
 from mmcalib.reports import html
 from mmcalib.reports.formats import comma_separated, markdown, measured
 from mmcalib.reports.runs import find_runs

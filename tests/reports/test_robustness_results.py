@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from records import model
 
 from mmcalib.corruption_names import BENCHMARK, CORRUPTIONS
-from mmcalib.metric_keys import ECE, metric_heading, worst
+from mmcalib.metrics.keys import ECE, metric_heading, worst
 from mmcalib.reports import html
 from mmcalib.reports.formats import comma_separated, markdown
 from mmcalib.reports.robustness_results import (

@@ -8,7 +8,7 @@ import pytest
 from commands import ROOT, call_here
 from records import CE, CIFAR10, MBLS, VOC, member, model, trained, write
 
-from mmcalib.metric_keys import HEADLINE
+from mmcalib.metrics.keys import HEADLINE
 from mmcalib.reports import formats, paper_numbers
 from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of

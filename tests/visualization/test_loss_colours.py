@@ -8,7 +8,7 @@ import pytest
 from drawings import table
 from matplotlib.colors import to_rgb
 
-from mmcalib.metric_keys import ECE
+from mmcalib.metrics.keys import ECE
 from mmcalib.record import SHORT_NAMES
 from mmcalib.visualization import (
     Evaluation,

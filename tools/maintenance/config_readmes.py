@@ -13,7 +13,7 @@ from typing import NamedTuple
 import mmengine
 from quoted_numbers import measured_text, with_measured
 
-from mmcalib.metric_keys import AECE, ECE, HEADLINE, MIOU, QUALITIES, TOP1, metric_heading
+from mmcalib.metrics.keys import AECE, ECE, HEADLINE, MIOU, QUALITIES, TOP1, metric_heading
 from mmcalib.record import loss_label
 from mmcalib.reports.paper_numbers import published_experiment, published_values
 

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from mmcalib.metric_keys import HEADLINE, metric_name
+from mmcalib.metrics.keys import HEADLINE, metric_name
 from mmcalib.reports.formats import mean_and_deviation
 
 SOURCE = re.compile(r'<!-- (?P<file>[\w.-]+): (?P<label>.+?) -->')

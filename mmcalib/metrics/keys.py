@@ -19,7 +19,6 @@ QUALITIES = (TOP1, MIOU)
 HEADLINE = (*QUALITIES, ECE, AECE)
 ACCURACIES = 'accuracy/'  # of mmpretrain, all in percent
 OOD = 'ood/'  # in tables, whatever the prefix; AUROC and others are of failures too
-OOD_GROUPS = ('near', 'far')  # of sets
 PREFIX = 'calibration/'  # goes without saying; another one tells two metrics apart
 # What mmseg's IoUMetric measures, beside the accuracy of all pixels, by each of its `iou_metrics`.
 OF_IOU_METRICS = {
