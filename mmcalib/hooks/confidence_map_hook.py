@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mmcalib.checks import check_integer
 from mmcalib.ensembles.batch_views import upright_view
-from mmcalib.hooks.confidence_view import view_of
+from mmcalib.hooks.confidence_view import check_segmented, view_of
 from mmcalib.hooks.drawing_hook import SPLIT_NAMES, DrawingHook, calibration_metrics, tested_split
 from mmcalib.metrics.errors import calibration_error
 from mmcalib.work_dir_files import MAPS, of_split
@@ -106,8 +106,9 @@ class ConfidenceMapHook(DrawingHook):
         rank, world_size = get_dist_info()
         # The metric has just read these.
         counts = self._metric.results[-len(outputs) :]
-        of_images = [image.bins for image in counts]
-        for number, (sample, bins) in enumerate(zip(outputs, of_images, strict=True)):
+        for number, (sample, counted) in enumerate(zip(outputs, counts, strict=True)):
+            check_segmented(sample)
+            bins = counted.bins
             # mmengine's samplers interleave the ranks, and repeat images at the end.
             index = self._seen * world_size + rank
             self._seen += 1

@@ -46,12 +46,8 @@ def view_of(
     """
     from mmcalib.visualization import ConfidenceView
 
+    check_segmented(sample)
     size = map_size(sample)
-    if size is None:
-        raise ValueError(
-            "ConfidenceMapHook is for mmseg's samples, which have seg_logits; this one has "
-            f'{sorted(sample.keys())}'
-        )
     pixels = read_map(sample, step=-(-max(size) // max_size))
     path = sample.get('img_path')
     shown = path if from_file else None
@@ -65,6 +61,15 @@ def view_of(
         valid=(pixels.label != ignore_index).numpy(),
         table=bins.numpy().copy(),
     )
+
+
+def check_segmented(sample) -> None:
+    """Raise a ValueError for a sample that is no segmentor's."""
+    if map_size(sample) is None:
+        raise ValueError(
+            "ConfidenceMapHook is for mmseg's samples, which have seg_logits; this one has "
+            f'{sorted(sample.keys())}'
+        )
 
 
 def _image(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import references
 import torch
+from overconfident import drawn_in_a_row
 from samples import as_segmented, classified, flatten, probabilities, segmented
 from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -178,6 +179,34 @@ def test_figures_of_scikit_learn(kind):
         assert curve[:, -1].tolist() == pytest.approx([100, 100 * (1 - correct.mean())])
 
 
+@pytest.mark.parametrize(
+    ('conf', 'correct'),
+    [
+        ([0.7], [True]),
+        ([0.9, 0.9, 0.8, 0.3, 1.0], [True, False, True, True, False]),
+        ([1.0, 1.0, 0.0], [False, False, True]),
+        ([0.5, 0.5, 0.52, 0.51], [True, False, True, False]),
+    ],
+)
+def test_smooth_ece_is_its_definition(conf, correct):
+    """Gaps of both signs, whose size depends on the width, and some at the ends."""
+    expected = references.smooth_calibration_error(conf, correct)
+    found = measure(metrics='smECE', conf=np.array(conf), correct=np.array(correct))
+    assert found == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ('n', 'share', 'printed'),
+    [(1, 1, 32.6697), (50, 1, 10.6775), (3000, 0.9, 6.9331), (3000, 0.5, 28.0754)],
+)
+def test_relplot_prints_the_same_smooth_ece(n, share, printed):
+    # relplot.smECE(conf, correct), times 100, of the same predictions, which are drawn in a row. It
+    # integrates over 200 points and finds the width to 0.1 points.
+    conf, correct = drawn_in_a_row(n, share)
+    found = measure(metrics='smECE', conf=conf, correct=correct)
+    assert found == pytest.approx(printed, abs=0.06)
+
+
 FIGURES = {
     'AURC': (ranking.aurc, references.area_under_risk_coverage),
     'AUGRC': (ranking.augrc, references.area_under_generalized_risk_coverage),
@@ -200,6 +229,25 @@ def test_the_mean_over_all_orders_of_ties(name, seed):
     figure, oracle = FIGURES[name]
     orders = [oracle(order) for order in references.orders_of(conf.tolist(), correct.tolist())]
     assert figure(table).item() == pytest.approx(sum(orders) / len(orders))
+
+
+@pytest.mark.parametrize('level', [0.1, 0.3, 0.5])
+@pytest.mark.parametrize('seed', range(6))
+def test_coverage_at_a_risk_is_of_the_mean_curve(seed, level):
+    generator = np.random.default_rng(seed)
+    conf, correct = generator.integers(1, 5, 20) / 5, generator.random(20) < 0.7
+    errors = references.errors_among_the_first(conf.tolist(), correct.tolist())
+    curve = [found / i for i, found in enumerate(errors, 1)]
+    found = measure(metrics=f'coverage@risk_{level}', conf=conf, correct=correct)
+    assert found == pytest.approx(references.coverage_at_risk(curve, level))
+
+
+def test_levels_on_a_prediction_take_it_in():
+    rows = dict(conf=np.array([0.9, 0.8, 0.7, 0.6]), correct=np.array([True, True, True, False]))
+    assert measure(metrics='coverage@risk_0.25', **rows) == 100
+    assert measure(metrics='coverage@risk_0.24', **rows) == 75
+    assert measure(metrics='risk@coverage_0.75', **rows) == 0
+    assert measure(metrics='risk@coverage_0.76', **rows) == 25
 
 
 def test_all_right_is_a_temperature_at_its_bound_and_all_wrong_at_the_other():
