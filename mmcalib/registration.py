@@ -31,7 +31,7 @@ REGISTERED = (
     'metrics.image_score_metric',
     'metrics.ood_metric',
     'models',
-    'posthoc.attached_model',
+    'posthoc.attached',
     'transforms',
 )
 # Names that 0.3.0 was the last to have, and what to do; for one release. Types are capitalised.

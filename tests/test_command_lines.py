@@ -20,7 +20,7 @@ from mmcalib.cli.members import split_members
 from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import CalibrationMetric, protocols
 from mmcalib.models import efficientnet_lite
-from mmcalib.posthoc import SCALERS, sampled_logits, temperature_scaler
+from mmcalib.posthoc import SCALERS, affine, sampled_logits
 from mmcalib.reports import figures
 from mmcalib.runs.config import load_config, use_evaluation
 from mmcalib.runs.config_checks import check_metrics
@@ -69,7 +69,7 @@ def test_defaults_and_evaluations_are_in_the_help(monkeypatch, capsys):
 
 def test_the_names_of_the_helps_are_those_of_the_package():
     assert tuple(SCALERS) == names.METHODS
-    assert names.CRITERIA == temperature_scaler.CRITERIA
+    assert names.CRITERIA == affine.CRITERIA
     assert names.NUM_SAMPLES == sampled_logits.NUM_SAMPLES
     assert tuple(sorted(protocols.PROTOCOLS)) == names.PROTOCOLS
     assert names.CORRUPTION_GROUPS == corruption_names.GROUPS

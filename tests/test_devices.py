@@ -19,7 +19,6 @@ from mmcalib.ensembles.mean_and_disagreement import PredictionMean
 from mmcalib.losses import CalibrationLoss, CombinedLoss, MDCALoss, SoftmaxFocalLoss
 from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
 from mmcalib.metrics import NAMES, CalibrationMetric, scores_of_logits
-from mmcalib.posthoc import SCALERS
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import train_and_test
 
@@ -152,18 +151,6 @@ def test_scores_of_the_unseen():
         other = scores_of_logits(there(logits), scores)
     for name in scores:
         torch.testing.assert_close(other[name], here[name])
-
-
-@pytest.mark.parametrize('name', SCALERS)
-def test_a_scaler_there(name):
-    num_classes = 4 if 'softmax' in SCALERS[name].heads else 2
-    logits, _ = draw(shape=(60, num_classes))
-    labels = torch.arange(60) % num_classes
-    scaler = SCALERS[name]().fit(logits, labels)
-    with PretendedDevice():
-        found = scaler.transform(there(logits)), scaler.predict_proba(there(logits))
-    torch.testing.assert_close(found[0].value, scaler.transform(logits))
-    torch.testing.assert_close(found[1].value, scaler.predict_proba(logits))
 
 
 def test_an_ensemble_there():

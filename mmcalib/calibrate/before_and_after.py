@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from mmcalib.distributed import place_of
 from mmcalib.metrics import CalibrationMetric
+from mmcalib.posthoc.attached import evaluated_sample
 from mmcalib.posthoc.fold_into_layer import largest_difference, swapped_parameters
 from mmcalib.posthoc.full_precision import full_precision
-from mmcalib.posthoc.logit_scaler import LogitScaler
 from mmcalib.posthoc.model_logits import ImageLogits, predictor, progress
-from mmcalib.posthoc.predicted_samples import evaluated_sample
+from mmcalib.posthoc.scaler import LogitScaler, with_other_class
 from mmcalib.samples.reading import read_labels, read_logits
 
 COMPARED_METRICS = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
@@ -32,8 +32,8 @@ class BeforeAndAfter:
         after: The same afterwards.
         num_predictions: How many valid predictions there are.
         changed: Of how many of them the predicted class is another.
-        difference: The largest difference of a written model's logit from a scaled one, relative
-            to the largest scaled logit if that is above 1.
+        difference: The largest difference of a written model's probability from a scaled one; of
+            an attached scaling, of a logit, relative to the largest if that is above 1.
     """
 
     before: dict[str, float]
@@ -55,7 +55,7 @@ def measure_before_and_after(
     ignore_index: int = 255,
     text: str = 'Before and after',
 ) -> BeforeAndAfter:
-    """Run a model on a split as it is and folded, and hold all folded logits against scaled ones.
+    """Run a model on a split as it is and folded, and hold its probabilities against scaled ones.
 
     With folds, the figures after are of each image under the scaling of its fold; the scaling to
     write is proven on all images as well.
@@ -94,9 +94,10 @@ def measure_before_and_after(
                         scored[index] = image.sample
                         count.add(places[index], predicted, new_predicted)
                     if len(predicted):
-                        expected = own.transform(logits)
+                        expected = own.predict_proba(logits)
+                        found = with_other_class(new_logits).softmax(dim=1)
                         count.difference = max(
-                            count.difference, largest_difference([expected], [new_logits])
+                            count.difference, largest_difference([expected], [found])
                         )
             count.after.process(None, [scored[index] for index in range(len(ours))])
     return count.result()

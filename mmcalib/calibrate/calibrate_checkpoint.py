@@ -26,7 +26,7 @@ from mmcalib.calibrate.calibration_checks import (
 from mmcalib.calibrate.choose_method import NONE, choose_method, methods_for
 from mmcalib.calibrate.cross_fitting import fit_folds, folds_of_groups
 from mmcalib.calibrate.image_groups import groups_of_images, independent_groups
-from mmcalib.calibrate.placement import method_of, place_scaling
+from mmcalib.calibrate.placement import place_scaling
 from mmcalib.checks import UserError, check_choice, check_integer
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.hooks.name_broken_samples_hook import name_samples
@@ -145,8 +145,8 @@ def calibrate_checkpoint(
         _check_proof(results[split].difference)
 
     meta = {
-        'method': method_of(scaler),
-        'options': scaler.options,
+        'method': scaler.method,
+        'options': scaler.get_params(),
         **fitted_on,
         **placement.facts,
         'candidates': candidates,
@@ -328,7 +328,7 @@ def _check_proof(difference: float) -> None:
     """Raise a ValueError if a calibrated model does not predict what it should."""
     if not difference <= TOLERANCE:
         raise ValueError(
-            f'the logits of the calibrated model differ from the scaled ones by {difference:.1e} '
-            'of the largest: the head changes them after its last layer, or they are too large '
+            f'the predictions of the calibrated model differ from the scaled ones by '
+            f'{difference:.1e}: the head changes them after its last layer, or they are too large '
             'for single precision. Nothing was written'
         )

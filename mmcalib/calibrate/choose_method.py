@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from mmcalib.calibrate.cross_fitting import fit_folds
-from mmcalib.posthoc.effective_number import group_sums
-from mmcalib.posthoc.logit_scaler import LogitScaler, with_other_class
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.model_logits import progress
 from mmcalib.posthoc.sampled_logits import DrawnPredictions
+from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
 
 NONE = 'none'
 # Methods to choose from, the simplest first.

@@ -20,19 +20,17 @@ from mmcalib.calibrate.before_and_after import (
 )
 from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.models.predicting_head import has_several_labels, head_of
-from mmcalib.posthoc import SCALERS, LogitScaler
-from mmcalib.posthoc.attached_scaling import AttachedScaling
+from mmcalib.posthoc import LogitScaler
+from mmcalib.posthoc.attached import attached, calibrate_sample, logits_behind
 from mmcalib.posthoc.fold_into_layer import (
     NotFoldableError,
-    check_bias,
     find_predicting_layers,
     fold_layers,
     keys_in_checkpoint,
     largest_difference,
 )
-from mmcalib.posthoc.logit_scaler import with_other_class
-from mmcalib.posthoc.model_logits import NotLogitsError, predictor
-from mmcalib.posthoc.predicted_samples import calibrate_sample, logits_behind
+from mmcalib.posthoc.model_logits import predictor
+from mmcalib.posthoc.scaler import with_other_class
 from mmcalib.runs.tested_model import model_of
 
 Folds = Sequence[LogitScaler]
@@ -56,26 +54,19 @@ def place_scaling(
     if has_several_labels(model):
         if 'sigmoid' not in scaler.heads:
             raise ValueError(
-                f'--method {method_of(scaler)} is not for {type(head_of(model)).__name__}, whose '
+                f'--method {scaler.method} is not for {type(head_of(model)).__name__}, whose '
                 'classes have separate sigmoids: use temperature, platt or beta'
             )
         return AttachedPlacement(model, 'each class has a separate sigmoid')
     if not scaler.affine:
         with predictor(model, of_samples=True) as predict:
             scaler.check_head(predict(batch)[0].logits[None])
-        return AttachedPlacement(model, f'{method_of(scaler)} scaling is no affine map of logits')
+        return AttachedPlacement(model, f'{scaler.method} scaling is no affine map of logits')
     try:
-        names = find_predicting_layers(model, batch, mixes_classes=scaler.per_class)
-        if scaler.per_class:
-            check_bias(model, names)
-    except (NotFoldableError, NotLogitsError) as error:
+        names = find_predicting_layers(model, batch, per_class=scaler.per_class)
+    except NotFoldableError as error:
         return AttachedPlacement(model, str(error))
     return FoldedPlacement(model, names, keys_in_checkpoint(state, model, names), state)
-
-
-def method_of(scaler: LogitScaler) -> str:
-    """Return the name of a scaler's method."""
-    return next(name for name, kind in SCALERS.items() if type(scaler) is kind)
 
 
 class FoldedPlacement:
@@ -191,7 +182,7 @@ class AttachedPlacement:
         cfg = deepcopy(cfg)
         kind = cfg.model.type
         name = kind if isinstance(kind, str) else f'{kind.__module__}.{kind.__name__}'
-        calibration = dict(method=method_of(scaler), **scaler.options)
+        calibration = dict(method=scaler.method, **scaler.get_params())
         cfg.model.update(type='CalibratedModel', calibrates=name, calibration=calibration)
         imports = cfg.get('custom_imports') or {}
         names = imports.get('imports') or []
@@ -219,8 +210,3 @@ class AttachedPlacement:
         with predictor(model, of_samples=True) as predict:
             found = [with_other_class(image.logits[None]).softmax(1)[0] for image in predict(batch)]
         return largest_difference(expected, found)
-
-
-def attached(scaler: LogitScaler) -> AttachedScaling:
-    """Return a fitted scaler as a module of a model."""
-    return AttachedScaling(method_of(scaler), **scaler.options).take(scaler.tensors)

@@ -91,8 +91,8 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
         sentences.append(f'{count} predictions{of_split} changed {what}.')
     if calibration.get('layers'):  # those of a mean are in no layer
         sentences.append(
-            f'Folded into {" and ".join(calibration["layers"])}: its logits equal the scaled ones '
-            f'within {calibration["fitted"]["difference"]:.1e}.'
+            f'Folded into {" and ".join(calibration["layers"])}: its probabilities equal the '
+            f'scaled ones within {calibration["fitted"]["difference"]:.1e}.'
         )
     elif calibration.get('attached'):
         sentences.append(

@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
-from mmcalib.posthoc.logit_scaler import LogitScaler
+from mmcalib.checks import check_finite
 from mmcalib.posthoc.model_logits import predictor
+from mmcalib.posthoc.scaler import LogitScaler
 
-# By how much folded logits may differ from scaled ones, relative to the largest if that is above 1.
+# By how much what a calibrated model predicts may differ, relative to the largest if above 1.
 TOLERANCE = 1e-4
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -24,84 +26,67 @@ class NotFoldableError(ValueError):
     """No layer of a model can absorb a scaling; the message says why."""
 
 
-def find_predicting_layers(
-    model: nn.Module, batch: Any, *, mixes_classes: bool = False
-) -> list[str]:
+def find_predicting_layers(model: nn.Module, batch: Any, *, per_class: bool = False) -> list[str]:
     """Return the names of the layers to scale so that the logits scale: nearly always one.
 
     Layers that ran and have an output per class are tried from the last to run to the first, and
-    then all of those in the head together, for heads that average two.
+    then all of those in the head together, for heads that add two.
 
     Args:
         model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
         batch: To run it on.
-        mixes_classes: Whether a matrix is to be folded, which grouped convolutions cannot take.
+        per_class: Whether classes are to be scaled and shifted, which takes a bias, and which
+            grouped convolutions cannot.
 
     Raises:
-        NotFoldableError: If there is none, saying why.
+        NotFoldableError: If there is none.
         ValueError: If logits are NaN or infinite.
     """
+    names = {module: name for name, module in model.named_modules() if isinstance(module, LINEAR)}
     ran: dict[str, nn.Module] = {}
 
-    def note(name: str):
-        def hook(module: nn.Module, inputs: tuple, output: Any) -> None:
-            ran.pop(name, None)
-            ran[name] = module
+    def note(module: nn.Module, *_: Any) -> None:
+        if module in names:
+            ran.pop(names[module], None)
+            ran[names[module]] = module
 
-        return hook
-
-    handles = [
-        module.register_forward_hook(note(name))
-        for name, module in model.named_modules()
-        if isinstance(module, LINEAR)
-    ]
-    try:
-        with predictor(model) as predict:
-            images = predict(batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with predictor(model) as predict, register_module_forward_hook(note):
+        images = predict(batch)
     for image in images:
-        if not image.logits.isfinite().all():
-            raise ValueError(
-                f'logits of {image.name} are NaN or infinite: the model has diverged, or its input '
-                'is broken'
-            )
-    logits = [image.logits for image in images]
-    num_classes = len(logits[0])
+        check_finite(image.logits, f'logits of {image.name}')
+    num_logits = len(images[0].logits)
     candidates = [
         name
-        for name, module in reversed(ran.items())
-        if module.weight.shape[0] == num_classes
-        and not (mixes_classes and getattr(module, 'groups', 1) > 1)
+        for name, layer in reversed(ran.items())
+        if layer.weight.shape[0] == num_logits
+        and not (per_class and (layer.bias is None or getattr(layer, 'groups', 1) > 1))
     ]
     in_head = [name for name in candidates if 'head' in name.split('.')[0]]
-    trials = [[name] for name in candidates] + ([in_head] if len(in_head) > 1 else [])
-    effects = []
-    for names in trials:
-        state = dict(model.named_parameters())
-        halved = {key: state[key] / 2 for key in _keys(model, names) if key in state}
-        if len(halved) < len(_keys(model, names)):
-            effects.append(f'{_list(names)} computes its weight from other parameters')
-            continue
-        with swapped_parameters(model, halved), predictor(model) as predict:
-            found = [image.logits for image in predict(batch)]
-        if largest_difference([z / 2 for z in logits], found) <= TOLERANCE:
-            return names
-        unchanged = all(torch.equal(a, b) for a, b in zip(logits, found, strict=True))
-        effects.append(
-            f'{_list(names)} ({type(ran[names[0]]).__name__}) '
-            + (
-                'has no effect, so its output is normalised or it does not predict'
-                if unchanged
-                else 'does not halve the logits, so they are changed afterwards'
-            )
-        )
-    tried = '; halving '.join(effects) if effects else ''
+    # Shifted too, if classes are to be: two layers that are added would shift twice.
+    shift = torch.arange(num_logits, device=images[0].logits.device) / 10 * per_class
+    expected = [_comparable(image.logits / 2, shift) for image in images]
+    for layers in [[name] for name in candidates] + [in_head] * (len(in_head) > 1):
+        parameters = {k: p for k, p in model.named_parameters() if k.rpartition('.')[0] in layers}
+        changed = {k: p / 2 + (shift if p.ndim == 1 else 0) for k, p in parameters.items()}
+        with swapped_parameters(model, changed), predictor(model) as predict:
+            found = [_comparable(image.logits) for image in predict(batch)]
+        if largest_difference(expected, found) <= TOLERANCE:
+            return layers
+    tried = ', '.join(f'{name} ({type(ran[name]).__name__})' for name in candidates)
     raise NotFoldableError(
-        f'{type(model).__name__} has no linear layer that a scaling can be folded into'
-        + (f': halving {tried}' if tried else f', since none with {num_classes} outputs ran')
+        f'{type(model).__name__} has no linear layer that a scaling can be folded into: '
+        + (
+            f'halving {tried} does not halve the logits'
+            if tried
+            else f'none with {num_logits} outputs ran'
+        )
     )
+
+
+def _comparable(logits: Tensor, shift: Tensor | float = 0.0) -> Tensor:
+    """Return logits ``(K, *)`` and a shift ``(K,)`` without what a softmax ignores."""
+    shifted = (logits.movedim(0, -1) + shift).movedim(-1, 0)
+    return shifted if len(logits) == 1 else shifted.log_softmax(dim=0)
 
 
 def keys_in_checkpoint(
@@ -113,25 +98,15 @@ def keys_in_checkpoint(
         ValueError: If it has none, or another value than the model that was loaded from it.
     """
     keys = {}
-    for name in names:
-        for kind, value in model.get_submodule(name).named_parameters():
-            own = f'{name}.{kind}'
-            key = next((key for key in (own, f'module.{own}') if key in state), None)
-            if key is None or not torch.equal(state[key].to(value), value.detach()):
-                what = 'does not hold' if key is None else 'is loaded with another value of'
+    for own, value in model.named_parameters():
+        if own.rpartition('.')[0] in names:
+            keys[own] = own if own in state else f'module.{own}'
+            if keys[own] not in state or not torch.equal(state[keys[own]].to(value), value):
                 raise ValueError(
-                    f'the checkpoint {what} {own}, the layer that predicts: is it a checkpoint of '
-                    'this config?'
+                    f'the checkpoint does not hold {own} of the layer that predicts, or another '
+                    'value of it: is it a checkpoint of this config?'
                 )
-            keys[own] = key
     return keys
-
-
-def check_bias(model: nn.Module, names: Sequence[str]) -> None:
-    """Raise a NotFoldableError if a layer has no bias, which shifts of the classes go into."""
-    for name in names:
-        if model.get_submodule(name).bias is None:
-            raise NotFoldableError(f'{name} has no bias to absorb the shift of the classes')
 
 
 def fold_layers(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> dict[str, Tensor]:
@@ -141,9 +116,7 @@ def fold_layers(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> 
         layer = model.get_submodule(name)
         bias = None if layer.bias is None else layer.bias.detach().cpu()
         weight, bias = scaler.fold(layer.weight.detach().cpu(), bias)
-        folded[f'{name}.weight'] = weight
-        if bias is not None:
-            folded[f'{name}.bias'] = bias
+        folded |= {f'{name}.weight': weight} | ({} if bias is None else {f'{name}.bias': bias})
     return folded
 
 
@@ -162,24 +135,10 @@ def swapped_parameters(model: nn.Module, tensors: Mapping[str, Tensor]) -> Itera
 
 
 def largest_difference(expected: Iterable[Tensor], found: Iterable[Tensor]) -> float:
-    """Return the largest difference of logits, relative to the largest expected one if above 1."""
+    """Return the largest difference, relative to the largest expected value if that is above 1."""
     largest = 0.0
     for a, b in zip(expected, found, strict=True):
-        if not (a - b).isfinite().all():
+        if not b.isfinite().all():
             return float('inf')
-        scale = max(1.0, a.abs().max().item())
-        largest = max(largest, (a - b).abs().max().item() / scale)
+        largest = max(largest, ((a - b).abs().max() / a.abs().max().clamp(min=1)).item())
     return largest
-
-
-def _keys(model: nn.Module, names: Sequence[str]) -> list[str]:
-    keys = []
-    for name in names:
-        keys.append(f'{name}.weight')
-        if model.get_submodule(name).bias is not None:
-            keys.append(f'{name}.bias')
-    return keys
-
-
-def _list(names: Sequence[str]) -> str:
-    return ' and '.join(names)

@@ -1,21 +1,58 @@
-"""The methods by the names that tools and configs call them."""
+"""The methods by the names that tools and configs call them, and a scaler out of its file."""
 
-from mmcalib.posthoc.binary_scalers import BetaScaler, PlattScaler
-from mmcalib.posthoc.class_conditional_scaler import ClassConditionalScaler
-from mmcalib.posthoc.ensemble_temperature_scaler import EnsembleTemperatureScaler
-from mmcalib.posthoc.isotonic_scaler import IsotonicScaler
-from mmcalib.posthoc.predicted_class_temperature_scaler import PredictedClassTemperatureScaler
-from mmcalib.posthoc.temperature_scaler import TemperatureScaler
-from mmcalib.posthoc.vector_and_matrix_scalers import MatrixScaler, VectorScaler
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from mmcalib.checks import UserError, check_choice
+from mmcalib.posthoc.affine import MatrixScaler, TemperatureScaler, VectorScaler
+from mmcalib.posthoc.binary import BetaScaler, PlattScaler
+from mmcalib.posthoc.by_class import ClassConditionalScaler, PredictedClassTemperatureScaler
+from mmcalib.posthoc.ets import EnsembleTemperatureScaler
+from mmcalib.posthoc.isotonic import IsotonicScaler
+from mmcalib.posthoc.scaler import LogitScaler
 
 SCALERS = {
-    'temperature': TemperatureScaler,
-    'vector': VectorScaler,
-    'matrix': MatrixScaler,
-    'ets': EnsembleTemperatureScaler,
-    'isotonic': IsotonicScaler,
-    'platt': PlattScaler,
-    'beta': BetaScaler,
-    'class-temperatures': PredictedClassTemperatureScaler,
-    'class-conditional': ClassConditionalScaler,
+    kind.method: kind
+    for kind in (
+        TemperatureScaler,
+        VectorScaler,
+        MatrixScaler,
+        EnsembleTemperatureScaler,
+        IsotonicScaler,
+        PlattScaler,
+        BetaScaler,
+        PredictedClassTemperatureScaler,
+        ClassConditionalScaler,
+    )
 }
+
+
+def load_scaler(path: str | Path) -> LogitScaler:
+    """Return the scaler that :meth:`LogitScaler.save` wrote.
+
+    Example:
+        Three lines, with neither a model nor a toolbox's config:
+
+        >>> import numpy as np; from mmcalib.posthoc import TemperatureScaler, load_scaler
+        >>> data = dict(logits=[[4.0, 0.0], [0.0, 4.0], [4.0, 0.0]], labels=[0, 1, 1])
+        >>> np.savez('held_out.npz', **data)
+
+        >>> data = np.load('held_out.npz')
+        >>> TemperatureScaler().fit(data['logits'], data['labels']).save('temperature.json')
+        >>> load_scaler('temperature.json').predict_proba(data['logits'])[:, 0].round(3).tolist()
+        [0.667, 0.333, 0.667]
+
+    Raises:
+        UserError: If it is no such file, or of a method that this version lacks.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding='utf-8'))
+        kind = SCALERS[check_choice('method', content['method'], tuple(SCALERS))]
+        scaler = kind.from_parameters(content['parameters'], **content['options'])
+        scaler.num_logits_ = content['num_logits']
+    except (ValueError, KeyError, TypeError) as error:
+        reason = f'lacks {error}' if isinstance(error, KeyError) else error
+        raise UserError(f'{path} is not a scaler that save() wrote: {reason}') from error
+    return scaler

@@ -10,8 +10,8 @@ from mmengine.dist import all_gather_object
 from torch import Tensor, nn
 
 from mmcalib.distributed import place_of
-from mmcalib.posthoc.logit_scaler import LogitScaler
 from mmcalib.posthoc.model_logits import predictor, progress
+from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.samples.reading import read_logits
 
 # So many predictions determine a temperature to a fraction of a percent; of 21 classes they take
@@ -41,11 +41,6 @@ class DrawnPredictions:
         """Fit a scaler to the predictions of all images, or of those that a mask ``(n,)`` keeps."""
         rows = slice(None) if kept is None else kept[self.images]
         return scaler.fit(self.logits[rows], self.labels[rows], self.images[rows])
-
-    @property
-    def is_everything(self) -> bool:
-        """Whether no prediction was left out."""
-        return len(self.labels) == self.population
 
 
 def draw_predictions(
@@ -78,7 +73,7 @@ def draw_predictions(
         ValueError: If the split has no valid prediction, or one that
             :func:`~mmcalib.samples.reading.read_logits` refuses.
     """
-    kept = _LowestPriorities(num_samples)
+    kept = LowestPriorities(num_samples)
     own_images = own_rows = 0
     with predictor(model, of_samples=of_samples) as predict:
         images = (image for batch in progress(loader, text) for image in predict(batch))
@@ -103,35 +98,29 @@ def draw_predictions(
     return DrawnPredictions(*kept.result(), population=population, num_images=num_images)
 
 
-class _LowestPriorities:
-    """The rows of the lowest priorities, in the order of their images."""
+class LowestPriorities:
+    """The rows of the lowest priorities: at most twice as many as the limit, and an image."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.below = 1.0
+        self.limit, self.below = limit, 1.0
         self.parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-        self.count = 0
 
     def add(self, priority: Tensor, logits: Tensor, labels: Tensor, image: int) -> None:
         index = (priority < self.below).nonzero().squeeze(1)
-        here = index.to(logits.device)
-        images = torch.full((len(index),), image)
-        self.parts.append((priority[index], logits[here].cpu(), labels[here].cpu(), images))
-        self.count += len(index)
-        if self.count > 2 * self.limit:
-            self._shrink()
+        rows = logits[index.to(logits.device)].cpu(), labels[index.to(labels.device)].cpu()
+        self.parts.append((priority[index], *rows, torch.full((len(index),), image)))
+        if sum(len(part[0]) for part in self.parts) > 2 * self.limit:
+            self.shrink()
 
-    def _shrink(self) -> None:
+    def shrink(self) -> None:
         columns = [torch.cat(column) for column in zip(*self.parts, strict=True)]
         if len(columns[0]) > self.limit:
             self.below = columns[0].kthvalue(self.limit + 1).values.item()
-            index = (columns[0] < self.below).nonzero().squeeze(1)
-            columns = [column[index] for column in columns]
+            columns = [column[columns[0] < self.below] for column in columns]
         self.parts = [tuple(columns)]
-        self.count = len(columns[0])
 
-    def result(self) -> tuple[Tensor, Tensor, Tensor]:
-        self._shrink()
-        _, *columns, images = self.parts[0]
-        order = images.argsort(stable=True)
-        return *(column[order] for column in columns), images[order]
+    def result(self) -> tuple[Tensor, ...]:
+        """Return logits, labels and images, in the order of the images."""
+        self.shrink()
+        order = self.parts[0][3].argsort(stable=True)
+        return tuple(column[order] for column in self.parts[0][1:])

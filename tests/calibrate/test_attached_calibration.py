@@ -18,8 +18,7 @@ from mmcalib.calibrate.placement import place_scaling
 from mmcalib.checks import UserError
 from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.attached_model import attach
-from mmcalib.posthoc.attached_scaling import AttachedScaling
+from mmcalib.posthoc.attached import AttachedScaling, attach, attached
 from mmcalib.posthoc.model_logits import predictor
 from mmcalib.posthoc.sampled_logits import draw_predictions
 from mmcalib.runs.config import load_config
@@ -96,7 +95,7 @@ def test_an_attached_model_predicts_what_the_scaler_says(name, method):
     kept = [copy.deepcopy(image.sample) for image in before]
 
     calibrated = attach(copy.deepcopy(model), AttachedScaling(method)).eval()
-    filled = AttachedScaling(method).take(scaler.tensors).state_dict(prefix='calibration.')
+    filled = attached(scaler).state_dict(prefix='calibration.')
     load_complete(calibrated, {'state_dict': {**state, **filled}})
     assert isinstance(calibrated, type(model))
     assert set(calibrated.state_dict()) == {*state, *filled}
@@ -131,8 +130,8 @@ def test_scores_of_masks_become_probabilities():
 
 def test_the_model_itself_stays():
     model, loader = MODELS_AND_DATA['classifier']()
-    calibration = AttachedScaling('temperature').take({'temperature': torch.tensor(3.0)})
-    calibrated = attach(copy.deepcopy(model), calibration)
+    scaler = SCALERS['temperature'].from_parameters({'temperature': 3.0})
+    calibrated = attach(copy.deepcopy(model), attached(scaler))
     batch = loader[0]
     with torch.no_grad():
         logits = model(batch['inputs'], mode='tensor')
@@ -206,7 +205,7 @@ def test_the_tool_attaches_what_it_cannot_fold(normalised, run, tmp_path):
     assert meta['fitted']['changed'] == 0
     original = torch.load(normalised, weights_only=False)['state_dict']
     added = set(content['state_dict']) - set(original)
-    assert added == {'calibration.temperature'}
+    assert added == {'calibration.temperature', 'calibration.about'}
     assert all(torch.equal(content['state_dict'][key], value) for key, value in original.items())
     cfg = load_config('out.py')
     assert cfg.model.type == 'CalibratedModel' and cfg.model.calibrates == 'ImageClassifier'
@@ -313,7 +312,7 @@ def test_several_labels_for_an_image(method, with_scores):
     result = placement.measure(loader, scaler, [], None)
     assert result.num_predictions == len(drawn.labels)
     assert result.after['NLL'] < result.before['NLL'] and result.difference < 1e-4
-    calibrated = attach(copy.deepcopy(model), AttachedScaling(method).take(scaler.tensors))
+    calibrated = attach(copy.deepcopy(model), attached(scaler))
     for batch, own in zip(
         loader, logits.split([len(b['data_samples']) for b in loader]), strict=True
     ):

@@ -96,7 +96,7 @@ def test_what_is_printed(capsys):
         'fitted on 1,000 of 98,765 predictions on val.',
         '0 of 1,200 predictions changed side of the threshold 0.4.',
         '0 of 1,200 predictions on test changed side',
-        'Folded into head.fc: its logits equal the scaled ones within 1.0e-07.',
+        'Folded into head.fc: its probabilities equal the scaled ones within 1.0e-07.',
         'Warning: calibrated before.',
         'Worse than before on val: ECE',
     ):  # fmt: skip

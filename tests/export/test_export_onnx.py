@@ -19,8 +19,8 @@ import mmcalib
 from mmcalib.checks import UserError
 from mmcalib.export.export_onnx import export_onnx, report_in_words
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.attached_model import attach
-from mmcalib.posthoc.attached_scaling import AttachedScaling
+from mmcalib.posthoc.attached import attach
+from mmcalib.posthoc.attached import attached as scaling_of
 from mmcalib.runs.config import load_config
 
 
@@ -38,7 +38,7 @@ def calibrate(model, method, num_classes):
     """Attach a scaling, fitted to noise, to a model."""
     logits, labels = overconfident.draw(num_classes=num_classes)
     scaler = SCALERS[method]().fit(logits, labels)
-    return attach(model, AttachedScaling(method).take(scaler.tensors))
+    return attach(model, scaling_of(scaler))
 
 
 pytest.importorskip('onnx')

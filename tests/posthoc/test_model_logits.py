@@ -14,11 +14,11 @@ BINARY = fcn_head(2, out_channels=1, threshold=0.3)
 def test_a_classifiers_logits():
     model, loader = classifier(LINEAR), images()
     drawn = draw_predictions(model, loader)
-    assert drawn.is_everything and drawn.num_images == 12
+    assert drawn.population == 12 == drawn.num_images
     assert drawn.images.tolist() == list(range(12))
     with torch.no_grad():
         expected = torch.cat([model(batch['inputs'], mode='tensor') for batch in loader])
-    torch.testing.assert_close(drawn.logits, expected)
+    torch.testing.assert_close(drawn.logits, expected.log_softmax(dim=1))
     assert drawn.labels.tolist() == [int(s.gt_label) for s in loader.dataset]
 
 
@@ -47,6 +47,16 @@ def test_a_binary_segmentors_logits_are_from_before_the_sigmoid():
     assert torch.equal(predicted.bool(), probs > 0.3)
 
 
+def test_those_of_its_samples_have_lost_what_a_sigmoid_rounds():
+    model, loader = segmentor(BINARY), scenes(num_classes=2)
+    with torch.no_grad():
+        model.decode_head.conv_seg.weight *= 40
+    with predictor(model) as predict, predictor(model, of_samples=True) as predict_samples:
+        exact, rounded = predict(loader[0])[0].logits, predict_samples(loader[0])[0].logits
+    assert rounded.max() < 18 < exact.max()
+    torch.testing.assert_close(rounded.sigmoid(), exact.sigmoid())
+
+
 def test_the_model_is_left_as_it_was():
     for model, loader in (
         (segmentor(BINARY), scenes(num_classes=2)),
@@ -64,11 +74,9 @@ def test_what_is_wrong_is_said():
         for sample in loader.dataset:
             sample.gt_sem_seg.data[:] = 255
         draw_predictions(segmentor(fcn_head()), loader)
-    with pytest.raises(ValueError, match=r'logits of sample 0 .*NaN'):
+    with pytest.raises(ValueError, match=r'sample 0 .*NaN'):
         model = classifier(LINEAR)
         model.head.fc.weight.data[0] = float('nan')
         draw_predictions(model, images())
     with pytest.raises(ValueError, match=r'0\.jpg has .* labels outside \[0, 4\)'):
         draw_predictions(segmentor(fcn_head()), scenes(num_classes=9))
-    with pytest.raises(TypeError, match='neither'), predictor(torch.nn.Linear(2, 2)):
-        pass

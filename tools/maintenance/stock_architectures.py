@@ -15,10 +15,10 @@ from mmengine.structures import PixelData
 from stock_configs import config_folder
 from torch import nn
 
-from mmcalib.calibrate.placement import AttachedPlacement, attached
+from mmcalib.calibrate.placement import AttachedPlacement
 from mmcalib.models.predicting_head import has_several_labels, head_of
 from mmcalib.posthoc import TemperatureScaler
-from mmcalib.posthoc.attached_model import attach
+from mmcalib.posthoc.attached import attach, attached
 from mmcalib.posthoc.fold_into_layer import (
     TOLERANCE,
     NotFoldableError,
@@ -27,8 +27,8 @@ from mmcalib.posthoc.fold_into_layer import (
     largest_difference,
     swapped_parameters,
 )
-from mmcalib.posthoc.logit_scaler import with_other_class
 from mmcalib.posthoc.model_logits import predictor
+from mmcalib.posthoc.scaler import with_other_class
 from mmcalib.runs.config import load_config
 from mmcalib.samples.reading import read_logits
 
@@ -86,15 +86,16 @@ def fold(model: nn.Module, batch: dict) -> list[str]:
         images = predict(batch)
     for image in images:  # are its scores the softmax of these logits?
         read_logits(image.sample, image.logits, ignore_index=255, name='the image')
-    expected = [image.logits / TEMPERATURE for image in images]
+    scaler = _fitted()
+    expected = [scaler.predict_proba(image.logits[None])[0] for image in images]
     with (
-        swapped_parameters(model, fold_layers(model, names, _fitted())),
+        swapped_parameters(model, fold_layers(model, names, scaler)),
         predictor(model) as predict,
     ):
-        found = [image.logits for image in predict(batch)]
+        found = [with_other_class(image.logits[None]).softmax(1)[0] for image in predict(batch)]
     difference = largest_difference(expected, found)
     if difference > TOLERANCE:
-        raise ValueError(f'folded logits differ from scaled ones by {difference:.1e}')
+        raise ValueError(f'folded probabilities differ from scaled ones by {difference:.1e}')
     return names
 
 
@@ -209,9 +210,7 @@ def random_batch(toolbox: str, size: tuple[int, int, int]) -> dict:
 
 
 def _fitted() -> TemperatureScaler:
-    scaler = TemperatureScaler()
-    scaler.temperature_, scaler.num_predictions_ = TEMPERATURE, 1
-    return scaler
+    return TemperatureScaler.from_parameters({'temperature': TEMPERATURE})
 
 
 def _first_sentence(error: Exception) -> str:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.posthoc.logit_scaler import (
-    LogitReader,
+from mmcalib.posthoc.scaler import (
     LogitScaler,
+    Rows,
+    best_temperature,
+    of_given_head,
     with_other_class,
-    without_other_class,
 )
-from mmcalib.posthoc.temperature_scaler import TemperatureScaler, effective_predictions
 
 # How far a confidence stays above what would make another class as likely.
-_AHEAD = 1e-6
+AHEAD = 1e-6
+FEWEST = 10
 
 
 class IsotonicScaler(LogitScaler):
@@ -45,42 +46,46 @@ class IsotonicScaler(LogitScaler):
         temperature_: T.
         knots_: ``(B,)`` log-odds of the confidence, ascending: the mean of each step.
         errors_: ``(B,)`` share of wrong predictions there, 1 - c.
+
+    Raises:
+        ValueError: While fitting, if there are fewer than 10 predictions.
     """
 
-    learned = ('temperature', 'knots', 'errors')
+    method = 'isotonic'
+    learned = {'temperature': 0, 'knots': 1, 'errors': 1}
     keeps_argmax = True
-    least_predictions = 10
 
-    def _fit(self, read: LogitReader, groups: Tensor | None) -> None:
+    def _fit(self, rows: Rows) -> dict[str, Any]:
         from sklearn.isotonic import IsotonicRegression  # takes a second to import, and few need it
 
-        single = TemperatureScaler()
-        single._fit(read, None)
-        number = effective_predictions(read, single.temperature_, groups)
-        odds, wrong = [], []
-        for logits, labels in read():
-            z = with_other_class(logits.double()) / single.temperature_
-            odds.append(_split(z)[3][:, 0].cpu())
-            wrong.append((z.argmax(dim=1) != labels.to(z.device)).double().cpu())
-        x = torch.cat(odds).numpy()
-        fitted = IsotonicRegression(increasing=False).fit_transform(x, torch.cat(wrong).numpy())
+        if len(rows.y) < FEWEST:
+            raise ValueError(
+                f'{type(self).__name__} requires at least {FEWEST} predictions, got {len(rows.y)}; '
+                'give more, or use a temperature'
+            )
+        temperature = best_temperature(rows)
+        self.num_effective_ = rows.weights(1 / temperature).sum().item()
+        parts = [split(with_other_class(z.double()) / temperature) for (z,) in rows.parts()]
+        x = torch.cat([odds[:, 0] for _, _, _, odds, _ in parts]).cpu().numpy()
+        wrong = (rows.predicted != rows.y).double().cpu().numpy()
+        fitted = IsotonicRegression(increasing=False).fit_transform(x, wrong)
         levels, index, counts = np.unique(fitted, return_inverse=True, return_counts=True)
         centres = np.bincount(index, weights=x) / counts
-        least = 1 / (number + 2)
-        self.temperature_ = single.temperature_
-        self.knots_ = torch.from_numpy(centres[::-1].copy())
-        self.errors_ = torch.from_numpy(levels[::-1].copy()).clamp(least, 1 - least)
+        least = 1 / (self.num_effective_ + 2)
+        return {
+            'temperature': temperature,
+            'knots': torch.from_numpy(centres[::-1].copy()),
+            'errors': torch.from_numpy(levels[::-1].copy()).clamp(least, 1 - least),
+        }
 
-    def _apply(self, logits: Tensor, learned: Mapping[str, Tensor]) -> Tensor:
-        z = with_other_class(logits) / learned['temperature']
-        log_probs, predicted, others, odds, second = _split(z)
-        errors = _interpolate(odds, learned['knots'], learned['errors'])
-        errors = torch.minimum(errors, (-second).sigmoid() - _AHEAD)
-        scaled = torch.where(predicted, (-errors).log1p(), errors.log() + log_probs - others)
-        return without_other_class(scaled, logits.shape[1])
+    def apply(self, logits: Tensor, temperature: Tensor, knots: Tensor, errors: Tensor) -> Tensor:
+        log_probs, predicted, others, odds, second = split(with_other_class(logits) / temperature)
+        wrong = torch.minimum(interpolate(odds, knots, errors), (-second).sigmoid() - AHEAD)
+        scaled = torch.where(predicted, (-wrong).log1p(), wrong.log() + log_probs - others)
+        return of_given_head(scaled, logits)
 
 
-def _interpolate(values: Tensor, knots: Tensor, heights: Tensor) -> Tensor:
+def interpolate(values: Tensor, knots: Tensor, heights: Tensor) -> Tensor:
     """Return the line through ascending knots ``(B,)`` of these heights, level beyond the ends."""
     right = torch.bucketize(values, knots).clamp(max=len(knots) - 1)
     left = (right - 1).clamp(min=0)
@@ -89,8 +94,8 @@ def _interpolate(values: Tensor, knots: Tensor, heights: Tensor) -> Tensor:
     return heights[left] + share * (heights[right] - heights[left])
 
 
-def _split(z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return log-probabilities ``(N, K, …)``, which is the predicted class, the logarithm of the
+def split(z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return log-probabilities ``(N, K, *)``, which is the predicted class, the logarithm of the
     others' sum, the log-odds of the confidence, and the logarithm of the second one's share of the
     others.
     """

@@ -1,0 +1,261 @@
+"""Scalings that are affine maps of the logits, which a model's last layer can absorb."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mmcalib.checks import check_choice, check_number
+from mmcalib.posthoc.scaler import (
+    BOUNDS,
+    LogitScaler,
+    Rows,
+    best_temperature,
+    group_sums,
+    rows_of,
+    slope_and_curvature,
+    with_other_class,
+)
+
+CRITERIA = ('nll', 'ece-grid')
+# The paper's grid.
+GRID = tuple(k / 10 for k in range(1, 101))
+
+
+class AffineScaler(LogitScaler):
+    """A scaling that folds into a linear layer."""
+
+    affine = True
+
+    def fold(self, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the weight and bias of a layer whose outputs are the scaled ones of this layer.
+
+        Args:
+            weight: ``(K, …)`` of a linear layer or a convolution.
+            bias: ``(K,)``, or None.
+
+        Returns:
+            Both in float64.
+
+        Raises:
+            NotFittedError: Before :meth:`fit`.
+            ValueError: If there is no bias that could take up a shift.
+        """
+        tensors = self.tensors
+        if bias is None and 'shift' in tensors:
+            raise ValueError('the layer has no bias to absorb the shift of the classes')
+        # An affine map is known by its values at 0 and at each input's weights.
+        shift = self.apply(torch.zeros(1, len(weight), dtype=torch.float64), **tensors)
+        scaled = self.apply(weight.double().flatten(1).T, **tensors) - shift
+        folded = None if bias is None else self.apply(bias.double()[None], **tensors)[0]
+        return scaled.T.reshape(weight.shape), folded
+
+
+class TemperatureScaler(AffineScaler):
+    r"""Divide all logits by one temperature T, which changes no prediction.
+
+    By default T minimises the negative log-likelihood, which is convex in 1/T; the minimum is where
+    its slope is 0. With ``criterion='ece-grid'`` T is the first of 0.1, 0.2, … 10.0 with the lowest
+    ECE over 15 bins, as the paper chose it (Table "pre- and post-temperature scaling" of its
+    appendix).
+
+    Source: Guo et al., On Calibration of Modern Neural Networks, 2017.
+
+    Args:
+        criterion: ``'nll'`` or ``'ece-grid'``.
+
+    Attributes:
+        temperature_: T, within [0.01, 100].
+        at_bound_: Whether the minimum lies beyond these bounds, as for separable logits, or at an
+            end of the grid.
+
+    Raises:
+        ValueError: If the criterion is unknown.
+    """
+
+    method = 'temperature'
+    learned = {'temperature': 0}
+    keeps_argmax = True
+
+    def __init__(self, *, criterion: str = 'nll') -> None:
+        self.criterion = check_choice('criterion', criterion, CRITERIA)
+
+    def apply(self, logits: Tensor, temperature: Tensor) -> Tensor:
+        return logits / temperature
+
+    @property
+    def at_bound_(self) -> bool:
+        ends = BOUNDS if self.criterion == 'nll' else (GRID[0], GRID[-1])
+        return self.tensors['temperature'].item() in ends
+
+    def standard_error(self, logits: Any, labels: Any, groups: Any = None) -> float:
+        """Return the standard error of the temperature that minimises the NLL of these logits.
+
+        It is the robust (sandwich) one, which supposes no model to be true.
+
+        Args:
+            logits: As for :meth:`fit`.
+            labels: As for :meth:`fit`.
+            groups: ``(N,)`` integers: rows of the same number, such as the pixels of an image,
+                count as one independent observation. None if every row is one.
+
+        Returns:
+            NaN for a temperature at its bound, or with fewer than two groups.
+
+        Raises:
+            NotFittedError: Before :meth:`fit`.
+            ValueError: As for :meth:`fit`, or if there is not a group per row.
+        """
+        temperature = self.tensors['temperature'].item()
+        rows = rows_of(logits, labels, groups)
+        parts = [slope_and_curvature(z, y, 1 / temperature) for z, y in rows.parts(rows.y)]
+        slopes, curvatures = (torch.cat(each) for each in zip(*parts, strict=True))
+        if rows.groups is not None:
+            slopes = group_sums(slopes, rows.groups)
+        curvature = curvatures.sum().item()
+        if self.at_bound_ or len(slopes) < 2 or curvature == 0:
+            return float('nan')
+        return slopes.square().sum().sqrt().item() / curvature * temperature**2
+
+    def _fit(self, rows: Rows) -> dict[str, float]:
+        chosen = best_temperature if self.criterion == 'nll' else least_ece
+        return {'temperature': chosen(rows)}
+
+
+def least_ece(rows: Rows) -> float:
+    """Return the first temperature of the grid with the lowest ECE."""
+    from mmcalib.metrics import expected_calibration_error
+
+    correct = (rows.predicted == rows.y).cpu()
+    errors = []
+    for temperature in GRID:
+        conf = []
+        for (z,) in rows.parts():
+            z = with_other_class(z.double())
+            # Differences from the highest logit keep their digits.
+            z = (z - z.amax(dim=1, keepdim=True)) / temperature
+            conf.append((-z.logsumexp(dim=1)).exp().clamp(max=1))
+        conf = torch.cat(conf).cpu()
+        errors.append(expected_calibration_error(conf=conf, correct=correct))
+    return GRID[errors.index(min(errors))]
+
+
+class VectorScaler(AffineScaler):
+    r"""Give each class a scale and a shift: :math:`z'_k = a_k (z_k - \bar z) + b_k`.
+
+    The mean :math:`\bar z` of a prediction's logits is taken away because a softmax ignores it:
+    what is added to all logits changes neither the fit nor the probabilities. For binary logits
+    ``(N, 1)``, of which a sigmoid ignores nothing, it stays, and this is Platt scaling with a
+    penalty. With T the best single temperature, it minimises
+
+    .. math:: \frac{N_\mathrm{eff}}{N} \sum_i \mathrm{NLL}_i
+        + \lambda_a K \sum_k (T a_k - 1)^2 + \lambda_b K \sum_k b_k^2
+
+    with the number :math:`N_\mathrm{eff}` of effective predictions, of which the pixels of one
+    image hold fewer than there are of them. So few data, or classes that they lack, hardly depart
+    from T. It may change the argmax.
+
+    Source: Structured vector scaling (SVS) of Berta, Holzmüller, Jordan and Bach, Structured Matrix
+    Scaling for Multi-Class Calibration, 2025, with its penalties. There the logits are
+    log-probabilities, which no layer could absorb, after 1/(N + 1) of the uniform distribution was
+    mixed in.
+
+    Args:
+        diagonal: :math:`\lambda_a`.
+        intercept: :math:`\lambda_b`.
+
+    Attributes:
+        scale_: ``(K,)`` scales a.
+        shift_: ``(K,)`` shifts b.
+
+    Raises:
+        TypeError: If a penalty is no number.
+        ValueError: If a penalty is negative or infinite.
+    """
+
+    method = 'vector'
+    learned = {'scale': 1, 'shift': 1}
+    per_class = True
+
+    def __init__(self, *, diagonal: float = 1.0, intercept: float = 1.0) -> None:
+        self.diagonal = check_number('diagonal', diagonal)
+        self.intercept = check_number('intercept', intercept)
+
+    def start(self, num_logits: int) -> dict[str, Tensor]:
+        return {'scale': torch.ones(num_logits), 'shift': torch.zeros(num_logits)}
+
+    def apply(self, logits: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        # Which undoes itself; ONNX gets movedim(-1, 1) of maps of any size wrong.
+        return (centred(logits).transpose(1, -1) * scale + shift).transpose(1, -1)
+
+    def cost(self, scale: Tensor, shift: Tensor) -> Tensor:
+        own = self.diagonal * (scale - 1).square().sum()
+        return len(shift) * (own + self.intercept * shift.square().sum())
+
+
+class MatrixScaler(AffineScaler):
+    r"""Map logits by a full matrix and a shift: :math:`z' = A(z - \bar z) + b`.
+
+    The mean :math:`\bar z` of a prediction's logits is taken away as by :class:`VectorScaler`. With
+    T the best single temperature, it minimises
+
+    .. math:: \frac{N_\mathrm{eff}}{N} \sum_i \mathrm{NLL}_i
+        + \lambda_d K \sum_k (T A_{kk} - 1)^2
+        + \lambda_o K(K - 1) \sum_{j \ne k} (T A_{jk})^2 + \lambda_b K \sum_k b_k^2
+
+    with :math:`N_\mathrm{eff}` effective predictions. It has K² + K parameters, and may change the
+    argmax.
+
+    Source: Structured matrix scaling (SMS) of Berta, Holzmüller, Jordan and Bach, as for
+    :class:`VectorScaler`.
+
+    Args:
+        diagonal: :math:`\lambda_d`.
+        off_diagonal: :math:`\lambda_o`.
+        intercept: :math:`\lambda_b`.
+
+    Attributes:
+        matrix_: ``(K, K)`` matrix A.
+        shift_: ``(K,)`` shifts b.
+
+    Raises:
+        TypeError: If a penalty is no number.
+        ValueError: If a penalty is negative or infinite.
+    """
+
+    method = 'matrix'
+    learned = {'matrix': 2, 'shift': 1}
+    per_class = True
+
+    def __init__(
+        self, *, diagonal: float = 1.0, off_diagonal: float = 1.0, intercept: float = 1.0
+    ) -> None:
+        self.diagonal = check_number('diagonal', diagonal)
+        self.off_diagonal = check_number('off_diagonal', off_diagonal)
+        self.intercept = check_number('intercept', intercept)
+
+    def start(self, num_logits: int) -> dict[str, Tensor]:
+        return {'matrix': torch.eye(num_logits), 'shift': torch.zeros(num_logits)}
+
+    def apply(self, logits: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
+        return (centred(logits).transpose(1, -1) @ matrix.T + shift).transpose(1, -1)
+
+    def cost(self, matrix: Tensor, shift: Tensor) -> Tensor:
+        num_logits, own = len(shift), matrix.diagonal()
+        others = matrix.square().sum() - own.square().sum()
+        return num_logits * (
+            self.diagonal * (own - 1).square().sum()
+            + self.off_diagonal * (num_logits - 1) * others
+            + self.intercept * shift.square().sum()
+        )
+
+
+def centred(logits: Tensor) -> Tensor:
+    """Return logits ``(N, K, *)`` less their mean over the classes, which a softmax ignores.
+
+    Scales per class would make differences between classes of it. A sigmoid's single logit is
+    returned as it is, since its distance from 0 is all it says.
+    """
+    return logits if logits.shape[1] == 1 else logits - logits.mean(dim=1, keepdim=True)

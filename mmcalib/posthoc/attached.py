@@ -1,0 +1,179 @@
+"""A fitted scaling as a module of a model, for what no layer can absorb, and what it does there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from mmengine.registry import MODELS
+from mmengine.structures import BaseDataElement
+from torch import Tensor, nn
+
+from mmcalib.checks import UserError, at_least_single, check_choice
+from mmcalib.models.predicting_head import has_several_labels, head_of, returns_scores
+from mmcalib.samples.multi_label import as_binary_map
+from mmcalib.samples.writing import logits_in, put_logits
+
+if TYPE_CHECKING:
+    from mmcalib.posthoc.scaler import LogitScaler
+
+REMEDY = 'test the config and the checkpoint that tools/calibrate.py wrote beside each other'
+
+
+class AttachedScaling(nn.Module):
+    """Maps logits ``(N, K, *)`` to calibrated ones, with what was learned as buffers.
+
+    It computes in double precision, so that steps of a curve are where the fit has put them. The
+    buffers are empty until a checkpoint or :meth:`take` fills them; their shapes depend on what was
+    learned. One of them, ``about``, holds the method and K as text, and a checkpoint of another
+    method is refused.
+
+    Args:
+        method: A key of :data:`mmcalib.posthoc.methods.SCALERS`.
+        options: Those of the scaler.
+
+    Raises:
+        ValueError: If the method is unknown; while loading, if the checkpoint has another; while
+            calibrating, if no checkpoint has filled it, or one for another number of logits.
+    """
+
+    def __init__(self, method: str, **options: Any) -> None:
+        from mmcalib.posthoc.methods import SCALERS  # scikit-learn takes a second to import
+
+        super().__init__()
+        self.scaler = SCALERS[check_choice('method', method, tuple(SCALERS))](**options)
+        self.num_logits: int | None = None  # unknown of a checkpoint of version 0.3.0
+        for name in (*self.scaler.learned, 'about'):
+            self.register_buffer(name, None)
+
+    def take(self, scaler: LogitScaler) -> AttachedScaling:
+        """Fill the buffers with what a scaler has learned, and return self."""
+        about = {'method': scaler.method, 'num_logits': vars(scaler).get('num_logits_')}
+        self._fill({**scaler.tensors, 'about': torch.tensor(list(json.dumps(about).encode()))})
+        return self
+
+    def forward(self, logits: Tensor) -> Tensor:
+        learned = {name: getattr(self, name) for name in self.scaler.learned}
+        if any(value is None for value in learned.values()):
+            raise UserError(f'the model has a calibration, but its checkpoint holds none: {REMEDY}')
+        size = logits.shape[1]
+        if self.num_logits not in (None, size):
+            was = f'the calibration is of {self.num_logits} logits of a prediction'
+            raise UserError(f'{was}, and the model has {size}: {REMEDY}')
+        learned = {name: value.to(logits.device) for name, value in learned.items()}
+        return self.scaler.apply(logits.double(), **learned).to(at_least_single(logits).dtype)
+
+    def _fill(self, state: Mapping[str, Tensor]) -> None:
+        state, about = dict(state), {'method': self.scaler.method, 'num_logits': None}
+        if 'about' in state:
+            self.about = state.pop('about').detach().to(torch.uint8)
+            about = json.loads(bytes(self.about.tolist()))
+        try:
+            check_choice('method', about['method'], (self.scaler.method,))
+            self.scaler.check_learned(state)
+        except ValueError as error:
+            raise UserError(
+                f'the scaling in the checkpoint is not that of the config: {error}: {REMEDY}'
+            ) from error
+        self.num_logits = about['num_logits']
+        for name, value in state.items():
+            setattr(self, name, value.detach().double())
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping, prefix: str, _: Any, strict: bool, missing: list, *others: Any
+    ) -> None:
+        found = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
+        missing += [prefix + name for name in self.scaler.learned if name not in found]
+        if found:
+            device = next((b.device for b in self.buffers()), None)
+            self._fill({name: value.to(device) for name, value in found.items()})
+
+
+def attached(scaler: LogitScaler) -> AttachedScaling:
+    """Return a fitted scaler as a module of a model."""
+    return AttachedScaling(scaler.method, **scaler.get_params()).take(scaler)
+
+
+@MODELS.register_module(name='CalibratedModel')
+def calibrated_model(*, calibrates: str, calibration: Mapping, **model: Any) -> nn.Module:
+    """Build a model whose predictions are calibrated, in place of the uncalibrated one.
+
+    It is an object of the model's own class, with all its attributes and keys in the checkpoint;
+    those of the calibration begin with ``calibration.``. Data samples have calibrated scores:
+    mmpretrain's ``pred_score``, mmseg's ``seg_logits``. Losses and ``mode='tensor'`` are those of
+    the model itself: ``model.calibration(logits)`` calibrates logits ``(N, K, *)``.
+
+    A config needs three lines::
+
+        custom_imports = dict(imports=['mmcalib'])
+        model = dict(type='CalibratedModel', calibrates='EncoderDecoder',
+                     calibration=dict(method='ets'))
+
+    Args:
+        calibrates: Type of the uncalibrated model.
+        calibration: ``method`` and options of the scaling, see :class:`AttachedScaling`.
+        model: The other options of the model.
+    """
+    return attach(MODELS.build({'type': calibrates, **model}), AttachedScaling(**calibration))
+
+
+def attach(model: nn.Module, calibration: AttachedScaling) -> nn.Module:
+    """Have a model calibrate its predictions, and return it."""
+    model.__class__ = _calibrated(type(model))
+    model.calibration = calibration
+    return model
+
+
+class _CalibratedPredictions:
+    def predict(self, *args: Any, **kwargs: Any) -> list[BaseDataElement]:
+        samples = super().predict(*args, **kwargs)
+        for sample in samples:
+            calibrate_sample(self, sample, self.calibration)
+        return samples
+
+
+@cache
+def _calibrated(kind: type) -> type:
+    return type(f'Calibrated{kind.__name__}', (_CalibratedPredictions, kind), {})
+
+
+def evaluated_sample(model: nn.Module, sample: BaseDataElement) -> dict:
+    """Return a data sample as metrics read it: one of several labels as a binary map of them."""
+    content = sample.to_dict()
+    return as_binary_map(content) if has_several_labels(model) else content
+
+
+def logits_behind(model: nn.Module, sample: BaseDataElement, *, calibrated: bool = False) -> Tensor:
+    """Return the logits that a data sample's scores stand for.
+
+    Args:
+        model: The model.
+        sample: As it predicted it.
+        calibrated: Whether an attached calibration has replaced the scores, which makes logits of
+            the scores of masks.
+
+    Returns:
+        ``(K,)`` of a classifier, ``(1, 1, K)`` of one with several labels, ``(K, H, W)`` of a
+        segmentor; see :func:`~mmcalib.samples.writing.logits_in`.
+    """
+    of_scores = returns_scores(model) and not calibrated
+    return logits_in(evaluated_sample(model, sample), of_scores=of_scores)
+
+
+def calibrate_sample(
+    model: nn.Module, sample: BaseDataElement, calibration: AttachedScaling
+) -> None:
+    """Replace the scores of a data sample that a model has predicted by calibrated ones."""
+    logits = calibration(logits_behind(model, sample)[None])[0]
+    if has_several_labels(model):  # by the head's own threshold, or its number of labels
+        head_of(model)._get_predictions(logits.reshape(1, -1), [sample])
+        return
+    put_logits(
+        sample,
+        logits,
+        threshold=getattr(head_of(model), 'threshold', 0.5),
+        keep_class=calibration.scaler.keeps_argmax,
+    )

@@ -1,0 +1,83 @@
+"""Curves from the log-odds of two classes to calibrated ones, of two or three parameters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mmcalib.posthoc.scaler import LogitScaler
+
+
+class PlattScaler(LogitScaler):
+    r"""Map log-odds z of two classes to :math:`z' = az + b` by logistic regression.
+
+    The labels 1 and 0 are taken as :math:`(N_+ + 1) / (N_+ + 2)` and :math:`1 / (N_- + 2)` with the
+    numbers of effective predictions of both classes, so a and b are finite for separable logits.
+    A negative a, of logits that mislead, reverses the order of predictions.
+
+    Source: Platt, Probabilistic Outputs for Support Vector Machines, 1999.
+
+    Attributes:
+        scale_: a.
+        shift_: b.
+    """
+
+    method = 'platt'
+    learned = {'scale': 0, 'shift': 0}
+    heads = ('sigmoid',)
+
+    def start(self, num_logits: int) -> dict[str, Tensor]:
+        return {'scale': torch.tensor(1.0), 'shift': torch.tensor(0.0)}
+
+    def apply(self, logits: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        return like(log_odds(logits) * scale + shift, logits)
+
+    def targets(self, labels: Tensor, number: float) -> Tensor:
+        positive = labels.double().mean().item() * number
+        most, least = (positive + 1) / (positive + 2), 1 / (number - positive + 2)
+        target = torch.where(labels == 1, most, least).double()
+        return torch.stack([1 - target, target], dim=1)
+
+
+class BetaScaler(LogitScaler):
+    r"""Map the probability p of class 1 to log-odds :math:`a \log p - b \log(1 - p) + c`.
+
+    It is logistic regression with :math:`a, b \ge 0`, so the order of predictions stays. Platt's
+    map is a = b; other ones bend it at one end.
+
+    Source: Kull, Silva Filho and Flach, Beta Calibration, 2017, of three parameters. There a
+    negative a or b is set to 0 and the others fitted anew; here they are fitted under the bounds.
+
+    Attributes:
+        rise_: a.
+        fall_: b.
+        shift_: c.
+    """
+
+    method = 'beta'
+    learned = {'rise': 0, 'fall': 0, 'shift': 0}
+    heads = ('sigmoid',)
+    bounds = {'rise': (0.0, float('inf')), 'fall': (0.0, float('inf'))}
+
+    def start(self, num_logits: int) -> dict[str, Tensor]:
+        return {name: torch.tensor(float(name != 'shift')) for name in self.learned}
+
+    def apply(self, logits: Tensor, rise: Tensor, fall: Tensor, shift: Tensor) -> Tensor:
+        odds = log_odds(logits)
+        # log p as -softplus(-z), since log(sigmoid(z)) of an ONNX runtime loses the digits of p.
+        return like(fall * softplus(odds) - rise * softplus(-odds) + shift, logits)
+
+
+def softplus(odds: Tensor) -> Tensor:
+    """Return log(1 + e^z), for which ONNX runtimes lack their own operator in double precision."""
+    return torch.stack([torch.zeros_like(odds), odds]).logsumexp(dim=0)
+
+
+def log_odds(logits: Tensor) -> Tensor:
+    """Return the log-odds ``(N, 1, *)`` of class 1: a sigmoid's logit, or the difference of two."""
+    return logits if logits.shape[1] == 1 else logits[:, 1:] - logits[:, :1]
+
+
+def like(odds: Tensor, logits: Tensor) -> Tensor:
+    """Return log-odds as logits of the given head."""
+    return odds if logits.shape[1] == 1 else torch.cat([-odds / 2, odds / 2], dim=1)

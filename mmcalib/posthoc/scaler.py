@@ -1,0 +1,456 @@
+"""Base of all scalings of logits, and the one fit: a temperature, then a penalised likelihood."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import brentq, minimize
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from mmcalib import __version__
+from mmcalib.arrays import labelled_rows, tensor_of
+from mmcalib.checks import SUM_TOLERANCE, at_least_single, check_finite
+from mmcalib.work_dir_files import whole_file
+
+# No network needs a temperature beyond these; separable logits would drive it to 0.
+BOUNDS = (0.01, 100.0)
+# So many logits of a sigmoid may lie in [0, 1] by chance.
+FEW_OF_A_SIGMOID = 10
+# What is multiplied with logits, and so is fitted in units of 1/T, as penalties are.
+SLOPES = ('scale', 'matrix', 'rise', 'fall')
+_PART_VALUES = 4_000_000
+
+
+class LogitScaler(BaseEstimator):
+    r"""Base class of the scalers.
+
+    Logits are ``(N, K)`` or maps ``(N, K, *)``; with K = 1 they are those before a sigmoid.
+
+    A method is what it learns (:attr:`learned`), where that starts (:meth:`start`), how it is
+    applied (:meth:`apply`) and what speaks against it (:meth:`cost`). With T the temperature of
+    the least NLL, :meth:`fit` minimises by L-BFGS-B and autograd
+
+    .. math:: \frac{N_\mathrm{eff}}{N} \sum_i \mathrm{NLL}_i + \mathrm{cost}
+
+    with the number of effective predictions, see :func:`effective_number`. Computed in float64.
+
+    Attributes:
+        num_logits_: K of the logits that it was fitted to.
+        num_predictions_: N.
+        num_effective_: The number of effective predictions.
+    """
+
+    method: str
+    # What is learned, without the underscore, and how many axes it has.
+    learned: Mapping[str, int]
+    # The heads whose logits it takes: those of a sigmoid (K = 1) are of two classes.
+    heads: tuple[str, ...] = ('softmax', 'sigmoid')
+    # Whether no prediction can become another class, whatever is learned; whether a linear layer
+    # can absorb it; whether each class then has a scale and a shift of its own, so that the layer
+    # needs a bias, and classes that all see the same features; whether predictions count by their
+    # predicted class, each with its own effective number.
+    keeps_argmax = affine = per_class = by_class = False
+    # Of what is fitted: the least and the largest value, by name.
+    bounds: Mapping[str, tuple[float, float]] = {}
+
+    def start(self, num_logits: int) -> dict[str, Tensor]:
+        """Return what is fitted after the temperature, in units of 1/T, as it changes nothing."""
+        return {}
+
+    def apply(self, logits: Tensor, **learned: Tensor) -> Tensor:
+        """Return scaled logits ``(N, K, *)`` with what was learned, in the precision of both.
+
+        It reads no state but options, so that a model can run it with tensors of its own.
+        """
+        raise NotImplementedError
+
+    def learn(self, temperature: float, **fitted: Tensor) -> dict[str, Tensor]:
+        """Return what :meth:`apply` takes, out of what was fitted in units of 1/T."""
+        return {k: v / temperature if k in SLOPES else v for k, v in fitted.items()}
+
+    def cost(self, **fitted: Tensor) -> Tensor | float:
+        """Return what is added to the summed NLL of the effective predictions."""
+        return 0.0
+
+    def targets(self, labels: Tensor, number: float) -> Tensor:
+        """Return what the likelihood is of: the labels ``(M,)``, or probabilities ``(M, 2)``."""
+        return labels
+
+    def fit(
+        self, logits: Any, labels: Any, groups: Any = None, *, ignore_index: int | None = None
+    ) -> LogitScaler:
+        """Learn the scaling from held-out logits, and return self.
+
+        Args:
+            logits: ``(N, K)`` array, tensor or list of raw logits, not of probabilities, or maps
+                ``(N, K, *)``; K = 1 for a binary classifier that ends in a sigmoid.
+            labels: ``(N,)`` or ``(N, *)`` true classes, integers or booleans.
+            groups: ``(N,)`` numbers or names: rows of the same one, such as the pixels of an
+                image, are not independent. None if every row is a group of its own; the pixels of
+                a map are always of one group.
+            ignore_index: Label of what to leave out, such as mmsegmentation's 255. None leaves
+                nothing out.
+
+        Warns:
+            UserWarning: If the logits look like probabilities, or the temperature is at its bound.
+
+        Raises:
+            TypeError: If labels are no integers.
+            ValueError: If logits are NaN or infinite, labels are out of range, the shapes do not
+                fit, the method does not take such a head, or the data leave the scaling
+                undetermined.
+        """
+        values = tensor_of('logits', logits)
+        self.check_head(values, values.shape[1:2])
+        rows = rows_of(values, labels, groups, ignore_index)
+        if 'shift' in self.learned and not self.by_class and not (rows.y != rows.y[0]).any():
+            raise ValueError(
+                f'all labels have class {rows.y[0].item()}: a shift would learn to predict nothing '
+                'else. Use a temperature, or data with more classes'
+            )
+        warn_of_probabilities(rows.z)
+        self._take(self._fit(rows))
+        self.num_predictions_, self.num_logits_ = rows.z.shape
+        return self
+
+    def _take(self, learned: Mapping[str, Any]) -> None:
+        for name, value in learned.items():
+            value = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
+            setattr(self, f'{name}_', value if value.ndim else value.item())
+
+    def _fit(self, rows: Rows) -> dict[str, Any]:
+        """Return what is learned, by name."""
+        temperature = best_temperature(rows)
+        predicted = rows.predicted if self.by_class else None
+        weights = rows.weights(1 / temperature, predicted)
+        self.num_effective_ = weights.sum().item()
+        return self.learn(temperature, **self._fitted(rows, temperature, weights))
+
+    def _fitted(self, rows: Rows, temperature: float, weights: Tensor) -> dict[str, Tensor]:
+        """Return what has the least penalised NLL of rows that count as much as their weights."""
+        number = weights.sum().item()
+        targets = self.targets(rows.y, number)
+
+        def term(z: Tensor, y: Tensor, w: Tensor, **fitted: Tensor) -> Tensor:
+            scaled = self.apply(z.double(), **self.learn(temperature, **fitted))
+            nll = cross_entropy(with_other_class(scaled), y, reduction='none')
+            return (nll * w).sum() / number
+
+        terms = [partial(term, *part) for part in rows.parts(targets, weights)]
+        terms.append(lambda **fitted: self.cost(**fitted) / number)
+        start = self.start(rows.z.shape[1])
+        return least_sum(terms, {k: v.to(rows.z.device) for k, v in start.items()}, self.bounds)
+
+    def transform(self, logits: Any) -> Any:
+        """Return the scaled logits: of the same shape, kind and precision, but never half.
+
+        Their softmax (for K = 1, their sigmoid) is calibrated. Lists become arrays.
+
+        Warns:
+            UserWarning: If the logits look like probabilities.
+
+        Raises:
+            NotFittedError: Before :meth:`fit`.
+        """
+        return self._applied(logits, lambda scaled: scaled)
+
+    def predict_proba(self, logits: Any) -> Any:
+        """Return calibrated probabilities, shaped as the logits; two classes where K = 1."""
+        return self._applied(logits, lambda scaled: with_other_class(scaled).softmax(dim=1))
+
+    def _applied(self, logits: Any, then: Callable[[Tensor], Tensor]) -> Any:
+        tensors = self.tensors
+        values = logits if torch.is_tensor(logits) else tensor_of('logits', logits)
+        self.check_head(values)
+        warn_of_probabilities(values, stacklevel=4)
+        learned = {name: value.to(values.device) for name, value in tensors.items()}
+        # Rounded at the end: of large logits, single precision would lose the differences.
+        scaled = self.apply(values.double(), **learned) if values.numel() else values.double()
+        found = then(scaled)
+        single = at_least_single(values).dtype
+        found = found.to(single if values.is_floating_point() else torch.float64)
+        return found if torch.is_tensor(logits) else found.numpy()
+
+    def check_head(self, logits: Tensor, fitted: Sequence[int] = ()) -> None:
+        """Raise a ValueError for logits of a shape or head that it does not take.
+
+        Args:
+            logits: ``(N, K, *)``.
+            fitted: The number of logits that it is for; that of the fit by default.
+        """
+        shape, name = tuple(logits.shape), type(self).__name__
+        if logits.ndim < 2:
+            raise ValueError(f'logits must be (N, K) or maps (N, K, *), got {shape}')
+        if 'softmax' not in self.heads and shape[1] > 2:
+            raise ValueError(
+                f'{name} takes logits of two classes, (N, 1) or (N, 2), got {shape}; use a '
+                'temperature'
+            )
+        (known,) = fitted or (vars(self).get('num_logits_', shape[1]),)
+        if shape[1] != known:
+            raise ValueError(f'{name} was fitted to {known} logits of a prediction, got {shape}')
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What was learned, as float64 tensors.
+
+        Raises:
+            NotFittedError: Before :meth:`fit`.
+        """
+        check_is_fitted(self, [f'{name}_' for name in self.learned])
+        values = {name: getattr(self, f'{name}_') for name in self.learned}
+        return {name: torch.as_tensor(v, dtype=torch.float64) for name, v in values.items()}
+
+    @property
+    def parameters(self) -> dict:
+        """What was learned, as plain numbers and lists."""
+        return {name: value.tolist() for name, value in self.tensors.items()}
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any], **options: Any) -> LogitScaler:
+        """Return a fitted scaler out of its :attr:`parameters`.
+
+        Args:
+            parameters: Numbers, lists or tensors by name.
+            options: As it was made with.
+
+        Raises:
+            ValueError: If they are not what the method learns.
+        """
+        scaler = cls(**options)
+        scaler._take(parameters)
+        cls.check_learned({name: torch.as_tensor(v) for name, v in parameters.items()})
+        return scaler
+
+    @classmethod
+    def check_learned(cls, tensors: Mapping[str, Tensor]) -> None:
+        """Raise a ValueError for tensors that are not what the method learns, by name and axes."""
+        found = {name: value.ndim for name, value in tensors.items()}
+        if found != cls.learned:
+            raise ValueError(f'{cls.method} learns (axes) {cls.learned}, got {found}')
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a JSON file, which :func:`mmcalib.posthoc.load_scaler` reads.
+
+        Raises:
+            NotFittedError: Before :meth:`fit`.
+        """
+        content = {'method': self.method, 'options': self.get_params()}
+        content |= {'parameters': self.parameters, 'num_logits': self.num_logits_}
+        content |= {'version': __version__}
+        with whole_file(path) as temporary:
+            Path(temporary).write_text(json.dumps(content) + '\n', encoding='utf-8')
+
+
+class Rows(NamedTuple):
+    """Predictions to fit to, on one device.
+
+    Attributes:
+        z: ``(M, K)`` logits.
+        y: ``(M,)`` int64 labels.
+        groups: ``(M,)`` int64; rows of the same one are not independent. None if all are.
+    """
+
+    z: Tensor
+    y: Tensor
+    groups: Tensor | None
+
+    @property
+    def predicted(self) -> Tensor:
+        """The predicted class of each row."""
+        return with_other_class(self.z).argmax(dim=1)
+
+    def parts(self, *others: Tensor) -> Iterable[tuple[Tensor, ...]]:
+        """Yield logits with what else there is of each row, so few that float64 is no matter."""
+        size = max(_PART_VALUES // self.z.shape[1], 1)
+        return zip(*(values.split(size) for values in (self.z, *others)), strict=True)
+
+    def slopes(self, beta: float) -> Tensor:
+        """Return the derivative of each row's NLL in 1/T, at 1/T = beta."""
+        return torch.cat([slope_and_curvature(z, y, beta)[0] for z, y in self.parts(self.y)])
+
+    def weights(self, beta: float, classes: Tensor | None = None) -> Tensor:
+        """Return how many effective predictions each row counts as, by the slopes at 1/T = beta.
+
+        Args:
+            beta: 1/T.
+            classes: ``(M,)``; rows of each one are effective for themselves.
+        """
+        slopes = self.slopes(beta)
+        weights = torch.empty_like(slopes)
+        classes = torch.zeros_like(self.y) if classes is None else classes
+        for number in classes.unique().tolist():
+            own = classes == number
+            groups = None if self.groups is None else self.groups[own]
+            weights[own] = effective_number(slopes[own], groups) / own.sum()
+        return weights
+
+    def only(self, kept: Tensor) -> Rows:
+        """Return the rows of a mask ``(M,)``."""
+        groups = None if self.groups is None else self.groups[kept]
+        return Rows(self.z[kept], self.y[kept], groups)
+
+
+def rows_of(logits: Any, labels: Any, groups: Any = None, ignore_index: int | None = None) -> Rows:
+    """Return what is to be fitted, see :meth:`LogitScaler.fit`."""
+    logits, labels = tensor_of('logits', logits), tensor_of('labels', labels)
+    if labels.is_floating_point() or labels.is_complex():
+        raise TypeError(f'labels must be integers, got {labels.dtype}')
+    labels = labels.long().to(logits.device)
+    if groups is None and labels.ndim > 1:  # the pixels of a map are no independent predictions
+        groups = np.arange(len(labels))
+    z, y = labelled_rows('logits', logits, labels, ignore_index)
+    if groups is not None:
+        groups = groups.cpu() if torch.is_tensor(groups) else groups
+        number = torch.from_numpy(np.unique(groups, return_inverse=True)[1])
+        if len(number) != len(labels):
+            raise ValueError(f'groups must be ({len(labels)},), one for each row or map')
+        number = number.to(labels.device).view(-1, *[1] * (labels.ndim - 1))
+        groups = number.expand(labels.shape)[labels != ignore_index].flatten()
+    if not z.numel():
+        raise ValueError(f'there is nothing to fit: no prediction of {tuple(logits.shape)} counts')
+    check_finite(z, 'logits')
+    return Rows(z, y, groups)
+
+
+def best_temperature(rows: Rows) -> float:
+    """Return the temperature of the least NLL within its bounds, which is convex in 1/T."""
+    pair = with_other_class(rows.z)
+    if (pair.amax(dim=1) == pair.amin(dim=1)).all():
+        raise ValueError('the logits of each row are all equal: no temperature changes them')
+
+    def slope(log_beta: float) -> float:
+        return rows.slopes(math.exp(log_beta)).mean().item()
+
+    high, low = (-math.log(bound) for bound in BOUNDS)
+    if slope(low) < 0 < slope(high):
+        return math.exp(-brentq(slope, low, high, xtol=1e-10))
+    bound, why = BOUNDS[1], 'the logits carry almost no information about the labels'
+    if slope(high) <= 0:
+        bound, why = BOUNDS[0], 'no prediction is wrong, so nothing limits the confidence'
+    warnings.warn(f'the temperature reached its bound of {bound:.4g}: {why}', stacklevel=5)
+    return bound
+
+
+def slope_and_curvature(logits: Tensor, labels: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """Return the derivatives ``(M,)`` of each row's NLL in 1/T, at 1/T = `beta`.
+
+    They are the mean of the logits under the softmax less the true class's logit, and the variance
+    of the logits under the softmax.
+    """
+    logits = with_other_class(logits.double())
+    # Differences from the highest logit keep their digits.
+    logits = logits - logits.amax(dim=1, keepdim=True)
+    probs = (logits * beta).softmax(dim=1)
+    mean = (probs * logits).sum(dim=1)
+    own = logits.gather(1, labels[:, None])[:, 0]
+    return mean - own, (probs * (logits - mean[:, None]).square()).sum(dim=1)
+
+
+def effective_number(slopes: Tensor, groups: Tensor | None) -> float:
+    r"""Return how many independent rows would determine a parameter as well as dependent ones.
+
+    .. math:: N_\mathrm{eff} = N \sum_i s_i^2 \Big/ \sum_g \Big(\sum_{i \in g} s_i\Big)^2
+
+    with the slope :math:`s_i` of each row's NLL in the parameter, less their mean: the ratio of the
+    variance that independent rows would have to that of independent groups. It is N divided by the
+    design effect of cluster sampling.
+
+    Source: Kish, Survey Sampling, 1965; the variances are those of White, 1980, and Liang and
+    Zeger, 1986.
+
+    Args:
+        slopes: ``(N,)``.
+        groups: ``(N,)`` integers, the image of each row. None if all are independent.
+
+    Returns:
+        From 1 to N.
+    """
+    count = len(slopes)
+    if groups is None:
+        return float(count)
+    slopes = slopes - slopes.mean()
+    independent, sums = slopes.square().sum().item(), group_sums(slopes, groups)
+    if len(sums) == 1 or independent == 0:
+        return float(len(sums))
+    return min(max(count * independent / sums.square().sum().item(), 1.0), float(count))
+
+
+def group_sums(values: Tensor, groups: Tensor) -> Tensor:
+    """Return the sum of ``(N,)`` values for each group, in the order of the groups' numbers."""
+    index = groups.unique(return_inverse=True)[1].to(values.device)
+    return values.new_zeros(int(index.max()) + 1).index_add_(0, index, values)
+
+
+def least_sum(
+    terms: Sequence[Callable[..., Tensor | float]],
+    start: Mapping[str, Tensor],
+    bounds: Mapping[str, tuple[float, float]],
+) -> dict[str, Tensor]:
+    """Return the named tensors of the least sum of terms, by L-BFGS-B and autograd.
+
+    Args:
+        terms: Functions of the tensors; one after the other, so that one is in memory.
+        start: The tensors to start from.
+        bounds: The least and the largest value, by name.
+    """
+    sizes = [value.numel() for value in start.values()]
+    flat = torch.cat([value.flatten() for value in start.values()]).double()
+
+    def unpacked(values: Tensor) -> dict[str, Tensor]:
+        parts = zip(start.items(), values.split(sizes), strict=True)
+        return {name: part.view(value.shape) for (name, value), part in parts}
+
+    def objective(given: np.ndarray) -> tuple[float, np.ndarray]:
+        leaf, total = torch.tensor(given, device=flat.device, requires_grad=True), 0.0
+        for term in terms:
+            value = term(**unpacked(leaf))
+            if torch.is_tensor(value):
+                value.backward()
+                total += value.item()
+        return total, leaf.grad.cpu().numpy()
+
+    limits = [bounds.get(name, (None, None)) for name, v in start.items() for _ in range(v.numel())]
+    options = {'maxiter': 1000, 'maxfun': 2000, 'ftol': 1e-13, 'gtol': 1e-7}
+    settings = {'jac': True, 'method': 'L-BFGS-B', 'bounds': limits, 'options': options}
+    found = minimize(objective, flat.cpu().numpy(), **settings)
+    return unpacked(torch.tensor(found.x, device=flat.device))
+
+
+def with_other_class(logits: Tensor) -> Tensor:
+    """Return ``(M, K, *)`` logits as they are, and ``(M, 1, *)`` ones with a 0 for the other class.
+
+    The softmax over (0, z) is the sigmoid of z.
+    """
+    if logits.shape[1] > 1:
+        return logits
+    return torch.cat([torch.zeros_like(logits), logits], dim=1)
+
+
+def of_given_head(scaled: Tensor, logits: Tensor) -> Tensor:
+    """Return logits of two or more classes for the head that `logits` are of: one of a sigmoid."""
+    return scaled if logits.shape[1] > 1 else scaled[:, 1:] - scaled[:, :1]
+
+
+def warn_of_probabilities(logits: Tensor, *, stacklevel: int = 3) -> None:
+    """Warn if all rows lie in [0, 1] and sum to 1, as a softmax's do, or are those of a sigmoid."""
+    if not logits.numel() or logits.min() < 0 or not logits.max() <= 1:
+        return
+    single, total = logits.shape[1] == 1, at_least_single(logits).sum(dim=1)
+    if len(logits) >= FEW_OF_A_SIGMOID if single else (total - 1).abs().max() < SUM_TOLERANCE:
+        warnings.warn(
+            'the logits look like probabilities: all lie in [0, 1]. Give raw logits, or the '
+            'logarithm of the probabilities (for K = 1, their log-odds)',
+            stacklevel=stacklevel,
+        )

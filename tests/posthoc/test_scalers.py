@@ -1,0 +1,765 @@
+"""What must hold of every scaling: the map by a loop, the optimum, shapes, files and models."""
+
+import copy
+import doctest
+import inspect
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from overconfident import draw, draw_labels, nll
+from pretended_device import PretendedDevice, there
+from scipy.special import expit, log_softmax, softmax
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.isotonic import isotonic_regression
+
+from mmcalib.checks import UserError
+from mmcalib.metrics import expected_calibration_error
+from mmcalib.posthoc import (
+    SCALERS,
+    BetaScaler,
+    ClassConditionalScaler,
+    EnsembleTemperatureScaler,
+    IsotonicScaler,
+    MatrixScaler,
+    PlattScaler,
+    PredictedClassTemperatureScaler,
+    TemperatureScaler,
+    VectorScaler,
+    load_scaler,
+    scaler,
+)
+from mmcalib.posthoc.attached import AttachedScaling, attached
+
+ALL = list(SCALERS)
+TWO = ('platt', 'beta')
+CASES = [(m, k) for m in ALL for k in (1, 2, 4) if k < 3 or m not in TWO]
+KEEPING = [case for case in CASES if SCALERS[case[0]].keeps_argmax]
+# Those with a penalty or a prior, which few predictions do not outweigh.
+COUNTING = ('vector', 'matrix', 'isotonic', 'platt', 'class-temperatures', 'class-conditional')
+# Not the defaults, and all different.
+OPTIONS = {
+    'vector': dict(diagonal=2.0, intercept=0.5),
+    'matrix': dict(diagonal=3.0, off_diagonal=0.7, intercept=0.4),
+    'class-temperatures': dict(penalty=4.0),
+    'class-conditional': dict(diagonal=5.0, off_diagonal=20.0, intercept=3.0),
+}
+
+
+def classes(name):
+    return 2 if name in TWO else 4
+
+
+def fitted(name, k=None, n=300, **options):
+    return SCALERS[name](**options).fit(*draw(n, num_classes=k or classes(name)))
+
+
+def pair(z):
+    """Logits of two classes or more."""
+    return z if z.shape[1] > 1 else np.concatenate([np.zeros_like(z), z], axis=1)
+
+
+# The maps, for one row of logits, with what was learned; a sigmoid's row is (0, z).
+
+
+def of_one_class(z, temperature):
+    c = z.argmax()
+    return [(value - z[c]) / temperature[c] for value in z]
+
+
+def of_gaps(z, matrix, shift):
+    c, k = z.argmax(), range(len(z))
+    rows = [sum(matrix[c][j][i] * (z[i] - z[c]) for i in k if i != c) - shift[c][j] for j in k]
+    return [0 if j == c else rows[j] for j in k]
+
+
+def of_curve(z, temperature, knots, errors):
+    probs = softmax(z / temperature)
+    c = z.argmax()
+    rest = [p for j, p in enumerate(probs) if j != c]
+    wrong = np.interp(np.log(probs[c] / sum(rest)), knots, errors)
+    ratio = max(rest) / sum(rest)
+    wrong = min(wrong, 1 / (1 + ratio) - 1e-6)
+    scaled = [wrong * p / sum(rest) for p in probs]
+    scaled[c] = 1 - wrong
+    return np.log(scaled)
+
+
+def mixed(z, temperature, weights):
+    return np.log(
+        weights[0] * softmax(z / temperature) + weights[1] * softmax(z) + weights[2] / len(z)
+    )
+
+
+def of_odds(curve):
+    return lambda z, **learned: [0, curve(z[1] - z[0], **learned)]
+
+
+def matrix_row(z, matrix, shift):
+    return [sum(a * (x - z.mean()) for a, x in zip(row, z)) + b for row, b in zip(matrix, shift)]  # noqa: B905
+
+
+LOOPS = {
+    'temperature': lambda z, temperature: z / temperature,
+    'vector': lambda z, scale, shift: [a * (x - z.mean()) + b for x, a, b in zip(z, scale, shift)],  # noqa: B905
+    'matrix': matrix_row,
+    'ets': mixed,
+    'isotonic': of_curve,
+    'platt': of_odds(lambda z, scale, shift: scale * z + shift),
+    'beta': of_odds(
+        lambda z, rise, fall, shift: rise * np.log(expit(z)) - fall * np.log(expit(-z)) + shift
+    ),
+    'class-temperatures': of_one_class,
+    'class-conditional': of_gaps,
+}
+_MATRIX = [[0.4, 0.1, 0, 0], [0.3, 0.3, 0.2, 0], [0, 0, 0.5, -0.2], [0.1, 0, 0, 0.4]]
+_CUBE = [[[0.3 + 0.1 * (i == j) + 0.05 * i for j in range(4)] for i in range(4)] for _ in range(4)]
+# Something to have learned, of no symmetry, from which labels can be drawn.
+LEARNED = {
+    'temperature': dict(temperature=2.5),
+    'vector': dict(scale=[0.2, 0.8, 0.4, 0.5], shift=[0.5, -0.5, 0.0, 0.2]),
+    'matrix': dict(matrix=_MATRIX, shift=[0.5, -0.5, 0.0, 0.2]),
+    'ets': dict(temperature=4.0, weights=[0.6, 0.25, 0.15]),
+    'isotonic': dict(temperature=2.0, knots=[-0.5, 0.1, 1.5, 4.0], errors=[0.6, 0.45, 0.3, 0.1]),
+    'platt': dict(scale=0.4, shift=0.7),
+    'beta': dict(rise=0.2, fall=0.7, shift=0.2),
+    'class-temperatures': dict(temperature=[1.0, 8.0, 2.0, 20.0]),
+    'class-conditional': dict(
+        matrix=_CUBE, shift=[[0, 2, 0.5, 1], [1, 0, 0, 0.3], [2, 0, 0, 0.5], [0, 0.4, 1, 0]]
+    ),
+}
+# Far from one temperature, so that a temperature must fail to find it.
+LEARNED['class-conditional']['matrix'] = [
+    [[0.0 if c in (i, j) else a for j, a in enumerate(row)] for i, row in enumerate(rows)]
+    for c, rows in enumerate(_CUBE)
+]
+
+
+@pytest.mark.parametrize('name', ALL)
+class TestTheMap:
+    def test_it_is_a_loop_s(self, name):
+        given = SCALERS[name].from_parameters(LEARNED[name])
+        z = np.random.default_rng(0).normal(size=(60, classes(name))) * 3
+        expected = softmax([LOOPS[name](row, **LEARNED[name]) for row in z], axis=1)
+        np.testing.assert_allclose(given.predict_proba(z), expected, atol=1e-12)
+        scaled = given.transform(z)
+        np.testing.assert_allclose(softmax(scaled, axis=1), expected, atol=1e-12)
+        learned = {key: torch.as_tensor(v, dtype=torch.float64) for key, v in LEARNED[name].items()}
+        found = given.apply(torch.as_tensor(z), **learned)
+        np.testing.assert_allclose(found.numpy(), scaled, atol=1e-12)
+
+    def test_a_sigmoid_s_logit_is_a_pair(self, name):
+        scaler, new = fitted(name, 1), np.linspace(-9, 9, 40)[:, None]
+        if name in ('vector', 'matrix'):  # of one class
+            expected = scaler.parameters[next(iter(scaler.learned))]
+            expected = pair(new * np.ravel(expected) + scaler.parameters['shift'])
+        else:
+            expected = [LOOPS[name](row, **scaler.parameters) for row in pair(new)]
+        probs = scaler.predict_proba(new)
+        np.testing.assert_allclose(probs, softmax(expected, axis=1), atol=1e-9)
+        np.testing.assert_allclose(expit(scaler.transform(new))[:, 0], probs[:, 1], atol=1e-12)
+        if name not in ('vector', 'matrix'):
+            logits, labels = draw(300, num_classes=1)
+            two = SCALERS[name]().fit(pair(logits), labels).predict_proba(pair(new))
+            np.testing.assert_allclose(two, probs, atol=1e-5)
+
+    @pytest.mark.parametrize('shape', [(7,), (3, 5), (2, 3, 4)])
+    def test_maps_and_volumes_are_rows(self, name, shape):
+        k = classes(name)
+        rows, labels = (torch.as_tensor(a) for a in draw(6 * int(np.prod(shape)), num_classes=k))
+        maps = rows.view(6, *shape, k).movedim(-1, 1)
+        truth = labels.view(6, *shape).clone()
+        truth[0, 0] = 255
+        images = torch.arange(6).repeat_interleave(len(rows) // 6)
+        valid = (truth != 255).flatten()
+        found = SCALERS[name]().fit(maps, truth, ignore_index=255)
+        expected = SCALERS[name]().fit(rows[valid], labels[valid], images[valid])
+        assert found.parameters == expected.parameters
+        assert found.num_predictions_ == valid.sum()
+        probs = found.predict_proba(maps)
+        assert probs.shape == maps.shape
+        torch.testing.assert_close(probs.movedim(1, -1).flatten(0, -2), found.predict_proba(rows))
+        again = attached(found)(maps.float()).movedim(1, -1).flatten(0, -2)
+        expected = found.transform(rows.float())
+        torch.testing.assert_close(again, expected, rtol=1e-4, atol=1e-4)
+
+    def test_the_truth_is_found_and_by_a_temperature_not(self, name):
+        rng = np.random.default_rng(3)
+        z, new = rng.normal(size=(2, 8000, classes(name))) * 4
+        truth = SCALERS[name].from_parameters(LEARNED[name])
+        labels, expected = (
+            draw_labels(np.log(truth.predict_proba(z)), rng),
+            truth.predict_proba(new),
+        )
+        for method in {name, 'temperature'}:
+            error = np.abs(SCALERS[method]().fit(z, labels).predict_proba(new) - expected).mean()
+            assert (error < 0.02) == (method == name), (method, error)
+        assert np.abs(softmax(new, axis=1) - expected).mean() > 0.05
+
+
+# The optimum: what is minimised, from the definition.
+
+
+def slopes(z, y, beta):
+    probs = softmax(z * beta, axis=1)
+    return (probs * z).sum(axis=1) - z[np.arange(len(y)), y]
+
+
+def effective(s, groups):
+    s = s - s.mean()
+    sums = [s[groups == g].sum() for g in np.unique(groups)]
+    return float(np.clip(len(s) * (s**2).sum() / np.square(sums).sum(), 1, len(s)))
+
+
+def row_weights(name, z, y, groups, temperatures):
+    weights, best = np.empty(len(y)), z.argmax(axis=1)
+    part = best if name.startswith('class') else np.zeros_like(best)
+    for c in np.unique(part):
+        own = part == c
+        s = slopes(z[own], y[own], 1 / temperatures[c])
+        weights[own] = effective(s, groups[own]) / own.sum()
+    return weights
+
+
+def penalty(name, learned, t, o):
+    k = len(t)
+    if name == 'vector':
+        own = o['diagonal'] * ((t[0] * learned['scale'] - 1) ** 2).sum()
+        return k * (own + o['intercept'] * (learned['shift'] ** 2).sum())
+    if name == 'matrix':
+        change = t[0] * learned['matrix'] - np.eye(k)
+        own = np.diag(change) ** 2
+        others = (change**2).sum() - own.sum()
+        total = o['diagonal'] * own.sum() + o['off_diagonal'] * (k - 1) * others
+        return k * (total + o['intercept'] * (learned['shift'] ** 2).sum())
+    if name == 'class-temperatures':
+        return o['penalty'] * ((t[0] / learned['temperature'] - 1) ** 2).sum()
+    total = 0.0
+    if name == 'class-conditional':
+        for c in range(k):
+            others = [j for j in range(k) if j != c]
+            change = t[c] * learned['matrix'][c][np.ix_(others, others)] - np.eye(k - 1)
+            own = (np.diag(change) ** 2).sum()
+            total += o['diagonal'] * own + o['off_diagonal'] * ((change**2).sum() - own)
+            total += o['intercept'] * (learned['shift'][c][others] ** 2).sum()
+    return total
+
+
+LEAST_VALUES = dict(rise=0, fall=0, weights=0, temperature=0.01)
+
+
+def near(name, learned):
+    """What was learned with each number changed a little, as far as that is allowed."""
+    for key, value in learned.items():
+        if name in ('ets', 'isotonic') and key == 'temperature':
+            continue
+        for place in np.ndindex(value.shape):
+            for step in (-0.004, 0.004):
+                changed = {k: v.copy() for k, v in learned.items()}
+                changed[key][place] += step
+                if name == 'class-conditional':
+                    if place[0] in place[1:]:
+                        continue
+                    changed[key][place] = max(changed[key][place], 0)
+                changed[key] = np.maximum(changed[key], LEAST_VALUES.get(key, -np.inf))
+                if key == 'weights':
+                    changed[key] /= changed[key].sum()
+                yield changed
+
+
+@pytest.mark.parametrize('grouped', [False, True])
+@pytest.mark.parametrize('name', [name for name in ALL if name != 'isotonic'])
+def test_no_step_goes_lower(name, grouped):
+    k = classes(name)
+    z, y = draw(240, num_classes=k, seed=4)
+    z = z + 0.7 * np.arange(k)  # so that classes differ
+    groups = np.arange(240) // 6 if grouped else np.arange(240)
+    if grouped:
+        z, y = np.repeat(z[::2], 2, axis=0), np.repeat(y[::2], 2)  # which are not independent
+    options = OPTIONS.get(name, {})
+    scaler = SCALERS[name](**options).fit(z, y, groups)
+    single = TemperatureScaler().fit(z, y).temperature_
+    t = [single] * k
+    weights = row_weights(name, z, y, groups, t)
+    if name == 'class-conditional':
+        t = PredictedClassTemperatureScaler().fit(z, y, groups).temperature_.tolist()
+        weights = row_weights(name, z, y, groups, t)
+    assert grouped == (weights.min() < 0.9)
+    assert name == 'temperature' or scaler.num_effective_ == pytest.approx(weights.sum())
+    targets = np.eye(k)[y]
+    if name == 'platt':
+        right = y.mean() * weights.sum()
+        wrong = weights.sum() - right
+        p = np.where(y == 1, (right + 1) / (right + 2), 1 / (wrong + 2))
+        targets = np.stack([1 - p, p], axis=1)
+
+    def objective(learned):
+        scaled = SCALERS[name].from_parameters(learned).transform(z)
+        own = -(log_softmax(scaled, axis=1) * targets).sum(axis=1)
+        return (weights * own).sum() + penalty(name, learned, t, options)
+
+    learned = {key: np.array(v) for key, v in scaler.parameters.items()}
+    least = objective(learned)
+    worse = [objective(changed) - least for changed in near(name, learned)]
+    assert min(worse) > -1e-6 and max(worse) > 1e-5
+
+
+class TestIsotonic:
+    def test_it_is_the_regression_of_scikit_learn(self):
+        z, y = draw(400, num_classes=3)
+        scaler = IsotonicScaler().fit(z, y)
+        assert scaler.temperature_ == TemperatureScaler().fit(z, y).temperature_
+        probs = softmax(z / scaler.temperature_, axis=1)
+        conf = probs.max(axis=1)
+        order = conf.argsort()
+        odds = np.log(conf / (1 - conf))[order]
+        steps = isotonic_regression((z.argmax(axis=1) == y)[order].astype(float))
+        expected = [(odds[steps == level].mean(), 1 - level) for level in np.unique(steps)]
+        knots, errors = zip(*expected, strict=True)
+        np.testing.assert_allclose(scaler.knots_, knots, atol=1e-9)
+        least = 1 / 402
+        np.testing.assert_allclose(scaler.errors_, np.clip(errors, least, 1 - least), atol=1e-9)
+
+    def test_dependent_predictions_keep_away_from_0_and_1(self):
+        z, y = (np.repeat(a, 9, axis=0) for a in draw(60, num_classes=2))
+        grouped = IsotonicScaler().fit(z, y, np.arange(540) // 9)
+        assert grouped.num_effective_ == pytest.approx(60, rel=1e-6)
+        assert grouped.errors_.min() == pytest.approx(1 / 62)
+
+
+class TestTemperature:
+    @pytest.mark.parametrize('k', [1, 2, 5])
+    @pytest.mark.parametrize('temperature', [0.05, 2.5, 30.0])
+    def test_brute_force(self, k, temperature):
+        logits, labels = draw(num_classes=k, temperature=temperature)
+        found = TemperatureScaler().fit(logits, labels).temperature_
+        grid = np.concatenate([found * np.linspace(0.98, 1.02, 401), np.geomspace(0.01, 100, 99)])
+        values = [nll(logits / t, labels) for t in grid]
+        assert grid[int(np.argmin(values))] == pytest.approx(found, rel=2e-4)
+        assert found == pytest.approx(temperature, rel=0.3)
+
+    @pytest.mark.parametrize('device', ['cpu', 'other'])
+    def test_the_grid_of_the_paper(self, device):
+        logits, labels = draw(300)
+
+        def ece(t):
+            probs = softmax(logits / t, axis=1)
+            return expected_calibration_error(probs, labels)
+
+        errors = [ece(k / 10) for k in range(1, 101)]
+        scaler = TemperatureScaler(criterion='ece-grid')
+        if device == 'cpu':
+            scaler.fit(logits + 1e7, labels)
+        else:
+            with PretendedDevice():
+                scaler.fit(there(torch.as_tensor(logits)), torch.as_tensor(labels))
+        assert scaler.temperature_ == (int(np.argmin(errors)) + 1) / 10 and not scaler.at_bound_
+
+    def test_standard_error(self, tmp_path):
+        found = [TemperatureScaler().fit(*draw(1000, seed=s)).temperature_ for s in range(30)]
+        logits, labels = draw(1000)
+        TemperatureScaler().fit(logits, labels).save(tmp_path / 't.json')
+        scaler = load_scaler(tmp_path / 't.json')
+        single = scaler.standard_error(logits, labels)
+        assert single == pytest.approx(np.std(found), rel=0.35)
+        # Rows that come in copies are no more information than one of them.
+        copies = [np.repeat(a, 4, axis=0) for a in (logits, labels)]
+        groups = np.repeat(np.arange(1000), 4)
+        assert scaler.standard_error(*copies, groups) == pytest.approx(single)
+        assert scaler.standard_error(*copies) == pytest.approx(single / 2)
+
+    @pytest.mark.parametrize(('sign', 'bound'), [(1, 0.01), (-1, 100)])
+    def test_separable_logits_end_at_the_bound(self, sign, bound, tmp_path):
+        labels = np.arange(40) % 4
+        logits = sign * 3 * np.eye(4)[labels]
+        with pytest.warns(UserWarning, match=f'bound of {bound}'):
+            scaler = TemperatureScaler().fit(logits, labels)
+        scaler.save(tmp_path / 't.json')
+        for each in (scaler, load_scaler(tmp_path / 't.json')):
+            assert each.temperature_ == bound and each.at_bound_
+            assert np.isnan(each.standard_error(logits, labels))
+
+
+@pytest.mark.parametrize('share', [0.0, 0.2, 1.0])
+def test_the_effective_number_is_that_of_a_known_correlation(share):
+    """Rows of a group share a part of their slope: N / (1 + (m - 1) rho) are independent."""
+    rng, size, count = np.random.default_rng(0), 50, 4000
+    common = rng.normal(size=(count, 1)).repeat(size, axis=1)
+    found = np.sqrt(share) * common + np.sqrt(1 - share) * rng.normal(size=(count, size))
+    groups = torch.arange(count).repeat_interleave(size)
+    number = scaler.effective_number(torch.as_tensor(found).flatten(), groups)
+    assert number == pytest.approx(count * size / (1 + (size - 1) * share), rel=0.06)
+    assert scaler.effective_number(torch.zeros(30), torch.arange(30) // 10) == 3
+    assert scaler.effective_number(torch.randn(30), torch.zeros(30, dtype=torch.int64)) == 1
+
+
+@pytest.mark.parametrize(('name', 'k'), CASES)
+class TestTheFit:
+    def test_kinds(self, name, k):
+        logits, labels = draw(200, num_classes=k)
+        scaler = SCALERS[name]().fit(logits.tolist(), labels.tolist())
+        assert scaler.parameters == SCALERS[name]().fit(torch.as_tensor(logits), labels).parameters
+        assert (scaler.num_predictions_, scaler.num_logits_) == (200, k)
+        expected = scaler.transform(logits)
+        assert isinstance(expected, np.ndarray) and expected.dtype == np.float64
+        np.testing.assert_array_equal(scaler.transform(logits.tolist()), expected)
+        for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+            given = torch.as_tensor(logits).to(dtype)
+            found = scaler.transform(given)
+            assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+            wanted = scaler.transform(given.double())
+            torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+        half = torch.as_tensor(logits).half()  # is fitted in float64
+        a, b = (SCALERS[name]().fit(given, labels).parameters for given in (half, half.double()))
+        assert a == b
+        assert nll(expected, labels) < nll(logits, labels) - 0.1
+        assert scaler.predict_proba(logits[:0]).shape == (0, max(k, 2))
+
+    def test_parts_are_the_whole(self, name, k, monkeypatch):
+        logits, labels = draw(200, num_classes=k)
+        groups = np.arange(200) // 4
+        whole = SCALERS[name]().fit(logits, labels, groups).transform(logits)
+        monkeypatch.setattr(scaler, '_PART_VALUES', 7 * k)
+        names = np.array([f'patient {99 - n}' for n in groups])
+        found = SCALERS[name]().fit(logits, labels, names).transform(logits)
+        np.testing.assert_allclose(found, whole, rtol=1e-4, atol=1e-4)
+
+    def test_on_another_device(self, name, k):
+        logits, labels = (torch.as_tensor(a) for a in draw(60, num_classes=k))
+        here = SCALERS[name]().fit(logits, labels, torch.arange(60) // 2)
+        with PretendedDevice():
+            other = SCALERS[name]().fit(there(logits), labels, torch.arange(60) // 2)
+            found = here.transform(there(logits)), other.predict_proba(there(logits))
+        torch.testing.assert_close(found[0].value, here.transform(logits))
+        torch.testing.assert_close(found[1].value, here.predict_proba(logits), rtol=0, atol=1e-5)
+
+    def test_the_classes_have_no_order(self, name, k):
+        if k == 1:
+            return
+        logits, labels = draw(num_classes=k)
+        order = np.array([2, 0, 3, 1] if k == 4 else [1, 0])
+        expected = SCALERS[name]().fit(logits, labels).predict_proba(logits)[:, order]
+        permuted = SCALERS[name]().fit(logits[:, order], np.argsort(order)[labels])
+        np.testing.assert_allclose(permuted.predict_proba(logits[:, order]), expected, atol=1e-5)
+
+    @pytest.mark.parametrize('size', [1.0, 1e7])
+    def test_what_a_softmax_ignores_changes_nothing(self, name, k, size):
+        logits, labels = draw(300, num_classes=k)
+        plain = SCALERS[name]().fit(logits, labels)
+        if k == 1:
+            assert (
+                np.abs(plain.predict_proba(logits + 1) - plain.predict_proba(logits)).max() > 0.05
+            )
+            return
+        more = np.random.default_rng(1).normal(size=(len(logits), 1)) * size + size
+        for each in (plain, SCALERS[name]().fit(logits + more, labels)):
+            found, expected = each.predict_proba(logits + more), plain.predict_proba(logits)
+            np.testing.assert_allclose(found, expected, atol=1e-6)
+        single = torch.as_tensor(logits + 1e5).float()  # apart by steps of 0.008
+        expected = plain.predict_proba(single.double() - 1e5)
+        torch.testing.assert_close(
+            plain.predict_proba(single).double(), expected, atol=1e-6, rtol=0
+        )
+
+    def test_copies_in_one_group_are_one_row(self, name, k):
+        logits, labels = draw(60, num_classes=k)
+        once = SCALERS[name]().fit(logits, labels).predict_proba(logits)
+        copies = [np.repeat(a, 5, axis=0) for a in (logits, labels, np.arange(60))]
+        grouped = SCALERS[name]().fit(*copies).predict_proba(logits)
+        np.testing.assert_allclose(grouped, once, atol=1e-4)
+        apart = SCALERS[name]().fit(*copies[:2]).predict_proba(logits)
+        assert (np.abs(apart - once).max() > 1e-3) == (name in COUNTING)
+
+    @pytest.mark.filterwarnings('ignore:the temperature reached its bound')
+    def test_poor_data(self, name, k):
+        labels = np.arange(40) % max(k, 2)
+        logits = 3 * (2 * labels[:, None] - 1.0) if k == 1 else 3 * np.eye(k)[labels]
+        noise = np.random.default_rng(0).normal(size=logits.shape) * 0.1
+        new = torch.randn(50, k, dtype=torch.float64, generator=torch.manual_seed(0)) * 30
+        for sign in (1, -1):
+            scaler = SCALERS[name]().fit(sign * logits + noise, labels)
+            for values in (new, new.float(), new.half()):
+                assert scaler.transform(values).isfinite().all()
+                assert (scaler.predict_proba(values).sum(dim=1) - 1).abs().max() < 1e-5
+            sure = np.take_along_axis(scaler.predict_proba(sign * logits), labels[:, None], 1)
+            # Platt's scale may be negative.
+            assert (sure.mean() > 0.8) == (sign == 1 or name == 'platt')
+        if k == 4:  # a class that never occurs
+            logits, labels = draw(200, num_classes=k)
+            kept = labels != 2
+            assert SCALERS[name]().fit(logits[kept], labels[kept]).transform(new).isfinite().all()
+        if name not in (*TWO, 'vector', 'matrix'):
+            scaler = SCALERS[name]().fit(logits, np.ones(len(logits), dtype=int))
+            assert scaler.transform(new).isfinite().all()
+
+    def test_a_fit_that_fails_and_gradients_leave_alone(self, name, k):
+        logits, labels = (torch.as_tensor(a) for a in draw(60, num_classes=k))
+        logits.requires_grad_()
+        scaler = SCALERS[name]().fit(logits, labels)
+        assert logits.grad is None
+        before = scaler.parameters
+        with pytest.raises(ValueError, match='all equal'):
+            scaler.fit(np.zeros((12, k)), np.arange(12) % max(k, 2))
+        assert scaler.parameters == before and scaler.num_predictions_ == 60
+        scaler.transform(logits)[:, 0].sum().backward()
+        assert logits.grad.abs().max() > 0
+        new = logits.detach()[:3].clone()
+        new[1] = float('nan')
+        found = scaler.predict_proba(new)
+        assert found[1].isnan().all() and found[[0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize(('name', 'k'), KEEPING)
+def test_the_predicted_class_is_kept(name, k, dtype):
+    """Of logits with ties, differences of one step of their precision, and of all sizes."""
+    z = torch.randn(400, k, 6, generator=torch.manual_seed(1), dtype=torch.float64)
+    z[:100] = z[:100].round()
+    z[100:200] *= 1e4
+    if SCALERS[name].by_class:  # gaps keep their digits
+        z[200:250] = 1.875 + torch.finfo(dtype).eps * z[200:250].round()
+    z[250:270] *= 1e-3
+    z = z.to(dtype)
+    scaler, predicted = fitted(name, k), torch.as_tensor(pair(z.numpy())).argmax(dim=1)
+    found = scaler.transform(z.double())
+    assert scaler.keeps_argmax and found.isfinite().all()
+    assert torch.equal(torch.as_tensor(pair(found.numpy())).argmax(dim=1), predicted)
+
+
+@pytest.mark.parametrize(('kind', 'k'), [(MatrixScaler, 4), (VectorScaler, 1), (PlattScaler, 2)])
+def test_others_change_it(kind, k):
+    z, _ = draw(2000, num_classes=k, seed=1)
+    changed = pair(fitted(kind.method, k).transform(z)).argmax(1) != pair(z).argmax(1)
+    assert changed.any() and not kind.keeps_argmax
+
+
+@pytest.mark.parametrize('name', ['temperature', 'isotonic', 'beta', 'class-temperatures', 'platt'])
+def test_the_order_of_two_classes_is_kept(name):
+    scaled = fitted(name, 1).transform(np.linspace(-60, 60, 5001)[:, None])[:, 0]
+    assert (np.diff(scaled) >= -1e-12).all() and scaled[-1] > scaled[0] + 2
+    if name == 'beta':  # also where above 0 the labels say the opposite
+        logits, labels = draw(300, num_classes=1)
+        scaler = BetaScaler().fit(logits, np.where(logits[:, 0] > 0, 1 - labels, labels))
+        assert min(scaler.rise_, scaler.fall_) == 0
+    if name == 'platt':  # logits that mislead are followed
+        logits, labels = draw(300, num_classes=1)
+        with pytest.warns(UserWarning, match='almost no information'):
+            assert PlattScaler().fit(-logits, labels).scale_ < 0
+
+
+@pytest.mark.parametrize('name', ALL)
+class TestKept:
+    def test_a_file(self, name, tmp_path):
+        options = OPTIONS.get(name, {})
+        scaler = fitted(name, **options)
+        scaler.save(tmp_path / 'scaler.json')
+        content = json.loads((tmp_path / 'scaler.json').read_text())
+        assert content['method'] == name and content['options'].items() >= options.items()
+        again = load_scaler(tmp_path / 'scaler.json')
+        assert type(again) is type(scaler) and again.get_params() == scaler.get_params()
+        z = draw(50, num_classes=classes(name), seed=1)[0]
+        np.testing.assert_array_equal(again.transform(z), scaler.transform(z))
+        with pytest.raises(ValueError, match=r'fitted to|two classes'):
+            again.predict_proba(np.zeros((5, classes(name) + 1)))
+
+    def test_before_the_fit(self, name, tmp_path):
+        scaler, layer = clone(SCALERS[name](**OPTIONS.get(name, {}))), torch.nn.Linear(3, 4)
+        assert scaler.get_params() == SCALERS[name](**OPTIONS.get(name, {})).get_params()
+        asked = [
+            lambda: scaler.transform([[1.0, 2.0]]),
+            lambda: scaler.predict_proba([[1.0, 2.0]]),
+            lambda: scaler.parameters,
+            lambda: scaler.save(tmp_path / 'never.json'),
+        ]
+        if scaler.affine:
+            asked.append(lambda: scaler.fold(layer.weight, layer.bias))
+        if name == 'temperature':
+            asked += [lambda: scaler.at_bound_, lambda: scaler.standard_error([[1.0, 2]], [0])]
+        for ask in asked:
+            with pytest.raises(NotFittedError, match=f'{type(scaler).__name__} .*not fitted yet'):
+                ask()
+        copy.deepcopy(scaler).fit(*draw(50, num_classes=classes(name)))
+        assert not hasattr(scaler, 'num_predictions_')
+
+    @pytest.mark.parametrize('k', [1, 3])
+    def test_probabilities_in_place_of_logits_are_warned_of(self, name, k):
+        if name in TWO and k > 1:
+            k = 2
+        logits, labels = draw(200, num_classes=k)
+        probs = expit(logits) if k == 1 else softmax(logits, axis=1)
+        scaler = fitted(name, k)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            scaler.transform(logits), scaler.predict_proba(logits), scaler.transform(logits[:0])
+            SCALERS[name]().fit(log_softmax(pair(logits), axis=1), labels)
+        for call in (
+            lambda: scaler.transform(probs),
+            lambda: scaler.predict_proba(torch.as_tensor(probs).half()),
+            lambda: SCALERS[name]().fit(probs, labels),
+        ):
+            with pytest.warns(UserWarning, match='look like probabilities') as said:
+                call()
+            assert __file__ in {warning.filename for warning in said}
+
+
+@pytest.mark.parametrize('name', ['temperature', 'vector', 'matrix'])
+@pytest.mark.parametrize('k', [1, 4])
+def test_folding_a_layer_scales_its_outputs(name, k):
+    scaler = fitted(name, k)
+    torch.manual_seed(0)
+    layer, inputs = torch.nn.Conv2d(3, k, 3).double(), torch.randn(2, 3, 5, 6).double()
+    weight, bias = scaler.fold(layer.weight, layer.bias)
+    after = torch.nn.functional.conv2d(inputs, weight, bias)
+    torch.testing.assert_close(after, scaler.transform(layer(inputs)))
+    if name == 'temperature':
+        weight, bias = scaler.fold(layer.weight, None)
+        assert bias is None and torch.allclose(weight, layer.weight / scaler.temperature_)
+    else:
+        with pytest.raises(ValueError, match='no bias'):
+            scaler.fold(layer.weight, None)
+
+
+class TestAttached:
+    @pytest.mark.parametrize(('name', 'k'), CASES)
+    def test_it_is_the_scaler_also_in_onnx(self, name, k, tmp_path):
+        pytest.importorskip('onnx')
+        runtime = pytest.importorskip('onnxruntime')
+        rows, labels = (torch.as_tensor(a) for a in draw(6 * 8 * 10, num_classes=k))
+        maps, truth = rows.view(6, 8, 10, k).movedim(-1, 1).float(), labels.view(6, 8, 10)
+        module = attached(SCALERS[name]().fit(maps, truth)).eval()
+        expected = SCALERS[name]().fit(maps, truth).transform(maps)
+        assert module(maps.half()).dtype == module(maps).dtype == torch.float32
+        torch.testing.assert_close(module(maps), expected, rtol=1e-5, atol=1e-5)
+        double = SCALERS[name]().fit(maps, truth).transform(maps.double())
+        torch.testing.assert_close(module(maps.double()), double, rtol=1e-12, atol=1e-12)
+        again = AttachedScaling(name)
+        again.load_state_dict(module.state_dict())
+        assert torch.equal(again(maps), module(maps))
+        path = str(tmp_path / 'scaling.onnx')
+        # PyTorch before 2.5 has this exporter alone.
+        older = (
+            {'dynamo': False} if 'dynamo' in inspect.signature(torch.onnx.export).parameters else {}
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            torch.onnx.export(
+                module, (maps[:2],), path, input_names=['logits'], output_names=['scaled'],
+                dynamic_axes={'logits': {0: 'n', 2: 'h', 3: 'w'}}, **older,
+            )  # fmt: skip
+        session = runtime.InferenceSession(path, providers=['CPUExecutionProvider'])
+        for part in (maps[:2], maps[:1, :, 1:, 2:], maps[:3, :, :5]):
+            (found,) = session.run(None, {'logits': part.contiguous().numpy()})
+            # Two roundings of a logit may lie on two sides of a step.
+            close = (torch.as_tensor(found) - module(part)).abs() < 1e-4
+            assert close.float().mean() > 0.995
+
+    def test_it_is_loaded_whatever_else_is_missing(self):
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), AttachedScaling('temperature'))
+        state = {'0.weight': torch.eye(2), '1.temperature': torch.tensor(2.0)}  # of version 0.3.0
+        missing, _ = model.load_state_dict(state, strict=False)
+        assert missing == ['0.bias']
+        assert torch.equal(model[1](torch.ones(1, 2)), torch.full((1, 2), 0.5))
+
+    @pytest.mark.parametrize('with_method', [True, False])
+    @pytest.mark.parametrize('there', ALL)
+    def test_that_of_another_method_is_refused(self, there, with_method):
+        state = attached(fitted(there)).state_dict()
+        if not with_method:  # as of version 0.3.0
+            del state['about']
+        for here in ALL:
+            module = AttachedScaling(here)
+            same = SCALERS[here].learned == SCALERS[there].learned and not with_method
+            if here == there or same:
+                module.load_state_dict(state)
+            else:
+                why = 'method must be one of' if with_method else 'learns'
+                with pytest.raises(UserError, match=rf'{why}.*tools/calibrate\.py wrote'):
+                    module.load_state_dict(state, strict=False)
+
+    def test_what_was_not_loaded_or_is_of_another_head_is_said(self):
+        with pytest.raises(UserError, match='its checkpoint holds none'):
+            AttachedScaling('temperature')(torch.zeros(2, 3))
+        with pytest.raises(RuntimeError, match='temperature'):
+            AttachedScaling('temperature').load_state_dict({})
+        with pytest.raises(UserError, match='of 4 logits of a prediction, and the model has 3'):
+            attached(fitted('class-temperatures'))(torch.zeros(2, 3))
+
+
+Z, Y = draw(20, num_classes=3)
+PENALISED = VectorScaler, MatrixScaler, ClassConditionalScaler, PredictedClassTemperatureScaler
+REFUSED = {
+    'nothing': (lambda: TemperatureScaler().fit(Z[:0], Y[:0]), 'nothing to fit'),
+    'all ignored': (lambda: TemperatureScaler().fit(Z, 0 * Y, ignore_index=0), 'nothing to'),
+    'fewer labels': (lambda: TemperatureScaler().fit(Z, Y[:5]), r'\(20, 3\) and \(5,\)'),
+    'one axis': (lambda: TemperatureScaler().fit(Z[:, 0], Y), r'must be .*\(20,\)'),
+    'one axis to transform': (lambda: fitted('platt').transform(Z[:, 0]), r'must be .*\(20,\)'),
+    'real labels': (lambda: VectorScaler().fit(Z, Y + 0.5), 'labels must be integers'),
+    'labels above': (lambda: MatrixScaler().fit(Z, Y + 9), r'outside \[0, 3\).*ignore_index'),
+    'labels below': (lambda: MatrixScaler().fit(Z, Y - 9), r'outside \[0, 3\)'),
+    'NaN': (lambda: IsotonicScaler().fit(np.where(Z[2, 0] == Z, np.nan, Z), Y), '1 NaN'),
+    'infinite': (lambda: BetaScaler().fit(np.where(Z[2, 0] == Z, np.inf, Z)[:, :2], Y % 2), 'inf'),
+    'groups': (lambda: VectorScaler().fit(Z, Y, Y[:7]), r'groups must be \(20,\)'),
+    'error groups': (lambda: fitted('temperature').standard_error(Z, Y, Y[:7]), 'groups must be'),
+    'three classes': (lambda: PlattScaler().fit(Z, Y), r'two classes.*\(20, 3\).*temperature'),
+    'few': (lambda: IsotonicScaler().fit(Z[:9], Y[:9]), 'at least 10 predictions, got 9'),
+    **{
+        f'one class, {kind.method}': (lambda kind=kind: kind().fit(Z[:, :2], 0 * Y + 1), 'class 1')
+        for kind in (VectorScaler, MatrixScaler, PlattScaler, BetaScaler)
+    },
+    'criterion': (lambda: TemperatureScaler(criterion='ece'), "'ece'"),
+    'learned': (lambda: VectorScaler.from_parameters({'colour': 1.0}), 'vector learns .*colour'),
+    'axes': (lambda: TemperatureScaler.from_parameters({'temperature': [1.0]}), 'learns'),
+    'method': (lambda: AttachedScaling('colour'), r"method must be one of .* got 'colour'"),
+    'gone': (lambda: AttachedScaling('local'), 'local is gone since .*: use class-conditional'),
+    **{
+        f'{kind.method}: {option}={value}': (lambda k=kind, o=option, v=value: k(**{o: v}), option)
+        for kind in PENALISED
+        for option in inspect.signature(kind).parameters
+        for value in (-1.0, float('nan'), float('inf'), '1', True)
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_refused(case):
+    call, message = REFUSED[case]
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        ('{', 'Expecting'),
+        ('[]', 'list'),
+        ('{"method": "platt"}', "lacks 'parameters'"),
+        ('{"method": "venn-abers", "parameters": {}}', 'gone since .*: use platt or beta'),
+    ],
+)
+def test_a_file_that_is_none_of_a_scaler(content, message, tmp_path):
+    path = tmp_path / 'scaler.json'
+    path.write_text(content)
+    with pytest.raises(UserError, match=message):
+        load_scaler(path)
+
+
+def test_the_example(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (test,) = doctest.DocTestFinder().find(load_scaler, globs={})
+    assert len(test.examples) >= 5 and doctest.DocTestRunner().run(test).failed == 0
+
+
+def test_weights_of_an_ensemble_are_those_of_no_grid():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(400, 4)) * 5
+    y = draw_labels(np.log(0.7 * softmax(z / 2, axis=1) + 0.3 / 4), rng)
+    scaler = EnsembleTemperatureScaler().fit(z, y)
+    assert scaler.temperature_ == TemperatureScaler().fit(z, y).temperature_
+    assert scaler.weights_.sum() == pytest.approx(1) and scaler.weights_.min() >= 0
+    with pytest.warns(UserWarning, match='almost no information'):
+        equal = EnsembleTemperatureScaler().fit(z, z.argmin(axis=1))
+    assert 0.98 < equal.weights_[2] <= 0.99 + 1e-9
+    assert (equal.transform(z).argmax(axis=1) == z.argmax(axis=1)).all()
