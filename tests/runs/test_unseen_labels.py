@@ -159,7 +159,7 @@ def test_a_segmentor_against_the_pixels_of_untrained_classes(project, monkeypatc
         (['--calibration'], 'OODMetric treats it as unseen, but CalibrationMetric would'),
         (
             ['--cfg-options', 'test_dataloader.dataset.far.photographs.data_root=no'],
-            'test_dataloader.dataset.far.photographs.data_root: there is no folder',
+            'test_dataloader.dataset.far.photographs: there is no folder',
         ),
     ],
 )
