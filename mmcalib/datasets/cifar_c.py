@@ -25,56 +25,28 @@ class CIFARC(BaseDataset):
         severity: 1 to 5.
         channel_order: Channel order of the returned images: ``'rgb'``, like mmpretrain's CIFAR-10,
             or ``'bgr'``, like loaded files.
-        pipeline: Transforms; each sample comes with ``img`` ``(H, W, 3)`` uint8 and ``gt_label``.
-        **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``metainfo``.
+        **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``pipeline``, to which
+            each sample comes with ``img`` ``(H, W, 3)`` uint8 and ``gt_label``.
 
     Raises:
         FileNotFoundError: If an array is not there.
-        ValueError: If an option is out of range, or there are more images than labels, or fewer.
+        ValueError: If an option is out of range, or images and labels do not fit.
     """
 
     def __init__(
-        self,
-        data_root: str,
-        corruption: str,
-        severity: int,
-        *,
-        channel_order: str = 'rgb',
-        pipeline=(),
-        **kwargs,
+        self, data_root: str, corruption: str, severity: int, *, channel_order='rgb', **kwargs
     ) -> None:
         self.corruption = corruption
         self.severity = check_choice('severity', severity, SEVERITIES)
         self.channel_order = check_choice('channel_order', channel_order, ('rgb', 'bgr'))
         # The images are in one array already, which forked workers share.
         kwargs.setdefault('serialize_data', False)
-        super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
+        super().__init__(data_root=data_root, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        images, labels = stored_arrays(self.data_root, self.corruption)
+        paths = (Path(self.data_root, name) for name in (f'{self.corruption}.npy', LABELS))
+        arrays = (np.load(path, mmap_mode='r') for path in paths)
+        images, labels = (np.split(array, len(SEVERITIES))[self.severity - 1] for array in arrays)
         flip = slice(None, None, -1 if self.channel_order == 'bgr' else 1)
-        images = np.array_split(images, len(SEVERITIES))[self.severity - 1][..., flip]
-        labels = np.array_split(labels, len(SEVERITIES))[self.severity - 1]
-        images = np.array(images, order='C')  # whatever becomes of the file
+        images = np.array(images[..., flip], order='C')  # whatever becomes of the file
         return [{'img': image, 'gt_label': int(k)} for image, k in zip(images, labels, strict=True)]
-
-
-def stored_arrays(folder: str, corruption: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images of a corruption, left on the disk, and their labels.
-
-    Raises:
-        FileNotFoundError: If one of the two is not there.
-        ValueError: If their numbers differ, or do not fit five severities.
-    """
-    paths = Path(folder, f'{corruption}.npy'), Path(folder, LABELS)
-    for path in paths:
-        if not path.is_file():
-            there = ', '.join(sorted(each.name for each in Path(folder).glob('*.npy'))) or 'none'
-            raise FileNotFoundError(f'there is no {path}; arrays in its folder: {there}')
-    images, labels = (np.load(path, mmap_mode='r') for path in paths)
-    if len(images) != len(labels) or len(labels) % len(SEVERITIES):
-        raise ValueError(
-            f'{folder}: {len(images):,} images of {corruption} and {len(labels):,} labels, but '
-            'CIFAR-10-C has one label for each image at each of 5 severities: unpack it again'
-        )
-    return images, labels

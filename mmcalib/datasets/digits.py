@@ -104,10 +104,5 @@ class DigitScenes(Digits):
             mask[window] = np.where(images[index] > 0.5, labels[index] + 1, 0)
         mask[binary_dilation(mask > 0) & (mask == 0)] = 255
         img += self.noise * rng.standard_normal(img.shape, dtype=np.float32)
-        return {
-            'img': img,
-            'gt_seg_map': mask,
-            'seg_fields': ['gt_seg_map'],
-            'img_shape': (size, size),
-            'ori_shape': (size, size),
-        }
+        shape = dict(img_shape=(size, size), ori_shape=(size, size))
+        return dict(img=img, gt_seg_map=mask, seg_fields=['gt_seg_map'], **shape)

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from mmcalib.samples import OOD_GROUPS
 
 SOURCES = {
-    'CIFAR10': 'Unpack https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz there, so that it '
-    'holds cifar-10-batches-py/',
+    'CIFAR10': 'Unpack https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz there',
     'TinyImageNet': 'Unpack http://cs231n.stanford.edu/tiny-imagenet-200.zip and point to its '
     'tiny-imagenet-200, which holds wnids.txt',
     'CUB': 'Unpack CUB_200_2011.tgz of https://data.caltech.edu/records/65de6-vp158 and point to '
@@ -19,9 +18,7 @@ SOURCES = {
     'Newsgroups20': 'Unpack 20news-bydate.tar.gz of http://qwone.com/~jason/20Newsgroups/ there, '
     'so that it holds 20news-bydate-train/, or 20news-19997.tar.gz, which holds 20_newsgroups/',
 }
-VECTORS_SOURCE = (
-    'Unpack glove.6B.zip of https://nlp.stanford.edu/projects/glove/, which holds glove.6B.100d.txt'
-)
+VECTORS_SOURCE = 'Unpack glove.6B.zip of https://nlp.stanford.edu/projects/glove/ there'
 # Of VOC's lists, for an error.
 AUGMENTED = (
     " It lists the augmented annotations (SBD), which mmseg's tools/dataset_converters/voc_aug.py "
@@ -58,19 +55,15 @@ def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
 
 def ood_sets(dataset: Mapping) -> dict[str, Mapping[str, object]]:
     """Return the sets that a config of ``WithOODSets`` has, by group and name."""
-    groups = {group: dataset.get(group) for group in OOD_GROUPS}
-    return {group: sets for group, sets in groups.items() if isinstance(sets, Mapping)}
+    return {key: dataset[key] for key in OOD_GROUPS if isinstance(dataset.get(key), Mapping)}
 
 
 def dataset_configs(path: str, node: object) -> Iterator[tuple[str, Mapping]]:
     """Yield key and config of a dataset, and of those inside wrappers such as ConcatDataset."""
+    inner = enumerate(node) if isinstance(node, (list, tuple)) else ()
     if isinstance(node, Mapping):
         yield path, node
-        yield from dataset_configs(f'{path}.dataset', node.get('dataset'))
-        yield from dataset_configs(f'{path}.datasets', node.get('datasets'))
-        for group, sets in ood_sets(node).items():
-            for name, each in sets.items():
-                yield from dataset_configs(f'{path}.{group}.{name}', each)
-    elif isinstance(node, (list, tuple)):
-        for index, item in enumerate(node):
-            yield from dataset_configs(f'{path}.{index}', item)
+        sets = [(f'{g}.{n}', each) for g, x in ood_sets(node).items() for n, each in x.items()]
+        inner = [(key, node.get(key)) for key in ('dataset', 'datasets')] + sets
+    for key, each in inner:
+        yield from dataset_configs(f'{path}.{key}', each)

@@ -8,8 +8,6 @@ import numpy as np
 from mmengine.registry import DATASETS
 from torch.utils.data import Subset
 
-from mmcalib.checks import check_integer
-
 
 @DATASETS.register_module()
 class EvenSubset(Subset):
@@ -18,17 +16,11 @@ class EvenSubset(Subset):
     Args:
         dataset: Any dataset, or its config; it may be a wrapper such as ``ConcatDataset``.
         samples: Largest number of samples.
-
-    Raises:
-        TypeError: If the number is no integer.
-        ValueError: If it is below 1.
     """
 
     def __init__(self, dataset: Any, samples: int) -> None:
         dataset = DATASETS.build(dataset) if isinstance(dataset, dict) else dataset
-        if hasattr(dataset, 'full_init'):
-            dataset.full_init()
-        count = min(check_integer('samples', samples), len(dataset))
+        count = min(samples, len(dataset))
         # The middles of as many parts.
         places = (np.arange(count) + 0.5) * len(dataset) / max(count, 1)
         super().__init__(dataset, places.astype(int).tolist())

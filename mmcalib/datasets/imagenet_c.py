@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from mmengine.dataset import BaseDataset
@@ -21,10 +20,10 @@ class ImageNetC(BaseDataset):
         data_root: The folder that the archives were unpacked into.
         corruption: The name of a folder, such as ``'fog'``.
         severity: 1 to 5.
-        class_folders: Names of the folders of the classes, by label; by default in alphabetical
-            order, as for ImageNet.
-        pipeline: Transforms; each sample comes with ``img_path`` and ``gt_label``.
-        **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``metainfo``.
+        class_folders: List of the names of the classes' folders, by label; by default in
+            alphabetical order, as for ImageNet.
+        **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``pipeline``, to which
+            each sample comes with ``img_path`` and ``gt_label``.
 
     Raises:
         FileNotFoundError: If the folder is not there.
@@ -32,29 +31,18 @@ class ImageNetC(BaseDataset):
     """
 
     def __init__(
-        self,
-        data_root: str,
-        corruption: str,
-        severity: int,
-        *,
-        class_folders: Sequence[str] | None = None,
-        pipeline=(),
-        **kwargs,
+        self, data_root: str, corruption: str, severity: int, *, class_folders=None, **kwargs
     ) -> None:
         self.folder = Path(data_root, corruption, str(severity))
         self.class_folders = class_folders
-        super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
+        super().__init__(data_root=data_root, **kwargs)
 
     def load_data_list(self) -> list[dict]:
-        if not self.folder.is_dir():
-            raise FileNotFoundError(f'there is no folder {self.folder}: unpack ImageNet-C there')
         found = sorted(path.name for path in self.folder.iterdir() if path.is_dir())
         names = list(self.class_folders or found)
         if other := sorted({*found} ^ {*names}):
-            raise ValueError(
-                f'{self.folder} has other classes than the model: {len(other)} folders, such as '
-                f'{other[0]}, are in one of the two alone'
-            )
+            found = f'{len(other)} folders, such as {other[0]}, are in one of the two alone'
+            raise ValueError(f'{self.folder} has other classes than the model: {found}')
         return [
             {'img_path': str(path), 'gt_label': label}
             for label, name in enumerate(names)

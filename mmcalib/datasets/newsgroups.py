@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +22,6 @@ GROUPS = (
     'talk.politics.misc', 'talk.religion.misc',
 )  # fmt: skip
 SPLITS = ('train', 'val', 'test')
-PROTOCOLS = ('paper', 'bydate')
 BYDATE = {'train': '20news-bydate-train', 'test': '20news-bydate-test'}
 OLDER = '20_newsgroups'
 # What Keras's Tokenizer takes for gaps; it leaves apostrophes in the words.
@@ -73,9 +72,8 @@ class Newsgroups20(BaseDataset):
             download the by-date archive (14 MB) if that has none. Never used if there is a folder.
         num_words: Largest size of the vocabulary.
         length: Words per post.
-        pipeline: Transforms; each sample comes with ``ids``, int32 ``(length,)``, ``gt_label`` and
-            ``path``.
-        **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``indices``.
+        **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``pipeline``, to which
+            each sample comes with ``ids``, int32 ``(length,)``, ``gt_label`` and ``path``.
 
     Raises:
         ValueError: If the split or the protocol is unknown, the by-date protocol is asked of the
@@ -99,78 +97,64 @@ class Newsgroups20(BaseDataset):
         download: bool = False,
         num_words: int = 2000,
         length: int = 1000,
-        pipeline=(),
         **kwargs,
     ) -> None:
         self.split = check_choice('split', split, SPLITS)
-        self.protocol = check_choice('protocol', protocol, PROTOCOLS)
+        self.protocol = check_choice('protocol', protocol, ('paper', 'bydate'))
         self.seed, self.num_val, self.download = seed, num_val, download
         self.num_words, self.length = num_words, length
-        super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
+        super().__init__(data_root=data_root, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         posts = find_posts(self.data_root, self.download)
         splits = split_posts(posts, self.protocol, self.seed, self.num_val)
         texts = {name: [words_of(post) for post in splits[name]] for name in {'train', self.split}}
-        words = most_frequent(texts['train'], self.num_words)
-        self._metainfo['words'] = words
+        # Those of equal count as they come.
+        counts = Counter(chain.from_iterable(texts['train'])).most_common(self.num_words)
+        self._metainfo['words'] = words = [word for word, _ in counts]
         numbers = {word: number for number, word in enumerate(words, 1)}
-        return [
-            {
-                'ids': ids_of(text, numbers, self.length),
-                'gt_label': GROUPS.index(post.group),
-                'path': post.path,
-            }
-            for post, text in zip(splits[self.split], texts[self.split], strict=True)
-        ]
+        samples = []
+        for post, text in zip(splits[self.split], texts[self.split], strict=True):
+            known = [numbers[word] for word in text if word in numbers][-self.length :]
+            ids = np.array([0] * (self.length - len(known)) + known, np.int32)
+            samples.append(dict(ids=ids, gt_label=GROUPS.index(post.group), path=post.path))
+        return samples
 
 
 def find_posts(data_root: str, download: bool = False) -> list[Post]:
-    """Return all posts below a folder, sorted by group and file name, whatever their part."""
+    """Return all posts below a folder, or of scikit-learn's copy, by group and file name."""
     root = Path(data_root).expanduser()
-    if all((root / part).is_dir() for part in BYDATE.values()):
-        folders = [(part, root / folder) for part, folder in BYDATE.items()]
-    elif (root / OLDER).is_dir():
-        folders = [('', root / OLDER)]
-    elif (root / GROUPS[0]).is_dir():
-        folders = [('', root)]
-    elif download:
-        return sorted(_fetch_posts(root))
-    else:
+    folders = [(part, root / folder) for part, folder in BYDATE.items()]
+    if not all(folder.is_dir() for _, folder in folders):
+        there = (folder for folder in (root / OLDER, root) if (folder / GROUPS[0]).is_dir())
+        folders = [('', folder) for folder in there][:1]
+    if folders:
+        return sorted(
+            Post(group, path.name, part, str(path))
+            for part, folder in folders
+            for group in GROUPS
+            for path in (folder / group).iterdir()
+            if path.name.isdigit()
+        )
+    if not download:
         raise FileNotFoundError(
             f'{root.absolute()} holds neither {" and ".join(BYDATE.values())} nor {OLDER}. '
             f'{SOURCES["Newsgroups20"]}; or set download=True'
         )
-    posts = []
-    for part, folder in folders:
-        for group in GROUPS:
-            files = (path for path in (folder / group).iterdir() if path.name.isdigit())
-            posts += [Post(group, path.name, part, str(path)) for path in files]
-    return sorted(posts)
-
-
-def _fetch_posts(root: Path) -> list[Post]:
-    """Return the posts of scikit-learn's copy, which it downloads where there is none yet."""
     from sklearn import datasets  # takes a second to import, and few need it
 
     posts = []
     for part in BYDATE:
         data = datasets.fetch_20newsgroups(data_home=str(root), subset=part, shuffle=False)
         for text, target, path in zip(data.data, data.target, data.filenames, strict=True):
-            group = data.target_names[target]
-            posts.append(Post(group, Path(path).name, part, str(path), text))
-    return posts
+            posts.append(Post(data.target_names[target], Path(path).name, part, str(path), text))
+    return sorted(posts)
 
 
 def split_posts(posts: list[Post], protocol: str, seed: int, num_val: int) -> dict:
     """Return the posts of every split; see :class:`Newsgroups20` for the protocols."""
     test = [post for post in posts if post.part == 'test']
     if protocol == 'bydate':
-        if not test:
-            raise ValueError(
-                "protocol='bydate' requires the by-date archive; the older folder supports only "
-                "protocol='paper'"
-            )
         posts = [post for post in posts if post.part == 'train']
     # numpy's legacy generator, since the published code shuffles with it.
     posts = [posts[index] for index in np.random.RandomState(seed).permutation(len(posts))]
@@ -178,30 +162,13 @@ def split_posts(posts: list[Post], protocol: str, seed: int, num_val: int) -> di
         num_train = len(posts) - int(0.2 * len(posts))
         posts, test = posts[:num_train], posts[num_train:]
     if len(posts) <= num_val or not test:
-        raise ValueError(
-            f'{len(posts)} training posts and {len(test)} test posts are too few for '
-            f'num_val={num_val}: is the data complete?'
-        )
+        found = f'{len(posts)} training posts and {len(test)} test posts'
+        hint = "is the data complete? protocol='bydate' requires the by-date archive"
+        raise ValueError(f'{found} are too few for num_val={num_val}: {hint}')
     return {'train': posts[:-num_val], 'val': posts[-num_val:], 'test': test}
 
 
 def words_of(post: Post) -> list[str]:
     """Return the words of a post without its header block, in lower case, split as Keras does."""
-    text = post.raw
-    if text is None:
-        text = Path(post.path).read_bytes().decode('latin-1')
+    text = Path(post.path).read_bytes().decode('latin-1') if post.raw is None else post.raw
     return text[max(text.find('\n\n'), 0) :].lower().translate(GAPS).split()
-
-
-def most_frequent(texts: Iterable[list[str]], num_words: int) -> list[str]:
-    """Return the most frequent words, the first first, those of equal count as they come."""
-    counts = Counter()
-    for words in texts:
-        counts.update(words)
-    return [word for word, _ in counts.most_common(num_words)]
-
-
-def ids_of(words: list[str], numbers: dict[str, int], length: int) -> np.ndarray:
-    """Return the numbers of the last known words, int32 ``(length,)``, behind zeros."""
-    known = [numbers[word] for word in words if word in numbers][-length:]
-    return np.array([0] * (length - len(known)) + known, np.int32)

@@ -45,8 +45,7 @@ def seeded_split(
         seed: Seed of the split, not of the training: it must be the same for both parts.
 
     Raises:
-        TypeError: If it is no mmengine ``BaseDataset``, as wrappers such as ``RepeatDataset`` are
-            not, or has not one class per sample where they are to be held out per class.
+        KeyError: If a sample has no ``gt_label`` where they are to be held out per class.
         ValueError: If the part is unknown, not exactly one of the two sizes is given, or the
             dataset is too small for it.
 
@@ -56,39 +55,24 @@ def seeded_split(
     check_choice('part', part, PARTS)
     if isinstance(dataset, dict):
         dataset = DATASETS.build(dataset)
-    if not isinstance(dataset, BaseDataset):
-        raise TypeError(
-            f'SeededSplit takes a dataset or its config, got {type(dataset).__name__}: put '
-            'wrappers such as RepeatDataset around it instead'
-        )
     dataset.full_init()
     size = len(dataset)
     if (held_out is None) == (held_out_per_class is None):
-        raise ValueError(
-            'give either held_out or held_out_per_class, got '
-            f'held_out={held_out!r}, held_out_per_class={held_out_per_class!r}'
-        )
+        both = f'{held_out!r} and {held_out_per_class!r}'
+        raise ValueError(f'give either held_out or held_out_per_class, got {both}')
     if held_out is not None:
         chosen = draw(size, round(held_out * size) if held_out < 1 else int(held_out), seed=seed)
     else:
-        labels = np.array([dataset.get_data_info(index).get('gt_label') for index in range(size)])
+        labels = np.array([dataset.get_data_info(index)['gt_label'] for index in range(size)])
         chosen = draw_per_class(labels, held_out_per_class, seed=seed)
     kept = chosen if part == 'held_out' else np.setdiff1d(np.arange(size), chosen)
-    _forget_copies()
+    # mmengine 0.10.7 remembers the datasets that it has copied by address, and never forgets: a
+    # transform at the place of a dataset that is gone would be replaced by that dataset's copy.
+    (memo,) = BaseDataset._copy_without_annotation.__defaults__
+    (memo or {}).clear()
     subset = dataset.get_subset(kept.tolist())
     subset._metainfo['held_out'] = {'seed': seed, 'indices': chosen.tolist()}
     return subset
-
-
-def _forget_copies() -> None:
-    """Clear what mmengine 0.10.7 remembers of the datasets that it has copied.
-
-    It is by address, and never cleared: a transform at the place of a dataset that is gone would
-    be replaced by that dataset's copy.
-    """
-    (memo,) = BaseDataset._copy_without_annotation.__defaults__
-    if memo:
-        memo.clear()
 
 
 def draw(size: int, count: int, *, seed: int) -> np.ndarray:
@@ -113,15 +97,9 @@ def draw_per_class(labels: np.ndarray, count: int, *, seed: int) -> np.ndarray:
     Raises:
         ValueError: If they would be none, or all of a class.
     """
-    if labels.ndim != 1 or labels.dtype.kind not in 'iu':
-        raise TypeError(
-            'held_out_per_class needs a gt_label for each sample: give held_out instead'
-        )
     classes, sizes = np.unique(labels, return_counts=True)
     if not 0 < count < sizes.min():
-        raise ValueError(
-            f'held_out_per_class must be from 1 to {sizes.min() - 1}, since the smallest class has '
-            f'{sizes.min()} samples; got {count!r}'
-        )
+        hint = f'since the smallest class has {sizes.min()} samples; got {count!r}'
+        raise ValueError(f'held_out_per_class must be from 1 to {sizes.min() - 1}, {hint}')
     order = np.random.RandomState(seed).permutation(len(labels))
     return np.sort(np.concatenate([order[labels[order] == k][:count] for k in classes]))

@@ -22,18 +22,18 @@ class TinyImageNet(BaseDataset):
         data_root: The folder, which holds ``wnids.txt``, ``words.txt``, ``train/`` and ``val/``.
         split: ``'train'``, 100,000 images, or ``'val'``, 10,000, which the paper tests on. The
             official test images have no public labels.
-        pipeline: Transforms; each sample comes with ``img_path`` and ``gt_label``.
-        **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``indices``.
+        **kwargs: Further arguments of mmengine's ``BaseDataset``, such as ``pipeline``, to which
+            each sample comes with ``img_path`` and ``gt_label``.
 
     Raises:
         ValueError: If the split is unknown.
         FileNotFoundError: If a file or a folder is not there.
     """
 
-    def __init__(self, data_root: str, split: str, *, pipeline=(), **kwargs) -> None:
+    def __init__(self, data_root: str, split: str, **kwargs) -> None:
         self.split = check_choice('split', split, ('train', 'val'))
         self.root = Path(data_root).expanduser()
-        super().__init__(data_root=data_root, pipeline=list(pipeline), **kwargs)
+        super().__init__(data_root=data_root, **kwargs)
 
     def load_data_list(self) -> list[dict]:
         self.class_folders = wnids = [wnid for (wnid,) in self._rows('wnids.txt')]

@@ -40,14 +40,11 @@ class WithOODSets(ConcatDataset):
         self, dataset: Any, near: Mapping[str, Any] | None = None, far: Mapping | None = None
     ) -> None:
         near, far = near or {}, far or {}
-        names = [*near, *far]
-        wrong = [n for n in names if n in RESERVED or not re.fullmatch(NAME, n)]
-        if wrong or {*near} & {*far} or not (near or far):
-            raise ValueError(
-                'near and far must be dicts of OOD sets with distinct names of letters, digits, '
-                f'dots and dashes, none of them {", ".join(RESERVED)}, got {list(near)} and '
-                f'{list(far)}'
-            )
+        names = [name for name in {*near, *far} - {*RESERVED} if re.fullmatch(NAME, name)]
+        if not names or len(names) < len(near) + len(far):
+            names = f'letters, digits, dots and dashes, but none of {RESERVED}'
+            found = f'got {list(near)} and {list(far)}'
+            raise ValueError(f'near and far must be dicts of OOD sets named by {names}, {found}')
         pipeline = dataset.get('pipeline') if isinstance(dataset, Mapping) else None
         super().__init__([_built(x, pipeline) for x in (dataset, *near.values(), *far.values())])
         sets = dict(near=list(near), far=list(far))
@@ -72,10 +69,7 @@ class WithOODSets(ConcatDataset):
 
 
 def _built(dataset: Any, pipeline: list | None) -> Any:
-    if isinstance(dataset, Mapping):
-        if pipeline is not None and not any(key in dataset for key in HAVE_PIPELINE):
-            dataset = {**dataset, 'pipeline': pipeline}
-        dataset = DATASETS.build(dict(dataset))
-    if hasattr(dataset, 'full_init'):
-        dataset.full_init()
-    return dataset
+    if not isinstance(dataset, Mapping):
+        return dataset
+    given = {} if pipeline is None or {*HAVE_PIPELINE} & {*dataset} else {'pipeline': pipeline}
+    return DATASETS.build({**dataset, **given})

@@ -18,7 +18,7 @@ from mmcalib.checks import (
 from mmcalib.losses.value_and_gradient import weighted_sum, without_unweighted
 
 # What a formula is given by the call; its other keyword-only arguments are attributes of the loss.
-GIVEN = ('class_weight', 'valid', 'weight', 'over_ranks')
+GIVEN = ('class_weight', 'neighbours', 'weight', 'over_ranks')
 ANY_NUMBER = (0.0, float('inf'))
 SWITCH = (True, False)
 HINT = 'check num_classes, or set ignore_index'
@@ -56,7 +56,7 @@ class CalibrationLoss(nn.Module):
 
     Attributes:
         formula: ``formula(logits, target, *, class_weight, **options)`` returns the loss of every
-            row in plain, differentiable operations. One that takes ``valid`` sees the whole maps.
+            row in plain, differentiable operations.
         ranges: The least and the largest value of numbers; of others they are 0 and infinity.
         choices: The values of other options.
         soft_targets: Whether targets may be probabilities.
@@ -78,7 +78,7 @@ class CalibrationLoss(nn.Module):
         """Give the constructor the options of the formula, with its defaults."""
         given = inspect.signature(cls.formula).parameters if hasattr(cls, 'formula') else {}
         own = [p for p in given.values() if p.kind is p.KEYWORD_ONLY and p.name not in GIVEN]
-        cls.arguments, cls.sees_maps = [p.name for p in own], 'valid' in given
+        cls.arguments = [p.name for p in own]
         found = {p.name: p for p in own if p.default is not p.empty}
         cls.defaults = {name: p.default for name, p in found.items()}
         numbers = {name: ANY_NUMBER for name, x in cls.defaults.items() if isinstance(x, float)}
@@ -245,8 +245,6 @@ class CalibrationLoss(nn.Module):
             inside = ((labels >= 0) & (labels < classes)).all()
             hint = f'and is not ignore_index={ignore_index}: {HINT}'
             torch._assert_async(inside, f'a label is outside [0, {classes}) {hint}')
-        if self.sees_maps:
-            options['valid'] = valid
         return labels, valid, options
 
 

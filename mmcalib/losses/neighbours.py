@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmcalib.losses.cross_entropy import is_label
+from mmcalib.losses.calibration_loss import CalibrationLoss
 
 
 def shares_around(labels: Tensor, valid: Tensor, num_classes: int, kernel: Tensor) -> Tensor:
@@ -36,10 +36,24 @@ def shares_around(labels: Tensor, valid: Tensor, num_classes: int, kernel: Tenso
         down, right = divmod(place, len(kernel))
         pixels = ..., slice(down, down + height), slice(right, right + width)
         part = known[pixels] * kernel[down, right]
-        if torch.compiler.is_compiling():  # which fuses a mask, but no scatter
-            shares = shares + torch.where(is_label(labels[pixels][:, 0], shares), part, 0)
-        else:
-            shares.scatter_add_(1, labels[pixels], part)
+        shares.scatter_add_(1, labels[pixels], part)
         total += part
     # Around no known pixel at all, that is only around ignored ones, any share will do.
-    return shares / total.masked_fill(total == 0, 1)
+    return shares.div_(total.masked_fill(total == 0, 1))
+
+
+class NeighbourLoss(CalibrationLoss):
+    """A loss whose formula takes `neighbours`, the class shares around every pixel of a map.
+
+    They are computed once, before the formula, since a compiler would go through all classes for
+    each neighbour. A subclass gives their weights by its method ``kernel``.
+    """
+
+    soft_targets = False
+
+    def read(self, pred, target, weight, ignore_index) -> tuple[Tensor, Tensor, dict]:
+        """Check a call, and add the neighbours to the options of the formula."""
+        labels, valid, options = super().read(pred, target, weight, ignore_index)
+        kernel = self.kernel().to(pred.device, torch.promote_types(pred.dtype, torch.float32))
+        options['neighbours'] = shares_around(labels, valid, pred.shape[1], kernel)
+        return labels, valid, options

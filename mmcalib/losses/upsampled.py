@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mmcalib.checks import at_least_single
 from mmcalib.losses.calibration_loss import CalibrationLoss
+from mmcalib.losses.neighbours import NeighbourLoss
 from mmcalib.losses.value_and_gradient import GPU_PIECE, PIECE, WithGradient, in_one, in_pieces
 
 # A narrow tile needs few columns of the source, over which a product of matrices sums.
@@ -22,7 +23,7 @@ def why_only_whole(loss: nn.Module) -> str | None:
     whole = CalibrationLoss.forward, CalibrationLoss.of_rows
     if not isinstance(loss, CalibrationLoss) or (type(loss).forward, type(loss).of_rows) != whole:
         return f'{name} is no sum over pixels of mmcalib'
-    if loss.sees_maps:
+    if isinstance(loss, NeighbourLoss):
         return f'{name} looks at the neighbours of a pixel'
     return f"{name} has reduction='none'" if loss.reduction == 'none' else None
 

@@ -33,7 +33,8 @@ def weighted_sum(formula, logits, target, weight, options, compile=False) -> Ten
         logits: ``(N, K, *)``; float16 and bfloat16 are computed in float32.
         target: ``(N, *)`` int64 labels in [0, K), or ``(N, K, *)`` probabilities.
         weight: ``(N, *)``; float32 or float64.
-        options: Further arguments of the formula. With ``valid`` among them, it sees whole maps.
+        options: Further arguments of the formula; of one in the shape of the logits, each piece has
+            its own.
         compile: Use ``torch.compile``. Where that does not work: eager, with one warning.
 
     Returns:
@@ -87,14 +88,16 @@ def without_unweighted(logits: Tensor, weight: Tensor) -> Tensor:
 def in_pieces(formula, target, weight, options, logits) -> tuple[Tensor, Tensor]:
     """Return value and gradient by autograd, a piece of the rows at a time."""
     shape, soft = logits.shape, target.is_floating_point()
-    if logits.ndim > 2 and 'valid' not in options:
+    maps = [key for key, x in options.items() if torch.is_tensor(x) and x.shape == shape]
+    if logits.ndim > 2:
         # Pixels go their own ways; and softmax is several times slower on (N, K, 1) than on (N, K).
         logits, weight = logits.flatten(2), weight.flatten(1)
         target = target.flatten(2 if soft else 1)
+        options = options | {key: options[key].flatten(2) for key in maps}
     grad, value = torch.empty_like(logits, dtype=kept_dtype(logits)), weight.new_zeros(())
     for rows in _pieces(logits.shape, PIECE.get(logits.device.type, GPU_PIECE)):
         dense = (rows[0], slice(None), *rows[1:])
-        mine = {key: x[rows] if key == 'valid' else x for key, x in options.items()}
+        mine = options | {key: options[key][dense] for key in maps}
         with torch.enable_grad():
             part = at_least_single(logits[dense]).detach().requires_grad_()
             found = total(formula, part, target[dense if soft else rows], weight[rows], mine)

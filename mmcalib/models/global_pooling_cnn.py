@@ -66,28 +66,20 @@ class GlobalPoolingCNN(BaseModule):
 
         Raises:
             FileNotFoundError: If there is no such file.
-            ValueError: If the file or the vocabulary do not fit the model.
+            IndexError: If there are more words than the model has room for.
+            RuntimeError: If the vectors have another length than the model's.
         """
-        table = torch.zeros_like(self.embedding.weight)
-        if len(words) >= len(table):
-            raise ValueError(f'{len(words)} words are more than num_words={len(table) - 1} allows')
         if self.vectors is None:
             return
+        table = torch.zeros_like(self.embedding.weight)
         path, rows = Path(self.vectors).expanduser(), {w: row for row, w in enumerate(words, 1)}
         if not path.is_file():
-            raise FileNotFoundError(
-                f'model.backbone.vectors: there is no file {path.absolute()} of word vectors. '
-                f'{VECTORS_SOURCE}; or set --cfg-options model.backbone.vectors=…'
-            )
+            hint = f'{VECTORS_SOURCE}; or set --cfg-options model.backbone.vectors=…'
+            raise FileNotFoundError(f'there is no file {path.absolute()}. {hint}')
         with path.open(encoding='utf-8') as file:
             for line in file:
                 word, *numbers = line.split()
                 if word in rows:
-                    if len(numbers) != table.shape[1]:
-                        raise ValueError(
-                            f'{path}: the vector of {word!r} has {len(numbers)} numbers, but '
-                            f'model.backbone.embed_dims={table.shape[1]}'
-                        )
                     table[rows.pop(word)] = torch.tensor([float(number) for number in numbers])
         self.embedding.weight.data.copy_(table)
         print_log(f'{len(rows)} of {len(words)} words have no vector in {path}', logger='current')

@@ -4,8 +4,6 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import Tensor, nn
 
-from mmcalib.checks import check_integer
-
 
 @MODELS.register_module()
 class GridAveragePooling(BaseModule):
@@ -17,15 +15,10 @@ class GridAveragePooling(BaseModule):
     Args:
         size: Cells per side.
 
-    Raises:
-        TypeError: If the size is no integer.
-        ValueError: If it is below 1.
-
     Source: the published code, whose ResNets for Tiny-ImageNet end in 2 × 2 cells.
     """
 
     def __init__(self, size: int) -> None:
-        check_integer('size', size)
         super().__init__()
         self.pool = nn.AdaptiveAvgPool2d(size)
 

@@ -41,14 +41,10 @@ def check_softmax(model: nn.Module, name: str) -> None:
     if has_several_labels(model):
         reason = 'predicts each class with a separate sigmoid'
     elif hasattr(model, 'decode_head') and getattr(head, 'out_channels', None) != 1:
-        losses = getattr(head, 'loss_decode', None)
-        if losses is None:  # Mask2Former and others, whose seg_logits are sums of masks
+        if returns_scores(model):
             reason = 'has no loss_decode, so its seg_logits are not what a softmax was trained on'
-        losses = losses if isinstance(losses, nn.ModuleList) else [losses]
-        if any(getattr(loss, 'use_sigmoid', False) for loss in losses):
+        elif any(getattr(loss, 'use_sigmoid', False) for loss in head.loss_decode.modules()):
             reason = 'was trained with a separate sigmoid for each class (use_sigmoid)'
     if reason:
-        raise ValueError(
-            f'{name}: {type(head).__name__} {reason}; only probabilities from a softmax, or from '
-            'one binary logit, can be averaged'
-        )
+        rule = 'only probabilities from a softmax, or from one binary logit, can be averaged'
+        raise ValueError(f'{name}: {type(head).__name__} {reason}; {rule}')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from functools import cache
 from hashlib import blake2b
@@ -15,10 +14,8 @@ from mmcalib.corruption_names import CORRUPTIONS, SEVERITIES
 
 ORDERS = ('bgr', 'rgb')  # of channels
 # What is done to each pixel by itself; the others reach around it.
-OF_PIXELS = (
-    *('gaussian_noise', 'shot_noise', 'impulse_noise', 'speckle_noise'),
-    *('brightness', 'contrast', 'saturate'),
-)
+NOISES = ('gaussian_noise', 'shot_noise', 'impulse_noise', 'speckle_noise')
+OF_PIXELS = (*NOISES, 'brightness', 'contrast', 'saturate')
 LEAST_SIZE = 32  # of both sides, as imagecorruptions has it for all
 # They take their random numbers from generators of their own.
 SEEDED = ('impulse_noise', 'glass_blur')
@@ -51,8 +48,7 @@ class Corrupt:
         ImportError: If the extra ``mmcalib[shift]`` is not installed.
         TypeError: If the seed is no integer, or the range no numbers.
         ValueError: If an option is unknown or out of range; while transforming, for an image that
-            is neither grey nor of three colours, has not 8 bits and no range, or is too small for
-            the corruption.
+            has not 8 bits and no range, or is too small for the corruption.
     """
 
     def __init__(
@@ -78,17 +74,14 @@ class Corrupt:
 
     def __call__(self, results: dict) -> dict:
         if self.severity:
-            image = results.get('img')
+            image = results['img']
             check_image(image, self.value_range)
             check_size(image.shape, [self.corruption])
-            if self.value_range is None:
-                results['img'] = self._corrupted(image)
-            else:
-                low, high = self.value_range
-                levels = np.rint(np.clip((image - low) / (high - low), 0, 1) * 255)
-                values = low + self._corrupted(np.uint8(levels)) * ((high - low) / 255)
-                values = np.rint(values) if image.dtype.kind in 'iu' else values
-                results['img'] = values.astype(image.dtype)
+            low, high = self.value_range or (0, 255)
+            levels = np.rint(np.clip((image - low) / (high - low), 0, 1) * 255)
+            values = low + self._corrupted(np.uint8(levels)) * ((high - low) / 255)
+            values = np.rint(values) if image.dtype.kind in 'iu' else values
+            results['img'] = values.astype(image.dtype)
         return results
 
     def _corrupted(self, image: np.ndarray) -> np.ndarray:
@@ -96,9 +89,8 @@ class Corrupt:
         if image.ndim == 2 or image.shape[2] == 1:  # three equal colours, of which red is kept
             colours = image.reshape(*image.shape[:2], 1).repeat(3, axis=2)
             return np.ascontiguousarray(self._corrupted_rgb(colours)[..., 0]).reshape(image.shape)
-        return np.ascontiguousarray(
-            self._corrupted_rgb(image[..., :: self.flip])[..., :: self.flip]
-        )
+        corrupted = self._corrupted_rgb(image[..., :: self.flip])
+        return np.ascontiguousarray(corrupted[..., :: self.flip])
 
     def _corrupted_rgb(self, image: np.ndarray) -> np.ndarray:
         from PIL import Image
@@ -120,17 +112,12 @@ class Corrupt:
 
 
 def check_image(image: object, value_range: Sequence[float] | None = None) -> None:
-    """Raise a ValueError unless it is an image, grey or in three colours, of 8 bits or a range."""
-    shape = getattr(image, 'shape', ())
-    if len(shape) not in (2, 3) or shape[2:] not in ((), (1,), (3,)):
-        found = shape or image
-        raise ValueError(f'corruptions require an image, grey or in three colours, got {found}')
-    if image.dtype != np.uint8 and value_range is None:
-        raise ValueError(
-            f'corruptions require 8-bit images, got {image.dtype}: corrupt before normalising. If '
-            'the data set itself has other values, set its black and white as value_range=(0, '
-            '65535), in its metainfo or in Corrupt'
-        )
+    """Raise a ValueError unless an image has 8 bits or a range, without which it would wrap."""
+    dtype = getattr(image, 'dtype', type(image))
+    if dtype != np.uint8 and value_range is None:
+        hint = 'or set their black and white as value_range=(0, 65535), in metainfo or in Corrupt'
+        found = f'8-bit images, got {dtype}'
+        raise ValueError(f'corruptions require {found}: corrupt before normalising, {hint}')
 
 
 def too_wide(shape: Sequence[int], corruptions: Sequence[str]) -> list[str]:
@@ -142,11 +129,9 @@ def too_wide(shape: Sequence[int], corruptions: Sequence[str]) -> list[str]:
 def check_size(shape: Sequence[int], corruptions: Sequence[str]) -> None:
     """Raise a ValueError that names those corruptions for which an image is too small."""
     if wide := too_wide(shape, corruptions):
-        raise ValueError(
-            f'an image of {shape[0]}×{shape[1]} pixels is smaller than the '
-            f'{LEAST_SIZE}×{LEAST_SIZE} that these corruptions require: leave out '
-            f'{", ".join(wide)}. Any size suits {", ".join(OF_PIXELS)}'
-        )
+        hint = f'leave out {", ".join(wide)}. Any size suits {", ".join(OF_PIXELS)}'
+        size = f'smaller than the {LEAST_SIZE}×{LEAST_SIZE} that these corruptions require'
+        raise ValueError(f'an image of {shape[0]}×{shape[1]} pixels is {size}: {hint}')
 
 
 @cache
@@ -154,17 +139,11 @@ def corruption_function(name: str) -> Callable:
     """Return the function from a PIL image and a severity to the corrupted image.
 
     Raises:
-        ImportError: If its package is missing, or another one of that name is there.
+        ImportError: If its package is missing.
     """
     try:
         from imagecorruptions import corruption_dict
-
-        takes_seed = 'seed' in inspect.signature(corruption_dict['glass_blur']).parameters
-    except ImportError:
-        takes_seed = False
-    if not takes_seed:
-        raise ImportError(
-            "Corrupt requires imagecorruptions-imaug: pip install 'mmcalib[shift]', after "
-            'uninstalling its predecessor imagecorruptions, which takes no seed'
-        )
+    except ImportError as error:
+        hint = "imagecorruptions-imaug: pip install 'mmcalib[shift]'"
+        raise ImportError(f'Corrupt requires {hint}') from error
     return corruption_dict[name]

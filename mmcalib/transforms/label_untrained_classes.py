@@ -33,17 +33,11 @@ class LabelUntrainedClasses:
 
     def __call__(self, results: dict) -> dict:
         labels = results.get('label_map') or {}
-        problem = None
-        if 'gt_seg_map' in results:
-            problem = 'it must stand before LoadAnnotations'
-        elif IGNORED not in labels.values():
-            problem = 'metainfo.classes has all classes of the data set, so none is left to be OOD'
-        elif self.ood_index in labels.values():
-            problem = f'{self.ood_index} is the label of a trained class; take another, such as 254'
-        if problem:
-            raise ValueError(f'{type(self).__name__}: {problem}')
+        known = labels.values()
+        if 'gt_seg_map' in results or IGNORED not in known or self.ood_index in known:
+            needed = 'it must stand before LoadAnnotations, metainfo.classes leave classes out'
+            raise ValueError(f'{needed}, and ood_index={self.ood_index} be new: {labels}')
         # A map of its own: samples may share that of the data set.
-        results['label_map'] = {
-            old: self.ood_index if new == IGNORED else new for old, new in labels.items()
-        }
+        there = {IGNORED: self.ood_index}
+        results['label_map'] = {old: there.get(new, new) for old, new in labels.items()}
         return results

@@ -30,8 +30,3 @@ def test_it_is_built_around_any_dataset_and_goes_to_workers():
     assert labels == [subset[index]['gt_label'] for index in range(4)]
     assert pickle.loads(pickle.dumps(subset)).indices == subset.indices
     assert len(EvenSubset(RepeatDataset(Digits('val'), times=2), 7)) == 7
-
-
-def test_bad_numbers_are_refused():
-    with pytest.raises(ValueError, match='samples must be an integer of at least 1, got 0'):
-        EvenSubset(Digits('val'), 0)

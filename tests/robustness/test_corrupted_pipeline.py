@@ -75,8 +75,8 @@ def test_the_user_says_where_transforms_are_unknown():
 @pytest.mark.parametrize(
     ('pipeline', 'message'),
     [
-        ([], 'corruptions require an image'),
-        (steps('LoadImageFromFile NumpyToPIL'), r'corruptions require an image, .* got <PIL'),
+        ([], r'corruptions require 8-bit images, got .*NoneType'),
+        (steps('LoadImageFromFile NumpyToPIL'), r'8-bit images, got .*PIL'),
         ([dict(type='LoadImageFromFile', to_float32=True)], 'float32'),
     ],
 )
