@@ -39,6 +39,8 @@ OF_A_RUN = (
     'confidence_maps*.npz',
 )
 EARLIER = 'earlier_'
+# Bytes that a disk must have left: a config, a log and results need about half of it.
+ROOM = 2**16
 
 
 def of_split(file: str, split: str) -> str:
@@ -63,13 +65,14 @@ def experiment_name(config_path: str) -> str:
 def check_writable(path: str | Path) -> None:
     """Raise an OSError that names the file if it cannot be written, before a run of hours.
 
-    Its folder may be missing; none is made yet.
+    So it is on a full disk. Its folder may be missing; none is made yet.
     """
     path = Path(path)
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=f'.{path.stem}.', suffix=path.suffix):
-            pass
+        options = dict(dir=folder, prefix=f'.{path.stem}.', suffix=path.suffix)
+        with tempfile.NamedTemporaryFile(**options) as file:
+            file.write(bytes(ROOM))
     except OSError as error:
         raise type(error)(f'{path} cannot be written: {error.strerror} ({folder})') from error
 
@@ -78,7 +81,8 @@ def check_writable(path: str | Path) -> None:
 def whole_file(path: str | Path) -> Iterator[Path]:
     """Give the path of a temporary file that becomes `path` when the block ends without an error.
 
-    So a file is there as a whole, old or new, whenever a process is killed. Its folder is made.
+    So a file is there as a whole, old or new, whenever a process is killed. Its folder is made. An
+    OSError, as of a full disk, names the file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,6 +91,9 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -1,6 +1,7 @@
 """Every tool with its default options on the data that come with the package."""
 
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,7 @@ def run(trained, monkeypatch, capsys):
         call_here(tool, *arguments, monkeypatch=monkeypatch)
         return capsys.readouterr().out
 
+    run.errors = lambda: capsys.readouterr().err
     return run
 
 
@@ -151,6 +153,36 @@ def test_images_in_the_order_of_their_scores(run):
     run('test.py', 'images.py', 'best.pth', '--work-dir', 'images')
     run('visualize.py', 'images', 'images.csv', '--out', 'order.png', *COARSE)
     assert Path('order.png').stat().st_size > 3000
+
+
+@pytest.mark.parametrize(
+    ('tool', 'arguments', 'out', 'room'),
+    [
+        ('calibrate.py', ['mine.py', 'best.pth', '--tta', '--overwrite', '--out'], 'a.json', 5e4),
+        ('test.py', ['mine.py', 'best.pth', '--work-dir'], 'full/results.json', 5e4),
+        ('export.py', ['mine.py', 'best.pth', '--overwrite', '--out'], 'a.onnx', 5e4),
+        ('report.py', ['work_dirs', '--html'], 'a.html', 500),
+        ('visualize.py', ['reliability', 'work_dirs/mine', *COARSE, '--out'], 'a.png', 500),
+    ],
+)
+def test_a_full_disk_is_one_line_and_leaves_what_was_there(
+    tool, arguments, out, room, trained, run
+):
+    """A limit on the size of a file fails where a full disk does."""
+    old = trained / out
+    old.parent.mkdir(exist_ok=True)
+    old.write_text('mine')
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(room), limits[1]))
+    try:
+        with pytest.raises(SystemExit) as end:
+            run(tool, *arguments, Path(out).parts[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    line = run.errors().splitlines()[-1]
+    assert end.value.code == 2 and line.startswith(f'{tool}: error: ')
+    assert out in line and 'File too large' in line
+    assert old.read_text() == 'mine'
 
 
 @pytest.mark.parametrize('kind', ['reliability', 'risk', 'boundary', 'maps', 'worst'])

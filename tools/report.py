@@ -61,17 +61,17 @@ def main() -> None:
     from mmcalib.reports.tables import tables_of
     from mmcalib.work_dir_files import whole_file
 
-    with parser.ending_with_errors(FileNotFoundError):
+    with parser.ending_with_errors(OSError):
         runs, others = find_runs(args.folders)
-    tables = tables_of(runs, args.protocol)
-    for out, kind in wanted.items():
-        content = content_of(kind, tables, others, args)
-        if out is None:
-            print(content)
-            continue
-        with whole_file(out) as path:
-            path.write_text(content + '\n', encoding='utf-8')
-        print(f'Written to {out}', file=sys.stderr)
+        tables = tables_of(runs, args.protocol)
+        for out, kind in wanted.items():
+            content = content_of(kind, tables, others, args)
+            if out is None:
+                print(content)
+                continue
+            with whole_file(out) as path:
+                path.write_text(content + '\n', encoding='utf-8')
+            print(f'Written to {out}', file=sys.stderr)
 
 
 def content_of(kind: str, tables: list, others: dict, args: argparse.Namespace) -> str:

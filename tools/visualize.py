@@ -10,7 +10,6 @@ robustness   tests on corrupted images, from the folders that tools/test_robustn
 """
 
 import argparse
-from pathlib import Path
 
 from mmcalib.cli.names import ROBUSTNESS_FIGURES, SEVERITIES
 from mmcalib.cli.parser import ToolParser
@@ -92,10 +91,12 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
-    from mmcalib.reports import figures  # takes seconds, which a help need not
+    # Takes seconds, which a help need not.
+    from mmcalib.reports import figures
+    from mmcalib.work_dir_files import whole_file
 
     options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name)}
-    with parser.ending_with_errors(FileNotFoundError, ValueError):
+    with parser.ending_with_errors(OSError, ValueError):
         if args.kind == 'robustness':
             if args.names:
                 raise ValueError('--names is not for robustness, whose folders have several each')
@@ -106,8 +107,8 @@ def main() -> None:
             name: figures.load(args.kind, run) for name, run in zip(names, args.runs, strict=True)
         }
         figure = figures.draw(args.kind, found, **options)
-        Path(args.out).resolve().parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(args.out, dpi=args.dpi)
+        with whole_file(args.out) as path:
+            figure.savefig(path, dpi=args.dpi)
     print(args.out)
 
 

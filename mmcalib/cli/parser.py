@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import time
@@ -21,6 +22,7 @@ from mmcalib.cli.processes import is_first_process
 from mmcalib.near_names import suggestion
 
 UNKNOWN_TYPE = ' registry. Please check whether'  # in the errors of mmengine's registries
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # on the disk, for whatever a tool writes
 PATIENCE = 30.0  # seconds for the first process to print what is wrong
 
 
@@ -94,6 +96,10 @@ class ToolParser(ArgumentParser):
             self.refuse(error.reason, at_once=error.one_process)
         except others as error:
             self.refuse(str(error))
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.refuse(f'{error}: make room, then run this again', at_once=True)
         except KeyError as error:
             if UNKNOWN_TYPE not in str(error):
                 raise

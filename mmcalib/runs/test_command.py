@@ -139,9 +139,9 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
             refuse_overtaken(cfg, args)
             metrics = run_test(runner, checkpoints_of(args)[0], split=args.split)
-    if args.out_item == 'metrics' and is_main_process():
-        with whole_file(args.out) as path:
-            mmengine.dump(metrics, path)
+        if args.out_item == 'metrics' and is_main_process():
+            with whole_file(args.out) as path:
+                mmengine.dump(metrics, path)
     if is_main_process():
         print(f'Files: {", ".join(filter(None, [cfg.work_dir, args.out, args.disagreement]))}')
     leave_processes()
