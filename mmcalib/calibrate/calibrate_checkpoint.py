@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from math import isnan
 
 import torch
 from mmengine.config import Config
@@ -314,12 +315,15 @@ def _threshold(model: nn.Module) -> float | None:
 
 def _standard_errors(scaler: LogitScaler, drawn: DrawnPredictions) -> dict[str, float]:
     """Return the standard error of a temperature, and the part of it that is due to the draw."""
-    if not isinstance(scaler, TemperatureScaler) or scaler.criterion != 'nll' or scaler.at_bound_:
+    if not isinstance(scaler, TemperatureScaler) or scaler.criterion != 'nll':
+        return {}
+    error = scaler.standard_error(drawn.logits, drawn.labels, drawn.images)
+    if isnan(error):  # at its bound, or of one group
         return {}
     of_draw = scaler.standard_error(drawn.logits, drawn.labels)
     left_out = 1 - len(drawn.labels) / drawn.population
     return {
-        'standard_error': scaler.standard_error(drawn.logits, drawn.labels, drawn.images),
+        'standard_error': error,
         'sampling_error': of_draw * left_out**0.5,
     }
 

@@ -26,8 +26,8 @@ def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:
 
     Args:
         dataset: The images, in the order of the loader.
-        pattern: A regular expression, searched in the path of each file. Its first parenthesis, or
-            all of it, names the group.
+        pattern: A regular expression, searched in the path of each file. Its parentheses together,
+            or all of it, name the group.
 
     Returns:
         ``(n,)`` int64, numbered in the order of the first images.
@@ -51,7 +51,7 @@ def _group(info: Mapping, index: int) -> Hashable:
     return info.get('group', (info.get('img_path'), info.get('sample_idx', index)))
 
 
-def _group_by_name(path: str | None, pattern: str) -> str:
+def _group_by_name(path: str | None, pattern: str) -> Hashable:
     """Return what a pattern finds in the name of an image."""
     if path is None:
         raise ValueError(f'--groups {pattern}: the images have no file names: leave it out')
@@ -61,10 +61,10 @@ def _group_by_name(path: str | None, pattern: str) -> str:
         raise ValueError(f'--groups {pattern} is no regular expression: {error}') from error
     if not found:
         raise ValueError(
-            f'--groups {pattern} finds nothing in {path}: give a pattern whose first parenthesis '
-            'is the name of the video, of the patient, …'
+            f'--groups {pattern} finds nothing in {path}: give a pattern whose parenthesis is '
+            'the name of the video, of the patient, …'
         )
-    return found[1] if found.re.groups else found[0]
+    return found.groups() or found[0]
 
 
 def independent_groups(

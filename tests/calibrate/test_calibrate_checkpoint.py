@@ -201,6 +201,12 @@ def test_a_segmentors_checkpoint(scenes, run):
     assert 0 < off < 4 * drawn['sampling_error']
 
 
+def test_one_image_has_no_standard_error(scenes, run):
+    content, output = run(SCENES, scenes, '--cfg-options', 'val_dataloader.dataset.indices=1')
+    assert 'standard_error' not in content['meta']['calibration']
+    assert 'fitted on' in output and 'nan' not in output and '±' not in output
+
+
 def test_a_binary_segmentor_says_how_many_pixels_changed_side(run, tmp_path):
     config = tmp_path / 'binary.py'
     config.write_text(

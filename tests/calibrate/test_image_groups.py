@@ -47,6 +47,8 @@ def test_a_pattern_of_file_names():
     images = Images({'img_path': path} for path in paths)
     for pattern in ('Ulm|Bonn', r'/(\w+)/', r'(\w+)_\d'):
         assert groups_of_images(images, pattern).tolist() == [0, 0, 0, 1, 1, 1]
+    # Names of two kinds are never of one group.
+    assert groups_of_images(images, r'Ulm_(\d)|Bonn_(\d)').tolist() == list(range(6))
     with pytest.raises(ValueError, match='--groups Ulm finds nothing in data'):
         groups_of_images(images, 'Ulm')
     with pytest.raises(ValueError, match='the images have no file names'):

@@ -34,7 +34,12 @@ def drawn_texts(monkeypatch, tmp_path):
 
     def run(*arguments):
         figures = []
-        monkeypatch.setattr(Figure, 'savefig', lambda figure, *_, **__: figures.append(figure))
+
+        def keep(figure, path, **_):
+            figures.append(figure)
+            path.touch()
+
+        monkeypatch.setattr(Figure, 'savefig', keep)
         out = ['--out', tmp_path / 'figure.png']
         call_here('visualize.py', *arguments, *out, monkeypatch=monkeypatch)
         return '\n'.join(text.get_text() for text in figures[0].findobj(Text))
