@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -127,12 +126,9 @@ class AdaFocalLoss(CalibrationLoss):
             edges: B - 1 confidences between bins of equal count, ascending.
             gaps: B differences of mean confidence and accuracy, as shares.
         """
-        gammas = [self._next(*each) for each in zip(self.gammas.tolist(), gaps, strict=True)]
-        self.gammas.copy_(torch.tensor(gammas))
+        gammas = self.gammas.double()
+        gammas = gammas * (self.rate * gammas.sign() * torch.as_tensor(gaps).to(gammas)).exp()
+        other = torch.where(gammas > 0, -self.switch, self.switch)
+        gammas = torch.where(gammas.abs() < self.switch, other, gammas)
+        self.gammas.copy_(gammas.clamp(self.gamma_min, self.gamma_max))
         self.edges.copy_(torch.as_tensor(edges))
-
-    def _next(self, gamma: float, gap: float) -> float:
-        following = gamma * math.exp(self.rate * gap if gamma > 0 else -self.rate * gap)
-        if abs(following) < self.switch:
-            following = -self.switch if following > 0 else self.switch
-        return max(min(following, self.gamma_max), self.gamma_min)

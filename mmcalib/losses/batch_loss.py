@@ -39,9 +39,7 @@ class BatchLoss(CalibrationLoss):
         super().__init__(**common)
         self.share_statistics = check_choice('share_statistics', share_statistics, SWITCH)
         if self.class_weight is not None or self.compiled:
-            raise ValueError(
-                f'{type(self).__name__} has no class_weight and no compile: leave it out'
-            )
+            raise ValueError(f'{type(self).__name__} has no class_weight and no compile')
 
     def row_weights(self, valid: Tensor, pred: Tensor, reduction: str, avg_factor=None) -> Tensor:
         """Return the factor of every row; heads pass ``avg_factor`` to every loss."""
@@ -50,13 +48,9 @@ class BatchLoss(CalibrationLoss):
     def of_rows(self, pred, target, rows, options, reduction) -> Tensor:
         """Return the loss of rows with these weights."""
         shared = self.share_statistics and dist.is_initialized()
-        options = dict(options, weight=rows, over_ranks=_sum_over_ranks if shared else _as_it_is)
-        logits = without_unweighted(pred, rows)
-        return self.loss_weight * self.formula(logits, target, **options)
-
-
-def _as_it_is(sums: Tensor) -> Tensor:
-    return sums
+        over_ranks = _sum_over_ranks if shared else lambda sums: sums
+        options = dict(options, weight=rows, over_ranks=over_ranks)
+        return self.loss_weight * self.formula(without_unweighted(pred, rows), target, **options)
 
 
 def _sum_over_ranks(sums: Tensor) -> Tensor:

@@ -8,13 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from mmcalib.checks import (
-    check_choice,
-    check_ignore_index,
-    check_integer,
-    check_labels,
-    check_number,
-)
+from mmcalib.checks import check_choice, check_integer, check_labels, check_number
 from mmcalib.losses.value_and_gradient import weighted_sum, without_unweighted
 
 # What a formula is given by the call; its other keyword-only arguments are attributes of the loss.
@@ -84,11 +78,10 @@ class CalibrationLoss(nn.Module):
         numbers = {name: ANY_NUMBER for name, x in cls.defaults.items() if isinstance(x, float)}
         switches = {name: SWITCH for name, x in cls.defaults.items() if isinstance(x, bool)}
         cls.ranges, cls.choices = {**numbers, **cls.ranges}, {**switches, **cls.choices}
-        for kind in cls.__mro__:
-            if issubclass(kind, CalibrationLoss) and '__init__' in vars(kind):
-                for p in list(inspect.signature(kind.__init__).parameters.values())[1:]:
-                    if p.kind is not p.VAR_KEYWORD:
-                        found.setdefault(p.name, p)
+        for kind in cls.__mro__[: cls.__mro__.index(nn.Module)]:
+            for p in [*inspect.signature(kind.__init__).parameters.values()][1:]:
+                if p.kind is not p.VAR_KEYWORD:
+                    found.setdefault(p.name, p)
         found['loss_name'] = found['loss_name'].replace(default=cls.loss_name)
         cls.__signature__ = inspect.Signature(sorted(found.values(), key=lambda p: p.kind))
 
@@ -104,18 +97,15 @@ class CalibrationLoss(nn.Module):
         **options,
     ) -> None:
         super().__init__()
-        unknown = sorted(options.keys() - self.defaults.keys())
-        if unknown:
-            raise TypeError(f'{type(self).__name__} has no {unknown}, only {[*self.defaults]}')
+        self.__signature__.bind_partial(**options)  # raises a TypeError for one of another name
         self.loss_name = self.loss_name if loss_name is None else loss_name
         check_loss_name(self.loss_name)
-        self.ignore_index = check_ignore_index(ignore_index)
+        self.ignore_index = check_integer('ignore_index', ignore_index, least=-float('inf'))
         self.reduction = check_choice('reduction', reduction, self.reductions)
         self.loss_weight = check_number('loss_weight', loss_weight)
         self.compiled = check_choice('compile', compile, SWITCH)
         if class_weight is not None:
-            weights = [check_number('class_weight', float(weight)) for weight in class_weight]
-            class_weight = torch.tensor(weights)
+            class_weight = torch.tensor([check_number('class_weight', w) for w in class_weight])
         # Not in the state dict: checkpoints of other losses must load without complaint.
         self.register_buffer('class_weight', class_weight, persistent=False)
         for name, default in self.defaults.items():
@@ -178,7 +168,7 @@ class CalibrationLoss(nn.Module):
 
         Raises:
             ValueError: If shapes do not fit, a label is neither in [0, K) nor the ignored one, or
-                ``avg_factor`` is below 0 or comes with ``'sum'``.
+                ``avg_factor`` comes with ``'sum'``.
             RuntimeError: Instead, for a label on a GPU or inside a compiled model.
         """
         reduction = check_choice('reduction', reduction_override or self.reduction, self.reductions)
@@ -202,8 +192,6 @@ class CalibrationLoss(nn.Module):
         if reduction == 'mean':
             if avg_factor is None:
                 avg_factor = rows.sum().clamp(min=1)
-            elif not torch.is_tensor(avg_factor):
-                check_number('avg_factor', avg_factor)
             rows = torch.where(valid, rows / avg_factor, 0)
         return self.loss_weight * rows
 
@@ -223,13 +211,10 @@ class CalibrationLoss(nn.Module):
             if tensor is not None and tuple(tensor.shape) != fit:
                 found = f'{name} {tuple(tensor.shape)} of {tensor.dtype}'
                 raise ValueError(f'{found} does not fit pred {shape}: expected {fit}')
-        given = () if self.class_weight is None else (len(self.class_weight),)
-        for number in (*given, getattr(self, 'num_classes', classes)):
-            if number != classes:
-                name = f'{type(self).__name__} has num_classes or class_weight for {number} classes'
-                raise ValueError(f'{name}, but pred {shape} has {classes}')
         options, dtype = self.options(), torch.promote_types(pred.dtype, torch.float32)
         if self.class_weight is not None:
+            if len(self.class_weight) != classes:
+                raise ValueError(f'class_weight for {len(self.class_weight)} classes of {classes}')
             options['class_weight'] = self.class_weight.to(pred.device, dtype)
         if soft:
             if not self.soft_targets:

@@ -137,8 +137,8 @@ class CALSLoss(CalibrationLoss):
         multipliers, rho = self.multipliers.to(logits.device), self.rho.to(logits.device)
         penalty, slope = lagrangian(logits, multipliers, rho, self.margin)
         slopes = slope.clamp(*MULTIPLIERS).sum(dim=0, dtype=torch.float64)
-        more = torch.stack([penalty.sum(dtype=torch.float64), slopes.new_tensor(len(logits))])
-        return torch.cat([slopes, more]).cpu()
+        penalties = penalty.sum(dtype=torch.float64).view(1)
+        return torch.cat([slopes, penalties, slopes.new_tensor([len(logits)])]).cpu()
 
     @torch.no_grad()
     def update(self, statistics: Tensor) -> None:

@@ -25,19 +25,14 @@ class CombinedLoss(nn.Module):
         loss_name: Key in mmseg's log, which must contain "loss".
 
     Raises:
-        TypeError: If `losses` is no list.
-        ValueError: If there is no loss, the name does not contain "loss", or only some losses are
-            of rows (``reduction='none'``).
+        ValueError: If the name does not contain "loss", or only some losses are of rows
+            (``reduction='none'``), whose sum with a mean would be another loss.
     """
 
     def __init__(
         self, losses: Sequence[Mapping | nn.Module], *, loss_name: str = 'loss_combined'
     ) -> None:
         super().__init__()
-        if isinstance(losses, Mapping):
-            raise TypeError(f'losses must be a list of losses, got one: losses=[{dict(losses)}]')
-        if not losses:
-            raise ValueError('losses must name at least one loss, got none')
         check_loss_name(loss_name)
         built = [loss if isinstance(loss, nn.Module) else MODELS.build(loss) for loss in losses]
         self.losses = nn.ModuleList(built)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.batch_loss import BatchLoss, divide
+from mmcalib.losses.cross_entropy import shares_of
 from mmcalib.losses.registry import MODELS
 
 
@@ -55,10 +56,7 @@ def l1_ace(
         logits, weight = logits.flatten(2), weight.flatten(1)
         target = target.flatten(2 if target.is_floating_point() else 1)
     probs, each = F.softmax(logits, dim=1), weight.unsqueeze(1)
-    if target.is_floating_point():
-        gaps = (probs - target) * each
-    else:
-        gaps = (probs * each).scatter_add_(1, target.unsqueeze(1), -each)
+    gaps = (probs - shares_of(target, probs)) * each
     size = (*probs.shape[:2], num_bins) if is_map else (num_bins, probs.shape[1])
     sums = [probs.new_zeros(size)] * 2
     for bins, part in _memberships(probs, num_bins, binning):

@@ -54,7 +54,7 @@ class NACLLoss(NeighbourLoss):
         common: `alpha`, and the options of :class:`CalibrationLoss`.
 
     Raises:
-        ValueError: If an option is out of range; for soft targets, and labels that are no maps.
+        ValueError: If an option is out of range; for soft targets.
     """
 
     formula = staticmethod(nacl)

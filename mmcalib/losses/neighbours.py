@@ -18,14 +18,7 @@ def shares_around(labels: Tensor, valid: Tensor, num_classes: int, kernel: Tenso
         valid: ``(N, H, W)``, False where ignored.
         num_classes: K.
         kernel: ``(S, S)`` weights of odd S, that of the pixel itself in the middle.
-
-    Raises:
-        ValueError: If the labels are no maps.
     """
-    if labels.ndim != 3:
-        raise ValueError(
-            f'a loss of neighbouring pixels needs label maps (N, H, W), got {tuple(labels.shape)}'
-        )
     around, (height, width) = [len(kernel) // 2] * 4, labels.shape[1:]
     known = F.pad(valid.to(kernel.dtype), around).unsqueeze(1)
     labels = F.pad(labels, around).unsqueeze(1)

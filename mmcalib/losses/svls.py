@@ -49,7 +49,7 @@ class SVLSLoss(NeighbourLoss):
         common: Of :class:`CalibrationLoss`.
 
     Raises:
-        ValueError: If an option is out of range; for soft targets, and labels that are no maps.
+        ValueError: If an option is out of range; for soft targets.
     """
 
     formula = staticmethod(svls)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from mmcalib.checks import at_least_single
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.neighbours import NeighbourLoss
 from mmcalib.losses.value_and_gradient import GPU_PIECE, PIECE, WithGradient, in_one, in_pieces
 
 # A narrow tile needs few columns of the source, over which a product of matrices sums.
@@ -19,13 +18,10 @@ COLUMNS = 64
 
 def why_only_whole(loss: nn.Module) -> str | None:
     """Return the reason why a loss needs the logits of all pixels at once, None if tiles do."""
-    name = type(loss).__name__
-    whole = CalibrationLoss.forward, CalibrationLoss.of_rows
-    if not isinstance(loss, CalibrationLoss) or (type(loss).forward, type(loss).of_rows) != whole:
-        return f'{name} is no sum over pixels of mmcalib'
-    if isinstance(loss, NeighbourLoss):
-        return f'{name} looks at the neighbours of a pixel'
-    return f"{name} has reduction='none'" if loss.reduction == 'none' else None
+    kind, methods = type(loss), ('forward', 'read', 'of_rows')
+    if any(getattr(kind, each, None) is not getattr(CalibrationLoss, each) for each in methods):
+        return f'{kind.__name__} is no sum over single pixels of mmcalib'
+    return f"{kind.__name__} has reduction='none'" if loss.reduction == 'none' else None
 
 
 def upsampled_loss(
@@ -53,12 +49,11 @@ def upsampled_loss(
     target, valid, options = loss.read(pred, labels, None, ignore_index)
     weight = loss.row_weights(valid, pred, loss.reduction)
     both = in_one if loss.compiled else in_pieces
-    limit = PIECE.get(logits.device.type, GPU_PIECE)
 
     def by_tiles(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         small = at_least_single(logits)
-        rows = max(limit // (COLUMNS * logits.shape[1]), 1)
-        down = _interpolation(small, 2, labels.shape[1], align_corners, rows)
+        piece = PIECE.get(logits.device.type, GPU_PIECE) // (COLUMNS * logits.shape[1])
+        down = _interpolation(small, 2, labels.shape[1], align_corners, max(piece, 1))
         across = _interpolation(small, 3, labels.shape[2], align_corners, COLUMNS)
         value, grad = weight.new_zeros(()), torch.zeros_like(small)
         correct = torch.zeros((), dtype=torch.int64, device=logits.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -15,8 +16,6 @@ from mmcalib.checks import at_least_single
 # for a GPU to be busy with one piece.
 PIECE = {'cpu': 1 << 19}
 GPU_PIECE = 1 << 25
-
-REMEDY = "take the mean of what reduction='none' gives"
 
 _not_compilable = set()
 
@@ -45,9 +44,8 @@ def weighted_sum(formula, logits, target, weight, options, compile=False) -> Ten
     if not kept or any(x.requires_grad for x in inputs):
         return total(formula, logits, target, weight, options)
     function = in_one if compile else in_pieces
-    return WithGradient.apply(
-        logits, functools.partial(function, formula, target, weight, options)
-    )[0]
+    both = functools.partial(function, formula, target, weight, options)
+    return WithGradient.apply(logits, both)[0]
 
 
 class WithGradient(torch.autograd.Function):
@@ -64,7 +62,7 @@ class WithGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output, *_):
         if torch.is_grad_enabled():
-            raise RuntimeError(f'a loss has no gradient of its gradient (create_graph): {REMEDY}')
+            raise RuntimeError("for create_graph, take the mean of what reduction='none' gives")
         (grad,) = ctx.saved_tensors
         # Looking at the factor would make a GPU wait.
         if grad_output.device.type != 'cpu' or grad_output != 1:
@@ -108,28 +106,23 @@ def in_pieces(formula, target, weight, options, logits) -> tuple[Tensor, Tensor]
 
 def _pieces(shape: torch.Size, limit: int) -> Iterator[tuple[slice, ...]]:
     """Cut N, and P of ``(N, K, P)``, into slices of about `limit` logits."""
-    samples = max(limit // max(shape[1:].numel(), 1), 1)
-    pixels = max(limit // shape[1], 1)
-    for first in range(0, shape[0], samples):
-        rows = slice(first, first + samples)
-        if len(shape) == 3:
-            yield from ((rows, slice(at, at + pixels)) for at in range(0, shape[2], pixels))
-        else:
-            yield (rows,)
+    samples, pixels = (max(limit // max(size, 1), 1) for size in (shape[1:].numel(), shape[1]))
+    steps = zip(shape[::2], (samples, pixels), strict=False)
+    return product(*([slice(at, at + step) for at in range(0, n, step)] for n, step in steps))
 
 
 def in_one(formula, target, weight, options, logits) -> tuple[Tensor, Tensor]:
     """Return value and gradient by one compiled kernel; eagerly where the compiler fails."""
-    if formula not in _not_compilable:
-        try:
-            return _kernel_of(formula)(target, weight, options, logits)
-        except Exception as error:  # what a missing compiler raises differs from release to release
-            result = in_pieces(formula, target, weight, options, logits)  # raises its own errors
-            _not_compilable.add(formula)
-            why = f'torch.compile does not work here for {formula.__name__}, so it runs eagerly'
-            warnings.warn(f'{why}: {type(error).__name__}: {error}', stacklevel=2)
-            return result
-    return in_pieces(formula, target, weight, options, logits)
+    if formula in _not_compilable:
+        return in_pieces(formula, target, weight, options, logits)
+    try:
+        return _kernel_of(formula)(target, weight, options, logits)
+    except Exception as error:  # what a missing compiler raises differs from release to release
+        result = in_pieces(formula, target, weight, options, logits)  # raises its own errors
+        _not_compilable.add(formula)
+        why = f'torch.compile does not work here for {formula.__name__}, so it runs eagerly'
+        warnings.warn(f'{why}: {type(error).__name__}: {error}', stacklevel=2)
+        return result
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import at_least_single
-from mmcalib.samples.reading import class_scores, tensor_of
+from mmcalib.samples.reading import class_scores, needed, tensor_of
 
 IGNORED = 255
 
@@ -42,7 +42,5 @@ def _labels(sample: Mapping, num_classes: int) -> Tensor:
     scores = tensor_of(sample, 'gt_score')
     if scores is not None:
         return torch.where(scores < 0, IGNORED, (scores > 0.5).long())
-    present = tensor_of(sample, 'gt_label')
-    if present is None:
-        raise ValueError('a prediction of several labels has neither gt_score nor gt_label')
-    return torch.zeros(num_classes, dtype=torch.int64).index_fill(0, present.cpu().long(), 1)
+    present = needed(sample, 'gt_label', 'a prediction of several labels').cpu().long()
+    return torch.zeros(num_classes, dtype=torch.int64).index_fill(0, present, 1)

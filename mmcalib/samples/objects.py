@@ -74,19 +74,17 @@ def find_objects(
         inside = predicted == k
         found, size = ndimage.label(inside, TOUCHING)
         probs = np.asarray(plane(int(k)), dtype=np.float64)
-        pixels, total = (
-            np.bincount(found.ravel(), weights, size + 1)[1:]
-            for weights in (None, confidence.ravel())
-        )
+        pixels = np.bincount(found.ravel(), minlength=size + 1)[1:]
+        total = np.bincount(found.ravel(), confidence.ravel(), size + 1)[1:]
         parts, last = ndimage.label(inside | (probs >= SUPPORT), TOUCHING)
         missing = np.bincount(parts.ravel(), np.where(inside, 0, probs).ravel(), last + 1)
+        part = np.zeros(size + 1, int)
+        part[found] = parts  # an object is in one
         windows = ndimage.find_objects(found)
-        # An object is in one part.
-        part = np.array([parts[w][found[w] == n][0] for n, w in enumerate(windows, 1)])
         box = np.array([[e for s in w for e in (s.start, s.stop - 1)] for w in windows])
         number[inside] = found[inside] - 1 + count
         count += size
-        measured = [np.full(size, k), pixels, total / pixels, total / (pixels + missing[part])]
+        measured = [np.full(size, k), pixels, total / pixels, total / (pixels + missing[part[1:]])]
         rows.append(np.concatenate([np.stack(measured, axis=1), box], axis=1))
     table = np.concatenate(rows)
     label, pixels = table[:, :2].astype(np.int64).T
@@ -103,18 +101,11 @@ def objects_of_logits(
         predicted: ``(H, W)`` classes.
         background: As of :func:`find_objects`.
     """
-    if len(logits) == 1:
-        planes = torch.cat([1 - logits, logits])
-        conf = planes.gather(0, predicted[None])[0]
-    else:
-        conf = 1 / (logits - logits.gather(0, predicted[None])).exp().sum(dim=0)
-        own = logits.gather(0, predicted[None])[0]
-
-    def plane(k: int) -> np.ndarray:
-        probs = planes[k] if len(logits) == 1 else (logits[k] - own).exp() * conf
-        return probs.cpu().numpy()
-
-    return find_objects(predicted.cpu().numpy(), conf.cpu().numpy(), plane, background=background)
+    probs = torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(dim=0)
+    conf = probs.gather(0, predicted[None])[0].cpu().numpy()
+    return find_objects(
+        predicted.cpu().numpy(), conf, lambda k: probs[k].cpu().numpy(), background=background
+    )
 
 
 def object_ious(
@@ -138,20 +129,19 @@ def object_ious(
     from scipy import ndimage  # takes a moment to import, and few need it
 
     valid = np.full(labels.shape, True) if ignore_index is None else labels != ignore_index
-    own = objects.number[valid]
-    size = np.bincount(own[own >= 0], minlength=len(objects)).astype(float)
-    both, truth = np.zeros(len(objects)), np.zeros(len(objects))
+    size = np.bincount(objects.number[valid & (objects.number >= 0)], minlength=len(objects))
+    truth, count = np.zeros(labels.shape, np.int64), 0
     for k in np.unique(objects.label):
-        found, count = ndimage.label((labels == k) & valid, TOUCHING)
-        large = np.bincount(found.ravel(), minlength=count + 1)
-        pairs = (found > 0) & (objects.number >= 0)
-        number, other = objects.number[pairs], found[pairs]
-        ours = objects.label[number] == k
-        codes, common = np.unique(
-            number[ours].astype(np.int64) * (count + 1) + other[ours], return_counts=True
-        )
-        index, of = np.divmod(codes, count + 1)
-        np.add.at(both, index, common)
-        np.add.at(truth, index, large[of])
+        found, last = ndimage.label((labels == k) & valid, TOUCHING)
+        truth[found > 0] = found[found > 0] + count
+        count += last
+    large = np.bincount(truth.ravel())
+    pairs = (truth > 0) & (objects.number >= 0)
+    own, other = objects.number[pairs].astype(np.int64), truth[pairs]
+    ours = objects.label[own] == labels[pairs]
+    codes, common = np.unique(own[ours] * (count + 1) + other[ours], return_counts=True)
+    own, other = np.divmod(codes, count + 1)
+    both = np.bincount(own, common, len(objects))
     with np.errstate(invalid='ignore'):
-        return np.where(size > 0, both / (size + truth - both), np.nan)
+        union = size + np.bincount(own, large[other], len(objects)) - both
+        return np.where(size > 0, both / union, np.nan)

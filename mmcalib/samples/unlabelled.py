@@ -8,16 +8,9 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import at_least_single, check_finite
+from mmcalib.samples import reading
 from mmcalib.samples.objects import Objects, objects_of_logits
-from mmcalib.samples.reading import (
-    Sample,
-    class_probabilities,
-    label_maps,
-    predicted_map,
-    tensor_of,
-)
-
-UNLABELLED_PIECE = 1 << 22  # logits that are worked on together
+from mmcalib.samples.reading import Sample, tensor_of
 
 
 class PredictionMap(NamedTuple):
@@ -68,13 +61,11 @@ def read_unlabelled(
     if 'seg_logits' in sample:
         logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
         check_finite(logits, f'seg_logits of {name}')
-        predicted = predicted_map(sample, name).long()
-        rows = max(1, UNLABELLED_PIECE // (len(logits) * logits.shape[-1]))
-        parts = zip(logits.split(rows, dim=1), predicted.split(rows), strict=True)
-        conf = torch.cat([_map_confidence(*part).cpu() for part in parts])
-        objects = objects_of_logits(logits, predicted.to(logits.device), background=background)
+        predicted = reading.predicted_map(sample, name).to(logits.device).long()
+        conf = _map_confidence(logits, predicted).cpu()
+        objects = objects_of_logits(logits, predicted, background=background)
         return UnlabelledPrediction(conf, predicted.cpu(), objects=objects)
-    probs = class_probabilities(sample, name)[:, 0].float()
+    probs = reading.class_probabilities(sample, name)[:, 0].float()
     return UnlabelledPrediction(*probs.max(dim=0), probs)
 
 
@@ -90,7 +81,9 @@ def read_map(sample: Sample, *, step: int = 1) -> PredictionMap:
     pixels = slice(None, None, step), slice(None, None, step)
     planes = tensor_of(sample, 'seg_logits')
     logits = torch.stack([plane.detach().cpu()[pixels] for plane in planes])
-    predicted, label = (plane.cpu()[pixels].long() for plane in label_maps(sample, 'an image'))
+    predicted, label = (
+        plane.cpu()[pixels].long() for plane in reading.label_maps(sample, 'an image')
+    )
     return PredictionMap(_map_confidence(logits, predicted), predicted, label)
 
 

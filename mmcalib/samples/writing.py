@@ -64,7 +64,7 @@ def put_probabilities(sample: BaseDataElement, probs: Tensor, *, threshold: floa
     elif len(probs) == 1:
         _put_maps(sample, probs, (probs > threshold).to(probs))
     else:
-        _put_logits(sample, _log(probs))
+        put_logits(sample, _log(probs))
 
 
 def temper(sample: BaseDataElement, temperature: float, *, threshold: float = 0.5) -> None:
@@ -87,8 +87,9 @@ def put_logits(
     if 'seg_logits' in sample and len(logits) == 1:
         put_probabilities(sample, logits.sigmoid(), threshold=threshold)
     elif 'seg_logits' in sample:
-        predicted = sample.pred_sem_seg.data if keep_class else None
-        _put_logits(sample, logits, predicted)
+        # Of the logits, not of the probabilities: two of these may have the same logarithm.
+        highest = logits.argmax(dim=0, keepdim=True)
+        _put_maps(sample, logits, sample.pred_sem_seg.data if keep_class else highest)
     else:
         predicted = sample.pred_label
         put_probabilities(sample, logits.softmax(dim=0))
@@ -112,8 +113,8 @@ def put_disagreement(sample: BaseDataElement, information: Tensor, predictions: 
 def disagreement_in(sample: Sample) -> dict[str, np.ndarray]:
     """Return what :func:`put_disagreement` has put, as arrays; nothing of a single prediction."""
     values = sample.get('disagreement', sample)
-    found = {key: values.get(key) for key in ('mutual_information', 'predictions') if key in values}
-    arrays = {key: value.cpu().numpy() for key, value in found.items()}
+    keys = [key for key in ('mutual_information', 'predictions') if key in values]
+    arrays = {key: values.get(key).cpu().numpy() for key in keys}
     if 'predictions' in arrays:
         arrays['mutual_information'] = arrays['mutual_information'][0]
     return arrays
@@ -123,14 +124,6 @@ def _log(probs: Tensor) -> Tensor:
     return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
 
-def _put_logits(sample: BaseDataElement, logits: Tensor, predicted: Tensor | None = None) -> None:
-    if predicted is None:
-        # Of the logits, not of the probabilities: two of these may have the same logarithm.
-        predicted = logits.argmax(dim=0, keepdim=True)
-    _put_maps(sample, logits, predicted)
-
-
 def _put_maps(sample: BaseDataElement, scores: Tensor, predicted: Tensor) -> None:
-    sample.set_data(
-        {'seg_logits': PixelData(data=scores), 'pred_sem_seg': PixelData(data=predicted)}
-    )
+    maps = dict(seg_logits=scores, pred_sem_seg=predicted)
+    sample.set_data({key: PixelData(data=data) for key, data in maps.items()})

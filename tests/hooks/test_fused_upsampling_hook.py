@@ -31,7 +31,7 @@ LEFT_ALONE = {
     ),
     'its sampler, OHEMPixelSampler': fcn_head(sampler=dict(type='mmseg.OHEMPixelSampler')),
     'CrossEntropyLoss is no sum': fcn_head(loss_decode=CE),
-    'NACLLoss looks at': fcn_head(loss_decode=[MBLS, dict(type='NACLLoss')]),
+    'NACLLoss is no sum': fcn_head(loss_decode=[MBLS, dict(type='NACLLoss')]),
     'one channel': fcn_head(num_classes=2, out_channels=1, loss_decode=dict(CE, use_sigmoid=True)),
     'no ignore_index': fcn_head(ignore_index=None),
 }

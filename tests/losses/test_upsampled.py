@@ -139,9 +139,9 @@ class OwnForward(SoftmaxFocalLoss):
 @pytest.mark.parametrize(
     ('loss', 'reason'),
     [
-        (OwnForward(), 'OwnForward is no sum over pixels of mmcalib'),
-        (MDCALoss(), 'MDCALoss is no sum over pixels'),
-        (ROWS['nacl'].build(), 'neighbours'),
+        (OwnForward(), 'OwnForward is no sum over single pixels of mmcalib'),
+        (MDCALoss(), 'MDCALoss is no sum over single pixels'),
+        (ROWS['nacl'].build(), 'NACLLoss is no sum'),
         (SoftmaxFocalLoss(reduction='none'), "reduction='none'"),
         (torch.nn.CrossEntropyLoss(), 'CrossEntropyLoss is no sum'),
         (CombinedLoss([SoftmaxFocalLoss()]), 'CombinedLoss is no sum'),

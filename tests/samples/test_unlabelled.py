@@ -6,8 +6,7 @@ from mmcalib.samples.unlabelled import read_unlabelled
 
 
 @pytest.mark.parametrize('samples', [classified(5), segmented(3)], ids=['mmpretrain', 'mmseg'])
-def test_without_labels_the_confidences_are_the_same(samples, monkeypatch):
-    monkeypatch.setattr('mmcalib.samples.unlabelled.UNLABELLED_PIECE', 200)  # two lines at a time
+def test_without_labels_the_confidences_are_the_same(samples):
     for sample in samples:
         if 'gt_sem_seg' in sample:
             sample['gt_sem_seg']['data'][:] = 0  # all are valid
