@@ -12,7 +12,7 @@ from samples import classified, image_confidences, image_narrow_bins, segmented
 
 from mmcalib.metrics import CalibrationMetric, CalibrationStatistics
 from mmcalib.posthoc import TemperatureScaler
-from mmcalib.posthoc.sampled_logits import DrawnPredictions
+from mmcalib.posthoc.draw import DrawnPredictions
 from mmcalib.runs.config import load_config
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / 'tools' / 'benchmarks'

@@ -20,7 +20,7 @@ from mmcalib.cli.members import split_members
 from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import CalibrationMetric, protocols
 from mmcalib.models import efficientnet_lite
-from mmcalib.posthoc import SCALERS, affine, sampled_logits
+from mmcalib.posthoc import SCALERS, affine, draw
 from mmcalib.reports import figures
 from mmcalib.runs.config import load_config, use_evaluation
 from mmcalib.runs.config_checks import check_metrics
@@ -70,7 +70,7 @@ def test_defaults_and_evaluations_are_in_the_help(monkeypatch, capsys):
 def test_the_names_of_the_helps_are_those_of_the_package():
     assert tuple(SCALERS) == names.METHODS
     assert names.CRITERIA == affine.CRITERIA
-    assert names.NUM_SAMPLES == sampled_logits.NUM_SAMPLES
+    assert names.NUM_SAMPLES == draw.NUM_SAMPLES
     assert tuple(sorted(protocols.PROTOCOLS)) == names.PROTOCOLS
     assert names.CORRUPTION_GROUPS == corruption_names.GROUPS
     assert names.SEVERITIES == corruption_names.SEVERITIES

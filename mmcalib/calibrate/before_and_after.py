@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from mmcalib.distributed import place_of
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.posthoc.attached import evaluated_sample
+from mmcalib.posthoc.draw import ImageLogits, full_precision, predictor, progress
 from mmcalib.posthoc.fold_into_layer import largest_difference, swapped_parameters
-from mmcalib.posthoc.full_precision import full_precision
-from mmcalib.posthoc.model_logits import ImageLogits, predictor, progress
 from mmcalib.posthoc.scaler import LogitScaler, with_other_class
 from mmcalib.samples.reading import read_labels, read_logits
 
@@ -61,7 +60,7 @@ def measure_before_and_after(
     write is proven on all images as well.
 
     Args:
-        model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
+        model: See :func:`~mmcalib.posthoc.draw.predictor`.
         loader: Batches of the split.
         scaler: What was folded.
         tensors: The folded tensors by key.
@@ -115,7 +114,7 @@ def measure_changed_samples(
     """Run a model on a split, and measure its predictions as they are and changed.
 
     Args:
-        model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
+        model: See :func:`~mmcalib.posthoc.draw.predictor`.
         loader: Batches of the split.
         change: Called with the place of an image in the loader and its data sample, which it
             changes; returns the ``difference`` of the image.

@@ -34,8 +34,8 @@ from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
+from mmcalib.posthoc.draw import NUM_SAMPLES, DrawnPredictions, draw_predictions
 from mmcalib.posthoc.fold_into_layer import TOLERANCE
-from mmcalib.posthoc.sampled_logits import NUM_SAMPLES, DrawnPredictions, draw_predictions
 from mmcalib.runs.checkpoint_io import load_checkpoint
 from mmcalib.runs.data_checks import check_run_data
 from mmcalib.runs.evaluation_record import describe_dataset

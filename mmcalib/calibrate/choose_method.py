@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from mmcalib.calibrate.cross_fitting import fit_folds
+from mmcalib.posthoc.draw import DrawnPredictions, progress
 from mmcalib.posthoc.methods import SCALERS
-from mmcalib.posthoc.model_logits import progress
-from mmcalib.posthoc.sampled_logits import DrawnPredictions
 from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
 
 NONE = 'none'

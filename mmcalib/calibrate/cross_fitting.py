@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.posthoc import LogitScaler
-from mmcalib.posthoc.sampled_logits import DrawnPredictions
+from mmcalib.posthoc.draw import DrawnPredictions
 
 FOLDS = 5
 

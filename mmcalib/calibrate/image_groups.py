@@ -11,7 +11,7 @@ from mmengine.logging import print_log
 from torch import Tensor
 
 from mmcalib.calibrate.cross_fitting import FOLDS
-from mmcalib.posthoc.sampled_logits import DrawnPredictions
+from mmcalib.posthoc.draw import DrawnPredictions
 from mmcalib.posthoc.scaler import with_other_class
 
 # Standard errors from 0: one of 160 independent splits goes beyond it by chance.

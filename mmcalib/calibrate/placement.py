@@ -22,6 +22,7 @@ from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.models.predicting_head import has_several_labels, head_of
 from mmcalib.posthoc import LogitScaler
 from mmcalib.posthoc.attached import attached, calibrate_sample, logits_behind
+from mmcalib.posthoc.draw import predictor
 from mmcalib.posthoc.fold_into_layer import (
     NotFoldableError,
     find_predicting_layers,
@@ -29,7 +30,6 @@ from mmcalib.posthoc.fold_into_layer import (
     keys_in_checkpoint,
     largest_difference,
 )
-from mmcalib.posthoc.model_logits import predictor
 from mmcalib.posthoc.scaler import with_other_class
 from mmcalib.runs.tested_model import model_of
 
@@ -42,7 +42,7 @@ def place_scaling(
     """Return where a method's scaling can go, as found by running the model.
 
     Args:
-        model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
+        model: See :func:`~mmcalib.posthoc.draw.predictor`.
         scaler: The method, not fitted.
         state: Weights in the checkpoint.
         batch: Images to run the model on.

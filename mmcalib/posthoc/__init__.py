@@ -3,9 +3,23 @@
 Scalers are imported at their first use, since scikit-learn takes a second, and a training none.
 """
 
+# ruff: noqa: F401
 from typing import TYPE_CHECKING
 
 from mmcalib.registration import late_names
+
+_MODULES = {
+    'affine': ('MatrixScaler', 'TemperatureScaler', 'VectorScaler'),
+    'attached': ('calibrated_model',),
+    'binary': ('BetaScaler', 'PlattScaler'),
+    'by_class': ('ClassConditionalScaler', 'PredictedClassTemperatureScaler'),
+    'ets': ('EnsembleTemperatureScaler',),
+    'isotonic': ('IsotonicScaler',),
+    'methods': ('SCALERS', 'load_scaler'),
+    'scaler': ('LogitScaler',),
+}
+_LATE = {name: f'{__name__}.{module}' for module, names in _MODULES.items() for name in names}
+__all__ = sorted(_LATE)
 
 if TYPE_CHECKING:
     from mmcalib.posthoc.affine import MatrixScaler, TemperatureScaler, VectorScaler
@@ -17,40 +31,7 @@ if TYPE_CHECKING:
     from mmcalib.posthoc.methods import SCALERS, load_scaler
     from mmcalib.posthoc.scaler import LogitScaler
 else:
-    __getattr__ = late_names(
-        __name__,
-        {
-            'SCALERS': 'mmcalib.posthoc.methods',
-            'BetaScaler': 'mmcalib.posthoc.binary',
-            'ClassConditionalScaler': 'mmcalib.posthoc.by_class',
-            'EnsembleTemperatureScaler': 'mmcalib.posthoc.ets',
-            'IsotonicScaler': 'mmcalib.posthoc.isotonic',
-            'LogitScaler': 'mmcalib.posthoc.scaler',
-            'MatrixScaler': 'mmcalib.posthoc.affine',
-            'PlattScaler': 'mmcalib.posthoc.binary',
-            'PredictedClassTemperatureScaler': 'mmcalib.posthoc.by_class',
-            'TemperatureScaler': 'mmcalib.posthoc.affine',
-            'VectorScaler': 'mmcalib.posthoc.affine',
-            'calibrated_model': 'mmcalib.posthoc.attached',
-            'load_scaler': 'mmcalib.posthoc.methods',
-        },
-    )
-
-__all__ = [
-    'SCALERS',
-    'BetaScaler',
-    'ClassConditionalScaler',
-    'EnsembleTemperatureScaler',
-    'IsotonicScaler',
-    'LogitScaler',
-    'MatrixScaler',
-    'PlattScaler',
-    'PredictedClassTemperatureScaler',
-    'TemperatureScaler',
-    'VectorScaler',
-    'calibrated_model',
-    'load_scaler',
-]
+    __getattr__ = late_names(__name__, _LATE)
 
 
 def __dir__() -> list[str]:

@@ -13,10 +13,9 @@ from mmcalib.posthoc.scaler import (
     LogitScaler,
     Rows,
     best_temperature,
+    gaps_to_top,
     group_sums,
     rows_of,
-    slope_and_curvature,
-    with_other_class,
 )
 
 CRITERIA = ('nll', 'ece-grid')
@@ -110,11 +109,8 @@ class TemperatureScaler(AffineScaler):
         """
         temperature = self.tensors['temperature'].item()
         rows = rows_of(logits, labels, groups)
-        parts = [slope_and_curvature(z, y, 1 / temperature) for z, y in rows.parts(rows.y)]
-        slopes, curvatures = (torch.cat(each) for each in zip(*parts, strict=True))
-        if rows.groups is not None:
-            slopes = group_sums(slopes, rows.groups)
-        curvature = curvatures.sum().item()
+        slopes, curvatures = rows.slopes(1 / temperature)
+        slopes, curvature = group_sums(slopes, rows.groups), curvatures.sum().item()
         if self.at_bound_ or len(slopes) < 2 or curvature == 0:
             return float('nan')
         return slopes.square().sum().sqrt().item() / curvature * temperature**2
@@ -131,13 +127,8 @@ def least_ece(rows: Rows) -> float:
     correct = (rows.predicted == rows.y).cpu()
     errors = []
     for temperature in GRID:
-        conf = []
-        for (z,) in rows.parts():
-            z = with_other_class(z.double())
-            # Differences from the highest logit keep their digits.
-            z = (z - z.amax(dim=1, keepdim=True)) / temperature
-            conf.append((-z.logsumexp(dim=1)).exp().clamp(max=1))
-        conf = torch.cat(conf).cpu()
+        gaps = (gaps_to_top(z.double())[0] / temperature for (z,) in rows.parts())
+        conf = torch.cat([part.softmax(dim=1).amax(dim=1) for part in gaps]).cpu()
         errors.append(expected_calibration_error(conf=conf, correct=correct))
     return GRID[errors.index(min(errors))]
 
@@ -243,13 +234,10 @@ class MatrixScaler(AffineScaler):
         return (centred(logits).transpose(1, -1) @ matrix.T + shift).transpose(1, -1)
 
     def cost(self, matrix: Tensor, shift: Tensor) -> Tensor:
-        num_logits, own = len(shift), matrix.diagonal()
-        others = matrix.square().sum() - own.square().sum()
-        return num_logits * (
-            self.diagonal * (own - 1).square().sum()
-            + self.off_diagonal * (num_logits - 1) * others
-            + self.intercept * shift.square().sum()
-        )
+        own = self.diagonal * (matrix.diagonal() - 1).square().sum()
+        others = (matrix.square().sum() - matrix.diagonal().square().sum()) * (len(shift) - 1)
+        penalty = own + self.off_diagonal * others + self.intercept * shift.square().sum()
+        return len(shift) * penalty
 
 
 def centred(logits: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -56,31 +55,30 @@ class AttachedScaling(nn.Module):
         return self
 
     def forward(self, logits: Tensor) -> Tensor:
-        learned = {name: getattr(self, name) for name in self.scaler.learned}
-        if any(value is None for value in learned.values()):
+        learned = {name: value.to(logits.device) for name, value in self.named_buffers()}
+        learned.pop('about', None)
+        if not learned:
             raise UserError(f'the model has a calibration, but its checkpoint holds none: {REMEDY}')
         size = logits.shape[1]
         if self.num_logits not in (None, size):
             was = f'the calibration is of {self.num_logits} logits of a prediction'
             raise UserError(f'{was}, and the model has {size}: {REMEDY}')
-        learned = {name: value.to(logits.device) for name, value in learned.items()}
         return self.scaler.apply(logits.double(), **learned).to(at_least_single(logits).dtype)
 
     def _fill(self, state: Mapping[str, Tensor]) -> None:
         state, about = dict(state), {'method': self.scaler.method, 'num_logits': None}
         if 'about' in state:
-            self.about = state.pop('about').detach().to(torch.uint8)
+            self.about = state.pop('about').to(torch.uint8)
             about = json.loads(bytes(self.about.tolist()))
         try:
             check_choice('method', about['method'], (self.scaler.method,))
             self.scaler.check_learned(state)
         except ValueError as error:
-            raise UserError(
-                f'the scaling in the checkpoint is not that of the config: {error}: {REMEDY}'
-            ) from error
+            said = f'the scaling in the checkpoint is not that of the config: {error}'
+            raise UserError(f'{said}: {REMEDY}') from error
         self.num_logits = about['num_logits']
         for name, value in state.items():
-            setattr(self, name, value.detach().double())
+            setattr(self, name, value.double())
 
     def _load_from_state_dict(
         self, state_dict: Mapping, prefix: str, _: Any, strict: bool, missing: list, *others: Any
@@ -88,8 +86,7 @@ class AttachedScaling(nn.Module):
         found = {k.removeprefix(prefix): v for k, v in state_dict.items() if k.startswith(prefix)}
         missing += [prefix + name for name in self.scaler.learned if name not in found]
         if found:
-            device = next((b.device for b in self.buffers()), None)
-            self._fill({name: value.to(device) for name, value in found.items()})
+            self._fill(found)
 
 
 def attached(scaler: LogitScaler) -> AttachedScaling:
@@ -122,7 +119,8 @@ def calibrated_model(*, calibrates: str, calibration: Mapping, **model: Any) -> 
 
 def attach(model: nn.Module, calibration: AttachedScaling) -> nn.Module:
     """Have a model calibrate its predictions, and return it."""
-    model.__class__ = _calibrated(type(model))
+    kind = type(model)
+    model.__class__ = type(f'Calibrated{kind.__name__}', (_CalibratedPredictions, kind), {})
     model.calibration = calibration
     return model
 
@@ -133,11 +131,6 @@ class _CalibratedPredictions:
         for sample in samples:
             calibrate_sample(self, sample, self.calibration)
         return samples
-
-
-@cache
-def _calibrated(kind: type) -> type:
-    return type(f'Calibrated{kind.__name__}', (_CalibratedPredictions, kind), {})
 
 
 def evaluated_sample(model: nn.Module, sample: BaseDataElement) -> dict:
@@ -163,17 +156,11 @@ def logits_behind(model: nn.Module, sample: BaseDataElement, *, calibrated: bool
     return logits_in(evaluated_sample(model, sample), of_scores=of_scores)
 
 
-def calibrate_sample(
-    model: nn.Module, sample: BaseDataElement, calibration: AttachedScaling
-) -> None:
+def calibrate_sample(model: nn.Module, sample: BaseDataElement, scaling: AttachedScaling) -> None:
     """Replace the scores of a data sample that a model has predicted by calibrated ones."""
-    logits = calibration(logits_behind(model, sample)[None])[0]
+    logits = scaling(logits_behind(model, sample)[None])[0]
     if has_several_labels(model):  # by the head's own threshold, or its number of labels
         head_of(model)._get_predictions(logits.reshape(1, -1), [sample])
         return
-    put_logits(
-        sample,
-        logits,
-        threshold=getattr(head_of(model), 'threshold', 0.5),
-        keep_class=calibration.scaler.keeps_argmax,
-    )
+    threshold = getattr(head_of(model), 'threshold', 0.5)
+    put_logits(sample, logits, threshold=threshold, keep_class=scaling.scaler.keeps_argmax)

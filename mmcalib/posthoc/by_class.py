@@ -7,13 +7,11 @@ they are, a division may round two to one number.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from mmcalib.checks import check_number
-from mmcalib.posthoc.scaler import BOUNDS, LogitScaler, Rows, of_given_head, with_other_class
+from mmcalib.posthoc.scaler import BOUNDS, LogitScaler, Rows, gaps_to_top, of_given_head
 
 # Of the entries on the diagonal, in units of 1/T, so that a prediction stays above the others.
 LEAST = 1e-3
@@ -137,33 +135,28 @@ class ClassConditionalScaler(LogitScaler):
             scaled = torch.where(predicted == number, own, scaled)
         return of_given_head(scaled.reshape(gaps.shape), logits)
 
-    def _fit(self, rows: Rows) -> dict[str, Any]:
-        temperatures = PredictedClassTemperatureScaler()._fit(rows)['temperature']
+    def _fit(self, rows: Rows) -> dict[str, Tensor]:
+        temperatures = PredictedClassTemperatureScaler()._fit(rows)['temperature'].tolist()
+        size, predicted = len(temperatures), rows.predicted
         of_one = _PredictedAlike(**self.get_params())
-        predicted, found = rows.predicted, []
+        matrix = torch.zeros(size, size, size, dtype=torch.float64)
+        shift = torch.zeros(size, size, dtype=torch.float64)
         self.num_effective_ = 0.0
-        for number, temperature in enumerate(temperatures.tolist()):
-            fitted = of_one.start(len(temperatures))
-            own = rows.only(predicted == number)
+        for number, temperature in enumerate(temperatures):
+            fitted, own = of_one.start(size), rows.only(predicted == number)
             if len(own.y):
                 weights = own.weights(1 / temperature)
                 self.num_effective_ += weights.sum().item()
                 fitted = of_one._fitted(own, temperature, weights)
             learned = of_one.learn(temperature, **fitted)
-            for value in (learned['matrix'][number], learned['matrix'][:, number]):
-                value.zero_()
-            learned['shift'][number] = 0
-            found.append(learned)
-        return {
-            name: torch.stack([each[name].double().cpu() for each in found])
-            for name in self.learned
-        }
+            matrix[number], shift[number] = learned['matrix'], learned['shift']
+            matrix[number, number] = matrix[number, :, number] = shift[number, number] = 0
+        return {'matrix': matrix, 'shift': shift}
 
 
 class _PredictedAlike(ClassConditionalScaler):
     """The map of one predicted class."""
 
-    method = None
     bounds = {'matrix': (0.0, float('inf')), 'shift': (0.0, float('inf'))}
 
     def start(self, num_logits: int) -> dict[str, Tensor]:
@@ -171,10 +164,8 @@ class _PredictedAlike(ClassConditionalScaler):
         return {'matrix': (1 - LEAST) * torch.eye(size), 'shift': torch.zeros(size)}
 
     def learn(self, temperature: float, matrix: Tensor, shift: Tensor) -> dict[str, Tensor]:
-        return {
-            'matrix': (matrix + LEAST * torch.eye(len(shift)).to(matrix)) / temperature,
-            'shift': shift,
-        }
+        matrix = (matrix + LEAST * torch.eye(len(shift)).to(matrix)) / temperature
+        return {'matrix': matrix, 'shift': shift}
 
     def apply(self, logits: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
         gaps, predicted = gaps_to_top(logits)
@@ -182,23 +173,6 @@ class _PredictedAlike(ClassConditionalScaler):
         return of_given_head(scaled.scatter(1, predicted[:, None], 0.0), logits)
 
     def cost(self, matrix: Tensor, shift: Tensor) -> Tensor:
-        own = matrix.diagonal()
-        others = matrix.square().sum() - own.square().sum()
-        return (
-            self.diagonal * (own + LEAST - 1).square().sum()
-            + self.off_diagonal * others
-            + self.intercept * shift.square().sum()
-        )
-
-
-def gaps_to_top(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return logits less the highest, and the predicted class.
-
-    Args:
-        logits: ``(N, K, *)``; with K = 1 those of a sigmoid, which count as (0, z).
-
-    Returns:
-        ``(N, K, *)``, at most 0, two classes where K = 1; ``(N, *)`` int64, the first of a tie.
-    """
-    logits = with_other_class(logits)
-    return logits - logits.amax(dim=1, keepdim=True), logits.argmax(dim=1)
+        own = self.diagonal * (matrix.diagonal() + LEAST - 1).square().sum()
+        others = matrix.square().sum() - matrix.diagonal().square().sum()
+        return own + self.off_diagonal * others + self.intercept * shift.square().sum()

@@ -37,33 +37,28 @@ class EnsembleTemperatureScaler(LogitScaler):
     def learn(self, temperature: float, shares: Tensor) -> dict[str, Tensor]:
         of_temperature, own, equal = shares / shares.sum()
         rest = of_temperature + (1 - MOST_EQUAL) * equal
-        return {
-            'temperature': temperature,
-            'weights': torch.stack([rest, own, MOST_EQUAL * equal]),
-        }
+        weights = torch.stack([rest, own, MOST_EQUAL * equal])
+        return {'temperature': temperature, 'weights': weights}
 
     def apply(self, logits: Tensor, temperature: Tensor, weights: Tensor) -> Tensor:
-        parts = log_parts(with_other_class(logits), temperature)
-        logs = weights.log().reshape(3, *[1] * logits.ndim)
-        return of_given_head((parts + logs).logsumexp(dim=0), logits)
+        logs = log_parts(logits, temperature) + weights.log().reshape(3, *[1] * logits.ndim)
+        return of_given_head(logs.logsumexp(dim=0), logits)
 
     def _fitted(self, rows: Rows, temperature: float, weights: Tensor) -> dict[str, Tensor]:
-        """Fit to the likelihoods of the labels, which are a sixth of the work for 11 classes."""
-        own = []
-        for z, y in rows.parts(rows.y):
-            parts = log_parts(with_other_class(z.double()), temperature)
-            own.append(parts.gather(2, y.expand(3, -1)[:, :, None])[:, :, 0])
-        own = torch.cat(own, dim=1)
+        """Fit to the likelihoods of the labels, which are a third of the work for 21 classes."""
+        logs = ((log_parts(z.double(), temperature), y) for z, y in rows.parts(rows.y))
+        own = torch.cat([p.gather(2, y.expand(3, -1)[:, :, None])[:, :, 0] for p, y in logs], dim=1)
 
         def nll(shares: Tensor) -> Tensor:
             log_weights = self.learn(temperature, shares)['weights'].log()
             return -(own + log_weights[:, None]).logsumexp(dim=0).mean()
 
-        start = {'shares': torch.full((3,), 1 / 3, device=own.device)}
-        return least_sum([nll], start, {'shares': (1e-9, 1.0)})  # whose logarithm has a gradient
+        # Whose logarithm has a gradient.
+        return least_sum([nll], {'shares': own.new_full((3,), 1 / 3)}, {'shares': (1e-9, 1.0)})
 
 
-def log_parts(pair: Tensor, temperature: Tensor | float) -> Tensor:
+def log_parts(logits: Tensor, temperature: Tensor | float) -> Tensor:
     """Return the three log-probabilities ``(3, N, K, *)`` that are mixed."""
+    pair = with_other_class(logits)
     equal = torch.zeros_like(pair) - math.log(pair.shape[1])
     return torch.stack([(pair / temperature).log_softmax(1), pair.log_softmax(1), equal])

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from mmcalib.checks import check_finite
-from mmcalib.posthoc.model_logits import predictor
+from mmcalib.posthoc.draw import predictor
 from mmcalib.posthoc.scaler import LogitScaler
 
 # By how much what a calibrated model predicts may differ, relative to the largest if above 1.
@@ -33,34 +32,25 @@ def find_predicting_layers(model: nn.Module, batch: Any, *, per_class: bool = Fa
     then all of those in the head together, for heads that add two.
 
     Args:
-        model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
+        model: See :func:`~mmcalib.posthoc.draw.predictor`.
         batch: To run it on.
         per_class: Whether classes are to be scaled and shifted, which takes a bias, and which
             grouped convolutions cannot.
 
     Raises:
         NotFoldableError: If there is none.
-        ValueError: If logits are NaN or infinite.
     """
-    names = {module: name for name, module in model.named_modules() if isinstance(module, LINEAR)}
-    ran: dict[str, nn.Module] = {}
-
-    def note(module: nn.Module, *_: Any) -> None:
-        if module in names:
-            ran.pop(names[module], None)
-            ran[names[module]] = module
-
-    with predictor(model) as predict, register_module_forward_hook(note):
+    ran: list[nn.Module] = []
+    with predictor(model) as predict, register_module_forward_hook(lambda m, *_: ran.append(m)):
         images = predict(batch)
-    for image in images:
-        check_finite(image.logits, f'logits of {image.name}')
-    num_logits = len(images[0].logits)
-    candidates = [
-        name
-        for name, layer in reversed(ran.items())
-        if layer.weight.shape[0] == num_logits
-        and not (per_class and (layer.bias is None or getattr(layer, 'groups', 1) > 1))
+    num_logits, last = len(images[0].logits), {module: place for place, module in enumerate(ran)}
+    layers = [
+        (last[layer], name)
+        for name, layer in model.named_modules()
+        if isinstance(layer, LINEAR) and layer in last and layer.weight.shape[0] == num_logits
+        if not (per_class and (layer.bias is None or getattr(layer, 'groups', 1) > 1))
     ]
+    candidates = [name for _, name in sorted(layers, reverse=True)]
     in_head = [name for name in candidates if 'head' in name.split('.')[0]]
     # Shifted too, if classes are to be: two layers that are added would shift twice.
     shift = torch.arange(num_logits, device=images[0].logits.device) / 10 * per_class
@@ -72,14 +62,9 @@ def find_predicting_layers(model: nn.Module, batch: Any, *, per_class: bool = Fa
             found = [_comparable(image.logits) for image in predict(batch)]
         if largest_difference(expected, found) <= TOLERANCE:
             return layers
-    tried = ', '.join(f'{name} ({type(ran[name]).__name__})' for name in candidates)
     raise NotFoldableError(
-        f'{type(model).__name__} has no linear layer that a scaling can be folded into: '
-        + (
-            f'halving {tried} does not halve the logits'
-            if tried
-            else f'none with {num_logits} outputs ran'
-        )
+        f'{type(model).__name__} has no linear layer that a scaling can be folded into: halving '
+        f'{", ".join(candidates) or "any"} does not halve the logits'
     )
 
 
@@ -100,8 +85,8 @@ def keys_in_checkpoint(
     keys = {}
     for own, value in model.named_parameters():
         if own.rpartition('.')[0] in names:
-            keys[own] = own if own in state else f'module.{own}'
-            if keys[own] not in state or not torch.equal(state[keys[own]].to(value), value):
+            key = keys[own] = own if own in state else f'module.{own}'
+            if key not in state or not torch.equal(state[key].to(value), value):
                 raise ValueError(
                     f'the checkpoint does not hold {own} of the layer that predicts, or another '
                     'value of it: is it a checkpoint of this config?'
@@ -113,10 +98,9 @@ def fold_layers(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> 
     """Return the new tensors of layers, float64 on the CPU, by their keys in the state dict."""
     folded = {}
     for name in names:
-        layer = model.get_submodule(name)
-        bias = None if layer.bias is None else layer.bias.detach().cpu()
-        weight, bias = scaler.fold(layer.weight.detach().cpu(), bias)
-        folded |= {f'{name}.weight': weight} | ({} if bias is None else {f'{name}.bias': bias})
+        own = {k: p.detach().cpu() for k, p in model.get_submodule(name).named_parameters()}
+        new = zip(('weight', 'bias'), scaler.fold(own['weight'], own.get('bias')), strict=True)
+        folded |= {f'{name}.{key}': value for key, value in new if value is not None}
     return folded
 
 

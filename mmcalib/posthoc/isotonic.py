@@ -8,17 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.posthoc.scaler import (
-    LogitScaler,
-    Rows,
-    best_temperature,
-    of_given_head,
-    with_other_class,
-)
+from mmcalib.posthoc.scaler import LogitScaler, Rows, best_temperature, gaps_to_top, of_given_head
 
 # How far a confidence stays above what would make another class as likely.
 AHEAD = 1e-6
-FEWEST = 10
 
 
 class IsotonicScaler(LogitScaler):
@@ -46,9 +39,6 @@ class IsotonicScaler(LogitScaler):
         temperature_: T.
         knots_: ``(B,)`` log-odds of the confidence, ascending: the mean of each step.
         errors_: ``(B,)`` share of wrong predictions there, 1 - c.
-
-    Raises:
-        ValueError: While fitting, if there are fewer than 10 predictions.
     """
 
     method = 'isotonic'
@@ -58,28 +48,20 @@ class IsotonicScaler(LogitScaler):
     def _fit(self, rows: Rows) -> dict[str, Any]:
         from sklearn.isotonic import IsotonicRegression  # takes a second to import, and few need it
 
-        if len(rows.y) < FEWEST:
-            raise ValueError(
-                f'{type(self).__name__} requires at least {FEWEST} predictions, got {len(rows.y)}; '
-                'give more, or use a temperature'
-            )
         temperature = best_temperature(rows)
         self.num_effective_ = rows.weights(1 / temperature).sum().item()
-        parts = [split(with_other_class(z.double()) / temperature) for (z,) in rows.parts()]
+        parts = (split(z.double(), temperature) for (z,) in rows.parts())
         x = torch.cat([odds[:, 0] for _, _, _, odds, _ in parts]).cpu().numpy()
         wrong = (rows.predicted != rows.y).double().cpu().numpy()
         fitted = IsotonicRegression(increasing=False).fit_transform(x, wrong)
         levels, index, counts = np.unique(fitted, return_inverse=True, return_counts=True)
-        centres = np.bincount(index, weights=x) / counts
+        knots = torch.from_numpy(np.bincount(index, weights=x) / counts).flip(0)
         least = 1 / (self.num_effective_ + 2)
-        return {
-            'temperature': temperature,
-            'knots': torch.from_numpy(centres[::-1].copy()),
-            'errors': torch.from_numpy(levels[::-1].copy()).clamp(least, 1 - least),
-        }
+        errors = torch.from_numpy(levels).flip(0).clamp(least, 1 - least)
+        return {'temperature': temperature, 'knots': knots, 'errors': errors}
 
     def apply(self, logits: Tensor, temperature: Tensor, knots: Tensor, errors: Tensor) -> Tensor:
-        log_probs, predicted, others, odds, second = split(with_other_class(logits) / temperature)
+        log_probs, predicted, others, odds, second = split(logits, temperature)
         wrong = torch.minimum(interpolate(odds, knots, errors), (-second).sigmoid() - AHEAD)
         scaled = torch.where(predicted, (-wrong).log1p(), wrong.log() + log_probs - others)
         return of_given_head(scaled, logits)
@@ -94,16 +76,17 @@ def interpolate(values: Tensor, knots: Tensor, heights: Tensor) -> Tensor:
     return heights[left] + share * (heights[right] - heights[left])
 
 
-def split(z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def split(logits: Tensor, temperature: Tensor | float) -> tuple[Tensor, ...]:
     """Return log-probabilities ``(N, K, *)``, which is the predicted class, the logarithm of the
     others' sum, the log-odds of the confidence, and the logarithm of the second one's share of the
     others.
     """
-    log_probs = z.log_softmax(dim=1)
-    best = z.argmax(dim=1, keepdim=True)
-    classes = torch.arange(z.shape[1], device=z.device)
-    predicted = classes.reshape(-1, *[1] * (z.ndim - 2)) == best  # ONNX has no scatter of booleans
+    gaps, best = gaps_to_top(logits)
+    log_probs = (gaps / temperature).log_softmax(dim=1)
+    # ONNX has no scatter of booleans.
+    classes = torch.arange(gaps.shape[1], device=gaps.device).reshape(-1, *[1] * (gaps.ndim - 2))
+    predicted = classes == best.unsqueeze(1)
     rest = log_probs.masked_fill(predicted, float('-inf'))
     others = rest.logsumexp(dim=1, keepdim=True)
-    odds = log_probs.gather(1, best) - others
+    odds = log_probs.amax(dim=1, keepdim=True) - others
     return log_probs, predicted, others, odds, rest.amax(dim=1, keepdim=True) - others

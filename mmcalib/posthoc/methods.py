@@ -52,7 +52,7 @@ def load_scaler(path: str | Path) -> LogitScaler:
         kind = SCALERS[check_choice('method', content['method'], tuple(SCALERS))]
         scaler = kind.from_parameters(content['parameters'], **content['options'])
         scaler.num_logits_ = content['num_logits']
+        return scaler
     except (ValueError, KeyError, TypeError) as error:
         reason = f'lacks {error}' if isinstance(error, KeyError) else error
         raise UserError(f'{path} is not a scaler that save() wrote: {reason}') from error
-    return scaler

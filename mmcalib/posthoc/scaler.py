@@ -112,22 +112,21 @@ class LogitScaler(BaseEstimator):
                 undetermined.
         """
         values = tensor_of('logits', logits)
-        self.check_head(values, values.shape[1:2])
+        self.check_head(values)
         rows = rows_of(values, labels, groups, ignore_index)
         if 'shift' in self.learned and not self.by_class and not (rows.y != rows.y[0]).any():
-            raise ValueError(
-                f'all labels have class {rows.y[0].item()}: a shift would learn to predict nothing '
-                'else. Use a temperature, or data with more classes'
-            )
+            what = f'all labels have class {rows.y[0]}: a shift would learn to predict nothing else'
+            raise ValueError(f'{what}. Use a temperature, or data with more classes')
         warn_of_probabilities(rows.z)
         self._take(self._fit(rows))
         self.num_predictions_, self.num_logits_ = rows.z.shape
         return self
 
-    def _take(self, learned: Mapping[str, Any]) -> None:
+    def _take(self, learned: Mapping[str, Any]) -> LogitScaler:
         for name, value in learned.items():
-            value = torch.as_tensor(value, dtype=torch.float64).detach().cpu()
+            value = torch.as_tensor(value, dtype=torch.float64).cpu()
             setattr(self, f'{name}_', value if value.ndim else value.item())
+        return self
 
     def _fit(self, rows: Rows) -> dict[str, Any]:
         """Return what is learned, by name."""
@@ -173,33 +172,26 @@ class LogitScaler(BaseEstimator):
         tensors = self.tensors
         values = logits if torch.is_tensor(logits) else tensor_of('logits', logits)
         self.check_head(values)
+        if values.shape[1] != (known := vars(self).get('num_logits_', values.shape[1])):
+            was = f'{type(self).__name__} was fitted to {known} logits of a prediction'
+            raise ValueError(f'{was}, got {tuple(values.shape)}')
         warn_of_probabilities(values, stacklevel=4)
         learned = {name: value.to(values.device) for name, value in tensors.items()}
         # Rounded at the end: of large logits, single precision would lose the differences.
         scaled = self.apply(values.double(), **learned) if values.numel() else values.double()
         found = then(scaled)
-        single = at_least_single(values).dtype
-        found = found.to(single if values.is_floating_point() else torch.float64)
+        if values.is_floating_point():
+            found = found.to(at_least_single(values).dtype)
         return found if torch.is_tensor(logits) else found.numpy()
 
-    def check_head(self, logits: Tensor, fitted: Sequence[int] = ()) -> None:
-        """Raise a ValueError for logits of a shape or head that it does not take.
-
-        Args:
-            logits: ``(N, K, *)``.
-            fitted: The number of logits that it is for; that of the fit by default.
-        """
-        shape, name = tuple(logits.shape), type(self).__name__
+    def check_head(self, logits: Tensor) -> None:
+        """Raise a ValueError for logits of a shape or head that it does not take."""
+        shape = tuple(logits.shape)
         if logits.ndim < 2:
             raise ValueError(f'logits must be (N, K) or maps (N, K, *), got {shape}')
         if 'softmax' not in self.heads and shape[1] > 2:
-            raise ValueError(
-                f'{name} takes logits of two classes, (N, 1) or (N, 2), got {shape}; use a '
-                'temperature'
-            )
-        (known,) = fitted or (vars(self).get('num_logits_', shape[1]),)
-        if shape[1] != known:
-            raise ValueError(f'{name} was fitted to {known} logits of a prediction, got {shape}')
+            wanted = f'{type(self).__name__} takes logits of two classes, (N, 1) or (N, 2)'
+            raise ValueError(f'{wanted}, got {shape}; use a temperature')
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -228,10 +220,8 @@ class LogitScaler(BaseEstimator):
         Raises:
             ValueError: If they are not what the method learns.
         """
-        scaler = cls(**options)
-        scaler._take(parameters)
         cls.check_learned({name: torch.as_tensor(v) for name, v in parameters.items()})
-        return scaler
+        return cls(**options)._take(parameters)
 
     @classmethod
     def check_learned(cls, tensors: Mapping[str, Tensor]) -> None:
@@ -246,9 +236,9 @@ class LogitScaler(BaseEstimator):
         Raises:
             NotFittedError: Before :meth:`fit`.
         """
-        content = {'method': self.method, 'options': self.get_params()}
-        content |= {'parameters': self.parameters, 'num_logits': self.num_logits_}
-        content |= {'version': __version__}
+        learned = {'parameters': self.parameters, 'num_logits': self.num_logits_}
+        content = {'method': self.method, 'options': self.get_params(), **learned}
+        content['version'] = __version__
         with whole_file(path) as temporary:
             Path(temporary).write_text(json.dumps(content) + '\n', encoding='utf-8')
 
@@ -259,12 +249,12 @@ class Rows(NamedTuple):
     Attributes:
         z: ``(M, K)`` logits.
         y: ``(M,)`` int64 labels.
-        groups: ``(M,)`` int64; rows of the same one are not independent. None if all are.
+        groups: ``(M,)`` int64; rows of the same one are not independent.
     """
 
     z: Tensor
     y: Tensor
-    groups: Tensor | None
+    groups: Tensor
 
     @property
     def predicted(self) -> Tensor:
@@ -277,8 +267,9 @@ class Rows(NamedTuple):
         return zip(*(values.split(size) for values in (self.z, *others)), strict=True)
 
     def slopes(self, beta: float) -> Tensor:
-        """Return the derivative of each row's NLL in 1/T, at 1/T = beta."""
-        return torch.cat([slope_and_curvature(z, y, beta)[0] for z, y in self.parts(self.y)])
+        """Return :func:`slopes_and_curvatures` ``(2, M)`` of each row's NLL."""
+        parts = [slopes_and_curvatures(z, y, beta) for z, y in self.parts(self.y)]
+        return torch.cat(parts, dim=1)
 
     def weights(self, beta: float, classes: Tensor | None = None) -> Tensor:
         """Return how many effective predictions each row counts as, by the slopes at 1/T = beta.
@@ -287,19 +278,17 @@ class Rows(NamedTuple):
             beta: 1/T.
             classes: ``(M,)``; rows of each one are effective for themselves.
         """
-        slopes = self.slopes(beta)
+        slopes = self.slopes(beta)[0]
         weights = torch.empty_like(slopes)
         classes = torch.zeros_like(self.y) if classes is None else classes
-        for number in classes.unique().tolist():
+        for number in classes.unique():
             own = classes == number
-            groups = None if self.groups is None else self.groups[own]
-            weights[own] = effective_number(slopes[own], groups) / own.sum()
+            weights[own] = effective_number(slopes[own], self.groups[own]) / own.sum()
         return weights
 
     def only(self, kept: Tensor) -> Rows:
         """Return the rows of a mask ``(M,)``."""
-        groups = None if self.groups is None else self.groups[kept]
-        return Rows(self.z[kept], self.y[kept], groups)
+        return Rows(*(values[kept] for values in self))
 
 
 def rows_of(logits: Any, labels: Any, groups: Any = None, ignore_index: int | None = None) -> Rows:
@@ -308,16 +297,15 @@ def rows_of(logits: Any, labels: Any, groups: Any = None, ignore_index: int | No
     if labels.is_floating_point() or labels.is_complex():
         raise TypeError(f'labels must be integers, got {labels.dtype}')
     labels = labels.long().to(logits.device)
-    if groups is None and labels.ndim > 1:  # the pixels of a map are no independent predictions
-        groups = np.arange(len(labels))
     z, y = labelled_rows('logits', logits, labels, ignore_index)
-    if groups is not None:
-        groups = groups.cpu() if torch.is_tensor(groups) else groups
-        number = torch.from_numpy(np.unique(groups, return_inverse=True)[1])
-        if len(number) != len(labels):
-            raise ValueError(f'groups must be ({len(labels)},), one for each row or map')
-        number = number.to(labels.device).view(-1, *[1] * (labels.ndim - 1))
-        groups = number.expand(labels.shape)[labels != ignore_index].flatten()
+    # The pixels of a map are no independent predictions.
+    groups = np.arange(len(labels)) if groups is None else groups
+    groups = groups.cpu() if torch.is_tensor(groups) else groups
+    number = torch.from_numpy(np.unique(groups, return_inverse=True)[1])
+    if len(number) != len(labels):
+        raise ValueError(f'groups must be ({len(labels)},), one for each row or map')
+    number = number.to(labels.device).view(-1, *[1] * (labels.ndim - 1))
+    groups = number.expand(labels.shape)[labels != ignore_index].flatten()
     if not z.numel():
         raise ValueError(f'there is nothing to fit: no prediction of {tuple(logits.shape)} counts')
     check_finite(z, 'logits')
@@ -326,12 +314,11 @@ def rows_of(logits: Any, labels: Any, groups: Any = None, ignore_index: int | No
 
 def best_temperature(rows: Rows) -> float:
     """Return the temperature of the least NLL within its bounds, which is convex in 1/T."""
-    pair = with_other_class(rows.z)
-    if (pair.amax(dim=1) == pair.amin(dim=1)).all():
+    if not any(gaps_to_top(z)[0].any() for (z,) in rows.parts()):
         raise ValueError('the logits of each row are all equal: no temperature changes them')
 
     def slope(log_beta: float) -> float:
-        return rows.slopes(math.exp(log_beta)).mean().item()
+        return rows.slopes(math.exp(log_beta))[0].mean().item()
 
     high, low = (-math.log(bound) for bound in BOUNDS)
     if slope(low) < 0 < slope(high):
@@ -343,22 +330,20 @@ def best_temperature(rows: Rows) -> float:
     return bound
 
 
-def slope_and_curvature(logits: Tensor, labels: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-    """Return the derivatives ``(M,)`` of each row's NLL in 1/T, at 1/T = `beta`.
+def slopes_and_curvatures(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
+    """Return the two derivatives ``(2, M)`` of each row's NLL in 1/T, at 1/T = `beta`.
 
     They are the mean of the logits under the softmax less the true class's logit, and the variance
     of the logits under the softmax.
     """
-    logits = with_other_class(logits.double())
-    # Differences from the highest logit keep their digits.
-    logits = logits - logits.amax(dim=1, keepdim=True)
-    probs = (logits * beta).softmax(dim=1)
-    mean = (probs * logits).sum(dim=1)
-    own = logits.gather(1, labels[:, None])[:, 0]
-    return mean - own, (probs * (logits - mean[:, None]).square()).sum(dim=1)
+    gaps, _ = gaps_to_top(logits.double())
+    probs = (gaps * beta).softmax(dim=1)
+    mean = (probs * gaps).sum(dim=1, keepdim=True)
+    variance = (probs * (gaps - mean).square()).sum(dim=1)
+    return torch.stack([(mean - gaps.gather(1, labels[:, None]))[:, 0], variance])
 
 
-def effective_number(slopes: Tensor, groups: Tensor | None) -> float:
+def effective_number(slopes: Tensor, groups: Tensor) -> float:
     r"""Return how many independent rows would determine a parameter as well as dependent ones.
 
     .. math:: N_\mathrm{eff} = N \sum_i s_i^2 \Big/ \sum_g \Big(\sum_{i \in g} s_i\Big)^2
@@ -372,19 +357,17 @@ def effective_number(slopes: Tensor, groups: Tensor | None) -> float:
 
     Args:
         slopes: ``(N,)``.
-        groups: ``(N,)`` integers, the image of each row. None if all are independent.
+        groups: ``(N,)`` integers, the image of each row.
 
     Returns:
         From 1 to N.
     """
-    count = len(slopes)
-    if groups is None:
-        return float(count)
     slopes = slopes - slopes.mean()
     independent, sums = slopes.square().sum().item(), group_sums(slopes, groups)
-    if len(sums) == 1 or independent == 0:
+    if len(sums) in (1, len(slopes)) or independent == 0:
         return float(len(sums))
-    return min(max(count * independent / sums.square().sum().item(), 1.0), float(count))
+    found = len(slopes) * independent / sums.square().sum().item()
+    return min(max(found, 1.0), float(len(slopes)))
 
 
 def group_sums(values: Tensor, groups: Tensor) -> Tensor:
@@ -422,9 +405,9 @@ def least_sum(
         return total, leaf.grad.cpu().numpy()
 
     limits = [bounds.get(name, (None, None)) for name, v in start.items() for _ in range(v.numel())]
-    options = {'maxiter': 1000, 'maxfun': 2000, 'ftol': 1e-13, 'gtol': 1e-7}
-    settings = {'jac': True, 'method': 'L-BFGS-B', 'bounds': limits, 'options': options}
-    found = minimize(objective, flat.cpu().numpy(), **settings)
+    until = {'maxiter': 1000, 'maxfun': 2000, 'ftol': 1e-13, 'gtol': 1e-7}
+    how = {'jac': True, 'method': 'L-BFGS-B', 'bounds': limits, 'options': until}
+    found = minimize(objective, flat.cpu().numpy(), **how)
     return unpacked(torch.tensor(found.x, device=flat.device))
 
 
@@ -436,6 +419,19 @@ def with_other_class(logits: Tensor) -> Tensor:
     if logits.shape[1] > 1:
         return logits
     return torch.cat([torch.zeros_like(logits), logits], dim=1)
+
+
+def gaps_to_top(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits less the highest, differences that keep their digits, and the predicted class.
+
+    Args:
+        logits: ``(N, K, *)``; with K = 1 those of a sigmoid, which count as (0, z).
+
+    Returns:
+        ``(N, K, *)``, at most 0, two classes where K = 1; ``(N, *)`` int64, the first of a tie.
+    """
+    logits = with_other_class(logits)
+    return logits - logits.amax(dim=1, keepdim=True), logits.argmax(dim=1)
 
 
 def of_given_head(scaled: Tensor, logits: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from mmengine.config import Config
 
 from mmcalib.checks import check_integer, check_number
 from mmcalib.cli.members import split_members
-from mmcalib.posthoc.model_logits import progress
+from mmcalib.posthoc.draw import progress
 from mmcalib.prediction.image_files import find_image_files
 from mmcalib.prediction.image_predictor import ImagePredictor, PredictedImage, UnreadableImage
 from mmcalib.prediction.prediction_scores import FolderScores, ImageScores, Scorer

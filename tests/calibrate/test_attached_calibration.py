@@ -19,8 +19,7 @@ from mmcalib.checks import UserError
 from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.attached import AttachedScaling, attach, attached
-from mmcalib.posthoc.model_logits import predictor
-from mmcalib.posthoc.sampled_logits import draw_predictions
+from mmcalib.posthoc.draw import draw_predictions, predictor
 from mmcalib.runs.config import load_config
 
 DIGITS = ROOT / 'configs/ce/digits.py'
@@ -229,6 +228,11 @@ def test_the_tool_attaches_what_it_cannot_fold(normalised, run, tmp_path):
     assert 'is attached, and the config has none: use the config' in error
     error = run('test.py', 'out.py', normalised, '--work-dir', 'w2', fails=True)
     assert 'calibration.temperature' in error
+    wrong = Path('out.py').read_text().replace("method='temperature'", "method='class-temperatures'")
+    Path('wrong.py').write_text(re.sub(r"criterion='nll',?", '', wrong))
+    error = run('test.py', 'wrong.py', 'out.pth', '--work-dir', 'w5', fails=True)
+    assert "method must be one of ('class-temperatures',), got 'temperature'" in error
+    assert 'tools/calibrate.py wrote' in error and not Path('w5/results.json').exists()
     error = run(
         'calibrate.py', 'out.py', 'out.pth', '--out', 'again.pth', '--work-dir', 'w3', '--force',
         fails=True,

@@ -20,7 +20,7 @@ from mmengine.runner import BaseLoop
 
 from mmcalib.datasets.same_data import same_data
 from mmcalib.posthoc import SCALERS, TemperatureScaler
-from mmcalib.posthoc.sampled_logits import draw_predictions
+from mmcalib.posthoc.draw import draw_predictions
 from mmcalib.runs.command_line import parse_options
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner

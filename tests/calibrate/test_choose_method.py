@@ -7,7 +7,7 @@ from commands import ROOT, call_here
 from overconfident import draw_labels
 
 from mmcalib.calibrate.choose_method import NONE, choose_method, methods_for
-from mmcalib.posthoc.sampled_logits import DrawnPredictions
+from mmcalib.posthoc.draw import DrawnPredictions
 
 
 def predictions(change, *, n=6000, num_classes=4, of_image=1, seed=0):

@@ -14,7 +14,7 @@ from mmcalib.calibrate.image_groups import (
     independent_groups,
     neighbours_alike,
 )
-from mmcalib.posthoc.sampled_logits import DrawnPredictions
+from mmcalib.posthoc.draw import DrawnPredictions
 
 
 class Images(list):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_models import fcn_head, scenes, segmentor
 
-from mmcalib.posthoc.sampled_logits import LowestPriorities, draw_predictions
+from mmcalib.posthoc.draw import LowestPriorities, draw_predictions
 
 
 @pytest.mark.parametrize('batch_size', [1, 4])

@@ -30,7 +30,7 @@ from mmcalib.calibrate.cross_fitting import FOLDS, fit_folds, folds_of_groups
 from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.metrics import measure
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
-from mmcalib.posthoc.sampled_logits import NUM_SAMPLES, DrawnPredictions, draw_predictions
+from mmcalib.posthoc.draw import NUM_SAMPLES, DrawnPredictions, draw_predictions
 from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.config import load_config, set_loader_defaults
 

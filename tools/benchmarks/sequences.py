@@ -25,8 +25,7 @@ from mmcalib.calibrate.cross_fitting import folds_of_groups
 from mmcalib.calibrate.image_groups import independent_groups, neighbours_alike
 from mmcalib.metrics import measure
 from mmcalib.posthoc import SCALERS, TemperatureScaler
-from mmcalib.posthoc.model_logits import predictor
-from mmcalib.posthoc.sampled_logits import DrawnPredictions, draw_predictions
+from mmcalib.posthoc.draw import DrawnPredictions, draw_predictions, predictor
 from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.samples.reading import label_maps

@@ -19,6 +19,7 @@ from mmcalib.calibrate.placement import AttachedPlacement
 from mmcalib.models.predicting_head import has_several_labels, head_of
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.posthoc.attached import attach, attached
+from mmcalib.posthoc.draw import predictor
 from mmcalib.posthoc.fold_into_layer import (
     TOLERANCE,
     NotFoldableError,
@@ -27,7 +28,6 @@ from mmcalib.posthoc.fold_into_layer import (
     largest_difference,
     swapped_parameters,
 )
-from mmcalib.posthoc.model_logits import predictor
 from mmcalib.posthoc.scaler import with_other_class
 from mmcalib.runs.config import load_config
 from mmcalib.samples.reading import read_logits

@@ -1,0 +1,216 @@
+"""Predictions with the logits behind them: of a batch, and drawn at random from a split."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from mmengine.dist import all_gather_object, is_main_process
+from mmengine.structures import BaseDataElement
+from rich.console import Console
+from rich.progress import track
+from torch import Tensor, nn
+
+from mmcalib.distributed import place_of
+from mmcalib.models.predicting_head import head_of
+from mmcalib.posthoc.attached import evaluated_sample, logits_behind
+from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.samples.reading import name_of, read_logits
+
+# So many predictions determine a temperature to a fraction of a percent; of 21 classes they take
+# 17 MB.
+NUM_SAMPLES = 200_000
+
+
+@dataclass
+class ImageLogits:
+    """One evaluated image: its data sample as a dict, and the ``(K, *)`` logits behind it."""
+
+    sample: dict
+    logits: Tensor
+    name: str
+
+
+@contextmanager
+def predictor(
+    model: nn.Module, *, of_samples: bool = False
+) -> Iterator[Callable[[Any], list[ImageLogits]]]:
+    """Give a function from a batch to the images' predictions, with the logits behind them.
+
+    They are read from the data samples (:func:`~mmcalib.posthoc.attached.logits_behind`), up to
+    what a softmax ignores. A head that draws at random, as SegNeXt's does, draws the same whenever
+    a batch is predicted: so two predictions of a batch differ in nothing but the weights.
+
+    Args:
+        model: mmpretrain's or mmseg's, or one with the same methods.
+        of_samples: Whether a binary segmentor's are of its samples too, whose sigmoid has lost the
+            digits of logits above 17. By default they are those before the sigmoid, which a layer
+            would scale.
+
+    Raises:
+        ValueError: If the model has no head.
+    """
+    if getattr(model, 'head', model) is None:
+        raise ValueError(f'{type(model).__name__} has no head, so it predicts no classes')
+    exact: list[Tensor] = []
+    watched = getattr(head_of(model), 'out_channels', None) == 1 and not of_samples
+    calibrated = hasattr(model, 'calibration')
+    count = itertools.count()
+
+    def postprocess(seg_logits: Tensor, data_samples: list | None = None) -> list:
+        original = type(model).postprocess_result
+        # A second channel makes them logits of a softmax, which are left as they are.
+        pair = torch.cat([torch.zeros_like(seg_logits), seg_logits], dim=1)
+        exact.extend(s.seg_logits.data[1:] for s in original(model, pair, data_samples))
+        return original(model, seg_logits, data_samples)
+
+    def image_of(sample: BaseDataElement) -> ImageLogits:
+        logits = exact.pop(0) if watched else logits_behind(model, sample, calibrated=calibrated)
+        return ImageLogits(evaluated_sample(model, sample), logits, name_of(sample, next(count)))
+
+    def predict(batch: Any) -> list[ImageLogits]:
+        device = next(model.parameters()).device
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == 'cuda' else []):
+            torch.manual_seed(0)
+            return [image_of(sample) for sample in model.val_step(batch)]
+
+    training = model.training
+    model.eval()
+    if watched:
+        model.postprocess_result = postprocess
+    try:
+        with full_precision():
+            yield predict
+    finally:
+        model.train(training)
+        vars(model).pop('postprocess_result', None)
+
+
+@dataclass
+class DrawnPredictions:
+    """Predictions drawn from all of a split, each as likely as any other.
+
+    Attributes:
+        logits: ``(M, K)`` float32 or float64, on the CPU.
+        labels: ``(M,)`` int64.
+        images: ``(M,)`` int64, which image of the loader each is of.
+        population: How many valid predictions there were to draw from.
+        num_images: How many images there were.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    images: Tensor
+    population: int
+    num_images: int
+
+    def fit(self, scaler: LogitScaler, kept: Tensor | None = None) -> LogitScaler:
+        """Fit a scaler to the predictions of all images, or of those that a mask ``(n,)`` keeps."""
+        rows = slice(None) if kept is None else kept[self.images]
+        return scaler.fit(self.logits[rows], self.labels[rows], self.images[rows])
+
+
+def draw_predictions(
+    model: nn.Module,
+    loader: Iterable,
+    *,
+    num_samples: int = NUM_SAMPLES,
+    seed: int = 0,
+    ignore_index: int = 255,
+    of_samples: bool = False,
+) -> DrawnPredictions:
+    """Draw predictions with their logits from a split, in one pass.
+
+    Every valid prediction gets a random priority and the `num_samples` least are kept, so each is
+    as likely as any other, whatever the sizes of the images. The draw depends on the seed and the
+    order of the loader, neither on its batch size nor on the number of processes, each of which
+    gets all of it. At most twice as many are in memory, and an image.
+
+    Args:
+        model: See :func:`~mmcalib.posthoc.draw.predictor`.
+        loader: Batches of the split, in a fixed order.
+        num_samples: How many predictions to keep at most.
+        seed: Of the draw.
+        ignore_index: Label of the pixels to leave out.
+        of_samples: See :func:`~mmcalib.posthoc.draw.predictor`.
+
+    Raises:
+        ValueError: If the split has no valid prediction, or one that
+            :func:`~mmcalib.samples.reading.read_logits` refuses.
+    """
+    kept = LowestPriorities(num_samples)
+    own_images = own_rows = 0
+    with predictor(model, of_samples=of_samples) as predict:
+        images = (image for batch in progress(loader, 'Reading logits') for image in predict(batch))
+        for number, image in enumerate(images):
+            place = place_of(number)
+            if place >= len(loader.dataset):
+                continue
+            logits, labels, _ = read_logits(
+                image.sample, image.logits, ignore_index=ignore_index, name=image.name
+            )
+            generator = torch.Generator().manual_seed(1_000_003 * seed + place)
+            priority = torch.rand(len(labels), generator=generator, dtype=torch.float64)
+            kept.add(priority, logits, labels, place)
+            own_rows += len(labels)
+            own_images += 1
+    shares = all_gather_object((kept.parts, own_rows, own_images))
+    kept.parts = [part for parts, _, _ in shares for part in parts]
+    population, num_images = (sum(share[i] for share in shares) for i in (1, 2))
+    if not population:
+        raise ValueError(f'no valid prediction in {num_images} images: there is nothing to fit')
+    return DrawnPredictions(*kept.result(), population, num_images)
+
+
+class LowestPriorities:
+    """The rows of the lowest priorities: at most twice as many as the limit, and an image."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.below = limit, 1.0
+        self.parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+
+    def add(self, priority: Tensor, logits: Tensor, labels: Tensor, image: int) -> None:
+        index = (priority < self.below).nonzero().squeeze(1)
+        rows = logits[index.to(logits.device)].cpu(), labels[index.to(labels.device)].cpu()
+        self.parts.append((priority[index], *rows, torch.full((len(index),), image)))
+        if sum(len(part[0]) for part in self.parts) > 2 * self.limit:
+            self.shrink()
+
+    def shrink(self) -> None:
+        columns = [torch.cat(column) for column in zip(*self.parts, strict=True)]
+        if len(columns[0]) > self.limit:
+            self.below = columns[0].kthvalue(self.limit + 1).values.item()
+            columns = [column[columns[0] < self.below] for column in columns]
+        self.parts = [tuple(columns)]
+
+    def result(self) -> tuple[Tensor, ...]:
+        """Return logits, labels and images, in the order of the images."""
+        self.shrink()
+        order = self.parts[0][3].argsort(stable=True)
+        return tuple(column[order] for column in self.parts[0][1:])
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Turn TF32 off inside convolutions of float32, where it is on by default.
+
+    Its 10 bits would hide whether two layers compute the same.
+    """
+    cudnn = torch.backends.cudnn
+    kept = dict(benchmark=cudnn.benchmark, deterministic=cudnn.deterministic)
+    with cudnn.flags(enabled=cudnn.enabled, allow_tf32=False, **kept):
+        yield
+
+
+def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterable:
+    """Show a progress bar on stderr, of batches of a loader, or of so many items.
+
+    The first of several processes shows it.
+    """
+    total = len(items) if total is None else total
+    console = Console(stderr=True)
+    return track(items, text, total=total, console=console, disable=not is_main_process())
