@@ -35,7 +35,7 @@ SIGMOIDS = 'each class has a separate sigmoid'
 # Those whose logits no layer scales, and why: the temperature is attached to what they predict.
 NOT_FOLDED = {
     'mmpretrain/resnet/resnet50_8xb16-mixup_cifar10.py': SIGMOIDS,
-    'mmseg/segmenter/segmenter_vit-t_mask_8xb1-160k_ade20k-512x512.py': 'halving any does not halve',
+    'mmseg/segmenter/segmenter_vit-t_mask_8xb1-160k_ade20k-512x512.py': 'halving any does not halve',  # noqa: E501
 }
 SLOWER_NOT_FOLDED = {
     'mmpretrain/csra/resnet101-csra_1xb16_voc07-448px.py': SIGMOIDS,

@@ -704,7 +704,6 @@ REFUSED = {
     'groups': (lambda: VectorScaler().fit(Z, Y, Y[:7]), r'groups must be \(20,\)'),
     'error groups': (lambda: fitted('temperature').standard_error(Z, Y, Y[:7]), 'groups must be'),
     'three classes': (lambda: PlattScaler().fit(Z, Y), r'two classes.*\(20, 3\).*temperature'),
-    'few': (lambda: IsotonicScaler().fit(Z[:9], Y[:9]), 'at least 10 predictions, got 9'),
     **{
         f'one class, {kind.method}': (lambda kind=kind: kind().fit(Z[:, :2], 0 * Y + 1), 'class 1')
         for kind in (VectorScaler, MatrixScaler, PlattScaler, BetaScaler)
