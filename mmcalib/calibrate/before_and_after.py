@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from mmcalib.distributed import place_of
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.posthoc.attached import evaluated_sample
-from mmcalib.posthoc.draw import ImageLogits, full_precision, predictor, progress
+from mmcalib.posthoc.draw import ImageLogits, predictor, progress
 from mmcalib.posthoc.fold_into_layer import largest_difference, swapped_parameters
+from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.scaler import LogitScaler, with_other_class
 from mmcalib.samples.reading import read_labels, read_logits
 

@@ -25,8 +25,8 @@ from mmcalib.checks import UserError, check_integer, check_number
 from mmcalib.export.predicting_network import PredictingNetwork
 from mmcalib.hooks.require_same_classes_hook import classes_of
 from mmcalib.models.predicting_head import head_of
-from mmcalib.posthoc.draw import full_precision
 from mmcalib.posthoc.fold_into_layer import largest_difference
+from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.data_checks import NOT_BUILT, NOT_LISTED

@@ -7,4 +7,10 @@ except ImportError:
     class MODELS:
         """Registers nothing, so has nothing to build."""
 
-        register_module = staticmethod(lambda: lambda kind: kind)
+        @staticmethod
+        def register_module():
+            return lambda kind: kind
+
+        @staticmethod
+        def build(cfg):
+            import mmcalib.needs_mmengine  # noqa: F401  raises

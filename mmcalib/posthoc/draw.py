@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mmcalib.distributed import place_of
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc.attached import evaluated_sample, logits_behind
+from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.scaler import LogitScaler
 from mmcalib.samples.reading import name_of, read_logits
 
@@ -192,18 +193,6 @@ class LowestPriorities:
         self.shrink()
         order = self.parts[0][3].argsort(stable=True)
         return tuple(column[order] for column in self.parts[0][1:])
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Turn TF32 off inside convolutions of float32, where it is on by default.
-
-    Its 10 bits would hide whether two layers compute the same.
-    """
-    cudnn = torch.backends.cudnn
-    kept = dict(benchmark=cudnn.benchmark, deterministic=cudnn.deterministic)
-    with cudnn.flags(enabled=cudnn.enabled, allow_tf32=False, **kept):
-        yield
 
 
 def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterable:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from mmcalib.checks import UserError
 from mmcalib.hooks.require_same_classes_hook import classes_of
-from mmcalib.posthoc.draw import full_precision
+from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.prediction.image_files import look_at
 from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.constructor_arguments import quiet_imports

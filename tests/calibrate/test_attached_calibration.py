@@ -228,7 +228,9 @@ def test_the_tool_attaches_what_it_cannot_fold(normalised, run, tmp_path):
     assert 'is attached, and the config has none: use the config' in error
     error = run('test.py', 'out.py', normalised, '--work-dir', 'w2', fails=True)
     assert 'calibration.temperature' in error
-    wrong = Path('out.py').read_text().replace("method='temperature'", "method='class-temperatures'")  # noqa: E501
+    wrong = (
+        Path('out.py').read_text().replace("method='temperature'", "method='class-temperatures'")
+    )
     Path('wrong.py').write_text(re.sub(r"criterion='nll',?", '', wrong))
     error = run('test.py', 'wrong.py', 'out.pth', '--work-dir', 'w5', fails=True)
     assert "method must be one of ('class-temperatures',), got 'temperature'" in error

@@ -1,19 +1,67 @@
-"""That models are compared in full precision, and that it is set back."""
+"""Full precision, whichever of PyTorch's two sets of switches was used before."""
+
+import multiprocessing
 
 import pytest
 import torch
-from tiny_models import classifier, images
 
-from mmcalib.posthoc.draw import predictor
+from mmcalib.posthoc.full_precision import full_precision
 
-CUDNN = torch.backends.cudnn
+BACKENDS = torch.backends
+NEWER = hasattr(BACKENDS.cudnn, 'conv')
+# What a user may have set.
+SETTINGS = {
+    'nothing': 'pass',
+    'older, of convolutions': 'BACKENDS.cudnn.allow_tf32 = False',
+    'older, of products': 'BACKENDS.cuda.matmul.allow_tf32 = True',
+    'older, of all products': "torch.set_float32_matmul_precision('medium')",
+    'newer, exact': "BACKENDS.fp32_precision = 'ieee'",
+    'newer, rounded': "BACKENDS.fp32_precision = 'tf32'",
+    'newer, of products': "BACKENDS.cuda.matmul.fp32_precision = 'tf32'",
+    'newer, of convolutions': "BACKENDS.cudnn.conv.fp32_precision = 'ieee'",
+}
 
 
-def test_convolutions_are_not_rounded_meanwhile(monkeypatch):
-    monkeypatch.setattr(CUDNN, 'allow_tf32', True)
-    monkeypatch.setattr(CUDNN, 'benchmark', True)
-    model = classifier(dict(type='LinearClsHead', num_classes=5, in_channels=8))
-    with pytest.raises(KeyError), predictor(model) as predict:
-        assert len(predict(images()[0])) and not CUDNN.allow_tf32 and CUDNN.benchmark
+def read(holder, name):
+    try:
+        return getattr(holder, name)
+    except RuntimeError:  # the newer one was set
+        return 'mixed'
+
+
+def states():
+    older = [read(BACKENDS.cudnn, 'allow_tf32'), read(BACKENDS.cuda.matmul, 'allow_tf32')]
+    if not NEWER:
+        return older, []
+    cudnn, cpu = BACKENDS.cudnn, BACKENDS.mkldnn
+    operations = (BACKENDS.cuda.matmul, cudnn.conv, cudnn.rnn, cpu.matmul, cpu.conv, cpu.rnn)
+    return older, [operation.fp32_precision for operation in operations]
+
+
+def check(setting):
+    exec(setting)
+    before = states()
+    with full_precision():
+        older, newer = states()
+        assert True not in older or 'mixed' in older, older
+        assert not {'tf32', 'bf16'} & set(newer) or 'mixed' not in older, newer
+        assert 'bf16' not in newer
+    assert states() == before, (before, states())
+
+
+@pytest.mark.parametrize('name', SETTINGS)
+def test_it_is_set_and_set_back(name):
+    if 'newer' in name and not NEWER:
+        pytest.skip('needs PyTorch 2.9, which has the newer switches')
+    # In a process of its own, since what is set by the newer ones stays forbidden to the older.
+    process = multiprocessing.get_context('fork').Process(target=check, args=(SETTINGS[name],))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def test_it_is_set_back_after_an_error():
+    before = states()
+    with pytest.raises(KeyError), full_precision():
         raise KeyError
-    assert CUDNN.allow_tf32 and CUDNN.benchmark
+    assert states() == before
