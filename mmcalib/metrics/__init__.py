@@ -6,12 +6,12 @@ Functions of arrays need no mmengine.
 # ruff: noqa: F401
 from typing import TYPE_CHECKING
 
+from mmcalib.metrics.class_thresholds import class_thresholds as class_thresholds
 from mmcalib.metrics.definitions import NAMES as NAMES
-from mmcalib.metrics.functional.class_thresholds import class_thresholds as class_thresholds
-from mmcalib.metrics.functional.image_failures import image_failure_figures as image_failure_figures
-from mmcalib.metrics.functional.image_scores import image_risks as image_risks
-from mmcalib.metrics.functional.image_scores import image_scores as image_scores
-from mmcalib.metrics.functional.image_scores import pairwise_dice as pairwise_dice
+from mmcalib.metrics.image_failures import image_failure_figures as image_failure_figures
+from mmcalib.metrics.image_scores import image_risks as image_risks
+from mmcalib.metrics.image_scores import image_scores as image_scores
+from mmcalib.metrics.image_scores import pairwise_dice as pairwise_dice
 from mmcalib.metrics.measure import adaptive_calibration_error as adaptive_calibration_error
 from mmcalib.metrics.measure import (
     classwise_adaptive_calibration_error as classwise_adaptive_calibration_error,

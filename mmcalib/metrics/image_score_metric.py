@@ -13,8 +13,8 @@ from mmengine.logging import print_log
 from mmengine.registry import METRICS
 
 from mmcalib.checks import check_choice, check_choices, check_number
-from mmcalib.metrics.functional.image_failures import image_failure_figures
-from mmcalib.metrics.functional.image_scores import (
+from mmcalib.metrics.image_failures import image_failure_figures
+from mmcalib.metrics.image_scores import (
     OF_CLASSIFIERS,
     OF_MEMBERS,
     RISKS,
@@ -33,9 +33,9 @@ from mmcalib.work_dir_files import check_writable, whole_file
 class ImageScoreMetric(ListMetric):
     """How well scores of images separate good predictions from bad ones.
 
-    For each score, of :data:`~mmcalib.metrics.functional.image_scores.SCORES`, ``AURC``,
+    For each score, of :data:`~mmcalib.metrics.image_scores.SCORES`, ``AURC``,
     ``AUGRC``, ``AUROC`` and ``Spearman`` of
-    :func:`~mmcalib.metrics.functional.image_failures.image_failure_figures`. A segmentor's scores
+    :func:`~mmcalib.metrics.image_failures.image_failure_figures`. A segmentor's scores
     are ``'confidence'``, ``'entropy'``, ``'foreground_confidence'``, ``'soft_dice'`` and
     ``'expected_iou'``, of all its pixels; a classifier's the first two. A mean that is tested with
     ``disagreement`` has two more: ``'pairwise_dice'`` of its predictions (segmentors only), and
@@ -51,7 +51,7 @@ class ImageScoreMetric(ListMetric):
             ``soft_dice``, ``expected_iou``, ``pairwise_dice`` and ``mutual_information``.
         risk: For a segmentor ``'IoU'`` or ``'Dice'``, 1 minus the mean over the classes of an
             image, or ``'error'``, the share of wrong pixels; see
-            :func:`~mmcalib.metrics.functional.image_scores.image_risks`. A classifier's is 1 for an
+            :func:`~mmcalib.metrics.image_scores.image_risks`. A classifier's is 1 for an
             error, and 0 otherwise.
         failure: Risk above which an image counts as a failure, for AUROC.
         background: Class that is not an object; if None, the one that the data set calls

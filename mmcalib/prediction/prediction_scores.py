@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from mmcalib.checks import check_number
-from mmcalib.metrics.functional.class_thresholds import ClassThreshold
-from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.functional.risk_threshold import RiskThreshold
+from mmcalib.metrics.class_thresholds import ClassThreshold
+from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.risk_threshold import RiskThreshold
 from mmcalib.prediction.image_predictor import PredictedImage
 from mmcalib.prediction.validation_results import ValidationResults
 from mmcalib.samples.unlabelled import UnlabelledPrediction
@@ -83,7 +83,7 @@ class ImageScores:
         objects: Of a segmentor.
         classes: Of a segmentor, one for each predicted class.
         expected_accuracy: The mean calibrated confidence, see
-            :class:`~mmcalib.metrics.functional.expected_accuracy.ExpectedAccuracy`; NaN without a
+            :class:`~mmcalib.metrics.expected_accuracy.ExpectedAccuracy`; NaN without a
             validation.
         accuracy_interval: Where a segmentor's accuracy on this image lies with the probability that
             was asked for; NaN of a classifier, whose one prediction is right or wrong.

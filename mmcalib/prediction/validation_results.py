@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from mmcalib.metrics.functional.class_thresholds import ClassThreshold, class_thresholds
-from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.functional.risk_threshold import RiskThreshold, threshold_at_risk
+from mmcalib.metrics.class_thresholds import ClassThreshold, class_thresholds
+from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.image_bins import predicted_in_narrow_bins
+from mmcalib.metrics.risk_threshold import RiskThreshold, threshold_at_risk
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.record import paths_of, read_record

@@ -199,6 +199,19 @@ def test_right_and_wrong(name):
         assert (right, wrong) == (100, 0)
 
 
+def test_the_interval_of_the_gap_goes_below_0():
+    rows, labels = np.tile([0.6, 0.4], (40, 1)), np.arange(40) % 10 == 0
+    samples = [
+        dict(pred_score=torch.tensor(row), gt_label=torch.tensor([int(label)]))
+        for row, label in zip(rows, labels, strict=True)
+    ]
+    options = dict(confidence_interval=0.95, num_bootstrap=200)
+    found = evaluate(samples, CalibrationMetric(['gap'], **options))
+    assert found['calibration/gap'] == pytest.approx(-30)
+    low, high = (found[f'calibration/gap_{end}'] for end in ('low', 'high'))
+    assert -100 <= low < -30 < high < 0
+
+
 def _shares(samples, world_size, kind):
     """What each rank has; a sampler interleaves, and pads with the first samples."""
     shares = [samples[rank::world_size] for rank in range(world_size)]

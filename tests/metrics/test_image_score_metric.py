@@ -12,7 +12,7 @@ from mmengine.evaluator import Evaluator
 from samples import as_segmented, classified, probabilities, segmented
 
 from mmcalib.metrics import ImageScoreMetric
-from mmcalib.metrics.functional.image_scores import OF_CLASSIFIERS, OF_SEGMENTORS
+from mmcalib.metrics.image_scores import OF_CLASSIFIERS, OF_SEGMENTORS
 
 NO_INTERVAL = dict(confidence_interval=None)
 CLASSES = ('background', *'abcd')

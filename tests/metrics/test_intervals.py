@@ -50,16 +50,18 @@ def test_the_simulation_has_the_error_that_it_says():
         assert calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
 
 
-@pytest.mark.parametrize('num_units', [3, 10, 100])
-def test_a_mean_has_the_interval_of_student(num_units):
+@pytest.mark.parametrize(
+    ('num_units', 'coverage'), [(3, 0.95), (10, 0.95), (100, 0.95), (100, 0.5)]
+)
+def test_a_mean_has_the_interval_of_student(num_units, coverage):
     values = torch.randn(num_units, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     values += 50
-    options = OPTIONS | dict(num_bootstrap=20_000)
+    options = OPTIONS | dict(num_bootstrap=20_000, coverage=coverage)
     (low, high) = intervals(
         lambda weights: {'mean': weights @ values / weights.sum(dim=1)}, num_units, **options
     )['mean']
     error = values.std().item() / math.sqrt(num_units)
-    expected = 2 * stats.t.ppf(0.975, num_units - 1) * error
+    expected = 2 * stats.t.ppf((1 + coverage) / 2, num_units - 1) * error
     # Of three values, the draws are far from normal.
     assert high - low == pytest.approx(expected, rel=0.3 if num_units == 3 else 0.05)
     assert low < values.mean() < high

@@ -29,8 +29,8 @@ from tiny_models import classifier, fcn_head, segmentor
 import mmcalib
 from mmcalib.checks import UserError
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.functional.risk_threshold import threshold_at_risk
+from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.risk_threshold import threshold_at_risk
 from mmcalib.prediction import prediction_folder
 from mmcalib.prediction.image_predictor import ImagePredictor
 from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words

@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 from scipy.stats import binom
 
-from mmcalib.metrics.functional import risk_threshold
-from mmcalib.metrics.functional.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics import risk_threshold
+from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.image_bins import predicted_in_narrow_bins, shares_above
 from mmcalib.metrics.statistics import CalibrationStatistics
 

@@ -6,8 +6,8 @@ import torch
 from samples import image_confidences, image_narrow_bins
 
 from mmcalib.metrics.counts import NUM_NARROW as NUM_NARROW_BINS
-from mmcalib.metrics.functional.risk_threshold import STARTS, risk_p_values, threshold_at_risk
 from mmcalib.metrics.image_bins import narrow_bin_thresholds
+from mmcalib.metrics.risk_threshold import STARTS, risk_p_values, threshold_at_risk
 
 
 @pytest.mark.parametrize(('kept', 'wrong'), [

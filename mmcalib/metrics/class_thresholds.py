@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import check_share
-from mmcalib.metrics.functional.risk_threshold import RiskThreshold, threshold_at_risk
+from mmcalib.metrics.risk_threshold import RiskThreshold, threshold_at_risk
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def class_thresholds(
     `precision` is right, on average over new images in which k is predicted, each alike. With a
     probability of at least p over validations this holds for all classes that get a threshold.
 
-    Each class is tested by :func:`~mmcalib.metrics.functional.risk_threshold.threshold_at_risk` at
+    Each class is tested by :func:`~mmcalib.metrics.risk_threshold.threshold_at_risk` at
     the level :math:`(1 - p) / K`: Bonferroni's correction, which asks nothing of how the classes
     depend on each other. Classes that the validation does not have count too, since which ones it
     has is not known beforehand.

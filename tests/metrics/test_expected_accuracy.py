@@ -9,7 +9,7 @@ from samples import image_confidences, image_narrow_bins
 
 from mmcalib.metrics.counts import NUM_NARROW as NUM_NARROW_BINS
 from mmcalib.metrics.counts import narrow_counts
-from mmcalib.metrics.functional.expected_accuracy import (
+from mmcalib.metrics.expected_accuracy import (
     FOLDS,
     SEED,
     ExpectedAccuracy,

@@ -1,1 +1,0 @@
-"""Metrics as functions of arrays: numpy or torch, no Runner, no config."""
