@@ -176,7 +176,7 @@ def _check_packages() -> None:
         import onnxruntime  # noqa: F401
     except ImportError as error:
         raise UserError(
-            f'the export requires {error.name}: pip install onnx onnxruntime'
+            f'the export requires {error.name}: pip install onnx onnxruntime, or mmcalib[export]'
         ) from error
 
 

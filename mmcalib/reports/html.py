@@ -188,7 +188,8 @@ def _first_of_each(table: Table, kind: str, what: str | None) -> tuple[dict, lis
             break
     missing = [row.label for row in table.rows if row.label not in found]
     if missing and what:
-        notes.append(f'No {what}, since a file is missing or broken: {", ".join(missing)}.')
+        why = 'calibration was not measured, or the file is missing'
+        notes.append(f'No {what}, since {why}: {", ".join(missing)}.')
     return found, notes
 
 

@@ -130,7 +130,9 @@ def _kept(runs: Sequence[Run], protocol: str | None) -> tuple[list[Run], list[st
         for run in finished
         if protocol in (None, run.evaluation.get('protocol')) or _classifies(run)
     ]
-    usual = max(_grouped(wanted, lambda run: run.evaluation), key=len, default=[])
+    # A test without calibration metrics is no other way to measure calibration.
+    measured = [run for run in wanted if _measured(run)] or wanted
+    usual = max(_grouped(measured, lambda run: run.evaluation), key=len, default=[])
     kept = {}
     for run in sorted(finished, key=lambda run: run.date, reverse=True):
         key = digest(_of_row(run)), run.path if run.seed is None else run.seed
@@ -138,7 +140,10 @@ def _kept(runs: Sequence[Run], protocol: str | None) -> tuple[list[Run], list[st
             left_out[f'evaluated otherwise ({evaluation_text(run)})'].add(run.path)
         elif run.evaluation != usual[0].evaluation:
             how, _ = differences([run.evaluation, usual[0].evaluation])
-            left_out[f'evaluated otherwise ({", ".join(how)})'].add(run.path)
+            reason = f'evaluated otherwise ({", ".join(how)})'
+            if _measured(usual[0]) and not _measured(run):
+                reason = 'calibration not measured (tools/test.py CONFIG CHECKPOINT --calibration)'
+            left_out[reason].add(run.path)
         elif key in kept:
             reason = f'{run.label}, seed {run.seed} again, older than {kept[key].path}'
             left_out[reason].add(run.path)
@@ -146,6 +151,11 @@ def _kept(runs: Sequence[Run], protocol: str | None) -> tuple[list[Run], list[st
             kept[key] = run
     notes = [f'Left out, {why}: {", ".join(sorted(p))}.' for why, p in left_out.items() if p]
     return list(kept.values()), notes
+
+
+def _measured(run: Run) -> bool:
+    """Return whether the calibration of a run was measured."""
+    return any(key.startswith('calibration/') for key in run.metrics)
 
 
 def _classifies(run: Run) -> bool:

@@ -207,7 +207,10 @@ def test_a_page_names_the_runs_that_lack_files(runs, tmp_path):
     shutil.copytree(runs[0], tmp_path / 'more' / '<b>')
     found, others = find_runs([tmp_path])
     text = html.build_page(tables_of(found), others, [tmp_path], title='a < b')
-    assert 'No reliability diagram, since a file is missing or broken: LS.' in text
+    assert (
+        'No reliability diagram, since calibration was not measured, or the file is missing: LS.'
+        in text
+    )
     assert '<title>a &lt; b</title>' in text and '<b>' not in text
 
 

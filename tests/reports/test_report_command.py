@@ -205,3 +205,15 @@ def test_other_trainings_are_still_averaged(report, tmp_path):
     for seed in range(2):
         write(tmp_path / f'{seed}', 'ce/digits', loss=CE, seed=seed, trained=trained())
     assert re.search(r'CE +2 +90\.00 ± 0\.00', report(tmp_path))
+
+
+def test_a_test_without_calibration_does_not_displace_those_that_measured_it(report, tmp_path):
+    for name in 'ab':
+        write(tmp_path / name, 'mbls/digits', metrics={'accuracy/top1': 90.0}, seed=ord(name))
+        (tmp_path / name / 'results.json').write_text(
+            (tmp_path / name / 'results.json').read_text().replace('"num_bins": 15, ', '')
+        )
+    write(tmp_path / 'a' / 'epoch_3', 'mbls/digits', ece=7.25, seed=ord('a'))
+    text = report(tmp_path)
+    assert '7.25' in text
+    assert 'calibration not measured' in text and 'evaluated otherwise' not in text
