@@ -69,11 +69,12 @@ def test_huge_logits_and_constants():
 
 @pytest.mark.parametrize('threshold', [0.3, 0.5])
 def test_a_binary_head_is_confident_of_the_class_it_predicts(threshold):
-    prob = torch.tensor([[[0.1, 0.4, 0.9]]])
-    found = read(as_segmented(prob, (prob[0] > threshold).float(), torch.tensor([[0, 1, 255]])))
+    prob = torch.tensor([[[0.1, 0.4, 0.9, 0.4]]])
+    label = torch.tensor([[0, 1, 255, 255]])
+    found = read(as_segmented(prob, (prob[0] > threshold).float(), label))
     conf = [0.9, 0.4 if threshold == 0.3 else 0.6]
     torch.testing.assert_close(found.conf, torch.tensor(conf))
-    torch.testing.assert_close(found.left_out, torch.tensor([0.9]))
+    torch.testing.assert_close(found.left_out, torch.tensor(conf))
     assert found.correct.tolist() == [True, threshold == 0.3]
     assert found.nll.sum().item() == pytest.approx(-math.log(0.9) - math.log(0.4))
     assert found.brier.sum().item() == pytest.approx(2 * 0.1**2 + 2 * 0.6**2)
