@@ -36,6 +36,7 @@ from mmcalib.prediction.prediction_scores import FolderScores, Scorer
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.tested_model import OF_SETTINGS
 from mmcalib.runs.training_fingerprint import comparable
+from mmcalib.work_dir_files import check_writable
 
 MOST_NAMED = 20
 WRITTEN = (TABLE, OBJECTS, ROWS, SUMMARY, ARRAYS, PICTURES, GALLERY)
@@ -94,6 +95,7 @@ def predict_to_folder(
         OSError: If a file that is named is not there, or nothing can be written.
         ValueError: For what does not fit together; if no file can be predicted.
     """
+    check_writable(Path(out, ROWS))
     asked = PredictionOptions(**options)
     predictor, scorer, files = prepare_prediction(config, checkpoint, images, asked)
     if labels is not None:

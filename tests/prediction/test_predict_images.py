@@ -453,6 +453,17 @@ def test_the_tool_ends_with_3_where_files_were_left_out(
     assert 'none of the 1 files can be predicted; ' in capsys.readouterr().err
 
 
+def test_the_tool_names_a_folder_that_cannot_be_written(
+    photos, segmenting, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / 'file').touch()
+    with pytest.raises(SystemExit) as ended:
+        out = ['--out', tmp_path / 'file']
+        call_here('predict.py', *segmenting, photos, *out, monkeypatch=monkeypatch)
+    assert ended.value.code == 2
+    assert f'{tmp_path / "file"}/predictions.jsonl cannot be written' in capsys.readouterr().err
+
+
 def test_two_processes_equal_one(photos, tmp_path, free_port):
     imported = dict(imports=['tiny_models'])  # by processes that are not pytest
     segmenting = write_model(tmp_path, SEGMENTOR, segmentor(fcn_head()), custom_imports=imported)
