@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         transforms,
         visualization,
     )
-    from mmcalib.prediction.predict_images import predict
+    from mmcalib.tasks.predict.predict_images import predict
     from mmcalib.visualization.diagram_of_arrays import reliability_diagram
 else:
     __getattr__ = late_names(
@@ -35,7 +35,7 @@ else:
             'metrics': 'mmcalib.metrics',
             'models': 'mmcalib.models',
             'posthoc': 'mmcalib.posthoc',
-            'predict': 'mmcalib.prediction.predict_images',
+            'predict': 'mmcalib.tasks.predict.predict_images',
             'reliability_diagram': 'mmcalib.visualization.diagram_of_arrays',
             'transforms': 'mmcalib.transforms',
             'visualization': 'mmcalib.visualization',

@@ -24,7 +24,7 @@ from mmcalib.posthoc import SCALERS, affine, draw
 from mmcalib.reports import figures
 from mmcalib.runs.config import load_config, use_evaluation
 from mmcalib.runs.config_checks import check_metrics
-from mmcalib.sweep.sweep_plan import option_keys
+from mmcalib.tasks.sweep.sweep_plan import option_keys
 
 TOOLS = sorted(path.name for path in console.commands().values())
 HELP = """

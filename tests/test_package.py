@@ -45,12 +45,13 @@ def run(code, blocked):
 
 def test_neither_toolboxes_nor_scikit_learn_nor_scipy_are_imported():
     code = (
-        'import mmcalib, mmcalib.reports.html, mmcalib.sweep.execute_sweep, mmcalib.runs.runner\n'
+        'import mmcalib, mmcalib.reports.html, mmcalib.runs.runner\n'
+        'import mmcalib.tasks.sweep.execute_sweep\n'
         'from mmcalib.registration import register_all; register_all()'
     )
     slow, toolboxes = ('sklearn', 'scipy'), ('mmpretrain', 'mmseg', 'mmcv')
     assert run(code, (*toolboxes, *slow)).returncode == 0
-    assert run('import mmcalib.calibrate.calibrate_checkpoint', toolboxes).returncode == 0
+    assert run('import mmcalib.tasks.calibrate.calibrate_checkpoint', toolboxes).returncode == 0
 
 
 def test_that_the_block_above_blocks():
@@ -63,8 +64,8 @@ from importlib import import_module
 import mmcalib
 for name in (
     'datasets', 'ensembles', 'hooks', 'models', 'transforms', 'distributed', 'runs.runner',
-    'reports.html', 'calibrate.calibrate_checkpoint', 'sweep.execute_sweep',
-    'prediction.predict_images', 'robustness.evaluate_under_shift',
+    'reports.html', 'tasks.calibrate.calibrate_checkpoint', 'tasks.sweep.execute_sweep',
+    'tasks.predict.predict_images', 'tasks.robustness.evaluate_under_shift',
 ):
     try:
         import_module(f'mmcalib.{name}')

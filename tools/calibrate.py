@@ -107,9 +107,9 @@ def main() -> None:
     # Takes seconds, which a help need not.
     from mmengine.dist import is_main_process
 
-    from mmcalib.calibrate.calibrate_command import run
-    from mmcalib.calibrate.summary import print_calibration
     from mmcalib.distributed import leave_processes
+    from mmcalib.tasks.calibrate.calibrate_command import run
+    from mmcalib.tasks.calibrate.summary import print_calibration
 
     result = run(parser, args)
     if is_main_process():

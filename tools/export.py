@@ -58,9 +58,9 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 def main() -> None:
     parser, args = parse_args()
     # Takes seconds, which a help need not.
-    from mmcalib.export.export_onnx import check_onnx_file, export_onnx, report_in_words
     from mmcalib.runs.checkpoint_choice import check_checkpoint
     from mmcalib.runs.config import load_config
+    from mmcalib.tasks.export.export_onnx import check_onnx_file, export_onnx, report_in_words
 
     with parser.ending_with_errors(ImportError, OSError, ValueError):
         checkpoint = find_checkpoint(args.checkpoint)

@@ -105,7 +105,7 @@ def main() -> None:
     os.environ.setdefault('LOCAL_RANK', str(options.pop('local_rank')))
     # Takes seconds, which a help need not.
     from mmcalib.distributed import join_processes
-    from mmcalib.prediction.predict_to_folder import predict_to_folder, report_in_words
+    from mmcalib.tasks.predict.predict_to_folder import predict_to_folder, report_in_words
 
     with parser.ending_with_errors(ImportError, OSError, ValueError):
         join_processes(options.pop('launcher'))

@@ -70,7 +70,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
-    from mmcalib.sweep.sweep_command import run  # takes seconds, which a help need not
+    from mmcalib.tasks.sweep.sweep_command import run  # takes seconds, which a help need not
 
     run(parser, args, Path(__file__).resolve().parent)
 

@@ -105,7 +105,7 @@ def main() -> None:
     parser, args = parse_args()
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     # Takes seconds, which a help need not.
-    from mmcalib.robustness.robustness_command import run
+    from mmcalib.tasks.robustness.robustness_command import run
 
     run(parser, args)
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from tiny_models import classifier, fcn_head, images, other_head, scenes, segmentor
 
-from mmcalib.calibrate.before_and_after import measure_before_and_after
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.draw import draw_predictions
 from mmcalib.posthoc.fold_into_layer import (
@@ -17,6 +16,7 @@ from mmcalib.posthoc.fold_into_layer import (
     swapped_parameters,
 )
 from mmcalib.posthoc.scaler import with_other_class
+from mmcalib.tasks.calibrate.before_and_after import measure_before_and_after
 
 LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=8)
 CLASSIFIERS = {

@@ -15,9 +15,9 @@ from mmengine.registry import DATASETS, init_default_scope
 
 from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.cli.members import split_members
-from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import average_predictions, load_member_configs
+from mmcalib.tasks.predict.load_model import load_predicting_model
 
 # What is asked of average_predictions, of the first checkpoint alone but for the ensemble.
 ENSEMBLES = {

@@ -26,8 +26,8 @@ from mmcalib.metrics import (
     measure,
 )
 from mmcalib.metrics.image_bins import narrow_bin_thresholds, shares_above
-from mmcalib.prediction.validation_results import calibrated_objects
 from mmcalib.samples.objects import RIGHT
+from mmcalib.tasks.predict.validation_results import calibrated_objects
 
 THRESHOLDS = narrow_bin_thresholds()
 

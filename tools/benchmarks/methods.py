@@ -25,14 +25,14 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmcalib.calibrate.choose_method import MOST_CLASSES, NONE, mean_iou
-from mmcalib.calibrate.cross_fitting import FOLDS, fit_folds, folds_of_groups
 from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.metrics import measure
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.posthoc.draw import NUM_SAMPLES, DrawnPredictions, draw_predictions
-from mmcalib.prediction.load_model import load_predicting_model
 from mmcalib.runs.config import load_config, set_loader_defaults
+from mmcalib.tasks.calibrate.choose_method import MOST_CLASSES, NONE, mean_iou
+from mmcalib.tasks.calibrate.cross_fitting import FOLDS, fit_folds, folds_of_groups
+from mmcalib.tasks.predict.load_model import load_predicting_model
 
 KB = 1024  # in a MB
 

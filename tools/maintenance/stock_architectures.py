@@ -15,7 +15,6 @@ from mmengine.structures import PixelData
 from stock_configs import config_folder
 from torch import nn
 
-from mmcalib.calibrate.placement import AttachedPlacement
 from mmcalib.models.predicting_head import has_several_labels, head_of
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.posthoc.attached import attach, attached
@@ -31,6 +30,7 @@ from mmcalib.posthoc.fold_into_layer import (
 from mmcalib.posthoc.scaler import with_other_class
 from mmcalib.runs.config import load_config
 from mmcalib.samples.reading import read_logits
+from mmcalib.tasks.calibrate.placement import AttachedPlacement
 
 TEMPERATURE = 1.7
 CLASSIFYING = (

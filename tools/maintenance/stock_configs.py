@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from mmcalib.calibrate.calibrate_checkpoint import CalibrationOptions
-from mmcalib.calibrate.calibrate_command import prepare
+from mmcalib.tasks.calibrate.calibrate_checkpoint import CalibrationOptions
+from mmcalib.tasks.calibrate.calibrate_command import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / 'docs/results/stock_configs.json'

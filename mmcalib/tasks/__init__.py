@@ -1,0 +1,1 @@
+"""What the tools do: a folder named as its tool."""

@@ -1,0 +1,151 @@
+"""Choosing a scaling by its cross-validated likelihood: the simplest that is as good as any."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from mmcalib.posthoc.draw import DrawnPredictions, progress
+from mmcalib.posthoc.methods import SCALERS
+from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
+from mmcalib.tasks.calibrate.cross_fitting import fit_folds
+
+NONE = 'none'
+# Methods to choose from, the simplest first.
+OF_ALL = ('temperature', 'platt', 'vector', 'beta', 'ets')
+OF_PIXELS = ('class-temperatures', 'class-conditional')
+# Those with K² and K³ parameters are of no use where classes are many.
+MOST_CLASSES = {'matrix': 100, 'class-conditional': 30}
+# Of these, and not of all images, a choice between methods is learnt.
+LEAST_GROUPS = 10
+
+
+@dataclass
+class Candidate:
+    """A method with what it gains, measured on images that its fit did not see.
+
+    Attributes:
+        method: A key of ``SCALERS``, or ``'none'``.
+        nll: Mean negative log-likelihood of a prediction; NaN if it could not be fitted.
+        above_best: By how much it is above the lowest.
+        standard_error: Of this difference, over images or groups.
+        accuracy: In percent.
+        miou: Mean IoU of the drawn pixels in percent, None of a classifier.
+        seconds: For a fit, on average.
+        problem: Why it could not be fitted, None if it could.
+    """
+
+    method: str
+    nll: float = float('nan')
+    above_best: float = float('nan')
+    standard_error: float = float('nan')
+    accuracy: float = float('nan')
+    miou: float | None = None
+    seconds: float = 0.0
+    problem: str | None = None
+
+
+def methods_for(num_logits: int, *, groups: int, pixels: bool) -> list[str]:
+    """Return the methods that suit a head, the simplest first.
+
+    Args:
+        num_logits: K, 1 of a sigmoid.
+        groups: How many groups of images are independent. Few do not tell what holds for others:
+            then only the method of one parameter is left.
+        pixels: Whether it predicts pixels.
+    """
+    if groups < LEAST_GROUPS:
+        return ['temperature']
+    head = 'sigmoid' if num_logits == 1 else 'softmax'
+    return [
+        name
+        for name in (*OF_ALL, *(OF_PIXELS if pixels else ()), 'matrix')
+        if head in SCALERS[name].heads and num_logits <= MOST_CLASSES.get(name, num_logits)
+    ]
+
+
+def choose_method(
+    drawn: DrawnPredictions,
+    fold_of: Tensor,
+    methods: Sequence[str],
+    *,
+    pixels: bool,
+    make: Callable[[str], LogitScaler] = lambda name: SCALERS[name](),
+) -> tuple[str, list[dict]]:
+    r"""Return the simplest method whose NLL is within a standard error of the lowest.
+
+    Each prediction is scored by a scaling that was fitted without the fold of its image. The
+    standard error is that of the difference to the best method, with images, or groups of them, as
+    the observations:
+
+    .. math:: \mathrm{SE} = \frac1N \sqrt{\sum_g \Big(\sum_{i \in g} (d_i - \bar d)\Big)^2}
+
+    Source: Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, 7.10, for the
+    one-standard-error rule.
+
+    Args:
+        drawn: Predictions of the images, or of groups.
+        fold_of: Of :func:`~mmcalib.tasks.calibrate.cross_fitting.folds_of_groups`.
+        methods: Candidates, the simplest first; that of no scaling comes before all.
+        pixels: Whether predictions are pixels, so that their mean IoU is of interest.
+        make: From a method to its scaler.
+
+    Returns:
+        The method, ``'none'`` for no scaling, and a :class:`Candidate` for each as a dict.
+    """
+    losses, candidates = {}, []
+    for method in progress((NONE, *methods), 'Comparing methods'):
+        start, candidate = time.perf_counter(), Candidate(method)
+        candidates.append(candidate)
+        try:
+            folds = None if method == NONE else fit_folds(make(method), drawn, fold_of)
+        except ValueError as error:
+            candidate.problem = str(error)
+            continue
+        if folds:
+            candidate.seconds = (time.perf_counter() - start) / len(folds)
+        nll, predicted = _scored(folds, drawn, fold_of)
+        losses[method] = nll
+        candidate.nll = nll.mean().item()
+        candidate.accuracy = 100 * (predicted == drawn.labels).double().mean().item()
+        candidate.miou = mean_iou(predicted, drawn.labels) if pixels else None
+    best = min(losses, key=lambda method: losses[method].mean())
+    for candidate in candidates:
+        if candidate.method in losses:
+            more = losses[candidate.method] - losses[best]
+            candidate.above_best = more.mean().item()
+            spread = group_sums(more - more.mean(), drawn.images).square().sum().sqrt()
+            candidate.standard_error = (spread / len(more)).item()
+    chosen = next(c.method for c in candidates if c.above_best <= c.standard_error)
+    return chosen, [asdict(candidate) for candidate in candidates]
+
+
+def _scored(
+    folds: Sequence[LogitScaler] | None, drawn: DrawnPredictions, fold_of: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the NLL of each prediction and its class, under the scaling of its fold."""
+    nll = torch.empty(len(drawn.labels), dtype=torch.float64)
+    predicted = torch.empty_like(drawn.labels)
+    fold = fold_of[drawn.images]
+    for number in fold.unique().tolist():
+        rows = fold == number
+        logits = drawn.logits[rows].double()
+        scaled = with_other_class(logits if folds is None else folds[number].transform(logits))
+        own = drawn.labels[rows, None]
+        nll[rows] = -scaled.log_softmax(dim=1).gather(1, own)[:, 0]
+        predicted[rows] = scaled.argmax(dim=1)
+    return nll, predicted
+
+
+def mean_iou(predicted: Tensor, labels: Tensor) -> float:
+    """Return the mean IoU in percent over the classes that occur."""
+    count = int(max(predicted.max(), labels.max())) + 1
+    both = torch.bincount(labels[predicted == labels], minlength=count)
+    union = torch.bincount(predicted, minlength=count) + torch.bincount(labels, minlength=count)
+    union = union - both
+    occurs = union > 0
+    return 100 * (both[occurs] / union[occurs]).mean().item()

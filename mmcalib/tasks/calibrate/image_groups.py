@@ -1,0 +1,124 @@
+"""Which images are independent of each other: what a fit, its folds and its errors rest on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+import torch
+from mmengine.logging import print_log
+from torch import Tensor
+
+from mmcalib.posthoc.draw import DrawnPredictions
+from mmcalib.posthoc.scaler import with_other_class
+from mmcalib.tasks.calibrate.cross_fitting import FOLDS
+
+# Standard errors from 0: one of 160 independent splits goes beyond it by chance.
+ALIKE = 2.5
+
+
+def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:
+    """Return which group each image is of: frames of one video, scans of one patient.
+
+    Images are of one group if the pattern finds the same in their file names; without a pattern,
+    if their ``get_data_info`` has the same ``group``. So are the copies of a ``RepeatDataset``.
+
+    Args:
+        dataset: The images, in the order of the loader.
+        pattern: A regular expression, searched in the path of each file. Its parentheses together,
+            or all of it, name the group.
+
+    Returns:
+        ``(n,)`` int64, numbered in the order of the first images.
+
+    Raises:
+        ValueError: If the pattern is none, or finds nothing in the name of an image.
+    """
+    infos = [{}] * len(dataset)
+    if hasattr(dataset, 'get_data_info'):
+        infos = [dataset.get_data_info(index) for index in range(len(dataset))]
+    if pattern is None:
+        names = [_group(info, index) for index, info in enumerate(infos)]
+    else:
+        names = [_group_by_name(info.get('img_path'), pattern) for info in infos]
+    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return torch.tensor([known[name] for name in names])
+
+
+def _group(info: Mapping, index: int) -> Hashable:
+    """Return what the images have in common that are in one fold."""
+    return info.get('group', (info.get('img_path'), info.get('sample_idx', index)))
+
+
+def _group_by_name(path: str | None, pattern: str) -> Hashable:
+    """Return what a pattern finds in the name of an image."""
+    if path is None:
+        raise ValueError(f'--groups {pattern}: the images have no file names: leave it out')
+    try:
+        found = re.search(pattern, path)
+    except re.error as error:
+        raise ValueError(f'--groups {pattern} is no regular expression: {error}') from error
+    if not found:
+        raise ValueError(
+            f'--groups {pattern} finds nothing in {path}: give a pattern whose parenthesis is '
+            'the name of the video, of the patient, …'
+        )
+    return found.groups() or found[0]
+
+
+def independent_groups(
+    drawn: DrawnPredictions, group_of: Tensor
+) -> tuple[DrawnPredictions, Tensor]:
+    """Return predictions by groups that are independent, and the group of each image.
+
+    Where those next to each other are alike, as the frames of a video are, they are not: then the
+    groups are 5 runs of neighbouring images, one for each fold of a cross-fit.
+
+    Args:
+        drawn: Predictions of the images.
+        group_of: Of :func:`groups_of_images`.
+    """
+    by_group = replace(drawn, images=group_of[drawn.images])
+    count = int(group_of.max()) + 1
+    if count <= FOLDS or not neighbours_alike(by_group):
+        return by_group, group_of
+    print_log(
+        f'Neighbours among the {count:,} {"images" if count == len(group_of) else "groups"} are '
+        f'alike, as frames of a video are: {FOLDS} runs of them are taken for what is independent. '
+        'If they are of several videos, patients or flights, name these by --groups PATTERN.',
+        'current',
+    )
+    run_of = group_of * FOLDS // count
+    return replace(drawn, images=run_of[drawn.images]), run_of
+
+
+def neighbours_alike(drawn: DrawnPredictions) -> bool:
+    r"""Return whether images in order have errors more like their neighbours' than others'.
+
+    Of each image, the error :math:`x` is the mean of probabilities less the true classes, without
+    what the frequencies of its classes explain (by ridge regression): images may be in the order
+    of their classes. For independent images
+
+    .. math:: z = \sum_g x_g \cdot x_{g+1} \Big/ \sqrt{\sum_g (x_g \cdot x_{g+1})^2}
+
+    is about normal.
+
+    Args:
+        drawn: Predictions by images, or by groups.
+    """
+    place = drawn.images.unique(return_inverse=True)[1]
+    error = with_other_class(drawn.logits).softmax(dim=1)
+    rows, one = torch.arange(len(place)), error.new_ones(1)
+    error[rows, drawn.labels] -= 1
+    count, size = torch.bincount(place)[:, None], error.shape[1]
+    classes = error.new_zeros(len(count), size)
+    classes.index_put_((place, drawn.labels), one, accumulate=True)
+    error = error.new_zeros(len(count), size).index_add_(0, place, error)
+    error, classes = error / count, classes / count
+    error, classes = error - error.mean(dim=0), classes - classes.mean(dim=0)
+    # Of a tenth of an image's weight: few images do not determine the effect of every class.
+    gram = classes.T @ classes + 0.1 * torch.eye(size, dtype=error.dtype)
+    error = error - classes @ torch.linalg.solve(gram, classes.T @ error)
+    products = (error[1:] * error[:-1]).sum(dim=1).double()
+    return bool(products.sum() > ALIKE * products.square().sum().sqrt())

@@ -1,0 +1,258 @@
+"""Scores of predictions without labels: for images, objects and a folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mmcalib.checks import check_number
+from mmcalib.metrics.class_thresholds import ClassThreshold
+from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.risk_threshold import RiskThreshold
+from mmcalib.samples.unlabelled import UnlabelledPrediction
+from mmcalib.tasks.predict.image_predictor import PredictedImage
+from mmcalib.tasks.predict.validation_results import ValidationResults
+
+THRESHOLD = 0.9
+NOTHING = (math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class ObjectScores:
+    """An object of a segmented image, see :mod:`~mmcalib.samples.objects`.
+
+    Attributes:
+        object: Its number in the image, from 1 on.
+        label: The class.
+        name: Of the class.
+        pixels: How many there are.
+        share: Of the image, in [0, 1].
+        confidence: The mean of their confidences.
+        expected_iou: By the probabilities.
+        found: How often such objects have an IoU above 0.5, by the validation; NaN without one that
+            counted objects.
+        calibrated_iou: Their mean IoU, likewise.
+        box: First and last row, first and last column.
+    """
+
+    object: int
+    label: int
+    name: str
+    pixels: int
+    share: float
+    confidence: float
+    expected_iou: float
+    found: float
+    calibrated_iou: float
+    box: tuple[int, int, int, int]
+
+    @property
+    def score(self) -> float:
+        """How far to trust the object: `found` if that is known, else the expected IoU."""
+        return self.expected_iou if math.isnan(self.found) else self.found
+
+
+@dataclass(frozen=True)
+class ClassShare:
+    """The pixels of an image that a segmentor gives to one class.
+
+    Attributes:
+        label: The class.
+        pixels: How many there are.
+        kept: How many of them are above the threshold of the class.
+    """
+
+    label: int
+    pixels: int
+    kept: int
+
+
+@dataclass(frozen=True)
+class ImageScores:
+    """Scores of a prediction without labels. All shares are in [0, 1].
+
+    Attributes:
+        image: The file.
+        confidence: The probability of the predicted class, of a segmentor its mean over pixels.
+        kept: Which share of the predictions is above the threshold: of a classifier, 0 or 1.
+        label: The predicted class of a classifier, None of a segmentor.
+        name: Of this class.
+        objects: Of a segmentor.
+        classes: Of a segmentor, one for each predicted class.
+        expected_accuracy: The mean calibrated confidence, see
+            :class:`~mmcalib.metrics.expected_accuracy.ExpectedAccuracy`; NaN without a
+            validation.
+        accuracy_interval: Where a segmentor's accuracy on this image lies with the probability that
+            was asked for; NaN of a classifier, whose one prediction is right or wrong.
+        mutual_information: Of the predictions of a mean, in nats, the mean over pixels; NaN if it
+            was not asked for.
+        note: What became of the file while it was read, such as of 16-bit pixels; else empty.
+    """
+
+    image: str
+    confidence: float
+    kept: float
+    label: int | None = None
+    name: str | None = None
+    objects: tuple[ObjectScores, ...] = ()
+    classes: tuple[ClassShare, ...] = ()
+    expected_accuracy: float = math.nan
+    accuracy_interval: tuple[float, float] = NOTHING
+    mutual_information: float = math.nan
+    note: str = ''
+
+
+@dataclass(frozen=True)
+class FolderScores:
+    """Scores of the predictions for several images, each image alike.
+
+    Attributes:
+        num_images: How many there are.
+        confidence: The mean over images.
+        threshold: Above which confidence predictions are kept.
+        kept: The mean share that is.
+        expected_accuracy: The mean over images, of pixels that get a label as the validation's did;
+            NaN without a validation.
+        accuracy_interval: Where the mean accuracy lies, likewise.
+        bound: What the threshold was proven to keep to, None if no risk was asked for.
+        validation_images: Of the validation, 0 without one.
+        validation_unlabelled: Which share of its pixels has no label, 0 without one.
+    """
+
+    num_images: int
+    confidence: float
+    threshold: float
+    kept: float
+    expected_accuracy: float = math.nan
+    accuracy_interval: tuple[float, float] = NOTHING
+    bound: RiskThreshold | None = None
+    validation_images: int = 0
+    validation_unlabelled: float = 0.0
+
+
+class Scorer:
+    """Scores predictions without labels, by a threshold and perhaps a validation.
+
+    Args:
+        classes: K names.
+        threshold: Above which confidence predictions are kept; that of the validation's bound if
+            there is one, else 0.9 if None.
+        validation: None for no expected accuracies.
+
+    Raises:
+        ValueError: If the threshold is outside [0, 1], or is to be two.
+    """
+
+    def __init__(
+        self,
+        classes: Sequence[str],
+        *,
+        threshold: float | None = None,
+        validation: ValidationResults | None = None,
+    ) -> None:
+        self.classes, self.validation = classes, validation
+        self.bound = validation.bound if validation else None
+        if self.bound and threshold is not None:
+            raise ValueError('a risk sets the threshold: give either a risk or a threshold')
+        if self.bound:
+            threshold = self.bound.threshold
+        self.threshold = THRESHOLD if threshold is None else threshold
+        check_number('threshold', self.threshold, most=1)
+
+    @property
+    def class_thresholds(self) -> list[float]:
+        """Above which confidence the predictions of each class are kept; infinite where none is.
+
+        The threshold of all where a risk was not asked for.
+        """
+        if not self.bounds:
+            return [self.threshold] * len(self.classes)
+        return [b.bound.threshold if b.bound else math.inf for b in self.bounds]
+
+    @property
+    def bounds(self) -> list[ClassThreshold] | None:
+        """What the threshold of each class was proven to keep to, None without a risk."""
+        return self.validation and self.validation.class_thresholds
+
+    @property
+    def accuracy(self) -> ExpectedAccuracy | None:
+        """The validation's expected accuracy, None without one."""
+        return self.validation and self.validation.accuracy
+
+    def image(self, found: PredictedImage) -> ImageScores:
+        """Return the scores of an image."""
+        prediction, expected = found.prediction, math.nan
+        if self.accuracy:
+            expected = self.accuracy.of_image(prediction.conf)
+        shared = dict(
+            image=str(found.image),
+            confidence=prediction.conf.double().mean().item(),
+            kept=(prediction.conf > self.threshold).double().mean().item(),
+            expected_accuracy=expected,
+            note=found.note,
+            **{key: float(a.mean(dtype=np.float64)) for key, a in found.disagreement.items()},
+        )
+        if prediction.probs is not None:
+            label = int(prediction.predicted)
+            return ImageScores(**shared, label=label, name=self.classes[label])
+        interval = self.accuracy.image_interval(expected) if self.accuracy else NOTHING
+        return ImageScores(
+            **shared,
+            objects=self._objects(prediction),
+            classes=self._shares(prediction),
+            accuracy_interval=interval,
+        )
+
+    def folder(self, images: Sequence[ImageScores]) -> FolderScores:
+        """Return the scores of several images together."""
+        expected = _mean([image.expected_accuracy for image in images])
+        interval = NOTHING
+        if self.accuracy and images:
+            interval = self.accuracy.folder_interval(expected, len(images))
+        return FolderScores(
+            num_images=len(images),
+            confidence=_mean([image.confidence for image in images]),
+            threshold=self.threshold,
+            kept=_mean([image.kept for image in images]),
+            expected_accuracy=expected,
+            accuracy_interval=interval,
+            bound=self.bound,
+            validation_images=self.validation.num_images if self.validation else 0,
+            validation_unlabelled=self.validation.unlabelled if self.validation else 0.0,
+        )
+
+    def _objects(self, prediction: UnlabelledPrediction) -> tuple[ObjectScores, ...]:
+        found, count = prediction.objects, prediction.predicted.numel()
+        right = iou = np.full(len(found), math.nan)
+        if len(found) and self.validation and self.validation.objects:
+            right, iou = (curve.predict(found.expected_iou) for curve in self.validation.objects)
+        return tuple(
+            ObjectScores(
+                object=n + 1,
+                label=int(label),
+                name=self.classes[label],
+                pixels=int(found.pixels[n]),
+                share=found.pixels[n] / count,
+                confidence=float(found.confidence[n]),
+                expected_iou=float(found.expected_iou[n]),
+                found=float(right[n]),
+                calibrated_iou=float(iou[n]),
+                box=tuple(found.box[n].tolist()),
+            )
+            for n, label in enumerate(found.label)
+        )
+
+    def _shares(self, prediction: UnlabelledPrediction) -> tuple[ClassShare, ...]:
+        predicted = prediction.predicted.flatten().numpy()
+        kept = prediction.conf.flatten().numpy() > np.array(self.class_thresholds)[predicted]
+        pixels, above = np.bincount(predicted), np.bincount(predicted, kept)
+        return tuple(
+            ClassShare(int(k), int(pixels[k]), int(above[k])) for k in np.flatnonzero(pixels)
+        )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else math.nan

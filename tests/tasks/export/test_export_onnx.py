@@ -1,0 +1,270 @@
+"""An exported model predicts what the toolbox does, in whatever sizes it says that it takes."""
+
+import json
+import re
+import sys
+
+import cv2
+import numpy as np
+import overconfident
+import pytest
+import torch
+from commands import ROOT, call_here
+from file_models import CLASSIFIER, PREPROCESSOR, SEGMENTOR, write_model
+from mmengine.registry import MODELS as REGISTRY
+from scipy.special import expit, softmax
+from tiny_models import TinyFeatures, classifier, fcn_head, segmentor
+
+import mmcalib
+from mmcalib.checks import UserError
+from mmcalib.posthoc import SCALERS
+from mmcalib.posthoc.attached import attach
+from mmcalib.posthoc.attached import attached as scaling_of
+from mmcalib.runs.config import load_config
+from mmcalib.tasks.export.export_onnx import export_onnx, report_in_words
+
+
+def attached(config, method):
+    model = {**config['model'], 'type': 'CalibratedModel', 'calibrates': config['model']['type']}
+    imports = dict(imports=['mmcalib'])
+    return {
+        **config,
+        'model': {**model, 'calibration': dict(method=method)},
+        'custom_imports': imports,
+    }
+
+
+def calibrate(model, method, num_classes):
+    """Attach a scaling, fitted to noise, to a model."""
+    logits, labels = overconfident.draw(num_classes=num_classes)
+    scaler = SCALERS[method]().fit(logits, labels)
+    return attach(model, scaling_of(scaler))
+
+
+pytest.importorskip('onnx')
+onnxruntime = pytest.importorskip('onnxruntime')
+BINARY = fcn_head(2, out_channels=1, threshold=0.5)
+PADS = dict(type='SegDataPreProcessor', test_cfg=dict(size_divisor=8), pad_val=7, **PREPROCESSOR)
+MODELS = {
+    'classifier': (CLASSIFIER, classifier, CLASSIFIER['model']['head']),
+    'segmentor': (SEGMENTOR, segmentor, fcn_head()),
+    'binary segmentor': (
+        dict(SEGMENTOR, model=dict(SEGMENTOR['model'], decode_head=BINARY)),
+        segmentor,
+        BINARY,
+    ),
+    'segmentor of padded images': (
+        dict(SEGMENTOR, model=dict(SEGMENTOR['model'], data_preprocessor=PADS)),
+        segmentor,
+        fcn_head(),
+    ),
+    'attached to a classifier': (
+        attached(CLASSIFIER, 'ets'),
+        lambda head: calibrate(classifier(head), 'ets', 5),
+        CLASSIFIER['model']['head'],
+    ),
+    'attached to a segmentor': (
+        attached(SEGMENTOR, 'class-temperatures'),
+        lambda head: calibrate(segmentor(head), 'class-temperatures', 4),
+        fcn_head(),
+    ),
+}
+
+
+@pytest.fixture
+def export(tmp_path):
+    """Write a model and export it; give what was exported and a function that runs it."""
+
+    def export(config, model, **options):
+        path, checkpoint = write_model(tmp_path, config, model)
+        out = tmp_path / 'model.onnx'
+        exported = export_onnx(load_config(path), checkpoint, out, **{'size': (16, 20)} | options)
+        session = onnxruntime.InferenceSession(out)
+
+        def run(pixels):
+            (output,) = session.run([exported.output], {'pixels': pixels.astype(np.float32)})
+            return output
+
+        return exported, run
+
+    return export
+
+
+@pytest.mark.parametrize('kind', MODELS)
+def test_onnxruntime_gives_the_numbers_of_a_prediction(kind, export, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'onnxscript', None)  # not needed
+    config, build, head = MODELS[kind]
+    exported, run = export(config, build(head))
+    assert exported.shape == ('batch', 3, 'height', 'width')
+    assert exported.fixed == ''
+    rng = np.random.default_rng(0)
+    for size in ((16, 20), (12, 20)):  # so large that the test pipeline leaves it as it is
+        pixels = rng.integers(0, 256, (*size, 3), dtype=np.uint8)
+        cv2.imwrite(str(tmp_path / 'example.png'), pixels)
+        probs = run(pixels.transpose(2, 0, 1)[None])
+        arguments = (tmp_path / 'config.py', tmp_path / 'best.pth', tmp_path / 'example.png')
+        (image,) = mmcalib.predict(*map(str, arguments)).images
+        assert np.array_equal(probs.argmax(axis=1)[0], image.predicted)
+        np.testing.assert_allclose(probs.max(axis=1)[0], image.confidence, atol=1e-5)
+        np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-5)
+        if image.probabilities is not None:
+            np.testing.assert_allclose(probs[0], image.probabilities, atol=1e-5)
+
+
+@pytest.mark.parametrize('kind', ['binary segmentor', 'attached to a classifier'])
+def test_logits_are_those_of_the_probabilities(kind, export):
+    config, build, head = MODELS[kind]
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 3, 16, 20))
+    _, run = export(config, build(head))
+    probs = run(pixels)
+    exported, run = export(config, build(head), logits=True)
+    assert exported.output == 'logits'
+    np.testing.assert_allclose(softmax(run(pixels), axis=1), probs, atol=1e-6)
+
+
+def test_the_page_runs_the_file(export, tmp_path, monkeypatch):
+    page = (ROOT / 'docs/howto/export.md').read_text(encoding='utf-8')
+    run_it, read_metadata = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    export(SEGMENTOR, segmentor(fcn_head()))
+    rng = np.random.default_rng(0)
+    cv2.imwrite('example.png', rng.integers(0, 256, (16, 20, 3), dtype=np.uint8))
+    found = {}
+    exec(run_it + read_metadata, found)
+    (image,) = mmcalib.predict('config.py', 'best.pth', 'example.png').images
+    assert np.array_equal(found['predicted'][0], image.predicted)
+    np.testing.assert_allclose(found['confidence'][0], image.confidence, atol=1e-5)
+    assert found['classes'] == [f'class {k}' for k in range(4)]
+
+
+def test_several_labels_have_a_sigmoid_each(export):
+    head = dict(type='MultiLabelLinearClsHead', num_classes=5, in_channels=8)
+    config = dict(CLASSIFIER, model=dict(CLASSIFIER['model'], head=head))
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 3, 16, 20))
+    _, run = export(config, classifier(head))
+    probs = run(pixels)
+    assert abs(probs.sum() - 1) > 0.05
+    _, run = export(config, classifier(head), logits=True)
+    np.testing.assert_allclose(expit(run(pixels)), probs, atol=1e-6)
+
+
+def test_the_file_tells_of_itself(export, tmp_path):
+    model = classifier(CLASSIFIER['model']['head'])
+    path, checkpoint = write_model(tmp_path, CLASSIFIER, model)
+    content = torch.load(checkpoint, weights_only=False)
+    told = dict(method='temperature', parameters=dict(temperature=1.5), options={}, split='val')
+    content['meta']['calibration'] = dict(told, forced=[])
+    torch.save(content, tmp_path / 'calibrated.pth')
+    out = tmp_path / 'calibrated.onnx'
+    exported = export_onnx(
+        load_config(path), str(tmp_path / 'calibrated.pth'), out, size=(16, 20), fixed=True
+    )
+    session = onnxruntime.InferenceSession(out)
+    assert session.get_inputs()[0].shape == list(exported.shape) == [1, 3, 16, 20]
+    kept = session.get_modelmeta().custom_metadata_map
+    assert kept == exported.metadata
+    assert json.loads(kept['classes']) == [f'class {k}' for k in range(5)]
+    assert json.loads(kept['temperature']) == 1.5
+    assert json.loads(kept['calibration'])['methods'] == ['temperature']
+    assert json.loads(kept['mean']) == [120.0] * 3
+    assert 'calibration: temperature' in report_in_words(exported, 'calibrated.onnx')
+
+
+@REGISTRY.register_module(force=True)
+class OfOneSize(TinyFeatures):
+    """Scales by the height, which a trace takes for a constant."""
+
+    def forward(self, x):
+        return [each * (16 / float(x.shape[2])) for each in super().forward(x)]
+
+
+@REGISTRY.register_module(force=True)
+class OtherWhereTraced(TinyFeatures):
+    def forward(self, x):
+        return [each * (2.0 if torch.jit.is_tracing() else 1.0) for each in super().forward(x)]
+
+
+@REGISTRY.register_module(force=True)
+class WithoutAnOperator(TinyFeatures):
+    def forward(self, x):
+        return [
+            each * torch.linalg.slogdet(each[..., :4, :4])[1].mean() for each in super().forward(x)
+        ]
+
+
+def of_backbone(kind):
+    config = dict(SEGMENTOR, model=dict(SEGMENTOR['model'], backbone=dict(type=kind)))
+    return config, segmentor(fcn_head(), backbone=dict(type=kind))
+
+
+def test_a_size_that_a_trace_has_fixed_is_told(export):
+    exported, run = export(*of_backbone('OfOneSize'))
+    assert exported.shape == ('batch', 3, 16, 20)
+    assert 'differs' in exported.fixed
+    assert 'Fixed: height and width' in report_in_words(exported, 'model.onnx')
+    assert run(np.zeros((3, 3, 16, 20))).shape == (3, 4, 16, 20)
+    with pytest.raises(Exception, match=r'[Dd]imension'):
+        run(np.zeros((1, 3, 32, 20)))
+
+
+def test_other_probabilities_than_those_of_pytorch_are_refused(export, tmp_path):
+    with pytest.raises(UserError, match=r'differs from PyTorch.*othing was written'):
+        export(*of_backbone('OtherWhereTraced'))
+    assert not (tmp_path / 'model.onnx').exists()
+
+
+def test_an_operator_that_onnx_lacks_is_named_in_one_line(export, capfd):
+    with pytest.raises(UserError, match='slogdet') as raised:
+        export(*of_backbone('WithoutAnOperator'))
+    assert '\n' not in str(raised.value)
+    assert 'graph' not in ''.join(capfd.readouterr())
+
+
+def test_windows_are_refused(export):
+    config = dict(SEGMENTOR['model'], test_cfg=dict(mode='slide', crop_size=(8, 8), stride=(4, 4)))
+    with pytest.raises(UserError, match=r'model\.test_cfg\.mode=whole'):
+        export(dict(SEGMENTOR, model=config), segmentor(fcn_head()))
+
+
+def test_without_test_data_a_size_is_asked_for(export):
+    with pytest.raises(UserError, match='--size HEIGHT WIDTH'):
+        export(SEGMENTOR, segmentor(fcn_head()), size=None)
+
+
+def test_a_missing_package_is_named(export, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'onnxruntime', None)
+    with pytest.raises(UserError, match='pip install onnx onnxruntime'):
+        export(CLASSIFIER, classifier(CLASSIFIER['model']['head']))
+
+
+def test_the_tool_exports_the_first_test_image_and_overwrites_nothing(
+    tmp_path, monkeypatch, capsys
+):
+    config = ROOT / 'configs/mbls/digits.py'
+    monkeypatch.chdir(tmp_path)
+    cfg = load_config(str(config))
+    with REGISTRY.switch_scope_and_registry('mmpretrain') as registry:
+        model = registry.build(dict(cfg.model, data_preprocessor=cfg.data_preprocessor))
+    torch.save({'state_dict': model.state_dict()}, 'digits.pth')
+    arguments = ['export.py', config, 'digits.pth', '--out', 'digits.onnx']
+    call_here(*arguments, monkeypatch=monkeypatch)
+    assert "Input 'pixels' (batch, 1, height, width)" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        call_here(*arguments, monkeypatch=monkeypatch)
+    assert 'digits.onnx exists' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('logits', [[], ['--logits']])
+@pytest.mark.parametrize('kind', ['classifier', 'segmentor'])
+def test_a_model_of_nan_is_refused(kind, logits, tmp_path, monkeypatch, capsys):
+    config, build, head = MODELS[kind]
+    model = build(head)
+    for weight in model.parameters():
+        weight.data.fill_(float('nan'))
+    path, checkpoint = write_model(tmp_path, config, model)
+    out = tmp_path / 'model.onnx'
+    arguments = [path, checkpoint, '--out', out, '--size', 16, 20, *logits]
+    with pytest.raises(SystemExit):
+        call_here('export.py', *arguments, monkeypatch=monkeypatch)
+    assert 'a probability is not finite' in capsys.readouterr().err
+    assert not out.exists()

@@ -1,0 +1,134 @@
+"""A folder of predictions that is taken up again: whose images they are, and what goes."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+from file_models import CLASSIFIER, write_model, write_photos
+from tiny_models import classifier
+
+from mmcalib.tasks.predict.predict_to_folder import predict_to_folder, report_in_words
+
+SIZES = [(24, 36), (24, 36)]
+TABLES = {'predictions.csv', 'predictions.jsonl', 'settings.json', 'summary.json', 'gallery.html'}
+
+
+@pytest.fixture
+def model(tmp_path):
+    return write_model(tmp_path, CLASSIFIER, classifier(CLASSIFIER['model']['head']))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    (tmp_path / 'photos').mkdir()
+    return write_photos(tmp_path / 'photos', SIZES)
+
+
+def rows_in(folder):
+    return [json.loads(line) for line in (folder / 'predictions.jsonl').open(encoding='utf-8')]
+
+
+def files_in(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file()}
+
+
+def test_the_same_name_in_another_current_folder_is_another_image(model, tmp_path, monkeypatch):
+    for name, count, before in (('one', 2, 0), ('other', 1, 2)):
+        folder = tmp_path / name / 'photos'
+        folder.mkdir(parents=True)
+        write_photos(folder, SIZES[:count])
+        monkeypatch.chdir(folder.parent)
+        for there in (before, before + count):  # and then all are
+            report = predict_to_folder(*model, ['photos'], tmp_path / 'out')
+            assert (report.before, report.scores.num_images) == (there, before + count)
+    rows = rows_in(tmp_path / 'out')
+    assert [row['image'] for row in rows] == ['photos/0.png', 'photos/1.png', 'photos/0.png']
+    assert len({row['path'] for row in rows}) == len({row['files'] for row in rows}) == 3
+
+
+def test_an_image_that_was_replaced_is_predicted_anew(model, photos, tmp_path):
+    out = tmp_path / 'out'
+    predict_to_folder(*model, [photos], out)
+    before = rows_in(out)
+    (photos / '0.png').write_bytes((photos / '1.png').read_bytes())
+    os.utime(photos / '0.png', ns=(0, 0))
+    assert predict_to_folder(*model, [photos], out).before == 1
+    rows = {row['image']: row for row in rows_in(out)}
+    assert len(rows) == 2 and files_in(out) == TABLES | {
+        f'{kind}/{name}' for n in '01'
+        for kind, name in (('arrays', f'{n}.png.npz'), ('pictures', f'{n}.png.png'))
+    }  # fmt: skip
+    ours = rows[str(photos / '0.png')]
+    assert ours['confidence'] == pytest.approx(before[1]['confidence'], abs=1e-6)
+    assert ours['confidence'] != before[0]['confidence']
+
+
+@pytest.mark.parametrize('kind', ['arrays', 'pictures'])
+def test_a_file_that_is_wanted_later_comes(model, photos, tmp_path, kind):
+    out = tmp_path / 'out'
+    predict_to_folder(*model, [photos], out, **{kind: False})
+    assert not (out / kind).exists()
+    assert predict_to_folder(*model, [photos], out, **{kind: False}).before == 2
+    assert predict_to_folder(*model, [photos], out).before == 0
+    assert len(list((out / kind).iterdir())) == len(rows_in(out)) == 2
+    assert predict_to_folder(*model, [photos], out, **{kind: False}).before == 2
+
+
+def test_overwriting_leaves_nothing_of_before_and_all_that_is_not_ours(model, photos, tmp_path):
+    out = tmp_path / 'out'
+    predict_to_folder(*model, [photos], out)
+    mine = {'notes.txt', 'arrays/mine.npz', 'masks.csv.npz'}
+    for name in mine:
+        (out / name).write_text('x')
+    with (out / 'predictions.jsonl').open('a') as file:
+        file.write('{"image"')  # as a process killed here leaves it
+    (tmp_path / 'text.png').write_text('hello')
+    with pytest.raises(ValueError, match='none of the 1 files can be predicted'):
+        predict_to_folder(*model, [tmp_path / 'text.png'], out, threshold=0.5, overwrite=True)
+    assert files_in(out) == {'settings.json', 'predictions.jsonl', *mine}
+    report = predict_to_folder(*model, [photos], out, threshold=0.5, arrays=False)
+    assert report.scores.num_images == 2
+    assert files_in(out) == {*TABLES, *mine, 'pictures/0.png.png', 'pictures/1.png.png'}
+
+
+def test_rows_of_something_else_are_left_alone(model, photos, tmp_path):
+    (tmp_path / 'predictions.jsonl').write_text('mine')
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match=r'predictions\.jsonl is not from this tool'):
+            predict_to_folder(*model, [photos], tmp_path, overwrite=overwrite)
+    assert (tmp_path / 'predictions.jsonl').read_text() == 'mine'
+
+
+@pytest.mark.parametrize(
+    ('name', 'shown'),
+    [
+        (b'caf\xe9.png', 'caf\\udce9.png'),
+        (b'two\nlines.png', 'two\nlines.png'),
+        ('ä\u3000\u2028ö.png'.encode(), 'ä\u3000\u2028ö.png'),
+    ],
+    ids=['no text', 'two lines', 'wide spaces'],
+)
+def test_no_name_of_a_file_ends_it(model, photos, tmp_path, name, shown):
+    out, odd = tmp_path / 'out', photos / os.fsdecode(name)
+    (photos / '0.png').rename(odd)
+    (photos / 'wrong').mkdir()
+    (photos / 'wrong' / odd.name).write_text('hello')
+    report = predict_to_folder(*model, [photos], out)
+    assert (report.scores.num_images, report.stopped) == (2, '')
+    assert report_in_words(report, out).encode().count(b'it is not an image') == 1
+    (row,) = (row for row in rows_in(out) if row['image'] == str(odd))
+    assert (out / 'arrays' / f'{row["files"]}.npz').is_file()
+    assert (out / 'pictures' / f'{row["files"]}.png').is_file()
+    with (out / 'predictions.csv').open(encoding='utf-8', newline='') as file:
+        assert {Path(line['image']).name for line in csv.DictReader(file)} == {shown, '1.png'}
+    assert predict_to_folder(*model, [photos], out).before == 2
+
+
+def test_a_name_that_is_too_long_for_its_files_costs_one_image(model, photos, tmp_path):
+    (photos / '0.png').rename(photos / ('a' * 251 + '.png'))
+    report = predict_to_folder(*model, [photos], tmp_path / 'out')
+    (left_out,) = report.unreadable
+    assert left_out.image.name[0] == 'a' and left_out.reason == 'its files: File name too long'
+    assert (report.scores.num_images, report.stopped) == (1, '')
