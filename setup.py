@@ -69,7 +69,7 @@ setup(
         'rich',
         'scikit-learn',
         'scipy',
-        'wrapt',
+        'filelock',
     ],
     # `onedl` and `openmmlab` share their import names: install one of them, never both.
     extras_require={

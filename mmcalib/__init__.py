@@ -2,13 +2,99 @@
 
 Importing the package registers its losses, metrics, hooks, datasets and models in mmengine's
 root registries, which is all that ``custom_imports=dict(imports=['mmcalib'])`` does in a config.
-Neither mmpretrain nor mmseg is imported. Functions of arrays, losses and scalers work without
-mmengine too.
+A script that imports mmengine after it calls :func:`register`. Neither mmpretrain nor mmseg is
+imported. Functions of arrays, losses and scalers work without mmengine too.
 """
 
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mmcalib.registration import late_names, register
+__version__ = '0.3.0'
+
+__all__ = [
+    '__version__',
+    'datasets',
+    'ensembles',
+    'hooks',
+    'losses',
+    'metrics',
+    'models',
+    'posthoc',
+    'predict',
+    'register',
+    'reliability_diagram',
+    'transforms',
+    'visualization',
+]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def late_names(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
+    """Return a package's ``__getattr__``, which imports a name at its first use.
+
+    Args:
+        package: Its ``__name__``.
+        modules: The module of each name; a submodule has its own.
+    """
+
+    def __getattr__(name: str) -> object:
+        if name not in modules:
+            raise AttributeError(f'module {package!r} has no attribute {name!r}')
+        try:
+            module = import_module(modules[name])
+        except ModuleNotFoundError as error:
+            if error.name != 'mmengine':
+                raise
+            raise ModuleNotFoundError(
+                f"{package}.{name} needs mmengine: pip install 'mmcalib[onedl]' (maintained fork, "
+                "the default), or 'mmcalib[openmmlab]' (classic OpenMMLab); never both",
+                name=error.name,
+            ) from error
+        return module if modules[name] == f'{package}.{name}' else getattr(module, name)
+
+    return __getattr__
+
+
+@cache
+def register() -> None:
+    """Register every class of the package in mmengine's root registries.
+
+    Raises:
+        ModuleNotFoundError: If mmengine is not installed.
+    """
+    for name in (
+        'datasets',
+        'ensembles',
+        'hooks',
+        'losses',
+        'metrics.calibration_metric',
+        'metrics.foreground_iou',
+        'metrics.image_score_metric',
+        'metrics.ood_metric',
+        'models',
+        'posthoc.attached',
+        'transforms.corrupt',
+        'transforms.evaluate_at_input_size',
+        'transforms.label_untrained_classes',
+    ):
+        import_module(f'mmcalib.{name}')
+    registries = import_module('mmengine.registry')
+    for name, instead in import_module('mmcalib.checks').GONE.items():
+        for kind in ('MODELS', 'METRICS', 'HOOKS', 'DATASETS', 'TRANSFORMS'):
+            if name[0].isupper():
+                gone = partial(_refuse, f'{name} is gone since 0.3.0: {instead}')
+                getattr(registries, kind).register_module(name=name, module=gone)
+
+
+def _refuse(reason: str, **options) -> None:
+    raise ValueError(reason)
+
 
 if TYPE_CHECKING:
     from mmcalib import (
@@ -25,43 +111,15 @@ if TYPE_CHECKING:
     from mmcalib.tasks.predict.predict_images import predict
     from mmcalib.visualization.diagram_of_arrays import reliability_diagram
 else:
+    _ROOMS = {*__all__} - {'__version__', 'predict', 'register', 'reliability_diagram'}
     __getattr__ = late_names(
         __name__,
         {
-            'datasets': 'mmcalib.datasets',
-            'ensembles': 'mmcalib.ensembles',
-            'hooks': 'mmcalib.hooks',
-            'losses': 'mmcalib.losses',
-            'metrics': 'mmcalib.metrics',
-            'models': 'mmcalib.models',
-            'posthoc': 'mmcalib.posthoc',
+            **{name: f'mmcalib.{name}' for name in _ROOMS},
             'predict': 'mmcalib.tasks.predict.predict_images',
             'reliability_diagram': 'mmcalib.visualization.diagram_of_arrays',
-            'transforms': 'mmcalib.transforms',
-            'visualization': 'mmcalib.visualization',
         },
     )
 
-__version__ = '0.3.0'
-
-__all__ = [
-    '__version__',
-    'datasets',
-    'ensembles',
-    'hooks',
-    'losses',
-    'metrics',
-    'models',
-    'posthoc',
-    'predict',
-    'reliability_diagram',
-    'transforms',
-    'visualization',
-]
-
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-register()
+if 'mmengine' in sys.modules:
+    register()

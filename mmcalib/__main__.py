@@ -7,8 +7,8 @@ import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
+from mmcalib.checks import did_you_mean
 from mmcalib.cli.files import package_folder
-from mmcalib.near_names import did_you_mean
 
 # torchrun.py starts other tools.
 NO_COMMANDS = ('torchrun',)

@@ -5,17 +5,37 @@ Every tool prints a :class:`UserError` in one line, without a traceback.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from numbers import Integral, Real
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # a command's help and its errors do not wait for torch
+    import torch
+    from torch import Tensor
 
-from mmcalib.near_names import suggestion
 
 # How far a probability may lie above 1, and how far the sum of a half-precision softmax from 1.
 TOLERANCE = 1e-6
 SUM_TOLERANCE = 1e-2
+# Names that 0.3.0 was the last to have, and what to do; for one release. Types are capitalised.
+GONE = {
+    'CPCLoss': 'use MarginLabelSmoothingLoss',
+    'TextDataPreprocessor': 'leave it out, Newsgroups20 gives ids',
+    'PackText': "use PackInputs with input_key='ids'",
+    'VocabularyHook': 'use WordVectorsHook',
+    'DisagreementMetric': "use ImageScoreMetric(scores=['mutual_information'])",
+    'expected_dice': 'use soft_dice',
+    'variance': 'use mutual_information',
+    'venn-abers': 'use platt or beta',
+    'boundary-temperatures': 'use class-temperatures',
+    'local': 'use class-conditional',
+    '--all': 'use --samples',
+    '--holdout': 'leave it out, since the figures are cross-fitted',
+    'ClasswiseAECE': 'use mmcalib.metrics.classwise_adaptive_calibration_error',
+    'TACE': 'use mmcalib.metrics.classwise_adaptive_calibration_error',
+    'convention': 'leave it out, and call the other package for its number',
+}
 
 
 class UserError(ValueError):
@@ -35,6 +55,38 @@ class UserError(ValueError):
     def reason(self) -> str:
         """The message without the traceback that a worker process puts around it."""
         return str(self).rpartition(f'{type(self).__name__}: ')[2].strip()
+
+
+def nearest(name: object, known: Iterable[object], *, likeness: float = 0.7) -> str | None:
+    """Return the known name that is most like another one, None if none is like it.
+
+    Args:
+        name: The one that does not exist; what is not a text is like none.
+        known: Those that do.
+        likeness: The least that counts, from 0 to 1.
+    """
+    if not isinstance(name, str):
+        return None
+    by_lower = {each.lower(): each for each in known if isinstance(each, str)}
+    found = get_close_matches(name.lower(), by_lower, 1, cutoff=likeness)
+    return by_lower[found[0]] if found else None
+
+
+def suggestion(name: object, known: Iterable[object]) -> str:
+    """Return ``; did you mean X?``, the end of an error, or nothing where no name is near.
+
+    Of a name that an earlier version had, what to use in its place.
+    """
+    if name in GONE:
+        return f'; {name} is gone since 0.3.0: {GONE[name]}'
+    found = nearest(name, known, likeness=0.6)  # two letters of ECE swapped
+    return f'; did you mean {found}?' if found else ''
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return :func:`suggestion`, or all known names where none is near."""
+    known = list(known)
+    return suggestion(name, known) or f'; there are {", ".join(sorted(known))}'
 
 
 def check_integer(name: str, value: int, *, least: float = 1) -> int:
@@ -104,6 +156,8 @@ def label_range(labels: Tensor) -> tuple[int, int]:
     """Return the lowest and the highest label, 0 and 0 of none, in one wait for a GPU."""
     if labels.numel() == 0:
         return 0, 0
+    import torch
+
     lowest, highest = torch.stack(labels.aminmax()).tolist()
     return lowest, highest
 
@@ -166,7 +220,7 @@ def check_probabilities(probs: Tensor, name: str) -> None:
 
 def at_least_single(values: Tensor) -> Tensor:
     """Return half-precision values in float32, others as they are."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+    return values.float() if values.is_floating_point() and values.element_size() < 4 else values
 
 
 def check_explained(logits: Tensor, predicted: Tensor, name: str) -> None:
@@ -185,6 +239,8 @@ def check_explained(logits: Tensor, predicted: Tensor, name: str) -> None:
 
 def smallest_probability(dtype: torch.dtype) -> float:
     """Return what a probability counts as that its type of float has rounded to 0."""
+    import torch
+
     if dtype == torch.float16:
         return 2.0**-25  # half of the least there is
     return torch.finfo(dtype).tiny  # less is flushed to 0 on some devices

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import mmcalib.needs_mmengine  # noqa: F401
-
-# isort: split
 import atexit
 import logging
 import os

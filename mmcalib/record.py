@@ -11,7 +11,7 @@ from pathlib import Path
 
 import mmengine
 
-from mmcalib.work_dir_files import whole_file
+from mmcalib.work_dir import whole_file
 
 # Of every record's model, see describe_model.
 MODEL_KEYS = ('members', 'pipeline', 'views', 'mc_dropout', 'dropout_seed', 'calibration')

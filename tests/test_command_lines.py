@@ -11,7 +11,7 @@ from commands import ROOT, call_here
 from mmengine.registry import MODELS
 
 from mmcalib import __main__ as console
-from mmcalib import __version__, corruption_names
+from mmcalib import __version__
 from mmcalib.checks import check_choice
 from mmcalib.cli import names
 from mmcalib.cli.arguments import SPLITS
@@ -25,6 +25,7 @@ from mmcalib.reports import figures
 from mmcalib.runs.config import load_config, use_evaluation
 from mmcalib.runs.config_checks import check_metrics
 from mmcalib.tasks.sweep.sweep_plan import option_keys
+from mmcalib.transforms import corruption_names
 
 TOOLS = sorted(path.name for path in console.commands().values())
 HELP = """
@@ -72,8 +73,6 @@ def test_the_names_of_the_helps_are_those_of_the_package():
     assert names.CRITERIA == affine.CRITERIA
     assert names.NUM_SAMPLES == draw.NUM_SAMPLES
     assert tuple(sorted(protocols.PROTOCOLS)) == names.PROTOCOLS
-    assert names.CORRUPTION_GROUPS == corruption_names.GROUPS
-    assert names.SEVERITIES == corruption_names.SEVERITIES
     assert names.ROBUSTNESS_FIGURES == figures.SHIFT_FIGURES
     assert names.LITE_VARIANTS == efficientnet_lite.VARIANTS
     found = {
@@ -196,7 +195,7 @@ def test_a_training_with_an_unknown_loss_is_refused_with_the_nearest(tmp_path, m
 @pytest.mark.parametrize(
     ('place', 'arguments'),
     [
-        ('prediction.predict_to_folder.predict_to_folder', ['predict.py', 'a.png', '--out', 'p']),
+        ('predict.predict_to_folder.predict_to_folder', ['predict.py', 'a.png', '--out', 'p']),
         ('calibrate.calibrate_command.make_scaler', ['calibrate.py', '--out', 'c.pth']),
         ('export.export_onnx.check_onnx_file', ['export.py', '--out', 'm.onnx']),
         ('robustness.robustness_command.prepare', ['test_robustness.py']),
@@ -206,7 +205,7 @@ def test_an_error_of_ours_keeps_its_traceback(place, arguments, tmp_path, monkey
     def fail(*_, **__):
         raise TypeError('of ours')
 
-    monkeypatch.setattr(f'mmcalib.{place}', fail)
+    monkeypatch.setattr(f'mmcalib.tasks.{place}', fail)
     monkeypatch.chdir(tmp_path)
     torch.save({}, 'a.pth')
     tool, *others = arguments

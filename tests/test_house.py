@@ -27,7 +27,6 @@ FORBIDDEN = {
         'hooks',
         'datasets',
         'models',
-        'transforms',
         'runs',
         'tasks',
     ),

@@ -14,7 +14,7 @@ import pytest
 from mmengine.registry import MODELS
 
 import mmcalib
-from mmcalib.registration import GONE
+from mmcalib.checks import GONE
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -27,7 +27,7 @@ class Block:
         if name.split('.')[0] in {blocked!r}:
             return ModuleSpec(name, self)
     def create_module(self, spec):
-        raise ImportError(spec.name)
+        raise ModuleNotFoundError(f'No module named {{spec.name!r}}', name=spec.name)
     def exec_module(self, module):
         pass
 sys.meta_path.insert(0, Block())
@@ -47,7 +47,7 @@ def test_neither_toolboxes_nor_scikit_learn_nor_scipy_are_imported():
     code = (
         'import mmcalib, mmcalib.reports.html, mmcalib.runs.runner\n'
         'import mmcalib.tasks.sweep.execute_sweep\n'
-        'from mmcalib.registration import register_all; register_all()'
+        'mmcalib.register()'
     )
     slow, toolboxes = ('sklearn', 'scipy'), ('mmpretrain', 'mmseg', 'mmcv')
     assert run(code, (*toolboxes, *slow)).returncode == 0
@@ -60,28 +60,15 @@ def test_that_the_block_above_blocks():
 
 def test_without_mmengine_both_extras_are_named():
     code = """
-from importlib import import_module
 import mmcalib
-for name in (
-    'datasets', 'ensembles', 'hooks', 'models', 'transforms', 'distributed', 'runs.runner',
-    'reports.html', 'tasks.calibrate.calibrate_checkpoint', 'tasks.sweep.execute_sweep',
-    'tasks.predict.predict_images', 'tasks.robustness.evaluate_under_shift',
-):
-    try:
-        import_module(f'mmcalib.{name}')
-    except ImportError as error:
-        assert 'mmcalib[onedl]' in str(error) and 'mmcalib[openmmlab]' in str(error), name
-    else:
-        raise AssertionError(name)
 for find in (
     lambda: mmcalib.hooks, lambda: mmcalib.predict, lambda: mmcalib.metrics.CalibrationMetric,
     lambda: mmcalib.posthoc.calibrated_model,
-    lambda: mmcalib.losses.CombinedLoss(losses=[dict(type='BrierLoss')]),
 ):
     try:
         find()
     except ImportError as error:
-        assert 'mmcalib[onedl]' in str(error)
+        assert 'mmcalib[onedl]' in str(error) and 'mmcalib[openmmlab]' in str(error)
     else:
         raise AssertionError
 """
@@ -134,8 +121,8 @@ assert not slow & set(sys.modules), slow & set(sys.modules)
 REGISTERED = """
 import importlib, pkgutil
 {first}
-import mmcalib.metrics
 from mmengine.config import Config
+{then}
 cfg = Config.fromfile({config!r})
 from {toolbox}.registry import DATASETS, HOOKS, METRICS, MODELS, TRANSFORMS
 loss = MODELS.build(cfg.loss)
@@ -168,15 +155,22 @@ LIBRARY = (
 
 
 @pytest.mark.parametrize(
-    ('toolbox', 'first'), [('mmengine', ''), ('mmseg', ''), ('mmpretrain', 'import mmengine')]
+    ('toolbox', 'first', 'then'),
+    [
+        ('mmengine', 'import mmcalib.metrics', 'mmcalib.register()'),
+        ('mmseg', 'import mmengine', ''),
+        ('mmpretrain', 'import mmengine', ''),
+    ],
 )
-def test_custom_imports_register_all_in_either_order(tmp_path, toolbox, first):
+def test_all_is_registered_by_custom_imports_or_by_a_call(tmp_path, toolbox, first, then):
     config = tmp_path / 'config.py'
     config.write_text(
         "custom_imports = dict(imports=['mmcalib'])\n"
         "loss = dict(type='MarginLabelSmoothingLoss', margin=8.0)\n"
     )
-    code = REGISTERED.format(config=str(config), toolbox=toolbox, first=first, rooms=LIBRARY)
+    code = REGISTERED.format(
+        config=str(config), toolbox=toolbox, rooms=LIBRARY, first=first, then=then
+    )
     result = run(code, ())
     assert result.returncode == 0, result.stderr
 
@@ -205,7 +199,7 @@ def test_names_that_are_late_are_public_and_declared_for_type_checkers():
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
         }
-        assert set(package.__all__) - {'__version__'} <= imported
+        assert set(package.__all__) - {'__version__', 'register'} <= imported
 
 
 def test_what_is_imported_is_declared():

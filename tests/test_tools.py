@@ -14,7 +14,7 @@ from forked import call_forked
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.record import paths_of
-from mmcalib.work_dir_files import locked
+from mmcalib.work_dir import locked
 
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 VOC = str(ROOT / 'configs/mbls/deeplabv3_r50_voc.py')

@@ -59,7 +59,7 @@ def main() -> None:
     # Takes seconds, which a help need not.
     from mmcalib.reports.runs import find_runs
     from mmcalib.reports.tables import tables_of
-    from mmcalib.work_dir_files import whole_file
+    from mmcalib.work_dir import whole_file
 
     with parser.ending_with_errors(OSError):
         runs, others = find_runs(args.folders)

@@ -15,13 +15,13 @@ from mmcalib.cli.arguments import (
     add_runner_arguments,
     add_split_argument,
 )
-from mmcalib.cli.names import CORRUPTION_GROUPS, SEVERITIES
 from mmcalib.cli.parser import ToolParser
+from mmcalib.transforms.corruption_names import GROUPS, SEVERITIES
 
 
 def corruption_help() -> str:
     """Return the sets of corruptions with their members."""
-    groups = '; '.join(f'{name} ({", ".join(them)})' for name, them in CORRUPTION_GROUPS.items())
+    groups = '; '.join(f'{name} ({", ".join(them)})' for name, them in GROUPS.items())
     return (
         f'corruptions or sets of them: {groups}; benchmark, all sets but holdout; all; or None for '
         'the data of --data alone (default: benchmark)'

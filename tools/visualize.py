@@ -11,8 +11,9 @@ robustness   tests on corrupted images, from the folders that tools/test_robustn
 
 import argparse
 
-from mmcalib.cli.names import ROBUSTNESS_FIGURES, SEVERITIES
+from mmcalib.cli.names import ROBUSTNESS_FIGURES
 from mmcalib.cli.parser import ToolParser
+from mmcalib.transforms.corruption_names import SEVERITIES
 
 # Of some kinds of figures; the others refuse them.
 OPTIONS = ('images', 'overlay', 'num_bins', 'equal_mass', 'zoom', 'figure', 'severity', 'only')
@@ -93,7 +94,7 @@ def main() -> None:
     parser, args = parse_args()
     # Takes seconds, which a help need not.
     from mmcalib.reports import figures
-    from mmcalib.work_dir_files import whole_file
+    from mmcalib.work_dir import whole_file
 
     options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name)}
     with parser.ending_with_errors(OSError, ValueError):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from mmcalib.near_names import nearest, suggestion
+from mmcalib.checks import nearest, suggestion
 
 
 def package_folder(package: str, name: str) -> Path | None:

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
+from mmcalib.checks import UserError, suggestion
 from mmcalib.cli.processes import is_first_process
-from mmcalib.near_names import suggestion
 
 UNKNOWN_TYPE = ' registry. Please check whether'  # in the errors of mmengine's registries
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # on the disk, for whatever a tool writes
@@ -84,8 +84,6 @@ class ToolParser(ArgumentParser):
             others: Further errors to print; those of a config's own code, for example.
             stopped: The line after an interruption.
         """
-        from mmcalib.checks import UserError
-
         # mmcv without its compiled operators, as the extra [onedl] installs it.
         warnings.filterwarnings('ignore', message='Fail to import')
         # Without the place in another's source, and its line.

@@ -1,6 +1,5 @@
 """Datasets that neither toolbox has."""
 
-import mmcalib.needs_mmengine  # noqa: F401
 from mmcalib.datasets.cifar_c import CIFARC as CIFARC
 from mmcalib.datasets.digits import Digits as Digits
 from mmcalib.datasets.digits import DigitScenes as DigitScenes

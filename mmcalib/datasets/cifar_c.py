@@ -9,7 +9,7 @@ from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
 from mmcalib.checks import check_choice
-from mmcalib.corruption_names import SEVERITIES
+from mmcalib.transforms.corruption_names import SEVERITIES
 
 LABELS = 'labels.npy'
 

@@ -1,6 +1,5 @@
 """Ensembles: members, test-time augmentation and MC dropout as one model."""
 
-import mmcalib.needs_mmengine  # noqa: F401
 from mmcalib.ensembles.ensemble_model import MeanProbabilityModel
 
 __all__ = ['MeanProbabilityModel']

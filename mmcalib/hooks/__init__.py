@@ -1,6 +1,5 @@
 """Hooks: each does one thing at certain points of a run."""
 
-import mmcalib.needs_mmengine  # noqa: F401
 from mmcalib.hooks.accuracy_floor_hook import AccuracyFloorCheckpointHook
 from mmcalib.hooks.ada_focal_hook import AdaFocalHook
 from mmcalib.hooks.cals_hook import CALSHook

@@ -17,7 +17,7 @@ from mmcalib.ensembles.batch_views import upright_view
 from mmcalib.hooks.confidence_view import check_segmented, view_of
 from mmcalib.hooks.drawing_hook import SPLIT_NAMES, DrawingHook, calibration_metrics, tested_split
 from mmcalib.metrics.errors import calibration_error
-from mmcalib.work_dir_files import MAPS, of_split
+from mmcalib.work_dir import MAPS, of_split
 
 if TYPE_CHECKING:
     from mmcalib.visualization import ConfidenceView

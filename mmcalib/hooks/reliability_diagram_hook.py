@@ -19,7 +19,7 @@ from mmcalib.hooks.drawing_hook import (
     kept_statistics,
     tested_split,
 )
-from mmcalib.work_dir_files import experiment_name
+from mmcalib.work_dir import experiment_name
 
 
 @HOOKS.register_module()

@@ -13,4 +13,4 @@ except ImportError:
 
         @staticmethod
         def build(cfg):
-            import mmcalib.needs_mmengine  # noqa: F401  raises
+            import mmengine  # noqa: F401  raises

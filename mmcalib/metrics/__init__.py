@@ -6,6 +6,7 @@ Functions of arrays need no mmengine.
 # ruff: noqa: F401
 from typing import TYPE_CHECKING
 
+from mmcalib import late_names
 from mmcalib.metrics.class_thresholds import class_thresholds as class_thresholds
 from mmcalib.metrics.definitions import NAMES as NAMES
 from mmcalib.metrics.image_failures import image_failure_figures as image_failure_figures
@@ -21,7 +22,6 @@ from mmcalib.metrics.measure import measure as measure
 from mmcalib.metrics.measure import predicted_class_calibration as predicted_class_calibration
 from mmcalib.metrics.protocols import PROTOCOLS as PROTOCOLS
 from mmcalib.metrics.statistics import CalibrationStatistics as CalibrationStatistics
-from mmcalib.registration import late_names
 from mmcalib.samples.objects import find_objects as find_objects
 from mmcalib.samples.objects import object_ious as object_ious
 

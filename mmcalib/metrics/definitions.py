@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from mmcalib.checks import suggestion
 from mmcalib.metrics import errors, ranking, refinement
 from mmcalib.metrics.counts import Counts, by_confidence
 from mmcalib.metrics.smooth_ece import smooth_error
-from mmcalib.near_names import suggestion
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from mmcalib.metrics.image_scores import (
 from mmcalib.metrics.list_metric import ListMetric
 from mmcalib.samples.reading import background_of, read_image
 from mmcalib.samples.writing import disagreement_in
-from mmcalib.work_dir_files import check_writable, whole_file
+from mmcalib.work_dir import check_writable, whole_file
 
 
 @METRICS.register_module()

@@ -6,7 +6,7 @@ Scalers are imported at their first use, since scikit-learn takes a second, and 
 # ruff: noqa: F401
 from typing import TYPE_CHECKING
 
-from mmcalib.registration import late_names
+from mmcalib import late_names
 
 _MODULES = {
     'affine': ('MatrixScaler', 'TemperatureScaler', 'VectorScaler'),

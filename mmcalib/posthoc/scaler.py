@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from mmcalib import __version__
 from mmcalib.arrays import labelled_rows, tensor_of
 from mmcalib.checks import SUM_TOLERANCE, at_least_single, check_finite
-from mmcalib.work_dir_files import whole_file
+from mmcalib.work_dir import whole_file
 
 # No network needs a temperature beyond these; separable logits would drive it to 0.
 BOUNDS = (0.01, 100.0)

@@ -43,7 +43,7 @@ from mmcalib.visualization import (
     risk_coverage_of,
 )
 from mmcalib.visualization.saved_confidence_maps import BROKEN_FILE
-from mmcalib.work_dir_files import MAPS, RESULTS, ROBUSTNESS, STATISTICS, SWEEP
+from mmcalib.work_dir import MAPS, RESULTS, ROBUSTNESS, STATISTICS, SWEEP
 
 SHIFT_FIGURES = ('boxes', 'lines', 'sheet')
 SHEET_SEVERITY = 3  # or the nearest that was tested

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import mmengine
 
-from mmcalib.corruption_names import BENCHMARK, GROUPS
 from mmcalib.metrics.keys import (
     AECE,
     AUGRC,
@@ -26,7 +25,8 @@ from mmcalib.metrics.keys import (
 )
 from mmcalib.record import read_json
 from mmcalib.reports.formats import text_table
-from mmcalib.work_dir_files import ROBUSTNESS, whole_file
+from mmcalib.transforms.corruption_names import BENCHMARK, GROUPS
+from mmcalib.work_dir import ROBUSTNESS, whole_file
 
 # The metrics that are compared.
 MEASURES = (*QUALITIES, ECE, AECE, NLL, AUGRC)

@@ -20,7 +20,7 @@ from mmcalib.reports.robustness_results import (
     shifts_text,
 )
 from mmcalib.samples import OOD_GROUPS
-from mmcalib.work_dir_files import EARLIER, RESULTS, ROBUSTNESS, SWEEP, VALIDATION_RESULTS
+from mmcalib.work_dir import EARLIER, RESULTS, ROBUSTNESS, SWEEP, VALIDATION_RESULTS
 
 LAST_CHECKPOINT = 'last_checkpoint'  # of a training, as mmengine names it
 FILES = (RESULTS, VALIDATION_RESULTS, ROBUSTNESS, LAST_CHECKPOINT)

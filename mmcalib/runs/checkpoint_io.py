@@ -23,7 +23,7 @@ from mmengine.runner import CheckpointLoader, Runner
 from mmengine.runner import checkpoint as mmengine_checkpoint
 
 from mmcalib.checks import UserError
-from mmcalib.work_dir_files import whole_file
+from mmcalib.work_dir import whole_file
 
 BACKEND = 'whole_files'
 ONLY_WEIGHTS = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'  # PyTorch's own variable

@@ -17,13 +17,13 @@ from mmengine.config import config as config_of_mmengine
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import METRICS
 
-from mmcalib.checks import check_integer
+from mmcalib import register
+from mmcalib.checks import check_integer, did_you_mean
 from mmcalib.cli.files import find_config
 from mmcalib.hooks.drawing_hook import TESTED_SPLIT
-from mmcalib.near_names import did_you_mean
 from mmcalib.runs.config_checks import as_list, calibration_configs
 from mmcalib.runs.misspelt_options import check_option_keys
-from mmcalib.work_dir_files import experiment_name
+from mmcalib.work_dir import experiment_name
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 # What a test with --calibration measures.
@@ -44,6 +44,7 @@ def load_config(path: str, options: dict | None = None) -> Config:
         ImportError: If the toolbox that the config belongs to is not installed.
         ValueError: If it cannot be read, or an option sets what the config does not have.
     """
+    register()
     path = find_config(path)
     # mmengine refuses prefixes of packages that it does not list.
     MODULE2PACKAGE.setdefault('mmcalib', 'mmcalib')

@@ -11,16 +11,16 @@ from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
+from mmcalib.checks import did_you_mean, nearest
 from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.hooks.accuracy_floor_hook import ACCURACY_KEYS
 from mmcalib.learning_losses import LEARNS_BY
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
 from mmcalib.metrics.keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
-from mmcalib.near_names import did_you_mean, nearest
 from mmcalib.runs.constructor_arguments import quiet_imports
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.misspelt_options import check_constructors
-from mmcalib.work_dir_files import RESULTS, check_writable
+from mmcalib.work_dir import RESULTS, check_writable
 
 EVALUATORS = ('val_evaluator', 'test_evaluator')
 

@@ -26,7 +26,7 @@ from mmcalib.runs.tested_model import ENSEMBLE, describe_model, same_ensemble
 from mmcalib.runs.training_fingerprint import comparable, dataset_options, pipelines
 from mmcalib.runs.training_record import common_training, describe_calibration, training_of
 from mmcalib.samples.boundary import RANGE_NAMES
-from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
+from mmcalib.work_dir import RESULTS, VALIDATION_RESULTS, experiment_name
 
 DATASET_KEYS = ('type', 'split', 'part', 'ann_file', 'protocol')
 

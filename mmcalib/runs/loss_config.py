@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from mmengine.registry import MODELS
 
+from mmcalib.checks import suggestion
 from mmcalib.losses import CalibrationLoss
-from mmcalib.near_names import suggestion
 from mmcalib.runs.constructor_arguments import constructor_parameters, find_kind, known_types
 
 # Said of every loss that has them, also where the config leaves them at their defaults.

@@ -20,8 +20,8 @@ from mmengine.registry import (
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 from torch.utils.data import DataLoader
 
+from mmcalib.checks import did_you_mean, nearest
 from mmcalib.datasets.download_sources import dataset_configs
-from mmcalib.near_names import did_you_mean, nearest
 from mmcalib.runs.constructor_arguments import constructor_parameters, find_kind
 from mmcalib.runs.loss_config import loss_and_term_configs
 

@@ -6,7 +6,7 @@ import re
 
 from mmengine import registry
 
-from mmcalib.near_names import suggestion
+from mmcalib.checks import suggestion
 from mmcalib.runs.constructor_arguments import known_types
 from mmcalib.runs.loss_config import type_name
 

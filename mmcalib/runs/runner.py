@@ -34,7 +34,7 @@ from mmcalib.runs.evaluation_record import record_of, tested_model
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.terminal_output import QuietRunner, log_start
 from mmcalib.runs.training_record import training_facts
-from mmcalib.work_dir_files import (
+from mmcalib.work_dir import (
     RESULTS,
     STATISTICS,
     VALIDATION_RESULTS,

@@ -21,7 +21,7 @@ from mmcalib.record import ensemble_label, loss_label
 from mmcalib.runs.config_checks import calibration_keys, checkpoint_hook, kept_checkpoints
 from mmcalib.runs.loss_config import main_loss, type_name
 from mmcalib.runs.tested_model import ENSEMBLE
-from mmcalib.work_dir_files import experiment_name
+from mmcalib.work_dir import experiment_name
 
 # Lines that come with every run, or every epoch, and tell a reader nothing.
 NOISE = (

@@ -38,7 +38,7 @@ from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.terminal_output import log_start
 from mmcalib.runs.tested_model import ENSEMBLE
 from mmcalib.runs.unseen_labels import leave_out_diagrams
-from mmcalib.work_dir_files import check_writable, locked, whole_file
+from mmcalib.work_dir import check_writable, locked, whole_file
 
 METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
 

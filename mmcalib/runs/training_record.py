@@ -14,7 +14,7 @@ from mmcalib.runs.checkpoint_choice import which_checkpoint
 from mmcalib.runs.loss_config import main_loss
 from mmcalib.runs.parse_config_text import parse_config
 from mmcalib.runs.training_fingerprint import trained_config
-from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS
+from mmcalib.work_dir import RESULTS, VALIDATION_RESULTS
 
 # Where `meta` of a checkpoint says that it was calibrated.
 CALIBRATION = 'calibration'

@@ -1,8 +1,21 @@
 """Transforms that neither toolbox has."""
 
-import mmcalib.needs_mmengine  # noqa: F401
-from mmcalib.transforms.corrupt import Corrupt as Corrupt
-from mmcalib.transforms.evaluate_at_input_size import AtInputSize as AtInputSize
-from mmcalib.transforms.label_untrained_classes import (
-    LabelUntrainedClasses as LabelUntrainedClasses,
-)
+from typing import TYPE_CHECKING
+
+from mmcalib import late_names
+
+if TYPE_CHECKING:
+    from mmcalib.transforms.corrupt import Corrupt
+    from mmcalib.transforms.evaluate_at_input_size import AtInputSize
+    from mmcalib.transforms.label_untrained_classes import LabelUntrainedClasses
+else:
+    __getattr__ = late_names(
+        __name__,
+        {
+            'Corrupt': 'mmcalib.transforms.corrupt',
+            'AtInputSize': 'mmcalib.transforms.evaluate_at_input_size',
+            'LabelUntrainedClasses': 'mmcalib.transforms.label_untrained_classes',
+        },
+    )
+
+__all__ = ['AtInputSize', 'Corrupt', 'LabelUntrainedClasses']

@@ -10,7 +10,7 @@ import numpy as np
 from mmengine.registry import TRANSFORMS
 
 from mmcalib.checks import check_choice, check_integer
-from mmcalib.corruption_names import CORRUPTIONS, SEVERITIES
+from mmcalib.transforms.corruption_names import CORRUPTIONS, SEVERITIES
 
 ORDERS = ('bgr', 'rgb')  # of channels
 # What is done to each pixel by itself; the others reach around it.
@@ -36,7 +36,7 @@ class Corrupt:
     differences. The first two arguments are those of mmdetection's ``Corrupt``.
 
     Args:
-        corruption: A name of :data:`mmcalib.corruption_names.CORRUPTIONS`.
+        corruption: A name of :data:`mmcalib.transforms.corruption_names.CORRUPTIONS`.
         severity: From 1 to 5; 0 leaves the image as it is.
         seed: Seed of all random choices.
         channel_order: Channel order of the image: ``'bgr'``, as the toolboxes load files, or

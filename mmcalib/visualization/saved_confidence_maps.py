@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from mmcalib.metrics.errors import calibration_error
-from mmcalib.work_dir_files import whole_file
+from mmcalib.work_dir import whole_file
 
 # What numpy raises for files that are cut off, overwritten, or of another kind.
 BROKEN_FILE = (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)

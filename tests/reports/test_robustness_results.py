@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from records import model
 
-from mmcalib.corruption_names import BENCHMARK, CORRUPTIONS
 from mmcalib.metrics.keys import ECE, metric_heading, worst
 from mmcalib.reports import html
 from mmcalib.reports.formats import comma_separated, markdown
@@ -26,6 +25,7 @@ from mmcalib.reports.robustness_results import (
 )
 from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of
+from mmcalib.transforms.corruption_names import BENCHMARK, CORRUPTIONS
 from mmcalib.visualization import (
     ConfidenceMaps,
     ConfidenceView,

@@ -30,7 +30,7 @@ from mmcalib.runs.checkpoint_io import BACKEND, ONLY_WEIGHTS, load_from_local
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.resumed_loss_check import check_resumed_loss
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
-from mmcalib.work_dir_files import locked, set_aside
+from mmcalib.work_dir import locked, set_aside
 
 
 def config(folder, name='mbls/digits', **options):

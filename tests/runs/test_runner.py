@@ -16,7 +16,7 @@ from mmcalib.runs.checkpoint_choice import resume_latest
 from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
 from mmcalib.runs.evaluation_record import keep_other_results
 from mmcalib.runs.runner import build_runner
-from mmcalib.work_dir_files import experiment_name
+from mmcalib.work_dir import experiment_name
 
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
 

@@ -11,9 +11,9 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from mmcalib.corruption_names import BENCHMARK, CORRUPTIONS, GROUPS, corruptions_of
 from mmcalib.transforms import Corrupt
 from mmcalib.transforms.corrupt import LEAST_SIZE, OF_PIXELS, check_size, corruption_function
+from mmcalib.transforms.corruption_names import BENCHMARK, CORRUPTIONS, GROUPS, corruptions_of
 
 needs_extra = pytest.mark.skipif(
     importlib.util.find_spec('imagecorruptions') is None,

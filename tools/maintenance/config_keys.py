@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, TRANSFORMS, WEIGHT_INITIALIZERS
 
+from mmcalib import register
+from mmcalib.checks import GONE
 from mmcalib.losses import BatchLoss, CalibrationLoss
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.registration import GONE, register_all
 
 HEAD = """\
 # Config keys
@@ -70,7 +71,7 @@ class Key(NamedTuple):
 
 def registered() -> dict[str, dict[str, object]]:
     """Return mmcalib's registered classes and functions by name, in the order of the page."""
-    register_all()
+    register()
     found = {place: {} for place in PLACES}
     for place, registry in (('Models', MODELS), *REGISTRIES.items()):
         for name, kind in registry.module_dict.items():

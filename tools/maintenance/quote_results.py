@@ -10,7 +10,7 @@ from pathlib import Path
 from quoted_numbers import read_measured, with_measured, written_pages
 
 from mmcalib.cli.parser import ToolParser
-from mmcalib.work_dir_files import whole_file
+from mmcalib.work_dir import whole_file
 
 ROOT = Path(__file__).resolve().parents[2]
 

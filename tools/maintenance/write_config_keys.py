@@ -6,7 +6,7 @@ from pathlib import Path
 from config_keys import page
 
 import mmcalib  # noqa: F401
-from mmcalib.work_dir_files import whole_file
+from mmcalib.work_dir import whole_file
 
 PAGE = Path(__file__).resolve().parents[2] / 'docs/reference/config_keys.md'
 

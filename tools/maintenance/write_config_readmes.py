@@ -8,7 +8,7 @@ from quoted_numbers import read_measured
 
 from mmcalib.runs.config import load_config
 from mmcalib.runs.loss_config import main_loss
-from mmcalib.work_dir_files import whole_file
+from mmcalib.work_dir import whole_file
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -13,7 +13,7 @@ from stock_architectures import architectures, outcome
 from stock_configs import RECORD, TOOLBOXES, divisions
 
 from mmcalib.cli.parser import ToolParser
-from mmcalib.work_dir_files import whole_file
+from mmcalib.work_dir import whole_file
 
 
 def main() -> None:

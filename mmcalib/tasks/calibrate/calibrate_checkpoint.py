@@ -41,7 +41,7 @@ from mmcalib.tasks.calibrate.choose_method import NONE, choose_method, methods_f
 from mmcalib.tasks.calibrate.cross_fitting import fit_folds, folds_of_groups
 from mmcalib.tasks.calibrate.image_groups import groups_of_images, independent_groups
 from mmcalib.tasks.calibrate.placement import place_scaling
-from mmcalib.work_dir_files import whole_file
+from mmcalib.work_dir import whole_file
 
 SPLITS = ('val', 'test')
 

@@ -26,7 +26,7 @@ from mmcalib.tasks.calibrate.calibrate_checkpoint import (
     made_now,
 )
 from mmcalib.tasks.calibrate.calibration_checks import check_splits
-from mmcalib.work_dir_files import whole_file
+from mmcalib.work_dir import whole_file
 
 
 def fit_temperature(

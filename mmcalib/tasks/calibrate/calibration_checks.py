@@ -11,7 +11,7 @@ from mmengine.config import Config
 
 from mmcalib.datasets.same_data import same_data
 from mmcalib.runs.training_record import CALIBRATION
-from mmcalib.work_dir_files import check_writable
+from mmcalib.work_dir import check_writable
 
 if TYPE_CHECKING:
     from mmcalib.tasks.calibrate.calibrate_checkpoint import CalibrationOptions

@@ -32,7 +32,7 @@ from mmcalib.runs.training_record import CALIBRATION, describe_calibration
 from mmcalib.samples.writing import probabilities_in
 from mmcalib.tasks.export.predicting_network import PredictingNetwork
 from mmcalib.tasks.predict.load_model import load_predicting_model
-from mmcalib.work_dir_files import check_writable, whole_file
+from mmcalib.work_dir import check_writable, whole_file
 
 INPUT = 'pixels'
 OPSET = 17

@@ -1,3 +1,1 @@
 """Predictions of images without labels."""
-
-import mmcalib.needs_mmengine  # noqa: F401

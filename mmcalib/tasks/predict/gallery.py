@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from mmcalib.reports.html import PAGE
-from mmcalib.work_dir_files import whole_file
+from mmcalib.work_dir import whole_file
 
 GALLERY = 'gallery.html'
 ROWS, PICTURES = 'predictions.jsonl', 'pictures'

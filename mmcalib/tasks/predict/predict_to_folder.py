@@ -36,7 +36,7 @@ from mmcalib.tasks.predict.prediction_folder import (
     PredictionFolder,
 )
 from mmcalib.tasks.predict.prediction_scores import FolderScores, Scorer
-from mmcalib.work_dir_files import check_writable
+from mmcalib.work_dir import check_writable
 
 MOST_NAMED = 20
 WRITTEN = (TABLE, OBJECTS, ROWS, SUMMARY, ARRAYS, PICTURES, GALLERY)

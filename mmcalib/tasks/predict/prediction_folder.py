@@ -19,7 +19,7 @@ from mmcalib.tasks.predict.image_predictor import UnreadableImage
 from mmcalib.tasks.predict.predict_images import ImagePrediction
 from mmcalib.tasks.predict.prediction_scores import FolderScores, ImageScores
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
-from mmcalib.work_dir_files import whole_file
+from mmcalib.work_dir import whole_file
 
 ROWS = 'predictions.jsonl'
 PARTS = 'predictions.*.jsonl'  # of the processes other than the first

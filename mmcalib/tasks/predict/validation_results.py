@@ -19,7 +19,7 @@ from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.tested_model import difference_of_models
 from mmcalib.samples.objects import RIGHT
 from mmcalib.tasks.predict.image_predictor import ImagePredictor
-from mmcalib.work_dir_files import RESULTS, STATISTICS, of_split
+from mmcalib.work_dir import RESULTS, STATISTICS, of_split
 
 if TYPE_CHECKING:
     from sklearn.isotonic import IsotonicRegression

@@ -37,7 +37,7 @@ from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.progress import progress_of
 from mmcalib.tasks.robustness.result_files import collect, file_of, key_of, left_by_earlier_call
 from mmcalib.tasks.robustness.shifts import Shift
-from mmcalib.work_dir_files import experiment_name, whole_file
+from mmcalib.work_dir import experiment_name, whole_file
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
 # Options of the calibration metric that ask for more than is compared here.

@@ -12,10 +12,10 @@ from mmengine.config import Config
 from mmengine.dist import is_main_process
 
 from mmcalib import __version__
-from mmcalib.corruption_names import CORRUPTIONS
 from mmcalib.reports.robustness_results import KINDS, made_by, write_robustness
 from mmcalib.tasks.robustness.shifts import Shift
-from mmcalib.work_dir_files import ROBUSTNESS
+from mmcalib.transforms.corruption_names import CORRUPTIONS
+from mmcalib.work_dir import ROBUSTNESS
 
 # Options that change the speed of a loader, and not its samples.
 OF_THE_MACHINE = ('num_workers', 'persistent_workers', 'pin_memory', 'prefetch_factor')

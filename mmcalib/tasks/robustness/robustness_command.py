@@ -27,7 +27,7 @@ from mmcalib.runs.runner import build_runner
 from mmcalib.runs.terminal_output import log_start
 from mmcalib.tasks.robustness.evaluate_under_shift import measure_robustness, run_robustness
 from mmcalib.tasks.robustness.shifts import plan_shifts
-from mmcalib.work_dir_files import ROBUSTNESS, locked
+from mmcalib.work_dir import ROBUSTNESS, locked
 
 
 def prepare(args: argparse.Namespace):

@@ -14,7 +14,6 @@ from mmengine.logging import print_log
 
 from mmcalib.checks import check_integer
 from mmcalib.cli.processes import is_first_process
-from mmcalib.corruption_names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
 from mmcalib.metrics.keys import CLEAN, OVER_SHIFTS
 from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
 from mmcalib.runs.config_checks import check_data
@@ -25,6 +24,7 @@ from mmcalib.tasks.robustness.corrupted_pipeline import (
 )
 from mmcalib.tasks.robustness.stored_corruptions import StoredSet
 from mmcalib.transforms.corrupt import LEAST_SIZE, check_size, corruption_function, too_wide
+from mmcalib.transforms.corruption_names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
 
 # Names in tables that are not those of corruptions.
 OF_TABLES = (*OVER_SHIFTS, 'overall', *SETS)

@@ -32,7 +32,7 @@ from mmcalib.tasks.sweep.sweep_plan import (
     shared_settings,
     trainings_of,
 )
-from mmcalib.work_dir_files import STATISTICS, SWEEP, locked, of_split
+from mmcalib.work_dir import STATISTICS, SWEEP, locked, of_split
 
 LOG = 'sweep.log'  # in the folder of each training: what its commands print
 
@@ -73,7 +73,7 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
         write_sweep(plan.work_dir, found)
         return found
 
-    with locked(plan.work_dir) as lock:
+    with locked(plan.work_dir):
         if given:
             path = plan.work_dir / Path(plan.config).name
             cfg.dump(path)
@@ -81,14 +81,14 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
             print(f'The config lacked {", ".join(given)}: the trainings are those of {path}')
         summary()  # before anything is trained, so that a later call can compare its settings
         todo = [each for each in trainings if not each.results('val')]
-        failed = _run_all(plan, cfg, keys, todo, 'val', lock)
+        failed = _run_all(plan, cfg, keys, todo, 'val')
         chosen = [row['value'] for row in summary()['rows'] if row['chosen']]
         if not chosen:
             raise RuntimeError(f'no value has an ECE: see the {LOG} of each in {plan.work_dir}')
         if cfg.get('test_dataloader') is not None:
             todo = [t for t in trainings if t.results('val') and not t.results('test')]
             todo = [each for each in todo if plan.test_all or each.value in chosen]
-            failed += _run_all(plan, cfg, keys, todo, 'test', lock)
+            failed += _run_all(plan, cfg, keys, todo, 'test')
         return summary(), failed
 
 
@@ -131,7 +131,6 @@ def _run_all(
     keys: Sequence[str],
     trainings: Sequence[SweepTraining],
     split: str,
-    lock: int | None,
 ) -> list[str]:
     """Train or test, say how each ended, and name those that failed."""
     if not trainings:
@@ -153,7 +152,7 @@ def _run_all(
                 said = job.log.read_text(errors='replace').strip().rpartition('\n')[2]
                 say(f'{job.name}: FAILED with status {status}, see {job.log}: {said}')
 
-        run_jobs(jobs, plan.jobs, gpus=plan.gpus or 1, lock=lock, done=done)
+        run_jobs(jobs, plan.jobs, gpus=plan.gpus or 1, done=done)
     return failed
 
 

@@ -31,7 +31,6 @@ def run_jobs(
     at_once: int,
     *,
     gpus: int = 1,
-    lock: int | None = None,
     done: Callable[[Job, int], None],
 ) -> None:
     """Run commands, `at_once` at a time; one that fails does not stop the others.
@@ -43,8 +42,6 @@ def run_jobs(
         jobs: The commands.
         at_once: Number of commands that run at the same time.
         gpus: GPUs for each, where there are any.
-        lock: File descriptor from :func:`~mmcalib.work_dir_files.locked`. Commands keep it open, so
-            that one that outlives this process still holds the work dir.
         done: Called in this thread with each job that has ended, and its status.
     """
     slots: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -61,7 +58,6 @@ def run_jobs(
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=environment(slot, at_once, gpus),
-                    pass_fds=() if lock is None else (lock,),
                 )
         finally:
             slots.put(slot)

@@ -13,8 +13,8 @@ from mmengine.config import Config
 from mmengine.registry import MODELS
 
 from mmcalib import losses
+from mmcalib.checks import suggestion
 from mmcalib.datasets.same_data import same_data
-from mmcalib.near_names import suggestion
 from mmcalib.record import loss_label
 from mmcalib.runs.config_checks import as_list, calibration_configs
 from mmcalib.runs.constructor_arguments import constructor_parameters
@@ -26,7 +26,7 @@ from mmcalib.runs.loss_config import (
     main_loss_key,
 )
 from mmcalib.tasks.sweep.summary import Value, value_text
-from mmcalib.work_dir_files import RESULTS, VALIDATION_RESULTS, experiment_name
+from mmcalib.work_dir import RESULTS, VALIDATION_RESULTS, experiment_name
 
 # Of several losses that have a parameter, one of these is taken.
 BEST_KNOWN = (losses.MarginLabelSmoothingLoss, losses.SoftmaxFocalLoss, losses.LabelSmoothingLoss)

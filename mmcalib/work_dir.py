@@ -9,12 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mmcalib.checks import UserError
+from filelock import FileLock, Timeout
 
-try:
-    import fcntl
-except ImportError:  # Windows, which goes without the lock
-    fcntl = None
+from mmcalib.checks import UserError
 
 # Of a test, and of a test on the validation split.
 RESULTS = 'results.json'
@@ -27,17 +24,7 @@ SWEEP = 'sweep.json'
 # Of tests on shifted data.
 ROBUSTNESS = 'robustness.json'
 # What a training and its test leave beside logs, and the folder that a later training moves it to.
-OF_A_RUN = (
-    'epoch_*.pth',
-    'iter_*.pth',
-    'best_*.pth',
-    'last_checkpoint',
-    RESULTS,
-    VALIDATION_RESULTS,
-    ROBUSTNESS,
-    'calibration*.npz',
-    'confidence_maps*.npz',
-)
+OF_A_RUN = ('*.pth', '*.json', '*.npz', 'last_checkpoint')
 EARLIER = 'earlier_'
 # Bytes that a disk must have left: a config, a log and results need about half of it.
 ROOM = 2**16
@@ -125,27 +112,24 @@ def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
 
 
 @contextmanager
-def locked(folder: str | Path) -> Iterator[int | None]:
-    """Hold a work dir for this process and the commands that it starts, even if they outlive it.
-
-    Its descriptor is given, None where the system knows no locks. The folder is made.
+def locked(folder: str | Path) -> Iterator[None]:
+    """Hold a work dir, which is made, for this process; a killed one holds nothing.
 
     Raises:
         UserError: If another process holds it.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
-    if fcntl is None:
-        yield None
-        return
-    with Path(folder, '.lock').open('w') as file:
-        held = file.fileno()
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(
-                f'{folder} is in use: a training, a test or a sweep runs there, or one that was '
-                'stopped left a training behind. Wait until it ends, or name another --work-dir'
-            ) from error
-        except OSError:  # some network file systems know none
-            held = None
-        yield held
+    lock = FileLock(Path(folder, '.lock'))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise UserError(
+            f'{folder} is in use: a training, a test or a sweep runs there, or one that was '
+            'stopped left a training behind. Wait until it ends, or name another --work-dir'
+        ) from error
+    except NotImplementedError:
+        pass  # by some network file systems
+    try:
+        yield
+    finally:
+        lock.release()

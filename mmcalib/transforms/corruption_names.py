@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mmcalib.near_names import suggestion
+from mmcalib.checks import suggestion
 
 GROUPS = {
     'noise': ('gaussian_noise', 'shot_noise', 'impulse_noise'),
