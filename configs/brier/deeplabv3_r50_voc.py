@@ -1,6 +1,0 @@
-# Brier loss on VOC 2012 with DeepLabV3 and ResNet-50.
-_base_ = '../ce/deeplabv3_r50_voc.py'
-
-model = dict(
-    decode_head=dict(
-        loss_decode=dict(_delete_=True, type='BrierLoss')))

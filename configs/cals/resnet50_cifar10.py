@@ -1,7 +1,0 @@
-# Class-adaptive label smoothing (CALS-ALM) on CIFAR-10 with ResNet-50.
-# The margin is that of the published commands, untuned here.
-_base_ = '../ce/resnet50_cifar10.py'
-
-model = dict(
-    head=dict(loss=dict(_delete_=True, type='CALSLoss', num_classes=10, margin=10.0)))
-custom_hooks = [dict(type='CALSHook')]

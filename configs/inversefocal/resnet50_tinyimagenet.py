@@ -1,6 +1,0 @@
-# Inverse focal loss on Tiny-ImageNet with ResNet-50.
-# gamma is not tuned; choose it on validation data.
-_base_ = '../ce/resnet50_tinyimagenet.py'
-
-model = dict(
-    head=dict(loss=dict(_delete_=True, type='InverseFocalLoss', gamma=1.0)))
