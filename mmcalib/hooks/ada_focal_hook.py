@@ -10,15 +10,7 @@ from torch import Tensor
 
 from mmcalib.hooks.validation_learning_hook import ValidationLearningHook
 from mmcalib.losses import AdaFocalLoss
-from mmcalib.metrics.counts import (
-    Counts,
-    added,
-    by_confidence,
-    equal_mass,
-    of_map,
-    of_probabilities,
-    unpacked,
-)
+from mmcalib.metrics.counts import Counts, by_confidence, equal_mass, of_map, of_probabilities
 from mmcalib.samples.reading import Sample, class_label, class_probabilities, read_pixels
 
 
@@ -38,18 +30,17 @@ class AdaFocalHook(ValidationLearningHook):
 
     loss_type = AdaFocalLoss
 
-    def measure(self, loss: AdaFocalLoss, sample: Sample, name: str) -> Tensor:
+    def measure(self, loss: AdaFocalLoss, sample: Sample, name: str) -> Counts:
         if 'seg_logits' in sample:
             maps = read_pixels(sample, ignore_index=self.ignore_index, name=name)
-            found = of_map(*maps, maps[-1] != self.ignore_index, name=name)
-            return Counts.of(found, rounded=True).cells
+            return Counts.of(of_map(*maps, maps[-1] != self.ignore_index, name=name)).round()
         label = class_label(sample, name).cpu()
-        return Counts.of(of_probabilities(class_probabilities(sample, name), label)).cells
+        return Counts.of(of_probabilities(class_probabilities(sample, name).T, label))
 
-    def update(self, loss: AdaFocalLoss, measured: Sequence[Tensor]) -> dict[str, float]:
-        cells = added(torch.cat([unpacked(cells) for cells in measured], dim=1))
-        if cells.numel():
-            loss.update(*edges_and_gaps(by_confidence(cells), loss.num_bins))
+    def update(self, loss: AdaFocalLoss, measured: Sequence[Counts]) -> dict[str, float]:
+        counts = Counts.total(measured)
+        if counts.count:
+            loss.update(*edges_and_gaps(by_confidence(counts.table), loss.num_bins))
         return {'gamma_min': loss.gammas.min().item(), 'gamma_max': loss.gammas.max().item()}
 
 

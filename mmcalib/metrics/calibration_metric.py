@@ -21,7 +21,6 @@ from mmcalib.checks import (
     smallest_probability,
 )
 from mmcalib.metrics.counts import (
-    PIECE_BYTES,
     Counts,
     Predictions,
     condensed,
@@ -33,15 +32,11 @@ from mmcalib.metrics.definitions import NAMES, metric_of, value_of
 from mmcalib.metrics.intervals import gap_intervals, intervals
 from mmcalib.metrics.list_metric import ListMetric
 from mmcalib.metrics.protocols import PROTOCOLS
-from mmcalib.metrics.statistics import CalibrationStatistics, ImageTables
+from mmcalib.metrics.statistics import CalibrationStatistics, of_images, of_predictions
 from mmcalib.metrics.strata import stratum_text
 from mmcalib.samples.boundary import RANGE_NAMES, distance_ranges
 from mmcalib.samples.objects import RIGHT, object_ious, objects_of_logits
-from mmcalib.samples.reading import (
-    background_of,
-    read_pixels,
-    read_scores,
-)
+from mmcalib.samples.reading import background_of, read_pixels, read_scores
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
@@ -187,8 +182,6 @@ class CalibrationMetric(ListMetric):
         counts = Counts.of(
             found,
             self.num_bins,
-            of_image=True,
-            rounded=bool(self.results) and self.results[0].rounded,
             num_classes=max(len(logits), 2) if self.per_class else None,
             distance=distance_ranges(label)[valid].cpu() if self.per_distance else None,
         )
@@ -205,22 +198,25 @@ class CalibrationMetric(ListMetric):
         """Return the metrics of all images, in the order of the data set."""
         protocol = PROTOCOLS[self.protocol]
         if results and not isinstance(results[0], Counts):
-            whole, images = self._of_scores(results)
-            units = [whole]
+            found, num_classes = self._of_scores(results), len(results[0][0])
+            num_classes = num_classes if self.per_class else None
+            units = [Counts.of(found, self.num_bins, num_classes=num_classes)]
+            images = of_predictions(found, self.num_bins, per_class=self.per_class)
         else:
             round_if_many(results)  # of all processes together
             size = protocol.group or max(len(results), 1)
             groups = [results[i : i + size] for i in range(0, len(results), size)]
             units = [Counts.total(group, self.num_bins) for group in groups]
-            whole = Counts.total(units, self.num_bins)
-            images = ImageTables.of_counts(results, self.num_bins)
-        count = int(whole.count)
-        self._log(count, len(results))
+            images = of_images(results)
+        whole = Counts.total(units, self.num_bins)
+        units = units if protocol.group else [whole]
+        self._log(int(whole.count), len(results))
         values = {name: self._value(name, units, whole) for name in self.metrics}
+        sums = images.pop('image_sums', None)
         self.statistics = self._statistics(dict(values), whole, images)
         self._log_strata(self.statistics)
-        if self.confidence_interval is not None and count:
-            bins, sums = images.bins, images.sums
+        if self.confidence_interval is not None and whole.count:
+            bins = images['image_bins']
             if protocol.group:
                 bins, sums = (torch.stack([getattr(u, n) for u in units]) for n in ('bins', 'sums'))
             for name, (low, high) in self._intervals(bins, sums).items():
@@ -254,49 +250,33 @@ class CalibrationMetric(ListMetric):
         share = torch.where(values.isnan(), 0, share)
         return weights @ (share * values.nan_to_num(0)) / (weights @ share)
 
-    def _of_scores(self, results: list) -> tuple[Counts, ImageTables]:
-        """Return the counts of all classified images, and the tables of each."""
-        dtype = torch.from_numpy(results[0][0]).dtype
-        num_classes = len(results[0][0])
-        if len({len(scores) for scores, _ in results}) > 1:
+    def _of_scores(self, results: list) -> Predictions:
+        """Return the predictions of all classified images."""
+        scores, labels = zip(*results, strict=True)
+        if len({len(row) for row in scores}) > 1:
             raise ValueError('predictions of different numbers of classes are in one evaluation')
-        step, found, parts = max(PIECE_BYTES // num_classes, 1), [], []
-        options = dict(num_bins=self.num_bins, wanted=self.wanted)
-        for start in range(0, len(results), step):
-            scores, labels = zip(*results[start : start + step], strict=True)
-            probs = at_least_single(torch.from_numpy(np.stack(scores))).clamp(max=1).T
-            piece = of_probabilities(
-                probs, torch.tensor(labels), smallest=smallest_probability(dtype), **options
-            )
-            found.append(piece._replace(classes=None, curve=None))
-            parts.append(
-                Counts.of(piece, self.num_bins, num_classes=num_classes if self.per_class else None)
-            )
-        columns = (None if c[0] is None else torch.cat(c) for c in zip(*found, strict=True))
-        images = ImageTables.of_each(Predictions(*columns), self.num_bins)
-        if not self.per_class:
-            images = images._replace(keys=None, classes=None)
-        return Counts.total(parts, self.num_bins), images
+        rows = at_least_single(torch.from_numpy(np.stack(scores))).clamp_(max=1)
+        smallest = smallest_probability(torch.from_numpy(scores[0]).dtype)
+        options = dict(num_bins=self.num_bins, wanted=self.wanted, smallest=smallest)
+        return of_probabilities(rows, torch.tensor(labels), **options)
 
     def _statistics(
-        self, values: dict[str, float], whole: Counts, images: ImageTables
+        self, values: dict[str, float], whole: Counts, images: dict[str, Tensor]
     ) -> CalibrationStatistics:
         """Return the statistics that later tools draw, beside the printed numbers."""
         classes = whole.more.get('predicted')
-        apart = PROTOCOLS[self.protocol].region is None  # else nobody knows what it would leave out
+        if PROTOCOLS[self.protocol].region is not None:  # nobody knows what it would leave out
+            apart = ('image_narrow_bins', 'image_class', 'image_class_bins')
+            images = {name: table for name, table in images.items() if name not in apart}
         return CalibrationStatistics(
             metrics=values,
             protocol=self.protocol,
             num_bins=self.num_bins,
-            narrow_bins=condensed(whole.cells),
-            image_bins=images.bins if len(images.bins) else None,
-            image_narrow_bins=images.narrow if apart and len(images.bins) else None,
+            narrow_bins=condensed(whole),
             class_bins=classes,
             classes=None if classes is None else class_names(self.dataset_meta, classes.shape[1]),
             distance_bins=whole.more.get('distance'),
-            image_class=images.keys if apart else None,
-            image_class_bins=images.classes if apart else None,
-            objects=images.objects,
+            **images,
         )
 
     def _intervals(self, bins: Tensor, sums: Tensor) -> dict[str, tuple[float, float]]:

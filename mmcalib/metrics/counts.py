@@ -6,7 +6,7 @@ correct, and the sum of their confidences.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -18,12 +18,12 @@ from mmcalib.checks import at_least_single, check_explained, smallest_probabilit
 
 # Inverse temperatures β: T is from 16 to 1/16.
 BETAS = tuple(2 ** (power / 4) for power in range(-16, 17))
-# Logits of a map that are worked on together: about what the cache of a core holds.
-PIECE_BYTES, GPU_PIECE_BYTES = 1 << 20, 1 << 26
+# Logits that are worked on together: about what the cache of a core holds.
+PIECE_BYTES, GPU_PIECE_BYTES = 1 << 21, 1 << 26
 # Up to so many predictions of maps, each confidence has a cell of its own. Those of more share
 # cells of 1 - confidence, 128 to each halving, so that an image leaves at most 100 kB.
 EXACT = 1_000_000
-KEPT_BITS = 16
+KEPT_BITS, CODE_OF_ONE = 16, 0x3F80
 # Above it, float32 tells 1 - confidence to fewer than 12 bits.
 NEARLY_ONE = 1 - 2.0**-12
 # Of each image: four cells to each halving of 1 - confidence, one for exactly 1, one for exactly 0.
@@ -58,19 +58,25 @@ class Predictions(NamedTuple):
     left_out: Tensor | None = None
 
 
+def of_confidences(conf: Tensor, correct: Tensor) -> Predictions:
+    """Return predictions of which only ``(M,)`` confidences and correctness are known."""
+    nothing = torch.zeros(len(conf), dtype=torch.float64)
+    return Predictions(conf, correct, correct.long(), 1 - conf.double(), nothing)
+
+
 def of_probabilities(
-    probs: Tensor,
+    rows: Tensor,
     label: Tensor,
     *,
     predicted: Tensor | None = None,
     num_bins: int = 15,
     wanted: Collection[str] = (),
-    smallest: Tensor | float | None = None,
+    smallest: float | Tensor | None = None,
 ) -> Predictions:
     """Return predictions by probabilities.
 
     Args:
-        probs: ``(K, M)`` float32 or float64.
+        rows: ``(M, K)`` float32 or float64.
         label: ``(M,)`` true classes.
         predicted: ``(M,)`` classes, those of the highest probability if None.
         num_bins: Of the table of all classes.
@@ -78,27 +84,19 @@ def of_probabilities(
         smallest: What lower probabilities count as in the NLL, of all classes or of each, ``(K,)``;
             if None, :func:`smallest_probability` of the type.
     """
-    predicted = probs.max(dim=0).indices if predicted is None else predicted
-    conf, own = (probs.gather(0, place[None])[0] for place in (predicted, label))
-    smallest = smallest_probability(probs.dtype) if smallest is None else smallest
-    lowest = torch.as_tensor(smallest, dtype=torch.float64).to(probs).expand(len(probs))
-    doubt, curve = 1 - conf.double(), None
-    if 'doubt' in wanted:
-        doubt = doubt_of(conf, probs.scatter(0, predicted[None], 0).sum(dim=0))
-    brier = probs.square().sum(dim=0) - 2 * own + 1 if 'brier' in wanted else None
-    if 'curve' in wanted:
-        logs = probs.clamp(min=lowest[:, None]).log()
-        curve = nll_curve(logs - logs.amax(dim=0), label)
-    return _on_cpu(
-        conf,
-        predicted == label,
-        predicted,
-        doubt,
-        -own.clamp(min=lowest[label]).log().double(),
-        brier if brier is None else brier.clamp(min=0).double(),
-        class_table(probs, label, num_bins) if 'classes' in wanted else None,
-        curve,
-    )
+    predicted = rows.max(dim=1).indices if predicted is None else predicted
+    smallest = smallest_probability(rows.dtype) if smallest is None else smallest
+    lowest = torch.as_tensor(smallest, dtype=torch.float64).to(rows).expand(rows.shape[1])
+    parts = []
+    for probs, guess, truth in pieces(rows.T, predicted, label):
+        probs, curve = probs.clone(), None
+        nll = -probs.gather(0, truth[None])[0].clamp(min=lowest[truth]).log().double()
+        if 'curve' in wanted:
+            logs = probs.clamp(min=lowest[:, None]).log()
+            curve = nll_curve(logs - logs.amax(dim=0), truth)
+        part = _predictions(probs, 1, guess, truth, nll, num_bins=num_bins, wanted=wanted)
+        parts.append(part._replace(curve=curve))
+    return joined(parts)
 
 
 def of_map(
@@ -126,104 +124,94 @@ def of_map(
     Raises:
         ValueError: If logits are NaN or infinite, or not what the prediction came from.
     """
-    options = dict(num_bins=num_bins, wanted=wanted)
+    label, planes = torch.where(valid, label, predicted), at_least_single(logits).flatten(1)
+    predicted, label, valid = (plane.flatten() for plane in (predicted, label, valid))
+    kinds = (valid, wanted), (~valid, ())
     if len(logits) == 1:
-        return _of_binary_head(logits, predicted, label, valid, **options)
-    logits = at_least_single(logits)
-    flat, (predicted, label, valid) = (
-        logits.flatten(1),
-        (plane.flatten() for plane in (predicted, torch.where(valid, label, 0), valid)),
-    )
-    budget = PIECE_BYTES if logits.device.type == 'cpu' else GPU_PIECE_BYTES
-    step = max(budget // (len(flat) * logits.element_size()) // 64 * 64, 64)
-    memory, parts = flat.new_empty(len(flat) * min(step, flat.shape[1])), []
-    rows = zip(*(x.split(step, dim=-1) for x in (flat, predicted, label, valid)), strict=True)
-    for piece, guess, truth, counts in rows:
-        gaps = memory[: piece.numel()].view(piece.shape)
-        parts.append(_of_piece(piece, guess, truth, counts, gaps, **options))
-    highest, conf, nll, doubt, brier, classes, curve = (
-        None if column[0] is None else column for column in zip(*parts, strict=True)
-    )
-    conf, nll = torch.cat(conf), torch.cat(nll)
-    if not (torch.stack(highest).amax() <= 0 and nll.sum().isfinite()):
-        check_explained(logits.flatten(1), predicted, name)
-    kept = places_of(valid)
-
-    def chosen(column: Sequence[Tensor] | None) -> Tensor | None:
-        return None if column is None else torch.cat(column).index_select(0, kept)
-
-    left_out = conf[~valid] if len(kept) < len(valid) else conf[:0]
-    conf, predicted, label, nll = (x.index_select(0, kept) for x in (conf, predicted, label, nll))
-    return _on_cpu(
-        conf,
-        predicted == label,
-        predicted,
-        1 - conf.double() if doubt is None else chosen(doubt),
-        nll,
-        chosen(brier),
-        None if classes is None else torch.stack(classes).sum(dim=0),
-        None if curve is None else torch.stack(curve).sum(dim=0),
-        left_out,
-    )
+        # float32 has no value between 1 - 2^-24 and 1: what is nearest to 1 stands for all within a
+        # quarter of its type's resolution, so the other class is at least half of what could be
+        # told from 0, 17 nats.
+        least = [torch.finfo(logits.dtype).eps / 4, smallest_probability(logits.dtype)]
+        rows, least = torch.cat([1 - planes, planes]).T, torch.tensor(least)
+        options = dict(num_bins=num_bins, smallest=least)
+        found, others = (
+            of_probabilities(rows[m], label[m], predicted=predicted[m], wanted=own, **options)
+            for m, own in kinds
+        )
+        return found._replace(left_out=others.conf)
+    parts = [], []
+    for z, guess, truth, counts in pieces(planes, predicted, label, valid):
+        for kept, part, (_, own) in zip((counts, ~counts), parts, kinds, strict=True):
+            at = places_of(kept)
+            columns = z.index_select(1, at), guess[at], truth[at]
+            part.append(_of_logits(*columns, num_bins=num_bins, wanted=own))
+    found, others = map(joined, parts)
+    if not (found.nll.sum() + others.nll.sum()).isfinite():
+        check_explained(planes, predicted, name)
+    return found._replace(left_out=others.conf)
 
 
-def _of_piece(
-    logits: Tensor,
+def _of_logits(
+    gaps: Tensor, predicted: Tensor, label: Tensor, *, num_bins: int, wanted: Collection[str]
+) -> Predictions:
+    """Return the predictions of ``(K, M)`` logits, which are overwritten.
+
+    Their NLL is NaN if another class has a higher one.
+    """
+    own, true = (gaps.gather(0, place[None])[0] for place in (predicted, label))
+    gaps -= own
+    # In float64, since at 3e38 the difference of two logits is beyond float32.
+    nll = own.double() - true.double()
+    if gaps.numel() and gaps.amax() > 0:  # cheaper than the highest of each
+        nll *= torch.nan
+    curve = nll_curve(gaps, label) if 'curve' in wanted else None
+    total = gaps.exp_().sum(dim=0)
+    nll += total.double().log()
+    options = dict(num_bins=num_bins, wanted=wanted)
+    found = _predictions(gaps, total.reciprocal(), predicted, label, nll, **options)
+    return found._replace(curve=curve)
+
+
+def _predictions(
+    probs: Tensor,
+    scale: Tensor | float,
     predicted: Tensor,
     label: Tensor,
-    valid: Tensor,
-    gaps: Tensor,
+    nll: Tensor,
     *,
     num_bins: int,
     wanted: Collection[str],
-) -> tuple[Tensor | None, ...]:
-    """Return the largest gap, and of each pixel confidence, NLL and what else is wanted."""
-    guess = predicted[None]
-    own, true = (logits.gather(0, place[None])[0] for place in (predicted, label))
-    torch.sub(logits, own, out=gaps)
-    # Cheaper than the highest logits, and NaN if any is.
-    highest, curve, classes, doubt, brier = gaps.amax(), None, None, None, None
-    if 'curve' in wanted:
-        kept = places_of(valid)
-        curve = nll_curve(gaps.index_select(1, kept), label.index_select(0, kept))
-    total = gaps.exp_().sum(dim=0)
-    conf = total.reciprocal()
-    # In float64, since at 3e38 the difference of two logits is beyond float32.
-    nll = own.double() - true.double() + total.double().log()
-    nll = torch.where(valid, nll, own.double() - own.double())
-    if 'doubt' in wanted:
-        doubt = doubt_of(conf, gaps.scatter_(0, guess, 0).sum(dim=0) * conf)
-        gaps.scatter_(0, guess, 1)
-    if 'classes' in wanted:
-        classes = class_table(gaps.mul_(conf * valid), label, num_bins, valid)
-        brier = gaps.square_().sum(dim=0)
-    elif 'brier' in wanted:
-        brier = gaps.square_().sum(dim=0) * conf * conf
-    if 'brier' in wanted:
-        brier = (brier - 2 * (true - own).exp() * conf + 1).clamp(min=0).double()
-    else:
-        brier = None
-    return highest, conf, nll, doubt, brier, classes, curve
-
-
-def _of_binary_head(
-    prob: Tensor, predicted: Tensor, label: Tensor, valid: Tensor, **options
 ) -> Predictions:
-    """Return the predictions of a head whose one "logit" is the probability of class 1.
+    """Return predictions by ``(K, M)`` probabilities over their scale, which are overwritten."""
+    guess, classes, brier = predicted[None], None, None
+    own, true = (probs.gather(0, place[None]) for place in (predicted, label))
+    conf = own[0] * scale
+    doubt = 1 - conf.double()
+    if 'doubt' in wanted:
+        doubt = doubt_of(conf, probs.scatter_(0, guess, 0).sum(dim=0) * scale)
+        probs.scatter_(0, guess, own)
+    if {'classes', 'brier'} & set(wanted):
+        probs *= scale
+        classes = class_table(probs, label, num_bins) if 'classes' in wanted else None
+        brier = probs.square_().sum(dim=0) - 2 * true[0] * scale + 1
+        brier = brier.clamp_(min=0).double()
+    return Predictions(conf, predicted == label, predicted, doubt, nll, brier, classes)
 
-    float32 has no value between 1 - 2^-24 and 1: what is nearest to 1 stands for all within a
-    quarter of its type's resolution, so the other class counts as at least half of what could be
-    told from 0, 17 nats.
-    """
-    smallest = [torch.finfo(prob.dtype).eps / 4, smallest_probability(prob.dtype)]
-    prob = at_least_single(prob)[0]
-    conf = torch.where(predicted == 1, prob, 1 - prob)
-    probs, predicted, label = prob[valid], predicted[valid], label[valid]
-    probs = torch.stack([1 - probs, probs])
-    found = of_probabilities(
-        probs, label, predicted=predicted, smallest=torch.tensor(smallest), **options
-    )
-    return found._replace(left_out=conf[~valid].cpu())
+
+def pieces(values: Tensor, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield a few of the M columns of ``(K, M)`` values at a time, with what else is of each."""
+    budget = PIECE_BYTES if values.device.type == 'cpu' else GPU_PIECE_BYTES
+    step = max(budget // (len(values) * values.element_size()) // 64 * 64, 64)
+    return zip(*(x.split(step, dim=-1) for x in (values, *columns)), strict=True)
+
+
+def joined(parts: Sequence[Predictions]) -> Predictions:
+    """Return the predictions of all parts, on the CPU."""
+    return Predictions(*(
+        None if column[0] is None
+        else (sum(column) if name in ('classes', 'curve') else torch.cat(column)).cpu()
+        for name, column in zip(Predictions._fields, zip(*parts, strict=True), strict=True)
+    ))  # fmt: skip
 
 
 def nll_curve(gaps: Tensor, label: Tensor) -> Tensor:
@@ -246,32 +234,24 @@ def nll_curve(gaps: Tensor, label: Tensor) -> Tensor:
     return torch.stack(sums)
 
 
-def class_table(probs: Tensor, label: Tensor, num_bins: int, valid: Tensor | None = None) -> Tensor:
-    """Return the ``(3, K, B)`` table of the probabilities of each class.
+def class_table(probs: Tensor, label: Tensor, num_bins: int) -> Tensor:
+    """Return the ``(3, K, B)`` table of the ``(K, M)`` probabilities of each class.
 
     Of a trained network's probabilities one or two are above 1/B: only these are looked up, and all
     others are the first bin.
-
-    Args:
-        probs: ``(K, M)``, 0 of what is not valid.
-        label: ``(M,)`` true classes.
-        num_bins: B.
-        valid: ``(M,)`` booleans.
     """
     num_classes, count = probs.shape
     place = places_of((probs > (1 - 1e-5) / num_bins).flatten())
-    prob = probs.flatten().index_select(0, place).double()
+    prob = probs.flatten().index_select(0, place)
     klass = place.div(max(count, 1), rounding_mode='floor')
     right = label.index_select(0, place - klass * count) == klass
     table = table_of(klass * num_bins + bin_of(prob, num_bins), prob, right, num_classes * num_bins)
     table = table.view(3, num_classes, num_bins)
-    own = label if valid is None else label[valid]
-    rest = torch.stack([
-        table.new_full((num_classes,), len(own)),
-        torch.bincount(own, minlength=num_classes).double(),
-        probs.sum(dim=1, dtype=torch.float64),
-    ]) - table.sum(dim=2)  # fmt: skip
-    table[:, :, 0] += rest.clamp(min=0)
+    true = torch.bincount(label, minlength=num_classes).double()
+    whole = torch.stack(
+        [true.new_full((num_classes,), count), true, probs.sum(1, dtype=true.dtype)]
+    )
+    table[:, :, 0] += (whole - table.sum(dim=2)).clamp(min=0)
     return table
 
 
@@ -281,12 +261,11 @@ class Counts:
 
     Attributes:
         bins: ``(3, B)`` table of bins of equal width, each (lo, hi]; 0 is in the first.
-        cells: ``(4, C)`` float64, ascending in confidence: 1 - confidence, and a table; of rounded
-            images :func:`packed`.
+        cells: ``(4, C)``: doubt, count, correct, sum of 1 - confidence; float32 where confidences
+            share cells. Those of a total are ascending in confidence, of different doubts.
         sums: ``(2,)`` float64: NLL, Brier score.
         more: What was wanted: ``classes`` ``(3, K, B)``, ``predicted`` ``(3, K, B)``, ``distance``
             ``(3, 8, B)`` and ``curve`` ``(33,)``.
-        rounded: Whether confidences share cells.
         narrow: ``(3, 98)`` int32, predictions, correct ones, and pixels without a label by their
             :func:`narrow_bin_of`; of a single image.
         classes: The classes that are predicted in it, and ``(R, 2, 98)`` int32 of each.
@@ -297,7 +276,6 @@ class Counts:
     cells: Tensor
     sums: Tensor
     more: dict[str, Tensor] = field(default_factory=dict)
-    rounded: bool = False
     narrow: Tensor | None = None
     classes: tuple[Tensor, Tensor] | None = None
     objects: Tensor | None = None
@@ -308,113 +286,101 @@ class Counts:
         found: Predictions,
         num_bins: int = 15,
         *,
-        of_image: bool = False,
-        rounded: bool = False,
         num_classes: int | None = None,
         distance: Tensor | None = None,
     ) -> Counts:
-        """Count predictions.
+        """Count predictions; those of an image, which leaves pixels out or not, in narrow bins too.
 
         Args:
             found: M predictions.
             num_bins: B.
-            of_image: Whether they are a segmented image, of which more is counted.
-            rounded: Whether confidences share cells.
             num_classes: K, to count the predictions of each class apart.
             distance: ``(M,)`` int64, to count those of each range of distances apart.
         """
-        conf, correct, column = found.conf, found.correct, bin_of(found.conf, num_bins)
-        more = {name: getattr(found, name) for name in ('classes', 'curve')}
-        for name, stratum, size in (
-            ('predicted', found.predicted, num_classes),
-            ('distance', distance, 8),
-        ):
-            if size is not None and stratum is not None:
-                index = stratum * num_bins + column
-                more[name] = table_of(index, conf, correct, size * num_bins).view(3, size, -1)
+        conf, correct = found.conf, found.correct
+
+        def table(column: Tensor, size: int, stratum: Tensor, strata: int) -> Tensor:
+            index = stratum * size + column
+            return table_of(index, conf, correct, strata * size).view(3, strata, size)
+
+        column = bin_of(conf, num_bins)
+        strata = (('predicted', found.predicted, num_classes), ('distance', distance, 8))
+        more = {
+            name: table(column, num_bins, stratum, size)
+            for name, stratum, size in strata
+            if size is not None and stratum is not None
+        }
+        more |= {
+            n: getattr(found, n) for n in ('classes', 'curve') if getattr(found, n) is not None
+        }
         brier = 0.0 if found.brier is None else found.brier.sum()
-        counts = cls(
-            table_of(column, conf, correct, num_bins),
-            packed(rounded_cells_of(found)) if rounded else cells_of(found),
-            torch.tensor([found.nll.sum(), brier], dtype=torch.float64),
-            {name: table for name, table in more.items() if table is not None},
-            rounded,
-        )
-        if of_image:
+        sums = torch.tensor([found.nll.sum(), brier], dtype=torch.float64)
+        counts = cls(table_of(column, conf, correct, num_bins), cells_of(found), sums, more)
+        if found.left_out is not None:
             counts.narrow = narrow_counts(conf, correct, found.left_out)
             if num_classes is not None:
-                index = found.predicted * NUM_NARROW + narrow_bin_of(1 - conf)
-                table = table_of(index, conf, correct, num_classes * NUM_NARROW)[:2].int()
-                table = table.view(2, num_classes, NUM_NARROW).transpose(0, 1)
-                full = table[:, 0].any(dim=1).nonzero()[:, 0]
-                counts.classes = full, table[full]
+                narrow = table(narrow_bin_of(1 - conf), NUM_NARROW, found.predicted, num_classes)
+                full = narrow[0].any(dim=1).nonzero()[:, 0]
+                counts.classes = full, narrow[:2, full].transpose(0, 1).int()
         return counts
 
     @classmethod
     def total(cls, parts: Sequence[Counts], num_bins: int = 15) -> Counts:
         """Return the sum of counts of the same kind, those of nothing if there are none."""
-        if len(parts) == 1:
-            return replace(parts[0], cells=unpacked(parts[0].cells))
         zero = torch.zeros(3, num_bins, dtype=torch.float64)
+        cells = torch.cat([zero.new_zeros(4, 0), *(part.cells for part in parts)], dim=1)
+        shared = any(part.rounded for part in parts)
         return cls(
             sum((part.bins for part in parts), zero),
-            added(torch.cat([zero.new_zeros(4, 0), *(unpacked(p.cells) for p in parts)], dim=1)),
-            sum((part.sums for part in parts), zero.new_zeros(2)),
+            rounded(cells) if shared else added(cells),
+            sum((part.sums for part in parts), zero[0, :2] * 0),
             {n: sum(part.more[n] for part in parts) for n in (parts[0].more if parts else ())},
         )
 
-    def round(self) -> None:
-        """Have confidences share cells."""
+    def round(self) -> Counts:
+        """Have confidences share cells, and return self."""
         if not self.rounded:
-            self.cells, self.rounded = packed(rounded_cells(self.cells)), True
+            self.cells = rounded(self.cells).float()
+        return self
+
+    @property
+    def rounded(self) -> bool:
+        """Whether confidences share cells."""
+        return self.cells.dtype == torch.float32
 
     @property
     def count(self) -> float:
         """How many predictions there are."""
         return self.bins[0].sum().item()
 
+    @property
+    def table(self) -> Tensor:
+        """The ``(3, C)`` table of the cells."""
+        _, count, correct, lacking = self.cells
+        return torch.stack([count, correct, count - lacking])
+
 
 def cells_of(found: Predictions) -> Tensor:
-    """Return the ``(4, C)`` cells of predictions."""
-    conf, correct = found.conf.double(), found.correct
-    return added(torch.stack([found.doubt, torch.ones_like(conf), correct.double(), conf]))
-
-
-def rounded_cells_of(found: Predictions) -> Tensor:
-    """Return :func:`rounded_cells` of many predictions, without sorting them."""
-    conf, correct = found.conf.double(), found.correct
-    if not len(conf):
-        return cells_of(found)
-    code = found.doubt.float().view(torch.int32) >> KEPT_BITS  # as many bits as bfloat16 has
-    size = int(code.max()) + 1
-    wrong, right = torch.bincount(code * 2 + correct, minlength=2 * size).view(-1, 2).T
-    table = torch.stack([wrong + right, right, torch.bincount(code, conf, size)])
-    full = table[0].nonzero()[:, 0].flip(0)
-    key = (full.int() << KEPT_BITS).view(torch.float32).double()
-    return torch.cat([key[None], table[:, full]])
-
-
-def packed(cells: Tensor) -> Tensor:
-    """Return cells in float32, with less for each: counts below 2^24 and doubts are exact there.
-
-    In place of the sum of confidences is what it lacks to that of the cell's doubt.
-    """
-    key, count, correct, conf = cells
-    return torch.stack([key, count, correct, count * (1 - key) - conf]).float()
-
-
-def unpacked(cells: Tensor) -> Tensor:
-    """Return cells in float64, whether they were :func:`packed` or not."""
-    if cells.dtype == torch.float64:
-        return cells
-    key, count, correct, lacking = cells.double()
-    return torch.stack([key, count, correct, count * (1 - key) - lacking])
+    """Return a cell of each prediction, ``(4, M)`` float64."""
+    rows = found.doubt, torch.ones_like(found.doubt), found.correct, 1 - found.conf.double()
+    return torch.stack([row.double() for row in rows])
 
 
 def added(cells: Tensor) -> Tensor:
-    """Add up cells of one doubt, the most confident last."""
-    key, index = cells[0].neg().unique(return_inverse=True)
-    return torch.cat([-key[None], cells.new_zeros(3, len(key)).index_add_(1, index, cells[1:])])
+    """Return cells of which those of one doubt are one, the most confident last."""
+    key, rows = _grouped(-cells[0], cells[1:])
+    return torch.cat([-key[None], rows])
+
+
+def rounded(cells: Tensor) -> Tensor:
+    """Return cells of which those of one rounded doubt are one, float64, without sorting."""
+    doubt, *rows = cells.double()
+    # As many bits as bfloat16 has, the most confident last.
+    code = CODE_OF_ONE - (doubt.float().view(torch.int32) >> KEPT_BITS)
+    rows = torch.stack([torch.bincount(code, row) for row in rows])
+    full = rows[0].nonzero()[:, 0]
+    key = ((CODE_OF_ONE - full).int() << KEPT_BITS).view(torch.float32)
+    return torch.cat([key[None], rows[:, full]])
 
 
 def round_if_many(images: Sequence[Counts]) -> None:
@@ -424,20 +390,22 @@ def round_if_many(images: Sequence[Counts]) -> None:
             image.round()
 
 
-def rounded_cells(cells: Tensor) -> Tensor:
-    """Return cells of which those of one rounded doubt are one."""
-    code = cells[0].float().view(torch.int32) >> KEPT_BITS << KEPT_BITS
-    return added(torch.cat([code.view(torch.float32).double()[None], cells[1:]]))
+def condensed(counts: Counts, most: int = 6144) -> Tensor:
+    """Return the ``(3, C)`` table of the cells; of many, those of one rounded doubt are one."""
+    if counts.cells.shape[1] > most:
+        counts = replace(counts, cells=rounded(counts.cells))
+    return counts.table
 
 
-def condensed(cells: Tensor, most: int = 6144) -> Tensor:
-    """Return the ``(3, C)`` table of cells; of many, those of one rounded doubt are one."""
-    return (rounded_cells(cells) if cells.shape[1] > most else cells)[1:]
+def by_confidence(table: Tensor) -> Tensor:
+    """Return a ``(3, C)`` table with cells as one whose confidence float32 cannot tell."""
+    return _grouped((table[2] / table[0]).float(), table)[1]
 
 
-def by_confidence(cells: Tensor) -> Tensor:
-    """Return the ``(3, C)`` table of cells, those whose confidence float32 cannot tell as one."""
-    return added(torch.cat([1 - (cells[3] / cells[1]).float().double()[None], cells[1:]]))[1:]
+def _grouped(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ascending keys, and the sum of the columns of each."""
+    keys, index = keys.unique(return_inverse=True)
+    return keys, rows.new_zeros(len(rows), len(keys)).index_add_(1, index, rows)
 
 
 def equal_mass(table: Tensor, num_bins: int) -> Tensor:
@@ -482,10 +450,9 @@ def narrow_counts(conf: Tensor, correct: Tensor, unlabelled: Tensor) -> Tensor:
 
     Those that have a label, the correct ones, and, by their confidences, those that have none.
     """
-    index = narrow_bin_of(1 - conf) * 2 + correct
-    wrong, right = torch.bincount(index, minlength=2 * NUM_NARROW).view(-1, 2).T
+    table = table_of(narrow_bin_of(1 - conf), conf, correct, NUM_NARROW)[:2]
     others = torch.bincount(narrow_bin_of(1 - unlabelled), minlength=NUM_NARROW)
-    return torch.stack([wrong + right, right, others]).int()
+    return torch.cat([table, others[None]]).int()
 
 
 def doubt_of(conf: Tensor, others: Tensor) -> Tensor:
@@ -504,7 +471,3 @@ def places_of(mask: Tensor) -> Tensor:
     if mask.device.type == 'cpu':  # 0.2 ms of 375 x 500 pixels, where torch takes 1.0
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     return mask.nonzero().squeeze(1)
-
-
-def _on_cpu(*columns: Tensor | None) -> Predictions:
-    return Predictions(*(None if column is None else column.cpu() for column in columns))

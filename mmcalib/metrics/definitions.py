@@ -52,7 +52,7 @@ def _of_bins(formula: Callable[[Tensor], Tensor], *, gaps: bool = True, **option
 
 
 def _of_order(figure: Callable[..., Tensor], **options) -> Metric:
-    return Metric(lambda counts, _: figure(counts.cells[1:]), wanted='doubt', **options)
+    return Metric(lambda counts, _: figure(counts.table), wanted='doubt', **options)
 
 
 def _of_curve(figure: Callable[[Tensor, float], float], **options) -> Metric:
@@ -74,11 +74,11 @@ def _brier(bins: Tensor, sums: Tensor) -> Tensor:
 
 METRICS = {
     'ECE': _of_bins(errors.calibration_error),
-    'AECE': Metric(lambda counts, num_bins: errors.adaptive_error(counts.cells, num_bins)),
+    'AECE': Metric(lambda counts, num_bins: errors.adaptive_error(counts.table, num_bins)),
     'ClasswiseECE': Metric(
         lambda counts, _: errors.classwise_error(counts.more['classes']), wanted='classes'
     ),
-    'smECE': Metric(lambda counts, _: smooth_error(by_confidence(counts.cells))),
+    'smECE': Metric(lambda counts, _: smooth_error(by_confidence(counts.table))),
     'debiasedECE': _of_bins(errors.debiased_error),
     'ACE': _of_bins(errors.average_error),
     'MCE': _of_bins(errors.maximum_error),

@@ -23,9 +23,9 @@ def calibration_error(table: Tensor) -> Tensor:
     return 100 * (correct - conf).abs().sum(-1) / count.sum(-1)
 
 
-def adaptive_error(cells: Tensor, num_bins: int) -> Tensor:
+def adaptive_error(table: Tensor, num_bins: int) -> Tensor:
     """Return the calibration error over bins of equal count, AECE, in percent, of cells."""
-    return calibration_error(equal_mass(by_confidence(cells), num_bins))
+    return calibration_error(equal_mass(by_confidence(table), num_bins))
 
 
 def maximum_error(table: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +19,10 @@ from mmcalib.checks import (
     check_range,
     smallest_probability,
 )
-from mmcalib.metrics.counts import Counts, Predictions, of_probabilities
+from mmcalib.metrics.counts import Counts, of_confidences, of_probabilities
 from mmcalib.metrics.definitions import metric_of, value_of
 from mmcalib.metrics.errors import adaptive_error
 from mmcalib.metrics.strata import stratum_figures
-
-# Probabilities that are worked on together.
-PIECE = 1 << 22
 
 
 def measure(
@@ -74,21 +72,13 @@ def measure(
     return values[metrics] if isinstance(metrics, str) else values
 
 
-def expected_calibration_error(
-    probs: A = None,
-    labels: A = None,
-    *,
-    conf: A = None,
-    correct: A = None,
-    num_bins: int = 15,
-    ignore_index: int | None = None,
-) -> float:
+def expected_calibration_error(probs: A = None, labels: A = None, **options: Any) -> float:
     r"""Return the expected calibration error, ECE, in percent.
 
     .. math:: \sum_b \frac{n_b}{n} \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
 
-    over bins of equal width, each (lo, hi]. NaN of no predictions. Arguments and errors are those
-    of :func:`measure`.
+    over bins of equal width, each (lo, hi]. NaN of no predictions. Options (``conf``, ``correct``,
+    ``num_bins``, ``ignore_index``) and errors are those of :func:`measure`.
 
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
     >>> round(expected_calibration_error(probs, np.array([0, 1, 1, 0]), num_bins=2), 6)
@@ -99,19 +89,10 @@ def expected_calibration_error(
 
     Source: Eq. 8 of the paper.
     """
-    arrays = dict(conf=conf, correct=correct, num_bins=num_bins, ignore_index=ignore_index)
-    return measure(probs, labels, 'ECE', **arrays)
+    return measure(probs, labels, 'ECE', **options)
 
 
-def adaptive_calibration_error(
-    probs: A = None,
-    labels: A = None,
-    *,
-    conf: A = None,
-    correct: A = None,
-    num_bins: int = 15,
-    ignore_index: int | None = None,
-) -> float:
+def adaptive_calibration_error(probs: A = None, labels: A = None, **options: Any) -> float:
     """Return the calibration error over bins of equal count, AECE, in percent.
 
     The formula is that of :func:`expected_calibration_error`. Equal confidences are shared between
@@ -121,8 +102,7 @@ def adaptive_calibration_error(
     >>> round(adaptive_calibration_error(conf=conf, correct=correct, num_bins=2), 6)
     25.0
     """
-    arrays = dict(conf=conf, correct=correct, num_bins=num_bins, ignore_index=ignore_index)
-    return measure(probs, labels, 'AECE', **arrays)
+    return measure(probs, labels, 'AECE', **options)
 
 
 def classwise_adaptive_calibration_error(
@@ -157,8 +137,8 @@ def classwise_adaptive_calibration_error(
     found = []
     for k, prob in enumerate(rows.unbind(1)):
         kept = prob > threshold
-        counts = Counts.of(_of_confidences(prob[kept], (labels == k)[kept]), num_bins)
-        found.append(float(adaptive_error(counts.cells, num_bins)) if kept.any() else math.nan)
+        counts = Counts.total([Counts.of(of_confidences(prob[kept], (labels == k)[kept]))])
+        found.append(float(adaptive_error(counts.table, num_bins)) if kept.any() else math.nan)
     return float(np.nanmean(found)) if not all(map(math.isnan, found)) else math.nan
 
 
@@ -206,20 +186,13 @@ def counts_of(
         needy = [n for n in names if n == 'NLL' or metric_of(n).wanted not in (None, 'doubt')]
         if needy:
             raise ValueError(f'{", ".join(needy)} needs probs and labels, not conf and correct')
-        return Counts.of(_read_confidences(conf, correct), num_bins)
-    rows, labels, smallest = _read(probs, labels, ignore_index)
-    step = max(PIECE // rows.shape[1], 1)
-    options = dict(num_bins=num_bins, wanted=wanted, smallest=smallest)
-    pieces = zip(rows.split(step), labels.split(step), strict=True)
-    parts = [
-        Counts.of(
-            of_probabilities(piece.T, own, **options),
-            num_bins,
-            num_classes=rows.shape[1] if per_class else None,
-        )
-        for piece, own in pieces
-    ]
-    return Counts.total(parts, num_bins)
+        found, num_classes = of_confidences(*_read_confidences(conf, correct)), None
+    else:
+        rows, labels, smallest = _read(probs, labels, ignore_index)
+        options = dict(num_bins=num_bins, wanted=wanted, smallest=smallest)
+        found, num_classes = of_probabilities(rows, labels, **options), rows.shape[1]
+    counts = Counts.of(found, num_bins, num_classes=num_classes if per_class else None)
+    return Counts.total([counts], num_bins)
 
 
 def _read(probs: Array, labels: Array, ignore_index: int | None) -> tuple[Tensor, Tensor, float]:
@@ -240,7 +213,7 @@ def _read(probs: Array, labels: Array, ignore_index: int | None) -> tuple[Tensor
     return rows.clamp(max=1), classes, smallest_probability(probs.dtype)
 
 
-def _read_confidences(conf: Array, correct: Array) -> Predictions:
+def _read_confidences(conf: Array, correct: Array) -> tuple[Tensor, Tensor]:
     conf, correct = floats_of('conf', conf), tensor_of('correct', correct).cpu()
     if correct.shape != conf.shape:
         raise ValueError(
@@ -251,9 +224,4 @@ def _read_confidences(conf: Array, correct: Array) -> Predictions:
     if correct.dtype != torch.bool and not ((correct == 0) | (correct == 1)).all():
         raise ValueError(f'correct must be booleans, got values such as {correct.unique()[:5]}')
     check_range(conf, 'conf')
-    return _of_confidences(conf.clamp(max=1), correct.bool())
-
-
-def _of_confidences(conf: Tensor, correct: Tensor) -> Predictions:
-    nothing = torch.zeros(len(conf), dtype=torch.float64)
-    return Predictions(conf, correct, correct.long(), 1 - conf.double(), nothing)
+    return conf.clamp(max=1), correct.bool()

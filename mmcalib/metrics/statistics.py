@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from mmcalib.metrics.counts import (
     Predictions,
     bin_of,
     narrow_bin_of,
+    table_of,
 )
 from mmcalib.metrics.counts import equal_mass as equal_mass_bins
 
@@ -25,55 +25,41 @@ TABLES = ('narrow_bins', 'image_bins', 'image_narrow_bins', 'class_bins', 'dista
 TABLES += ('image_class', 'image_class_bins', 'objects')
 
 
-class ImageTables(NamedTuple):
-    """What each of n images has left, in the order of the data set.
+def of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
+    """Return what :class:`CalibrationStatistics` has of each segmented image, and their sums."""
+    if not images:
+        return {}
+    columns = dict(image_bins='bins', image_sums='sums', image_narrow_bins='narrow')
+    tables = {n: torch.stack([getattr(i, own) for i in images]) for n, own in columns.items()}
+    if images[0].classes is not None:
+        tables['image_class'] = _with_places([image.classes[0][:, None] for image in images])
+        tables['image_class_bins'] = torch.cat([image.classes[1] for image in images])
+    if images[0].objects is not None:
+        tables['objects'] = _with_places([image.objects for image in images])
+    return tables
 
-    Attributes:
-        bins: ``(n, 3, B)`` bins of equal width.
-        sums: ``(n, 2)`` sums of NLL and Brier score.
-        narrow: ``(n, 3, 98)``, see :class:`CalibrationStatistics`, as the following are.
-        keys: ``(R, 2)`` image and class.
-        classes: ``(R, 2, 98)``.
-        objects: ``(O, 6)``.
-    """
 
-    bins: Tensor
-    sums: Tensor
-    narrow: Tensor
-    keys: Tensor | None = None
-    classes: Tensor | None = None
-    objects: Tensor | None = None
+def of_predictions(found: Predictions, num_bins: int, *, per_class: bool) -> dict[str, Tensor]:
+    """Return the same of images that have one prediction each."""
+    conf, correct, n = found.conf, found.correct, len(found.conf)
+    places = torch.arange(n)
 
-    @classmethod
-    def of_counts(cls, images: Sequence[Counts], num_bins: int) -> ImageTables:
-        """Return the tables of segmented images, whose counts are given."""
-        double = dict(dtype=torch.float64)
-        if not images:
-            narrow = torch.zeros(0, 3, NUM_NARROW, dtype=torch.int32)
-            return cls(torch.zeros(0, 3, num_bins, **double), torch.zeros(0, 2, **double), narrow)
-        keys = classes = objects = None
-        if images[0].classes is not None:
-            keys = _with_places([image.classes[0][:, None] for image in images])
-            classes = torch.cat([image.classes[1] for image in images])
-        if images[0].objects is not None:
-            objects = _with_places([image.objects for image in images])
-        columns = (torch.stack([getattr(i, n) for i in images]) for n in ('bins', 'sums', 'narrow'))
-        return cls(*columns, keys, classes, objects)
+    def by_image(column: Tensor, size: int) -> Tensor:
+        table = table_of(places * size + column, conf, correct, n * size)
+        return table.view(3, n, size).transpose(0, 1)
 
-    @classmethod
-    def of_each(cls, found: Predictions, num_bins: int) -> ImageTables:
-        """Return the tables of images that have one prediction each."""
-        conf, correct, n = found.conf.double(), found.correct, len(found.conf)
-        one = torch.ones_like(conf)
-        rows = torch.stack([one, correct.double(), conf], dim=1)[:, :, None]
-        index = bin_of(conf, num_bins)[:, None, None].expand(-1, 3, 1)
-        bins = torch.zeros(n, 3, num_bins, dtype=torch.float64).scatter_(2, index, rows)
-        rows = torch.stack([one, correct.double(), 0 * one], dim=1)[:, :, None].int()
-        index = narrow_bin_of(1 - conf)[:, None, None].expand(-1, 3, 1)
-        narrow = torch.zeros(n, 3, NUM_NARROW, dtype=torch.int32).scatter_(2, index, rows)
-        brier = 0 * one if found.brier is None else found.brier
-        keys = torch.stack([torch.arange(n), found.predicted], dim=1)
-        return cls(bins, torch.stack([found.nll, brier], dim=1), narrow, keys, narrow[:, :2])
+    narrow = by_image(narrow_bin_of(1 - conf), NUM_NARROW).int()
+    narrow[:, 2] = 0
+    brier = torch.zeros_like(found.nll) if found.brier is None else found.brier
+    tables = {
+        'image_bins': by_image(bin_of(conf, num_bins), num_bins),
+        'image_sums': torch.stack([found.nll, brier], dim=1),
+        'image_narrow_bins': narrow,
+    }
+    if per_class:
+        tables['image_class'] = torch.stack([places, found.predicted], dim=1)
+        tables['image_class_bins'] = narrow[:, :2]
+    return tables
 
 
 def _with_places(tables: Sequence[Tensor]) -> Tensor:

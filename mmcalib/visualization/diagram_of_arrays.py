@@ -56,5 +56,5 @@ def reliability_diagram(
         raise ValueError('there are no predictions to draw; are all labels ignore_index?')
     # Which rows are of one image is unknown, so there are no intervals over images.
     metrics = {name: value_of(name, counts, num_bins) for name in TITLED}
-    statistics = CalibrationStatistics(metrics, 'pooled', num_bins, condensed(counts.cells))
+    statistics = CalibrationStatistics(metrics, 'pooled', num_bins, condensed(counts))
     return draw_reliability([reliability_of(statistics, title, equal_mass=equal_mass)], zoom=zoom)

@@ -249,7 +249,7 @@ def test_a_validation_of_a_segmentor():
 def test_bins_of_few_tied_or_many_confidences():
     conf = torch.tensor([0.9, 0.5, 0.5, 0.7])
     correct = torch.tensor([True, False, True, True])
-    narrow = counts_of([], conf=conf, correct=correct).cells[1:]
+    narrow = counts_of([], conf=conf, correct=correct).table
     edges, gaps = edges_and_gaps(narrow, 2)
     assert edges == pytest.approx([0.7]) and gaps == pytest.approx([0.0, -0.2])
     edges, gaps = edges_and_gaps(narrow, 8)

@@ -8,7 +8,7 @@ import torch
 from mmcalib.metrics import class_thresholds
 from mmcalib.metrics.counts import Counts, of_probabilities
 from mmcalib.metrics.image_bins import narrow_bin_thresholds
-from mmcalib.metrics.statistics import ImageTables
+from mmcalib.metrics.statistics import of_images
 
 CLASSES = ['a', 'b', 'c']
 
@@ -26,11 +26,11 @@ def draw(images, pixels=20, seed=0, sharpness=3.0):
 def tables(probs, labels):
     images = []
     for p, y in zip(probs, labels, strict=True):
-        found = of_probabilities(p.T, y)
+        found = of_probabilities(p, y)
         found = found._replace(left_out=found.conf[:0])
-        images.append(Counts.of(found, of_image=True, num_classes=3))
-    found = ImageTables.of_counts(images, 15)
-    return found.keys, found.classes
+        images.append(Counts.of(found, num_classes=3))
+    found = of_images(images)
+    return found['image_class'], found['image_class_bins']
 
 
 def test_the_table_counts_what_loops_count():

@@ -1,7 +1,6 @@
 """The diagram of arrays, against the table that plain loops count."""
 
 import doctest
-import sys
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from matplotlib.patches import StepPatch
 
 import mmcalib
 from mmcalib import metrics
+from mmcalib.metrics import counts
 from mmcalib.visualization import diagram_of_arrays
 
 
@@ -65,7 +65,7 @@ def test_maps_lists_confidences_and_pieces_are_drawn_alike(monkeypatch):
         mmcalib.reliability_diagram(probs.tolist(), labels.tolist()),
         mmcalib.reliability_diagram(conf=conf, correct=correct),
     ]
-    monkeypatch.setattr(sys.modules['mmcalib.metrics.measure'], 'PIECE', 30)
+    monkeypatch.setattr(counts, 'PIECE_BYTES', 1)
     drawn.append(mmcalib.reliability_diagram(probs, labels))
     for figure in drawn:
         assert words(figure) == words(expected)

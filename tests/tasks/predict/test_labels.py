@@ -24,9 +24,8 @@ from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
 from mmcalib.metrics import CalibrationStatistics, class_thresholds
-from mmcalib.metrics.counts import Counts
-from mmcalib.metrics.measure import _of_confidences
-from mmcalib.metrics.statistics import ImageTables
+from mmcalib.metrics.counts import Counts, of_confidences
+from mmcalib.metrics.statistics import of_images
 from mmcalib.tasks.predict.gallery import write_gallery
 from mmcalib.tasks.predict.predict_to_folder import predict_to_folder, report_in_words
 from mmcalib.tasks.predict.validation_results import calibrated_objects
@@ -57,15 +56,16 @@ def validation(photos, segmenting, tmp_path):
         conf = torch.from_numpy(image.confidence).flatten()
         predicted = torch.from_numpy(image.predicted).flatten()
         wrong = torch.rand(conf.shape, generator=generator) > 0.95 * conf
-        rows = _of_confidences(conf, ~wrong)._replace(predicted=predicted, left_out=conf[:0])
-        counts.append(Counts.of(rows, of_image=True, num_classes=4))
+        rows = of_confidences(conf, ~wrong)._replace(predicted=predicted, left_out=conf[:0])
+        counts.append(Counts.of(rows, num_classes=4))
         for o in image.scores.objects:
             iou = float(torch.rand((), generator=generator)) * o.expected_iou
             objects.append([place, o.label, o.pixels, o.confidence, o.expected_iou, iou])
     file = folder / 'calibration_val.npz'
     statistics = CalibrationStatistics.load(file)
-    tables = ImageTables.of_counts(counts, 15)
-    statistics.image_class, statistics.image_class_bins = tables.keys, tables.classes
+    tables = of_images(counts)
+    for name in ('image_class', 'image_class_bins'):
+        setattr(statistics, name, tables[name])
     statistics.objects = torch.tensor(objects, dtype=torch.float64)
     statistics.save(file)
     write_record_of(folder, model)
