@@ -54,7 +54,7 @@ setup(
     packages=find_packages(include=['mmcalib', 'mmcalib.*']),
     # An editable install is then a path, which type checkers read, not a hook of Python's imports.
     package_dir={'': '.'},
-    package_data={'mmcalib': ['py.typed'], 'mmcalib.reports': ['paper_numbers.json']},
+    package_data={'mmcalib': ['py.typed'], 'mmcalib.reports': ['paper_numbers.json', 'page.html']},
     entry_points={'console_scripts': ['mmcalib = mmcalib.__main__:main']},
     python_requires='>=3.10',
     install_requires=[
@@ -66,10 +66,12 @@ setup(
         'numpy',
         'opencv-python',
         'Pillow',
+        'jinja2',
         'rich',
         'scikit-learn',
         'scipy',
         'filelock',
+        'tabulate',
     ],
     # `onedl` and `openmmlab` share their import names: install one of them, never both.
     extras_require={

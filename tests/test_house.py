@@ -123,7 +123,7 @@ def test_imports_run_one_way(path):
     ('room', 'source'),
     [
         ('losses', 'from mmcalib.runs import config'),
-        ('hooks', 'def draw():\n    from mmcalib.reports import html'),
+        ('hooks', 'def draw():\n    from mmcalib.reports import page'),
         ('reports', 'from mmengine.runner import Runner'),
         ('metrics', 'import mmseg'),
         ('', 'from mmcalib import losses'),

@@ -11,8 +11,9 @@ from pathlib import Path
 from mmcalib.cli.names import PROTOCOLS
 from mmcalib.cli.parser import ToolParser
 
-FORMATS = ('text', 'markdown', 'csv', 'json', 'html')
-SUFFIXES = {'.txt': 'text', '.md': 'markdown', '.csv': 'csv', '.json': 'json', '.html': 'html'}
+FORMATS = ('text', 'markdown', 'latex', 'csv', 'json', 'html')
+SUFFIXES = {'.txt': 'text', '.md': 'markdown', '.tex': 'latex', '.csv': 'csv', '.json': 'json'}
+SUFFIXES |= {'.html': 'html'}
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
@@ -79,15 +80,14 @@ def content_of(kind: str, tables: list, others: dict, args: argparse.Namespace) 
     from mmcalib.reports import formats
 
     if kind == 'html':
-        from mmcalib.reports import html  # takes matplotlib along
+        from mmcalib.reports.page import page_of  # takes matplotlib along
 
         options = dict(folder=args.figures, figure_format=args.figure_format)
-        return html.build_page(tables, others, args.folders, **options)
+        return page_of(tables, others, args.folders, **options)
     if kind in ('csv', 'json'):
         print('\n'.join(formats.notes(tables, others)), file=sys.stderr)
-        write = dict(csv=formats.comma_separated, json=formats.measured)[kind]
-        return write(tables)
-    return dict(text=formats.text, markdown=formats.markdown)[kind](tables, others)
+        return dict(csv=formats.comma_separated, json=formats.measured)[kind](tables)
+    return formats.report(tables, others, kind)
 
 
 if __name__ == '__main__':

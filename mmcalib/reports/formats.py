@@ -1,4 +1,4 @@
-"""Tables of runs as text, Markdown, CSV and JSON, and measured numbers as their cells."""
+"""Tables of runs as text, Markdown, HTML, LaTeX, CSV and JSON; measured numbers as their cells."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import json
 import math
 import re
 import statistics
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from tabulate import tabulate
 
 from mmcalib.metrics.keys import INTERVAL, metric_heading, number_text
 
@@ -20,6 +21,29 @@ if TYPE_CHECKING:  # tables are built of what is formatted here
 
 NOTHING = '–'
 LABEL_WIDTH = 60  # longer names of rows take several lines
+KINDS = {'text': 'simple', 'markdown': 'pipe', 'html': 'html', 'latex': 'latex_booktabs'}
+# Of each kind: before a title, before a note.
+MARKS = {'text': ('', ''), 'markdown': ('### ', '- '), 'latex': ('% ', '% ')}
+
+
+def table_text(headings: Sequence[str], rows: Sequence[Sequence[str]], kind: str = 'text') -> str:
+    """Return a table, its first column to the left and the others to the right.
+
+    Args:
+        headings: Of the columns.
+        rows: Texts, one for each column.
+        kind: One of :data:`KINDS`.
+    """
+    if kind == 'markdown':
+        headings, *rows = [[*map(in_markdown, row)] for row in (headings, *rows)]
+    return tabulate(
+        rows,
+        headings,
+        tablefmt=KINDS[kind],
+        disable_numparse=True,
+        colalign=('left', *['right'] * (len(headings) - 1)),
+        maxcolwidths=[LABEL_WIDTH] if kind == 'text' else None,
+    )
 
 
 def mean_and_deviation(values: Sequence[float], key: str) -> str:
@@ -33,37 +57,16 @@ def mean_and_deviation(values: Sequence[float], key: str) -> str:
     """
     if not values:
         return NOTHING
-    mean, deviation = number_text(statistics.mean(values), key), standard_deviation(values)
-    return mean if deviation is None else f'{mean} ± {number_text(deviation, key)}'
-
-
-def standard_deviation(values: Sequence[float]) -> float | None:
-    """Return the standard deviation of a sample, None of less than two values or not finite."""
-    known = len(values) > 1 and all(map(math.isfinite, values))
-    return statistics.stdev(values) if known else None
+    mean = number_text(statistics.mean(values), key)
+    if len(values) == 1 or not all(map(math.isfinite, values)):
+        return mean
+    return f'{mean} ± {number_text(statistics.stdev(values), key)}'
 
 
 def in_markdown(text: str) -> str:
     """Return a text as Markdown shows it: names of runs and losses are no markup."""
     text = html.escape(text, quote=False).replace('|', '&#124;')
     return re.sub(r'[\\`*]|\](?=[(\[:])|(?<!\w)_|_(?!\w)', r'\\\g<0>', text)
-
-
-def text_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table as wide as it needs: its first column left, the others right."""
-    lines = [list(headings)]
-    for first, *others in rows:
-        label, *more = textwrap.wrap(first, LABEL_WIDTH, subsequent_indent='  ')
-        lines += [[label, *others], *([part, *([''] * len(others))] for part in more)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    lines.insert(1, ['─' * width for width in widths])
-    return [
-        '  '.join(
-            text.rjust(width) if place else text.ljust(width)
-            for place, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
 
 
 def header(table: Table) -> list[str]:
@@ -96,55 +99,32 @@ def _interval(row: Row, key: str) -> str:
     return ' [{}, {}]'.format(*(number_text(values[0], key) for values in ends))
 
 
-def text(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> str:
-    """Return tables as plain text, as wide as their columns need."""
-    parts = [
-        '\n'.join([table.name, *text_table(header(table), _rows(table)), *table.notes])
-        for table in tables
-    ]
-    return '\n\n'.join([*parts, *others_left_out(others)])
-
-
-def _rows(table: Table) -> list[list[str]]:
-    return [cells(table, row) for row in table.rows]
-
-
-def markdown(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> str:
-    """Return tables in Markdown."""
-    lines = []
+def report(tables: Sequence[Table], others: Mapping[str, Sequence[str]], kind: str = 'text') -> str:
+    """Return tables with their notes, and what is in none of them, as text, Markdown or LaTeX."""
+    (title, item), mark = MARKS[kind], in_markdown if kind == 'markdown' else str
+    parts = []
     for table in tables:
-        names = header(table)
-        lines += [f'### {in_markdown(table.name)}', '', _markdown_row(names)]
-        lines += ['|---|' + '--:|' * (len(names) - 1)]
-        lines += map(_markdown_row, _rows(table))
-        lines += ['', *(f'- {in_markdown(note)}' for note in table.notes), '']
-    lines += [f'- {in_markdown(line)}' for line in others_left_out(others)]
-    return '\n'.join(lines).rstrip()
-
-
-def _markdown_row(texts: Sequence[str]) -> str:
-    return f'| {" | ".join(map(in_markdown, texts))} |'
+        rows = table_text(header(table), [cells(table, row) for row in table.rows], kind)
+        notes = '\n'.join(f'{item}{mark(note)}' for note in table.notes)
+        gap = '\n\n' if title else '\n'
+        parts.append(gap.join([title + mark(table.name), rows, notes]).rstrip())
+    lines = [f'{item}{mark(line)}' for line in others_left_out(others)]
+    return '\n\n'.join([*parts, *(['\n'.join(lines)] if lines else [])])
 
 
 def comma_separated(tables: Sequence[Table]) -> str:
-    """Return one CSV of all tables: mean, standard deviation and published value of each column.
-
-    It has no place for the notes of the tables.
-    """
-    keys = list(dict.fromkeys(key for table in tables for key in _all_keys(table)))
+    """Return one CSV of all tables, with a line for each run: it has no place for notes."""
+    lines = [
+        {'table': table.name, 'loss': row.label, 'seed': run.seed, 'path': run.path, **run.metrics}
+        for table in tables
+        for row in table.rows
+        for run in row.runs
+    ]
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator='\n')
-    parts = ('mean', 'std', 'paper')
-    writer.writerow(['table', 'loss', 'runs', *(f'{key} {part}' for key in keys for part in parts)])
-    for table in tables:
-        for row in table.rows:
-            line = [table.name, row.label, len(row.runs)]
-            for key in keys:
-                values = row.values(key)
-                line.append(statistics.mean(values) if values else '')
-                line.append(standard_deviation(values))
-                line.append(row.paper.get(key, ''))
-            writer.writerow(line)
+    keys = dict.fromkeys(key for line in lines for key in line)
+    writer = csv.DictWriter(file, keys, lineterminator='\n')
+    writer.writeheader()
+    writer.writerows(lines)
     return file.getvalue().rstrip()
 
 
@@ -172,13 +152,6 @@ def measured(tables: Sequence[Table]) -> str:
         for table in tables
     ]
     return json.dumps(content, indent=1, ensure_ascii=False)
-
-
-def _all_keys(table: Table) -> list[str]:
-    """Return the columns of a table with the ends of their intervals behind them."""
-    found = {key for row in table.rows for run in row.runs for key in run.metrics}
-    ends = ('', *INTERVAL)
-    return [key + end for key in table.columns for end in ends if not end or key + end in found]
 
 
 def notes(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> list[str]:

@@ -24,7 +24,7 @@ from mmcalib.metrics.keys import (
     worst,
 )
 from mmcalib.record import read_json
-from mmcalib.reports.formats import text_table
+from mmcalib.reports.formats import table_text
 from mmcalib.transforms.corruption_names import BENCHMARK, GROUPS
 from mmcalib.work_dir import ROBUSTNESS, whole_file
 
@@ -130,7 +130,7 @@ def robustness_table(content: Mapping) -> str:
             [name, *(number_text(v, key) for key, v in zip(keys, values, strict=True))]
             for name, values in _rows(entry, keys)
         ]
-        parts.append('\n'.join([title, *text_table(['', *map(metric_heading, keys)], rows)]))
+        parts.append(f'{title}\n{table_text(["", *map(metric_heading, keys)], rows)}')
     return '\n\n'.join(parts)
 
 

@@ -7,8 +7,8 @@ from commands import call_here
 from records import model
 
 from mmcalib.metrics.keys import metric_heading
-from mmcalib.reports import html
-from mmcalib.reports.formats import comma_separated, markdown, measured
+from mmcalib.reports import page as pages
+from mmcalib.reports.formats import comma_separated, measured, report
 from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of
 from mmcalib.runs.closing import summary
@@ -72,12 +72,12 @@ def test_each_score_is_a_row_of_a_table_beside_that_of_the_calibration(tmp_path)
     assert unseen.notes == [
         'Evaluation: 700 samples of CIFAR10 test against 50 of cifar100, 60 of svhn, 70 of dtd.'
     ]
-    text = markdown([plain, unseen], {})
+    text = ' '.join(report([plain, unseen], {}, 'markdown').split())
     assert '| OOD AUROC near (%) |' in text and '| AUROC (%) |' in text
-    assert 'ood/near/AUROC mean' in comma_separated([unseen])
+    assert 'ood/near/AUROC' in comma_separated([unseen])
     (content,) = json.loads(measured([unseen]))
     assert content['rows'][0]['runs'][1]['metrics']['ood/near/AUROC'] == pytest.approx(62.0)
-    page = html.build_page([plain, unseen], {}, [str(tmp_path)])
+    page = pages.page_of([plain, unseen], {}, [str(tmp_path)])
     assert 'OOD FPR95 far (%)' in page
     after = page.split('tiny against unseen classes')[1]
     assert 'reliability diagram' in page and 'reliability diagram' not in after

@@ -197,8 +197,7 @@ def test_ensembles_with_a_calibrated_member_are_another_row(report, tmp_path):
         mean = model(member('a.pth'), second)
         write(tmp_path / name, 'ce/digits', loss=CE, seed=None, model=mean, ece=ece)
     rows = list(csv.reader(io.StringIO(report(tmp_path, '--format', 'csv'))))[1:]
-    labels = {row[1]: row[2] for row in rows}
-    assert labels == {'CE × 2': '1', 'CE × 2 (1 of them + temperature)': '1'}
+    assert {row[1] for row in rows} == {'CE × 2', 'CE × 2 (1 of them + temperature)'}
 
 
 def test_other_trainings_are_still_averaged(report, tmp_path):

@@ -14,8 +14,8 @@ from matplotlib.text import Text
 from records import model
 
 from mmcalib.metrics.keys import ECE, metric_heading, worst
-from mmcalib.reports import html
-from mmcalib.reports.formats import comma_separated, markdown
+from mmcalib.reports import page as pages
+from mmcalib.reports.formats import comma_separated, report
 from mmcalib.reports.robustness_results import (
     files_of,
     read_robustness,
@@ -145,12 +145,12 @@ def test_reports_have_columns_that_name_the_shift(tmp_path, monkeypatch):
     ]  # fmt: skip
     assert both.columns[:3] == ['mIoU clean', 'mIoU mean', 'mIoU worst']
     assert any('under the 15 corruptions of ImageNet-C at severity 1, 5' in n for n in both.notes)
-    text = markdown(tables, others)
+    text = ' '.join(report(tables, others, 'markdown').split())
     assert '| ECE clean (%) | ECE mean (%) | ECE worst (%) |' in text
     assert '1.50 ± 0.71' in text and 'fog at severity 1, 5' in text
-    assert 'calibration/ECE worst mean' in comma_separated(tables)
-    monkeypatch.setattr(html, 'DPI', 30)
-    page = html.build_page(tables, others, [str(tmp_path / name) for name in ('seed0', 'other')])
+    assert 'calibration/ECE worst' in comma_separated(tables)
+    monkeypatch.setattr(pages, 'DPI', 30)
+    page = pages.page_of(tables, others, [str(tmp_path / name) for name in ('seed0', 'other')])
     assert 'Under shift' in page and 'reliability diagram' not in page.split('Under shift')[1]
     for folder in ('seed0', 'other'):
         assert f'Corruptions by severity, {tmp_path / folder}' in page

@@ -8,13 +8,14 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from mmcalib.reports.html import PAGE
+from mmcalib.reports.page import TEMPLATES
 from mmcalib.work_dir import whole_file
 
 GALLERY = 'gallery.html'
 ROWS, PICTURES = 'predictions.jsonl', 'pictures'
 FEW = 5  # objects that are named below an image
 DOUBTFUL = 0.5
+PAGE = "{% extends 'page.html' %}{% block body %}{{ body | safe }}{% endblock %}"
 
 
 def write_gallery(folder: str | Path) -> Path:
@@ -45,10 +46,11 @@ def write_gallery(folder: str | Path) -> Path:
         intro += f' In brackets: the number of an object, and {meaning}.'
     parts = [f'<p>{intro}</p>']
     parts += [_figure(row, words, row[key]) for row in rows]
-    page = PAGE.substitute(title='Predictions to look at', body='\n'.join(parts))
+    page = TEMPLATES.from_string(PAGE)
+    text = page.render(title='Predictions to look at', body='\n'.join(parts))
     with whole_file(folder / GALLERY) as path:
         # What is no text in a file's name is written as an escape.
-        path.write_text(page, encoding='utf-8', errors='backslashreplace')
+        path.write_text(text, encoding='utf-8', errors='backslashreplace')
     return folder / GALLERY
 
 
