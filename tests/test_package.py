@@ -288,5 +288,6 @@ def test_shell_scripts_say_how_they_are_called(path):
 
 @pytest.mark.parametrize('name', [name for name in GONE if name[0].isupper()])
 def test_a_name_that_is_gone_says_what_to_use(name):
+    mmcalib.register()
     with pytest.raises(ValueError, match=f'{name} is gone since .*: {re.escape(GONE[name])}'):
         MODELS.build(dict(type=name))
