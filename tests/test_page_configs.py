@@ -166,7 +166,6 @@ SNIPPETS = {
     'howto/train.md': 'mbls/digits.py',
     'howto/choose_a_margin.md': 'mbls/digits.py',
     'reference/losses.md': 'mbls/digits.py',
-    'reference/config_keys.md': 'mbls/digit_scenes.py',
     'concepts/temperature_and_scalings.md': 'mbls/digit_scenes.py',
 }
 
