@@ -1,8 +1,10 @@
-"""The examples in docstrings run, and the blocks of pages do what their readers will do."""
+"""Pages, examples and figures of README and docs: their commands, blocks and numbers hold."""
 
 import argparse
 import ast
 import doctest
+import importlib
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -11,35 +13,19 @@ from types import ModuleType
 
 import pytest
 import torch
-from commands import ROOT
-from quoted_numbers import written_pages
+from commands import ROOT, call_here
 from tool_parsers import parser_of
 
-from mmcalib import losses
+import mmcalib
 from mmcalib.runs.config import load_config
 
-FORMULAS = [
-    'brier',
-    'bsce',
-    'confidence_penalty',
-    'dual_focal',
-    'inverse_focal',
-    'label_smoothing',
-    'margin_label_smoothing',
-    'softmax_focal',
+PAGES = [
+    *(ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'configs/README.md')),
+    *sorted((*ROOT.glob('docs/*.md'), *ROOT.glob('docs/[!_]*/*.md'))),
 ]
-
-
-@pytest.mark.parametrize('name', FORMULAS)
-def test_examples(name):
-    function = getattr(losses, name)
-    scope = {'torch': torch, name: function}
-    (test,) = doctest.DocTestFinder().find(function, globs=scope)
-    assert test.examples
-    assert doctest.DocTestRunner().run(test).failed == 0
-
-
-PAGES = [*written_pages(ROOT), ROOT / 'CONTRIBUTING.md']
+TEXTS = {page: page.read_text(encoding='utf-8') for page in PAGES}
+# To be written by whoever follows the steps of CONTRIBUTING.md.
+EXAMPLES = {'configs/my/digits.py', 'docs/results/NAME.json', 'tools/TOOL.py'}
 FENCE = re.compile(r'^( *)```(\w+)\n(.*?)^\1```', re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r'(?<!`)`((?:python )?(?:tools/\w+\.\w+|mmcalib) [^`]+)`(?!`)')
 TOOL = re.compile(r'(?:\./)?(tools/(?:\w+/)*\w+\.(?:py|sh))')
@@ -52,13 +38,60 @@ LAUNCHERS = {
 MORE = '…{'  # of words that are not what the tool gets
 
 
-def page_ids(page):
-    return page.relative_to(ROOT).as_posix()
-
-
 def blocks(page, *languages):
-    text = page.read_text(encoding='utf-8')
-    return [block[3] for block in FENCE.finditer(text) if block[2] in languages]
+    return [block[3] for block in FENCE.finditer(TEXTS[page]) if block[2] in languages]
+
+
+def test_examples_of_docstrings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    attempted = 0
+    for module in pkgutil.walk_packages(mmcalib.__path__, 'mmcalib.'):
+        if not module.name.endswith('__main__'):
+            names = {'torch': torch}
+            found = doctest.testmod(importlib.import_module(module.name), extraglobs=names)
+            assert not found.failed, module.name
+            attempted += found.attempted
+    assert attempted > 30
+
+
+EXECUTED = (
+    'concepts/estimators', 'faq', 'howto/match_other_tools', 'howto/measure', 'coming_from/netcal',
+    'coming_from/torchmetrics',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize('name', EXECUTED)
+def test_examples_of_a_page_run_one_after_the_other(name, capsys):
+    page, scope = ROOT / f'docs/{name}.md', {}
+    configs = re.compile(r'^\w+_evaluator = |^dict', re.MULTILINE)
+    for block in (block for block in blocks(page, 'python') if not configs.search(block)):
+        exec(block, scope)
+    assert scope
+    claimed = re.search(r'^prints (.+) and (.+) %\.', TEXTS[page], re.MULTILINE)
+    if claimed:
+        printed = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+        assert printed == [*claimed[1].split(', '), claimed[2]]
+
+
+def test_numbers_of_pages_are_those_that_were_measured(tmp_path, monkeypatch, capsys):
+    """If not: python tools/maintenance/quote_results.py."""
+    tool = 'maintenance/quote_results.py'
+    page = tmp_path / 'page.md'
+    right = next(line for line in TEXTS[ROOT / 'README.md'].split('\n') if ': CE -->' in line)
+    wrong = re.sub(r'\d+\.\d+ ± \d+\.\d+', '1.00 ± 9.99', right)
+    head = '| trained with | top-1 (%) | ECE (%) | AECE (%) |\n|---|--:|--:|--:|\n'
+    for text, arguments, code, left in (
+        (None, ['--check'], 0, None),
+        (wrong, [page, '--check'], 1, wrong),
+        (wrong, [page], 0, right),
+        (wrong.replace('CE -->', 'no such -->'), [page], 2, None),
+        (re.sub('<!--.*-->', '', wrong), [page], 2, None),
+    ):
+        page.write_text(head + (text or ''))
+        with pytest.raises(SystemExit) as end:
+            call_here(tool, *arguments, monkeypatch=monkeypatch)
+        assert end.value.code == code, capsys.readouterr()
+        assert left is None or page.read_text() == head + left
 
 
 def commands(page):
@@ -67,7 +100,7 @@ def commands(page):
         lines = re.sub(r'\\\n', ' ', block).splitlines()
         for words in (words_of(line.strip().removeprefix('$ ')) for line in lines):
             yield from ((command, True) for command in parts(words))
-    for inline in INLINE.findall(page.read_text(encoding='utf-8')):
+    for inline in INLINE.findall(TEXTS[page]):
         yield from ((command, False) for command in parts(words_of(inline)))
 
 
@@ -109,10 +142,18 @@ def tool_and_arguments(words):
     return tool, arguments
 
 
+class _Refused(Exception):
+    pass
+
+
+def _refuse(parser, message):
+    raise _Refused(message)
+
+
 def problem(tool, arguments, *, whole):
     """What a tool's parser has against arguments; None if it takes them."""
     if not (ROOT / tool).is_file():  # a text may begin with the name of the package
-        return f'there is no {tool}' if whole else None
+        return f'there is no {tool}' if whole and tool not in EXAMPLES else None
     if not tool.endswith('.py'):
         return None
     parser = parser_of(tool)
@@ -135,86 +176,88 @@ def problem(tool, arguments, *, whole):
     return None
 
 
-class _Refused(Exception):
-    pass
-
-
-def _refuse(parser, message):
-    raise _Refused(message)
-
-
-@pytest.mark.parametrize('page', PAGES, ids=page_ids)
-def test_commands_of_pages_have_their_arguments(page):
-    found = [(command, tool_and_arguments(command), whole) for command, whole in commands(page)]
-    wrong = [
-        f'{" ".join(command)}: {said}'
-        for command, known, whole in found
-        if known and (said := problem(*known, whole=whole))
-    ]
+def test_commands_of_pages_have_their_arguments():
+    wrong, tools = [], set()
+    for page in PAGES:
+        for command, whole in commands(page):
+            known = tool_and_arguments(command)
+            tools |= {known[0]} if known else set()
+            if known and (said := problem(*known, whole=whole)):
+                wrong.append(f'{page}: {" ".join(command)}: {said}')
     assert wrong == []
-
-
-def test_that_the_test_above_finds_commands_and_mistakes():
-    known = [
-        tool_and_arguments(command) for page in PAGES for command, whole in commands(page) if whole
-    ]
-    tools = {tool for tool, _ in filter(None, known)}
     assert {'tools/train.py', 'tools/test.py', 'tools/calibrate.py', 'tools/report.py'} <= tools
-    whole = dict(whole=True)
-    assert problem('tools/train.py', ['config.py', '--ressume'], **whole)
-    assert problem('tools/train.py', [], **whole)
-    assert problem('tools/nothing.py', [], **whole)
+
+
+def test_that_the_test_above_finds_mistakes():
+    for tool, arguments in (('train', ['config.py', '--ressume']), ('train', []), ('nothing', [])):
+        assert problem(f'tools/{tool}.py', arguments, whole=True)
     words = words_of('A=1 python tools/dist_train.sh c.py 4 --amp && ls # so')
-    command, other = parts(words)
-    assert tool_and_arguments(command) == ('tools/train.py', ['c.py', '--amp'])
-    assert tool_and_arguments(other) is None
+    found = [tool_and_arguments(command) for command in parts(words)]
+    assert found == [('tools/train.py', ['c.py', '--amp']), None]
 
 
-@pytest.mark.parametrize('page', PAGES, ids=page_ids)
-def test_bash_of_pages_is_bash(page):
-    for block in blocks(page, 'bash', 'sh', 'shell'):
-        checked = subprocess.run(['bash', '-n'], input=block, text=True, capture_output=True)
-        assert checked.returncode == 0, checked.stderr
-
-
-@pytest.mark.parametrize('page', PAGES, ids=page_ids)
-def test_python_of_pages_is_python(page):
-    for block in blocks(page, 'python', 'py'):
-        examples = doctest.DocTestParser().get_examples(block)
-        for source in [example.source for example in examples] or [block]:
-            ast.parse(source)
+def test_blocks_of_pages_can_be_read():
+    bash = '\n'.join(block for page in PAGES for block in blocks(page, 'bash', 'sh', 'shell'))
+    checked = subprocess.run(['bash', '-n'], input=bash, text=True, capture_output=True)
+    assert checked.returncode == 0, checked.stderr
+    for page in PAGES:
+        for block in blocks(page, 'python', 'py'):
+            examples = doctest.DocTestParser().get_examples(block)
+            for source in [example.source for example in examples] or [block]:
+                ast.parse(source, filename=str(page))
 
 
 def our_config(name):
     return next(ROOT.glob(f'configs/*/{name}'), None)
 
 
-def configs():
+def test_configs_of_pages_load(tmp_path, monkeypatch):
     """The blocks that are configs on a base, but for a file of the reader's own."""
-    for page in PAGES:
-        for number, block in enumerate(blocks(page, 'python', 'py')):
-            base = re.search(r"^_base_ = (?:'([\w.]+)'|.)", block, re.MULTILINE)
-            if base and (base[1] is None or our_config(base[1])):
-                yield pytest.param(block, id=f'{page_ids(page)}-{number}')
-
-
-@pytest.mark.parametrize('block', configs())
-def test_configs_of_pages_load(block, tmp_path, monkeypatch):
-    for name in re.findall(r"'(my_\w+)'", block):  # which another block of the page writes
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
     for folder in ('configs', 'docs'):
         (tmp_path / folder).symlink_to(ROOT / folder)
-    config = tmp_path / 'config.py'
-    beside = re.search(r"^_base_ = '([\w.]+\.py)'", block, re.MULTILINE)
-    if beside:  # it is to be written beside one of ours
-        block = block.replace(beside[0], f"_base_ = '{our_config(beside[1])}'", 1)
-    config.write_text(block, encoding='utf-8')
-    assert load_config(str(config)).model
+    config, count = tmp_path / 'config.py', 0
+    for block in (block for page in PAGES for block in blocks(page, 'python', 'py')):
+        base = re.search(r"^_base_ = (?:'([\w.]+)'|.)", block, re.MULTILINE)
+        if not base or not (base[1] is None or our_config(base[1])):
+            continue
+        for name in re.findall(r"'(my_\w+)'", block):  # which another block of the page writes
+            monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        if base[1]:  # it is to be written beside one of ours
+            block = block.replace(base[0], f"_base_ = '{our_config(base[1])}'", 1)
+        config.write_text(block, encoding='utf-8')
+        assert load_config(str(config)).model, block
+        count += 1
+    assert count >= 20
 
 
-@pytest.mark.parametrize('page', PAGES, ids=page_ids)
-def test_extras_of_pages_are_there(page):
-    setup = (ROOT / 'setup.py').read_text(encoding='utf-8')
-    for extras in re.findall(r'pip install [^\n`]*\[([\w,]+)\]', page.read_text(encoding='utf-8')):
-        for extra in extras.split(','):
-            assert f"'{extra}': [" in setup
+def test_what_pages_name_is_there():
+    missing = set()
+    for page, text in TEXTS.items():
+        files = r'(?<![\w/.])(?:configs|tools|docs)/[\w./]+\.(?:py|sh|md|json|png)\b'
+        paths = {ROOT / name for name in {*re.findall(files, text)} - EXAMPLES}
+        links = re.findall(r'\]\(([^)#\s]+)', text)
+        paths |= {page.parent / link for link in links if '://' not in link}
+        missing |= {f'{page}: {path}' for path in paths if not path.exists()}
+        extras = re.findall(r'pip install [^\n`]*\[([\w,]+)\]', text)
+        declared = (ROOT / 'setup.py').read_text()
+        named = {extra for several in extras for extra in several.split(',')}
+        missing |= {extra for extra in named if f"'{extra}': [" not in declared}
+    quoted = re.findall(r'`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md))`', TEXTS[ROOT / 'CONTRIBUTING.md'])
+    places = [
+        ROOT / place
+        for place in (
+            '',
+            'mmcalib',
+            'mmcalib/tasks',
+            'mmcalib/losses',
+            'mmcalib/metrics',
+            'tests',
+            'tests/metrics',
+            'configs/ls',
+        )
+    ]
+    for name in {*quoted} - EXAMPLES - {'mmcalib/losses/my_loss.py'}:
+        if not any((place / name).exists() for place in places):
+            missing.add(f'CONTRIBUTING.md: {name}')
+    assert missing == set()
+    assert len(quoted) > 30

@@ -1,6 +1,5 @@
 """Metrics of arrays: any kind of them, maps, one class, and functions beside `measure`."""
 
-import doctest
 import sys
 
 import numpy as np
@@ -19,11 +18,6 @@ def draw(n=60, k=4, seed=0):
     generator = np.random.default_rng(seed)
     probs = generator.dirichlet(np.full(k, 0.5), n)
     return probs, generator.integers(0, k, n)
-
-
-def test_examples():
-    found = doctest.testmod(sys.modules['mmcalib.metrics.measure'])
-    assert found.attempted > 15 and not found.failed
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What must hold of every scaling: the map by a loop, the optimum, shapes, files and models."""
 
 import copy
-import doctest
 import inspect
 import json
 import warnings
@@ -743,12 +742,6 @@ def test_a_file_that_is_none_of_a_scaler(content, message, tmp_path):
     path.write_text(content)
     with pytest.raises(UserError, match=message):
         load_scaler(path)
-
-
-def test_the_example(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (test,) = doctest.DocTestFinder().find(load_scaler, globs={})
-    assert len(test.examples) >= 5 and doctest.DocTestRunner().run(test).failed == 0
 
 
 def test_weights_of_an_ensemble_are_those_of_no_grid():

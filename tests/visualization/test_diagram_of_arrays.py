@@ -1,7 +1,5 @@
 """The diagram of arrays, against the table that plain loops count."""
 
-import doctest
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from matplotlib.patches import StepPatch
 import mmcalib
 from mmcalib import metrics
 from mmcalib.metrics import counts
-from mmcalib.visualization import diagram_of_arrays
 
 
 def draw(n=400, num_classes=3):
@@ -23,13 +20,6 @@ def draw(n=400, num_classes=3):
 
 def bars(figure):
     return [p.get_data().values for p in figure.axes[0].patches if isinstance(p, StepPatch)]
-
-
-def test_the_example():
-    (test,) = doctest.DocTestFinder().find(
-        mmcalib.reliability_diagram, globs=vars(diagram_of_arrays).copy()
-    )
-    assert test.examples and doctest.DocTestRunner().run(test).failed == 0
 
 
 def test_bars_are_the_accuracies_of_plain_loops():
