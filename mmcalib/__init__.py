@@ -108,7 +108,7 @@ if TYPE_CHECKING:
         transforms,
         visualization,
     )
-    from mmcalib.tasks.predict.predict_images import predict
+    from mmcalib.tasks.predict.predict import predict
     from mmcalib.visualization.diagram_of_arrays import reliability_diagram
 else:
     _ROOMS = {*__all__} - {'__version__', 'predict', 'register', 'reliability_diagram'}
@@ -116,7 +116,7 @@ else:
         __name__,
         {
             **{name: f'mmcalib.{name}' for name in _ROOMS},
-            'predict': 'mmcalib.tasks.predict.predict_images',
+            'predict': 'mmcalib.tasks.predict.predict',
             'reliability_diagram': 'mmcalib.visualization.diagram_of_arrays',
         },
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 
@@ -60,6 +60,18 @@ def difference(there: Mapping, here: Mapping, words: Mapping[str, str]) -> list[
         for key, name in words.items()
         if there.get(key) != here.get(key)
     ]
+
+
+def differences(there: object, here: object, path: str = '') -> Iterator[str]:
+    """Yield the differences of two JSON values, such as ``members.0.seed 3 (here: 4)``."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in dict.fromkeys([*there, *here]):
+            yield from differences(there.get(key), here.get(key), f'{path}.{key}'.lstrip('.'))
+    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        for number, both in enumerate(zip(there, here, strict=True)):
+            yield from differences(*both, f'{path}.{number}')
+    elif there != here:
+        yield f'{path} {there} (here: {here})'
 
 
 def read_record(path: str | Path, *needed: str) -> dict:

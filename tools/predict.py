@@ -73,9 +73,9 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     )
     parser.add_argument(
         '--labels',
-        metavar='DIR',
-        help='write masks for training: PNG files with the class of each pixel, and 255 where its '
-        'confidence is not above the threshold; --risk finds one for each class',
+        action='store_true',
+        help='write masks for training to DIR/labels: PNG files with the class of each pixel, and '
+        '255 where its confidence is not above the threshold; --risk finds one for each class',
     )
     parser.add_argument('--no-arrays', action='store_true', help='write no .npz files')
     parser.add_argument('--no-pictures', action='store_true', help='write no .png files')
@@ -105,14 +105,16 @@ def main() -> None:
     os.environ.setdefault('LOCAL_RANK', str(options.pop('local_rank')))
     # Takes seconds, which a help need not.
     from mmcalib.distributed import join_processes
-    from mmcalib.tasks.predict.predict_to_folder import predict_to_folder, report_in_words
+    from mmcalib.tasks.predict.predict import predict_to_folder
+    from mmcalib.tasks.predict.summary import report_in_words
 
     with parser.ending_with_errors(ImportError, OSError, ValueError):
         join_processes(options.pop('launcher'))
         report = predict_to_folder(**options)
     if report is None:  # of several processes, the first one reports
         return
-    print(report_in_words(report, args.out))
+    print(report_in_words(report))
+    print(f'{args.out}: {", ".join(sorted(os.listdir(args.out)))}')
     if report.stopped:
         print(report.stopped, file=sys.stderr)
     sys.exit(INCOMPLETE if report.stopped or report.unreadable else 0)

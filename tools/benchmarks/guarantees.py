@@ -27,7 +27,7 @@ from mmcalib.metrics import (
 )
 from mmcalib.metrics.image_bins import narrow_bin_thresholds, shares_above
 from mmcalib.samples.objects import RIGHT
-from mmcalib.tasks.predict.validation_results import calibrated_objects
+from mmcalib.tasks.predict.validation import calibrated_objects
 
 THRESHOLDS = narrow_bin_thresholds()
 

@@ -26,9 +26,9 @@ import mmcalib
 from mmcalib.metrics import CalibrationStatistics, class_thresholds
 from mmcalib.metrics.counts import Counts, of_confidences
 from mmcalib.metrics.statistics import of_images
-from mmcalib.tasks.predict.gallery import write_gallery
-from mmcalib.tasks.predict.predict_to_folder import predict_to_folder, report_in_words
-from mmcalib.tasks.predict.validation_results import calibrated_objects
+from mmcalib.tasks.predict.predict import predict_to_folder
+from mmcalib.tasks.predict.summary import gallery_of, report_in_words
+from mmcalib.tasks.predict.validation import calibrated_objects
 
 CLASSES = [f'class {k}' for k in range(4)]
 
@@ -77,10 +77,10 @@ def masks_in(folder):
 
 
 def test_one_threshold_for_all_classes(photos, segmenting, tmp_path):
-    out, labels = tmp_path / 'out', tmp_path / 'labels'
-    report = predict_to_folder(*segmenting, photos, out, labels=labels, threshold=0.6)
+    out = tmp_path / 'out'
+    report = predict_to_folder(*segmenting, photos, out, labels=True, threshold=0.6)
     images = mmcalib.predict(*segmenting, photos, threshold=0.6).images
-    found = masks_in(labels)
+    found = masks_in(out / 'labels')
     assert sorted(found) == ['0.png', '1.png', '2.png']
     kept, pixels = np.zeros(4), np.zeros(4)
     for number, image in enumerate(images):
@@ -95,25 +95,24 @@ def test_one_threshold_for_all_classes(photos, segmenting, tmp_path):
     assert [row['pixels'] for row in summary] == pixels.tolist()
     k = int(pixels.argmax())
     share = f'class {k}: {100 * kept[k] / pixels[k]:.1f} % of {pixels[k]:,.0f}, above 0.6'
-    assert share in report_in_words(report, out)
+    assert share in report_in_words(report)
 
 
 def test_masks_that_hold_nothing_are_said(photos, segmenting, tmp_path, monkeypatch, capsys):
-    labels = ['--labels', tmp_path / 'labels', '--threshold', 1.0]
+    labels = ['--labels', '--threshold', 1.0]
     arguments = [*segmenting, photos, '--out', tmp_path / 'out', *labels]
     with pytest.raises(SystemExit, match='0'):
         call_here('predict.py', *arguments, monkeypatch=monkeypatch)
     report = capsys.readouterr().out
-    assert all((mask == 255).all() for mask in masks_in(tmp_path / 'labels').values())
+    assert all((mask == 255).all() for mask in masks_in(tmp_path / 'out/labels').values())
     assert '3 of 3 masks hold nothing but 255' in report
 
 
 def test_a_threshold_of_each_class_and_none_without_a_proof(
     photos, segmenting, validation, tmp_path
 ):
-    out, labels = tmp_path / 'out', tmp_path / 'labels'
-    options = dict(validation=validation, risk=0.5)
-    predict_to_folder(*segmenting, photos, out, labels=labels, **options)
+    out, options = tmp_path / 'out', dict(validation=validation, risk=0.5)
+    predict_to_folder(*segmenting, photos, out, labels=True, **options)
     statistics = CalibrationStatistics.load(validation / 'calibration_val.npz')
     table = statistics.image_class, statistics.image_class_bins
     expected = class_thresholds(*table, CLASSES, 0.5)
@@ -125,7 +124,7 @@ def test_a_threshold_of_each_class_and_none_without_a_proof(
         assert row['reason'] == threshold.reason
     for number, image in enumerate(mmcalib.predict(*segmenting, photos, **options).images):
         kept = image.confidence > np.array(limits)[image.predicted]
-        mask = masks_in(labels)[f'{number}.png']
+        mask = masks_in(out / 'labels')[f'{number}.png']
         assert np.array_equal(mask, np.where(kept, image.predicted, 255))
 
 
@@ -149,34 +148,32 @@ def test_objects_are_calibrated_by_the_validation(photos, segmenting, validation
 def test_what_has_no_labels_is_refused(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos).images
     write_validation(tmp_path / 'val', described(segmenting[0], [segmenting[1]]), found)
-    options = dict(validation=tmp_path / 'val', risk=0.5, labels=tmp_path / 'labels')
+    options = dict(validation=tmp_path / 'val', risk=0.5, labels=True)
     with pytest.raises(ValueError, match=r'has no counts of each class, .* --split val --objects'):
         predict_to_folder(*segmenting, photos, tmp_path / 'out', **options)
     (tmp_path / 'other').mkdir()
     model = write_model(tmp_path / 'other', CLASSIFIER, classifier(CLASSIFIER['model']['head']))
     with pytest.raises(ValueError, match='--labels requires a segmentor'):
-        predict_to_folder(*model, photos, tmp_path / 'out', labels=tmp_path / 'labels')
-    assert not (tmp_path / 'labels').exists()
+        predict_to_folder(*model, photos, tmp_path / 'out', labels=True)
+    assert not (tmp_path / 'out').exists()
 
 
 def test_two_images_of_one_stem_have_no_two_masks(photos, segmenting, tmp_path):
     (tmp_path / 'photos').mkdir()
     for name in ('a.png', 'a.jpg'):
         Image.open(photos / '0.png').save(tmp_path / 'photos' / name)
-    with pytest.raises(ValueError, match=r'a\.jpg and a\.png would share a mask'):
-        predict_to_folder(
-            *segmenting, tmp_path / 'photos', tmp_path / 'out', labels=tmp_path / 'labels'
-        )
+    with pytest.raises(ValueError, match=r'a\.jpg would share a mask'):
+        predict_to_folder(*segmenting, tmp_path / 'photos', tmp_path / 'out', labels=True)
 
 
 def test_a_mask_that_is_missing_is_written_again(photos, segmenting, tmp_path):
     arguments = (*segmenting, photos, tmp_path / 'out')
     predict_to_folder(*arguments)
-    first = predict_to_folder(*arguments, labels=tmp_path / 'labels')
-    (tmp_path / 'labels/1.png').unlink()
-    second = predict_to_folder(*arguments, labels=tmp_path / 'labels')
+    first = predict_to_folder(*arguments, labels=True)
+    (tmp_path / 'out/labels/1.png').unlink()
+    second = predict_to_folder(*arguments, labels=True)
     assert (first.before, second.before) == (0, 2)
-    assert len(masks_in(tmp_path / 'labels')) == 3
+    assert len(masks_in(tmp_path / 'out/labels')) == 3
 
 
 def test_the_gallery_has_the_worst_image_first_and_needs_no_server(
@@ -191,9 +188,7 @@ def test_the_gallery_has_the_worst_image_first_and_needs_no_server(
     assert places == sorted(places)
     assert f'expected accuracy {100 * float(rows[0]["expected_accuracy"]):.1f} %' in page
     assert 'http' not in page
-    worst = json.loads(
-        next(line for line in (out / 'predictions.jsonl').open() if rows[0]['image'] in line)
-    )
+    worst = json.loads((out / 'scores' / f'{rows[0]["files"]}.json').read_text())
     doubtful = [o for o in worst['objects'] if o['found'] < 0.5]
     largest = max(doubtful, key=lambda o: o['pixels'])
     text = f'{len(doubtful)} of {len(worst["objects"])} objects probably have an IoU below 0.5'
@@ -203,14 +198,10 @@ def test_the_gallery_has_the_worst_image_first_and_needs_no_server(
         assert (out / 'pictures' / f'{row["files"]}.png').is_file()
 
 
-def test_the_gallery_of_odd_names_and_of_images_without_objects(tmp_path):
+def test_the_gallery_of_odd_names_and_of_images_without_objects():
     name = 'a & <b> #1.png'
     row = dict(image=f'x/{name}', files=name, label=None, expected_accuracy=None, objects=[])
     rows = [row | dict(confidence=0.75), row | dict(confidence=0.5, label=3, name='cat', kept=0)]
-    lines = ''.join(json.dumps(row) + '\n' for row in rows)
-    (tmp_path / 'predictions.jsonl').write_text(lines)
-    page = write_gallery(tmp_path).read_text()
+    page = gallery_of(rows)
     assert html.escape(name) in page and 'src="pictures/a%20%26%20%3Cb%3E%20%231.png.png"' in page
     assert page.index('cat, not above the threshold') < page.index('no object was found')
-    with pytest.raises(FileNotFoundError, match='not a folder of predictions'):
-        write_gallery(tmp_path / 'none')

@@ -29,10 +29,10 @@ import mmcalib
 from mmcalib.checks import UserError
 from mmcalib.cli.members import tell_checkpoints_from_images
 from mmcalib.datasets import Digits
+from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.runs.config import load_config
 from mmcalib.runs.tested_model import difference_of_models
-from mmcalib.tasks.predict.image_predictor import ImagePredictor
-from mmcalib.tasks.predict.predict_to_folder import predict_to_folder
+from mmcalib.tasks.predict.predict import predict_to_folder
 
 SIZES = [(24, 36), (24, 36), (30, 20)]
 HEAD = CLASSIFIER['model']['head']
@@ -242,10 +242,10 @@ def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
     again = dict(checkpoint=checkpoints[:2], tta=True)
     for other, what in (
         (dict(checkpoint=checkpoints[:2]), 'views'),
-        (dict(checkpoint=checkpoints, tta=True), 'checkpoint'),
+        (dict(checkpoint=checkpoints, tta=True), 'members'),
         (again | dict(cfg_options={'model.head.topk': (1,)}), 'network'),
     ):
-        with pytest.raises(ValueError, match=f'has predictions with another {what}, '):
+        with pytest.raises(ValueError, match=rf'has predictions with [\w.]*{what} '):
             predict_to_folder(config, images=[photos], **other, **options)
 
 
@@ -286,14 +286,14 @@ def test_the_same_weights_twice_are_refused(photos, classifiers, tmp_path):
 
 def test_an_image_that_a_member_fails_at_loses_no_others(photos, classifiers, monkeypatch):
     _, config, checkpoints = classifiers
-    step = ImagePredictor.test_step
+    step = MeanProbabilityModel.test_step
 
     def failing(self, data):
         if any(sample.img_path.endswith('1.png') for sample in data['data_samples']):
             raise UserError('1.png: its scores are NaN')
         return step(self, data)
 
-    monkeypatch.setattr(ImagePredictor, 'test_step', failing)
+    monkeypatch.setattr(MeanProbabilityModel, 'test_step', failing)
     found = mmcalib.predict(config, checkpoints, photos)
     assert [image.scores.image[-5:] for image in found.images] == ['0.png', '2.png']
     assert [item.reason for item in found.unreadable] == ['1.png: its scores are NaN']

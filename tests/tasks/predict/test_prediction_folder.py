@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 from file_models import CLASSIFIER, write_model, write_photos
+from PIL import Image
 from tiny_models import classifier
 
-from mmcalib.tasks.predict.predict_to_folder import predict_to_folder, report_in_words
+from mmcalib.checks import UserError
+from mmcalib.tasks.predict.predict import predict_to_folder
+from mmcalib.tasks.predict.summary import report_in_words
 
 SIZES = [(24, 36), (24, 36)]
-TABLES = {'predictions.csv', 'predictions.jsonl', 'settings.json', 'summary.json', 'gallery.html'}
+TABLES = {'predictions.csv', 'settings.json', 'summary.json', 'gallery.html'}
 
 
 @pytest.fixture
@@ -27,25 +30,35 @@ def photos(tmp_path):
 
 
 def rows_in(folder):
-    return [json.loads(line) for line in (folder / 'predictions.jsonl').open(encoding='utf-8')]
+    return [json.loads(path.read_text()) for path in sorted((folder / 'scores').rglob('*.json'))]
 
 
 def files_in(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file()}
 
 
-def test_the_same_name_in_another_current_folder_is_another_image(model, tmp_path, monkeypatch):
-    for name, count, before in (('one', 2, 0), ('other', 1, 2)):
+def test_the_same_name_elsewhere_is_another_image(model, tmp_path, monkeypatch):
+    out = tmp_path / 'out'
+    for name, there in (('one', (0, 2)), ('other', (2, 3))):
         folder = tmp_path / name / 'photos'
         folder.mkdir(parents=True)
-        write_photos(folder, SIZES[:count])
+        write_photos(folder, SIZES[: there[1] - there[0]])
         monkeypatch.chdir(folder.parent)
-        for there in (before, before + count):  # and then all are
-            report = predict_to_folder(*model, ['photos'], tmp_path / 'out')
-            assert (report.before, report.scores.num_images) == (there, before + count)
-    rows = rows_in(tmp_path / 'out')
-    assert [row['image'] for row in rows] == ['photos/0.png', 'photos/1.png', 'photos/0.png']
-    assert len({row['path'] for row in rows}) == len({row['files'] for row in rows}) == 3
+        for before in there:  # and then all are
+            report = predict_to_folder(*model, ['photos'], out)
+            assert (report.before, report.scores.num_images) == (before, there[1])
+    assert sorted(row['files'] for row in rows_in(out)) == ['0', '0.png', '1']
+    (tmp_path / 'third').mkdir()
+    write_photos(tmp_path / 'third', SIZES[:1])
+    with pytest.raises(UserError, match=r'0\.png in .* is of another image'):
+        predict_to_folder(*model, [tmp_path / 'third'], out)
+
+
+def test_two_images_of_one_stem_have_files_of_their_own(model, photos, tmp_path):
+    Image.open(photos / '0.png').save(photos / '0.jpg')
+    predict_to_folder(*model, [photos], tmp_path / 'out')
+    assert files_in(tmp_path / 'out' / 'pictures') == {'0.jpg.png', '0.png.png', '1.png'}
+    assert len(rows_in(tmp_path / 'out')) == 3
 
 
 def test_an_image_that_was_replaced_is_predicted_anew(model, photos, tmp_path):
@@ -58,7 +71,9 @@ def test_an_image_that_was_replaced_is_predicted_anew(model, photos, tmp_path):
     rows = {row['image']: row for row in rows_in(out)}
     assert len(rows) == 2 and files_in(out) == TABLES | {
         f'{kind}/{name}' for n in '01'
-        for kind, name in (('arrays', f'{n}.png.npz'), ('pictures', f'{n}.png.png'))
+        for kind, name in (
+            ('arrays', f'{n}.npz'), ('pictures', f'{n}.png'), ('scores', f'{n}.json')
+        )
     }  # fmt: skip
     ours = rows[str(photos / '0.png')]
     assert ours['confidence'] == pytest.approx(before[1]['confidence'], abs=1e-6)
@@ -82,23 +97,23 @@ def test_overwriting_leaves_nothing_of_before_and_all_that_is_not_ours(model, ph
     mine = {'notes.txt', 'arrays/mine.npz', 'masks.csv.npz'}
     for name in mine:
         (out / name).write_text('x')
-    with (out / 'predictions.jsonl').open('a') as file:
-        file.write('{"image"')  # as a process killed here leaves it
     (tmp_path / 'text.png').write_text('hello')
     with pytest.raises(ValueError, match='none of the 1 files can be predicted'):
         predict_to_folder(*model, [tmp_path / 'text.png'], out, threshold=0.5, overwrite=True)
-    assert files_in(out) == {'settings.json', 'predictions.jsonl', *mine}
+    assert files_in(out) == {'settings.json', *mine}
     report = predict_to_folder(*model, [photos], out, threshold=0.5, arrays=False)
     assert report.scores.num_images == 2
-    assert files_in(out) == {*TABLES, *mine, 'pictures/0.png.png', 'pictures/1.png.png'}
+    files = {'scores/0.json', 'scores/1.json', 'pictures/0.png', 'pictures/1.png'}
+    assert files_in(out) == {*TABLES, *mine, *files}
 
 
-def test_rows_of_something_else_are_left_alone(model, photos, tmp_path):
-    (tmp_path / 'predictions.jsonl').write_text('mine')
+def test_scores_of_something_else_are_left_alone(model, photos, tmp_path):
+    (tmp_path / 'scores').mkdir()
+    (tmp_path / 'scores/0.json').write_text('mine')
     for overwrite in (False, True):
-        with pytest.raises(ValueError, match=r'predictions\.jsonl is not from this tool'):
+        with pytest.raises(UserError, match='scores is not from this tool'):
             predict_to_folder(*model, [photos], tmp_path, overwrite=overwrite)
-    assert (tmp_path / 'predictions.jsonl').read_text() == 'mine'
+    assert (tmp_path / 'scores/0.json').read_text() == 'mine'
 
 
 @pytest.mark.parametrize(
@@ -117,7 +132,7 @@ def test_no_name_of_a_file_ends_it(model, photos, tmp_path, name, shown):
     (photos / 'wrong' / odd.name).write_text('hello')
     report = predict_to_folder(*model, [photos], out)
     assert (report.scores.num_images, report.stopped) == (2, '')
-    assert report_in_words(report, out).encode().count(b'it is not an image') == 1
+    assert report_in_words(report).encode().count(b'it is not an image') == 1
     (row,) = (row for row in rows_in(out) if row['image'] == str(odd))
     assert (out / 'arrays' / f'{row["files"]}.npz').is_file()
     assert (out / 'pictures' / f'{row["files"]}.png').is_file()

@@ -1,14 +1,15 @@
-"""Results of a validation of the same model, for expected accuracies and a threshold at a risk."""
+"""A labelled test of the same model: expected accuracies, and a threshold at a risk."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from mmcalib.checks import UserError
 from mmcalib.metrics.class_thresholds import ClassThreshold, class_thresholds
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.image_bins import predicted_in_narrow_bins
@@ -18,7 +19,6 @@ from mmcalib.record import paths_of, read_record
 from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.tested_model import difference_of_models
 from mmcalib.samples.objects import RIGHT
-from mmcalib.tasks.predict.image_predictor import ImagePredictor
 from mmcalib.work_dir import RESULTS, STATISTICS, of_split
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ TEST_AGAIN = (
 
 
 @dataclass(frozen=True)
-class ValidationResults:
-    """Results of a validation with labels, as they hold for images without.
+class Validation:
+    """What a test with labels says of images without.
 
     Attributes:
         file: The statistics that it was read from.
@@ -51,61 +51,59 @@ class ValidationResults:
     num_images: int
     unlabelled: float
     accuracy: ExpectedAccuracy
-    bound: RiskThreshold | None = None
-    objects: tuple[IsotonicRegression, IsotonicRegression] | None = None
-    class_thresholds: list[ClassThreshold] | None = None
+    bound: RiskThreshold | None
+    objects: tuple[IsotonicRegression, IsotonicRegression] | None
+    class_thresholds: list[ClassThreshold] | None
 
 
-def read_validation_results(
+def read_validation(
     path: str | Path,
-    predictor: ImagePredictor,
+    model: Mapping,
+    classes: Sequence[str],
     *,
     risk: float | None = None,
     probability: float = 0.95,
-) -> ValidationResults:
-    """Read the results of a test with labels from its work dir.
+) -> Validation:
+    """Read what a test with labels has left in its work dir.
 
     Args:
         path: The work dir, of whose tests that of the validation split is taken if there is one; or
             the ``.npz`` file of one.
-        predictor: The model that predicts now, which must be the one that was tested.
+        model: The one that predicts now, as a record has it; it must be the one that was tested.
+        classes: K names.
         risk: The share of the predictions that are kept which may be wrong.
         probability: That of the bound on the risk, and of the intervals of accuracies.
 
     Raises:
-        FileNotFoundError: If no test has left anything.
-        ValueError: If it was of another checkpoint, mean or pipeline, or does not tell images
-            apart; if no threshold is proven for the risk; if it was a smoke run.
+        UserError: If there is no such test, or it was of another model or pipeline, does not tell
+            images apart, proves no threshold for the risk, or was a smoke run.
     """
-    file = _statistics_file(Path(path))
-    _check_same_model(file, predictor)
+    file = _statistics_of(Path(path), model)
     statistics = CalibrationStatistics.load(file)
-    bins = statistics.image_narrow_bins
+    bins, counted = statistics.image_narrow_bins, statistics.image_class_bins
     if bins is None:
-        raise ValueError(
+        raise UserError(
             f'{file} has no statistics for each image: its protocol, {statistics.protocol!r}, '
             f'leaves out pixels by their labels. {TEST_AGAIN}'
         )
     accuracy = ExpectedAccuracy(bins, coverage=probability)
     unlabelled = bins[:, 2].sum(dim=1) / predicted_in_narrow_bins(bins).sum(dim=1)
-    bound = None
+    bound = of_classes = None
     if risk is not None:
         bound = threshold_at_risk(bins, risk, probability=probability)
         if bound is None:
-            raise ValueError(
+            raise UserError(
                 f'no threshold is proven to keep at most {100 * risk:g} % wrong predictions (with '
                 f'{100 * probability:g} % probability) by the {len(bins):,} images of {file}: '
                 'allow a larger risk, or validate on more images'
             )
-    return ValidationResults(
-        file,
-        len(bins),
-        unlabelled.mean().item(),
-        accuracy,
-        bound,
-        objects=calibrated_objects(statistics.objects),
-        class_thresholds=_class_thresholds(statistics, predictor.classes, risk, probability),
-    )
+        if counted is not None:
+            of_classes = class_thresholds(
+                statistics.image_class, counted, classes, 1 - risk, probability=probability
+            )
+    objects = calibrated_objects(statistics.objects)
+    unlabelled = unlabelled.mean().item()
+    return Validation(file, len(bins), unlabelled, accuracy, bound, objects, of_classes)
 
 
 def calibrated_objects(rows: Tensor | None) -> tuple | None:
@@ -121,52 +119,27 @@ def calibrated_objects(rows: Tensor | None) -> tuple | None:
     )
 
 
-def _class_thresholds(
-    statistics: CalibrationStatistics,
-    classes: Sequence[str],
-    risk: float | None,
-    probability: float,
-) -> list[ClassThreshold] | None:
-    if risk is None or statistics.image_class_bins is None:
-        return None
-    counted = statistics.image_class, statistics.image_class_bins
-    return class_thresholds(*counted, classes, 1 - risk, probability=probability)
-
-
-def _statistics_file(path: Path) -> Path:
-    if path.is_file():
-        return path
-    for name in (of_split(STATISTICS, 'val'), STATISTICS):
-        if (path / name).is_file():
-            return path / name
-    raise FileNotFoundError(f'there is no {STATISTICS} of a test in {str(path)!r}: {TEST_AGAIN}')
-
-
-def _check_same_model(file: Path, predictor: ImagePredictor) -> None:
-    """Raise a ValueError if the record beside statistics is of another model or pipeline."""
-    split = 'val' if file.stem.endswith('_val') else 'test'
-    results = file.with_name(of_split(RESULTS, split))
-    if not results.is_file():
-        raise FileNotFoundError(
-            f'{results}, which belongs to {file.name}, is missing: {TEST_AGAIN}'
-        )
+def _statistics_of(path: Path, model: Mapping) -> Path:
+    """Return the file of statistics, or raise an error unless its record is of the model."""
+    places = (path / of_split(STATISTICS, 'val'), path / STATISTICS)
+    file = path if path.is_file() else next(filter(Path.is_file, places), None)
+    if file is None:
+        raise UserError(f'there is no {STATISTICS} of a test in {str(path)!r}: {TEST_AGAIN}')
+    results = file.with_name(of_split(RESULTS, 'val' if file.stem.endswith('_val') else 'test'))
     try:
         record = read_record(results, 'limit', 'statistics', 'evaluation')
-    except ValueError as error:
-        raise ValueError(f'{results}: {error}. {TEST_AGAIN}') from error
+    except (FileNotFoundError, ValueError) as error:
+        raise UserError(
+            f'{results}, which belongs to {file.name}: {error}. {TEST_AGAIN}'
+        ) from error
     if record['limit']:
-        raise ValueError(
-            f'{file} is from a smoke run: the test or the training had --limit '
-            f'{record["limit"]}. Without it, {TEST_AGAIN}'
-        )
-    kept = record['statistics']
-    if file_digest(file) not in kept.values():
-        why = 'was stopped before it had written both' if kept else 'measured no calibration'
-        raise ValueError(f'{file} is not from the test of {results}, which {why}: {TEST_AGAIN}')
-    models = record['model'], predictor.description
-    problem = difference_of_models(*models)
+        raise UserError(f'{file} is from a smoke run with --limit {record["limit"]}: {TEST_AGAIN}')
+    if file_digest(file) not in record['statistics'].values():
+        raise UserError(f'{file} is not from the test of {results}: {TEST_AGAIN}')
+    problem = difference_of_models(record['model'], model)
     if problem:
-        there, here = (', '.join(paths_of(model)) for model in models)
-        raise ValueError(f'{file} is from {there}, not from {here}: it has {problem}. {TEST_AGAIN}')
+        there, here = (', '.join(paths_of(each)) for each in (record['model'], model))
+        raise UserError(f'{file} is from {there}, not from {here}: it has {problem}. {TEST_AGAIN}')
     if record['evaluation']['tta']:
-        raise ValueError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')
+        raise UserError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')
+    return file

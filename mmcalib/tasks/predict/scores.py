@@ -1,20 +1,22 @@
-"""Scores of predictions without labels: for images, objects and a folder."""
+"""Scores of predictions without labels: for images, their objects and a folder."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mmcalib.checks import check_number
+from mmcalib.checks import UserError, check_number
 from mmcalib.metrics.class_thresholds import ClassThreshold
-from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.risk_threshold import RiskThreshold
 from mmcalib.samples.unlabelled import UnlabelledPrediction
-from mmcalib.tasks.predict.image_predictor import PredictedImage
-from mmcalib.tasks.predict.validation_results import ValidationResults
+from mmcalib.tasks.predict.validation import Validation
+
+if TYPE_CHECKING:
+    from mmcalib.tasks.predict.predictor import Prediction
 
 THRESHOLD = 0.9
 NOTHING = (math.nan, math.nan)
@@ -57,13 +59,7 @@ class ObjectScores:
 
 @dataclass(frozen=True)
 class ClassShare:
-    """The pixels of an image that a segmentor gives to one class.
-
-    Attributes:
-        label: The class.
-        pixels: How many there are.
-        kept: How many of them are above the threshold of the class.
-    """
+    """How many pixels of an image are of a class, and how many of these its threshold keeps."""
 
     label: int
     pixels: int
@@ -89,7 +85,7 @@ class ImageScores:
             was asked for; NaN of a classifier, whose one prediction is right or wrong.
         mutual_information: Of the predictions of a mean, in nats, the mean over pixels; NaN if it
             was not asked for.
-        note: What became of the file while it was read, such as of 16-bit pixels; else empty.
+        note: What became of the file while it was read, such as of grey pixels; else empty.
     """
 
     image: str
@@ -126,7 +122,7 @@ class FolderScores:
     confidence: float
     threshold: float
     kept: float
-    expected_accuracy: float = math.nan
+    expected_accuracy: float
     accuracy_interval: tuple[float, float] = NOTHING
     bound: RiskThreshold | None = None
     validation_images: int = 0
@@ -142,6 +138,11 @@ class Scorer:
             there is one, else 0.9 if None.
         validation: None for no expected accuracies.
 
+    Attributes:
+        bounds: What the threshold of each class was proven to keep to, None without a risk.
+        class_thresholds: Above which confidence the predictions of each class are kept; infinite
+            where none is. The threshold of all where a risk was not asked for.
+
     Raises:
         ValueError: If the threshold is outside [0, 1], or is to be two.
     """
@@ -151,77 +152,58 @@ class Scorer:
         classes: Sequence[str],
         *,
         threshold: float | None = None,
-        validation: ValidationResults | None = None,
+        validation: Validation | None = None,
     ) -> None:
         self.classes, self.validation = classes, validation
-        self.bound = validation.bound if validation else None
-        if self.bound and threshold is not None:
-            raise ValueError('a risk sets the threshold: give either a risk or a threshold')
-        if self.bound:
-            threshold = self.bound.threshold
-        self.threshold = THRESHOLD if threshold is None else threshold
-        check_number('threshold', self.threshold, most=1)
+        bound = validation and validation.bound
+        if bound and threshold is not None:
+            raise UserError('a risk sets the threshold: give either a risk or a threshold')
+        fallback = THRESHOLD if threshold is None else threshold
+        self.threshold = check_number('threshold', bound.threshold if bound else fallback, most=1)
+        self.bounds: list[ClassThreshold] | None = validation and validation.class_thresholds
+        self.class_thresholds = [self.threshold] * len(classes)
+        if self.bounds:
+            self.class_thresholds = [
+                b.bound.threshold if b.bound else math.inf for b in self.bounds
+            ]
 
-    @property
-    def class_thresholds(self) -> list[float]:
-        """Above which confidence the predictions of each class are kept; infinite where none is.
-
-        The threshold of all where a risk was not asked for.
-        """
-        if not self.bounds:
-            return [self.threshold] * len(self.classes)
-        return [b.bound.threshold if b.bound else math.inf for b in self.bounds]
-
-    @property
-    def bounds(self) -> list[ClassThreshold] | None:
-        """What the threshold of each class was proven to keep to, None without a risk."""
-        return self.validation and self.validation.class_thresholds
-
-    @property
-    def accuracy(self) -> ExpectedAccuracy | None:
-        """The validation's expected accuracy, None without one."""
-        return self.validation and self.validation.accuracy
-
-    def image(self, found: PredictedImage) -> ImageScores:
+    def image(self, image: Prediction, found: UnlabelledPrediction) -> ImageScores:
         """Return the scores of an image."""
-        prediction, expected = found.prediction, math.nan
-        if self.accuracy:
-            expected = self.accuracy.of_image(prediction.conf)
+        accuracy = self.validation and self.validation.accuracy
+        expected = accuracy.of_image(found.conf) if accuracy else math.nan
         shared = dict(
-            image=str(found.image),
-            confidence=prediction.conf.double().mean().item(),
-            kept=(prediction.conf > self.threshold).double().mean().item(),
+            image=str(image.image),
+            confidence=found.conf.double().mean().item(),
+            kept=(found.conf > self.threshold).double().mean().item(),
             expected_accuracy=expected,
-            note=found.note,
-            **{key: float(a.mean(dtype=np.float64)) for key, a in found.disagreement.items()},
+            note=image.note,
+            **{key: float(a.mean(dtype=np.float64)) for key, a in image.disagreement.items()},
         )
-        if prediction.probs is not None:
-            label = int(prediction.predicted)
+        if found.probs is not None:
+            label = int(found.predicted)
             return ImageScores(**shared, label=label, name=self.classes[label])
-        interval = self.accuracy.image_interval(expected) if self.accuracy else NOTHING
         return ImageScores(
             **shared,
-            objects=self._objects(prediction),
-            classes=self._shares(prediction),
-            accuracy_interval=interval,
+            objects=self._objects(found),
+            classes=self._shares(found),
+            accuracy_interval=accuracy.image_interval(expected) if accuracy else NOTHING,
         )
 
-    def folder(self, images: Sequence[ImageScores]) -> FolderScores:
-        """Return the scores of several images together."""
-        expected = _mean([image.expected_accuracy for image in images])
-        interval = NOTHING
-        if self.accuracy and images:
-            interval = self.accuracy.folder_interval(expected, len(images))
+    def folder(self, images: Sequence[Mapping]) -> FolderScores:
+        """Return the scores of several images together, of which each has its own as a dict."""
+        confidence, kept, expected = (
+            float(np.mean([image[key] for image in images], dtype=float)) if images else math.nan
+            for key in ('confidence', 'kept', 'expected_accuracy')
+        )
+        scores = len(images), confidence, self.threshold, kept, expected
+        if not self.validation:
+            return FolderScores(*scores)
         return FolderScores(
-            num_images=len(images),
-            confidence=_mean([image.confidence for image in images]),
-            threshold=self.threshold,
-            kept=_mean([image.kept for image in images]),
-            expected_accuracy=expected,
-            accuracy_interval=interval,
-            bound=self.bound,
-            validation_images=self.validation.num_images if self.validation else 0,
-            validation_unlabelled=self.validation.unlabelled if self.validation else 0.0,
+            *scores,
+            self.validation.accuracy.folder_interval(expected, len(images)) if images else NOTHING,
+            self.validation.bound,
+            self.validation.num_images,
+            self.validation.unlabelled,
         )
 
     def _objects(self, prediction: UnlabelledPrediction) -> tuple[ObjectScores, ...]:
@@ -252,7 +234,3 @@ class Scorer:
         return tuple(
             ClassShare(int(k), int(pixels[k]), int(above[k])) for k in np.flatnonzero(pixels)
         )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else math.nan

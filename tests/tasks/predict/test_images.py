@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mmcalib.tasks.predict.image_files import find_image_files, look_at
+from mmcalib.checks import UserError
+from mmcalib.tasks.predict.images import find_images, look_at
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
 LONG = PIXELS.astype(np.uint16) << 8
@@ -19,7 +20,7 @@ def folder(tmp_path, monkeypatch):
     for name in ('a/2.jpg', 'a/10.JPG', 'a/deep/1.png', 'b/1.png'):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(PIXELS).save(tmp_path / name)
-    for name in ('a/notes.md', 'a/.hidden.png', 'a/clip.mp4', 'videos/clip.MOV', 'other/x.md'):
+    for name in ('a/notes.md', 'a/.hidden.png', 'a/clip.mp4', 'other/x.md'):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('x')
     (tmp_path / 'empty').mkdir()
@@ -29,7 +30,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def names(*sources):
-    return [path.as_posix() for path in find_image_files(sources)]
+    return [path.as_posix() for path in find_images(sources)]
 
 
 def test_files_folders_patterns_and_lists(folder):
@@ -56,35 +57,23 @@ def test_a_list_may_begin_with_a_byte_order_mark(folder):
 
 
 @pytest.mark.parametrize(
-    ('sources', 'error', 'text'),
+    ('sources', 'text'),
     [
-        ([], ValueError, 'name at least one'),
-        (['empty'], FileNotFoundError, 'the folder empty has no image among 0 files'),
-        (['other'], FileNotFoundError, 'the folder other has no image among 1 files'),
-        (['videos'], FileNotFoundError, 'no image, but videos: extract its frames first'),
-        (['a/clip.mp4'], ValueError, 'is a video: extract its frames first'),
-        (['nowhere'], FileNotFoundError, "there is no image, folder or list 'nowhere' in"),
-        (['no*.png'], FileNotFoundError, r"'no\*.png' matches no image among 0 files"),
-        (['*/*.md'], FileNotFoundError, 'matches no image among 2 files'),
+        ([], 'name at least one'),
+        (['empty'], 'the folder empty has no image among 0 files'),
+        (['other'], 'the folder other has no image among 1 files'),
+        (['nowhere'], "there is no image, folder or list 'nowhere' in"),
+        (['no*.png'], r"'no\*.png' matches no image among 0 files"),
+        (['*/*.md'], 'matches no image among 2 files'),
+        (['nothing.txt'], 'none of the 0 lines of nothing.txt is a file'),
+        (['names.lst'], 'none of the 1 lines of names.lst is a file'),
     ],
 )
-def test_what_names_no_image_is_refused(folder, sources, error, text):
-    with pytest.raises(error, match=text):
-        find_image_files(sources)
-
-
-@pytest.mark.parametrize(
-    ('content', 'error', 'text'),
-    [
-        ('', FileNotFoundError, 'is empty'),
-        ('2007_000033\n', FileNotFoundError, "none of the 1 lines of .* is '2007_000033'. Write"),
-    ],
-)
-def test_lists_that_name_nothing(folder, content, error, text):
-    path = folder / 'list.lst'
-    path.write_text(content)
-    with pytest.raises(error, match=text):
-        find_image_files([path])
+def test_what_names_no_image_is_refused(folder, sources, text):
+    (folder / 'nothing.txt').touch()
+    (folder / 'names.lst').write_text('2007_000033\n')
+    with pytest.raises(UserError, match=text):
+        find_images(sources)
 
 
 @pytest.mark.parametrize(
@@ -97,8 +86,6 @@ def test_lists_that_name_nothing(folder, content, error, text):
         ('grey.jpg', PIXELS[..., 0], 'grey, read as colour'),
         ('grey16.png', LONG[..., 0], 'I;16 pixels were read as 8-bit; grey, read as colour'),
         ('grey16.tif', LONG[..., 0], 'I;16 pixels were read as 8-bit; grey, read as colour'),
-        ('colour16.png', LONG, '16-bit RGB pixels were read as 8-bit'),
-        ('colour16.tif', LONG, '16-bit RGB pixels were read as 8-bit'),
         ('float.tif', PIXELS[..., 0].astype(np.float32),
          'F pixels were read as 8-bit; grey, read as colour'),
     ],

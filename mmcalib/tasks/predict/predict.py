@@ -1,0 +1,324 @@
+"""Predictions for images without labels, in Python and into a folder."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from mmengine.dist import all_gather_object, get_dist_info
+
+from mmcalib.checks import UserError, check_integer, check_share
+from mmcalib.cli.members import split_members
+from mmcalib.posthoc.draw import progress
+from mmcalib.runs.checkpoint_choice import check_checkpoint
+from mmcalib.runs.checkpoint_io import file_digest
+from mmcalib.runs.config import load_config
+from mmcalib.runs.ensemble_config import average_predictions, load_member_configs
+from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
+from mmcalib.tasks.predict.folder import ARRAYS, LABELS, PICTURES, SETTINGS, PredictionFolder
+from mmcalib.tasks.predict.images import find_images
+from mmcalib.tasks.predict.predictor import Prediction, Predictor
+from mmcalib.tasks.predict.scores import FolderScores, Scorer
+from mmcalib.tasks.predict.summary import Report, class_summary, gallery_of
+from mmcalib.tasks.predict.validation import read_validation
+from mmcalib.work_dir import check_writable
+
+MOST_LABELS = 254  # classes that a mask has room for
+Paths = str | os.PathLike | Sequence[str | os.PathLike]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The result of :func:`predict`.
+
+    Attributes:
+        images: In the order in which they were named.
+        unreadable: The files without a prediction, each with its reason.
+        scores: Of all images together.
+        classes: K names.
+    """
+
+    images: list[Prediction]
+    unreadable: list[Prediction]
+    scores: FolderScores
+    classes: list[str]
+
+
+def predict(
+    config: str | os.PathLike,
+    checkpoint: Paths,
+    images: Paths,
+    *,
+    show_progress: bool = False,
+    **options,
+) -> Predictions:
+    """Predict image files with their confidences, and what to expect of them.
+
+    All arrays stay in memory; ``tools/predict.py`` writes them to files, one image after the other.
+
+    Args:
+        config: Config file, of mmcalib, mmpretrain or mmseg.
+        checkpoint: Its checkpoint; or several, of which some may have a config of their own as
+            ``CONFIG.py:CHECKPOINT``, for the mean of their probabilities.
+        images: Files, folders, patterns or lists, as
+            :func:`~mmcalib.tasks.predict.images.find_images` takes them.
+        show_progress: Whether to show a bar on stderr.
+        options: See :func:`prepare`.
+
+    Raises:
+        FileNotFoundError: If the config or the checkpoint is not there.
+        TypeError: For an option that there is not.
+        ValueError: For what does not fit together; if none of the images can be predicted.
+    """
+    predictor, scorer, files = prepare(config, checkpoint, images, **options)
+    found = list(_predicted(predictor, scorer, files, show_progress=show_progress))
+    for image in found:
+        image.pixels = None
+    done = [image for image in found if image.scores]
+    unreadable = [image for image in found if not image.scores]
+    if not done:
+        raise _none_predicted(unreadable)
+    scores = scorer.folder([vars(image.scores) for image in done])
+    return Predictions(done, unreadable, scores, predictor.classes)
+
+
+def prepare(
+    config: str | os.PathLike,
+    checkpoint: Paths,
+    images: Paths,
+    *,
+    tta: bool = False,
+    tta_scales: Sequence[float] | None = None,
+    mc_dropout: int = 0,
+    dropout_seed: int = 0,
+    temperature: str | os.PathLike | None = None,
+    disagreement: bool = False,
+    one_at_a_time: bool = False,
+    validation: str | os.PathLike | None = None,
+    risk: float | None = None,
+    probability: float = 0.95,
+    threshold: float | None = None,
+    device: str | None = None,
+    workers: int = 0,
+    cfg_options: dict | None = None,
+) -> tuple[Predictor, Scorer, list[Path]]:
+    """Return model, scorer and files, or raise the errors of :func:`predict`, before the first.
+
+    Args:
+        config, checkpoint, images: As of :func:`predict`.
+        tta: Whether to predict the mean over views of each image, see
+            :func:`~mmcalib.runs.test_time_augmentation.add_views`.
+        tta_scales: Mirror images at these scales, in place of the config's own views.
+        mc_dropout: Over how many passes with random dropout to predict the mean; 0 for none.
+        dropout_seed: Seed of the dropout.
+        temperature: The file that a calibration of this mean left.
+        disagreement: Whether to tell how far the predictions of the mean disagree.
+        one_at_a_time: Whether members wait in the memory of the CPU for their turn.
+        validation: The work dir of a test with labels of the same model or mean, for expected
+            accuracies.
+        risk: What share of what the threshold keeps may be wrong, which sets the threshold; needs a
+            validation.
+        probability: Of the bound on the risk, and of the intervals.
+        threshold: Of the share that is kept, 0.9 if neither this nor a risk is given.
+        device: A GPU if there is one.
+        workers: Processes that read files.
+        cfg_options: Dotted keys and the values that replace those of the config.
+    """
+    if risk is not None and validation is None:
+        raise UserError('a risk requires a validation: give the work dir of a test with labels')
+    check_integer('workers', workers, least=0)
+    check_share('probability', probability)
+    _check_device(device)
+    files = find_images(_texts(images))
+    members = split_members(os.fspath(config), _texts(checkpoint))
+    checkpoints = [path for _, path in members]
+    for path in checkpoints:
+        check_checkpoint(path)
+    cfg = load_config(members[0][0], cfg_options)
+    views = tta or tta_scales is not None
+    if len(members) > 1 or views or mc_dropout or temperature or disagreement:
+        split = 'test' if cfg.get('test_dataloader') else 'val'
+        unlabelled_steps((cfg.get(f'{split}_dataloader') or {}).get('dataset'))
+        average_predictions(
+            cfg,
+            checkpoints,
+            member_configs=load_member_configs(
+                cfg, members, lambda path: load_config(path, cfg_options)
+            ),
+            splits=[split],
+            tta=views,
+            scales=tta_scales,
+            mc_dropout=mc_dropout,
+            seed=dropout_seed,
+            temperature=temperature and os.fspath(temperature),
+            disagreement=disagreement,
+            one_at_a_time=one_at_a_time,
+        )
+    predictor = Predictor(cfg, checkpoints, device=device, workers=workers)
+    evidence = validation and read_validation(
+        validation, predictor.description, predictor.classes, risk=risk, probability=probability
+    )
+    return predictor, Scorer(predictor.classes, threshold=threshold, validation=evidence), files
+
+
+def predict_to_folder(
+    config: str | os.PathLike,
+    checkpoint: Paths,
+    images: Paths,
+    out: str | os.PathLike,
+    *,
+    arrays: bool = True,
+    pictures: bool = True,
+    labels: bool = False,
+    overwrite: bool = False,
+    **options,
+) -> Report | None:
+    """Predict image files into a folder, going on where an earlier call has stopped.
+
+    Of several processes each takes some of the files, and the first one gets the report.
+
+    Args:
+        config, checkpoint, images: As of :func:`predict`.
+        out: The folder.
+        arrays: Whether to write an ``.npz`` file for each image.
+        pictures: Whether to write a ``.png`` file for each, and a page of them.
+        labels: Whether to write a mask with the classes of the pixels for each, and 255 where a
+            class is not above its threshold.
+        overwrite: Begin anew in a folder that has predictions, whose files go.
+        options: See :func:`prepare`.
+
+    Raises:
+        OSError: If nothing can be written there.
+        ValueError: For what does not fit together; if no file can be predicted.
+    """
+    check_writable(Path(out, SETTINGS))
+    predictor, scorer, files = prepare(config, checkpoint, images, **options)
+    if labels:
+        _check_labels(scorer, segments=predictor.segments)
+    kinds = {ARRAYS: arrays, PICTURES: pictures, LABELS: labels}
+    folder = PredictionFolder(out, [kind for kind, wanted in kinds.items() if wanted])
+    rank, processes = get_dist_info()
+    left = []
+    if rank == 0:
+        folder.open(_settings(predictor, scorer, options), overwrite=overwrite)
+        left = folder.left(files)
+    left = all_gather_object(left)[0]
+    before = len(folder.rows()) if rank == 0 else 0
+    ends = all_gather_object(_predict_own(folder, predictor, scorer, left[rank::processes]))
+    if rank:
+        return None
+    order = {os.path.abspath(image): number for number, image in enumerate(files)}
+    rows = sorted(folder.rows(), key=lambda row: order.get(row['path'], -1))
+    unreadable = [item for some, _ in ends for item in some]
+    unreadable.sort(key=lambda item: files.index(item.image))
+    stopped = next((text for _, text in ends if text), '')
+    if not rows and unreadable and not stopped:
+        raise _none_predicted(unreadable)
+    report = Report(scorer.folder(rows), rows, unreadable, before)
+    summary = asdict(report.scores)
+    if labels:
+        report.classes = summary['classes'] = class_summary(rows, scorer)
+    summary['unreadable'] = [
+        {'image': str(item.image), 'reason': item.reason} for item in unreadable
+    ]
+    try:
+        folder.close(rows, summary, page=gallery_of(rows) if pictures and rows else '')
+    except OSError as error:
+        stopped = stopped or f'{error.strerror or error}: cannot write to {out}.'
+    if stopped:
+        missing = len(left) - (len(rows) - before) - len(unreadable)
+        report.stopped = (
+            f'{stopped} {len(rows):,} images are finished, {missing:,} are not: run the same '
+            'command again to continue.'
+        )
+    return report
+
+
+def _predict_own(
+    folder: PredictionFolder, predictor: Predictor, scorer: Scorer, left: Sequence[dict]
+) -> tuple[list[Prediction], str]:
+    """Predict the images of this process; return those without a prediction, and why it stopped."""
+    unreadable: list[Prediction] = []
+    places = {place['image']: place for place in left}
+    files = list(map(Path, places))
+    try:
+        for found in _predicted(predictor, scorer, files, show_progress=get_dist_info()[0] == 0):
+            try:
+                if found.scores:
+                    folder.write(found, places[str(found.image)], scorer, predictor)
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                found.reason = f'its files: {error.strerror}'
+            if found.reason:
+                unreadable.append(Prediction(found.image, found.reason))
+    except OSError as error:
+        return unreadable, f'{error.strerror or error}: cannot write to {folder.folder}.'
+    except KeyboardInterrupt:
+        return unreadable, 'Stopped.'
+    return unreadable, ''
+
+
+def _predicted(
+    predictor: Predictor, scorer: Scorer, files: Sequence[Path], *, show_progress: bool
+) -> Iterator[Prediction]:
+    found = predictor(files, scorer)
+    return progress(found, 'Predicting', total=len(files)) if show_progress else found
+
+
+def _none_predicted(unreadable: Sequence[Prediction]) -> UserError:
+    first, count = unreadable[0], len(unreadable)
+    return UserError(f'none of the {count} files can be predicted; {first.image}: {first.reason}')
+
+
+def _settings(predictor: Predictor, scorer: Scorer, options: dict) -> dict:
+    """Return what predictions depend on, for a folder that is to hold those of one kind."""
+    validation, model = scorer.validation, predictor.description
+    members = [{k: v for k, v in each.items() if k != 'checkpoint'} for each in model['members']]
+    return {
+        **model,
+        'members': sorted(members, key=lambda member: member['digest']),
+        'disagreement': options.get('disagreement', False),
+        'threshold': scorer.threshold,
+        'class_thresholds': [None if math.isinf(t) else t for t in scorer.class_thresholds],
+        'validation': validation and file_digest(str(validation.file)),
+        'probability': validation and validation.accuracy.coverage,
+    }
+
+
+def _check_labels(scorer: Scorer, *, segments: bool) -> None:
+    """Raise a UserError if masks of labels cannot be written."""
+    if not segments:
+        raise UserError(
+            '--labels requires a segmentor, and this model is a classifier: leave it out'
+        )
+    if len(scorer.classes) > MOST_LABELS:
+        raise UserError(
+            f'masks of labels hold up to {MOST_LABELS} classes, and the model has '
+            f'{len(scorer.classes)}: leave out --labels'
+        )
+    if scorer.validation and scorer.validation.bound and not scorer.bounds:
+        raise UserError(
+            f'{scorer.validation.file} has no counts of each class, so no threshold of a class can '
+            'be proven: test again with tools/test.py … --split val --objects --calibration, or '
+            'give --threshold instead of --risk'
+        )
+
+
+def _check_device(device: str | None) -> None:
+    """Raise a UserError if nothing can be put on a device."""
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:  # the first of a PyTorch without CUDA
+        reason = str(error).partition('\n')[0]
+        raise UserError(f'device {device!r} is not available: {reason}') from error
+
+
+def _texts(named: Paths) -> list[str]:
+    """Return paths as texts, of one or of several."""
+    return [os.fspath(p) for p in ([named] if isinstance(named, (str, os.PathLike)) else named)]

@@ -1,0 +1,196 @@
+"""A trained model on image files: the prediction for each, or the reason why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from operator import itemgetter
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from mmengine.config import Config
+from mmengine.dataset import Compose, pseudo_collate
+from mmengine.registry import MODELS
+from torch.utils.data import DataLoader, Dataset
+
+from mmcalib.checks import UserError
+from mmcalib.hooks.require_same_classes_hook import classes_of
+from mmcalib.models.predicting_head import has_several_labels
+from mmcalib.posthoc.full_precision import full_precision
+from mmcalib.runs.constructor_arguments import quiet_imports
+from mmcalib.runs.data_checks import NOT_BUILT, num_classes
+from mmcalib.runs.tested_model import ENSEMBLE, describe_model
+from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
+from mmcalib.samples.reading import background_of
+from mmcalib.samples.unlabelled import read_unlabelled
+from mmcalib.samples.writing import disagreement_in
+from mmcalib.tasks.predict.images import look_at
+from mmcalib.tasks.predict.load_model import load_predicting_model
+from mmcalib.tasks.predict.scores import ImageScores, Scorer
+
+# What a model raises at an image that it does not take.
+NOT_PREDICTED = (AssertionError, RuntimeError, ValueError)
+
+
+@dataclass
+class Prediction:
+    """An image file and its prediction, or the reason why there is none.
+
+    Attributes:
+        image: The file.
+        reason: Why there is no prediction, else empty; then the other attributes are empty too.
+        note: What became of the file while it was read, such as of grey pixels; else empty.
+        scores: Of the prediction.
+        predicted: ``(H, W)`` classes of the pixels; of a classifier, one.
+        confidence: Their probabilities, float32, of the same shape.
+        probabilities: ``(K,)`` of all classes of a classifier, None of a segmentor.
+        disagreement: How far the predictions of a mean disagree, of all its pixels or of the image,
+            as ``mutual_information`` in nats; else empty.
+        objects: ``(H, W)`` of a segmentor, the number of the object that each pixel is of, as in
+            its scores, 0 for none; None of a classifier.
+        pixels: ``(H, W, 3)`` uint8, RGB, as the file was read; not kept by :func:`mmcalib.predict`.
+    """
+
+    image: Path
+    reason: str = ''
+    note: str = ''
+    scores: ImageScores | None = None
+    predicted: np.ndarray | None = None
+    confidence: np.ndarray | None = None
+    probabilities: np.ndarray | None = None
+    disagreement: Mapping[str, np.ndarray] = field(default_factory=dict)
+    objects: np.ndarray | None = None
+    pixels: np.ndarray | None = None
+
+
+class Predictor:
+    """Predicts image files by the test pipeline of a config, without the steps for labels.
+
+    Args:
+        cfg: As :func:`~mmcalib.runs.config.load_config` read it, of either toolbox, or as
+            :func:`~mmcalib.runs.ensemble_config.average_predictions` made it of that.
+        checkpoints: Its file, or that of each member; they must fill the model.
+        device: Such as ``'cuda:1'``; a GPU if there is one.
+        workers: Processes that read files.
+
+    Attributes:
+        classes: K names, as the first checkpoint has them; numbers if it names none, or not as
+            many.
+        palette: Their RGB colours, None if unknown.
+        segments: Whether the model is mmseg's.
+        description: What decides on the predictions, as of a test's record.
+
+    Raises:
+        UserError: If a checkpoint is of another model, the model cannot be built, or the pipeline
+            loads no files.
+    """
+
+    def __init__(
+        self, cfg: Config, checkpoints: Sequence[str], *, device: str | None = None, workers: int
+    ) -> None:
+        loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
+        self.batch_size, self.workers = loader.get('batch_size') or 1, workers
+        self.segments = cfg.get('default_scope') == 'mmseg'
+        steps = unlabelled_steps(loader.get('dataset'))
+        # Before the model is built, which adds to its config.
+        self.description = (
+            cfg[ENSEMBLE]['model']
+            if ENSEMBLE in cfg
+            else describe_model([cfg], checkpoints, pipelines=[steps])
+        )
+        with quiet_imports(), MODELS.switch_scope_and_registry(cfg.get('default_scope')):
+            try:
+                self._read, self._transform = Compose(steps[:1]), Compose(steps[1:])
+                model, metas = load_predicting_model(cfg, checkpoints)
+            except UserError:
+                raise
+            except NOT_BUILT as error:
+                raise UserError(f'the model or its pipeline cannot be built: {error}') from error
+        if has_several_labels(model):
+            raise UserError('the head predicts each class by a sigmoid, and only a softmax is read')
+        self.model = model.to(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
+        dataset, count = metas[0].get('dataset_meta') or {}, num_classes(model)
+        self.classes, self.palette = classes_of(dataset), dataset.get('palette')
+        if count not in (None, len(self.classes)):
+            self.classes, self.palette = [str(k) for k in range(count)], None
+
+    def __call__(self, images: Sequence[Path], scorer: Scorer) -> Iterator[Prediction]:
+        """Yield each file's prediction, in their order; images of one size share a batch."""
+        files = _Files(images, self._load)
+        loader = DataLoader(files, num_workers=self.workers, collate_fn=itemgetter(0))
+        for size, group in groupby(loader, key=lambda item: _size(item[1])):
+            while batch := list(islice(group, self.batch_size)):
+                yield from self._predict(batch, scorer) if size else map(itemgetter(0), batch)
+
+    def _load(self, image: Path) -> tuple[Prediction, dict]:
+        """Read a file; return it with what the model takes, nothing of one that is unreadable."""
+        reason, note = look_at(image)
+        if not reason:
+            results = dict(img_path=str(image), sample_idx=0, seg_fields=[])
+            try:
+                results = self._read(results | dict(reduce_zero_label=False))
+                pixels = as_rgb(results['img'])
+                return Prediction(image, note=note, pixels=pixels), self._transform(results)
+            except Exception as error:  # of whatever a decoder or a transform does not take
+                reason = f'{type(error).__name__}: {error}'
+        return Prediction(image, reason), {}
+
+    def _predict(
+        self, batch: list[tuple[Prediction, dict]], scorer: Scorer
+    ) -> Iterator[Prediction]:
+        """Yield the predictions of a batch; where that fails, of each image alone."""
+        background = background_of(self.classes)
+        data = [{key: item[key] for key in ('inputs', 'data_samples')} for _, item in batch]
+        try:
+            with torch.no_grad(), full_precision():
+                samples = self.model.test_step(pseudo_collate(data))
+            samples = [sample.to_dict() for sample in samples]
+            predicted = [
+                read_unlabelled(sample, name=str(image.image), background=background)
+                for sample, (image, _) in zip(samples, batch, strict=True)
+            ]
+        except NOT_PREDICTED as error:
+            if len(batch) == 1:
+                kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
+                yield Prediction(batch[0][0].image, f'{kind}{error}')
+            for item in batch if len(batch) > 1 else ():
+                yield from self._predict([item], scorer)
+            return
+        for sample, found, (image, _) in zip(samples, predicted, batch, strict=True):
+            image.disagreement = disagreement_in(sample)
+            image.disagreement.pop('predictions', None)
+            image.scores = scorer.image(image, found)
+            image.predicted, image.confidence = found.predicted.numpy(), found.conf.numpy()
+            image.probabilities = None if found.probs is None else found.probs.numpy()
+            image.objects = None if found.objects is None else found.objects.number + 1
+            yield image
+
+
+def as_rgb(image: np.ndarray) -> np.ndarray:
+    """Return what a loader read, BGR or grey, as ``(H, W, 3)`` uint8 RGB."""
+    if image.dtype != np.uint8:
+        low, high = float(image.min()), float(image.max())
+        image = ((image - low) * (255 / max(high - low, 1e-12))).astype(np.uint8)
+    if image.ndim == 2 or image.shape[2] < 3:
+        return np.repeat(image.reshape(*image.shape[:2], -1)[..., :1], 3, axis=2)
+    return cv2.cvtColor(np.ascontiguousarray(image[..., :3]), cv2.COLOR_BGR2RGB)
+
+
+class _Files(Dataset):
+    def __init__(self, images: Sequence[Path], load) -> None:
+        self.images, self.load = images, load
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Prediction, dict]:
+        return self.load(self.images[index])
+
+
+def _size(data: Mapping) -> tuple[int, ...]:
+    inputs = data.get('inputs', ())
+    views = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+    return tuple(extent for view in views for extent in view.shape)

@@ -1,0 +1,199 @@
+"""What people read of predictions: words, the captions of pictures, and a page of all."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from mmcalib.reports.page import TEMPLATES
+from mmcalib.tasks.predict.predictor import Prediction
+from mmcalib.tasks.predict.scores import FolderScores, ImageScores, Scorer
+
+MOST_NAMED = 20
+FEW = 5  # objects that are named below an image
+DOUBTFUL = 0.5
+PAGE = "{% extends 'page.html' %}{% block body %}{{ body | safe }}{% endblock %}"
+# What ends a line or is no text, and yet may be in a file's name.
+UNPRINTABLE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
+
+
+@dataclass
+class Report:
+    """The outcome of a prediction into a folder.
+
+    Attributes:
+        scores: Of all images that have been predicted, in earlier calls too.
+        rows: Of each of these, in the order in which the images were named.
+        unreadable: The files that have not, and why.
+        before: How many had been predicted by earlier calls.
+        classes: Of masks of labels, how much of each class they keep.
+        stopped: Why it ended before the last image, empty if it did not.
+    """
+
+    scores: FolderScores
+    rows: Sequence[Mapping]
+    unreadable: Sequence[Prediction]
+    before: int
+    classes: Sequence[Mapping] = ()
+    stopped: str = ''
+
+
+def captions_of(scores: ImageScores, threshold: float) -> list[str]:
+    """Return the lines below the picture of an image."""
+    where, sure = printable(Path(scores.image).name), f'{100 * scores.confidence:.1f} %'
+    if scores.label is None:
+        kept = f'{100 * scores.kept:.1f} % of the pixels above {threshold:.6g}'
+        lines = [f'{where}: mean confidence {sure}, {kept}']
+    else:
+        side = 'above' if scores.kept else 'not above'
+        lines = [f'{where}: {scores.name}, {sure}, {side} {threshold:.6g}']
+    if not math.isnan(scores.expected_accuracy):
+        lines.append(f'expected accuracy {100 * scores.expected_accuracy:.1f} %')
+        low, high = (100 * end for end in scores.accuracy_interval)
+        if not math.isnan(low):
+            lines[-1] += f', between {low:.1f} and {high:.1f} %'
+    return lines + [f'the file: {scores.note}'] * bool(scores.note)
+
+
+def printable(text: str) -> str:
+    """Return a text in a line of its own: what cannot be printed, as in a file's name, escaped."""
+    return UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def class_summary(rows: Sequence[Mapping], scorer: Scorer) -> list[dict]:
+    """Return, for each class, how many of the pixels its threshold keeps, and why it has none."""
+    found = []
+    for k, (name, threshold) in enumerate(
+        zip(scorer.classes, scorer.class_thresholds, strict=True)
+    ):
+        shares = [share for row in rows for share in row['classes'] if share['label'] == k]
+        found.append({
+            'name': name,
+            'threshold': None if math.isinf(threshold) else threshold,
+            'reason': scorer.bounds[k].reason if scorer.bounds else '',
+            'images': len(shares),
+            'pixels': sum(share['pixels'] for share in shares),
+            'kept': sum(share['kept'] for share in shares),
+        })  # fmt: skip
+    return found
+
+
+def report_in_words(report: Report) -> str:
+    """Return the findings of a prediction in words."""
+    scores, rows = report.scores, report.rows
+    if not rows:
+        return 'No image was predicted.'
+    earlier = f' ({report.before:,} of them before)' if report.before else ''
+    what = 'of the pixels' if rows[0]['label'] is None else 'of the images'
+    lines = [
+        f'{len(rows):,} image{"s" * (len(rows) != 1)}{earlier}: mean confidence '
+        f'{100 * scores.confidence:.1f} %, {100 * scores.kept:.1f} % {what} above '
+        f'{scores.threshold:.6g}'
+    ]
+    if not math.isnan(scores.expected_accuracy):
+        low, high = (100 * end for end in scores.accuracy_interval)
+        lines.append(
+            f'expected accuracy {100 * scores.expected_accuracy:.1f} %, between {low:.1f} and '
+            f'{high:.1f} %, if these images resemble the {scores.validation_images:,} of the '
+            'validation'
+        )
+    bound, unlabelled = scores.bound, 100 * scores.validation_unlabelled
+    if bound:
+        lines.append(
+            f'threshold {bound.threshold:.6g}: at most {100 * bound.risk:g} % of what it keeps is '
+            f'wrong, on average over such images (with {100 * bound.probability:g} % probability); '
+            f'on the validation it kept {100 * bound.coverage:.1f} % {what}, and '
+            f'{100 * bound.found_risk:.1f} % of these were wrong'
+        )
+    if unlabelled:
+        lines.append(
+            f'{unlabelled:.2g} % of the validation pixels have no label: accuracies'
+            f'{" and errors" if bound else ""} refer to pixels that would get one, confidences '
+            'and shares kept to all pixels'
+        )
+    if report.classes:
+        lines += ['pixels of each class that the masks keep:', *map(_class_line, report.classes)]
+        empty = sum(not any(share['kept'] for share in row['classes']) for row in rows)
+        if empty:
+            lines.append(
+                f'{empty:,} of {len(rows):,} masks hold nothing but 255, since no pixel is above '
+                'its threshold: lower --threshold, or raise --risk'
+            )
+    notes = Counter(row['note'] for row in rows if row['note'])
+    lines += [f'{_files(count)}: {note}' for note, count in sorted(notes.items())]
+    left_out = [printable(f'  {item.image}: {item.reason}') for item in report.unreadable]
+    if left_out:
+        lines += [f'{_files(len(left_out))} without a prediction:', *left_out[:MOST_NAMED]]
+    if len(left_out) > MOST_NAMED:
+        lines.append('  … summary.json lists all of them')
+    return '\n'.join(lines)
+
+
+def _class_line(found: Mapping) -> str:
+    if found['threshold'] is None:
+        return f'  {found["name"]}: no threshold: {found["reason"]}'
+    above = f'above {found["threshold"]:.6g}'
+    if not found['pixels']:
+        return f'  {found["name"]}: {above}; not predicted'
+    share = 100 * found['kept'] / found['pixels']
+    return f'  {found["name"]}: {share:.1f} % of {found["pixels"]:,}, {above}'
+
+
+def _files(count: int) -> str:
+    return f'{count:,} file{"s" * (count != 1)}'
+
+
+def gallery_of(rows: Sequence[Mapping]) -> str:
+    """Return a page of the pictures of a folder, which opens without a server.
+
+    Images come in the order of how well they are expected to be predicted, the worst first: by
+    their expected accuracy where a validation gives one, else by their mean confidence. Above each
+    are the largest objects that are rather wrong than right.
+    """
+    measured = all(row['expected_accuracy'] is not None for row in rows)
+    key = 'expected_accuracy' if measured else 'confidence'
+    words = key.replace('_', ' ')
+    intro = f'{len(rows):,} images, lowest {words} first.'
+    objects = [found for row in rows for found in row['objects']]
+    if objects:
+        calibrated = objects[0]['found'] is not None
+        meaning = 'its probability of an IoU above 0.5' if calibrated else 'its expected IoU'
+        intro += f' In brackets: the number of an object, and {meaning}.'
+    parts = [f'<p>{intro}</p>']
+    for row in sorted(rows, key=lambda row: row[key]):
+        name = escape(Path(row['image']).name)
+        link = quote(f'pictures/{row["files"]}.png', errors='surrogateescape')
+        parts.append(
+            f'<figure><figcaption><b>{name}</b>: {words} {100 * row[key]:.1f} %<br>'
+            f'{escape(_remark(row))}</figcaption><img alt="{name}" loading="lazy" src="{link}">'
+            '</figure>'
+        )
+    page = TEMPLATES.from_string(PAGE)
+    return page.render(title='Predictions to look at', body='\n'.join(parts))
+
+
+def _remark(row: Mapping) -> str:
+    """Return what to look at in an image."""
+    if row['label'] is not None:
+        return row['name'] + ('' if row['kept'] else ', not above the threshold')
+    if not row['objects']:
+        return 'no object was found'
+    calibrated = row['objects'][0]['found'] is not None
+    score = 'found' if calibrated else 'expected_iou'
+    text = 'probably have an IoU' if calibrated else 'have an expected IoU'
+    objects = sorted(row['objects'], key=lambda found: -found['pixels'])
+    doubtful = [found for found in objects if found[score] < DOUBTFUL]
+    count = f'{len(objects)} object{"s" * (len(objects) != 1)}'
+    if doubtful:
+        head = f'{len(doubtful)} of {count} {text} below {DOUBTFUL:g}, the largest'
+    else:
+        head = f'{count}, the least trusted'
+        doubtful = [min(objects, key=lambda found: found[score])]
+    named = (f'{o["name"]} (no. {o["object"]}, {100 * o[score]:.0f} %)' for o in doubtful[:FEW])
+    return f'{head}: {", ".join(named)}'
