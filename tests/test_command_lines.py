@@ -195,7 +195,7 @@ def test_a_training_with_an_unknown_loss_is_refused_with_the_nearest(tmp_path, m
 @pytest.mark.parametrize(
     ('place', 'arguments'),
     [
-        ('predict.predict_to_folder.predict_to_folder', ['predict.py', 'a.png', '--out', 'p']),
+        ('predict.predict.predict_to_folder', ['predict.py', 'a.png', '--out', 'p']),
         ('calibrate.calibrate_command.make_scaler', ['calibrate.py', '--out', 'c.pth']),
         ('export.export_onnx.check_onnx_file', ['export.py', '--out', 'm.onnx']),
         ('robustness.robustness_command.prepare', ['test_robustness.py']),
