@@ -368,7 +368,7 @@ def cells_of(found: Predictions) -> Tensor:
 
 def added(cells: Tensor) -> Tensor:
     """Return cells of which those of one doubt are one, the most confident last."""
-    key, rows = _grouped(-cells[0], cells[1:])
+    key, rows = grouped(-cells[0], cells[1:])
     return torch.cat([-key[None], rows])
 
 
@@ -399,10 +399,10 @@ def condensed(counts: Counts, most: int = 6144) -> Tensor:
 
 def by_confidence(table: Tensor) -> Tensor:
     """Return a ``(3, C)`` table with cells as one whose confidence float32 cannot tell."""
-    return _grouped((table[2] / table[0]).float(), table)[1]
+    return grouped((table[2] / table[0]).float(), table)[1]
 
 
-def _grouped(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+def grouped(keys: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the ascending keys, and the sum of the columns of each."""
     keys, index = keys.unique(return_inverse=True)
     return keys, rows.new_zeros(len(rows), len(keys)).index_add_(1, index, rows)

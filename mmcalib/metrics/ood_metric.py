@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import torch
 from mmengine.logging import print_log
@@ -12,7 +11,7 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from mmcalib.checks import check_choices
-from mmcalib.metrics.counts import EXACT, PIECE_BYTES, doubt_of
+from mmcalib.metrics.counts import EXACT, doubt_of, grouped, pieces
 from mmcalib.metrics.list_metric import ListMetric
 from mmcalib.metrics.ranking import aupr, auroc, fpr
 from mmcalib.samples import OOD_GROUPS
@@ -45,8 +44,8 @@ def scores_of_logits(logits: Tensor, wanted: Collection[str]) -> dict[str, Tenso
     for Real-World Settings, ICML 2022; Liu et al., Energy-Based Out-of-Distribution Detection,
     NeurIPS 2020.
     """
-    found: dict[str, list[Tensor]] = {name: [] for name in wanted}
-    for piece in logits.split(max(PIECE_BYTES // (len(logits) * logits.element_size()), 64), dim=1):
+    parts = []
+    for (piece,) in pieces(logits):
         highest, top = piece.max(dim=0)
         below = piece - highest
         # Without the highest, whose 1 would drown the others in a saturated network.
@@ -58,9 +57,8 @@ def scores_of_logits(logits: Tensor, wanted: Collection[str]) -> dict[str, Tenso
             'energy': highest + total.log1p(),
             'entropy': (others * below).sum(dim=0) / (1 + total) - total.log1p(),
         }
-        for name, parts in found.items():
-            parts.append(values[name].cpu())
-    return {name: torch.cat(parts) for name, parts in found.items()}
+        parts.append([values[name].cpu() for name in wanted])
+    return dict(zip(wanted, map(torch.cat, zip(*parts, strict=True)), strict=True))
 
 
 def scores_of_probabilities(probs: Tensor, wanted: Collection[str]) -> dict[str, Tensor]:
@@ -73,35 +71,22 @@ def scores_of_probabilities(probs: Tensor, wanted: Collection[str]) -> dict[str,
     return {name: found[name] for name in wanted}
 
 
-@dataclass
-class Scored:
-    """What the scores of an image leave.
-
-    Attributes:
-        count: How many predictions there are.
-        cells: ``(2, C)`` of each score and kind, 0 for the seen: a value, and how often it occurs.
-        rounded: Whether values share cells.
-    """
-
-    count: int
-    cells: dict[tuple[str, int], Tensor]
-    rounded: bool = False
-
-    def round(self) -> None:
-        """Have values share cells."""
-        if not self.rounded:
-            self.rounded = True
-            for key, (values, count) in self.cells.items():
-                code = values.float().view(torch.int32) >> ROUNDED_BITS << ROUNDED_BITS
-                values, place = code.view(torch.float32).unique(return_inverse=True)
-                self.cells[key] = torch.stack([values, torch.bincount(place, count).float()])
+# What the scores of an image leave: of each, a table of values, and how often each is of a seen
+# prediction and of one of each OOD set; float32 where values share cells.
+Scored = dict[str, Tensor]
 
 
 def round_if_many(results: Sequence[Scored]) -> None:
     """Round all scores, if there are more than a million predictions."""
-    if results and (results[0].rounded or sum(result.count for result in results) > EXACT):
+    one_of_each = [next(iter(cells.values())) for cells in results]
+    many = sum(cells[1:].sum().item() for cells in one_of_each) > EXACT
+    if many or any(cells.dtype == torch.float32 for cells in one_of_each[:1]):
         for result in results:
-            result.round()
+            for score, cells in result.items():
+                if cells.dtype == torch.float64:
+                    code = cells[0].float().view(torch.int32) >> ROUNDED_BITS << ROUNDED_BITS
+                    values, rows = grouped(code.view(torch.float32), cells[1:])
+                    result[score] = torch.cat([values[None], rows.float()])
 
 
 def unseen_first(table: Tensor) -> Tensor:
@@ -120,14 +105,8 @@ FIGURES = {
 
 
 def ood_figures(seen: Tensor, unseen: Tensor) -> dict[str, float]:
-    """Return the figures of a score, in percent, by its ``(2, C)`` cells of either kind."""
-    values, place = torch.cat([seen[0], unseen[0]]).unique(return_inverse=True)
-    known, count = (
-        torch.cat([seen[1], torch.zeros_like(unseen[1])]),
-        torch.cat([seen[1], unseen[1]]),
-    )
-    rows = [torch.bincount(place, row, len(values)) for row in (count, known)]
-    table = torch.stack([*rows, torch.zeros_like(rows[0])])
+    """Return the figures of a score, in percent, by how many have each value, ascending."""
+    table = torch.stack([seen + unseen, seen, torch.zeros_like(seen)])
     return {name: figure(table).item() for name, figure in FIGURES.items()}
 
 
@@ -226,30 +205,19 @@ class OODMetric(ListMetric):
             )
         scores = (scores_of_logits if are_logits else scores_of_probabilities)(found, self.scores)
         kind = kind if sets else kind.clamp(max=1)
-        cells = {
-            (score, number): torch.stack(
-                [own := values[kind == number].double(), torch.ones_like(own)]
-            )
-            for number in kind.unique().tolist()
-            for score, values in scores.items()
-        }
-        return Scored(len(kind), cells)
+        kinds = torch.arange(1 + max(len(sets), 1))[:, None] == kind
+        return {name: torch.cat([v.double()[None], kinds.double()]) for name, v in scores.items()}
 
     def compute_metrics(self, results: list[Scored]) -> dict[str, float]:
         """Return the figures of all images."""
         round_if_many(results)  # of all processes together
         groups = self._sets()
         names = ['ID', *(groups or ('OOD',))]
-        nothing = torch.zeros(2, 0, dtype=torch.float64)
-        cells = {
-            (score, name): torch.cat(
-                [nothing, *(r.cells[score, k].double() for r in results if (score, k) in r.cells)],
-                dim=1,
-            )
-            for score in self.scores
-            for k, name in enumerate(names)
-        }
-        self.counts = {name: int(cells[self.scores[0], name][1].sum()) for name in names}
+        nothing, rows = torch.zeros(1 + len(names), 0, dtype=torch.float64), {}
+        for score in self.scores:
+            cells = torch.cat([nothing, *(result[score].double() for result in results)], dim=1)
+            rows[score] = dict(zip(names, grouped(cells[0], cells[1:])[1], strict=True))
+        self.counts = {name: int(row.sum()) for name, row in rows[self.scores[0]].items()}
         text = ', '.join(f'{self.counts[name]:,} {name}' for name in names[1:])
         print_log(
             f'{type(self).__name__}: {self.counts["ID"]:,} ID predictions against {text}',
@@ -265,7 +233,7 @@ class OODMetric(ListMetric):
             )
         values: dict[str, float] = {}
         for score in self.scores:
-            found = {n: ood_figures(cells[score, 'ID'], cells[score, n]) for n in names[1:]}
+            found = {n: ood_figures(rows[score]['ID'], rows[score][n]) for n in names[1:]}
             if not groups:
                 values |= {f'{score}/{key}': value for key, value in found['OOD'].items()}
                 continue
