@@ -115,74 +115,58 @@ def gap_intervals(
 
     bounds = {}
     for name, error in errors.items():
-        search = _Search(
-            value=lambda gaps, error=error: error(table(gaps)),
-            gaps=gaps, noise=noise, spread=spread, together=together, tail=(1 - coverage) / 2,
-        )  # fmt: skip
-        bounds[name] = _limited(search.low(), search.high(), limits.get(name))
+
+        def value(moved: Tensor, error: Callable = error) -> Tensor:
+            return error(table(moved))
+
+        ends = _ends(value, gaps, noise, spread, together, tail=(1 - coverage) / 2)
+        bounds[name] = _limited(*ends, limits.get(name))
     return bounds
 
 
-class _Search:
-    """The ends of the interval of one error; see :func:`gap_intervals`."""
+def _ends(
+    value: Callable[[Tensor], Tensor],
+    gaps: Tensor,
+    noise: Tensor,
+    spread: Tensor,
+    together: Tensor,
+    *,
+    tail: float,
+) -> tuple[float, float]:
+    """Return the ends of the interval of one error; see :func:`gap_intervals`."""
+    found = value(gaps)
+    upper = torch.maximum(found, value(noise).median())
+    steps = (gaps.abs() / spread)[spread > 0]
+    vanished = -steps.max().item() if len(steps) else 0.0
 
-    def __init__(
-        self,
-        value: Callable[[Tensor], Tensor],
-        gaps: Tensor,
-        noise: Tensor,
-        spread: Tensor,
-        together: Tensor,
-        tail: float,
-    ) -> None:
-        self.value, self.gaps, self.noise, self.tail = value, gaps, noise, tail
-        self.spread, self.together = spread, together
-        self.found = value(gaps)
-        self.upper = torch.maximum(self.found, value(noise).median())
-        steps = gaps.abs() / spread
-        self.vanished = steps[spread > 0].max().item() if (spread > 0).any() else 0.0
+    def widened(step: float) -> Tensor:  # each gap by so many of its standard deviations
+        return gaps.sign() * (gaps.abs() + step * spread).clamp(min=0)
 
-    def widened(self, step: float) -> Tensor:
-        """Return the gaps, each larger by so many of its standard deviations, or smaller."""
-        return self.gaps.sign() * (self.gaps.abs() + step * self.spread).clamp(min=0)
+    def above(step: float) -> bool:
+        return (value(widened(step) + noise) >= found).double().mean() > tail
 
-    def above(self, gaps: Tensor) -> float:
-        """Return how often gaps and noise make an error of at least the estimate."""
-        return (self.value(gaps + self.noise) >= self.found).double().mean().item()
+    low = vanished if above(vanished) else _halve(above, 0.0, vanished)
+    highest = []
+    for path, start in (
+        (widened, vanished),
+        (lambda step: gaps + step * together, 0.0),
+        (lambda step: gaps - step * together, 0.0),
+    ):
 
-    def below(self, gaps: Tensor) -> float:
-        """Return how often they make one of at most the estimate, or of the noise's median."""
-        return (self.value(gaps + self.noise) <= self.upper).double().mean().item()
+        def below(step: float, path: Callable = path) -> bool:
+            return (value(path(step) + noise) <= upper).double().mean() > tail
 
-    def low(self) -> float:
-        if self.above(self.widened(-self.vanished)) > self.tail:
-            return self.value(self.widened(-self.vanished)).item()
-        step = _halve(lambda s: self.above(self.widened(s)) > self.tail, 0.0, -self.vanished)
-        return self.value(self.widened(step)).item()
-
-    def high(self) -> float:
-        paths = (
-            (self.widened, -self.vanished),
-            (lambda step: self.gaps + step * self.together, 0.0),
-            (lambda step: self.gaps - step * self.together, 0.0),
-        )
-        return max(end for path, start in paths for end in self.last_on(path, start))
-
-    def last_on(self, path: Callable[[float], Tensor], start: float) -> list[float]:
-        """Return the last value in the interval of a path of gaps, nothing if there is none."""
-        last = following = None
+        last = after = None
         for step in (start, *STEPS):
-            if self.below(path(step)) > self.tail:
-                last, following = step, None
-            elif following is None:
-                following = step
-            if following is not None and step >= FAR:
-                break
-        if last is None:
-            return []
-        if following is not None:
-            last = _halve(lambda step: self.below(path(step)) > self.tail, last, following)
-        return [self.value(path(last)).item()]
+            if below(step):
+                last, after = step, None
+            else:
+                after = step if after is None else after
+                if step >= FAR:
+                    break
+        if last is not None:
+            highest.append(value(path(last if after is None else _halve(below, last, after))))
+    return value(widened(low)).item(), max(highest).item()
 
 
 def _halve(holds: Callable[[float], bool], inside: float, outside: float) -> float:
