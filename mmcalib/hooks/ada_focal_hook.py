@@ -34,7 +34,7 @@ class AdaFocalHook(ValidationLearningHook):
         if 'seg_logits' in sample:
             maps = read_pixels(sample, ignore_index=self.ignore_index, name=name)
             return Counts.of(of_map(*maps, maps[-1] != self.ignore_index, name=name)).round()
-        label = class_label(sample, name).cpu()
+        label = class_label(sample, name)
         return Counts.of(of_probabilities(class_probabilities(sample, name).T, label))
 
     def update(self, loss: AdaFocalLoss, measured: Sequence[Counts]) -> dict[str, float]:

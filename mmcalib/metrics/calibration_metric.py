@@ -162,16 +162,16 @@ class CalibrationMetric(ListMetric):
             )
 
     def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Leave the scores of a classified image, and counts of a segmented one."""
-        if any('seg_logits' in sample for sample in data_samples):
-            self.results += [self.count(sample) for sample in data_samples]
+        """Leave the scores of classified images, and counts of segmented ones."""
+        super().process(data_batch, data_samples)
+        if self.results and isinstance(self.results[0], Counts):
             round_if_many(self.results)
-            return
-        self._refuse_classifier()
-        self.results += read_scores(data_samples)
 
-    def count(self, sample: dict) -> Counts:
-        """Return what a segmented image leaves."""
+    def read(self, sample: dict) -> Counts | tuple[np.ndarray, int]:
+        """Return what an image leaves."""
+        if 'seg_logits' not in sample:
+            self._refuse_classifier()
+            return read_scores(sample, self.name(sample))
         name, protocol = self.name(sample), PROTOCOLS[self.protocol]
         logits, predicted, label = read_pixels(sample, ignore_index=self.ignore_index, name=name)
         valid = label != self.ignore_index

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import torch
 from mmengine.logging import print_log
 from mmengine.registry import METRICS
+from torch import Tensor
 from torch.nn import functional
 
 from mmcalib.metrics.list_metric import ListMetric
@@ -37,14 +37,13 @@ class ForegroundIoU(ListMetric):
         super().__init__(**options)
         self.ignore_index = ignore_index
 
-    def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
-        """Add the counts of each image, ``(3, K)``, in which both, predicted or labelled are k."""
-        for sample in data_samples:
-            options = dict(ignore_index=self.ignore_index, name=self.name(sample))
-            predicted, label = read_labels(sample, **options)
-            counted = [label[predicted == label], predicted, label]
-            size = int(torch.cat(counted).max()) + 1 if len(label) else 1
-            self.results.append(torch.stack([torch.bincount(x, minlength=size) for x in counted]))
+    def read(self, sample: dict) -> Tensor:
+        """Return the counts of an image, ``(3, K)``: both, predicted, labelled as k."""
+        options = dict(ignore_index=self.ignore_index, name=self.name(sample))
+        predicted, label = read_labels(sample, **options)
+        counted = [label[predicted == label], predicted, label]
+        size = int(torch.cat(counted).max()) + 1 if len(label) else 1
+        return torch.stack([torch.bincount(x, minlength=size) for x in counted])
 
     def compute_metrics(self, results: list) -> dict:
         """Return the mIoU of the images of all ranks, in percent."""

@@ -101,11 +101,6 @@ class ImageScoreMetric(ListMetric):
                 raise ValueError(f'out_file must be a .csv file, got {out_file!r}')
             check_writable(out_file)
 
-    def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
-        """Leave name, risk and scores of each image."""
-        for sample in data_samples:
-            self.results.append(self.read(sample))
-
     def read(self, sample: dict) -> tuple[str, float, list[float]]:
         """Return what an image leaves."""
         name, segmented, background = self.name(sample), 'seg_logits' in sample, None

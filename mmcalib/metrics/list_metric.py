@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from mmengine.dist import all_gather, get_dist_info
 from mmengine.evaluator import BaseMetric
@@ -12,6 +15,15 @@ from mmcalib.samples.reading import name_of
 
 class ListMetric(BaseMetric):
     """A metric that leaves one result of each sample, so that a sampler's padding drops out."""
+
+    def read(self, sample: dict) -> Any:
+        """Return what a sample leaves."""
+        raise NotImplementedError
+
+    def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
+        """Leave the result of each sample."""
+        for sample in data_samples:
+            self.results.append(self.read(sample))
 
     def evaluate(self, size: int) -> dict:
         """Return the metrics of the first `size` samples of the data set.

@@ -180,8 +180,7 @@ class OODMetric(ListMetric):
 
     def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
         """Leave the scores of each image."""
-        for sample in data_samples:
-            self.results.append(self.read(sample))
+        super().process(data_batch, data_samples)
         round_if_many(self.results)
 
     def read(self, sample: dict) -> Scored:

@@ -64,8 +64,7 @@ def class_scores(sample: Sample, name: str) -> Tensor:
 
 def class_probabilities(sample: Sample, name: str) -> Tensor:
     """Return the ``(K, 1)`` probabilities of a classifier's sample, on the CPU."""
-    scores = at_least_single(class_scores(sample, name)).cpu()
-    name = f'pred_score of {name}'
+    scores, name = at_least_single(class_scores(sample, name)).cpu(), f'pred_score of {name}'
     check_finite(scores, name)
     if scores.ndim != 1:
         raise ValueError(f'{name} must be (K,), got {tuple(scores.shape)}')
@@ -73,39 +72,28 @@ def class_probabilities(sample: Sample, name: str) -> Tensor:
     return scores.clamp(max=1)[:, None]
 
 
-def class_label(sample: Sample, name: str) -> Tensor:
-    """Return the ``(1,)`` int64 label of a classifier's sample."""
+def class_label(sample: Sample, name: str, num_classes: int | None = None) -> Tensor:
+    """Return the ``(1,)`` int64 label of a classifier's sample on the CPU, one of K if given."""
     label = needed(sample, 'gt_label', name)
     if label.numel() != 1:
         raise ValueError(
             f'{name} needs one gt_label; got {label.tolist()}. Calibration errors are defined for '
             'single-label classification'
         )
-    return label.long().reshape(1)
+    label = label.long().reshape(1).cpu()
+    if num_classes is not None:
+        check_labels(label, num_classes, name=name, hint=LABELS_HINT)
+    return label
 
 
-def read_scores(samples: Sequence[Sample]) -> list[tuple[np.ndarray, int]]:
-    """Return the probabilities ``(K,)``, in their own type, and the label of classified images.
+def read_scores(sample: Sample, name: str) -> tuple[np.ndarray, int]:
+    """Return the probabilities ``(K,)``, in their own type, and the label of a classified image.
 
     Raises:
         ValueError: For NaN, scores that are no probabilities, or labels out of range.
     """
-    scores = [class_scores(sample, name_of(sample)) for sample in samples]
-    labels = [class_label(sample, name_of(sample)) for sample in samples]
-    if len({(s.shape, s.dtype) for s in scores}) == 1 and scores[0].ndim == 1:
-        rows, found = torch.stack(scores).cpu(), torch.cat(labels).cpu()
-        probs = at_least_single(rows).T
-        try:  # a batch at once, which takes a hundredth of one by one
-            check_finite(probs, 'a batch')
-            check_probabilities(probs, 'a batch')
-            check_labels(found, len(probs))
-            return list(zip(rows.numpy(), found.tolist(), strict=True))
-        except ValueError:
-            pass  # one of them is amiss, which is named below
-    for sample, label in zip(samples, labels, strict=True):
-        probs = class_probabilities(sample, name_of(sample))
-        check_labels(label, len(probs), name=name_of(sample), hint=LABELS_HINT)
-    return [(s.cpu().numpy(), int(y)) for s, y in zip(scores, labels, strict=True)]
+    label = class_label(sample, name, len(class_probabilities(sample, name)))
+    return class_scores(sample, name).cpu().numpy(), int(label)
 
 
 def predicted_map(sample: Sample, name: str) -> Tensor:
@@ -114,38 +102,38 @@ def predicted_map(sample: Sample, name: str) -> Tensor:
     return data.reshape(data.shape[-2:]).long()  # mmseg stores a leading 1, or none
 
 
-def label_maps(sample: Sample, name: str) -> tuple[Tensor, Tensor]:
-    """Return the predicted and the true label map of an mmseg sample, both ``(H, W)`` int64."""
+def label_maps(sample: Sample, name: str, logits: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the predicted and the true label map of an mmseg sample, both ``(H, W)`` int64.
+
+    They have the size of `logits`, and are where these are.
+    """
     label = needed(sample, 'gt_sem_seg', name, ': its pipeline needs LoadAnnotations')
     label = label.reshape(label.shape[-2:]).long()
-    predicted = predicted_map(sample, name).to(label.device)
-    if predicted.shape != label.shape:
-        raise ValueError(
-            f'the prediction of {name} has the size {tuple(predicted.shape)}, gt_sem_seg '
-            f'{tuple(label.shape)}: in the test pipeline LoadAnnotations must come after Resize, '
-            'or AtInputSize after both'
-        )
-    return predicted, label
+    predicted = predicted_map(sample, name)
+    logits = predicted if logits is None else logits
+    for what, found in ('the prediction', predicted), ('logits', logits):
+        if found.shape[-2:] != label.shape:
+            raise ValueError(
+                f'{what} of {name} have the size {tuple(found.shape[-2:])}, gt_sem_seg '
+                f'{tuple(label.shape)}: in the test pipeline LoadAnnotations must come after '
+                'Resize, or AtInputSize after both'
+            )
+    return predicted.to(logits.device), label.to(logits.device)
 
 
 def read_pixels(
     sample: Sample, *, ignore_index: int, name: str, hint: str = LABELS_HINT
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a segmentation's scores ``(K, H, W)``, predicted and true classes ``(H, W)``.
+    """Return the logits ``(K, H, W)`` of an mmseg sample, its predicted and its true classes.
 
-    Scores are logits, or of a binary head, K = 1, the probability of class 1.
+    The logits of a binary head, K = 1, are the probability of class 1.
 
     Raises:
-        ValueError: For a field that is missing, sizes that differ, or labels out of range.
+        ValueError: If sizes do not fit, labels are out of range, or a binary head's logits are no
+            probabilities.
     """
     logits = needed(sample, 'seg_logits', name)
-    predicted, label = (plane.to(logits.device) for plane in label_maps(sample, name))
-    if logits.shape[1:] != label.shape:
-        raise ValueError(
-            f'seg_logits of {name} have the size {tuple(logits.shape[1:])}, gt_sem_seg '
-            f'{tuple(label.shape)}: in the test pipeline LoadAnnotations must come after Resize, '
-            'or AtInputSize after both'
-        )
+    predicted, label = label_maps(sample, name, logits)
     check_labels(label[label != ignore_index], max(len(logits), 2), name=name, hint=hint)
     if len(logits) == 1 and logits.numel() and not 0 <= logits.min() <= logits.max() <= 1:
         check_finite(logits, f'seg_logits of {name}')
@@ -171,9 +159,8 @@ def read_image(sample: Sample, *, ignore_index: int, name: str) -> tuple[Tensor,
         ``(K, 1)``, ``(1,)`` and ``(1,)`` of a classifier.
     """
     if 'seg_logits' not in sample:
-        probs, label = class_probabilities(sample, name), class_label(sample, name).cpu()
-        check_labels(label, len(probs), name=name, hint=LABELS_HINT)
-        return probs, probs.argmax(dim=0), label
+        probs = class_probabilities(sample, name)
+        return probs, probs.argmax(dim=0), class_label(sample, name, len(probs))
     logits, predicted, label = read_pixels(sample, ignore_index=ignore_index, name=name)
     check_explained(logits, predicted, name)
     logits = at_least_single(logits)
@@ -203,24 +190,18 @@ def read_logits(
     logits = at_least_single(logits.detach())
     check_finite(logits, f'logits of {name}')
     if 'seg_logits' in sample:
-        predicted, label = (plane.to(logits.device) for plane in label_maps(sample, name))
-        if logits.shape[1:] != label.shape:
-            raise ValueError(
-                f'logits of {name} have the size {tuple(logits.shape[1:])}, gt_sem_seg '
-                f'{tuple(label.shape)}: in the test pipeline LoadAnnotations must come after Resize'
-            )
-        kept = (label != ignore_index).flatten().nonzero().squeeze(1)
-        label, predicted = label.flatten()[kept], predicted.flatten()[kept]
+        predicted, label = (plane.flatten() for plane in label_maps(sample, name, logits))
+        kept = (label != ignore_index).nonzero().squeeze(1)
+        label, predicted = label[kept], predicted[kept]
         check_labels(label, max(len(logits), 2), name=name, hint=LABELS_HINT)
         return logits.flatten(1).index_select(1, kept).T, label, predicted
     scores = class_scores(sample, name).to(logits)
-    label = class_label(sample, name).to(logits.device)
     if scores.shape != logits.shape or (scores - logits.softmax(0)).abs().max() > SUM_TOLERANCE:
         raise ValueError(
             f"the scores of {name} are not the softmax of its head's output: with another "
             'activation, or logits that change after the head, no layer can take a scaling'
         )
-    check_labels(label, len(logits), name=name, hint=LABELS_HINT)
+    label = class_label(sample, name, len(logits)).to(logits.device)
     return logits[None], label, logits.argmax(0, keepdim=True)
 
 
@@ -242,17 +223,14 @@ def read_ood(
     """
     hint = f'{LABELS_HINT} or ood_index'
     if 'seg_logits' not in sample:
-        probs, label = class_probabilities(sample, name), class_label(sample, name).cpu()
-        kind = (
-            torch.where(label == ood_index, 1, -label).clamp(min=0)
-            if ood_index is not None
-            else (-label).clamp(min=0)
-        )
-        check_labels(label[kind == 0], len(probs), name=name, hint=hint)
+        probs, label = class_probabilities(sample, name), class_label(sample, name)
+        unseen = (label < 0) | (label == (-1 if ood_index is None else ood_index))
+        kind = torch.where(unseen, (-label).clamp(min=1), 0)
+        check_labels(label[~unseen], len(probs), name=name, hint=hint)
         logits = tensor_of(sample, 'logits')
         if logits is None:
             return probs, False, kind
-        known = {**sample, 'gt_label': torch.where(kind > 0, 0, label)}
+        known = {**sample, 'gt_label': torch.where(unseen, 0, label)}
         return read_logits(known, logits, ignore_index=ignore_index, name=name)[0].T, True, kind
     if ood_index is None:
         raise ValueError(
