@@ -84,7 +84,7 @@ LONGEST = (
     'test_every_tool.py',
     'test_configs.py',
     'test_value_and_gradient.py',
-    'test_calibrate_checkpoint.py',
+    'test_calibrate.py',
     'test_calibration_metric.py',
     'test_drawing_hooks.py',
     'test_package.py',

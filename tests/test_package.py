@@ -51,7 +51,7 @@ def test_neither_toolboxes_nor_scikit_learn_nor_scipy_are_imported():
     )
     slow, toolboxes = ('sklearn', 'scipy'), ('mmpretrain', 'mmseg', 'mmcv')
     assert run(code, (*toolboxes, *slow)).returncode == 0
-    assert run('import mmcalib.tasks.calibrate.calibrate_checkpoint', toolboxes).returncode == 0
+    assert run('import mmcalib.tasks.calibrate.calibrate', toolboxes).returncode == 0
 
 
 def test_that_the_block_above_blocks():

@@ -108,7 +108,7 @@ def main() -> None:
     from mmengine.dist import is_main_process
 
     from mmcalib.distributed import leave_processes
-    from mmcalib.tasks.calibrate.calibrate_command import run
+    from mmcalib.tasks.calibrate.calibrate import run
     from mmcalib.tasks.calibrate.summary import print_calibration
 
     result = run(parser, args)

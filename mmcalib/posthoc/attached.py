@@ -156,9 +156,18 @@ def logits_behind(model: nn.Module, sample: BaseDataElement, *, calibrated: bool
     return logits_in(evaluated_sample(model, sample), of_scores=of_scores)
 
 
-def calibrate_sample(model: nn.Module, sample: BaseDataElement, scaling: AttachedScaling) -> None:
-    """Replace the scores of a data sample that a model has predicted by calibrated ones."""
-    logits = scaling(logits_behind(model, sample)[None])[0]
+def calibrate_sample(
+    model: nn.Module,
+    sample: BaseDataElement,
+    scaling: AttachedScaling,
+    logits: Tensor | None = None,
+) -> None:
+    """Replace the scores of a data sample that a model has predicted by calibrated ones.
+
+    Its `logits`, where known, may have digits that the scores have lost.
+    """
+    logits = logits_behind(model, sample) if logits is None else logits
+    logits = scaling(logits[None])[0]
     if has_several_labels(model):  # by the head's own threshold, or its number of labels
         head_of(model)._get_predictions(logits.reshape(1, -1), [sample])
         return

@@ -29,8 +29,16 @@ NUM_SAMPLES = 200_000
 
 @dataclass
 class ImageLogits:
-    """One evaluated image: its data sample as a dict, and the ``(K, *)`` logits behind it."""
+    """One evaluated image.
 
+    Attributes:
+        predicted: Its data sample.
+        sample: The same as metrics read it.
+        logits: ``(K, *)``, behind it.
+        name: What errors call it.
+    """
+
+    predicted: BaseDataElement
     sample: dict
     logits: Tensor
     name: str
@@ -71,7 +79,8 @@ def predictor(
 
     def image_of(sample: BaseDataElement) -> ImageLogits:
         logits = exact.pop(0) if watched else logits_behind(model, sample, calibrated=calibrated)
-        return ImageLogits(evaluated_sample(model, sample), logits, name_of(sample, next(count)))
+        read = evaluated_sample(model, sample)
+        return ImageLogits(sample, read, logits, name_of(sample, next(count)))
 
     def predict(batch: Any) -> list[ImageLogits]:
         device = next(model.parameters()).device
@@ -115,29 +124,64 @@ class DrawnPredictions:
         return scaler.fit(self.logits[rows], self.labels[rows], self.images[rows])
 
 
+def predictions(
+    model: nn.Module, loader: Iterable, text: str, *, of_samples: bool = False
+) -> Iterator[tuple[int, ImageLogits]]:
+    """Yield the images of a split that this process predicts, each with its place in the data set.
+
+    Those beyond the data set only fill up the share of a process.
+
+    Args:
+        model: See :func:`predictor`.
+        loader: Batches of the split, in a fixed order.
+        text: What the progress bar says.
+        of_samples: See :func:`predictor`.
+    """
+    with predictor(model, of_samples=of_samples) as predict:
+        images = (image for batch in progress(loader, text) for image in predict(batch))
+        for number, image in enumerate(images):
+            yield place_of(number), image
+
+
 def draw_predictions(
-    model: nn.Module,
-    loader: Iterable,
+    model: nn.Module, loader: Iterable, *, of_samples: bool = False, **options: int
+) -> DrawnPredictions:
+    """Draw predictions with their logits from a split, in one pass.
+
+    Args:
+        model: See :func:`predictor`.
+        loader: Batches of the split, in a fixed order.
+        of_samples: See :func:`predictor`.
+        options: Of :func:`draw`.
+
+    Raises:
+        ValueError: See :func:`draw`.
+    """
+    images = predictions(model, loader, 'Reading logits', of_samples=of_samples)
+    return draw(images, len(loader.dataset), **options)
+
+
+def draw(
+    images: Iterable[tuple[int, ImageLogits]],
+    size: int,
     *,
     num_samples: int = NUM_SAMPLES,
     seed: int = 0,
     ignore_index: int = 255,
-    of_samples: bool = False,
 ) -> DrawnPredictions:
-    """Draw predictions with their logits from a split, in one pass.
+    """Draw from predictions.
 
     Every valid prediction gets a random priority and the `num_samples` least are kept, so each is
     as likely as any other, whatever the sizes of the images. The draw depends on the seed and the
-    order of the loader, neither on its batch size nor on the number of processes, each of which
+    order of the images, neither on the batch size nor on the number of processes, each of which
     gets all of it. At most twice as many are in memory, and an image.
 
     Args:
-        model: See :func:`~mmcalib.posthoc.draw.predictor`.
-        loader: Batches of the split, in a fixed order.
+        images: Of :func:`predictions`.
+        size: Of the data set.
         num_samples: How many predictions to keep at most.
         seed: Of the draw.
         ignore_index: Label of the pixels to leave out.
-        of_samples: See :func:`~mmcalib.posthoc.draw.predictor`.
 
     Raises:
         ValueError: If the split has no valid prediction, or one that
@@ -145,20 +189,17 @@ def draw_predictions(
     """
     kept = LowestPriorities(num_samples)
     own_images = own_rows = 0
-    with predictor(model, of_samples=of_samples) as predict:
-        images = (image for batch in progress(loader, 'Reading logits') for image in predict(batch))
-        for number, image in enumerate(images):
-            place = place_of(number)
-            if place >= len(loader.dataset):
-                continue
-            logits, labels, _ = read_logits(
-                image.sample, image.logits, ignore_index=ignore_index, name=image.name
-            )
-            generator = torch.Generator().manual_seed(1_000_003 * seed + place)
-            priority = torch.rand(len(labels), generator=generator, dtype=torch.float64)
-            kept.add(priority, logits, labels, place)
-            own_rows += len(labels)
-            own_images += 1
+    for place, image in images:
+        if place >= size:
+            continue
+        logits, labels, _ = read_logits(
+            image.sample, image.logits, ignore_index=ignore_index, name=image.name
+        )
+        generator = torch.Generator().manual_seed(1_000_003 * seed + place)
+        priority = torch.rand(len(labels), generator=generator, dtype=torch.float64)
+        kept.add(priority, logits, labels, place)
+        own_rows += len(labels)
+        own_images += 1
     shares = all_gather_object((kept.parts, own_rows, own_images))
     kept.parts = [part for parts, _, _ in shares for part in parts]
     population, num_images = (sum(share[i] for share in shares) for i in (1, 2))

@@ -137,7 +137,7 @@ def _of_calibration(meta: Mapping) -> Mapping:
 def describe_calibration(meta: Mapping) -> dict | None:
     """Return the calibrations of a checkpoint after its training, None without any.
 
-    See :mod:`mmcalib.tasks.calibrate.calibrate_checkpoint` for what a calibration leaves in `meta`.
+    See :mod:`mmcalib.tasks.calibrate.calibrate` for what a calibration leaves in `meta`.
     """
     found = _of_calibration(meta)
     if not found:

@@ -30,8 +30,8 @@ from mmcalib.metrics import measure
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.posthoc.draw import NUM_SAMPLES, DrawnPredictions, draw_predictions
 from mmcalib.runs.config import load_config, set_loader_defaults
-from mmcalib.tasks.calibrate.choose_method import MOST_CLASSES, NONE, mean_iou
-from mmcalib.tasks.calibrate.cross_fitting import FOLDS, fit_folds, folds_of_groups
+from mmcalib.tasks.calibrate.choose import MOST_CLASSES, NONE, mean_iou
+from mmcalib.tasks.calibrate.folds import FOLDS, fit_folds, folds_of_groups
 from mmcalib.tasks.predict.load_model import load_predicting_model
 
 KB = 1024  # in a MB

@@ -25,9 +25,8 @@ from mmcalib.posthoc import SCALERS, TemperatureScaler
 from mmcalib.posthoc.draw import DrawnPredictions, draw_predictions, predictor
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.samples.reading import label_maps
-from mmcalib.tasks.calibrate.choose_method import NONE, choose_method, methods_for
-from mmcalib.tasks.calibrate.cross_fitting import folds_of_groups
-from mmcalib.tasks.calibrate.image_groups import independent_groups, neighbours_alike
+from mmcalib.tasks.calibrate.choose import NONE, choose_method, methods_for
+from mmcalib.tasks.calibrate.folds import folds_of_groups, independent_groups, neighbours_alike
 from mmcalib.tasks.predict.load_model import load_predicting_model
 
 FRAMES, SIDE, IGNORED = 32, 0.6, 255

@@ -30,7 +30,6 @@ from mmcalib.posthoc.fold_into_layer import (
 from mmcalib.posthoc.scaler import with_other_class
 from mmcalib.runs.config import load_config
 from mmcalib.samples.reading import read_logits
-from mmcalib.tasks.calibrate.placement import AttachedPlacement
 
 TEMPERATURE = 1.7
 CLASSIFYING = (
@@ -99,20 +98,18 @@ def fold(model: nn.Module, batch: dict) -> list[str]:
     return names
 
 
-def attach_to(model: nn.Module, batch: dict, reason: str) -> None:
+def attach_to(model: nn.Module, batch: dict) -> None:
     """Attach a temperature to a model, and hold its probabilities against the scaled ones.
 
     Args:
         model: Of :func:`build_model`.
         batch: Of :func:`smallest_batch`.
-        reason: Why it is not folded.
 
     Raises:
         ValueError: If the probabilities are not the scaled ones.
     """
-    placement = AttachedPlacement(model, reason)
     scaler = _fitted()
-    with predictor(placement.model, of_samples=True) as predict:
+    with predictor(model, of_samples=True) as predict:
         expected = [scaler.predict_proba(image.logits[None])[0] for image in predict(batch)]
     calibrated = attach(copy.deepcopy(model), attached(scaler))
     with predictor(calibrated, of_samples=True) as predict:
@@ -142,7 +139,7 @@ def outcome(toolbox: str, config: str) -> dict:
     except ValueError as error:
         result['reason'] = _first_sentence(error)
     try:
-        attach_to(model, batch, result['reason'])
+        attach_to(model, batch)
     except ValueError as error:
         return result | {'reason': _first_sentence(error)}
     return result | {'attached': True}

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import torch
 
-from mmcalib.tasks.calibrate.calibrate_checkpoint import CalibrationOptions
-from mmcalib.tasks.calibrate.calibrate_command import prepare
+from mmcalib.tasks.calibrate.calibrate import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = ROOT / 'docs/results/stock_configs.json'
@@ -66,16 +65,16 @@ def division(tool: dict, toolbox: str, config: str) -> tuple[str, str | None]:
     """
     path = config_folder(toolbox) / config
     arguments, sys.argv = sys.argv, ['calibrate.py', str(path), 'weights.pth', '--out', 'new.pth']
-    options = CalibrationOptions()
     try:
+        args = tool['parse_args']()[1]
         with redirect_stdout(StringIO()):
-            prepare(tool['parse_args']()[1], options)
+            prepare(args)
     except (ImportError, OSError, ValueError) as error:
         if NO_DATA not in str(error):
             return '', _reason(str(error), path)
     finally:
         sys.argv = arguments
-    return (CROSS_FITTED if options.cross_fit else APART), None
+    return (CROSS_FITTED if args.cross_fit else APART), None
 
 
 def recorded(title: str, toolbox: str) -> list[dict]:

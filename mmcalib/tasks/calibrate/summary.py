@@ -8,10 +8,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from mmcalib.metrics.keys import PREFIX, is_percentage, metric_heading
+from mmcalib.metrics.keys import PREFIX, better_rule, metric_heading, number_text
 
-# Of these more is better.
-HIGHER_IS_BETTER = ('accuracy',)
 # A temperature so many of its standard errors from 1 is not told from 1.
 INDISTINCT = 2.0
 # What the figures of a choice are for, with and without enough independent images.
@@ -29,8 +27,8 @@ def print_calibration(calibration: Mapping, out: str) -> None:
     """Print the effect of a calibration, and whether it was a gain.
 
     Args:
-        calibration: What the checkpoint says under ``meta['calibration']``.
-        out: The checkpoint that was written.
+        calibration: What :func:`~mmcalib.tasks.calibrate.calibrate.calibrate` returned.
+        out: The file that was written.
     """
     if calibration.get('candidates'):
         Console().print(candidates_table(calibration))
@@ -38,45 +36,34 @@ def print_calibration(calibration: Mapping, out: str) -> None:
     if calibration['method'] == 'none':
         print('No scaling improves on none by a standard error. Nothing was written.')
         return
-    Console().print(calibration_table(calibration))
-    for sentence in calibration_sentences(calibration):
-        print(sentence)
-    beside = f' and {Path(out).with_suffix(".py")}' if calibration.get('attached') else ''
-    print(f'Written: {out}{beside}')
-
-
-def calibration_table(calibration: Mapping) -> Table:
-    """Return metrics before and after, of each split that was measured."""
     names = list(calibration['fitted']['before'])
     table = Table('split', '', *(metric_heading(f'{PREFIX}{name}') for name in names))
     for split, result in _measured(calibration):
         for when in ('before', 'after'):
             table.add_row(split, when, *(_printed(name, result[when][name]) for name in names))
-    return table
+    Console().print(table)
+    print(*calibration_sentences(calibration), sep='\n')
+    beside = f' and {Path(out).with_suffix(".py")}' if calibration.get('attached') else ''
+    print(f'Written: {out}{beside}')
 
 
 def candidates_table(calibration: Mapping) -> Table:
     """Return the methods that were compared, with the chosen one marked."""
     candidates = calibration['candidates']
-    pixels = candidates[0]['miou'] is not None
-    quality = ['mIoU'] if pixels else ['accuracy']
-    heads = ('', 'method', 'NLL', 'above the best', *quality, 'seconds a fit')
+    key, quality = 'accuracy', 'accuracy'
+    if candidates[0]['miou'] is not None:
+        key, quality = 'miou', 'mIoU'
+    heads = ('', 'method', 'NLL', 'above the best', quality, 'seconds a fit')
     count, images = calibration['groups'], calibration['dataset']['samples']
     of = 'images' if count == images else f'groups of {images:,} images'
     table = Table(*heads, title=f'Cross-validated over {count:,} {of}')
     for found in candidates:
+        cells = [found['problem']]
+        if not found['problem']:
+            above = f'{found["above_best"]:.4f} ± {found["standard_error"]:.4f}'
+            cells = [f'{found["nll"]:.4f}', above, f'{found[key]:.2f}', f'{found["seconds"]:.1f}']
         chosen = '→' if found['method'] == calibration['method'] else ''
-        if found['problem']:
-            table.add_row(chosen, found['method'], found['problem'])
-            continue
-        table.add_row(
-            chosen,
-            found['method'],
-            f'{found["nll"]:.4f}',
-            f'{found["above_best"]:.4f} ± {found["standard_error"]:.4f}',
-            f'{found["miou"] if pixels else found["accuracy"]:.2f}',
-            f'{found["seconds"]:.1f}',
-        )
+        table.add_row(chosen, found['method'], *cells)
     return table
 
 
@@ -92,7 +79,7 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
     if calibration.get('layers'):  # those of a mean are in no layer
         sentences.append(
             f'Folded into {" and ".join(calibration["layers"])}: its probabilities equal the '
-            f'scaled ones within {calibration["fitted"]["difference"]:.1e}.'
+            f'scaled ones within {calibration["difference"]:.1e}.'
         )
     elif calibration.get('attached'):
         sentences.append(
@@ -106,12 +93,12 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
 def no_gain(calibration: Mapping) -> list[str]:
     """Return the signs that a calibration is no gain: a temperature of 1, or worse figures."""
     found = []
+    temperature = calibration['parameters'].get('temperature')
     single = calibration['method'] == 'temperature'
-    temperature = calibration['parameters']['temperature'] if single else None
     error = calibration.get('standard_error', 0.0)
-    if temperature == 1:
+    if single and temperature == 1:
         found.append('No gain: a temperature of 1 changes nothing.')
-    elif temperature is not None and abs(temperature - 1) <= INDISTINCT * error:
+    elif single and abs(temperature - 1) <= INDISTINCT * error:
         found.append(
             'No gain expected: a temperature of 1, which changes nothing, is only '
             f'{abs(temperature - 1) / error:.1f} standard errors away. The original may be as '
@@ -121,7 +108,9 @@ def no_gain(calibration: Mapping) -> list[str]:
         worse = []
         for name, before in result['before'].items():
             after = result['after'][name]
-            change = before - after if name in HIGHER_IS_BETTER else after - before
+            change = (
+                before - after if better_rule(f'{PREFIX}{name}') == 'greater' else after - before
+            )
             old, new = _printed(name, before), _printed(name, after)
             if change > 0 and old != new:
                 worse.append(f'{name} from {old} to {new}')
@@ -137,7 +126,7 @@ def _measured(calibration: Mapping) -> Iterator[tuple[str, Mapping]]:
 
 
 def _printed(name: str, value: float) -> str:
-    return f'{value:.2f}' if is_percentage(f'{PREFIX}{name}') else f'{value:.4f}'
+    return number_text(value, f'{PREFIX}{name}')
 
 
 def _fit_sentence(calibration: Mapping) -> str:
@@ -151,15 +140,14 @@ def _fit_sentence(calibration: Mapping) -> str:
         if calibration['sampling_error']:
             text += f', ± {calibration["sampling_error"]:.2g} of it from the draw'
         text += ')'
-    folds = calibration.get('folds')
-    end = (
-        ' Before and after are cross-fitted: each image is scored by a scaling fitted on the '
-        f'other {folds - 1} of {folds} folds of the images.'
-        if folds
-        else f' The figures of {calibration["split"]} after the fit come from the images it was '
-        'fitted on.'
-    )
+    folds, split = calibration.get('folds'), calibration['split']
+    end = f'The figures of {split} after the fit come from the images it was fitted on.'
+    if folds:
+        end = (
+            'Before and after are cross-fitted: each image is scored by a scaling fitted on the '
+            f'other {folds - 1} of {folds} folds of the images.'
+        )
     return (
         f'{text}, fitted on {calibration["num_fitted"]:,} of {calibration["num_predictions"]:,} '
-        f'predictions on {calibration["split"]}.{end}'
+        f'predictions on {split}. {end}'
     )

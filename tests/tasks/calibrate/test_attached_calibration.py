@@ -18,9 +18,10 @@ from mmcalib.checks import UserError
 from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.attached import AttachedScaling, attach, attached
-from mmcalib.posthoc.draw import draw_predictions, predictor
+from mmcalib.posthoc.draw import draw_predictions, predictions, predictor
 from mmcalib.runs.config import load_config
-from mmcalib.tasks.calibrate.placement import place_scaling
+from mmcalib.tasks.calibrate.apply import layers_for
+from mmcalib.tasks.calibrate.measure import before_and_after, scaling_of
 
 DIGITS = ROOT / 'configs/ce/digits.py'
 SCENES = ROOT / 'configs/ce/digit_scenes.py'
@@ -77,6 +78,11 @@ def cases():
                 yield pytest.param(name, method, id=f'{name}-{method}')
 
 
+def measured(model, loader, scaler):
+    images, scaling = predictions(model, loader, '', of_samples=True), scaling_of(model, scaler)
+    return before_and_after(model, images, len(loader.dataset), lambda _: scaling, num_bins=15)
+
+
 def fitted(method, model, loader):
     scaler = SCALERS[method]()
     drawn = draw_predictions(model, loader, of_samples=True)
@@ -119,12 +125,10 @@ def test_scores_of_masks_become_probabilities():
         (image, *_) = predict(loader[0])
     scores = image.sample['seg_logits']['data']
     torch.testing.assert_close(image.logits.softmax(0), scores / scores.sum(0))
-    placement = place_scaling(model, SCALERS['temperature'](), model.state_dict(), loader[0])
-    assert placement.of_samples and 'no linear layer' in placement.facts['attached']
-    scaler = fitted('temperature', model, loader)
-    result = placement.measure(loader, scaler, [], None)
-    assert result.changed == 0 and result.difference < 1e-5
-    assert result.after['NLL'] < result.before['NLL']
+    layers, reason = layers_for(model, SCALERS['temperature'](), loader[0])
+    assert not layers and 'no linear layer' in reason
+    result = measured(model, loader, fitted('temperature', model, loader))
+    assert result['changed'] == 0 and result['after']['NLL'] < result['before']['NLL']
 
 
 def test_the_model_itself_stays():
@@ -257,7 +261,7 @@ def test_the_tool_attaches_what_it_cannot_fold(normalised, run, tmp_path):
 
 @pytest.fixture(scope='module')
 def scenes_checkpoint(tmp_path_factory):
-    from test_calibrate_checkpoint import write_checkpoint
+    from test_calibrate import write_checkpoint
 
     path = tmp_path_factory.mktemp('scenes') / 'ce.pth'
     return write_checkpoint(path, SCENES, 'decode_head.conv_seg')
@@ -304,8 +308,7 @@ def test_several_labels_for_an_image(method, with_scores):
     head = dict(type='mmpretrain.MultiLabelLinearClsHead', num_classes=5, in_channels=8, thr=0.4)
     model, loader = classifier(head), labelled_images(with_scores=with_scores)
     scaler = SCALERS[method]()
-    placement = place_scaling(model, scaler, model.state_dict(), loader[0])
-    assert placement.facts['attached'] == 'each class has a separate sigmoid'
+    assert layers_for(model, scaler, loader[0]) == ([], 'each class has a separate sigmoid')
     drawn = draw_predictions(model, loader, of_samples=True)
     # By hand, one class after the other.
     with torch.no_grad():
@@ -315,9 +318,9 @@ def test_several_labels_for_an_image(method, with_scores):
     assert drawn.labels.tolist() == [y for row in truth for y in row]
     torch.testing.assert_close(drawn.logits[:, 0], logits[:, kept].flatten(), rtol=1e-4, atol=1e-4)
     drawn.fit(scaler)
-    result = placement.measure(loader, scaler, [], None)
-    assert result.num_predictions == len(drawn.labels)
-    assert result.after['NLL'] < result.before['NLL'] and result.difference < 1e-4
+    result = measured(model, loader, scaler)
+    assert result['num_predictions'] == len(drawn.labels)
+    assert result['after']['NLL'] < result['before']['NLL']
     calibrated = attach(copy.deepcopy(model), attached(scaler))
     for batch, own in zip(
         loader, logits.split([len(b['data_samples']) for b in loader]), strict=True

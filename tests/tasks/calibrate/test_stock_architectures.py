@@ -86,7 +86,7 @@ def test_what_does_not_fold(name, reason):
     model, batch = of(name)
     with pytest.raises(NotFoldableError, match=reason):
         fold(model, batch)
-    attach_to(model, batch, reason)
+    attach_to(model, batch)
 
 
 def test_a_layer_that_is_not_folded_whole_is_found_out(monkeypatch):

@@ -12,7 +12,7 @@ from mmcalib.tasks.calibrate.summary import (
 
 BEFORE = {'ECE': 3.781, 'AECE': 3.5, 'NLL': 0.3, 'Brier': 0.2, 'accuracy': 90.0}
 AFTER = {'ECE': 2.0, 'AECE': 2.0, 'NLL': 0.25, 'Brier': 0.19, 'accuracy': 90.0}
-RESULT = dict(before=BEFORE, after=AFTER, num_predictions=1200, changed=0, difference=1e-7)
+RESULT = dict(before=BEFORE, after=AFTER, num_predictions=1200, changed=0)
 META = dict(
     method='temperature',
     parameters={'temperature': 1.5},
@@ -24,6 +24,7 @@ META = dict(
     num_predictions=1200,
     num_fitted=1200,
     layers=['head.fc'],
+    difference=1e-7,
     threshold=None,
     fitted=RESULT,
     tested=None,

@@ -1,21 +1,65 @@
-"""Which images are independent of each other: what a fit, its folds and its errors rest on."""
+"""Which images are independent, and folds of them: each is scored by a scaling that missed it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
+from copy import deepcopy
 from dataclasses import replace
 
+import numpy as np
 import torch
 from mmengine.logging import print_log
 from torch import Tensor
 
+from mmcalib.checks import UserError
+from mmcalib.posthoc import LogitScaler
 from mmcalib.posthoc.draw import DrawnPredictions
 from mmcalib.posthoc.scaler import with_other_class
-from mmcalib.tasks.calibrate.cross_fitting import FOLDS
 
+FOLDS = 5
 # Standard errors from 0: one of 160 independent splits goes beyond it by chance.
 ALIKE = 2.5
+
+
+def folds_of_groups(count: int, *, seed: int) -> Tensor:
+    """Return the fold of each group, of nearly equal sizes, drawn by a seed.
+
+    Returns:
+        ``(count,)`` int64 in [0, 5), or less if there are fewer.
+
+    Raises:
+        UserError: If there is only one.
+    """
+    if count < 2:
+        raise UserError(
+            f'{count} image, or group of images, cannot be divided into parts, each of which is '
+            'scored by a scaling fitted on the others: calibrate on more, or on other images than '
+            'those of the test'
+        )
+    fold = np.random.RandomState(seed).permutation(count) % FOLDS
+    return torch.from_numpy(fold.astype(np.int64))
+
+
+def fit_folds(scaler: LogitScaler, drawn: DrawnPredictions, fold_of: Tensor) -> list[LogitScaler]:
+    """Return a scaler for each fold, fitted on the predictions of all others.
+
+    Args:
+        scaler: The method and its options.
+        drawn: Predictions of all images, or groups.
+        fold_of: Of :func:`folds_of_groups`.
+
+    Raises:
+        ValueError: If the predictions without a fold determine no scaling.
+    """
+    folds = int(fold_of.max()) + 1
+    scalers = [deepcopy(scaler) for _ in range(folds)]
+    for fold, own in enumerate(scalers):
+        try:
+            drawn.fit(own, fold_of != fold)
+        except ValueError as error:
+            raise ValueError(f'without fold {fold + 1} of {folds}: {error}') from error
+    return scalers
 
 
 def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:
@@ -33,34 +77,30 @@ def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:
         ``(n,)`` int64, numbered in the order of the first images.
 
     Raises:
-        ValueError: If the pattern is none, or finds nothing in the name of an image.
+        UserError: If the pattern is none, or finds nothing in the name of an image.
     """
-    infos = [{}] * len(dataset)
-    if hasattr(dataset, 'get_data_info'):
-        infos = [dataset.get_data_info(index) for index in range(len(dataset))]
-    if pattern is None:
-        names = [_group(info, index) for index, info in enumerate(infos)]
-    else:
-        names = [_group_by_name(info.get('img_path'), pattern) for info in infos]
-    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return torch.tensor([known[name] for name in names])
+    known: dict[Hashable, int] = {}
+    numbers = []
+    for index in range(len(dataset)):
+        info = dataset.get_data_info(index) if hasattr(dataset, 'get_data_info') else {}
+        path = info.get('img_path')
+        group = info.get('group', (path, info.get('sample_idx', index)))
+        if pattern is not None:
+            group = _found(pattern, path)
+        numbers.append(known.setdefault(group, len(known)))
+    return torch.tensor(numbers)
 
 
-def _group(info: Mapping, index: int) -> Hashable:
-    """Return what the images have in common that are in one fold."""
-    return info.get('group', (info.get('img_path'), info.get('sample_idx', index)))
-
-
-def _group_by_name(path: str | None, pattern: str) -> Hashable:
-    """Return what a pattern finds in the name of an image."""
+def _found(pattern: str, path: str | None) -> Hashable:
+    """Return what a pattern finds in the path of an image."""
     if path is None:
-        raise ValueError(f'--groups {pattern}: the images have no file names: leave it out')
+        raise UserError(f'--groups {pattern}: the images have no file names: leave it out')
     try:
         found = re.search(pattern, path)
     except re.error as error:
-        raise ValueError(f'--groups {pattern} is no regular expression: {error}') from error
+        raise UserError(f'--groups {pattern} is no regular expression: {error}') from error
     if not found:
-        raise ValueError(
+        raise UserError(
             f'--groups {pattern} finds nothing in {path}: give a pattern whose parenthesis is '
             'the name of the video, of the patient, …'
         )

@@ -7,7 +7,7 @@ from commands import ROOT, call_here
 from overconfident import draw_labels
 
 from mmcalib.posthoc.draw import DrawnPredictions
-from mmcalib.tasks.calibrate.choose_method import NONE, choose_method, methods_for
+from mmcalib.tasks.calibrate.choose import NONE, choose_method, methods_for
 
 
 def predictions(change, *, n=6000, num_classes=4, of_image=1, seed=0):
@@ -70,7 +70,7 @@ def test_the_standard_error_is_that_of_a_loop():
     assert temperature['above_best'] < none['above_best']
     # By hand for none against the best, with the folds refitted.
     from mmcalib.posthoc.methods import SCALERS
-    from mmcalib.tasks.calibrate.cross_fitting import fit_folds
+    from mmcalib.tasks.calibrate.folds import fit_folds
 
     best = min((c for c in candidates if not c['problem']), key=lambda c: c['nll'])['method']
     fold_of = torch.arange(30) % 5
@@ -105,7 +105,7 @@ def test_what_cannot_be_fitted_is_listed():
 
 
 def test_the_tool(tmp_path, monkeypatch, capsys):
-    from test_calibrate_checkpoint import write_checkpoint
+    from test_calibrate import write_checkpoint
 
     monkeypatch.chdir(tmp_path)
     config = ROOT / 'configs/ce/digits.py'

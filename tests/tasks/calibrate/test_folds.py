@@ -9,8 +9,8 @@ from overconfident import draw_labels
 from PIL import Image
 
 from mmcalib.posthoc.draw import DrawnPredictions
-from mmcalib.tasks.calibrate.cross_fitting import folds_of_groups
-from mmcalib.tasks.calibrate.image_groups import (
+from mmcalib.tasks.calibrate.folds import (
+    folds_of_groups,
     groups_of_images,
     independent_groups,
     neighbours_alike,
@@ -131,7 +131,7 @@ val_dataloader = dict(dataset=dict(
 
 @pytest.mark.parametrize(('pattern', 'groups'), [(None, 5), (r'v(\d+)_', 12), (r'(v\d)\d_', 2)])
 def test_auto_compares_by_groups(pattern, groups, config, tmp_path, monkeypatch, capsys):
-    from test_calibrate_checkpoint import DIGITS, write_checkpoint
+    from test_calibrate import DIGITS, write_checkpoint
 
     monkeypatch.chdir(tmp_path)
     checkpoint = write_checkpoint(tmp_path / 'ce.pth', DIGITS, 'head.fc')

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from mmcalib.posthoc.draw import DrawnPredictions, progress
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
-from mmcalib.tasks.calibrate.cross_fitting import fit_folds
+from mmcalib.tasks.calibrate.folds import fit_folds
 
 NONE = 'none'
 # Methods to choose from, the simplest first.
@@ -22,31 +21,6 @@ OF_PIXELS = ('class-temperatures', 'class-conditional')
 MOST_CLASSES = {'matrix': 100, 'class-conditional': 30}
 # Of these, and not of all images, a choice between methods is learnt.
 LEAST_GROUPS = 10
-
-
-@dataclass
-class Candidate:
-    """A method with what it gains, measured on images that its fit did not see.
-
-    Attributes:
-        method: A key of ``SCALERS``, or ``'none'``.
-        nll: Mean negative log-likelihood of a prediction; NaN if it could not be fitted.
-        above_best: By how much it is above the lowest.
-        standard_error: Of this difference, over images or groups.
-        accuracy: In percent.
-        miou: Mean IoU of the drawn pixels in percent, None of a classifier.
-        seconds: For a fit, on average.
-        problem: Why it could not be fitted, None if it could.
-    """
-
-    method: str
-    nll: float = float('nan')
-    above_best: float = float('nan')
-    standard_error: float = float('nan')
-    accuracy: float = float('nan')
-    miou: float | None = None
-    seconds: float = 0.0
-    problem: str | None = None
 
 
 def methods_for(num_logits: int, *, groups: int, pixels: bool) -> list[str]:
@@ -69,12 +43,7 @@ def methods_for(num_logits: int, *, groups: int, pixels: bool) -> list[str]:
 
 
 def choose_method(
-    drawn: DrawnPredictions,
-    fold_of: Tensor,
-    methods: Sequence[str],
-    *,
-    pixels: bool,
-    make: Callable[[str], LogitScaler] = lambda name: SCALERS[name](),
+    drawn: DrawnPredictions, fold_of: Tensor, methods: Sequence[str], *, pixels: bool
 ) -> tuple[str, list[dict]]:
     r"""Return the simplest method whose NLL is within a standard error of the lowest.
 
@@ -89,43 +58,48 @@ def choose_method(
 
     Args:
         drawn: Predictions of the images, or of groups.
-        fold_of: Of :func:`~mmcalib.tasks.calibrate.cross_fitting.folds_of_groups`.
+        fold_of: Of :func:`~mmcalib.tasks.calibrate.folds.folds_of_groups`.
         methods: Candidates, the simplest first; that of no scaling comes before all.
         pixels: Whether predictions are pixels, so that their mean IoU is of interest.
-        make: From a method to its scaler.
 
     Returns:
-        The method, ``'none'`` for no scaling, and a :class:`Candidate` for each as a dict.
+        The method, ``'none'`` for no scaling, and of each, measured on images that its fit did not
+        see: ``nll``, the mean of a prediction, NaN if it could not be fitted; ``above_best``, by
+        how much it is above the lowest, and the ``standard_error`` of this; ``accuracy`` and
+        ``miou`` in percent, the latter None of a classifier; ``seconds`` for a fit, on average;
+        ``problem``, why it could not be fitted, None if it could.
     """
+    nan = float('nan')
+    unknown = dict(nll=nan, above_best=nan, standard_error=nan, accuracy=nan, miou=None)
     losses, candidates = {}, []
     for method in progress((NONE, *methods), 'Comparing methods'):
-        start, candidate = time.perf_counter(), Candidate(method)
+        candidate = {'method': method, **unknown, 'seconds': 0.0, 'problem': None}
         candidates.append(candidate)
+        start = time.perf_counter()
         try:
-            folds = None if method == NONE else fit_folds(make(method), drawn, fold_of)
+            folds = [] if method == NONE else fit_folds(SCALERS[method](), drawn, fold_of)
         except ValueError as error:
-            candidate.problem = str(error)
+            candidate['problem'] = str(error)
             continue
         if folds:
-            candidate.seconds = (time.perf_counter() - start) / len(folds)
-        nll, predicted = _scored(folds, drawn, fold_of)
-        losses[method] = nll
-        candidate.nll = nll.mean().item()
-        candidate.accuracy = 100 * (predicted == drawn.labels).double().mean().item()
-        candidate.miou = mean_iou(predicted, drawn.labels) if pixels else None
-    best = min(losses, key=lambda method: losses[method].mean())
+            candidate['seconds'] = (time.perf_counter() - start) / len(folds)
+        losses[method], predicted = _scored(folds, drawn, fold_of)
+        candidate['nll'] = losses[method].mean().item()
+        candidate['accuracy'] = 100 * (predicted == drawn.labels).double().mean().item()
+        candidate['miou'] = mean_iou(predicted, drawn.labels) if pixels else None
+    best = min(losses.values(), key=Tensor.mean)
     for candidate in candidates:
-        if candidate.method in losses:
-            more = losses[candidate.method] - losses[best]
-            candidate.above_best = more.mean().item()
+        if candidate['problem'] is None:
+            more = losses[candidate['method']] - best
+            candidate['above_best'] = more.mean().item()
             spread = group_sums(more - more.mean(), drawn.images).square().sum().sqrt()
-            candidate.standard_error = (spread / len(more)).item()
-    chosen = next(c.method for c in candidates if c.above_best <= c.standard_error)
-    return chosen, [asdict(candidate) for candidate in candidates]
+            candidate['standard_error'] = (spread / len(more)).item()
+    chosen = (c['method'] for c in candidates if c['above_best'] <= c['standard_error'])
+    return next(chosen), candidates
 
 
 def _scored(
-    folds: Sequence[LogitScaler] | None, drawn: DrawnPredictions, fold_of: Tensor
+    folds: Sequence[LogitScaler], drawn: DrawnPredictions, fold_of: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the NLL of each prediction and its class, under the scaling of its fold."""
     nll = torch.empty(len(drawn.labels), dtype=torch.float64)
@@ -134,7 +108,7 @@ def _scored(
     for number in fold.unique().tolist():
         rows = fold == number
         logits = drawn.logits[rows].double()
-        scaled = with_other_class(logits if folds is None else folds[number].transform(logits))
+        scaled = with_other_class(folds[number].transform(logits) if folds else logits)
         own = drawn.labels[rows, None]
         nll[rows] = -scaled.log_softmax(dim=1).gather(1, own)[:, 0]
         predicted[rows] = scaled.argmax(dim=1)

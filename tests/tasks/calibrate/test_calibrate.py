@@ -15,8 +15,10 @@ from commands import ROOT, call_here
 from forked import call_forked
 from mmengine.config import Config
 from mmengine.hooks import Hook
+from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from mmengine.runner import BaseLoop
+from torch import nn
 
 from mmcalib.datasets.same_data import same_data
 from mmcalib.posthoc import SCALERS, TemperatureScaler
@@ -137,8 +139,8 @@ def test_a_classifiers_checkpoint(digits, run, method):
     assert meta['split'] == 'val' and meta['dataset']['split'] == 'val'
     assert meta['num_fitted'] == meta['num_predictions'] == meta['dataset']['samples'] == samples
     assert meta['tested']['num_predictions'] == tested and meta['layers'] == ['head.fc']
+    assert meta['difference'] < 1e-4
     for result in (meta['fitted'], meta['tested']):
-        assert result['difference'] < 1e-4
         assert result['after']['NLL'] < result['before']['NLL']
         assert set(result['after']) == {'ECE', 'AECE', 'NLL', 'Brier', 'accuracy'}
     json.dumps(meta)  # plain values only
@@ -306,7 +308,51 @@ def test_cross_fitting_does_not_depend_on_batches(options, digits, run, same_dig
         content, _ = run(DIGITS, digits, *options, *same, more, out=f'{size}.pth')
         found.append(content['meta']['calibration']['fitted'])
     assert found[0]['after'] == pytest.approx(found[1]['after'], rel=1e-5)
-    assert found[0]['difference'] < 1e-4
+
+
+@pytest.mark.parametrize(('config', 'passes'), [(DIGITS, 1), (SCENES, 2)])
+def test_how_often_the_model_sees_an_image(config, passes, digits, scenes, run, monkeypatch):
+    """Once, and twice where its maps are too large to keep; and the first batch a few times."""
+    seen, forward = [], BaseModel._run_forward
+    monkeypatch.setattr(
+        BaseModel,
+        '_run_forward',
+        lambda self, data, mode: seen.append(len(data['inputs'])) or forward(self, data, mode),
+    )
+    few = ['val_dataloader.dataset.indices=12', 'val_dataloader.batch_size=1']
+    same = [
+        '--cfg-options',
+        *few,
+        'val_dataloader.dataset.split=test',
+        few[0].replace('val', 'test'),
+    ]
+    content, _ = run(config, digits if config == DIGITS else scenes, *same)
+    assert content['meta']['calibration']['folds'] == 5
+    assert 12 * passes < sum(seen) < 12 * (passes + 1)
+
+
+@MODELS.register_module(force=True)
+class CappedHead(nn.Module):
+    """A linear head whose logits have a largest value."""
+
+    def __new__(cls, **options):
+        head = MODELS.build(dict(type='mmpretrain.LinearClsHead', **options))
+        forward = head.forward
+        head.forward = lambda feats: forward(feats).clamp(max=0.5)
+        return head
+
+
+def test_a_head_that_does_not_scale_is_found_by_the_proof(digits, run, tmp_path):
+    """So little trained that its cap matters only after the fit."""
+    content = load(digits)
+    content['state_dict']['head.fc.bias'] += 20  # so that the largest logits are above 0
+    for key in ('head.fc.weight', 'head.fc.bias'):
+        content['state_dict'][key] /= 200
+    torch.save(content, tmp_path / 'weak.pth')
+    capped = ['--cfg-options', 'model.head.type=CappedHead', *FEW_DIGITS]
+    error = run(DIGITS, 'weak.pth', *capped, fails=True)
+    assert 'differ from the scaled ones' in error and 'Nothing was written' in error
+    assert not (tmp_path / 'out.pth').exists()
 
 
 def test_a_segmentor_is_cross_fitted_by_images(scenes, run):
@@ -468,6 +514,7 @@ def test_the_config_is_never_replaced(digits, run, tmp_path):
         error = run(config, digits, '--method', 'ets', '--overwrite', out=out, fails=True)
         assert 'is the config itself' in error
     assert 'name a .pth file' in run(config, digits, out='other.py', fails=True)
+    run(config, digits, out='mine.pth')  # which is folded, and needs no config
     assert config.read_text() == f"_base_ = '{DIGITS}'\n"
 
 
@@ -535,9 +582,9 @@ def test_hooks_run_as_in_a_test(test, digits, run, tmp_path):
         (['--holdout', '0.3'], '--holdout is gone since 0.3.0: leave it out'),
         (['--groups', '(x'], '--groups (x'),
         (['--method', 'local'], 'local is gone since 0.3.0: use class-conditional'),
-        (['--samples', '0'], 'num_samples must be an integer of at least 1'),
-        (['--num-bins', '0'], 'num_bins'),
-        (['--seed', '-1'], 'seed must be'),
+        (['--samples', '0'], '--samples must be an integer of at least 1'),
+        (['--num-bins', '0'], '--num-bins must be'),
+        (['--seed', '-1'], '--seed must be'),
         (['--cfg-options', 'val_dataloader.dataset.indices=0'], 'the val data have no samples'),
         (['--cfg-options', 'model.head.num_classes=7'], 'the head of the model has 7'),
         (['--cfg-options', 'val_evaluator.1.num_bin=9'], 'did you mean num_bins?'),
@@ -587,7 +634,7 @@ def test_other_kinds_of_files(digits, run, tmp_path):
     }
     torch.save({'state_dict': half}, tmp_path / 'half.pth')
     small, _ = run(DIGITS, 'half.pth', out='from_half.pth')
-    assert small['meta']['calibration']['fitted']['difference'] < 1e-5
+    assert small['meta']['calibration']['difference'] < 1e-5
     assert {k for k, v in small['state_dict'].items() if v.dtype != half[k].dtype} == {
         'head.fc.weight', 'head.fc.bias'
     }  # fmt: skip

@@ -1,0 +1,370 @@
+"""From a checkpoint and held-out data to a calibrated one: behind tools/calibrate.py."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
+from datetime import datetime
+from math import isnan
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+from mmengine.dist import is_main_process
+from mmengine.model import is_model_wrapper
+from mmengine.runner import Runner
+
+from mmcalib import __version__
+from mmcalib.checks import UserError, check_integer
+from mmcalib.cli.parser import ToolParser
+from mmcalib.cli.processes import is_first_process
+from mmcalib.datasets.same_data import same_data
+from mmcalib.hooks.name_broken_samples_hook import name_samples
+from mmcalib.models.predicting_head import head_of
+from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
+from mmcalib.posthoc.draw import DrawnPredictions, draw, predictions
+from mmcalib.runs.checkpoint_choice import check_checkpoint
+from mmcalib.runs.checkpoint_io import load_checkpoint
+from mmcalib.runs.command_line import asks_for_ensemble, ensemble_options
+from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
+from mmcalib.runs.config_checks import check_config
+from mmcalib.runs.data_checks import check_run_data
+from mmcalib.runs.ensemble_config import average_predictions, leave_out_averaging
+from mmcalib.runs.evaluation_record import describe_dataset
+from mmcalib.runs.runner import build_runner
+from mmcalib.runs.terminal_output import log_start
+from mmcalib.runs.tested_model import ENSEMBLE
+from mmcalib.runs.training_record import CALIBRATION, finished_of
+from mmcalib.tasks.calibrate.apply import applied, layers_for, prove
+from mmcalib.tasks.calibrate.choose import NONE, choose_method, methods_for
+from mmcalib.tasks.calibrate.folds import (
+    fit_folds,
+    folds_of_groups,
+    groups_of_images,
+    independent_groups,
+)
+from mmcalib.tasks.calibrate.measure import (
+    before_and_after,
+    ignore_index_of,
+    member_of,
+    scaling_of,
+)
+from mmcalib.work_dir import check_writable, whole_file
+
+HELD_OUT = (
+    'Fit on images that no test uses: leave out --split test. With --force it fits, and the '
+    'checkpoint records it'
+)
+
+
+def run(parser: ToolParser, args: argparse.Namespace) -> dict:
+    """Calibrate a checkpoint or an ensemble, and return what was measured."""
+    with parser.ending_with_errors(
+        ImportError, OSError, ValueError, stopped='Stopped: nothing was written.'
+    ):
+        scaler = make_scaler(args)
+        return calibrate(build_runner(prepare(args), complete_weights=True), scaler, args)
+
+
+def make_scaler(args: argparse.Namespace) -> LogitScaler | None:
+    """Return the scaler that the arguments ask for, None if it is to be chosen."""
+    names = ('criterion', 'diagonal', 'off_diagonal', 'intercept')
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    kind = SCALERS.get(args.method)
+    taken = inspect.signature(kind).parameters if kind else ()
+    wrong = [f'--{name.replace("_", "-")}' for name in given if name not in taken]
+    if wrong:
+        raise UserError(f'--method {args.method} does not take {", ".join(wrong)}')
+    if writes_temperature(args) and kind is not TemperatureScaler:
+        raise UserError(
+            f'--out {args.out}: only a temperature can calibrate a mean: use --method temperature'
+        )
+    return kind(**given) if kind else None
+
+
+def writes_temperature(args: argparse.Namespace) -> bool:
+    """Return whether a temperature of a mean is to be kept in a file of its own."""
+    return args.out.endswith('.json')
+
+
+def prepare(args: argparse.Namespace) -> Config:
+    """Return the config of the run, and decide by its data whether to cross-fit.
+
+    ``args.cross_fit`` says it, ``args.forced`` why a forced calibration may mislead.
+    """
+    check_integer('--samples', args.samples)
+    check_integer('--num-bins', args.num_bins)
+    check_integer('--seed', args.seed, least=0)
+    for _, checkpoint in args.members:
+        check_checkpoint(checkpoint)
+    if Path(args.out).suffix == '.py':
+        raise UserError(f'--out {args.out} is the name of a config: name a .pth file')
+    check_out(args.out, args)
+    if asks_for_ensemble(args) and not writes_temperature(args):
+        raise UserError(
+            f'--out {args.out}: a temperature of the mean of several predictions is kept in a file '
+            'of its own, which tools/test.py --temperature reads: name a .json file'
+        )
+
+    def load(path: str) -> Config:
+        cfg = load_config(path, args.cfg_options)
+        cfg.launcher = args.launcher
+        set_work_dir(cfg, args.work_dir)
+        cfg.load_from, cfg.resume = args.members[0][1], False
+        return cfg
+
+    cfg = load(args.members[0][0])
+    same = same_data(cfg.get('val_dataloader'), cfg.get('test_dataloader'))
+    args.cross_fit, args.forced = same and args.split == 'val' and not args.force, []
+    if args.cross_fit:
+        args.test = False
+        if is_first_process():
+            print(
+                'Validation and test data are the same: before and after are cross-fitted over '
+                f'folds of the images (seed {args.seed}), and the scaling that is written is '
+                'fitted on all of them.'
+            )
+    splits = splits_of(args)
+    for split in splits:
+        if cfg.get(f'{split}_dataloader') is None:
+            raise UserError(f'the config has no {split}_dataloader')
+    if args.split == 'test':
+        refuse('fitted on the test split', HELD_OUT, args)
+    elif same and not args.cross_fit:
+        reason = "fitted on the validation split, which is the config's test split as well"
+        refuse(reason, HELD_OUT, args)
+    if writes_temperature(args):
+        average_predictions(cfg, splits=sorted(splits), **ensemble_options(args, cfg, load))
+    leave_out_averaging(cfg)  # mmpretrain's EMAHook loads what was not averaged
+    set_loader_defaults(cfg, not args.no_pin_memory)
+    check_config(cfg, tuple(f'{split}_dataloader' for split in sorted(splits)))
+    return cfg
+
+
+def splits_of(args: argparse.Namespace) -> list[str]:
+    """Return the split of the fit, and the other one that is measured."""
+    return list(dict.fromkeys([args.split, *(['test'] if args.test else [])]))
+
+
+def check_out(file: str, args: argparse.Namespace) -> None:
+    """Raise an error if writing a file would lose another.
+
+    Raises:
+        UserError: If it is a config or checkpoint to read, by whatever name; a folder; or there,
+            unless it is to be overwritten.
+        OSError: If nothing can be written there.
+    """
+    if os.path.isdir(file):
+        raise UserError(f'--out {file} is a folder: name a file in it')
+    for pair in args.members:
+        for read, what in zip(pair, ('config', 'checkpoint'), strict=True):
+            if os.path.exists(file) and os.path.exists(read) and os.path.samefile(file, read):
+                raise UserError(f'--out {args.out}: {file} is the {what} itself: name another file')
+    if os.path.exists(file) and not args.overwrite:
+        raise UserError(f'--out {file} exists: name another file, or add --overwrite')
+    check_writable(file)
+
+
+def refuse(reason: str, remedy: str, args: argparse.Namespace) -> None:
+    """Raise an error, or note its reason where the calibration is forced."""
+    if not args.force:
+        raise UserError(f'refused: {reason}. {remedy}')
+    args.forced.append(reason)
+
+
+def calibrate(runner: Runner, scaler: LogitScaler | None, args: argparse.Namespace) -> dict:
+    """Fit a scaling to a model's logits, and write the calibrated model or the temperature.
+
+    A scaling that a layer can absorb is folded: the file differs from the original in the tensors
+    of that layer (nearly always a weight and a bias). Any other one is attached: the file also has
+    the tensors ``calibration.*``, and a config beside it, of the same name, reads them. Either says
+    in ``meta['calibration']`` the method, its parameters, what it was fitted on, and the numbers
+    before and after. Of a mean, a JSON file says the same.
+
+    The model runs once over the images of a classifier, and twice over maps, which are too large
+    to be kept.
+
+    Args:
+        runner: Of the config that :func:`prepare` returned.
+        scaler: Not fitted yet; None to choose a method by
+            :func:`~mmcalib.tasks.calibrate.choose.choose_method`.
+        args: Of tools/calibrate.py, as :func:`prepare` left them.
+
+    Returns:
+        What the file says. If the choice fell on no scaling, nothing is written, and this is only
+        ``method``, ``candidates`` and the images.
+
+    Raises:
+        ValueError: For data that determine no scaling; for a checkpoint that was calibrated before;
+            if the calibrated model does not predict what it should.
+    """
+    of_mean, beside = writes_temperature(args), Path(args.out).with_suffix('.py')
+    content = None if of_mean else read_checkpoint(args)
+    loaders = load_model_and_data(runner, splits_of(args))
+    model, loader = runner.model, loaders[args.split]
+    pixels = hasattr(member_of(model), 'decode_head')
+    layers, attached, candidates = [], None, None
+    if not of_mean:  # before the long part: where can a scaling go?
+        batch = next(iter(loader))
+        layers, attached = layers_for(model, scaler or TemperatureScaler(), batch)
+        if attached or not scaler:
+            check_out(str(beside), args)
+
+    images = predictions(model, loader, 'Reading logits', of_samples=not layers)
+    images = images if pixels else list(images)
+    options = dict(num_samples=args.samples, seed=args.seed, ignore_index=ignore_index_of(model))
+    drawn = draw(images, len(loader.dataset), **options)
+    drawn, group_of = independent_groups(drawn, groups_of_images(loader.dataset, args.groups))
+    groups = int(group_of.max()) + 1
+    if scaler is None:
+        methods = methods_for(drawn.logits.shape[1], groups=groups, pixels=pixels)
+        folds = folds_of_groups(groups, seed=args.seed)
+        chosen, candidates = choose_method(drawn, folds, methods, pixels=pixels)
+        if chosen == NONE:
+            samples = {'samples': drawn.num_images}
+            return dict(method=NONE, candidates=candidates, groups=groups, dataset=samples)
+        scaler = SCALERS[chosen]()
+        layers, attached = layers_for(model, scaler, batch)
+    fitted = drawn.fit(deepcopy(scaler))
+    folds, fold_of = [], None
+    if args.cross_fit:
+        fold_of_group = folds_of_groups(groups, seed=args.seed)
+        folds, fold_of = fit_folds(scaler, drawn, fold_of_group), fold_of_group[group_of]
+    if not of_mean:
+        config = load_config(args.members[0][0], args.cfg_options)
+        content, config = applied(content, config, model, fitted, layers)
+        difference = prove(content, config, model, fitted, batch)
+
+    scalings = [scaling_of(model, own) for own in folds or [fitted]]
+    results = {}
+    for split, data in loaders.items():
+        if pixels or split != args.split:
+            text = f'Before and after, {split}'
+            images = predictions(model, data, text, of_samples=not layers)
+        results[split] = before_and_after(
+            model,
+            images,
+            len(data.dataset),
+            lambda place: scalings[int(fold_of[place]) if folds else 0],
+            num_bins=args.num_bins,
+        )
+    head = head_of(member_of(model))
+    described = describe_dataset(runner.cfg[f'{args.split}_dataloader'].dataset)
+    record = {
+        'method': fitted.method,
+        'options': fitted.get_params(),
+        'parameters': fitted.parameters,
+        **_standard_errors(fitted, drawn),
+        'split': args.split,
+        'dataset': {**described, 'samples': drawn.num_images},
+        'groups': groups,
+        'num_predictions': drawn.population,
+        'num_fitted': fitted.num_predictions_,
+        'seed': args.seed,
+        'num_bins': args.num_bins,
+        'folds': len(folds),
+        'candidates': candidates,
+        'threshold': head.threshold if getattr(head, 'out_channels', None) == 1 else None,
+        'fitted': results[args.split],
+        'tested': results.get('test'),
+        'forced': args.forced,
+        'date': datetime.now().astimezone().isoformat(timespec='seconds'),
+        'version': __version__,
+    }
+    if of_mean:
+        record |= {'temperature': fitted.temperature_, 'model': runner.cfg[ENSEMBLE]['model']}
+    else:
+        path, meta = args.members[0][1], content['meta']
+        record |= {'layers': layers, 'attached': attached, 'difference': difference}
+        record |= {'checkpoint': os.path.basename(path), 'finished': finished_of(meta, path)}
+        if CALIBRATION in meta:
+            record['earlier'] = meta[CALIBRATION]
+        meta[CALIBRATION] = record
+    if is_main_process():
+        write(args.out, content or record, config if attached else None)
+    runner.call_hook('after_run')
+    return record
+
+
+def read_checkpoint(args: argparse.Namespace) -> dict:
+    """Return a checkpoint with its ``state_dict`` and ``meta``, which bare weights lack.
+
+    Raises:
+        UserError: If it has been calibrated before, and this is not forced.
+    """
+    content = load_checkpoint(args.members[0][1])
+    if 'state_dict' not in content:  # the bare weights, as of some model zoos
+        content = {'state_dict': content}
+    content = {**content, 'meta': dict(content.get('meta') or {})}
+    earlier = content['meta'].get(CALIBRATION)
+    if earlier and earlier.get('attached'):
+        raise UserError(
+            f'the checkpoint has an attached scaling ({earlier["method"]}), which takes no other '
+            f'on top, even with --force: calibrate the original, {earlier["checkpoint"]}'
+        )
+    if earlier:
+        remedy = (
+            f'It holds a {earlier["method"]} scaling, fitted on {earlier["split"]} at '
+            f'{earlier["date"]}: use the original, {earlier["checkpoint"]}; or --force, which puts '
+            'another scaling on top; the checkpoint then records both'
+        )
+        refuse('calibrated before', remedy, args)
+    return content
+
+
+def load_model_and_data(runner: Runner, splits: Sequence[str]) -> dict[str, Iterable]:
+    """Load a Runner's weights as its own ``val`` and ``test`` do, and return loaders by split.
+
+    First all loops, then ``before_run``, then the checkpoint: so hooks that compare a checkpoint
+    with the data of the run see all of them.
+    """
+    check_run_data(runner, splits, training=False)
+    log_start(runner, tuple(splits))
+    loops = {split: getattr(runner, f'{split}_loop') for split in splits}
+    for loop in loops.values():
+        name_samples(loop.dataloader.dataset)
+    runner.call_hook('before_run')
+    runner.load_or_resume()
+    if is_model_wrapper(runner.model):  # each process predicts its share of the images
+        runner.model = runner.model.module
+    return {split: loop.dataloader for split, loop in loops.items()}
+
+
+def write(out: str, content: Mapping, config: Config | None) -> None:
+    """Write a temperature, or a checkpoint and, if it needs one, its config: both or none.
+
+    Raises:
+        UserError: If a file cannot be written: a full disk, say.
+    """
+    try:
+        with ExitStack() as files:
+            if config:  # takes its place after the checkpoint
+                config.dump(files.enter_context(whole_file(Path(out).with_suffix('.py'))))
+            file = files.enter_context(whole_file(out))
+            if 'state_dict' in content:
+                torch.save(content, file)
+            else:
+                file.write_text(json.dumps(content, indent=2) + '\n', encoding='utf-8')
+    except (OSError, RuntimeError) as error:  # the latter is PyTorch's word for a full disk
+        raise UserError(
+            f'--out {out} cannot be written; is the disk full? The files that were there are '
+            f'unchanged: make room, or name a file on another disk ({error})',
+            one_process=True,
+        ) from error
+
+
+def _standard_errors(scaler: LogitScaler, drawn: DrawnPredictions) -> dict[str, float]:
+    """Return the standard error of a temperature, and the part of it that is due to the draw."""
+    if not isinstance(scaler, TemperatureScaler) or scaler.criterion != 'nll':
+        return {}
+    error = scaler.standard_error(drawn.logits, drawn.labels, drawn.images)
+    if isnan(error):  # at its bound, or of one group
+        return {}
+    of_draw = scaler.standard_error(drawn.logits, drawn.labels)
+    left_out = 1 - len(drawn.labels) / drawn.population
+    return {'standard_error': error, 'sampling_error': of_draw * left_out**0.5}
