@@ -54,7 +54,7 @@ setup(
     packages=find_packages(include=['mmcalib', 'mmcalib.*']),
     # An editable install is then a path, which type checkers read, not a hook of Python's imports.
     package_dir={'': '.'},
-    package_data={'mmcalib': ['py.typed'], 'mmcalib.reports': ['paper_numbers.json', 'page.html']},
+    package_data={'mmcalib': ['py.typed'], 'mmcalib.reports': ['paper_numbers.json', '*.html']},
     entry_points={'console_scripts': ['mmcalib = mmcalib.__main__:main']},
     python_requires='>=3.10',
     install_requires=[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import re
@@ -16,9 +17,9 @@ from PIL import Image
 
 from mmcalib.checks import UserError
 from mmcalib.record import differences
-from mmcalib.tasks.predict.predictor import Prediction, Predictor
+from mmcalib.tasks.predict.predictor import Prediction
 from mmcalib.tasks.predict.scores import Scorer
-from mmcalib.tasks.predict.summary import captions_of
+from mmcalib.tasks.predict.summary import Report, captions_of
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.work_dir import whole_file
 
@@ -26,9 +27,9 @@ SETTINGS, SUMMARY, GALLERY = 'settings.json', 'summary.json', 'gallery.html'
 TABLE, OBJECTS = 'predictions.csv', 'objects.csv'
 SCORES, ARRAYS, PICTURES, LABELS = 'scores', 'arrays', 'pictures', 'labels'
 SUFFIXES = {SCORES: '.json', ARRAYS: '.npz', PICTURES: '.png', LABELS: '.png'}
-INTERVAL, BOX = ('accuracy_low', 'accuracy_high'), ('top', 'bottom', 'left', 'right')
-COLUMNS = ('image', 'label', 'name', 'confidence', 'kept', 'expected_accuracy', *INTERVAL,
-           'mutual_information', 'note', 'files')  # fmt: skip
+BOX = ('top', 'bottom', 'left', 'right')
+COLUMNS = ('image', 'label', 'name', 'confidence', 'kept', 'expected_accuracy', 'accuracy_low',
+           'accuracy_high', 'mutual_information', 'note', 'files')  # fmt: skip
 OBJECT_COLUMNS = ('image', 'object', 'label', 'name', 'pixels', 'share', 'confidence',
                   'expected_iou', 'found', 'calibrated_iou', *BOX, 'files')  # fmt: skip
 OF_A_KILLED_PROCESS = re.compile(r'\..*\.\d+\.json')  # see whole_file
@@ -61,17 +62,17 @@ class PredictionFolder:
         Raises:
             UserError: If the folder has predictions of other settings, or scores of another tool.
         """
-        file, settings = self.folder / SETTINGS, json.loads(json.dumps(settings))
+        file, settings = self.folder / SETTINGS, _plain(settings)
         if not file.is_file() and (self.folder / SCORES).exists():
             raise UserError(f'{self.folder / SCORES} is not from this tool: name another --out')
         if file.is_file() and overwrite:
-            for kind, row in ((kind, row) for row in self.rows() for kind in reversed(SUFFIXES)):
-                self.file(kind, row['files']).unlink(missing_ok=True)
+            for row in self.rows():
+                for kind in reversed(SUFFIXES):
+                    self.file(kind, row['files']).unlink(missing_ok=True)
             for name in (TABLE, OBJECTS, SUMMARY, GALLERY):
                 (self.folder / name).unlink(missing_ok=True)
         elif file.is_file():
-            there = json.loads(file.read_text(encoding='utf-8'))
-            for wrong in differences(there, settings):
+            for wrong in differences(json.loads(file.read_text(encoding='utf-8')), settings):
                 raise UserError(
                     f'{self.folder} has predictions with {wrong}: name another folder, or add '
                     '--overwrite to start again'
@@ -89,84 +90,81 @@ class PredictionFolder:
         return [json.loads(path.read_text(encoding='utf-8')) for path in paths]
 
     def left(self, images: Sequence[Path]) -> list[dict]:
-        """Return the images that are not finished, where they are, and the names of their files."""
+        """Return the images that are not finished, where they are, and the names of their files.
+
+        Raises:
+            UserError: If two images would have the same files.
+        """
         rows = {row['path']: row for row in self.rows()}
         taken, left = {row['files'] for row in rows.values()}, []
-        root = os.path.commonpath([os.path.dirname(os.path.abspath(image)) for image in images])
-        names = {image: Path(os.path.relpath(os.path.abspath(image), root)) for image in images}
-        stems = Counter(str(name.with_suffix('')) for name in names.values())
-        for image, name in names.items():
-            state = _state_of(os.path.abspath(image))
-            row = rows.get(state['path'])
-            if row is None:
-                files = str(name.with_suffix(''))
-                if stems[files] > 1 or files in taken:  # as 13.png and 13.jpg have one
-                    files = str(name)
-                    self._check_name(image, files, taken)
-            else:
-                files = row['files']
-                wanted = (self.file(kind, files) for kind in self.kinds)
-                if row | state == row and all(map(Path.is_file, wanted)):
+        paths = {os.path.abspath(image): image for image in images}
+        root = os.path.commonpath([os.path.dirname(path) for path in paths])
+        names = {path: Path(os.path.relpath(path, root)) for path in paths}
+        stems = Counter(name.with_suffix('') for name in names.values())
+        for path, image in paths.items():
+            row, name = rows.get(path), names[path].with_suffix('')
+            files = row['files'] if row else name.as_posix()
+            if row:
+                there = all(self.file(kind, files).is_file() for kind in self.kinds)
+                if there and row | _state_of(path) == row:
                     continue
                 self.file(SCORES, files).unlink()
+            elif stems[name] > 1 or files in taken:  # as 13.png and 13.jpg have one
+                files = names[path].as_posix()
+                if files in taken or LABELS in self.kinds:  # a data set finds a mask by the stem
+                    raise UserError(
+                        f'{image} and another image would share a file {name} in {self.folder}: '
+                        'predict them into two folders'
+                    )
             taken.add(files)
-            left.append({'image': str(image), 'files': files, **state})
+            left.append({'image': str(image), 'path': path, 'files': files, **_state_of(path)})
         return left
 
-    def _check_name(self, image: Path, files: str, taken: Collection[str]) -> None:
-        if files in taken:
-            raise UserError(
-                f'{files} in {self.folder} is of another image than {image}: name another --out'
-            )
-        if LABELS in self.kinds:
-            raise UserError(
-                f'{image} would share a mask of labels with another image, since a data set finds '
-                "it by the image's name without its suffix: predict them into two folders"
-            )
-
     def write(
-        self, found: Prediction, place: Mapping, scorer: Scorer, predictor: Predictor
-    ) -> None:
-        """Write the files of an image, its scores last.
+        self, found: Prediction, place: Mapping, scorer: Scorer, palette: Sequence | None
+    ) -> str:
+        """Write the files of an image, its scores last; return why they cannot have its name.
 
         Raises:
             OSError: If there is no room; the next call goes on here.
         """
-        files = place['files']
-        if ARRAYS in self.kinds:
-            arrays = {
-                'predicted': _narrow(found.predicted),
-                'confidence': found.confidence,
-                **found.disagreement,
-            }
-            if found.objects is not None:
-                arrays['objects'] = _narrow(found.objects)
-            if found.probabilities is not None:
-                arrays['probabilities'] = found.probabilities
-            with whole_file(self.file(ARRAYS, files)) as path:
-                np.savez_compressed(path, **arrays)
-        if PICTURES in self.kinds:
-            with whole_file(self.file(PICTURES, files)) as path:
-                _picture(found, scorer, predictor).save(path)
-        if LABELS in self.kinds:
-            kept = found.confidence > np.array(scorer.class_thresholds)[found.predicted]
-            mask = np.where(kept, found.predicted, UNSURE).astype(np.uint8)
-            with whole_file(self.file(LABELS, files)) as path:
-                Image.fromarray(mask).save(path)
-        _write(self.file(SCORES, files), {**asdict(found.scores), **place})
+        arrays = dict(predicted=found.predicted, confidence=found.confidence, objects=found.objects)
+        arrays |= dict(probabilities=found.probabilities, **found.disagreement)
+        thresholds = np.array(scorer.class_thresholds)
+        try:
+            for kind in self.kinds:
+                with whole_file(self.file(kind, place['files'])) as path:
+                    if kind == ARRAYS:
+                        kept = {key: _narrow(a) for key, a in arrays.items() if a is not None}
+                        np.savez_compressed(path, **kept)
+                    elif kind == PICTURES:
+                        _picture(found, scorer, palette).save(path)
+                    else:
+                        sure = found.confidence > thresholds[found.predicted]
+                        mask = np.where(sure, found.predicted, UNSURE).astype(np.uint8)
+                        Image.fromarray(mask).save(path)
+            _write(self.file(SCORES, place['files']), {**asdict(found.scores), **place})
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            return f'its files: {error.strerror}'
+        return ''
 
-    def close(self, rows: Sequence[Mapping], summary: Mapping, *, page: str = '') -> None:
+    def close(self, report: Report, *, page: str = '') -> None:
         """Write the tables of all scores, the summary, and the page of pictures if there is one."""
-        objects = [
-            {**row, **found, **dict(zip(BOX, found['box'], strict=True))}
-            for row in rows
-            for found in row['objects']
-        ]
-        rows = [
-            {**row, **dict(zip(INTERVAL, row['accuracy_interval'], strict=True))} for row in rows
+        rows, summary = report.rows, asdict(report.scores)
+        if report.classes:
+            summary['classes'] = report.classes
+        summary['unreadable'] = [
+            {'image': str(item.image), 'reason': item.reason} for item in report.unreadable
         ]
         of_means = any(row['mutual_information'] is not None for row in rows)
         columns = [key for key in COLUMNS if of_means or key != 'mutual_information']
+        objects = []
+        for row in rows:
+            row['accuracy_low'], row['accuracy_high'] = row['accuracy_interval']
+            for found in row['objects']:
+                objects.append(row | found | dict(zip(BOX, found['box'], strict=True)))
         _table(self.folder / TABLE, columns, rows)
         if objects:
             _table(self.folder / OBJECTS, OBJECT_COLUMNS, objects)
@@ -176,38 +174,34 @@ class PredictionFolder:
                 path.write_text(page, encoding='utf-8', errors='backslashreplace')
 
 
-def _picture(found: Prediction, scorer: Scorer, predictor: Predictor) -> Image.Image:
-    captions, classes = captions_of(found.scores, scorer.threshold), predictor.classes
+def _picture(found: Prediction, scorer: Scorer, palette: Sequence | None) -> Image.Image:
+    texts = dict(classes=scorer.classes, captions=captions_of(found.scores, scorer.threshold))
     if found.probabilities is not None:
-        probabilities = found.probabilities
-        return draw_classification(found.pixels, probabilities, classes=classes, captions=captions)
+        return draw_classification(found.pixels, found.probabilities, **texts)
     shown = sorted(found.scores.objects, key=lambda o: -o.pixels)[:MOST_OBJECTS]
-    return draw_segmentation(
-        found.pixels,
-        found.predicted,
-        found.confidence,
-        threshold=scorer.threshold,
-        classes=classes,
-        palette=predictor.palette,
-        captions=captions,
-        scores=[(o.label, f'{100 * o.score:.1f} %') for o in shown],
-        objects=found.objects,
-        numbers=[o.object for o in shown],
-    )
+    texts['scores'] = [(o.label, f'{100 * o.score:.1f} %') for o in shown]
+    texts |= dict(objects=found.objects, numbers=[o.object for o in shown])
+    texts |= dict(threshold=scorer.threshold, palette=palette)
+    return draw_segmentation(found.pixels, found.predicted, found.confidence, **texts)
 
 
 def _state_of(path: str) -> dict:
-    """Return the path of an image, and what tells whether it was replaced."""
+    """Return what tells whether an image was replaced; nothing of one that is not there."""
     try:
         status = os.stat(path)
     except OSError:  # which is said when it is to be read
-        return {'path': path}
-    return {'path': path, 'bytes': status.st_size, 'modified': status.st_mtime_ns}
+        return {}
+    return {'bytes': status.st_size, 'modified': status.st_mtime_ns}
+
+
+def _plain(content: object) -> dict:
+    """Return content as JSON has it, where NaN and infinity are null."""
+    return json.loads(json.dumps(content), parse_constant=lambda _: None)
 
 
 def _write(file: Path, content: Mapping) -> None:
     with whole_file(file) as path:
-        path.write_text(json.dumps(without_nan(content), indent=2) + '\n', encoding='utf-8')
+        path.write_text(json.dumps(_plain(content), indent=2) + '\n', encoding='utf-8')
 
 
 def _table(file: Path, columns: Sequence[str], rows: Sequence[Mapping]) -> None:
@@ -219,15 +213,8 @@ def _table(file: Path, columns: Sequence[str], rows: Sequence[Mapping]) -> None:
         writer.writerows(rows)
 
 
-def _narrow(classes: np.ndarray) -> np.ndarray:
-    """Return classes in the fewest bytes that hold them."""
-    return classes.astype(np.min_scalar_type(int(classes.max(initial=0))))
-
-
-def without_nan(values: object) -> object:
-    """Return values for JSON, which has no NaN."""
-    if isinstance(values, dict):
-        return {key: without_nan(value) for key, value in values.items()}
-    if isinstance(values, (list, tuple)):
-        return [without_nan(value) for value in values]
-    return None if isinstance(values, float) and values != values else values
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Return classes in the fewest bytes that hold them, and other values as they are."""
+    if values.dtype.kind != 'i':
+        return values
+    return values.astype(np.min_scalar_type(int(values.max(initial=0))))

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-import math
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from mmengine.dist import all_gather_object, get_dist_info
 
-from mmcalib.checks import UserError, check_integer, check_share
+from mmcalib.checks import UserError, check_share
 from mmcalib.cli.members import split_members
-from mmcalib.posthoc.draw import progress
 from mmcalib.runs.checkpoint_choice import check_checkpoint
-from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import average_predictions, load_member_configs
 from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
@@ -29,7 +24,8 @@ from mmcalib.tasks.predict.validation import read_validation
 from mmcalib.work_dir import check_writable
 
 MOST_LABELS = 254  # classes that a mask has room for
-Paths = str | os.PathLike | Sequence[str | os.PathLike]
+File = str | os.PathLike
+Files = File | Sequence[File]
 
 
 @dataclass(frozen=True)
@@ -50,12 +46,7 @@ class Predictions:
 
 
 def predict(
-    config: str | os.PathLike,
-    checkpoint: Paths,
-    images: Paths,
-    *,
-    show_progress: bool = False,
-    **options,
+    config: File, checkpoint: Files, images: Files, *, show_progress: bool = False, **options
 ) -> Predictions:
     """Predict image files with their confidences, and what to expect of them.
 
@@ -76,21 +67,20 @@ def predict(
         ValueError: For what does not fit together; if none of the images can be predicted.
     """
     predictor, scorer, files = prepare(config, checkpoint, images, **options)
-    found = list(_predicted(predictor, scorer, files, show_progress=show_progress))
-    for image in found:
+    found: list[Prediction] = []
+    unreadable: list[Prediction] = []
+    for image in predictor(files, scorer, show_progress=show_progress):
         image.pixels = None
-    done = [image for image in found if image.scores]
-    unreadable = [image for image in found if not image.scores]
-    if not done:
-        raise _none_predicted(unreadable)
-    scores = scorer.folder([vars(image.scores) for image in done])
-    return Predictions(done, unreadable, scores, predictor.classes)
+        (found if image.scores else unreadable).append(image)
+    _check_any(found, unreadable)
+    scores = scorer.folder([vars(image.scores) for image in found])
+    return Predictions(found, unreadable, scores, predictor.classes)
 
 
 def prepare(
-    config: str | os.PathLike,
-    checkpoint: Paths,
-    images: Paths,
+    config: File,
+    checkpoint: Files,
+    images: Files,
     *,
     tta: bool = False,
     tta_scales: Sequence[float] | None = None,
@@ -131,9 +121,7 @@ def prepare(
     """
     if risk is not None and validation is None:
         raise UserError('a risk requires a validation: give the work dir of a test with labels')
-    check_integer('workers', workers, least=0)
     check_share('probability', probability)
-    _check_device(device)
     files = find_images(_texts(images))
     members = split_members(os.fspath(config), _texts(checkpoint))
     checkpoints = [path for _, path in members]
@@ -167,10 +155,10 @@ def prepare(
 
 
 def predict_to_folder(
-    config: str | os.PathLike,
-    checkpoint: Paths,
-    images: Paths,
-    out: str | os.PathLike,
+    config: File,
+    checkpoint: Files,
+    images: Files,
+    out: File,
     *,
     arrays: bool = True,
     pictures: bool = True,
@@ -199,42 +187,41 @@ def predict_to_folder(
     check_writable(Path(out, SETTINGS))
     predictor, scorer, files = prepare(config, checkpoint, images, **options)
     if labels:
-        _check_labels(scorer, segments=predictor.segments)
+        _check_labels(predictor, scorer)
     kinds = {ARRAYS: arrays, PICTURES: pictures, LABELS: labels}
     folder = PredictionFolder(out, [kind for kind, wanted in kinds.items() if wanted])
     rank, processes = get_dist_info()
-    left = []
+    left: list[dict] = []
     if rank == 0:
-        folder.open(_settings(predictor, scorer, options), overwrite=overwrite)
+        disagreement = options.get('disagreement', False)
+        settings = {**_identity(predictor.description), 'disagreement': disagreement}
+        folder.open({**settings, **scorer.settings}, overwrite=overwrite)
         left = folder.left(files)
     left = all_gather_object(left)[0]
-    before = len(folder.rows()) if rank == 0 else 0
     ends = all_gather_object(_predict_own(folder, predictor, scorer, left[rank::processes]))
     if rank:
         return None
     order = {os.path.abspath(image): number for number, image in enumerate(files)}
     rows = sorted(folder.rows(), key=lambda row: order.get(row['path'], -1))
     unreadable = [item for some, _ in ends for item in some]
-    unreadable.sort(key=lambda item: files.index(item.image))
-    stopped = next((text for _, text in ends if text), '')
-    if not rows and unreadable and not stopped:
-        raise _none_predicted(unreadable)
-    report = Report(scorer.folder(rows), rows, unreadable, before)
-    summary = asdict(report.scores)
+    unreadable.sort(key=lambda item: order[os.path.abspath(item.image)])
+    report = Report(scorer.folder(rows), rows, unreadable)
+    report.stopped = next((text for _, text in ends if text), '')
+    if not report.stopped:
+        _check_any(rows, unreadable)
     if labels:
-        report.classes = summary['classes'] = class_summary(rows, scorer)
-    summary['unreadable'] = [
-        {'image': str(item.image), 'reason': item.reason} for item in unreadable
-    ]
+        report.classes = class_summary(rows, scorer)
     try:
-        folder.close(rows, summary, page=gallery_of(rows) if pictures and rows else '')
+        folder.close(report, page=gallery_of(rows) if pictures and rows else '')
     except OSError as error:
-        stopped = stopped or f'{error.strerror or error}: cannot write to {out}.'
-    if stopped:
-        missing = len(left) - (len(rows) - before) - len(unreadable)
-        report.stopped = (
-            f'{stopped} {len(rows):,} images are finished, {missing:,} are not: run the same '
-            'command again to continue.'
+        report.stopped = report.stopped or f'{error.strerror or error}: cannot write to {out}.'
+    new = {place['path'] for place in left}
+    report.before = sum(row['path'] not in new for row in rows)
+    if report.stopped:
+        missing = len(left) - (len(rows) - report.before) - len(unreadable)
+        report.stopped += (
+            f' {len(rows):,} images are finished, {missing:,} are not: run the same command again '
+            'to continue.'
         )
     return report
 
@@ -245,18 +232,13 @@ def _predict_own(
     """Predict the images of this process; return those without a prediction, and why it stopped."""
     unreadable: list[Prediction] = []
     places = {place['image']: place for place in left}
-    files = list(map(Path, places))
     try:
-        for found in _predicted(predictor, scorer, files, show_progress=get_dist_info()[0] == 0):
-            try:
-                if found.scores:
-                    folder.write(found, places[str(found.image)], scorer, predictor)
-            except OSError as error:
-                if error.errno != errno.ENAMETOOLONG:
-                    raise
-                found.reason = f'its files: {error.strerror}'
-            if found.reason:
-                unreadable.append(Prediction(found.image, found.reason))
+        for found in predictor(list(map(Path, places)), scorer, show_progress=True):
+            reason = found.reason or folder.write(
+                found, places[str(found.image)], scorer, predictor.palette
+            )
+            if reason:
+                unreadable.append(Prediction(found.image, reason))
     except OSError as error:
         return unreadable, f'{error.strerror or error}: cannot write to {folder.folder}.'
     except KeyboardInterrupt:
@@ -264,43 +246,27 @@ def _predict_own(
     return unreadable, ''
 
 
-def _predicted(
-    predictor: Predictor, scorer: Scorer, files: Sequence[Path], *, show_progress: bool
-) -> Iterator[Prediction]:
-    found = predictor(files, scorer)
-    return progress(found, 'Predicting', total=len(files)) if show_progress else found
-
-
-def _none_predicted(unreadable: Sequence[Prediction]) -> UserError:
-    first, count = unreadable[0], len(unreadable)
-    return UserError(f'none of the {count} files can be predicted; {first.image}: {first.reason}')
-
-
-def _settings(predictor: Predictor, scorer: Scorer, options: dict) -> dict:
-    """Return what predictions depend on, for a folder that is to hold those of one kind."""
-    validation, model = scorer.validation, predictor.description
-    members = [{k: v for k, v in each.items() if k != 'checkpoint'} for each in model['members']]
-    return {
-        **model,
-        'members': sorted(members, key=lambda member: member['digest']),
-        'disagreement': options.get('disagreement', False),
-        'threshold': scorer.threshold,
-        'class_thresholds': [None if math.isinf(t) else t for t in scorer.class_thresholds],
-        'validation': validation and file_digest(str(validation.file)),
-        'probability': validation and validation.accuracy.coverage,
-    }
-
-
-def _check_labels(scorer: Scorer, *, segments: bool) -> None:
-    """Raise a UserError if masks of labels cannot be written."""
-    if not segments:
+def _check_any(found: Sequence, unreadable: Sequence[Prediction]) -> None:
+    """Raise a UserError if no image has been predicted."""
+    if unreadable and not found:
+        first, count = unreadable[0], len(unreadable)
         raise UserError(
-            '--labels requires a segmentor, and this model is a classifier: leave it out'
+            f'none of the {count} files can be predicted; {first.image}: {first.reason}'
         )
-    if len(scorer.classes) > MOST_LABELS:
+
+
+def _identity(model: Mapping) -> dict:
+    """Return a model without the order of its members, and without the places of their files."""
+    members = [{k: v for k, v in each.items() if k != 'checkpoint'} for each in model['members']]
+    return {**model, 'members': sorted(members, key=lambda member: member['digest'])}
+
+
+def _check_labels(predictor: Predictor, scorer: Scorer) -> None:
+    """Raise a UserError if masks of labels cannot be written."""
+    if not predictor.segments or len(scorer.classes) > MOST_LABELS:
         raise UserError(
-            f'masks of labels hold up to {MOST_LABELS} classes, and the model has '
-            f'{len(scorer.classes)}: leave out --labels'
+            f'--labels requires a segmentor of at most {MOST_LABELS} classes, and this is another '
+            f'model, of {len(scorer.classes)} classes: leave it out'
         )
     if scorer.validation and scorer.validation.bound and not scorer.bounds:
         raise UserError(
@@ -310,15 +276,6 @@ def _check_labels(scorer: Scorer, *, segments: bool) -> None:
         )
 
 
-def _check_device(device: str | None) -> None:
-    """Raise a UserError if nothing can be put on a device."""
-    try:
-        torch.empty(0, device=device)
-    except (AssertionError, RuntimeError) as error:  # the first of a PyTorch without CUDA
-        reason = str(error).partition('\n')[0]
-        raise UserError(f'device {device!r} is not available: {reason}') from error
-
-
-def _texts(named: Paths) -> list[str]:
+def _texts(named: Files) -> list[str]:
     """Return paths as texts, of one or of several."""
     return [os.fspath(p) for p in ([named] if isinstance(named, (str, os.PathLike)) else named)]

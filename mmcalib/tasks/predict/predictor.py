@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
-from operator import itemgetter
 from pathlib import Path
 
 import cv2
@@ -14,14 +13,15 @@ import torch
 from mmengine.config import Config
 from mmengine.dataset import Compose, pseudo_collate
 from mmengine.registry import MODELS
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from mmcalib.checks import UserError
 from mmcalib.hooks.require_same_classes_hook import classes_of
 from mmcalib.models.predicting_head import has_several_labels
+from mmcalib.posthoc.draw import progress
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.runs.constructor_arguments import quiet_imports
-from mmcalib.runs.data_checks import NOT_BUILT, num_classes
+from mmcalib.runs.data_checks import NOT_LISTED, num_classes
 from mmcalib.runs.tested_model import ENSEMBLE, describe_model
 from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
 from mmcalib.samples.reading import background_of
@@ -105,25 +105,29 @@ class Predictor:
             try:
                 self._read, self._transform = Compose(steps[:1]), Compose(steps[1:])
                 model, metas = load_predicting_model(cfg, checkpoints)
+                self.model = model.to(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
             except UserError:
                 raise
-            except NOT_BUILT as error:
+            except NOT_LISTED as error:
                 raise UserError(f'the model or its pipeline cannot be built: {error}') from error
         if has_several_labels(model):
             raise UserError('the head predicts each class by a sigmoid, and only a softmax is read')
-        self.model = model.to(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         dataset, count = metas[0].get('dataset_meta') or {}, num_classes(model)
         self.classes, self.palette = classes_of(dataset), dataset.get('palette')
         if count not in (None, len(self.classes)):
             self.classes, self.palette = [str(k) for k in range(count)], None
 
-    def __call__(self, images: Sequence[Path], scorer: Scorer) -> Iterator[Prediction]:
+    def __call__(
+        self, images: Sequence[Path], scorer: Scorer, *, show_progress: bool = False
+    ) -> Iterator[Prediction]:
         """Yield each file's prediction, in their order; images of one size share a batch."""
-        files = _Files(images, self._load)
-        loader = DataLoader(files, num_workers=self.workers, collate_fn=itemgetter(0))
-        for size, group in groupby(loader, key=lambda item: _size(item[1])):
+        options = dict(batch_size=None, num_workers=self.workers, collate_fn=self._load)
+        loaded = DataLoader(images, **options)
+        if show_progress:
+            loaded = progress(loaded, 'Predicting')
+        for size, group in groupby(loaded, key=lambda item: _size(item[1])):
             while batch := list(islice(group, self.batch_size)):
-                yield from self._predict(batch, scorer) if size else map(itemgetter(0), batch)
+                yield from self._predict(batch, scorer) if size else (found for found, _ in batch)
 
     def _load(self, image: Path) -> tuple[Prediction, dict]:
         """Read a file; return it with what the model takes, nothing of one that is unreadable."""
@@ -177,17 +181,6 @@ def as_rgb(image: np.ndarray) -> np.ndarray:
     if image.ndim == 2 or image.shape[2] < 3:
         return np.repeat(image.reshape(*image.shape[:2], -1)[..., :1], 3, axis=2)
     return cv2.cvtColor(np.ascontiguousarray(image[..., :3]), cv2.COLOR_BGR2RGB)
-
-
-class _Files(Dataset):
-    def __init__(self, images: Sequence[Path], load) -> None:
-        self.images, self.load = images, load
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> tuple[Prediction, dict]:
-        return self.load(self.images[index])
 
 
 def _size(data: Mapping) -> tuple[int, ...]:

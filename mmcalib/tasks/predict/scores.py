@@ -12,6 +12,7 @@ import numpy as np
 from mmcalib.checks import UserError, check_number
 from mmcalib.metrics.class_thresholds import ClassThreshold
 from mmcalib.metrics.risk_threshold import RiskThreshold
+from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.samples.unlabelled import UnlabelledPrediction
 from mmcalib.tasks.predict.validation import Validation
 
@@ -58,15 +59,6 @@ class ObjectScores:
 
 
 @dataclass(frozen=True)
-class ClassShare:
-    """How many pixels of an image are of a class, and how many of these its threshold keeps."""
-
-    label: int
-    pixels: int
-    kept: int
-
-
-@dataclass(frozen=True)
 class ImageScores:
     """Scores of a prediction without labels. All shares are in [0, 1].
 
@@ -77,7 +69,8 @@ class ImageScores:
         label: The predicted class of a classifier, None of a segmentor.
         name: Of this class.
         objects: Of a segmentor.
-        classes: Of a segmentor, one for each predicted class.
+        classes: Of a segmentor, for each predicted class its `label`, how many `pixels` are of it,
+            and how many of these its threshold has `kept`.
         expected_accuracy: The mean calibrated confidence, see
             :class:`~mmcalib.metrics.expected_accuracy.ExpectedAccuracy`; NaN without a
             validation.
@@ -94,7 +87,7 @@ class ImageScores:
     label: int | None = None
     name: str | None = None
     objects: tuple[ObjectScores, ...] = ()
-    classes: tuple[ClassShare, ...] = ()
+    classes: tuple[dict[str, int], ...] = ()
     expected_accuracy: float = math.nan
     accuracy_interval: tuple[float, float] = NOTHING
     mutual_information: float = math.nan
@@ -158,14 +151,24 @@ class Scorer:
         bound = validation and validation.bound
         if bound and threshold is not None:
             raise UserError('a risk sets the threshold: give either a risk or a threshold')
-        fallback = THRESHOLD if threshold is None else threshold
-        self.threshold = check_number('threshold', bound.threshold if bound else fallback, most=1)
+        threshold = bound.threshold if bound else THRESHOLD if threshold is None else threshold
+        self.threshold = check_number('threshold', threshold, most=1)
         self.bounds: list[ClassThreshold] | None = validation and validation.class_thresholds
-        self.class_thresholds = [self.threshold] * len(classes)
-        if self.bounds:
-            self.class_thresholds = [
-                b.bound.threshold if b.bound else math.inf for b in self.bounds
-            ]
+        self.class_thresholds = [
+            (each.bound.threshold if each.bound else math.inf) if each else self.threshold
+            for each in self.bounds or [None] * len(classes)
+        ]
+
+    @property
+    def settings(self) -> dict:
+        """What scores depend on besides the model."""
+        validation = self.validation
+        return {
+            'threshold': self.threshold,
+            'class_thresholds': self.class_thresholds,
+            'validation': validation and file_digest(str(validation.file)),
+            'probability': validation and validation.accuracy.coverage,
+        }
 
     def image(self, image: Prediction, found: UnlabelledPrediction) -> ImageScores:
         """Return the scores of an image."""
@@ -195,42 +198,30 @@ class Scorer:
             float(np.mean([image[key] for image in images], dtype=float)) if images else math.nan
             for key in ('confidence', 'kept', 'expected_accuracy')
         )
-        scores = len(images), confidence, self.threshold, kept, expected
-        if not self.validation:
-            return FolderScores(*scores)
-        return FolderScores(
-            *scores,
-            self.validation.accuracy.folder_interval(expected, len(images)) if images else NOTHING,
-            self.validation.bound,
-            self.validation.num_images,
-            self.validation.unlabelled,
-        )
+        known, interval = self.validation, NOTHING
+        if known and images:
+            interval = known.accuracy.folder_interval(expected, len(images))
+        evidence = (known.bound, known.num_images, known.unlabelled) if known else ()
+        means = confidence, self.threshold, kept, expected
+        return FolderScores(len(images), *means, interval, *evidence)
 
     def _objects(self, prediction: UnlabelledPrediction) -> tuple[ObjectScores, ...]:
         found, count = prediction.objects, prediction.predicted.numel()
         right = iou = np.full(len(found), math.nan)
         if len(found) and self.validation and self.validation.objects:
             right, iou = (curve.predict(found.expected_iou) for curve in self.validation.objects)
+        columns = found.label, found.pixels, found.confidence, found.expected_iou, right, iou
+        rows = zip(*(column.tolist() for column in (*columns, found.box)), strict=True)
         return tuple(
-            ObjectScores(
-                object=n + 1,
-                label=int(label),
-                name=self.classes[label],
-                pixels=int(found.pixels[n]),
-                share=found.pixels[n] / count,
-                confidence=float(found.confidence[n]),
-                expected_iou=float(found.expected_iou[n]),
-                found=float(right[n]),
-                calibrated_iou=float(iou[n]),
-                box=tuple(found.box[n].tolist()),
-            )
-            for n, label in enumerate(found.label)
+            ObjectScores(n, k, self.classes[k], pixels, pixels / count, *rest, tuple(box))
+            for n, (k, pixels, *rest, box) in enumerate(rows, 1)
         )
 
-    def _shares(self, prediction: UnlabelledPrediction) -> tuple[ClassShare, ...]:
+    def _shares(self, prediction: UnlabelledPrediction) -> tuple[dict[str, int], ...]:
         predicted = prediction.predicted.flatten().numpy()
         kept = prediction.conf.flatten().numpy() > np.array(self.class_thresholds)[predicted]
         pixels, above = np.bincount(predicted), np.bincount(predicted, kept)
         return tuple(
-            ClassShare(int(k), int(pixels[k]), int(above[k])) for k in np.flatnonzero(pixels)
+            dict(label=k, pixels=int(pixels[k]), kept=int(above[k]))
+            for k in np.flatnonzero(pixels).tolist()
         )

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,9 +15,6 @@ from mmcalib.tasks.predict.predictor import Prediction
 from mmcalib.tasks.predict.scores import FolderScores, ImageScores, Scorer
 
 MOST_NAMED = 20
-FEW = 5  # objects that are named below an image
-DOUBTFUL = 0.5
-PAGE = "{% extends 'page.html' %}{% block body %}{{ body | safe }}{% endblock %}"
 # What ends a line or is no text, and yet may be in a file's name.
 UNPRINTABLE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 
@@ -39,7 +35,7 @@ class Report:
     scores: FolderScores
     rows: Sequence[Mapping]
     unreadable: Sequence[Prediction]
-    before: int
+    before: int = 0
     classes: Sequence[Mapping] = ()
     stopped: str = ''
 
@@ -158,42 +154,15 @@ def gallery_of(rows: Sequence[Mapping]) -> str:
     """
     measured = all(row['expected_accuracy'] is not None for row in rows)
     key = 'expected_accuracy' if measured else 'confidence'
-    words = key.replace('_', ' ')
-    intro = f'{len(rows):,} images, lowest {words} first.'
     objects = [found for row in rows for found in row['objects']]
-    if objects:
-        calibrated = objects[0]['found'] is not None
-        meaning = 'its probability of an IoU above 0.5' if calibrated else 'its expected IoU'
-        intro += f' In brackets: the number of an object, and {meaning}.'
-    parts = [f'<p>{intro}</p>']
-    for row in sorted(rows, key=lambda row: row[key]):
-        name = escape(Path(row['image']).name)
-        link = quote(f'pictures/{row["files"]}.png', errors='surrogateescape')
-        parts.append(
-            f'<figure><figcaption><b>{name}</b>: {words} {100 * row[key]:.1f} %<br>'
-            f'{escape(_remark(row))}</figcaption><img alt="{name}" loading="lazy" src="{link}">'
-            '</figure>'
-        )
-    page = TEMPLATES.from_string(PAGE)
-    return page.render(title='Predictions to look at', body='\n'.join(parts))
-
-
-def _remark(row: Mapping) -> str:
-    """Return what to look at in an image."""
-    if row['label'] is not None:
-        return row['name'] + ('' if row['kept'] else ', not above the threshold')
-    if not row['objects']:
-        return 'no object was found'
-    calibrated = row['objects'][0]['found'] is not None
-    score = 'found' if calibrated else 'expected_iou'
-    text = 'probably have an IoU' if calibrated else 'have an expected IoU'
-    objects = sorted(row['objects'], key=lambda found: -found['pixels'])
-    doubtful = [found for found in objects if found[score] < DOUBTFUL]
-    count = f'{len(objects)} object{"s" * (len(objects) != 1)}'
-    if doubtful:
-        head = f'{len(doubtful)} of {count} {text} below {DOUBTFUL:g}, the largest'
-    else:
-        head = f'{count}, the least trusted'
-        doubtful = [min(objects, key=lambda found: found[score])]
-    named = (f'{o["name"]} (no. {o["object"]}, {100 * o[score]:.0f} %)' for o in doubtful[:FEW])
-    return f'{head}: {", ".join(named)}'
+    calibrated = objects and objects[0]['found'] is not None
+    links = {row['files']: quote(f'{row["files"]}.png', errors='surrogateescape') for row in rows}
+    return TEMPLATES.get_template('gallery.html').render(
+        title='Predictions to look at',
+        rows=sorted(rows, key=lambda row: row[key]),
+        names={row['image']: Path(row['image']).name for row in rows},
+        links=links,
+        key=key,
+        score='found' if calibrated else 'expected_iou',
+        has_objects=bool(objects),
+    )

@@ -50,7 +50,7 @@ def test_the_same_name_elsewhere_is_another_image(model, tmp_path, monkeypatch):
     assert sorted(row['files'] for row in rows_in(out)) == ['0', '0.png', '1']
     (tmp_path / 'third').mkdir()
     write_photos(tmp_path / 'third', SIZES[:1])
-    with pytest.raises(UserError, match=r'0\.png in .* is of another image'):
+    with pytest.raises(UserError, match=r'0\.png and another image would share'):
         predict_to_folder(*model, [tmp_path / 'third'], out)
 
 
