@@ -87,7 +87,7 @@ def register() -> None:
     registries = import_module('mmengine.registry')
     for name, instead in import_module('mmcalib.checks').GONE.items():
         for kind in ('MODELS', 'METRICS', 'HOOKS', 'DATASETS', 'TRANSFORMS'):
-            if name[0].isupper():
+            if name[0].isupper() and '.' not in name:
                 gone = partial(_refuse, f'{name} is gone since 0.3.0: {instead}')
                 getattr(registries, kind).register_module(name=name, module=gone)
 

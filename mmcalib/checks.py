@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # a command's help and its errors do not wait for torch
 # How far a probability may lie above 1, and how far the sum of a half-precision softmax from 1.
 TOLERANCE = 1e-6
 SUM_TOLERANCE = 1e-2
-# Names that 0.3.0 was the last to have, and what to do; for one release. Types are capitalised.
+# Names that 0.3.0 was the last to have, and what to do; for one release. Types are capitalised, and
+# stand before a point and their option.
 GONE = {
     'CPCLoss': 'use MarginLabelSmoothingLoss',
     'TextDataPreprocessor': 'leave it out, Newsgroups20 gives ids',
@@ -35,6 +36,12 @@ GONE = {
     'ClasswiseAECE': 'use mmcalib.metrics.classwise_adaptive_calibration_error',
     'TACE': 'use mmcalib.metrics.classwise_adaptive_calibration_error',
     'convention': 'leave it out, and call the other package for its number',
+    'AdaFocalHook': 'use LearnFromValidationHook',
+    'CALSHook': 'use LearnFromValidationHook',
+    'LossScheduleHook.mode': 'use values={epoch: value}',
+    'LossScheduleHook.factor': 'use values={epoch: value}',
+    'LossScheduleHook.interval': 'use values={epoch: value}',
+    'LossScheduleHook.cap': 'use values={epoch: value}',
 }
 
 
@@ -72,21 +79,22 @@ def nearest(name: object, known: Iterable[object], *, likeness: float = 0.7) -> 
     return by_lower[found[0]] if found else None
 
 
-def suggestion(name: object, known: Iterable[object]) -> str:
+def suggestion(name: object, known: Iterable[object], *, of: str = '') -> str:
     """Return ``; did you mean X?``, the end of an error, or nothing where no name is near.
 
-    Of a name that an earlier version had, what to use in its place.
+    Of a name that an earlier version had, what to use in its place. An option is `of` a type.
     """
-    if name in GONE:
-        return f'; {name} is gone since 0.3.0: {GONE[name]}'
+    gone = GONE.get(f'{of}.{name}', GONE.get(name))
+    if gone:
+        return f'; {name} is gone since 0.3.0: {gone}'
     found = nearest(name, known, likeness=0.6)  # two letters of ECE swapped
     return f'; did you mean {found}?' if found else ''
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], *, of: str = '') -> str:
     """Return :func:`suggestion`, or all known names where none is near."""
     known = list(known)
-    return suggestion(name, known) or f'; there are {", ".join(sorted(known))}'
+    return suggestion(name, known, of=of) or f'; there are {", ".join(sorted(known))}'
 
 
 def check_integer(name: str, value: int, *, least: float = 1) -> int:

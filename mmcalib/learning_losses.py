@@ -1,3 +1,6 @@
-"""The losses that learn from the validations of their training, and their hooks."""
+"""The losses that learn from the validations of their training, and their hook."""
 
-LEARNS_BY = {'CALSLoss': 'CALSHook', 'AdaFocalLoss': 'AdaFocalHook'}
+LEARNS_BY = {
+    'CALSLoss': 'LearnFromValidationHook',
+    'AdaFocalLoss': 'LearnFromValidationHook',
+}

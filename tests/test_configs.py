@@ -29,7 +29,7 @@ STEPS = [
 # The paper's protocol chooses their checkpoint on the test images.
 VALIDATED_ON_TEST = ('deeplabv3_r34_voc', 'deeplabv3_r50_voc', 'resnet101_cub')
 # Losses that learn from validations bring the hook that lets them.
-LEARNING = {'adafocal': 'AdaFocalHook', 'cals': 'CALSHook'}
+LEARNING = dict.fromkeys(('adafocal', 'cals'), 'LearnFromValidationHook')
 SIZE = 64
 
 

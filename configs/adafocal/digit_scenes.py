@@ -5,5 +5,5 @@ _base_ = '../ce/digit_scenes.py'
 model = dict(
     decode_head=dict(
         loss_decode=dict(_delete_=True, type='AdaFocalLoss', num_bins=15)))
-custom_hooks = [dict(type='AdaFocalHook')]
+custom_hooks = [dict(type='LearnFromValidationHook')]
 train_cfg = dict(val_interval=1)  # it learns after every epoch, as the published code does

@@ -4,5 +4,5 @@ _base_ = '../ce/digits.py'
 
 model = dict(
     head=dict(loss=dict(_delete_=True, type='AdaFocalLoss', num_bins=15)))
-custom_hooks = [dict(type='AdaFocalHook')]
+custom_hooks = [dict(type='LearnFromValidationHook')]
 train_cfg = dict(val_interval=1)  # it learns after every epoch, as the published code does

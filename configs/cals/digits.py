@@ -4,5 +4,5 @@ _base_ = '../ce/digits.py'
 
 model = dict(
     head=dict(loss=dict(_delete_=True, type='CALSLoss', num_classes=10, margin=10.0)))
-custom_hooks = [dict(type='CALSHook')]
+custom_hooks = [dict(type='LearnFromValidationHook')]
 train_cfg = dict(val_interval=1)  # it learns after every epoch, as the published code does

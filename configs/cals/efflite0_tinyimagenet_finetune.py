@@ -5,4 +5,4 @@ _base_ = '../ce/efflite0_tinyimagenet_finetune.py'
 model = dict(
     head=dict(
         loss=dict(_delete_=True, type='CALSLoss', num_classes=200, margin=10.0)))
-custom_hooks = [dict(type='CALSHook')]
+custom_hooks = [dict(type='LearnFromValidationHook')]

@@ -1,12 +1,11 @@
 """Hooks: each does one thing at certain points of a run."""
 
 from mmcalib.hooks.accuracy_floor_hook import AccuracyFloorCheckpointHook
-from mmcalib.hooks.ada_focal_hook import AdaFocalHook
-from mmcalib.hooks.cals_hook import CALSHook
 from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.confidence_map_hook import ConfidenceMapHook
 from mmcalib.hooks.fused_upsampling_hook import FusedUpsamplingHook
 from mmcalib.hooks.keep_logits_hook import KeepLogitsHook
+from mmcalib.hooks.learn_from_validation_hook import LearnFromValidationHook
 from mmcalib.hooks.load_members_hook import LoadMembersHook
 from mmcalib.hooks.logit_distance_hook import LogitDistanceHook
 from mmcalib.hooks.loss_schedule_hook import LossScheduleHook
@@ -18,13 +17,12 @@ from mmcalib.hooks.word_vectors_hook import WordVectorsHook
 
 __all__ = [
     'AccuracyFloorCheckpointHook',
-    'AdaFocalHook',
-    'CALSHook',
     'CheckpointMeta',
     'CompleteWeights',
     'ConfidenceMapHook',
     'FusedUpsamplingHook',
     'KeepLogitsHook',
+    'LearnFromValidationHook',
     'LoadMembersHook',
     'LogitDistanceHook',
     'LossScheduleHook',

@@ -2,143 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
-from mmengine.runner import IterBasedTrainLoop
-from torch import nn
+from mmengine.runner import IterBasedTrainLoop, Runner
 
-from mmcalib.checks import check_choice, check_integer, check_number
 from mmcalib.losses.calibration_loss import CalibrationLoss
-
-MODES = ('add', 'multiply', 'step')
 
 
 @HOOKS.register_module()
 class LossScheduleHook(Hook):
-    r"""Change a parameter of calibration losses every n epochs or iterations.
+    r"""Set a parameter of calibration losses from certain epochs or iterations on.
 
-    After t whole intervals, the value that the config started from, :math:`v_0`, has become
-
-    - ``'add'``: :math:`v_0 + t f`,
-    - ``'multiply'``: :math:`v_0 f^t`,
-    - ``'step'``: ``values[t - 1]`` (the last one from then on), :math:`v_0` before;
-
-    never beyond `cap`: at most it where the values rise, at least it where they fall. The value is
-    a function of the epoch or iteration alone, so a resumed run goes on with the right one, and a
-    second training of one hook starts from :math:`v_0` again. It is logged as
-    ``train/<parameter>``.
-
-    Source: the schedules of the paper's published code for :math:`\alpha` and the margin; the
-    paper's tables hold both constant.
+    The value is a function of the epoch or iteration alone, so a resumed run goes on with the right
+    one. It is logged as ``train/<parameter>``. The schedules of the paper's published code for
+    :math:`\alpha` and the margin are such steps; the paper's tables hold both constant.
 
     Args:
         parameter: Name of a numeric parameter of the loss, such as ``'margin'``, ``'alpha'`` or
             ``'gamma'``: a key of :attr:`CalibrationLoss.ranges`.
-        mode: ``'add'``, ``'multiply'`` or ``'step'``.
-        factor: f, for ``'add'`` and ``'multiply'``.
-        values: The values of ``'step'``.
-        interval: n.
-        by_epoch: Whether n counts epochs or iterations.
-        cap: Limit of the value.
+        values: The value from each epoch on, counted from 0, such as ``{0: 10.0, 20: 8.0}``.
+        by_epoch: Whether the keys of `values` count epochs or iterations.
 
     Raises:
-        TypeError: If an option is of another type.
-        ValueError: If the options do not fit together; before training, if no loss of the model
-            has the parameter, its constructor would refuse a value, or values move away from the
-            cap.
+        ValueError: If `values` do not start at 0; before training, if no loss of the model has the
+            parameter, or its constructor would refuse a value.
     """
 
     def __init__(
-        self,
-        parameter: str,
-        *,
-        mode: str = 'add',
-        factor: float | None = None,
-        values: list[float] | None = None,
-        interval: int = 1,
-        by_epoch: bool = True,
-        cap: float | None = None,
+        self, parameter: str, *, values: Mapping[int, float], by_epoch: bool = True
     ) -> None:
-        check_choice('mode', mode, MODES)
-        if mode == 'step' and not (values and factor is None):
-            raise ValueError(f"mode 'step' takes values and no factor; got {values}, {factor}")
-        if mode != 'step' and (factor is None or values is not None):
-            raise ValueError(f'mode {mode!r} takes a factor and no values; got {factor}, {values}')
-        for name, numbers in (('factor', [factor]), ('cap', [cap]), ('values', values or ())):
-            for number in numbers:
-                if number is not None:
-                    check_number(name, number, least=float('-inf'))
-        self.parameter = parameter
-        self.mode = mode
-        self.factor = factor
-        self.values = values
-        self.interval = check_integer('interval', interval)
-        self.by_epoch = by_epoch
-        self.cap = cap
-        self._losses: list = []
+        self.parameter, self.by_epoch = parameter, by_epoch
+        self.values = {int(step): value for step, value in values.items()}
+        if min(self.values, default=None) != 0:
+            raise ValueError(
+                f'values must start at 0, such as {{0: 10.0, 20: 8.0}}, got {dict(values)}'
+            )
 
-    def before_train(self, runner) -> None:
-        """Find the losses, and the values that the config gave them."""
+    def before_train(self, runner: Runner) -> None:
         if self.by_epoch and isinstance(runner.train_loop, IterBasedTrainLoop):
             raise ValueError('LossScheduleHook: this run has no epochs, so set by_epoch=False')
-        losses = find_losses(runner.model, self.parameter)
-        if not losses:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        losses = [loss for loss in model.modules() if isinstance(loss, CalibrationLoss)]
+        self._losses = [loss for loss in losses if self.parameter in loss.ranges]
+        if not self._losses:
             raise ValueError(
                 f'LossScheduleHook: no calibration loss of the model has a {self.parameter!r}'
             )
-        known = {id(loss): initial for loss, initial in self._losses}
-        self._losses = [
-            (loss, known.get(id(loss), getattr(loss, self.parameter))) for loss in losses
-        ]
-        end = runner.max_epochs if self.by_epoch else runner.max_iters
-        for loss, initial in self._losses:
-            for step in range(0, end, self.interval):
-                try:
-                    loss.check_parameter(self.parameter, self.value_at(step, initial))
-                except (ValueError, OverflowError) as error:
-                    raise ValueError(f'LossScheduleHook, at step {step}: {error}') from error
+        for loss in self._losses:
+            for value in self.values.values():
+                loss.check_parameter(self.parameter, value)
 
-    def before_train_epoch(self, runner) -> None:
+    def before_train_epoch(self, runner: Runner) -> None:
         if self.by_epoch:
             self._set(runner, runner.epoch)
 
-    def before_train_iter(self, runner, batch_idx: int, data_batch=None) -> None:
+    def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
         if not self.by_epoch:
             self._set(runner, runner.iter)
 
-    def value_at(self, step: int, initial: float) -> float:
-        """Return the value during epoch or iteration `step`, counted from 0."""
-        passed = step // self.interval
-        if self.mode == 'add':
-            value = initial + passed * self.factor
-        elif self.mode == 'multiply':
-            value = initial * self.factor**passed
-        else:
-            value = initial if passed == 0 else self.values[min(passed, len(self.values)) - 1]
-        if self.cap is None or value == initial:
-            return value
-        rises = value > initial
-        if self.cap != initial and rises != (self.cap > initial):
-            raise ValueError(
-                f'the values {"rise" if rises else "fall"} from {initial:g} to {value:g}, away '
-                f'from cap={self.cap:g}'
-            )
-        return min(value, self.cap) if rises else max(value, self.cap)
-
-    def _set(self, runner, step: int) -> None:
-        for loss, initial in self._losses:
-            value = self.value_at(step, initial)
+    def _set(self, runner: Runner, step: int) -> None:
+        value = self.values[max(start for start in self.values if start <= step)]
+        for loss in self._losses:
             loss.set_parameters(**{self.parameter: value})
-            runner.message_hub.update_scalar(f'train/{self.parameter}', value)
-
-
-def find_losses(model: nn.Module, parameter: str) -> list[CalibrationLoss]:
-    """Return the calibration losses anywhere in a model of either toolbox that have a parameter."""
-    if is_model_wrapper(model):
-        model = model.module
-    return [
-        module
-        for module in model.modules()
-        if isinstance(module, CalibrationLoss) and parameter in module.ranges
-    ]
+        runner.message_hub.update_scalar(f'train/{self.parameter}', value)

@@ -9,8 +9,6 @@ from mmengine.dist import is_main_process
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
 
-from mmcalib.hooks.accuracy_floor_hook import CANDIDATES
-
 VALIDATED = 'validated_at'  # in mmengine's message hub, which checkpoints hold
 
 
@@ -38,8 +36,6 @@ class ResumeHook(Hook):
             for key, value in info.items():
                 if key.startswith('best_ckpt') and value:
                     info[key] = str(folder / Path(value).name)
-            for each in info.get(CANDIDATES) or ():
-                each['path'] = str(folder / Path(each['path']).name)
 
     def before_train(self, runner: Runner) -> None:
         self._training, loop = True, runner.train_loop

@@ -62,8 +62,9 @@ class AdaFocalLoss(CalibrationLoss):
     r"""AdaFocal for mmpretrain and mmseg heads; see :func:`ada_focal`.
 
     Every bin starts from the same gamma, and learns its own only with
-    ``custom_hooks=[dict(type='AdaFocalHook')]``, which calls :meth:`update` after each validation
-    of a training with the gap :math:`e_b` of mean confidence and accuracy in bins of equal count:
+    ``custom_hooks=[dict(type='LearnFromValidationHook')]``, which calls :meth:`update` after each
+    validation of a training with the gap :math:`e_b` of mean confidence and accuracy in bins of
+    equal count:
 
     .. math:: \gamma_b \leftarrow \gamma_b \exp(\pm \text{rate} \cdot e_b)
 

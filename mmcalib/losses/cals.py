@@ -67,8 +67,9 @@ def lagrangian(
 class CALSLoss(CalibrationLoss):
     r"""Class-adaptive label smoothing for mmpretrain and mmseg heads; see :func:`cals`.
 
-    The multipliers start at 1e-6 and learn only with ``custom_hooks=[dict(type='CALSHook')]``,
-    which calls :meth:`update` after each validation of a training:
+    The multipliers start at 1e-6 and learn only with
+    ``custom_hooks=[dict(type='LearnFromValidationHook')]``, which calls :meth:`update` after each
+    validation of a training:
 
     .. math:: \lambda_k \leftarrow \frac{1}{M} \sum_i \max(0, \lambda_k + \rho h_{ik}),
         \qquad \rho \leftarrow \min(\text{rho\_max}, \text{rho\_growth} \cdot \rho)

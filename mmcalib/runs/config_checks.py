@@ -13,7 +13,6 @@ from mmengine.registry import METRICS
 
 from mmcalib.checks import did_you_mean, nearest
 from mmcalib.datasets.download_sources import missing_data_message
-from mmcalib.hooks.accuracy_floor_hook import ACCURACY_KEYS
 from mmcalib.learning_losses import LEARNS_BY
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU
 from mmcalib.metrics.keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
@@ -155,12 +154,10 @@ def check_accuracy_floor(cfg: Config) -> None:
     measured, all_known = measured_keys(cfg)
     if hook.get('type') != 'AccuracyFloorCheckpointHook' or not all_known:
         return
-    known = [hook['accuracy']] if hook.get('accuracy') else ACCURACY_KEYS
-    if not measured & set(known):
+    if hook.get('accuracy') not in measured:
         raise ValueError(
-            f'default_hooks.checkpoint: the floor applies to {" or ".join(known)}, but '
-            f'val_evaluator measures only {", ".join(sorted(measured))}: add a metric of '
-            'accuracy, or set default_hooks.checkpoint.accuracy'
+            f'default_hooks.checkpoint.accuracy={hook.get("accuracy")!r}: val_evaluator does not '
+            f'measure it, only {", ".join(sorted(measured))}'
         )
 
 

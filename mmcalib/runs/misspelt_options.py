@@ -118,8 +118,8 @@ def check_constructors(cfg: Config) -> None:
         if unknown and not others:
             raise ValueError(
                 f'{key}.{unknown[0]}: {kind.__name__} has no option {unknown[0]}'
-                f'{did_you_mean(unknown[0], list(known))}. If the _base_ has set it, add '
-                '_delete_=True beside the new type'
+                f'{did_you_mean(unknown[0], known, of=kind.__name__)}. If the _base_ has set it, '
+                'add _delete_=True beside the new type'
             )
 
 

@@ -231,6 +231,6 @@ def notes(cfg: Config, batch_size: int) -> list[str]:
             found.append(
                 f'save_best={key!r}: barely trained networks often have the lowest '
                 f'{key.rpartition("/")[2]}. Choose by {PREFIX + "NLL"!r}, or set '
-                "default_hooks.checkpoint.type='AccuracyFloorCheckpointHook'"
+                "default_hooks.checkpoint.type='AccuracyFloorCheckpointHook' and its accuracy"
             )
     return found

@@ -1,14 +1,17 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
+from mmengine.logging import MessageHub
 from mmengine.model import BaseModel
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
 from mmcalib.hooks import LossScheduleHook
-from mmcalib.hooks.loss_schedule_hook import find_losses
 from mmcalib.losses import (
     ACLSLoss,
     AdaFocalLoss,
+    CalibrationLoss,
     CALSLoss,
     CombinedLoss,
     LabelSmoothingLoss,
@@ -51,119 +54,71 @@ def train(work_dir, hook, epochs=4, by_epoch=True, resume=False, model=None):
     return model.margins, runner
 
 
-@pytest.mark.parametrize(
-    ('options', 'expected'),
-    [
-        (dict(mode='add', factor=-2.0), [10, 8, 6, 4]),
-        (dict(mode='add', factor=2.0, cap=13.0), [10, 12, 13, 13]),
-        (dict(mode='multiply', factor=0.5, cap=3.0), [10, 5, 3, 3]),
-        (dict(mode='step', values=[7.0, 1.0]), [10, 7, 1, 1]),
-        (dict(mode='add', factor=-2.0, interval=2), [10, 10, 8, 8]),
-    ],
-)
-def test_epochs(options, expected, tmp_path):
-    margins, runner = train(tmp_path, LossScheduleHook('margin', **options))
-    assert margins == [value for value in expected for _ in range(2)]
-    assert runner.message_hub.get_scalar('train/margin').current() == expected[-1]
+VALUES = {0: 10.0, 1: 8.0, 3: 1.0}
+EXPECTED = [10, 10, 8, 8, 8, 8, 1, 1]
+
+
+def test_epochs(tmp_path):
+    margins, runner = train(tmp_path, LossScheduleHook('margin', values=VALUES))
+    assert margins == EXPECTED
+    assert runner.message_hub.get_scalar('train/margin').current() == 1
 
 
 @pytest.mark.usefixtures('no_pause')
 @pytest.mark.parametrize('by_epoch', [True, False])
 def test_iterations(by_epoch, tmp_path):
-    hook = LossScheduleHook('margin', factor=-1.0, by_epoch=False, interval=3)
+    hook = LossScheduleHook('margin', values={6: 8.0, 3: 9.0, 0: 10.0}, by_epoch=False)
     margins, _ = train(tmp_path, hook, by_epoch=by_epoch)
     assert margins == [10, 10, 10, 9, 9, 9, 8, 8]
 
 
 def test_resuming_goes_on(tmp_path):
-    train(tmp_path, LossScheduleHook('margin', factor=-2.0), epochs=2)
-    margins, _ = train(tmp_path, LossScheduleHook('margin', factor=-2.0), epochs=4, resume=True)
-    assert margins == [6, 6, 4, 4]
+    train(tmp_path, LossScheduleHook('margin', values=VALUES), epochs=2)
+    margins, _ = train(tmp_path, LossScheduleHook('margin', values=VALUES), resume=True)
+    assert margins == EXPECTED[4:]
 
 
-def test_a_second_training_starts_from_the_config_again(tmp_path):
-    hook, model = LossScheduleHook('margin', factor=-2.0), Model()
-    for name in ('first', 'second'):
-        train(tmp_path / name, hook, epochs=2, model=model)
-    assert model.margins == 2 * [10, 10, 8, 8]
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(factor=1.0, cap=3.0), 'at step 1: the values rise from 10 to 11, away from cap=3'),
-        (dict(mode='step', values=[5.0, 20.0], cap=7.0), 'at step 2: the values rise .*cap=7'),
-        (dict(mode='multiply', factor=1e200), 'at step 2: '),
-    ],
-)
-def test_a_cap_on_the_other_side_and_an_overflow_are_refused(options, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        train(tmp_path, LossScheduleHook('margin', **options))
-
-
-def test_losses_of_either_toolbox_are_found():
+def test_losses_of_either_toolbox_are_set():
     heads = pytest.importorskip('mmpretrain.models.heads')
-    loss = dict(type='MarginLabelSmoothingLoss')
-    classifier = torch.nn.Sequential(heads.LinearClsHead(3, 4, loss=loss))
-    assert len(find_losses(classifier, 'margin')) == 1
     decode_heads = pytest.importorskip('mmseg.models.decode_heads')
-    segmentor = decode_heads.FCNHead(
-        in_channels=4,
-        channels=4,
-        num_classes=3,
-        loss_decode=[loss, loss | dict(loss_name='loss_2')],
-    )
-    assert len(find_losses(segmentor, 'margin')) == 2
-    assert find_losses(segmentor, 'gamma') == []
+    loss = dict(type='MarginLabelSmoothingLoss')
+    several = [loss, loss | dict(loss_name='loss_2')]
+    for head in (
+        heads.LinearClsHead(3, 4, loss=loss),
+        decode_heads.FCNHead(in_channels=4, channels=4, num_classes=3, loss_decode=several),
+        CombinedLoss([CALSLoss(3)]),
+    ):
+        runner = SimpleNamespace(
+            model=torch.nn.Sequential(head), epoch=2, message_hub=MessageHub('test'), train_loop=0
+        )
+        hook = LossScheduleHook('margin', values=VALUES)
+        hook.before_train(runner)
+        hook.before_train_epoch(runner)
+        losses = [each for each in head.modules() if isinstance(each, CalibrationLoss)]
+        assert losses and {each.margin for each in losses} == {8.0}
 
 
 @pytest.mark.parametrize(
-    ('loss', 'parameter', 'least'),
+    ('loss', 'parameter', 'values', 'message'),
     [
-        (ACLSLoss(), 'alpha_others', 0.0),
-        (AdaFocalLoss(), 'rate', 0.0),
-        (CALSLoss(3), 'margin', 0.01),
-    ],
-    ids=lambda x: x if isinstance(x, str) else None,
-)
-def test_parameters_of_the_later_losses(loss, parameter, least):
-    (found,) = find_losses(torch.nn.Sequential(CombinedLoss([loss])), parameter)
-    found.set_parameters(**{parameter: least})
-    assert found.options().get(parameter, getattr(found, parameter)) == least
-    with pytest.raises(ValueError, match=f'{parameter} must be .* at least {least:g}, got -1'):
-        found.check_parameter(parameter, -1)
-
-
-@pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(mode='cosine', factor=1), "got 'cosine'"),
-        (dict(mode='add'), 'takes a factor and no values'),
-        (dict(mode='step', factor=1), 'takes values and no factor'),
-        (dict(factor=1, interval=0), 'interval must be an integer of at least 1, got 0'),
-        (dict(factor=1, interval=1.5), 'interval must be an integer of at least 1, got 1.5'),
-        (dict(factor='1'), "factor must be a number, got '1'"),
-        (dict(factor=1, cap=True), 'cap must be a number, got True'),
-        (dict(mode='step', values=[1, float('nan')]), 'values must be .*got nan'),
+        (None, 'margin', {0: 1.0, 9: -2.0}, r'margin must be .* at least 0, got -2'),
+        (LabelSmoothingLoss(), 'alpha', {0: 1.05}, r'alpha must be in \[0, 1\], got 1\.05'),
+        (ACLSLoss(), 'alpha_others', {0: -1.0}, 'alpha_others must be .* at least 0'),
+        (AdaFocalLoss(), 'rate', {0: -1.0}, 'rate must be .* at least 0'),
+        (None, 'margin', {0: '1'}, "margin must be a number, got '1'"),
+        (None, 'gamma', {0: 1.0}, "no calibration loss of the model has a 'gamma'"),
+        (LabelSmoothingLoss(), 'margin', {0: 1.0}, "has a 'margin'"),
+        (None, 'ignore_index', {0: 1.0}, "has a 'ignore_index'"),
     ],
 )
-def test_bad_options_are_refused(options, message):
+def test_what_cannot_work_is_said_before_training(loss, parameter, values, message, tmp_path):
     with pytest.raises((TypeError, ValueError), match=message):
-        LossScheduleHook('margin', **options)
+        train(tmp_path, LossScheduleHook(parameter, values=values), model=Model(loss))
 
 
-def test_what_cannot_work_is_said_before_training(tmp_path):
-    with pytest.raises(ValueError, match=r'at step 3: margin must be .* at least 0, got -2'):
-        train(tmp_path / 'a', LossScheduleHook('margin', factor=-4.0))
-    with pytest.raises(ValueError, match="no calibration loss of the model has a 'gamma'"):
-        train(tmp_path / 'b', LossScheduleHook('gamma', factor=1.0))
+def test_epochs_that_there_are_not(tmp_path):
     with pytest.raises(ValueError, match='set by_epoch=False'):
-        train(tmp_path / 'c', LossScheduleHook('margin', factor=1.0), by_epoch=False)
-    with pytest.raises(ValueError, match=r'at step 2: alpha must be in \[0, 1\], got 1\.05'):
-        hook = LossScheduleHook('alpha', factor=0.5)
-        train(tmp_path / 'e', hook, model=Model(LabelSmoothingLoss(alpha=0.05)))
-    with pytest.raises(ValueError, match="has a 'ignore_index'"):
-        train(tmp_path / 'f', LossScheduleHook('ignore_index', factor=1.0))
-    model = Model(LabelSmoothingLoss())
-    with pytest.raises(ValueError, match="has a 'margin'"):
-        train(tmp_path / 'd', LossScheduleHook('margin', factor=1.0), model=model)
+        train(tmp_path, LossScheduleHook('margin', values=VALUES), by_epoch=False)
+    for values in ({}, {1: 2.0}):
+        with pytest.raises(ValueError, match=r'values must start at 0, such as \{0: 10'):
+            LossScheduleHook('margin', values=values)

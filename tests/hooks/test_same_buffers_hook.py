@@ -1,6 +1,7 @@
 """One model on all processes."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,43 +10,37 @@ from mmengine.logging import MessageHub
 from torch import nn
 
 from mmcalib import distributed
-from mmcalib.hooks.same_buffers_hook import buffers_of_each_process, share_buffers
+from mmcalib.hooks import SameBuffersHook
 from mmcalib.metrics import CalibrationMetric
 
 WORLD = 3
 
 
-def tensors(rank):
-    """Of each process: what it has, and what all shall have."""
-    third = torch.tensor([1 / 3, 0.1, 7e-8])  # three times it, divided by three, rounds
+def buffers(rank):
     return [
-        (torch.tensor([[1.0, rank]]), torch.tensor([[1.0, 1.0]])),
-        (third, third),
-        (torch.tensor([rank, 300], dtype=torch.float16), torch.tensor([1, 300]).half()),
-        (torch.tensor(10 + rank), torch.tensor(10)),
-        (torch.tensor([rank == 0, True]), torch.tensor([True, True])),
-        (torch.full((4,), 200, dtype=torch.uint8), torch.full((4,), 200, dtype=torch.uint8)),
+        torch.tensor([[1.0, rank]]),
+        torch.tensor([rank, 300], dtype=torch.float16),
+        torch.tensor(10 + rank),
+        torch.tensor([rank == 0, True]),
+        torch.full((4,), 200 + rank, dtype=torch.uint8),
+        torch.zeros(0),
     ]
 
 
 def _share(rank, folder):
-    pairs = tensors(rank)
-    share_buffers([have for have, _ in pairs])
-    assert all(torch.equal(have, want) and have.dtype == want.dtype for have, want in pairs)
-    torch.save(pairs, f'{folder}/{rank}.pt')
+    model = nn.BatchNorm1d(2)
+    for number, buffer in enumerate(buffers(rank)):
+        model.register_buffer(f'own_{number}', buffer)
+    SameBuffersHook().before_val_epoch(SimpleNamespace(model=model))
+    for number, buffer in enumerate(buffers(0)):
+        own = getattr(model, f'own_{number}')
+        assert torch.equal(own, buffer) and own.dtype == buffer.dtype
+    torch.save(model, f'{folder}/{rank}.pt')
 
 
-def test_floats_become_the_mean_and_others_the_first(tmp_path):
+def test_all_processes_have_the_buffers_of_the_first(tmp_path):
     on_ranks(_share, WORLD, str(tmp_path))
     assert len(list(tmp_path.glob('*.pt'))) == WORLD
-
-
-def test_buffers_that_are_shared_already_or_constant_are_left_out():
-    model = nn.Sequential(nn.BatchNorm1d(2), nn.SyncBatchNorm(2), nn.Linear(2, 2))
-    model.register_buffer('mean', torch.zeros(3), persistent=False)
-    model.register_buffer('empty', torch.zeros(0))
-    found = list(buffers_of_each_process(model))
-    assert [id(buffer) for buffer in found] == [id(buffer) for buffer in model[0].buffers()]
 
 
 @pytest.mark.parametrize(

@@ -454,6 +454,7 @@ def test_a_copied_work_dir_goes_on_without_the_original(floor, tmp_path):
             'default_hooks.checkpoint.type': 'AccuracyFloorCheckpointHook',
             'default_hooks.checkpoint.save_best': 'calibration/ECE',
             'default_hooks.checkpoint.rule': 'less',
+            'default_hooks.checkpoint.accuracy': 'accuracy/top1',
         }
     original, copy = tmp_path / 'original', tmp_path / 'copy'
     train_and_test(config(original, **options), test=False)

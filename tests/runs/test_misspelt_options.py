@@ -93,6 +93,8 @@ def test_lists_and_plain_values_are_named():
          r'val_dataloader\.dataset\.dataset\.spilt: Digits .*did you mean split\?'),
         (dict(custom_hooks=[dict(type='LossScheduleHook', parametre='margin', priority=50)]),
          r'custom_hooks\.0\.parametre: LossScheduleHook .*did you mean parameter\?'),
+        (dict(custom_hooks=[dict(type='LossScheduleHook', parameter='margin', factor=2.0)]),
+         r'LossScheduleHook has no option factor; factor is gone since 0\.3\.0: use values='),
     ],
 )  # fmt: skip
 def test_a_config_that_cannot_be_built_is_refused(part, message):

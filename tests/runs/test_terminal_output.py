@@ -70,8 +70,8 @@ def test_what_cannot_be_built_is_one_line_and_its_traceback_in_the_log(
     ('options', 'message'),
     [
         (
-            "custom_hooks = [dict(type='LossScheduleHook', parameter='margin', factor=-1.0)]",
-            'LossScheduleHook, at step 9: margin must be',
+            "custom_hooks = [dict(type='LossScheduleHook', parameter='margin', values={0: -1.0})]",
+            'margin must be',
         ),
         (
             "test_evaluator = [dict(type='Accuracy')]",

@@ -17,8 +17,8 @@ def trained(name='ce/digits', processes=1, **options):
     return trained_config(cfg, processes=processes)
 
 
-FLOOR = dict(type='AccuracyFloorCheckpointHook', save_best='accuracy/top1')
-SCHEDULE = dict(type='LossScheduleHook', parameter='margin', factor=-1.0)
+FLOOR = dict(type='AccuracyFloorCheckpointHook', save_best='accuracy/top1', accuracy='mIoU')
+SCHEDULE = dict(type='LossScheduleHook', parameter='margin', values={0: 1.0})
 
 
 @pytest.mark.parametrize(
