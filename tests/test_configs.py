@@ -1,6 +1,7 @@
 """Every config builds; one per data set and network trains and evaluates for a step."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,14 +9,13 @@ from images import write_cifar10, write_cub, write_folders, write_tiny_imagenet,
 from mmengine.evaluator import Evaluator
 from mmengine.model import revert_sync_batchnorm
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import DATASETS, MODELS, init_default_scope
+from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from posts import write_posts, write_vectors
 
 from mmcalib.datasets.same_data import same_data
 from mmcalib.metrics.keys import HEADLINE
+from mmcalib.runs.checks import check_selection
 from mmcalib.runs.config import DATALOADERS, load_config, use_evaluation
-from mmcalib.runs.config_checks import check_metrics
-from mmcalib.runs.misspelt_options import check_constructors
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = [path.stem for path in sorted((ROOT / 'configs/ce').glob('*.py'))]
@@ -150,8 +150,9 @@ def test_an_experiment_builds_and_losses_differ_only_in_the_loss(name, monkeypat
     cfg = load(ROOT / f'configs/ce/{name}.py')
     model = build(cfg)
     build_optim_wrapper(model, cfg.optim_wrapper)
-    check_constructors(cfg)
-    check_metrics(cfg)
+    evaluators = [Evaluator(cfg[f'{split}_evaluator']) for split in ('val', 'test')]
+    hooks = [HOOKS.build(cfg.default_hooks.checkpoint)]
+    check_selection(SimpleNamespace(cfg=cfg, val_evaluator=evaluators[0], hooks=hooks))
     head, splits = getattr(model, 'decode_head', None) or model.head, []
     for key in DATALOADERS:
         data = DATASETS.build(cfg[key].dataset)
@@ -167,7 +168,6 @@ def test_an_experiment_builds_and_losses_differ_only_in_the_loss(name, monkeypat
         if path.stem.removesuffix('_m0') != name or path.parent.name == 'ce':
             continue
         mine, expected = load(path), baseline.to_dict()
-        check_constructors(mine)
         assert MODELS.build(loss_of(mine))
         if path.parent.name in LEARNING:
             assert mine.pop('custom_hooks') == [dict(type=LEARNING[path.parent.name])]

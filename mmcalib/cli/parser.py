@@ -101,7 +101,9 @@ class ToolParser(ArgumentParser):
         except KeyError as error:
             if UNKNOWN_TYPE not in str(error):
                 raise
-            self.refuse(str(error.args[0]))
+            from mmcalib.runs.checks import reason_of
+
+            self.refuse(reason_of(error))
         except RuntimeError as error:  # of gloo; NCCL waits until the launcher ends this process
             if 'closed by peer' not in str(error):
                 raise
@@ -116,10 +118,6 @@ class ToolParser(ArgumentParser):
             message: Problem, value and remedy.
             at_once: Print it although other processes may not meet it.
         """
-        if UNKNOWN_TYPE in message:
-            from mmcalib.runs.misspelt_types import with_nearest_type
-
-            message = with_nearest_type(message)
         if not at_once:
             _wait_for_the_first_process()
         self.exit(2, f'{self.prog}: error: {message}\n')

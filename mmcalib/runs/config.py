@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from copy import deepcopy
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 
 import torch
@@ -16,13 +20,13 @@ from mmengine.config import Config
 from mmengine.config import config as config_of_mmengine
 from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import METRICS
+from mmengine.runner import Runner
 
 from mmcalib import register
-from mmcalib.checks import check_integer, did_you_mean
+from mmcalib.checks import UserError, check_integer, did_you_mean, nearest
 from mmcalib.cli.files import find_config
 from mmcalib.hooks.drawing_hook import TESTED_SPLIT
 from mmcalib.runs.config_checks import as_list, calibration_configs
-from mmcalib.runs.misspelt_options import check_option_keys
 from mmcalib.work_dir import experiment_name
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
@@ -68,18 +72,50 @@ def load_config(path: str, options: dict | None = None) -> Config:
     _drop_own_scope(cfg._cfg_dict)
     _list_metrics(cfg)
     scope = cfg.get('default_scope', 'mmengine')
-    if find_spec(scope) is None:
-        raise ImportError(f'{path} needs {scope}, which is not installed: {hint}')
+    if scope != 'mmengine':
+        try:
+            with quiet_imports():
+                import_module(f'{scope}.datasets')
+        except ImportError as error:
+            raise UserError(f'{path} needs {scope}: {error}; {hint}') from error
     if options:
         before = deepcopy(cfg)
         try:
             cfg.merge_from_dict(options)
         except (KeyError, TypeError) as error:
             raise ValueError(f'--cfg-options {" ".join(options)}: {error.args[0]}') from error
-        check_option_keys(before, cfg, options)
+        check_option_keys(before, options)
         _list_metrics(cfg)
     _drop_hooks_turned_off(cfg)
     return cfg
+
+
+@contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Silence the lines about optional operators and packages that importing a toolbox prints."""
+    with warnings.catch_warnings(), redirect_stdout(StringIO()):
+        warnings.filterwarnings('ignore', message='Fail to import')
+        yield
+
+
+def check_option_keys(cfg: Config, options: Mapping) -> None:
+    """Refuse an option that a config has by a similar name, and say of others that they are new."""
+    for key in options:
+        node, known = cfg._cfg_dict, {*cfg, *inspect.signature(Runner).parameters}
+        for part in key.split('.'):
+            if isinstance(node, (list, tuple)):
+                node = node[int(part)]
+            elif not isinstance(node, Mapping):
+                break  # replaced as a whole
+            elif part not in node:
+                if part not in known and (meant := nearest(part, known, likeness=0.85)):
+                    raise UserError(f'--cfg-options {key}: did you mean {meant}?')
+                if part not in known and part != '_delete_':
+                    warnings.warn(f'--cfg-options {key}: the config had no such key', stacklevel=1)
+                break
+            else:
+                node = node[part]
+            known = set(node) if isinstance(node, Mapping) else set()
 
 
 def _reason_of_import(error: ImportError) -> str:

@@ -28,8 +28,8 @@ from mmcalib.metrics import CalibrationMetric, CalibrationStatistics
 from mmcalib.record import paths_of, read_record, write_record
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, best_checkpoint
 from mmcalib.runs.checkpoint_io import file_digest, use_safe_files
+from mmcalib.runs.checks import check_run
 from mmcalib.runs.closing import find_diagram, summary
-from mmcalib.runs.data_checks import check_drawn_metrics, check_run_data
 from mmcalib.runs.evaluation_record import record_of, tested_model
 from mmcalib.runs.loss_config import type_name
 from mmcalib.runs.terminal_output import QuietRunner, log_start
@@ -38,6 +38,7 @@ from mmcalib.work_dir import (
     RESULTS,
     STATISTICS,
     VALIDATION_RESULTS,
+    check_writable,
     locked,
     of_split,
     set_aside,
@@ -56,6 +57,7 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
     Raises:
         ValueError: If a launcher other than ``pytorch`` is asked for without a GPU.
     """
+    check_writable(Path(cfg.work_dir, RESULTS))
     if cfg.get('num_threads'):
         torch.set_num_threads(min(cfg.num_threads, torch.get_num_threads()))
     if cfg.launcher != 'none' and not torch.cuda.is_available():
@@ -117,8 +119,7 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
     with locked(cfg.work_dir) if is_first_process(cfg.launcher) else nullcontext():
         runner = build_runner(cfg)
         splits = ('train', 'val', 'test') if test else ('train', 'val')
-        check_run_data(runner, splits, training=True)
-        check_drawn_metrics(runner, splits)
+        check_run(runner, splits)
         log_start(runner, splits)
         if is_main_process() and not goes_on(cfg):
             aside = set_aside(cfg.work_dir, keep=cfg.get('load_from'))

@@ -18,6 +18,7 @@ from torch import nn
 from mmcalib.checks import UserError
 from mmcalib.metrics.keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better_rule
 from mmcalib.record import ensemble_label, loss_label
+from mmcalib.runs.checks import reason_of
 from mmcalib.runs.config_checks import calibration_keys, checkpoint_hook, kept_checkpoints
 from mmcalib.runs.loss_config import main_loss, type_name
 from mmcalib.runs.tested_model import ENSEMBLE
@@ -110,8 +111,7 @@ class QuietRunner(Runner):
         if hasattr(self, 'logger'):
             self.logger.info('', exc_info=True, extra={'screen': False})
             where = f' (the traceback is in {log_file(self)})'
-        reason = (error.args[0] if error.args else None) or repr(error)
-        return UserError(f'{start}{reason}{where}')
+        return UserError(f'{start}{reason_of(error)}{where}')
 
     def build_logger(self, *args, **kwargs) -> MMLogger:
         logger = super().build_logger(*args, **kwargs)

@@ -14,6 +14,7 @@ from mmcalib.checks import UserError
 from mmcalib.cli.parser import ToolParser
 from mmcalib.distributed import leave_processes
 from mmcalib.runs.checkpoint_choice import check_checkpoint
+from mmcalib.runs.checks import check_amp, check_run
 from mmcalib.runs.command_line import asks_for_ensemble, ensemble_options
 from mmcalib.runs.config import (
     add_calibration,
@@ -26,8 +27,6 @@ from mmcalib.runs.config import (
     test_on_validation,
     use_evaluation,
 )
-from mmcalib.runs.config_checks import check_amp, check_config
-from mmcalib.runs.data_checks import check_drawn_metrics, check_run_data
 from mmcalib.runs.ensemble_config import (
     average_predictions,
     folder_suffix,
@@ -112,7 +111,6 @@ def prepare(args: argparse.Namespace):
     if args.limit is not None:
         limit_samples(cfg, args.limit)
     set_loader_defaults(cfg, not args.no_pin_memory)
-    check_config(cfg, ('test_dataloader',))
     return cfg
 
 
@@ -131,8 +129,7 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
         cfg = prepare(args)
     with parser.ending_with_errors():
         runner = build_runner(cfg, complete_weights=True)
-        check_run_data(runner, ('test',), training=False)
-        check_drawn_metrics(runner, ('test',))
+        check_run(runner, ['test'])
         if args.out and args.out_item != 'metrics':
             runner.test_evaluator.metrics.append(DumpResults(out_file_path=args.out))
         log_start(runner, ('test',))

@@ -6,24 +6,19 @@ import argparse
 
 from mmengine.dist import is_main_process
 
+from mmcalib.checks import UserError
 from mmcalib.cli.parser import ToolParser
 from mmcalib.distributed import leave_processes
 from mmcalib.runs.checkpoint_choice import check_checkpoint, last_checkpoint, resume_latest
+from mmcalib.runs.checks import check_amp
 from mmcalib.runs.config import (
-    DATALOADERS,
     limit_samples,
     load_config,
     set_loader_defaults,
     set_work_dir,
     test_on_validation,
 )
-from mmcalib.runs.config_checks import (
-    check_amp,
-    check_auto_scale_lr,
-    check_config,
-    check_learning,
-    checkpoint_hook,
-)
+from mmcalib.runs.config_checks import checkpoint_hook
 from mmcalib.runs.resumed_loss_check import check_resumed_loss
 from mmcalib.runs.runner import train_and_test
 
@@ -50,15 +45,14 @@ def prepare(args: argparse.Namespace):
             cfg.resume, cfg.load_from = True, checkpoint
         check_resumed_loss(cfg)
     if args.auto_scale_lr:
-        check_auto_scale_lr(cfg)
+        if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
+            raise UserError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
         cfg.auto_scale_lr.enable = True
     if args.split == 'val':
         test_on_validation(cfg)
     if args.limit is not None:
         limit_samples(cfg, args.limit)
     set_loader_defaults(cfg, not args.no_pin_memory, not args.no_persistent_workers)
-    check_config(cfg, DATALOADERS[: 2 if args.no_test else 3])
-    check_learning(cfg)
     return cfg
 
 

@@ -10,7 +10,6 @@ from mmengine.config import Config
 from mmcalib.record import paths_of
 from mmcalib.reports.runs import find_runs
 from mmcalib.runs.config import add_calibration, limit_samples, load_config, set_work_dir
-from mmcalib.runs.config_checks import check_data
 
 
 def iterations(limit, batch_size):
@@ -108,11 +107,3 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
         judged = 'over-confident' if low > 0 else 'under-confident' if high < 0 else 'not told'
         assert f' {own["calibration/gap"]:+.2f} % ' in gap and f' {judged}' in gap
         assert gap.endswith(f'; interval {low:+.2f} to {high:+.2f} %')
-
-
-def test_missing_data_are_named_by_the_keys_of_the_config(tmp_path):
-    cfg = load_config(str(ROOT / 'configs/ce/efflite0_image_folder.py'))
-    cfg.train_dataloader.dataset.data_root = str(tmp_path / 'nowhere')
-    limit_samples(cfg, 4)
-    with pytest.raises(FileNotFoundError, match=r'options train_dataloader\.dataset\.data_root='):
-        check_data(cfg, ['train_dataloader'])

@@ -30,10 +30,9 @@ from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.posthoc.draw import DrawnPredictions, draw, predictions
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.checkpoint_io import load_checkpoint
+from mmcalib.runs.checks import check_run
 from mmcalib.runs.command_line import asks_for_ensemble, ensemble_options
 from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
-from mmcalib.runs.config_checks import check_config
-from mmcalib.runs.data_checks import check_run_data
 from mmcalib.runs.ensemble_config import average_predictions, leave_out_averaging
 from mmcalib.runs.evaluation_record import describe_dataset
 from mmcalib.runs.runner import build_runner
@@ -142,7 +141,6 @@ def prepare(args: argparse.Namespace) -> Config:
         average_predictions(cfg, splits=sorted(splits), **ensemble_options(args, cfg, load))
     leave_out_averaging(cfg)  # mmpretrain's EMAHook loads what was not averaged
     set_loader_defaults(cfg, not args.no_pin_memory)
-    check_config(cfg, tuple(f'{split}_dataloader' for split in sorted(splits)))
     return cfg
 
 
@@ -323,7 +321,7 @@ def load_model_and_data(runner: Runner, splits: Sequence[str]) -> dict[str, Iter
     First all loops, then ``before_run``, then the checkpoint: so hooks that compare a checkpoint
     with the data of the run see all of them.
     """
-    check_run_data(runner, splits, training=False)
+    check_run(runner, splits)
     log_start(runner, tuple(splits))
     loops = {split: getattr(runner, f'{split}_loop') for split in splits}
     for loop in loops.values():

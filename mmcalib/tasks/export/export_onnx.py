@@ -26,8 +26,8 @@ from mmcalib.hooks.require_same_classes_hook import classes_of
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc.fold_into_layer import largest_difference
 from mmcalib.posthoc.full_precision import full_precision
+from mmcalib.runs.checks import NOT_BUILT
 from mmcalib.runs.constructor_arguments import quiet_imports
-from mmcalib.runs.data_checks import NOT_BUILT, NOT_LISTED
 from mmcalib.runs.training_record import CALIBRATION, describe_calibration
 from mmcalib.samples.writing import probabilities_in
 from mmcalib.tasks.export.predicting_network import PredictingNetwork
@@ -203,7 +203,7 @@ def _first_image(cfg: Config) -> Tensor:
     try:
         with DATASETS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
             pixels = registry.build(loader.dataset)[0]['inputs']
-    except NOT_LISTED as error:
+    except NOT_BUILT as error:
         raise UserError(f'there is no test image for an example ({error}): {hint}') from error
     if not torch.is_tensor(pixels) or pixels.ndim != 3:
         raise UserError(

@@ -17,11 +17,10 @@ from torch.utils.data import DataLoader
 
 from mmcalib.checks import UserError
 from mmcalib.hooks.require_same_classes_hook import classes_of
-from mmcalib.models.predicting_head import has_several_labels
+from mmcalib.models.predicting_head import classes_of_head, has_several_labels
 from mmcalib.posthoc.draw import progress
 from mmcalib.posthoc.full_precision import full_precision
-from mmcalib.runs.constructor_arguments import quiet_imports
-from mmcalib.runs.data_checks import NOT_LISTED, num_classes
+from mmcalib.runs.checks import building, innermost
 from mmcalib.runs.tested_model import ENSEMBLE, describe_model
 from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
 from mmcalib.samples.reading import background_of
@@ -101,18 +100,16 @@ class Predictor:
             if ENSEMBLE in cfg
             else describe_model([cfg], checkpoints, pipelines=[steps])
         )
-        with quiet_imports(), MODELS.switch_scope_and_registry(cfg.get('default_scope')):
-            try:
-                self._read, self._transform = Compose(steps[:1]), Compose(steps[1:])
-                model, metas = load_predicting_model(cfg, checkpoints)
-                self.model = model.to(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
-            except UserError:
-                raise
-            except NOT_LISTED as error:
-                raise UserError(f'the model or its pipeline cannot be built: {error}') from error
+        with (
+            building('the model or its pipeline cannot be built: '),
+            MODELS.switch_scope_and_registry(cfg.get('default_scope')),
+        ):
+            self._read, self._transform = Compose(steps[:1]), Compose(steps[1:])
+            model, metas = load_predicting_model(cfg, checkpoints)
+            self.model = model.to(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         if has_several_labels(model):
             raise UserError('the head predicts each class by a sigmoid, and only a softmax is read')
-        dataset, count = metas[0].get('dataset_meta') or {}, num_classes(model)
+        dataset, count = metas[0].get('dataset_meta') or {}, classes_of_head(innermost(model))
         self.classes, self.palette = classes_of(dataset), dataset.get('palette')
         if count not in (None, len(self.classes)):
             self.classes, self.palette = [str(k) for k in range(count)], None

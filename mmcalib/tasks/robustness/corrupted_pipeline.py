@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mmengine.registry import DATASETS
 
 from mmcalib.datasets.download_sources import dataset_configs
-from mmcalib.runs.data_checks import unchanged_randomness
+from mmcalib.runs.checks import unchanged_randomness
 from mmcalib.runs.loss_config import type_name
 from mmcalib.transforms.corrupt import check_image
 

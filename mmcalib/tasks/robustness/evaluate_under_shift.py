@@ -25,8 +25,8 @@ from mmcalib.metrics import CalibrationMetric
 from mmcalib.metrics.keys import ECE, QUALITIES, metric_name, number_text
 from mmcalib.record import model_label
 from mmcalib.runs.checkpoint_io import file_digest
+from mmcalib.runs.checks import check_run
 from mmcalib.runs.config_checks import as_list, calibration_configs
-from mmcalib.runs.data_checks import check_run_data
 from mmcalib.runs.data_fingerprint import (
     corruption_version,
     data_fingerprint,
@@ -197,7 +197,7 @@ def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, 
         if shift.kind != 'corruption' or shift is first:
             _use(runner, shift)
             try:
-                check_run_data(runner, ('test',), training=False)
+                check_run(runner, ['test'])
             except UserError as error:
                 raise UserError(f'{shift.text}: {error}') from error
             dataset = runner.test_dataloader.dataset

@@ -22,7 +22,6 @@ from mmcalib.runs.config import (
     test_on_validation,
     use_evaluation,
 )
-from mmcalib.runs.config_checks import check_config
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.terminal_output import log_start
 from mmcalib.tasks.robustness.evaluate_under_shift import measure_robustness, run_robustness
@@ -52,7 +51,6 @@ def prepare(args: argparse.Namespace):
     if args.workers is not None:
         cfg.test_dataloader.num_workers = args.workers
     set_loader_defaults(cfg, not args.no_pin_memory, persistent_workers=False)
-    check_config(cfg, ('test_dataloader',))
     shifts = plan_shifts(
         cfg,
         args.corruptions,

@@ -16,7 +16,6 @@ from mmcalib.checks import check_integer
 from mmcalib.cli.processes import is_first_process
 from mmcalib.metrics.keys import CLEAN, OVER_SHIFTS
 from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
-from mmcalib.runs.config_checks import check_data
 from mmcalib.tasks.robustness.corrupted_pipeline import (
     CorruptionPlace,
     corrupted,
@@ -163,7 +162,6 @@ def _other_data(name: str, path: str, cfg: Config, pin_memory: bool) -> Shift:
     if cfg.get('limit'):
         limit_samples(other, cfg.limit)
     set_loader_defaults(other, pin_memory)
-    check_data(other, ('test_dataloader',))
     return Shift('data', name, 0, other.test_dataloader)
 
 

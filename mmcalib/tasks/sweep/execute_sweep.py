@@ -16,11 +16,12 @@ from mmcalib.metrics.intervals import gap_intervals
 from mmcalib.metrics.keys import ECE, INTERVAL, QUALITIES, metric_name
 from mmcalib.record import paths_of
 from mmcalib.runs.checkpoint_choice import LAST_WEIGHTS, last_checkpoint
+from mmcalib.runs.checks import check_run
 from mmcalib.runs.command_line import parse_options
-from mmcalib.runs.config import DATALOADERS, load_config, set_work_dir
-from mmcalib.runs.config_checks import check_config, check_learning, checkpoint_hook
-from mmcalib.runs.data_checks import check_config_data
+from mmcalib.runs.config import load_config, set_work_dir
+from mmcalib.runs.config_checks import checkpoint_hook
 from mmcalib.runs.progress import progress_of
+from mmcalib.runs.runner import build_runner
 from mmcalib.tasks.sweep.parallel_trainings import Job, run_jobs
 from mmcalib.tasks.sweep.summary import read_sweep, summarise, value_text, write_sweep
 from mmcalib.tasks.sweep.sweep_plan import (
@@ -56,11 +57,10 @@ def run_sweep(plan: SweepPlan) -> tuple[dict, list[str]]:
     keys = option_keys(cfg, plan.parameter)
     check_values(cfg, keys, plan.values)
     # Errors that each training would end with before its first step.
-    check_learning(cfg)
     checked = deepcopy(cfg)
     set_work_dir(checked, str(plan.work_dir))
-    check_config(checked, DATALOADERS)
-    check_config_data(checked, ('train', 'val', 'test'))
+    checked.launcher = 'none'
+    check_run(build_runner(checked), ('train', 'val', 'test'))
     settings, trainings = _joined_with_earlier(plan, shared_settings(plan, cfg))
 
     def summary() -> dict:

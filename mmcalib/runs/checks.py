@@ -1,0 +1,291 @@
+"""Before a run: its data and metrics are built, and what was built is asked.
+
+Each check prevents a wrong number, or an error that would come hours later.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from traceback import walk_tb
+
+import numpy as np
+import torch
+from mmengine import registry
+from mmengine.evaluator import BaseMetric
+from mmengine.hooks import CheckpointHook
+from mmengine.model import BaseTTAModel, is_model_wrapper
+from mmengine.runner import BaseLoop, Runner
+from torch import nn
+
+from mmcalib.checks import UserError, did_you_mean, nearest, suggestion
+from mmcalib.datasets.download_sources import missing_data_message
+from mmcalib.hooks import LearnFromValidationHook
+from mmcalib.hooks.drawing_hook import DrawingHook, calibration_metrics
+from mmcalib.hooks.name_broken_samples_hook import name_samples
+from mmcalib.hooks.require_same_classes_hook import classes_of, difference
+from mmcalib.losses import AdaFocalLoss, CALSLoss
+from mmcalib.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
+from mmcalib.metrics.keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
+from mmcalib.models.predicting_head import classes_of_head
+from mmcalib.posthoc.attached import AttachedScaling
+
+# What parts of a config raise that cannot be built.
+NOT_BUILT = (AssertionError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError)
+# As mmengine writes the errors of its registries, and Python those of constructors.
+UNKNOWN_TYPE = re.compile(
+    r"([\w.]+) is not in the (?:\w+::)?([\w ]+) registry\. Please check .*? found at [^\s'\")]+"
+)
+UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
+
+
+def check_run(runner: Runner, splits: Iterable[str]) -> None:
+    """Build the data and metrics of a run, and raise the errors that it would meet hours later.
+
+    Args:
+        runner: Before it trains or tests.
+        splits: Of ``'train'``, ``'val'`` and ``'test'``; those that the config lacks are skipped.
+
+    Raises:
+        UserError: For the first that is found.
+    """
+    loaders = {split: runner.cfg.get(f'{split}_dataloader') for split in splits}
+    loaders = {split: loader for split, loader in loaders.items() if loader}
+    if missing := missing_data_message(_as_in_the_file(runner.cfg, loaders)):
+        raise UserError(missing)
+    model = innermost(runner.model)
+    loops = {}
+    for split in loaders:
+        with building(f'the {split} data or their metrics: '):
+            loops[split] = getattr(runner, f'{split}_loop')
+        for check in (check_size, check_class_count, check_metrics, check_first_sample):
+            check(split, loops[split], classes_of_head(model))
+        check_same_classes(split, next(iter(loops.values())), loops[split])
+        check_drawn(runner, split, loops[split])
+    if 'train' in loops:
+        check_selection(runner)
+        check_learning(runner, model)
+
+
+def _as_in_the_file(cfg: Mapping, loaders: Mapping[str, Mapping]) -> dict[str, Mapping]:
+    """Return dataloaders by the keys of the config, without the dataset of a smoke run."""
+    inner = {split: each['dataset'] for split, each in loaders.items()}
+    if cfg.get('limit'):
+        inner = {split: dataset['dataset'] for split, dataset in inner.items()}
+    return {f'{split}_dataloader': {'dataset': dataset} for split, dataset in inner.items()}
+
+
+def check_amp() -> None:
+    """Refuse mixed precision where it cannot run."""
+    if not torch.cuda.is_available():
+        raise UserError('--amp needs a CUDA device, and none is available: leave it out')
+
+
+def innermost(model: nn.Module) -> nn.Module:
+    """Return the model in its wrappers."""
+    while is_model_wrapper(model) or isinstance(model, BaseTTAModel):
+        model = model.module
+    return model
+
+
+def check_size(split: str, loop: BaseLoop, classes: int | None) -> None:
+    if not len(loop.dataloader.dataset):
+        raise UserError(f'the {split} data have no samples')
+
+
+def check_class_count(split: str, loop: BaseLoop, classes: int | None) -> None:
+    """Refuse classes that the head has no logit for, and logits that no sample trains."""
+    found = len(_classes(loop))
+    if found and classes and (found > classes or (split == 'train' and found < classes)):
+        raise UserError(
+            f'the {split} data have {found} classes, but the head of the model has {classes}. Is '
+            f'the data set complete? If so, set num_classes of the head to {found}'
+        )
+
+
+def check_first_sample(split: str, loop: BaseLoop, classes: int | None) -> None:
+    """Load a sample by the whole pipeline, whose errors name it."""
+    if split == 'train':  # whose transforms are random, and may be a GPU's
+        return
+    name_samples(loop.dataloader.dataset)
+    with unchanged_randomness():
+        try:
+            loop.dataloader.dataset[0]
+        except UserError as error:
+            raise UserError(f'the {split} data: {error.reason}') from error
+
+
+def check_metrics(split: str, loop: BaseLoop, classes: int | None) -> None:
+    """Refuse metrics of one key, and those that count predictions of unseen classes as wrong."""
+    metrics = loop.evaluator.metrics if split != 'train' else ()
+    seen: set[str] = set()
+    for metric in metrics:
+        keys = keys_of(metric) if isinstance(metric, CalibrationMetric) else set()
+        if seen & keys:
+            raise UserError(
+                f'{split}_evaluator measures {", ".join(sorted(seen & keys))} twice: give one of '
+                "the two metrics another prefix, such as dict(type='ECE', num_bins=25, "
+                "prefix='ece25')"
+            )
+        seen |= keys
+    for ours in (metric for metric in metrics if isinstance(metric, OODMetric)):
+        index = ours.ood_index
+        blind = ', '.join(
+            type(metric).__name__
+            for metric in metrics
+            if not isinstance(metric, (OODMetric, ImageScoreMetric))
+            and (index is None or getattr(metric, 'ignore_index', None) != index)
+        )
+        if blind and not (index is not None and 0 <= index < (classes or 0)):
+            raise UserError(
+                f'{split}_evaluator: OODMetric treats some labels as unseen, but {blind} would '
+                'count all their predictions as wrong. Test these in a separate run'
+            )
+
+
+def check_drawn(runner: Runner, split: str, loop: BaseLoop) -> None:
+    """Refuse a hook that is to draw an evaluation that measures no calibration."""
+    for hook in runner.hooks:
+        if split != 'train' and isinstance(hook, DrawingHook) and hook.draws(split):
+            with building(''):
+                calibration_metrics(loop.evaluator, hook)
+
+
+def check_same_classes(split: str, first: BaseLoop, loop: BaseLoop) -> None:
+    """Refuse a set whose labels mean other classes than those of the training."""
+    trained, here = _classes(first), _classes(loop)
+    if trained and here and trained[: len(here)] != here:
+        raise UserError(
+            f'the classes differ between the training and the {split} set: '
+            f'{difference(trained, here)}'
+        )
+
+
+def _classes(loop: BaseLoop) -> list[str]:
+    return classes_of(getattr(loop.dataloader.dataset, 'metainfo', None))
+
+
+def check_selection(runner: Runner) -> None:
+    """Refuse a checkpoint that is to be chosen by what is not measured, or by the worst."""
+    if not runner.cfg.get('val_dataloader'):
+        return
+    found = {metric: keys_of(metric) for metric in runner.val_evaluator.metrics}
+    known = set().union(*filter(None, found.values()))
+    for hook in runner.hooks:
+        if not isinstance(hook, CheckpointHook) or not hook.save_best:
+            continue
+        kept = [*zip(hook.key_indicators, hook.rules, strict=True)]
+        kept += [(key, None) for key in [getattr(hook, 'accuracy', None)] if key]
+        for key, rule in kept:
+            unknown = key != 'auto' and key not in known
+            if unknown and (None not in found.values() or nearest(key, known)):
+                raise UserError(
+                    f'default_hooks.checkpoint: val_evaluator does not measure {key!r}'
+                    f'{did_you_mean(key, known)}'
+                )
+            ours = any(
+                key in keys_of(metric) for metric in found if isinstance(metric, CalibrationMetric)
+            )
+            if ours and rule and better_rule(key) not in (None, rule):
+                raise UserError(
+                    f'save_best={key!r}: set rule={better_rule(key)!r}; rule={rule!r} would keep '
+                    'the worst checkpoint'
+                )
+
+
+def keys_of(metric: BaseMetric) -> set[str] | None:
+    """Return the keys that a metric measures, None where that is not known."""
+    names = None
+    if isinstance(metric, CalibrationMetric):
+        ends = INTERVAL if metric.confidence_interval is not None else ()
+        names = [f'{name}{end}' for name in metric.metrics for end in ('', *ends)]
+    elif isinstance(metric, ForegroundIoU):
+        names = [MIOU]
+    elif type(metric).__name__ == 'Accuracy' and len(metric.thrs) == 1:
+        names = [f'top{k}' for k in metric.topk]
+    elif type(metric).__name__ == 'IoUMetric':
+        names = [AACC, *(key for name in metric.metrics for key in OF_IOU_METRICS.get(name, ()))]
+    prefix = f'{metric.prefix}/' if metric.prefix else ''
+    return names and {f'{prefix}{name}' for name in names}
+
+
+def check_learning(runner: Runner, model: nn.Module) -> None:
+    """Refuse a loss, or an attached calibration, that would not learn."""
+    learns = any(isinstance(hook, LearnFromValidationHook) for hook in runner.hooks)
+    for module in model.modules():
+        learning = isinstance(module, CALSLoss | AdaFocalLoss)
+        if learning and not learns:
+            raise UserError(
+                f'{type(module).__name__} learns nothing without its hook: add '
+                "custom_hooks=[dict(type='LearnFromValidationHook')]"
+            )
+        if learning and not runner.cfg.get('val_dataloader'):
+            raise UserError(
+                f'{type(module).__name__} learns from validations, but this training has '
+                'none: set val_cfg, val_dataloader and val_evaluator, and leave out --no-validate'
+            )
+        if isinstance(module, AttachedScaling):
+            raise UserError(
+                'the config has a calibration attached, which would not follow the training: '
+                'train with the config that was calibrated, load this checkpoint with load_from, '
+                'and calibrate again'
+            )
+
+
+@contextmanager
+def building(what: str) -> Iterator[None]:
+    """Raise what cannot be built as a UserError, with the names that may be meant."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings('ignore', message='Fail to import')
+            yield
+    except UserError:
+        raise
+    except NOT_BUILT as error:
+        raise UserError(f'{what}{reason_of(error)}') from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a part of a config cannot be built, with the name that may be meant."""
+    reason = str(error.args[0] if error.args else error) or type(error).__name__
+    if 'need at least one array to concatenate' in reason:  # of mmengine's datasets
+        return 'there are no samples'
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    kinds = [f.f_locals['obj_cls'] for f in frames if inspect.isclass(f.f_locals.get('obj_cls'))]
+    option = UNKNOWN_OPTION.search(reason)
+    if option and kinds:
+        own = [kinds[-1]] if '__signature__' in vars(kinds[-1]) else kinds[-1].__mro__[:-1]
+        known = {name for kind in own for name in inspect.signature(kind).parameters}
+        return (
+            f'{kinds[-1].__name__} has no option {option[1]}'
+            f'{did_you_mean(option[1], known, of=kinds[-1].__name__)} '
+            '(if the _base_ has set it, add _delete_=True beside the new type)'
+        )
+    return UNKNOWN_TYPE.sub(lambda found: _no_such_type(*found.groups()), reason)
+
+
+def _no_such_type(kind: str, name: str) -> str:
+    roots = [each for each in vars(registry).values() if isinstance(each, registry.Registry)]
+    roots = [root for root in roots if root.name == name]
+    known = {kind for r in roots for each in (r, *r.children.values()) for kind in each.module_dict}
+    near = suggestion(kind.split('.')[-1], known)
+    return (
+        f'there is no {name} of type={kind!r}{near or "."} A class of your own needs '
+        "custom_imports=dict(imports=['ITS.MODULE']) in the config"
+    )
+
+
+@contextmanager
+def unchanged_randomness() -> Iterator[None]:
+    """Put the states of the random number generators back, so that a run stays the same."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
