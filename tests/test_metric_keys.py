@@ -4,7 +4,7 @@ import pytest
 
 from mmcalib.metrics import keys
 from mmcalib.metrics.definitions import NAMES, WITH_LEVEL
-from mmcalib.metrics.image_failures import FIGURES as OF_IMAGES
+from mmcalib.metrics.image_scores import FIGURES as OF_IMAGES
 from mmcalib.metrics.ood_metric import FIGURES
 
 # Of Brier's score and its parts, and in nats; docs/reference/metrics.md has the units.

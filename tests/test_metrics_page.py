@@ -5,6 +5,7 @@ import re
 
 import pytest
 from commands import ROOT
+from mmengine.evaluator import BaseMetric
 from mmengine.registry import METRICS
 
 from mmcalib import metrics
@@ -48,7 +49,11 @@ def test_row(key):
 
 
 def test_every_option_has_a_row():
-    parameters = list(inspect.signature(CalibrationMetric.__init__).parameters.values())[1:]
+    (_, *own, _), (_, *base) = (
+        inspect.signature(kind.__init__).parameters.values()
+        for kind in (CalibrationMetric, BaseMetric)
+    )
+    parameters = [*own, *base]
     named = {row[0].strip('` '): row[1] for row in rows_under('| option | default')}
     assert named == {p.name: f'`{p.default!r}`' for p in parameters}
 

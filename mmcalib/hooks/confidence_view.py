@@ -11,8 +11,7 @@ import torch
 from mmengine import fileio
 from torch import Tensor
 
-from mmcalib.samples.reading import map_size
-from mmcalib.samples.unlabelled import read_map
+from mmcalib.samples.reading import map_size, read_map
 
 if TYPE_CHECKING:
     from mmcalib.visualization import ConfidenceView

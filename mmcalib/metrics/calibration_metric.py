@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import Tensor
 
@@ -66,7 +65,7 @@ class CalibrationMetric(ListMetric):
       ``resolution`` and ``uncertainty``, the parts of the confidence's own Brier score, from bins.
     - ``refinement_NLL``, the NLL at the best temperature, so what no temperature mends;
       ``calibration_NLL``, the NLL less that; and ``temperature`` itself: above 1 the predictions
-      are over-confident. See :mod:`mmcalib.metrics.refinement`.
+      are over-confident. See :mod:`mmcalib.metrics.errors`.
     - ``AURC``, ``AUGRC``, ``AUROC``, ``FPR95``, ``risk@coverage_0.8`` and ``coverage@risk_0.05``
       with any levels: whether confidence tells right from wrong; see
       :mod:`mmcalib.metrics.ranking`.
@@ -99,9 +98,8 @@ class CalibrationMetric(ListMetric):
         per_object: Also print how well objects, the connected components of each predicted class
             but the one that the data set calls background, are found, and keep them in
             ``statistics``. For segmentation, by the protocol ``'pooled'``.
-        collect_device: ``'cpu'`` or ``'gpu'``, see mmengine's ``BaseMetric``.
-        prefix: Replaces ``calibration`` in the keys, so that one evaluator can have two metrics.
-        collect_dir: See mmengine's ``BaseMetric``.
+        **base: Those of mmengine's ``BaseMetric``, such as ``prefix``, which replaces
+            ``calibration`` in the keys, so that one evaluator can have two metrics.
 
     Attributes:
         statistics: Of the last evaluation, on the main process; else None.
@@ -127,11 +125,9 @@ class CalibrationMetric(ListMetric):
         per_class: bool = False,
         per_distance: bool = False,
         per_object: bool = False,
-        collect_device: str = 'cpu',
-        prefix: str | None = None,
-        collect_dir: str | None = None,
+        **base: Any,
     ) -> None:
-        super().__init__(collect_device=collect_device, prefix=prefix, collect_dir=collect_dir)
+        super().__init__(**base)
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         if not self.metrics:
             raise ValueError(f'metrics must be some of {NAMES}, got none')
@@ -305,48 +301,44 @@ class CalibrationMetric(ListMetric):
             bounds |= gap_intervals(gaps, bins, **options)
         if len(bins) < 2:
             unit = 'batch of images' if self.protocol == 'paper' else 'image'
-            self._warn(
+            self.log(
                 f'intervals are NaN: all predictions come from one {unit}, so their variation is '
-                'unknown'
+                'unknown',
+                logging.WARNING,
             )
         return {name: bounds[name] for name in own}
 
     def _log(self, count: int, num_images: int) -> None:
         """Log the number of predictions, and a warning if they are too few."""
         if not count:
-            self._warn(
-                f'no valid prediction in {num_images} samples, so {", ".join(self.metrics)} is NaN'
+            self.log(
+                f'no valid prediction in {num_images} samples, so {", ".join(self.metrics)} is NaN',
+                logging.WARNING,
             )
             return
         protocol = PROTOCOLS[self.protocol].text.format(width=self.boundary_width)
-        print_log(
-            f'{type(self).__name__}: {count:,} predictions of {num_images:,} images, by the '
-            f'protocol {self.protocol!r}: {protocol}. Errors such as ECE are of {self.num_bins} '
-            'bins',
-            logger='current',
+        self.log(
+            f'{count:,} predictions of {num_images:,} images, by the protocol {self.protocol!r}: '
+            f'{protocol}. Errors such as ECE are of {self.num_bins} bins'
         )
         if count < ENOUGH_PER_BIN * self.num_bins:
-            self._warn(
+            self.log(
                 f'{count} predictions are few for {self.num_bins} bins: noise alone causes an '
                 'error of several percent. Use fewer bins; confidence_interval=0.95 says how '
-                'uncertain they are'
+                'uncertain they are',
+                logging.WARNING,
             )
-
-    def _warn(self, text: str) -> None:
-        print_log(f'{type(self).__name__}: {text}', logger='current', level=logging.WARNING)
 
     def _log_strata(self, found: CalibrationStatistics) -> None:
         """Print the tables of classes, distances and objects."""
-        texts = []
-        if found.class_bins is not None:
-            texts.append(f'\n{stratum_text(found.class_bins, found.classes, "predicted class")}')
-        if found.distance_bins is not None:
-            table = stratum_text(found.distance_bins, RANGE_NAMES, 'pixels from a boundary')
-            texts.append(f'\n{table}')
+        for table, names, heading in (
+            (found.class_bins, found.classes, 'predicted class'),
+            (found.distance_bins, RANGE_NAMES, 'pixels from a boundary'),
+        ):
+            if table is not None:
+                self.log(f'\n{stratum_text(table, names, heading)}')
         if found.objects is not None:
-            texts.append(objects_in_words(found.objects))
-        for text in texts:
-            print_log(text, logger='current')
+            self.log(objects_in_words(found.objects))
 
     def _refuse_classifier(self) -> None:
         option = f'protocol {self.protocol!r}' if self.protocol != 'pooled' else None

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from mmcalib.checks import suggestion
-from mmcalib.metrics import errors, ranking, refinement
+from mmcalib.metrics import errors, ranking
 from mmcalib.metrics.counts import Counts, by_confidence
-from mmcalib.metrics.smooth_ece import smooth_error
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ METRICS = {
     'ClasswiseECE': Metric(
         lambda counts, _: errors.classwise_error(counts.more['classes']), wanted='classes'
     ),
-    'smECE': Metric(lambda counts, _: smooth_error(by_confidence(counts.table))),
+    'smECE': Metric(lambda counts, _: errors.smooth_error(by_confidence(counts.table))),
     'debiasedECE': _of_bins(errors.debiased_error),
     'ACE': _of_bins(errors.average_error),
     'MCE': _of_bins(errors.maximum_error),
@@ -86,9 +85,9 @@ METRICS = {
     'OE': _of_bins(errors.overconfidence_error),
     'gap': _of_bins(errors.gap, better=None, gaps=False, limits=(-100.0, 100.0)),
     'NLL': _of_rows(_nll, unit='nats', limits=(0.0, math.inf)),
-    'refinement_NLL': _of_curve(refinement.least_nll, unit='nats'),
-    'calibration_NLL': _of_curve(refinement.removable_nll, unit='nats'),
-    'temperature': _of_curve(refinement.temperature, unit='', better=None),
+    'refinement_NLL': _of_curve(errors.least_nll, unit='nats'),
+    'calibration_NLL': _of_curve(errors.removable_nll, unit='nats'),
+    'temperature': _of_curve(errors.temperature, unit='', better=None),
     'Brier': _of_rows(_brier, unit='', wanted='brier', limits=(0.0, 2.0)),
     'reliability': _of_bins(errors.reliability, unit='', limits=(0.0, 1.0)),
     'resolution': _of_bins(

@@ -1,4 +1,4 @@
-"""Calibration errors and parts of a Brier score, out of the tables that ``counts.py`` counts.
+"""Calibration errors, parts of a Brier score and of an NLL, out of what ``counts.py`` counts.
 
 Tables are ``(…, 3, B)``: count, correct, sum of confidences. They give as many values, ``(…)``, in
 float64, NaN for a table without predictions.
@@ -6,10 +6,17 @@ float64, NaN for a table without predictions.
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.counts import by_confidence, equal_mass
+from mmcalib.metrics.counts import BETAS, by_confidence, equal_mass
+
+# Of the smooth ECE: points of a grid, a power of two and one more, whose steps are far below any
+# width that is measured, and halvings of the width.
+GRID, HALVINGS = (1 << 12) + 1, 40
 
 
 def calibration_error(table: Tensor) -> Tensor:
@@ -146,3 +153,95 @@ def classwise_error(table: Tensor) -> Tensor:
 
 def _rows(table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return table.double().unbind(-2)
+
+
+def smooth_error(table: Tensor) -> Tensor:
+    r"""Return the smooth ECE, in percent: the :math:`\sigma` that equals the error it leaves.
+
+    The residuals of each bin are put on a grid of 4,097 points, between the two next to its mean;
+    the kernel is that of heat on a rod, so it multiplies the k-th cosine by
+    :math:`\exp(-(\pi k \sigma)^2 / 2)`. NaN without predictions.
+
+    .. math:: \sigma = \int_0^1 \Big| \frac1N \sum_i (y_i - p_i) K_\sigma(t, p_i) \Big| \, dt
+
+    for correctness :math:`y_i` and confidence :math:`p_i`, and a Gaussian kernel, reflected at 0
+    and 1.
+
+    Source: Błasiok and Nakkiran, Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing,
+    ICLR 2024, Definitions 3 and 4.
+
+    Args:
+        table: ``(3, C)`` table of bins, ascending in confidence: count, correct, sum of
+            confidences.
+    """
+    if not table[0].sum():
+        return torch.tensor(torch.nan, dtype=torch.float64)
+    waves = _waves(table)
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        sigma = (low + high) / 2
+        low, high = (sigma, high) if _error_at(waves, sigma) > sigma else (low, sigma)
+    return torch.tensor(100 * (low + high) / 2, dtype=torch.float64)
+
+
+def _waves(table: Tensor) -> Tensor:
+    """Return the Fourier coefficients of the mirrored residuals, as shares of all predictions."""
+    table = table[:, table[0] > 0].double()
+    count, correct, conf = table
+    place = (conf / count).clamp(0, 1) * (GRID - 1)
+    below = place.floor().clamp(max=GRID - 2)
+    upper = (correct - conf) / count.sum() * (place - below)
+    lower = (correct - conf) / count.sum() - upper
+    residuals = torch.zeros(GRID, dtype=torch.float64)
+    residuals.index_add_(0, below.long(), lower).index_add_(0, below.long() + 1, upper)
+    # Ends are their own mirror images, so they hold twice what lies on them.
+    residuals[0] *= 2
+    residuals[-1] *= 2
+    return torch.fft.rfft(torch.cat([residuals, residuals[1:-1].flip(0)]))
+
+
+def _error_at(waves: Tensor, sigma: float) -> float:
+    k = torch.arange(len(waves), dtype=torch.float64)
+    smooth = torch.fft.irfft(waves * torch.exp(-((math.pi * k * sigma) ** 2) / 2), 2 * (GRID - 1))
+    # By the trapezoidal rule, the two ends count half: the mean over the whole mirrored circle.
+    return smooth.abs().mean().item() * (GRID - 1)
+
+
+def least_nll(curve: Tensor, count: float) -> float:
+    r"""Return the NLL at the best temperature, in nats, which no temperature removes.
+
+    .. math:: \min_{T \in [1/16, 16]} \frac1N \sum_i \mathrm{NLL}_i(T)
+
+    of all predictions: the temperature is one number, so it is too good for them by about
+    1 / (2 N) nats.
+
+    Source: Berta, Holzmüller, Jordan and Bach, Rethinking Early Stopping: Refine, Then Calibrate,
+    arXiv:2501.19195; they take the temperature of a part of the predictions from the others.
+
+    Args:
+        curve: ``(33,)`` sums of the NLL at each of ``BETAS``.
+        count: N.
+    """
+    return _least(curve)[1] / count
+
+
+def removable_nll(curve: Tensor, count: float) -> float:
+    """Return the NLL less :func:`least_nll`, in nats: the part that a temperature removes."""
+    return curve[BETAS.index(1.0)].item() / count - least_nll(curve, count)
+
+
+def temperature(curve: Tensor, count: float) -> float:
+    """Return the temperature of the least NLL: above 1 the predictions are over-confident."""
+    return math.exp(-_least(curve)[0])
+
+
+def _least(curve: Tensor) -> tuple[float, float]:
+    """Return where in log β a cubic spline through the curve is least, and its value there."""
+    from scipy.interpolate import CubicSpline  # takes a moment to import, and few need it
+
+    places = np.log(BETAS)
+    spline = CubicSpline(places, curve.double().numpy())
+    inner = spline.derivative().roots(extrapolate=False)
+    found = [(max(float(spline(place)), 0.0), -place) for place in (*places, *inner)]
+    value, place = min(found)  # of equals the sharpest, as where all are right
+    return -place, value

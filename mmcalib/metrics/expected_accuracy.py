@@ -14,8 +14,7 @@ import warnings
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.counts import narrow_counts
-from mmcalib.metrics.image_bins import predicted_in_narrow_bins
+from mmcalib.metrics.counts import narrow_counts, predicted_in_narrow_bins
 from mmcalib.metrics.intervals import tails_of, widening
 
 # With 20 images, a folder's 95 % interval held the truth in 65 % of simulations in which 4 % of all

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import torch
-from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import Tensor
 from torch.nn import functional
@@ -54,10 +53,6 @@ class ForegroundIoU(ListMetric):
         classes = union > 0
         classes[BACKGROUND] = False
         if not classes.any():
-            print_log(
-                f'ForegroundIoU: no class but the background in {len(results)} images, so mIoU is '
-                'NaN',
-                logger='current',
-                level=logging.WARNING,
-            )
+            text = f'no class but the background in {len(results)} images, so mIoU is NaN'
+            self.log(text, logging.WARNING)
         return {'mIoU': 100 * (both[classes].double() / union[classes]).mean().item()}

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from mmengine.logging import print_log
 from mmengine.registry import METRICS
 
 from mmcalib.checks import check_choice, check_choices, check_number
-from mmcalib.metrics.image_failures import image_failure_figures
 from mmcalib.metrics.image_scores import (
     OF_CLASSIFIERS,
     OF_MEMBERS,
     RISKS,
     SCORES,
+    image_failure_figures,
     image_risks,
     pairwise_dice,
     scores_of,
@@ -35,7 +34,7 @@ class ImageScoreMetric(ListMetric):
 
     For each score, of :data:`~mmcalib.metrics.image_scores.SCORES`, ``AURC``,
     ``AUGRC``, ``AUROC`` and ``Spearman`` of
-    :func:`~mmcalib.metrics.image_failures.image_failure_figures`. A segmentor's scores
+    :func:`~mmcalib.metrics.image_scores.image_failure_figures`. A segmentor's scores
     are ``'confidence'``, ``'entropy'``, ``'foreground_confidence'``, ``'soft_dice'`` and
     ``'expected_iou'``, of all its pixels; a classifier's the first two. A mean that is tested with
     ``disagreement`` has two more: ``'pairwise_dice'`` of its predictions (segmentors only), and
@@ -139,12 +138,9 @@ class ImageScoreMetric(ListMetric):
         rows = rows.reshape(len(results), 1 + len(self.scores))
         labelled = rows[~rows[:, 0].isnan()]
         if len(labelled) < len(rows) or not len(rows):
-            print_log(
-                f'{type(self).__name__}: {len(rows) - len(labelled)} of {len(rows)} images have no '
-                'labelled pixel, so no risk' + ', and every figure is NaN' * (not len(labelled)),
-                logger='current',
-                level=logging.WARNING,
-            )
+            count = f'{len(rows) - len(labelled)} of {len(rows)} images have no labelled pixel'
+            nan = ', and every figure is NaN' * (not len(labelled))
+            self.log(f'{count}, so no risk{nan}', logging.WARNING)
         values = {'risk': 100 * labelled[:, 0].mean().item()}
         for score, column in zip(self.scores, labelled[:, 1:].T, strict=True):
             if score in OF_MEMBERS:

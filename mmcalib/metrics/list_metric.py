@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from mmengine.dist import all_gather, get_dist_info
 from mmengine.evaluator import BaseMetric
+from mmengine.logging import print_log
 
 from mmcalib.distributed import warn_if_models_differ
 from mmcalib.samples.reading import name_of
@@ -16,12 +17,8 @@ from mmcalib.samples.reading import name_of
 class ListMetric(BaseMetric):
     """A metric that leaves one result of each sample, so that a sampler's padding drops out."""
 
-    def read(self, sample: dict) -> Any:
-        """Return what a sample leaves."""
-        raise NotImplementedError
-
     def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
-        """Leave the result of each sample."""
+        """Leave what ``read(sample)`` of a subclass returns for each sample."""
         for sample in data_samples:
             self.results.append(self.read(sample))
 
@@ -41,6 +38,10 @@ class ListMetric(BaseMetric):
                 'interrupted evaluation leaves more: evaluate again'
             )
         return super().evaluate(size)
+
+    def log(self, text: str, level: int = logging.INFO) -> None:
+        """Log a line that begins with the name of the metric."""
+        print_log(f'{type(self).__name__}: {text}', logger='current', level=level)
 
     def name(self, sample: dict) -> str:
         """Return what errors call the next sample; samplers interleave the processes."""

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Collection, Sequence
 
 import torch
-from mmengine.logging import print_log
 from mmengine.registry import METRICS
 from torch import Tensor
 
@@ -218,17 +217,12 @@ class OODMetric(ListMetric):
             rows[score] = dict(zip(names, grouped(cells[0], cells[1:])[1], strict=True))
         self.counts = {name: int(row.sum()) for name, row in rows[self.scores[0]].items()}
         text = ', '.join(f'{self.counts[name]:,} {name}' for name in names[1:])
-        print_log(
-            f'{type(self).__name__}: {self.counts["ID"]:,} ID predictions against {text}',
-            logger='current',
-        )
+        self.log(f'{self.counts["ID"]:,} ID predictions against {text}')
         if absent := [name for name, count in self.counts.items() if not count]:
-            print_log(
-                f'{type(self).__name__}: no prediction of {" and ".join(absent)}, so figures '
-                'against it are NaN. OOD are negative labels, and those of ood_index '
-                f'({self.ood_index})',
-                logger='current',
-                level=logging.WARNING,
+            self.log(
+                f'no prediction of {" and ".join(absent)}, so figures against it are NaN. OOD are '
+                f'negative labels, and those of ood_index ({self.ood_index})',
+                logging.WARNING,
             )
         values: dict[str, float] = {}
         for score in self.scores:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +20,6 @@ from mmcalib.metrics.counts import (
     table_of,
 )
 from mmcalib.metrics.counts import equal_mass as equal_mass_bins
-
-TABLES = ('narrow_bins', 'image_bins', 'image_narrow_bins', 'class_bins', 'distance_bins')
-TABLES += ('image_class', 'image_class_bins', 'objects')
 
 
 def of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
@@ -136,9 +133,8 @@ class CalibrationStatistics:
     def save(self, path: str | Path) -> None:
         """Write to an ``.npz`` file, making its folder."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values = {name: value for name, value in values.items() if value is not None}
-        arrays = {name: values.pop(name).numpy() for name in TABLES if name in values}
+        arrays = {k: v.numpy() for k, v in vars(self).items() if torch.is_tensor(v)}
+        values = {k: v for k, v in vars(self).items() if v is not None and k not in arrays}
         with open(path, 'wb') as file:  # numpy adds a suffix to a name
             np.savez_compressed(file, info=json.dumps(values), **arrays)
 

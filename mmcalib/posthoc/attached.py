@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mmcalib.checks import UserError, at_least_single, check_choice
 from mmcalib.models.predicting_head import has_several_labels, head_of, returns_scores
-from mmcalib.samples.multi_label import as_binary_map
+from mmcalib.samples.reading import as_binary_map
 from mmcalib.samples.writing import logits_in, put_logits
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -187,8 +187,8 @@ def draw(
         ValueError: If the split has no valid prediction, or one that
             :func:`~mmcalib.samples.reading.read_logits` refuses.
     """
-    kept = LowestPriorities(num_samples)
-    own_images = own_rows = 0
+    parts: list[tuple[Tensor, ...]] = []
+    below, own_images, own_rows = 1.0, 0, 0
     for place, image in images:
         if place >= size:
             continue
@@ -197,43 +197,28 @@ def draw(
         )
         generator = torch.Generator().manual_seed(1_000_003 * seed + place)
         priority = torch.rand(len(labels), generator=generator, dtype=torch.float64)
-        kept.add(priority, logits, labels, place)
+        kept = (priority < below).nonzero().squeeze(1)
+        rows = (x[kept.to(x.device)].cpu() for x in (priority, logits, labels))
+        parts.append((*rows, torch.full((len(kept),), place)))
         own_rows += len(labels)
         own_images += 1
-    shares = all_gather_object((kept.parts, own_rows, own_images))
-    kept.parts = [part for parts, _, _ in shares for part in parts]
+        if sum(len(part[0]) for part in parts) > 2 * num_samples:
+            parts = [lowest(parts, num_samples)]
+            below = parts[0][0].max().item()
+    shares = all_gather_object((parts, own_rows, own_images))
     population, num_images = (sum(share[i] for share in shares) for i in (1, 2))
     if not population:
         raise ValueError(f'no valid prediction in {num_images} images: there is nothing to fit')
-    return DrawnPredictions(*kept.result(), population, num_images)
+    _, *columns = lowest([part for parts, _, _ in shares for part in parts], num_samples)
+    order = columns[2].argsort(stable=True)  # of the images
+    return DrawnPredictions(*(column[order] for column in columns), population, num_images)
 
 
-class LowestPriorities:
-    """The rows of the lowest priorities: at most twice as many as the limit, and an image."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit, self.below = limit, 1.0
-        self.parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
-
-    def add(self, priority: Tensor, logits: Tensor, labels: Tensor, image: int) -> None:
-        index = (priority < self.below).nonzero().squeeze(1)
-        rows = logits[index.to(logits.device)].cpu(), labels[index.to(labels.device)].cpu()
-        self.parts.append((priority[index], *rows, torch.full((len(index),), image)))
-        if sum(len(part[0]) for part in self.parts) > 2 * self.limit:
-            self.shrink()
-
-    def shrink(self) -> None:
-        columns = [torch.cat(column) for column in zip(*self.parts, strict=True)]
-        if len(columns[0]) > self.limit:
-            self.below = columns[0].kthvalue(self.limit + 1).values.item()
-            columns = [column[columns[0] < self.below] for column in columns]
-        self.parts = [tuple(columns)]
-
-    def result(self) -> tuple[Tensor, ...]:
-        """Return logits, labels and images, in the order of the images."""
-        self.shrink()
-        order = self.parts[0][3].argsort(stable=True)
-        return tuple(column[order] for column in self.parts[0][1:])
+def lowest(parts: Sequence[tuple[Tensor, ...]], limit: int) -> tuple[Tensor, ...]:
+    """Return the columns of the rows whose first column is lowest, in the order they came in."""
+    columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+    kept = columns[0].argsort()[:limit].sort().values
+    return tuple(column[kept] for column in columns)
 
 
 def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -15,17 +15,13 @@ def full_precision() -> Iterator[None]:
 
     Their 10 or 7 bits would hide whether two layers compute the same.
     """
-    changed = []
-    for holder, name, value in _switches():
-        before = getattr(holder, name)
-        if before != value:  # to write the same again would be more than nothing, to PyTorch
-            setattr(holder, name, value)
-            changed.append((holder, name, before))
-    try:
+    with ExitStack() as after:
+        for holder, name, value in _switches():
+            before = getattr(holder, name)
+            if before != value:  # to write the same again would be more than nothing, to PyTorch
+                setattr(holder, name, value)
+                after.callback(setattr, holder, name, before)
         yield
-    finally:
-        for holder, name, before in changed:
-            setattr(holder, name, before)
 
 
 def _switches() -> list[tuple[Any, str, Any]]:

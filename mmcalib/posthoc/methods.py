@@ -6,26 +6,14 @@ import json
 from pathlib import Path
 
 from mmcalib.checks import UserError, check_choice
-from mmcalib.posthoc.affine import MatrixScaler, TemperatureScaler, VectorScaler
-from mmcalib.posthoc.binary import BetaScaler, PlattScaler
-from mmcalib.posthoc.by_class import ClassConditionalScaler, PredictedClassTemperatureScaler
-from mmcalib.posthoc.ets import EnsembleTemperatureScaler
-from mmcalib.posthoc.isotonic import IsotonicScaler
+from mmcalib.posthoc import affine, binary, by_class, ets, isotonic
 from mmcalib.posthoc.scaler import LogitScaler
 
-SCALERS = {
-    kind.method: kind
-    for kind in (
-        TemperatureScaler,
-        VectorScaler,
-        MatrixScaler,
-        EnsembleTemperatureScaler,
-        IsotonicScaler,
-        PlattScaler,
-        BetaScaler,
-        PredictedClassTemperatureScaler,
-        ClassConditionalScaler,
-    )
+SCALERS: dict[str, type[LogitScaler]] = {
+    value.method: value
+    for module in (affine, ets, isotonic, binary, by_class)
+    for value in vars(module).values()
+    if isinstance(value, type) and 'method' in vars(value)
 }
 
 

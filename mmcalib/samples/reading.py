@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +18,11 @@ from mmcalib.checks import (
     check_labels,
     check_probabilities,
 )
+from mmcalib.samples.objects import Objects, objects_of_logits
 
 Sample = Mapping | BaseDataElement
 LABELS_HINT = "check the dataset's classes, or the metric's ignore_index"
+IGNORED = 255  # of a class that an image with several labels is not to be judged by
 BACKGROUND = 'background'  # the name of the class that is no object
 
 
@@ -245,3 +248,116 @@ def read_ood(
     logits, valid = at_least_single(logits), (label != ignore_index).to(logits.device)
     rows, kind = logits[:, valid], (label == ood_index)[valid.to(label.device)].long().cpu()
     return (torch.cat([1 - rows, rows]), False, kind) if len(rows) == 1 else (rows, True, kind)
+
+
+class PredictionMap(NamedTuple):
+    """The prediction of one segmented image, as arrays of its pixels on the CPU.
+
+    Attributes:
+        conf: ``(H, W)`` float32 probability of the predicted class.
+        predicted: ``(H, W)`` int64.
+        label: ``(H, W)`` int64, with the ignored ones as they are.
+    """
+
+    conf: Tensor
+    predicted: Tensor
+    label: Tensor
+
+
+class UnlabelledPrediction(NamedTuple):
+    """A model's prediction for an image, on the CPU.
+
+    Attributes:
+        conf: Probability of the predicted class: ``(H, W)`` float32 of a segmentor, one value of a
+            classifier.
+        predicted: Its class, int64, of the same shape.
+        probs: ``(K,)`` float32 probabilities of a classifier, None of a segmentor.
+        objects: Of a segmentor, None of a classifier.
+    """
+
+    conf: Tensor
+    predicted: Tensor
+    probs: Tensor | None = None
+    objects: Objects | None = None
+
+
+def read_unlabelled(
+    sample: Sample, *, name: str, background: int | None = None
+) -> UnlabelledPrediction:
+    """Read a predicted data sample of mmpretrain or mmseg, with labels or without.
+
+    Args:
+        sample: As for :func:`read_prediction`, whose labels are not needed.
+        name: What errors call it.
+        background: The class that is no object.
+
+    Raises:
+        ValueError: For NaN or infinite predictions, scores that are not probabilities of one class
+            each, or a sample that has neither kind.
+    """
+    if 'seg_logits' in sample:
+        logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
+        check_finite(logits, f'seg_logits of {name}')
+        predicted = predicted_map(sample, name).to(logits.device).long()
+        conf = _map_confidence(logits, predicted).cpu()
+        objects = objects_of_logits(logits, predicted, background=background)
+        return UnlabelledPrediction(conf, predicted.cpu(), objects=objects)
+    probs = class_probabilities(sample, name)[:, 0].float()
+    return UnlabelledPrediction(*probs.max(dim=0), probs)
+
+
+def read_map(sample: Sample, *, step: int = 1) -> PredictionMap:
+    """Read every `step`-th pixel of every `step`-th line of an evaluated data sample of mmseg.
+
+    Nothing is computed, and nothing new is kept, on the sample's own device.
+
+    Args:
+        sample: What :func:`read_prediction` has read without complaint.
+        step: At least 1.
+    """
+    pixels = slice(None, None, step), slice(None, None, step)
+    planes = tensor_of(sample, 'seg_logits')
+    logits = torch.stack([plane.detach().cpu()[pixels] for plane in planes])
+    predicted, label = (plane.cpu()[pixels].long() for plane in label_maps(sample, 'an image'))
+    return PredictionMap(_map_confidence(logits, predicted), predicted, label)
+
+
+def _map_confidence(logits: Tensor, predicted: Tensor) -> Tensor:
+    """Return the probability of the predicted class of ``(K, …)`` logits, in float32."""
+    logits = logits.float()
+    if len(logits) == 1:  # a binary head, see read_prediction
+        return torch.where(predicted == 1, logits[0], 1 - logits[0])
+    return 1 / (logits - logits.amax(dim=0)).exp().sum(dim=0)
+
+
+def as_binary_map(sample: Mapping) -> dict:
+    """Return an mmpretrain sample of several labels as a binary mmseg sample of a pixel per class.
+
+    So whatever reads binary segmentations reads it: a probability and a label of each class.
+
+    Args:
+        sample: With ``pred_score`` ``(K,)``, and ``gt_score`` ``(K,)`` of 0, 1 and -1 for what is
+            not to be judged, or ``gt_label`` with the classes that are there.
+
+    Raises:
+        ValueError: If it lacks one of them.
+    """
+    scores = at_least_single(class_scores(sample, 'a prediction'))
+    label = _labels(sample, len(scores)).to(scores.device)
+    predicted = tensor_of(sample, 'pred_label')  # by the head's threshold, or its number of labels
+    if predicted is None:
+        predicted = (scores > 0.5).nonzero()[:, 0]
+    maps = {
+        'seg_logits': scores[None, None],
+        'pred_sem_seg': torch.zeros_like(label).index_fill(0, predicted, 1)[None, None],
+        'gt_sem_seg': label[None, None],
+    }
+    return {**sample, **{key: {'data': value} for key, value in maps.items()}}
+
+
+def _labels(sample: Mapping, num_classes: int) -> Tensor:
+    scores = tensor_of(sample, 'gt_score')
+    if scores is not None:
+        return torch.where(scores < 0, IGNORED, (scores > 0.5).long())
+    present = needed(sample, 'gt_label', 'a prediction of several labels').cpu().long()
+    return torch.zeros(num_classes, dtype=torch.int64).index_fill(0, present, 1)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from mmcalib.metrics.image_failures import image_failure_figures
+from mmcalib.metrics.image_scores import image_failure_figures
 from mmcalib.metrics.ranking import risk_coverage_curve
 from mmcalib.visualization.figure_style import COLOURS, GREY, add_legend, colour_of, line_of, tidy
 from mmcalib.visualization.panel_grid import PER_ROW

@@ -17,8 +17,7 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.config import test_on_validation as validate_in_test
 from mmcalib.runs.runner import build_runner, run_test, train_and_test
-from mmcalib.samples.reading import read_image
-from mmcalib.samples.unlabelled import read_map
+from mmcalib.samples.reading import read_image, read_map
 from mmcalib.visualization import ConfidenceMaps
 
 CHECKPOINT = 'random.pth'

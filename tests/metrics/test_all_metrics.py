@@ -13,7 +13,7 @@ from mmengine.registry import METRICS as REGISTRY
 from samples import as_segmented, classified, flatten, probabilities, segmented
 
 from mmcalib.metrics import AECE, ECE, NAMES, PROTOCOLS, CalibrationMetric, counts, measure
-from mmcalib.metrics import calibration_metric as module
+from mmcalib.metrics import list_metric as module
 from mmcalib.metrics.definitions import METRICS
 
 LEVELS = ('risk@coverage_0.5', 'coverage@risk_0.3')

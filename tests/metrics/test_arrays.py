@@ -1,7 +1,5 @@
 """Metrics of arrays: any kind of them, maps, one class, and functions beside `measure`."""
 
-import sys
-
 import numpy as np
 import pytest
 import references

@@ -6,8 +6,7 @@ import references
 import torch
 
 from mmcalib.metrics import class_thresholds
-from mmcalib.metrics.counts import Counts, of_probabilities
-from mmcalib.metrics.image_bins import narrow_bin_thresholds
+from mmcalib.metrics.counts import Counts, narrow_bin_thresholds, of_probabilities
 from mmcalib.metrics.statistics import of_images
 
 CLASSES = ['a', 'b', 'c']

@@ -143,7 +143,7 @@ def test_spearman_is_scipys():
 
 
 def test_draws_that_weigh_images_are_figures_of_repeated_ones():
-    from mmcalib.metrics.image_failures import _figures_of
+    from mmcalib.metrics.image_scores import _figures_of
 
     scores, risks = scores_and_risks(12, 3, 4)
     weights = torch.from_numpy(np.random.default_rng(0).integers(0, 3, (5, 12))).double()

@@ -13,7 +13,7 @@ from mmengine.registry import METRICS
 from samples import as_segmented, classified, segmented
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-from mmcalib.metrics import OODMetric, scores_of_logits
+from mmcalib.metrics import OODMetric, list_metric, scores_of_logits
 from mmcalib.metrics import ood_metric as module
 from mmcalib.metrics.ood_metric import SCORES
 
@@ -199,7 +199,7 @@ def test_a_binary_head():
 @pytest.mark.parametrize('labels', [[0, 2], [-1]], ids=['no OOD', 'no ID'])
 def test_one_kind_alone_is_nan_with_a_warning(labels, monkeypatch):
     said = []
-    monkeypatch.setattr(module, 'print_log', lambda text, **options: said.append(text))
+    monkeypatch.setattr(list_metric, 'print_log', lambda text, **options: said.append(text))
     found = evaluate(with_logits(5, labels), OODMetric())
     assert len(found) == 4 and all(math.isnan(value) for value in found.values())
     missing = 'ID' if labels == [-1] else 'OOD'
@@ -208,7 +208,7 @@ def test_one_kind_alone_is_nan_with_a_warning(labels, monkeypatch):
 
 def test_a_set_without_samples_is_nan_and_so_is_its_group(monkeypatch):
     said = []
-    monkeypatch.setattr(module, 'print_log', lambda text, **options: said.append(text))
+    monkeypatch.setattr(list_metric, 'print_log', lambda text, **options: said.append(text))
     found = evaluate(with_logits(9, [0, -1, -2]), OODMetric(), meta=dict(ood_sets=SETS))
     nan = {key for key, value in found.items() if math.isnan(value)}
     assert {key.split('/')[2] for key in nan} == {'far', 'three'} and len(nan) == 8

@@ -6,7 +6,7 @@ import torch
 from samples import image_confidences, image_narrow_bins
 
 from mmcalib.metrics.counts import NUM_NARROW as NUM_NARROW_BINS
-from mmcalib.metrics.image_bins import narrow_bin_thresholds
+from mmcalib.metrics.counts import narrow_bin_thresholds
 from mmcalib.metrics.risk_threshold import STARTS, risk_p_values, threshold_at_risk
 
 

@@ -9,8 +9,8 @@ from samples import as_segmented, classified, segmented
 from test_all_metrics import evaluate, in_patches
 
 from mmcalib.metrics import PROTOCOLS, CalibrationMetric, CalibrationStatistics, object_ious
-from mmcalib.metrics import calibration_metric as module
-from mmcalib.metrics.image_bins import narrow_bin_thresholds, shares_above
+from mmcalib.metrics import list_metric as module
+from mmcalib.metrics.counts import narrow_bin_thresholds, shares_above
 from mmcalib.metrics.measure import predicted_class_calibration
 from mmcalib.metrics.strata import stratum_figures, stratum_text
 from mmcalib.samples.boundary import DISTANCES, RANGE_NAMES

@@ -2,7 +2,7 @@ import pytest
 import torch
 from samples import classified, probabilities, segmented
 
-from mmcalib.samples.unlabelled import read_unlabelled
+from mmcalib.samples.reading import read_unlabelled
 
 
 @pytest.mark.parametrize('samples', [classified(5), segmented(3)], ids=['mmpretrain', 'mmseg'])

@@ -25,7 +25,7 @@ from mmcalib.metrics import (
     expected_calibration_error,
     measure,
 )
-from mmcalib.metrics.image_bins import narrow_bin_thresholds, shares_above
+from mmcalib.metrics.counts import narrow_bin_thresholds, shares_above
 from mmcalib.samples.objects import RIGHT
 from mmcalib.tasks.predict.validation import calibrated_objects
 

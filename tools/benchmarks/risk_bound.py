@@ -23,8 +23,8 @@ import torch
 from scipy.stats import binom
 
 from mmcalib.metrics import risk_threshold
+from mmcalib.metrics.counts import predicted_in_narrow_bins, shares_above
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.image_bins import predicted_in_narrow_bins, shares_above
 from mmcalib.metrics.statistics import CalibrationStatistics
 
 PROBABILITY = 0.95

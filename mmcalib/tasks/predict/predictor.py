@@ -23,8 +23,7 @@ from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.runs.checks import building, innermost
 from mmcalib.runs.tested_model import ENSEMBLE, describe_model
 from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
-from mmcalib.samples.reading import background_of
-from mmcalib.samples.unlabelled import read_unlabelled
+from mmcalib.samples.reading import background_of, read_unlabelled
 from mmcalib.samples.writing import disagreement_in
 from mmcalib.tasks.predict.images import look_at
 from mmcalib.tasks.predict.load_model import load_predicting_model

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mmcalib.checks import UserError, check_number
-from mmcalib.metrics.class_thresholds import ClassThreshold
-from mmcalib.metrics.risk_threshold import RiskThreshold
+from mmcalib.metrics.risk_threshold import ClassThreshold, RiskThreshold
 from mmcalib.runs.checkpoint_io import file_digest
-from mmcalib.samples.unlabelled import UnlabelledPrediction
+from mmcalib.samples.reading import UnlabelledPrediction
 from mmcalib.tasks.predict.validation import Validation
 
 if TYPE_CHECKING:

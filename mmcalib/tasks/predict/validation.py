@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from mmcalib.checks import UserError
-from mmcalib.metrics.class_thresholds import ClassThreshold, class_thresholds
+from mmcalib.metrics.counts import predicted_in_narrow_bins
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
-from mmcalib.metrics.image_bins import predicted_in_narrow_bins
-from mmcalib.metrics.risk_threshold import RiskThreshold, threshold_at_risk
+from mmcalib.metrics.risk_threshold import (
+    ClassThreshold,
+    RiskThreshold,
+    class_thresholds,
+    threshold_at_risk,
+)
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.record import paths_of, read_record
 from mmcalib.runs.checkpoint_io import file_digest
