@@ -117,9 +117,6 @@ def _scored(
 
 def mean_iou(predicted: Tensor, labels: Tensor) -> float:
     """Return the mean IoU in percent over the classes that occur."""
-    count = int(max(predicted.max(), labels.max())) + 1
-    both = torch.bincount(labels[predicted == labels], minlength=count)
-    union = torch.bincount(predicted, minlength=count) + torch.bincount(labels, minlength=count)
-    union = union - both
-    occurs = union > 0
-    return 100 * (both[occurs] / union[occurs]).mean().item()
+    classes = torch.cat([predicted, labels]).unique()
+    found, true = (rows[:, None] == classes for rows in (predicted, labels))
+    return 100 * ((found & true).sum(dim=0) / (found | true).sum(dim=0)).mean().item()

@@ -36,11 +36,12 @@ def print_calibration(calibration: Mapping, out: str) -> None:
     if calibration['method'] == 'none':
         print('No scaling improves on none by a standard error. Nothing was written.')
         return
-    names = list(calibration['fitted']['before'])
-    table = Table('split', '', *(metric_heading(f'{PREFIX}{name}') for name in names))
+    keys = {f'{PREFIX}{name}': name for name in calibration['fitted']['before']}
+    table = Table('split', '', *map(metric_heading, keys))
     for split, result in _measured(calibration):
         for when in ('before', 'after'):
-            table.add_row(split, when, *(_printed(name, result[when][name]) for name in names))
+            figures = (number_text(result[when][name], key) for key, name in keys.items())
+            table.add_row(split, when, *figures)
     Console().print(table)
     print(*calibration_sentences(calibration), sep='\n')
     beside = f' and {Path(out).with_suffix(".py")}' if calibration.get('attached') else ''
@@ -50,18 +51,15 @@ def print_calibration(calibration: Mapping, out: str) -> None:
 def candidates_table(calibration: Mapping) -> Table:
     """Return the methods that were compared, with the chosen one marked."""
     candidates = calibration['candidates']
-    key, quality = 'accuracy', 'accuracy'
-    if candidates[0]['miou'] is not None:
-        key, quality = 'miou', 'mIoU'
-    heads = ('', 'method', 'NLL', 'above the best', quality, 'seconds a fit')
+    quality = 'accuracy' if candidates[0]['miou'] is None else 'mIoU'
     count, images = calibration['groups'], calibration['dataset']['samples']
     of = 'images' if count == images else f'groups of {images:,} images'
+    heads = ('', 'method', 'NLL', 'above the best', quality, 'seconds a fit')
     table = Table(*heads, title=f'Cross-validated over {count:,} {of}')
     for found in candidates:
-        cells = [found['problem']]
-        if not found['problem']:
-            above = f'{found["above_best"]:.4f} ± {found["standard_error"]:.4f}'
-            cells = [f'{found["nll"]:.4f}', above, f'{found[key]:.2f}', f'{found["seconds"]:.1f}']
+        above = f'{found["above_best"]:.4f} ± {found["standard_error"]:.4f}'
+        figures = f'{found[quality.lower()]:.2f}', f'{found["seconds"]:.1f}'
+        cells = [found['problem']] if found['problem'] else [f'{found["nll"]:.4f}', above, *figures]
         chosen = '→' if found['method'] == calibration['method'] else ''
         table.add_row(chosen, found['method'], *cells)
     return table
@@ -71,9 +69,9 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
     """Return sentences about the fit, the fold, and every reason to keep the original instead."""
     sentences = [_fit_sentence(calibration)]
     threshold = calibration['threshold']
+    what = 'class' if threshold is None else f'side of the threshold {threshold}'
     for split, result in _measured(calibration):
         of_split = '' if split == calibration['split'] else f' on {split}'
-        what = 'class' if threshold is None else f'side of the threshold {threshold}'
         count = f'{result["changed"]:,} of {result["num_predictions"]:,}'
         sentences.append(f'{count} predictions{of_split} changed {what}.')
     if calibration.get('layers'):  # those of a mean are in no layer
@@ -93,26 +91,22 @@ def calibration_sentences(calibration: Mapping) -> list[str]:
 def no_gain(calibration: Mapping) -> list[str]:
     """Return the signs that a calibration is no gain: a temperature of 1, or worse figures."""
     found = []
-    temperature = calibration['parameters'].get('temperature')
-    single = calibration['method'] == 'temperature'
-    error = calibration.get('standard_error', 0.0)
-    if single and temperature == 1:
-        found.append('No gain: a temperature of 1 changes nothing.')
-    elif single and abs(temperature - 1) <= INDISTINCT * error:
-        found.append(
-            'No gain expected: a temperature of 1, which changes nothing, is only '
-            f'{abs(temperature - 1) / error:.1f} standard errors away. The original may be as '
-            'good.'
-        )
+    if calibration['method'] == 'temperature':
+        distance = abs(calibration['parameters']['temperature'] - 1)
+        error = calibration.get('standard_error', 0.0)
+        if not distance:
+            found.append('No gain: a temperature of 1 changes nothing.')
+        elif distance <= INDISTINCT * error:
+            found.append(
+                'No gain expected: a temperature of 1, which changes nothing, is only '
+                f'{distance / error:.1f} standard errors away. The original may be as good.'
+            )
     for split, result in _measured(calibration):
         worse = []
         for name, before in result['before'].items():
-            after = result['after'][name]
-            change = (
-                before - after if better_rule(f'{PREFIX}{name}') == 'greater' else after - before
-            )
-            old, new = _printed(name, before), _printed(name, after)
-            if change > 0 and old != new:
+            key, after = f'{PREFIX}{name}', result['after'][name]
+            old, new = number_text(before, key), number_text(after, key)
+            if old != new and (after < before if better_rule(key) == 'greater' else after > before):
                 worse.append(f'{name} from {old} to {new}')
         if worse:
             found.append(f'Worse than before on {split}: {", ".join(worse)}.')
@@ -125,22 +119,16 @@ def _measured(calibration: Mapping) -> Iterator[tuple[str, Mapping]]:
         yield 'test', calibration['tested']
 
 
-def _printed(name: str, value: float) -> str:
-    return number_text(value, f'{PREFIX}{name}')
-
-
 def _fit_sentence(calibration: Mapping) -> str:
+    split, groups, folds = (calibration[key] for key in ('split', 'groups', 'folds'))
     text = f'Scaling by {calibration["method"]}'
     if calibration['method'] == 'temperature':
         text = f'Temperature {calibration["parameters"]["temperature"]:.4g}'
     if 'standard_error' in calibration:
-        count = calibration['groups']
-        of = 'images' if count == calibration['dataset']['samples'] else 'groups of images'
-        text += f' ± {calibration["standard_error"]:.2g} (standard error over {count:,} {of}'
-        if calibration['sampling_error']:
-            text += f', ± {calibration["sampling_error"]:.2g} of it from the draw'
-        text += ')'
-    folds, split = calibration.get('folds'), calibration['split']
+        of = 'images' if groups == calibration['dataset']['samples'] else 'groups of images'
+        text += f' ± {calibration["standard_error"]:.2g} (standard error over {groups:,} {of}'
+        draw = calibration['sampling_error']
+        text += f', ± {draw:.2g} of it from the draw)' if draw else ')'
     end = f'The figures of {split} after the fit come from the images it was fitted on.'
     if folds:
         end = (

@@ -21,6 +21,7 @@ META = dict(
     split='val',
     dataset=dict(type='Digits', samples=1200),
     groups=1200,
+    folds=0,
     num_predictions=1200,
     num_fitted=1200,
     layers=['head.fc'],
