@@ -7,7 +7,6 @@ it only if onnxruntime predicts the same probabilities as PyTorch.
 import argparse
 
 from mmcalib.cli.arguments import CONFIG_HELP, add_config_options
-from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.parser import ToolParser
 
 
@@ -58,25 +57,10 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 def main() -> None:
     parser, args = parse_args()
     # Takes seconds, which a help need not.
-    from mmcalib.runs.checkpoint_choice import check_checkpoint
-    from mmcalib.runs.config import load_config
-    from mmcalib.tasks.export.export_onnx import check_onnx_file, export_onnx, report_in_words
+    from mmcalib.tasks.export.export_onnx import export_onnx
 
     with parser.ending_with_errors(ImportError, OSError, ValueError):
-        checkpoint = find_checkpoint(args.checkpoint)
-        check_checkpoint(checkpoint)
-        check_onnx_file(args.out, overwrite=args.overwrite)
-        exported = export_onnx(
-            load_config(args.config, args.cfg_options),
-            checkpoint,
-            args.out,
-            logits=args.logits,
-            size=args.size,
-            fixed=args.fixed,
-            opset=args.opset,
-            tolerance=args.tolerance,
-        )
-    print(report_in_words(exported, args.out))
+        print(export_onnx(**vars(args)))
 
 
 if __name__ == '__main__':

@@ -9,10 +9,8 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 import torch
 from mmengine.config import Config
@@ -21,13 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmcalib import __version__
-from mmcalib.checks import UserError, check_integer, check_number
+from mmcalib.checks import UserError, check_number
+from mmcalib.cli.files import find_checkpoint
 from mmcalib.hooks.require_same_classes_hook import classes_of
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc.fold_into_layer import largest_difference
 from mmcalib.posthoc.full_precision import full_precision
-from mmcalib.runs.checks import NOT_BUILT
-from mmcalib.runs.constructor_arguments import quiet_imports
+from mmcalib.runs.checkpoint_choice import check_checkpoint
+from mmcalib.runs.checks import NOT_BUILT, building
+from mmcalib.runs.config import load_config
 from mmcalib.runs.training_record import CALIBRATION, describe_calibration
 from mmcalib.samples.writing import probabilities_in
 from mmcalib.tasks.export.predicting_network import PredictingNetwork
@@ -35,8 +35,6 @@ from mmcalib.tasks.predict.load_model import load_predicting_model
 from mmcalib.work_dir import check_writable, whole_file
 
 INPUT = 'pixels'
-OPSET = 17
-TOLERANCE = 1e-4
 AXES = ('batch', 'channels', 'height', 'width')
 # What may vary in a file: the first of these that onnxruntime runs as PyTorch does.
 FREE = (('batch', 'height', 'width'), ('batch',), ())
@@ -44,74 +42,68 @@ FREE = (('batch', 'height', 'width'), ('batch',), ())
 LARGER = (32, 64)
 
 
-@dataclass(frozen=True)
-class ExportedModel:
-    """What :func:`export_onnx` has written.
-
-    Attributes:
-        shape: Of the input: numbers, and the names of the axes that may have any size.
-        output: ``'probabilities'`` or ``'logits'``.
-        difference: The largest between a probability of onnxruntime and of PyTorch.
-        fixed: Why axes have a fixed size that was not asked for; else empty.
-        metadata: What the file tells of itself, by name; the values are JSON.
-    """
-
-    shape: tuple[int | str, ...]
-    output: str
-    difference: float
-    fixed: str
-    metadata: Mapping[str, str]
-
-
 def export_onnx(
-    cfg: Config,
+    config: str,
     checkpoint: str,
-    out: str | Path,
+    out: str,
     *,
+    overwrite: bool = False,
     logits: bool = False,
     size: Sequence[int] | None = None,
     fixed: bool = False,
-    opset: int = OPSET,
-    tolerance: float = TOLERANCE,
-) -> ExportedModel:
-    """Export a model with its data preprocessor and its calibration, folded or attached.
+    opset: int = 17,
+    tolerance: float = 1e-4,
+    cfg_options: dict | None = None,
+) -> str:
+    """Export a model with its data preprocessor and its calibration; return what to say of it.
 
     onnxruntime runs the file on one image, on two at once and on one of another size. Where two
     images or another size fail, the file takes one image, or one size. It is written only if all
     probabilities are those that the toolbox itself predicts.
 
     Args:
-        cfg: As :func:`~mmcalib.runs.config.load_config` read it, of either toolbox.
-        checkpoint: The file with the weights.
+        config: Config file, of mmcalib, mmpretrain or mmseg.
+        checkpoint: The file with the weights, or a work dir for the best checkpoint in it.
         out: The file to write.
+        overwrite: Whether it may be there already.
         logits: Whether it returns logits in place of probabilities.
         size: Height and width of an example of random pixels; None to take the first test image.
         fixed: Whether the file takes one image of the example's size, and nothing else.
         opset: ONNX's version of the operators.
         tolerance: The largest difference that a probability may have.
+        cfg_options: Dotted keys and the values that replace those of the config.
 
     Raises:
-        UserError: If a package is missing, there is no example, the model or one of its operators
-            cannot be exported, or onnxruntime's probabilities differ by more.
-        ValueError: If the model cannot be built, or an option is out of range.
+        OSError: If nothing can be written there, or a file is missing.
+        UserError: If `out` is there or no ``.onnx`` file, a package is missing, there is no
+            example, the model or one of its operators cannot be exported, or onnxruntime's
+            probabilities differ by more.
     """
-    _check_packages()
-    check_integer('--opset', opset)
+    if Path(out).suffix != '.onnx' or (Path(out).exists() and not overwrite):
+        why = 'exists' if Path(out).exists() else 'does not end in .onnx'
+        raise UserError(f'--out {out} {why}: name another file.onnx, or add --overwrite')
+    try:
+        import onnx
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            f'the export requires {error.name}: pip install onnx onnxruntime, or mmcalib[export]'
+        ) from error
     check_number('--tolerance', tolerance)
-    with quiet_imports(), MODELS.switch_scope_and_registry(cfg.get('default_scope')):
-        try:
-            model, (meta,) = load_predicting_model(cfg, [checkpoint])
-        except UserError:
-            raise
-        except NOT_BUILT as error:
-            raise ValueError(f'the model cannot be built: {error}') from error
+    check_writable(out)
+    checkpoint = find_checkpoint(checkpoint)
+    check_checkpoint(checkpoint)
+    cfg = load_config(config, cfg_options)
+    of_toolbox = MODELS.switch_scope_and_registry(cfg.get('default_scope'))
+    with building('the model cannot be built: '), of_toolbox:
+        model, (meta,) = load_predicting_model(cfg, [checkpoint])
         pixels = _random_image(model, size) if size else _first_image(cfg)
     network = PredictingNetwork(model, logits=logits).eval()
     problems = []
     for free in [()] if fixed else FREE:
         try:
             content = _traced(network, pixels, free, opset)
-            difference = _largest_difference(content, network, _trials(pixels, free))
+            difference = _difference(content, network, pixels, free)
         except UserError:
             raise
         except Exception as error:  # of whatever operator PyTorch or onnxruntime lacks
@@ -119,65 +111,35 @@ def export_onnx(
             continue
         if difference <= tolerance:
             break
-        problems.append(
-            f"a probability differs from PyTorch's by {difference:.1g}"
-            if isfinite(difference)
-            else 'a probability is not finite'
-        )
+        differs = f"differs from PyTorch's by {difference:.1g}"
+        problems.append(f'a probability {differs if isfinite(difference) else "is not finite"}')
     else:
         raise UserError(
             f'the model cannot be exported: {problems[-1]}. Nothing was written. A larger '
             '--tolerance or another --opset may help'
         )
-    metadata = _metadata(network, meta, checkpoint)
-    _write(content, metadata, out)
-    sizes = zip(AXES, pixels.shape, strict=True)
-    return ExportedModel(
-        shape=tuple(axis if axis in free else extent for axis, extent in sizes),
-        output=network.output,
-        difference=difference,
-        fixed=problems[0] if problems else '',
-        metadata=metadata,
+    calibration = describe_calibration(meta)
+    model = onnx.load_from_string(content)
+    about = {**_about(network, meta), 'checkpoint': Path(checkpoint).name, 'mmcalib': __version__}
+    about = {key: json.dumps(value, ensure_ascii=False) for key, value in about.items()}
+    onnx.helper.set_model_props(model, about)
+    onnx.checker.check_model(model)
+    with whole_file(out) as path:
+        onnx.save(model, path)
+    shape = (
+        str(size if axis not in free else axis)
+        for axis, size in zip(AXES, pixels.shape, strict=True)
     )
-
-
-def check_onnx_file(out: str, *, overwrite: bool) -> None:
-    """Raise an error if the file to write is there already, or cannot be made.
-
-    Raises:
-        ValueError: If its name does not end in ``.onnx``, or it is there, unless `overwrite`.
-        OSError: If nothing can be written there.
-    """
-    if Path(out).suffix != '.onnx':
-        raise ValueError(f'--out {out}: name a file that ends in .onnx')
-    if Path(out).exists() and not overwrite:
-        raise ValueError(f'--out {out} exists: name another file, or add --overwrite')
-    check_writable(out)
-
-
-def report_in_words(exported: ExportedModel, out: str) -> str:
-    """Return what a tool prints of a finished export."""
-    shape = ', '.join(map(str, exported.shape))
-    calibration = json.loads(exported.metadata['calibration'])
     calibrated = ', '.join(calibration['methods']) if calibration else 'none in the checkpoint'
     lines = [
-        f'Input {INPUT!r} ({shape}), output {exported.output!r}; calibration: {calibrated}.',
-        f'Largest difference of a probability from PyTorch: {exported.difference:.1e}.',
+        f'Input {INPUT!r} ({", ".join(shape)}), output {network.output!r}; calibration: '
+        f'{calibrated}.',
+        f'Largest difference of a probability from PyTorch: {difference:.1e}.',
     ]
-    if exported.fixed:
-        both = 'height' if 'batch' in exported.shape else 'batch, height'
-        lines.append(f'Fixed: {both} and width, since others failed. {exported.fixed}')
+    if problems:
+        both = 'height' if 'batch' in free else 'batch, height'
+        lines.append(f'Fixed: {both} and width, since others failed. {problems[0]}')
     return '\n'.join([*lines, f'Written: {out}'])
-
-
-def _check_packages() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f'the export requires {error.name}: pip install onnx onnxruntime, or mmcalib[export]'
-        ) from error
 
 
 def _random_image(model: nn.Module, size: Sequence[int]) -> Tensor:
@@ -196,37 +158,21 @@ def _random_image(model: nn.Module, size: Sequence[int]) -> Tensor:
 
 def _first_image(cfg: Config) -> Tensor:
     """Return the pixels ``(1, C, H, W)`` of the first test image after the test pipeline."""
-    hint = "give the size of the network's input by --size HEIGHT WIDTH"
-    loader = cfg.get('test_dataloader') or cfg.get('val_dataloader')
-    if loader is None:
-        raise UserError(f'the config has no test data for an example: {hint}')
+    loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
     try:
         with DATASETS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
-            pixels = registry.build(loader.dataset)[0]['inputs']
-    except NOT_BUILT as error:
-        raise UserError(f'there is no test image for an example ({error}): {hint}') from error
-    if not torch.is_tensor(pixels) or pixels.ndim != 3:
+            pixels = registry.build(loader.get('dataset'))[0]['inputs']
+        return pixels.reshape(1, *pixels.shape[-3:]).float()
+    except (*NOT_BUILT, AttributeError) as error:
         raise UserError(
-            'the test pipeline returns no image (C, H, W), and only image models can be exported'
-        )
-    return pixels[None].float()
-
-
-def _trials(pixels: Tensor, free: Sequence[str]) -> list[Tensor]:
-    """Return the batches that a file must run whose axes vary as said."""
-    batches = [pixels]
-    if 'batch' in free:
-        batches.append(torch.cat([pixels, pixels.flip(3)]))
-    if 'height' in free:
-        size = [extent + more for extent, more in zip(pixels.shape[2:], LARGER, strict=True)]
-        batches.append(F.interpolate(pixels, size, mode='bilinear'))
-    return batches
+            f'there is no test image for an example ({error}): give the size of the input of the '
+            'network by --size HEIGHT WIDTH'
+        ) from error
 
 
 def _traced(network: PredictingNetwork, pixels: Tensor, free: Sequence[str], opset: int) -> bytes:
     # Of the two exporters of newer PyTorch, the older: the other takes minutes over free sizes.
     has_two = 'dynamo' in inspect.signature(torch.onnx.export).parameters
-    older: dict[str, Any] = {'dynamo': False} if has_two else {}
     axes = {number: axis for number, axis in enumerate(AXES) if axis in free}
     of_output = {n: axis for n, axis in axes.items() if n == 0 or network.segments}
     content = io.BytesIO()
@@ -240,7 +186,7 @@ def _traced(network: PredictingNetwork, pixels: Tensor, free: Sequence[str], ops
             output_names=[network.output],
             dynamic_axes={INPUT: axes, network.output: of_output},
             opset_version=opset,
-            **older,
+            **({'dynamo': False} if has_two else {}),
         )
     return content.getvalue()
 
@@ -258,24 +204,35 @@ def _no_stdout() -> Iterator[None]:
         os.close(kept)
 
 
-def _largest_difference(
-    content: bytes, network: PredictingNetwork, batches: Sequence[Tensor]
+def _difference(
+    content: bytes, network: PredictingNetwork, pixels: Tensor, free: Sequence[str]
 ) -> float:
     """Return the largest difference of a probability between onnxruntime and the toolbox."""
     import onnxruntime
 
+    batches = [pixels]
+    if 'batch' in free:
+        batches.append(torch.cat([pixels, pixels.flip(3)]))
+    if 'height' in free:
+        size = [extent + more for extent, more in zip(pixels.shape[2:], LARGER, strict=True)]
+        batches.append(F.interpolate(pixels, size, mode='bilinear'))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # its errors are raised as well
     session = onnxruntime.InferenceSession(content, options, providers=['CPUExecutionProvider'])
     outputs = [torch.from_numpy(session.run(None, {INPUT: x.numpy()})[0]) for x in batches]
     found = map(network.probabilities, outputs) if network.logits else outputs
-    return largest_difference((_predicted(network, pixels) for pixels in batches), found)
+    return largest_difference((_predicted(network, batch) for batch in batches), found)
 
 
 def _predicted(network: PredictingNetwork, pixels: Tensor) -> Tensor:
     """Return the probabilities that the toolbox predicts, by its own data preprocessor and head."""
-    sample = _segmentation_sample if network.segments else _classification_sample
-    data = {'inputs': list(pixels), 'data_samples': [sample(pixels) for _ in pixels]}
+    data: dict[str, list] = {'inputs': list(pixels)}
+    if network.segments:
+        from mmseg.structures import SegDataSample
+
+        size = tuple(pixels.shape[2:])
+        meta = dict(ori_shape=size, img_shape=size, pad_shape=size)
+        data['data_samples'] = [SegDataSample(metainfo=meta) for _ in pixels]
     with torch.no_grad(), full_precision():
         samples = network.model.test_step(data)
     probs = torch.stack([probabilities_in(sample.to_dict()) for sample in samples])
@@ -284,29 +241,14 @@ def _predicted(network: PredictingNetwork, pixels: Tensor) -> Tensor:
     return probs
 
 
-def _classification_sample(pixels: Tensor) -> Any:
-    from mmpretrain.structures import DataSample
-
-    return DataSample()
-
-
-def _segmentation_sample(pixels: Tensor) -> Any:
-    from mmseg.structures import SegDataSample
-
-    size = tuple(pixels.shape[2:])
-    return SegDataSample(metainfo=dict(ori_shape=size, img_shape=size, pad_shape=size))
-
-
-def _metadata(network: PredictingNetwork, meta: Mapping, checkpoint: str) -> dict[str, str]:
-    """Return what a file tells of itself, by name; the values are JSON."""
+def _about(network: PredictingNetwork, meta: Mapping) -> dict:
+    """Return what a file tells of itself, by name."""
     prepare, head = network.model.data_preprocessor, head_of(network.model)
     found = {
         'output': network.output,
         'input': 'float32 pixels as the test pipeline returns them, before the data_preprocessor',
         'classes': classes_of(meta.get('dataset_meta')),
         'calibration': describe_calibration(meta),
-        'checkpoint': Path(checkpoint).name,
-        'mmcalib': __version__,
     }
     if getattr(prepare, '_enable_normalize', False):
         found |= {'mean': prepare.mean.flatten().tolist(), 'std': prepare.std.flatten().tolist()}
@@ -314,14 +256,4 @@ def _metadata(network: PredictingNetwork, meta: Mapping, checkpoint: str) -> dic
         found['temperature'] = meta[CALIBRATION]['parameters']['temperature']
     if getattr(head, 'out_channels', None) == 1:
         found['threshold'] = head.threshold
-    return {key: json.dumps(value, ensure_ascii=False) for key, value in found.items()}
-
-
-def _write(content: bytes, metadata: Mapping[str, str], out: str | Path) -> None:
-    import onnx
-
-    model = onnx.load_from_string(content)
-    onnx.helper.set_model_props(model, metadata)
-    onnx.checker.check_model(model)
-    with whole_file(out) as path:
-        onnx.save(model, path)
+    return found
