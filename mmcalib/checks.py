@@ -42,6 +42,11 @@ GONE = {
     'LossScheduleHook.factor': 'use values={epoch: value}',
     'LossScheduleHook.interval': 'use values={epoch: value}',
     'LossScheduleHook.cap': 'use values={epoch: value}',
+    'LogitDistanceHook.module': 'leave it out, the loss of the main head is watched',
+    **{
+        f'ReliabilityDiagramHook.{name}': 'use tools/visualize.py after the test'
+        for name in ('num_bins', 'equal_mass', 'zoom', 'risk_coverage', 'boundary_curve', 'name')
+    },
 }
 
 

@@ -1,4 +1,4 @@
-"""Confidence maps of a segmentor's test images, and a gallery of the worst."""
+"""Confidence maps of a segmentor's test images, and of the worst calibrated ones."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import cv2
+import numpy as np
+from mmengine import fileio
 from mmengine.dist import collect_results, get_dist_info, is_main_process
-from mmengine.logging import print_log
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
 
 from mmcalib.checks import check_integer
 from mmcalib.ensembles.batch_views import upright_view
-from mmcalib.hooks.confidence_view import check_segmented, view_of
 from mmcalib.hooks.drawing_hook import SPLIT_NAMES, DrawingHook, calibration_metrics, tested_split
 from mmcalib.metrics.errors import calibration_error
+from mmcalib.samples.reading import Sample, map_size, read_map
 from mmcalib.work_dir import MAPS, of_split
 
 if TYPE_CHECKING:
@@ -51,12 +53,8 @@ class ConfidenceMapHook(DrawingHook):
 
     Raises:
         TypeError: If an option is no integer.
-        ValueError: If one is outside its range; before a test, if its evaluator has no
-            ``CalibrationMetric``; while testing, for samples that are no segmentor's.
+        ValueError: If one is outside its range; while testing, for a classifier.
     """
-
-    off = 'dict(confidence_map=dict(interval=0, worst=0))'
-    from_file = True  # the image, rather than what the network was given
 
     def __init__(
         self,
@@ -66,7 +64,7 @@ class ConfidenceMapHook(DrawingHook):
         worst: int = 4,
         max_images: int = 16,
         max_size: int = 512,
-        formats: Sequence[str] = (),
+        formats: str | Sequence[str] = (),
     ) -> None:
         super().__init__(formats)
         self.interval = check_integer('interval', interval, least=0)
@@ -75,64 +73,40 @@ class ConfidenceMapHook(DrawingHook):
         self.max_images = check_integer('max_images', max_images, least=0)
         self.max_size = check_integer('max_size', max_size)
 
-    @property
-    def enabled(self) -> bool:
-        """Whether any image is to be drawn."""
-        return bool(self.worst or (self.max_images and (self.interval or self.indices)))
-
-    def draws(self, loop: str) -> bool:
-        return loop == 'test' and self.enabled
-
     def before_test(self, runner: Runner) -> None:
-        if not self.enabled:
-            return
+        chosen = self.max_images and (self.interval or self.indices)
+        metrics = calibration_metrics(runner.test_evaluator, self) if self.worst or chosen else []
+        self._metric = metrics[0] if metrics else None
         self._data = SPLIT_NAMES[tested_split(runner)]
-        self._metric = calibration_metrics(runner.test_evaluator, self)[0]
-        self._seen = 0
-        self._size = len(runner.test_dataloader.dataset)
+        self._size, self._seen = len(runner.test_dataloader.dataset), 0
         self._views: list[ConfidenceView] = []
         self._worst: list[ConfidenceView] = []
 
     def after_test_iter(
-        self,
-        runner: Runner,
-        batch_idx: int,
-        data_batch: dict | None = None,
-        outputs: Sequence | None = None,
+        self, runner: Runner, batch_idx: int, data_batch=None, outputs: Sequence = ()
     ) -> None:
-        if not self.enabled:
+        if self._metric is None:
             return
+        if map_size(outputs[0]) is None:
+            raise ValueError('ConfidenceMapHook draws maps of segmentors, and this is a classifier')
         inputs = upright_view(data_batch)['inputs']
         rank, world_size = get_dist_info()
         # The metric has just read these.
         counts = self._metric.results[-len(outputs) :]
         for number, (sample, counted) in enumerate(zip(outputs, counts, strict=True)):
-            check_segmented(sample)
-            bins = counted.bins
             # mmengine's samplers interleave the ranks, and repeat images at the end.
             index = self._seen * world_size + rank
             self._seen += 1
-            if index >= self._size:
-                continue
-            due, bad = self._is_due(index), self._is_bad(bins)
-            if due or bad:
-                view = view_of(
-                    sample,
-                    inputs[number],
-                    bins,
-                    index,
-                    ignore_index=self._metric.ignore_index,
-                    unnamed=f'{self._data} image {index}',
-                    max_size=self.max_size,
-                    from_file=self.from_file,
-                )
+            due, bad = self._is_due(index), self._is_bad(counted.bins)
+            if index < self._size and (due or bad):
+                view = self._view(sample, inputs[number], counted.bins, index)
                 if due:
                     self._views.append(view)
                 if bad:
                     self._worst = _worst([*self._worst, view], self.worst)
 
     def after_test_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
-        if not self.enabled:
+        if self._metric is None:
             return
         parts = collect_results([(self._views, self._worst)], get_dist_info()[1], device='cpu')
         self._views, self._worst = [], []
@@ -155,6 +129,27 @@ class ConfidenceMapHook(DrawingHook):
             return False
         return len(self._worst) < self.worst or (calibration_error(bins) > self._worst[-1].error)
 
+    def _view(self, sample: Sample, inputs: Tensor, bins: Tensor, index: int) -> ConfidenceView:
+        """Return an image with what was predicted of it, at most about `max_size` a side."""
+        from mmcalib.visualization import ConfidenceView
+
+        size = map_size(sample)
+        pixels = read_map(sample, step=-(-max(size) // self.max_size))
+        path = sample.get('img_path')
+        return ConfidenceView(
+            index=index,
+            name=Path(path).name if path else f'{self._data} image {index}',
+            image=cv2.resize(
+                image_of(path, inputs, size), pixels.label.shape[::-1],
+                interpolation=cv2.INTER_AREA,
+            ),
+            label=pixels.label.numpy().astype(np.int16),
+            predicted=pixels.predicted.numpy().astype(np.int16),
+            conf=pixels.conf.numpy().astype(np.float16),
+            valid=(pixels.label != self._metric.ignore_index).numpy(),
+            table=bins.numpy().copy(),
+        )  # fmt: skip
+
     def _add_figures(self, runner: Runner, views: list, worst: list) -> None:
         from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps
 
@@ -162,17 +157,26 @@ class ConfidenceMapHook(DrawingHook):
         style = dict(classes=list(meta['classes']), palette=meta.get('palette'))
         file = of_split(MAPS, tested_split(runner))
         ConfidenceMaps(views, worst, **style).save(Path(runner.work_dir, file))
-        if views or worst:
-            count = len(views) + bool(worst)
-            print_log(f'Drawing {count} figures of confidence maps.', logger='current')
         figures = [(f'confidence_map_{view.index}', [view], '') for view in views]
         if worst:
             title = f'The {len(worst)} worst-calibrated of {self._size:,} {self._data} images'
             figures.append(('confidence_map_worst', worst, title))
         for name, rows, title in figures:
             figure = draw_confidence_maps(rows, **style, title=title, diagrams=not title)
-            self.add_figure(runner, name, figure, self.evaluated_step(runner, 'test'))
+            self.add_figure(runner, name, figure)
 
 
 def _worst(views: list[ConfidenceView], count: int) -> list[ConfidenceView]:
     return sorted(views, key=lambda view: (-view.error, view.index))[:count]
+
+
+def image_of(path: str | None, inputs: Tensor, size: tuple[int, int]) -> np.ndarray:
+    """Return the RGB pixels of an image from its file, or from ``(C, H, W)`` inputs."""
+    from mmcalib.visualization.figure_style import as_rgb
+
+    image = None
+    if path and fileio.exists(path):
+        image = cv2.imdecode(np.frombuffer(fileio.get(path), np.uint8), cv2.IMREAD_COLOR)
+    # Evaluated at another size, as under padding, the file would not lie under its labels.
+    fits = image is not None and image.shape[:2] == size
+    return as_rgb(image if fits else inputs.cpu().numpy().transpose(1, 2, 0))

@@ -24,39 +24,24 @@ class KeepLogitsHook(Hook):
             returns anything but one tensor with a row for each sample.
     """
 
-    def __init__(self) -> None:
-        self._handles: list = []
-        self._logits: Any = None
-
     def before_val(self, runner: Runner) -> None:
-        self._attach(runner.model)
-
-    def before_test(self, runner: Runner) -> None:
-        self._attach(runner.model)
-
-    def after_val(self, runner: Runner) -> None:
-        self._detach()
-
-    def after_test(self, runner: Runner) -> None:
-        self._detach()
-
-    def _attach(self, model: nn.Module) -> None:
-        self._detach()  # after an evaluation that was broken off
-        model = model.module if is_model_wrapper(model) else model
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         if not isinstance(getattr(model, 'head', None), nn.Module):
             raise ValueError(
                 f"KeepLogitsHook: {type(model).__name__} has no head; it is for mmpretrain's "
                 'classifiers, without test-time augmentation'
             )
+        self._logits = None
         self._handles = [
             model.head.register_forward_hook(self._keep),
             model.register_forward_hook(self._give),
         ]
 
-    def _detach(self) -> None:
+    def after_val(self, runner: Runner) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles, self._logits = [], None
+
+    before_test, after_test = before_val, after_val
 
     def _keep(self, head: nn.Module, inputs: tuple, output: Any) -> None:
         self._logits = output

@@ -29,17 +29,15 @@ class LogitDistanceHook(Hook):
     - ``train/logit_distance_above_margin``, in percent: the share of :math:`d_k > m`, which the
       paper's constraint wants to be 0. Only where there is a margin.
 
-    They are of the first training iteration, and then of every `interval`-th. In between the hook
-    does nothing: it attaches itself to the loss only for the iteration that it measures. Under
-    several processes the figures are of the main process's batch.
+    They are of the first loss of the main head, in the first training iteration, and then in every
+    `interval`-th. In between the hook does nothing: it attaches itself to the loss only for the
+    iteration that it measures. Under several processes the figures are of the main process's batch.
 
     Source: the constraint :math:`d(l) \le m` of Eq. 6.
 
     Args:
         interval: n. The logger shows the last measurement, so use its interval, or a divisor of it.
         margin: m, in logits; if None, the current margin of the loss.
-        module: Dotted name of the loss to watch within the model, such as
-            ``'auxiliary_head.loss_decode'``; if None, the first loss of the main head.
 
     Raises:
         TypeError: If the margin is no number, or the interval no integer.
@@ -47,16 +45,13 @@ class LogitDistanceHook(Hook):
             loss.
     """
 
-    def __init__(
-        self, *, interval: int = 50, margin: float | None = None, module: str | None = None
-    ) -> None:
+    def __init__(self, *, interval: int = 50, margin: float | None = None) -> None:
         self.interval = check_integer('interval', interval)
         self.margin = None if margin is None else check_number('margin', margin)
-        self.module = module
         self._handle = None
 
     def before_train(self, runner: Runner) -> None:
-        self._loss = find_loss(runner.model, self.module)
+        self._loss = find_loss(runner.model)
         self._first = True
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
@@ -119,34 +114,20 @@ def logit_distances(
     return values
 
 
-def find_loss(model: nn.Module, name: str | None = None) -> nn.Module:
-    """Return the loss of a model of either toolbox whose logits are to be watched.
-
-    Args:
-        model: Possibly wrapped.
-        name: Dotted; if None, the first loss that belongs to no auxiliary head.
+def find_loss(model: nn.Module) -> nn.Module:
+    """Return the first loss of a model of either toolbox that belongs to no auxiliary head.
 
     Raises:
         ValueError: If there is none.
     """
     model = model.module if is_model_wrapper(model) else model
-    modules = dict(model.named_modules())
-    if name is not None:
-        if name not in modules:
-            raise ValueError(f'LogitDistanceHook: the model has no module {name!r}')
-        found = [name]
-    else:
-        found = [
-            key
-            for key, module in modules.items()
-            if isinstance(module, CalibrationLoss) or key.split('.')[-1] in HEADS_LOSSES
-        ]
-        found = [key for key in found if 'auxiliary' not in key] or found
+    found = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, CalibrationLoss) or name.split('.')[-1] in HEADS_LOSSES
+    }
     if not found:
-        raise ValueError(
-            'LogitDistanceHook found no loss: give its dotted name as `module`, such as '
-            "'head.loss_module'"
-        )
-    loss = modules[found[0]]
+        raise ValueError('LogitDistanceHook found no loss in the model')
+    loss = found[min(found, key=lambda name: 'auxiliary' in name)]
     # Several losses of one head get the same logits.
     return loss[0] if isinstance(loss, nn.ModuleList) else loss

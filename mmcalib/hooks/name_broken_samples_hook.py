@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 
 import torch
 from mmengine.dataset import Compose
@@ -21,49 +20,63 @@ FILES = ('img_path', 'seg_map_path')
 IGNORED = 255  # by mmseg's heads and ours, unless told otherwise
 
 
-@dataclass(frozen=True)
-class KnownLabels:
-    """The labels that a model can be trained on: its classes, and the ignored ones."""
+class BrokenSamples(Hook):
+    """Has errors while loading data name the file, as OpenCV's of an empty image does not.
 
-    classes: int
-    ignored: tuple[int, ...]
+    So do labels that the model cannot be trained on, which are looked for where data are loaded: a
+    loss names no file, and on a GPU fails some steps later.
+    """
 
-    def check(self, sample: object, name: str) -> None:
-        """Raise a ValueError if a sample, as a pipeline packs it, has others."""
-        mask = getattr(sample, 'gt_sem_seg', None)
-        labels = getattr(sample, 'gt_label', None) if mask is None else mask.data
-        if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
-            return
-        outside = labels[(labels < 0) | (labels >= self.classes)]  # few, or the rest takes long
-        outside = outside[~torch.isin(outside, torch.tensor(self.ignored))]
-        ignored = ', '.join(map(str, self.ignored))
-        hint = f'The model has {self.classes} classes and ignores {ignored}: check the file, or '
-        check_labels(outside, self.classes, name=name, hint=hint + 'num_classes')
+    def before_train(self, runner: Runner) -> None:
+        name_samples(runner.train_dataloader.dataset, *labels_known_to(runner.model))
+
+    def before_val(self, runner: Runner) -> None:
+        name_samples(runner.val_dataloader.dataset)
+
+    def before_test(self, runner: Runner) -> None:
+        name_samples(runner.test_dataloader.dataset)
 
 
-def labels_known_to(model: nn.Module) -> KnownLabels | None:
-    """Return the labels that a model can be trained on, None if it has no classes."""
+def labels_known_to(model: nn.Module) -> tuple[int | None, list[int]]:
+    """Return how many classes a model has, None if it has none, and the labels that it ignores."""
     classes = classes_of_head(model.module if is_model_wrapper(model) else model)
     found = {getattr(module, 'ignore_index', None) for module in model.modules()}
-    ignored = tuple(sorted(each for each in found if isinstance(each, int)))
+    ignored = sorted(each for each in found if isinstance(each, int))
     # A single logit tells two classes apart.
-    return None if classes is None else KnownLabels(max(classes, 2), ignored or (IGNORED,))
+    return classes and max(classes, 2), ignored or [IGNORED]
+
+
+def name_samples(
+    dataset: object, classes: int | None = None, ignored: Collection[int] = ()
+) -> None:
+    """Have the pipelines of a dataset, and of those that it wraps, name what they cannot load.
+
+    Args:
+        dataset: With transforms of its own, or a wrapper such as ConcatDataset.
+        classes: How many its labels may be of; None for any.
+        ignored: Other labels that they may be.
+    """
+    # Pipelines of other classes may have methods that others call.
+    if type(getattr(dataset, 'pipeline', None)) is Compose:
+        dataset.pipeline = NamingPipeline(dataset.pipeline, classes, ignored)
+    held = getattr(dataset, '__dict__', {})  # not what __getattr__ finds further in
+    for part in [held.get('dataset'), held.get('_dataset'), *held.get('datasets', ())]:
+        if part is not None:
+            name_samples(part, classes, ignored)
 
 
 class NamingPipeline(Compose):
-    """A dataset's transforms, whose errors name the sample.
-
-    Args:
-        pipeline: The transforms.
-        known: The labels that a sample may have; None for any.
+    """A dataset's transforms, whose errors name the sample; see :func:`name_samples`.
 
     Raises:
         UserError: If one of them fails, or the sample has other labels.
     """
 
-    def __init__(self, pipeline: Compose, known: KnownLabels | None = None) -> None:
+    def __init__(
+        self, pipeline: Compose, classes: int | None = None, ignored: Collection[int] = ()
+    ) -> None:
         super().__init__(pipeline.transforms)
-        self.known = known
+        self.classes, self.ignored = classes, torch.tensor([*ignored], dtype=torch.long)
 
     def __call__(self, data: dict) -> dict | None:
         files = sample_files(data)
@@ -74,51 +87,23 @@ class NamingPipeline(Compose):
             empty = [problem for problem in map(file_problem, files.values()) if problem]
             reason = ', '.join(empty) or f'{type(error).__name__}: {error}'
             raise UserError(f'cannot load {name}: {reason}', one_process=True) from error
-        if self.known is not None and isinstance(packed, Mapping):
-            try:
-                self.known.check(packed.get('data_samples'), files.get('seg_map_path', name))
-            except ValueError as error:
-                raise UserError(str(error), one_process=True) from error
+        if self.classes and isinstance(packed, Mapping):
+            self._check_labels(packed.get('data_samples'), files.get('seg_map_path', name))
         return packed
 
-
-class BrokenSamples(Hook):
-    """Has errors while loading data name the file, as OpenCV's of an empty image does not.
-
-    So do labels that the model cannot be trained on, which are looked for where data are loaded: a
-    loss names no file, and on a GPU fails some steps later.
-    """
-
-    def before_train(self, runner: Runner) -> None:
-        name_samples(runner.train_dataloader.dataset, labels_known_to(runner.model))
-
-    def before_val(self, runner: Runner) -> None:
-        name_samples(runner.val_dataloader.dataset)
-
-    def before_test(self, runner: Runner) -> None:
-        name_samples(runner.test_dataloader.dataset)
-
-
-def name_samples(dataset: object, known: KnownLabels | None = None) -> None:
-    """Have the pipelines of a dataset, and of those that it wraps, name what they cannot load.
-
-    Args:
-        dataset: With transforms of its own, or a wrapper such as ConcatDataset.
-        known: The labels that its samples may have; None for any.
-    """
-    for part in wrapped(dataset):
-        # Pipelines of other classes may have methods that others call.
-        if type(getattr(part, 'pipeline', None)) is Compose:
-            part.pipeline = NamingPipeline(part.pipeline, known)
-
-
-def wrapped(dataset: object) -> Iterator[object]:
-    """Yield a dataset, and those inside wrappers such as ConcatDataset."""
-    yield dataset
-    held = getattr(dataset, '__dict__', {})  # not what __getattr__ finds further in
-    for part in [held.get('dataset'), held.get('_dataset'), *held.get('datasets', ())]:
-        if part is not None:
-            yield from wrapped(part)
+    def _check_labels(self, sample: object, name: str) -> None:
+        mask = getattr(sample, 'gt_sem_seg', None)
+        labels = getattr(sample, 'gt_label', None) if mask is None else mask.data
+        if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
+            return
+        outside = labels[(labels < 0) | (labels >= self.classes)]  # few, or the rest takes long
+        outside = outside[~torch.isin(outside, self.ignored)]
+        ignored = ', '.join(map(str, self.ignored.tolist()))
+        hint = f'The model has {self.classes} classes and ignores {ignored}: check the file, or '
+        try:
+            check_labels(outside, self.classes, name=name, hint=hint + 'num_classes')
+        except ValueError as error:
+            raise UserError(str(error), one_process=True) from error
 
 
 def sample_files(data: Mapping) -> dict[str, str]:

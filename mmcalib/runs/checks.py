@@ -25,7 +25,6 @@ from torch import nn
 from mmcalib.checks import UserError, did_you_mean, nearest, suggestion
 from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.hooks import LearnFromValidationHook
-from mmcalib.hooks.drawing_hook import DrawingHook, calibration_metrics
 from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.losses import AdaFocalLoss, CALSLoss
@@ -65,7 +64,6 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
         for check in (check_size, check_class_count, check_metrics, check_first_sample):
             check(split, loops[split], classes_of_head(model))
         check_same_classes(split, next(iter(loops.values())), loops[split])
-        check_drawn(runner, split, loops[split])
     if 'train' in loops:
         check_selection(runner)
         check_learning(runner, model)
@@ -145,14 +143,6 @@ def check_metrics(split: str, loop: BaseLoop, classes: int | None) -> None:
                 f'{split}_evaluator: OODMetric treats some labels as unseen, but {blind} would '
                 'count all their predictions as wrong. Test these in a separate run'
             )
-
-
-def check_drawn(runner: Runner, split: str, loop: BaseLoop) -> None:
-    """Refuse a hook that is to draw an evaluation that measures no calibration."""
-    for hook in runner.hooks:
-        if split != 'train' and isinstance(hook, DrawingHook) and hook.draws(split):
-            with building(''):
-                calibration_metrics(loop.evaluator, hook)
 
 
 def check_same_classes(split: str, first: BaseLoop, loop: BaseLoop) -> None:

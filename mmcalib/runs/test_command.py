@@ -36,7 +36,6 @@ from mmcalib.runs.evaluation_record import keep_other_results
 from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.runs.terminal_output import log_start
 from mmcalib.runs.tested_model import ENSEMBLE
-from mmcalib.runs.unseen_labels import leave_out_diagrams
 from mmcalib.work_dir import check_writable, locked, whole_file
 
 METRICS_FILES = ('.json', '.yaml', '.yml', '.pkl')
@@ -103,7 +102,6 @@ def prepare(args: argparse.Namespace):
         add_calibration(cfg)
     if args.objects:
         count_objects(cfg)
-    leave_out_diagrams(cfg)
     if asks_for_ensemble(args) or args.temperature or args.disagreement:
         average(cfg, args)
     if not args.work_dir:

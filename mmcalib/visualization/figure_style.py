@@ -40,6 +40,16 @@ def to_rgb(figure: Figure) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
+def as_rgb(image: np.ndarray) -> np.ndarray:
+    """Return BGR or grey pixels as ``(H, W, 3)`` uint8 RGB, stretched if they are no bytes."""
+    if image.dtype != np.uint8:
+        low, high = float(image.min()), float(image.max())
+        image = ((image - low) * (255 / max(high - low, 1e-12))).astype(np.uint8)
+    if image.ndim == 2 or image.shape[2] < 3:
+        return np.repeat(image.reshape(*image.shape[:2], -1)[..., :1], 3, axis=2)
+    return np.ascontiguousarray(image[..., 2::-1])
+
+
 def text_width(text: str, size: float) -> float:
     """Return the width of a line in inches, in matplotlib's own font.
 

@@ -1,6 +1,7 @@
 """Test data with unseen sets behind them, in a test of mmpretrain as a user configures it."""
 
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -118,10 +119,10 @@ class Broken(torch.nn.Module):
 
 def test_logits_that_are_not_one_row_a_sample():
     hook, model = KeepLogitsHook(), Broken()
-    hook._attach(model)
+    hook.before_test(SimpleNamespace(model=model))
     with pytest.raises(ValueError, match=r'returned \(6, 3\) for 3 samples'):
         model(torch.zeros(3, 2))
-    hook._detach()
+    hook.after_test(None)
     assert model(torch.zeros(3, 2)) == [None] * 3
     with pytest.raises(ValueError, match='Linear has no head'):
-        hook._attach(model.head)
+        hook.before_val(SimpleNamespace(model=model.head))

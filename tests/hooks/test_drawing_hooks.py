@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -8,11 +7,9 @@ import pytest
 import torch
 from commands import ROOT
 from forked import call_forked
-from mmengine.config import Config
-from mmengine.registry import HOOKS
 
 from mmcalib.hooks import ConfidenceMapHook, ReliabilityDiagramHook
-from mmcalib.hooks.drawing_hook import calibration_metrics
+from mmcalib.hooks.confidence_map_hook import image_of
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.config import test_on_validation as validate_in_test
@@ -90,16 +87,15 @@ def test_a_test_of_a_segmentor_leaves_maps_of_the_chosen_and_the_worst(tmp_path)
     assert metrics['calibration/ECE'] >= 0
 
 
-def test_classes_and_distances_are_in_the_results_and_drawn_where_asked(tmp_path):
+def test_classes_and_distances_are_in_the_results(tmp_path):
     options = {
         'test_evaluator.1.per_class': True,
         'test_evaluator.1.per_distance': True,
         'default_hooks.confidence_map.interval': 0,
         'default_hooks.confidence_map.worst': 0,
-        'default_hooks.reliability_diagram.boundary_curve': True,
     }
     test('digit_scenes', tmp_path, **options)
-    assert drawn(tmp_path) == ['boundary_curve_test_0.png', 'reliability_diagram_test_0.png']
+    assert drawn(tmp_path) == ['reliability_diagram_test_0.png']
     content = json.loads((tmp_path / 'results.json').read_text())
     statistics = CalibrationStatistics.load(tmp_path / 'calibration.npz')
     by_class = content['per_class']['calibration']
@@ -125,12 +121,6 @@ def test_classes_of_a_classifier_are_in_the_results(tmp_path):
     assert len(by_class['classes']) == 10 and sum(by_class['count']) == 11
     assert 'per_distance' not in content
     assert CalibrationStatistics.load(tmp_path / 'calibration.npz').classes == by_class['classes']
-
-
-def test_a_curve_of_what_is_not_measured_is_refused(tmp_path):
-    options = {'default_hooks.reliability_diagram.boundary_curve': True}
-    with pytest.raises(ValueError, match=r'boundary_curve=True.*per_distance=True.* has none'):
-        build_runner(config('digit_scenes', tmp_path, **options)).test()
 
 
 def test_chosen_images_and_no_gallery(tmp_path):
@@ -183,50 +173,12 @@ def test_validation_has_diagrams_by_epoch_and_tensorboard_gets_them(tmp_path):
     assert [image.step for image in log.Images('reliability_diagram_val')] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ('schedule', 'meta', 'step'),
-    [
-        ({}, dict(epoch=10, iter=200), 10),
-        ({}, {}, 0),
-        (dict(_delete_=True, type='IterBasedTrainLoop', max_iters=90), dict(epoch=1, iter=40), 40),
-        # As mmengine writes into a checkpoint that was the best when it was validated.
-        (
-            dict(_delete_=True, type='IterBasedTrainLoop', max_iters=90, val_interval=20),
-            dict(epoch=1, iter=41),
-            40,
-        ),
-    ],
-)
-def test_figures_have_the_epoch_of_the_checkpoint_they_are_of(schedule, meta, step, tmp_path):
-    runner = build_runner(config('digit_scenes', tmp_path, train_cfg=schedule))
-    torch.save({'state_dict': runner.model.state_dict(), 'meta': meta}, tmp_path / CHECKPOINT)
-    runner.load_checkpoint(str(tmp_path / CHECKPOINT))
-    run_test(runner, CHECKPOINT)
-    assert f'reliability_diagram_test_{step}.png' in drawn(tmp_path)
-    assert f'confidence_map_0_{step}.png' in drawn(tmp_path)
-
-
-def test_the_last_weights_have_the_epoch_of_their_training(tmp_path):
-    options = {'train_cfg.max_epochs': 2, 'train_dataloader.dataset.indices': 64}
-    cfg = config('digits', tmp_path, **options, **{'train_cfg.val_interval': 1})
-    runner = build_runner(cfg)
-    meta = dict(epoch=1, iter=1)  # of the checkpoint that a training was resumed from
-    hook = next(hook for hook in runner.hooks if isinstance(hook, ReliabilityDiagramHook))
-    hook.after_load_checkpoint(runner, {'meta': meta})
-    runner.train()
-    assert hook.evaluated_step(runner, 'test') == 2
-    hook.after_load_checkpoint(runner, {'meta': meta})
-    assert (hook.evaluated_step(runner, 'test'), hook.evaluated_step(runner, 'val')) == (1, 2)
-
-
 def test_what_is_drawn_of_validation_data_says_so(tmp_path):
     cfg = config('digit_scenes', tmp_path)
     cfg.val_dataloader.dataset.indices = 6
     validate_in_test(cfg)
     set_loader_defaults(cfg)
     runner = build_runner(cfg)
-    hook = next(hook for hook in runner.hooks if isinstance(hook, ReliabilityDiagramHook))
-    assert hook.splits == ('test',)
     run_test(runner, CHECKPOINT, split='val')
     assert [name for name in drawn(tmp_path) if 'reliability' in name] == [
         'reliability_diagram_val_0.png'
@@ -278,55 +230,27 @@ def test_metrics_of_other_options_have_their_own(tmp_path):
     ]  # fmt: skip
 
 
-def test_nothing_measured_is_not_drawn(tmp_path):
-    _, runner = test('digits', tmp_path)
-    runner.test_evaluator.metrics[1].statistics.narrow_bins.zero_()
-    ReliabilityDiagramHook().after_test_epoch(runner)
+def test_what_is_not_measured_is_not_drawn(tmp_path):
+    cfg = config('digit_scenes', tmp_path)
+    cfg.test_evaluator = [dict(type='IoUMetric', iou_metrics=['mIoU'])]
+    build_runner(cfg).test()
+    assert drawn(tmp_path) == [] and not (tmp_path / 'confidence_maps.npz').exists()
     (log,) = tmp_path.rglob('*.log')
-    assert 'nothing was evaluated, so there is no diagram' in log.read_text()
-
-
-def test_an_evaluator_without_a_metric_is_refused(tmp_path):
-    evaluator = [dict(type='Accuracy')]
-    cfg = config('digits', tmp_path)
-    cfg.test_evaluator = evaluator
-    with pytest.raises(ValueError, match=r'ReliabilityDiagramHook draws .* has Accuracy'):
-        build_runner(cfg).test()
-
-
-@pytest.mark.parametrize(
-    ('kind', 'base'),
-    [
-        (ReliabilityDiagramHook, 'classification'),
-        (ReliabilityDiagramHook, 'segmentation'),
-        (ConfidenceMapHook, 'segmentation'),
-    ],
-)
-def test_the_hint_turns_off_the_hook_that_asks_for_a_metric(kind, base):
-    with pytest.raises(ValueError, match='turn the hook off') as raised:
-        calibration_metrics(SimpleNamespace(metrics=[]), kind())
-    changes = eval(str(raised.value).partition('default_hooks=')[2])
-    cfg = Config.fromfile(ROOT / f'configs/_base_/{base}.py')
-    cfg.merge_from_dict({'default_hooks': changes})
-    assert list(changes) == [name for name, hook in cfg.default_hooks.items()
-                             if hook.get('type') == kind.__name__]  # fmt: skip
-    assert not HOOKS.build(cfg.default_hooks[next(iter(changes))]).draws('test')
+    for hook in ('ReliabilityDiagramHook', 'ConfidenceMapHook'):
+        assert f'{hook} draws nothing, since no CalibrationMetric has' in log.read_text()
 
 
 def test_a_classifier_has_no_confidence_maps(tmp_path):
     cfg = config('digits', tmp_path)
     cfg.custom_hooks = [dict(type='ConfidenceMapHook')]
-    with pytest.raises(ValueError, match="mmseg's samples, which have seg_logits"):
+    with pytest.raises(ValueError, match='maps of segmentors, and this is a classifier'):
         build_runner(cfg).test()
 
 
 @pytest.mark.parametrize(
     ('hook', 'options', 'message'),
     [
-        (ReliabilityDiagramHook, dict(splits='train'), "got \\('train',\\)"),
-        (ReliabilityDiagramHook, dict(num_bins=0), 'at least 1, got 0'),
-        (ReliabilityDiagramHook, dict(zoom=(50, 20)), r'got \(50, 20\)'),
-        (ReliabilityDiagramHook, dict(num_bins=True), 'num_bins must be an integer'),
+        (ReliabilityDiagramHook, dict(splits='train'), "splits must be one of .*got 'train'"),
         (ReliabilityDiagramHook, dict(formats='jpg'), "formats must be one of .*got 'jpg'"),
         (ConfidenceMapHook, dict(interval=-1), 'interval must be .* at least 0, got -1'),
         (ConfidenceMapHook, dict(max_size=0), 'max_size must be .* at least 1, got 0'),
@@ -338,17 +262,15 @@ def test_bad_options_are_refused(hook, options, message):
 
 
 def test_images_come_from_their_files_where_they_fit(tmp_path):
-    from mmcalib.hooks.confidence_view import _image
-
     bgr = np.zeros((6, 8, 3), np.uint8)
     bgr[..., 0] = 200
     path = tmp_path / 'a b.png'
     cv2.imwrite(str(path), bgr)
     inputs = torch.zeros(3, 6, 8, dtype=torch.uint8)
-    image = _image(str(path), inputs, (6, 8), (3, 4))
-    assert image.shape == (3, 4, 3) and (image == (0, 0, 200)).all()
-    assert not _image(str(path), inputs, (5, 8), (5, 8)).any()  # evaluated at another size
-    assert not _image(str(tmp_path / 'gone.png'), inputs, (6, 8), (6, 8)).any()
+    image = image_of(str(path), inputs, (6, 8))
+    assert image.shape == (6, 8, 3) and (image == (0, 0, 200)).all()
+    assert not image_of(str(path), inputs[:, :5], (5, 8)).any()  # evaluated at another size
+    assert not image_of(str(tmp_path / 'gone.png'), inputs, (6, 8)).any()
 
 
 @pytest.mark.parametrize('classes', [1, 5])

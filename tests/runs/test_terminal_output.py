@@ -73,10 +73,6 @@ def test_what_cannot_be_built_is_one_line_and_its_traceback_in_the_log(
             "custom_hooks = [dict(type='LossScheduleHook', parameter='margin', values={0: -1.0})]",
             'margin must be',
         ),
-        (
-            "test_evaluator = [dict(type='Accuracy')]",
-            'ReliabilityDiagramHook draws what a CalibrationMetric has measured: add one',
-        ),
     ],
 )
 def test_what_a_hook_refuses_is_one_line_before_the_first_step(

@@ -9,14 +9,12 @@ import torch
 from commands import ROOT, call_here
 from forked import call_forked
 from images import save, write_folders, write_voc
-from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS
 from mmengine.runner import Runner
 from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from mmcalib.runs.config import load_config, use_evaluation
-from mmcalib.runs.unseen_labels import DRAWING, leave_out_diagrams
 
 pytest.importorskip('mmpretrain.models')
 pytest.importorskip('mmseg.models')
@@ -168,20 +166,6 @@ def test_what_cannot_be_tested_is_said_first(options, message, project, monkeypa
     assert message in ' '.join(capsys.readouterr().err.split())
 
 
-def test_diagrams_are_left_out_of_a_test_of_unseen_classes_alone():
-    hooks = dict(a=dict(type='ReliabilityDiagramHook'), b=dict(type='LoggerHook'), c=None)
-    for evaluator, kept in (
-        ([dict(type='OODMetric')], ['b', 'c']),
-        (dict(type='OODMetric'), ['b', 'c']),
-        ([dict(type='OODMetric'), dict(type='ECE')], ['a', 'b', 'c']),
-        ([dict(type='Accuracy')], ['a', 'b', 'c']),
-        (None, ['a', 'b', 'c']),
-    ):
-        cfg = Config(dict(test_evaluator=evaluator, default_hooks=hooks))
-        leave_out_diagrams(cfg)
-        assert list(cfg.default_hooks) == kept
-
-
 def test_our_evaluations_have_unseen_samples_and_pixels(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_folders(tmp_path / 'data/cifar10_folder/test', classes=2, per_class=1)
@@ -191,8 +175,6 @@ def test_our_evaluations_have_unseen_samples_and_pixels(tmp_path, monkeypatch):
         cfg = load_config(str(ROOT / f'configs/{name}.py'))
         cfg.work_dir = 'work'
         use_evaluation(cfg, 'unseen')
-        leave_out_diagrams(cfg)
-        assert {hook.type for hook in cfg.default_hooks.values()}.isdisjoint(DRAWING)
         with DATASETS.switch_scope_and_registry(cfg.default_scope) as registry:
             found[name.split('_')[0]] = registry.build(cfg.test_dataloader.dataset)
     digits, photographs = found['ce/digits'], found['ce/deeplabv3plus']

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 from mmengine.config import Config
@@ -28,6 +27,7 @@ from mmcalib.samples.writing import disagreement_in
 from mmcalib.tasks.predict.images import look_at
 from mmcalib.tasks.predict.load_model import load_predicting_model
 from mmcalib.tasks.predict.scores import ImageScores, Scorer
+from mmcalib.visualization.figure_style import as_rgb
 
 # What a model raises at an image that it does not take.
 NOT_PREDICTED = (AssertionError, RuntimeError, ValueError)
@@ -167,16 +167,6 @@ class Predictor:
             image.probabilities = None if found.probs is None else found.probs.numpy()
             image.objects = None if found.objects is None else found.objects.number + 1
             yield image
-
-
-def as_rgb(image: np.ndarray) -> np.ndarray:
-    """Return what a loader read, BGR or grey, as ``(H, W, 3)`` uint8 RGB."""
-    if image.dtype != np.uint8:
-        low, high = float(image.min()), float(image.max())
-        image = ((image - low) * (255 / max(high - low, 1e-12))).astype(np.uint8)
-    if image.ndim == 2 or image.shape[2] < 3:
-        return np.repeat(image.reshape(*image.shape[:2], -1)[..., :1], 3, axis=2)
-    return cv2.cvtColor(np.ascontiguousarray(image[..., :3]), cv2.COLOR_BGR2RGB)
 
 
 def _size(data: Mapping) -> tuple[int, ...]:
