@@ -1,65 +1,50 @@
-"""Several processes, for code that does not see the Runner."""
+"""Several processes, with or without GPUs."""
 
 from __future__ import annotations
 
 import atexit
-import logging
 import os
-import re
 import sys
 from datetime import timedelta
-from functools import cache
 
 import torch
-from mmengine.dist import get_dist_info, get_world_size, init_dist
-from mmengine.logging import MessageHub, print_log
+from mmengine.dist import get_dist_info, init_dist
+
+from mmcalib.checks import UserError
 
 PATIENCE = timedelta(days=7)
-SHARED = re.compile(r'\b(SyncBN|SyncBuffersHook|SameBuffersHook)\b')
+RANKS = {'pytorch': 'RANK', 'slurm': 'SLURM_PROCID', 'mpi': 'OMPI_COMM_WORLD_RANK'}
+
+
+def is_first_process(launcher: str) -> bool:
+    """Return whether this process writes; tasks of a cluster without a launcher are runs each."""
+    return os.environ.get(RANKS.get(launcher, ''), '0') == '0'
 
 
 def join_processes(launcher: str) -> None:
-    """Meet the other processes of a launcher, without a Runner; each has a GPU of its own.
-
-    They exchange objects alone, and wait for each other for as long as a week.
+    """Meet the other processes of a launcher, to exchange objects; each has a GPU, if there is one.
 
     Raises:
-        ValueError: If a launcher other than ``pytorch`` is asked for without a GPU.
+        UserError: If a launcher other than ``pytorch`` is asked for without a GPU.
     """
     if launcher == 'none' or torch.distributed.is_initialized():
         return
     if torch.cuda.is_available():
         init_dist(launcher, backend='gloo', timeout=PATIENCE.total_seconds())
+    elif launcher == 'pytorch':  # for which mmengine would call torch.cuda
+        torch.distributed.init_process_group('gloo', timeout=PATIENCE)
     else:
-        join_without_gpus(launcher, timeout=PATIENCE)
-
-
-def join_without_gpus(launcher: str, **options) -> None:
-    """Do the same on a machine without GPUs, for which mmengine would call torch.cuda.
-
-    Args:
-        launcher: Of the processes.
-        options: Of ``torch.distributed.init_process_group``.
-
-    Raises:
-        ValueError: If it is another than ``pytorch``.
-    """
-    if launcher != 'pytorch':
-        raise ValueError(
-            f'--launcher {launcher} needs GPUs, and this machine has none: use '
-            'tools/dist_train.sh or tools/dist_test.sh, or --launcher pytorch with '
-            'tools/torchrun.py, which run on the CPU too'
+        raise UserError(
+            f'--launcher {launcher} needs GPUs, and this machine has none: use --launcher pytorch '
+            'with torchrun, or tools/dist_train.sh, which run on the CPU too'
         )
-    if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group('gloo', **options)
 
 
 def leave_processes() -> None:
     """Wait for the other processes and end, as the last thing that a tool does.
 
-    One that just exits may take others along. And of 35 tests on two busy CPU processes one was
-    aborted after it had left the group, by a thread of gloo's that outlived its owner: so nothing
-    of C++ is taken down there.
+    Of 35 tests on two busy CPU processes one was aborted after it had left the group, by a thread
+    of gloo's that outlived its owner: so nothing of C++ is taken down there.
     """
     if not torch.distributed.is_initialized():
         return
@@ -67,9 +52,8 @@ def leave_processes() -> None:
     backend = torch.distributed.get_backend()
     torch.distributed.destroy_process_group()
     if backend == 'gloo':
-        atexit._run_exitfuncs()
+        atexit._run_exitfuncs()  # which flush the logs
         sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(0)
 
 
@@ -81,26 +65,3 @@ def place_of(number: int) -> int:
     """
     rank, world_size = get_dist_info()
     return number * world_size + rank
-
-
-def warn_if_models_differ() -> None:
-    """Say once if this is a validation in a training whose processes may each have another model.
-
-    mmengine leaves the statistics of batch normalisation to each process and saves the first's.
-    """
-    hub = MessageHub.get_current_instance()
-    # Only a training sets max_iters.
-    if get_world_size() > 1 and hub.get_info('max_iters') is not None:
-        _warn_if_models_differ(str(hub.get_info('cfg')))
-
-
-@cache
-def _warn_if_models_differ(config: str) -> None:
-    if not SHARED.search(config):
-        print_log(
-            'Validating on several processes: if the model has batch normalisation without SyncBN, '
-            'each process validates its own statistics, and the checkpoint will hold those of the '
-            "first. Add custom_hooks=[dict(type='SameBuffersHook')], as mmcalib's own tools do",
-            'current',
-            logging.WARNING,
-        )

@@ -1,15 +1,8 @@
 """Names and defaults that a help lists; a test compares them with what the package has."""
 
 METHODS = (
-    'temperature',
-    'vector',
-    'matrix',
-    'ets',
-    'isotonic',
-    'platt',
-    'beta',
-    'class-temperatures',
-    'class-conditional',
+    *('temperature', 'vector', 'matrix', 'ets', 'isotonic', 'platt', 'beta'),
+    *('class-temperatures', 'class-conditional'),
 )
 CRITERIA = ('nll', 'ece-grid')
 NUM_SAMPLES = 200_000

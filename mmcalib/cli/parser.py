@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import time
 import warnings
 from argparse import (
     SUPPRESS,
@@ -19,39 +18,30 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from mmcalib.checks import UserError, suggestion
-from mmcalib.cli.processes import is_first_process
 
-UNKNOWN_TYPE = ' registry. Please check whether'  # in the errors of mmengine's registries
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # on the disk, for whatever a tool writes
-PATIENCE = 30.0  # seconds for the first process to print what is wrong
 
 
 class HelpFormatter(RawDescriptionHelpFormatter):
     """Shows the default of every option that has one."""
 
     def _get_help_string(self, action: Action) -> str:
-        text = action.help or ''
-        value = action.default
+        text, value = action.help or '', action.default
         given = value is not None and value is not False and value not in (SUPPRESS, [], {})
-        if not action.option_strings or not given or '(default' in text:
-            return text
-        return f'{text} (default: %(default)s)'
+        shown = action.option_strings and given and '(default' not in text
+        return f'{text} (default: %(default)s)' if shown else text
 
 
 class ToolParser(ArgumentParser):
-    """Ends a tool with an error for people, printed by the first of several processes.
-
-    All come to the same, and the launcher ends the others as soon as one has failed. Those that it
-    leaves alone, as on another machine, print it themselves in the end.
+    """Ends a tool with one line for what its user can mend.
 
     Args:
         examples: Arguments of example calls, for the end of the help.
     """
 
     def __init__(self, *, examples: Sequence[str] = (), **options) -> None:
-        options.setdefault('formatter_class', HelpFormatter)
         options.setdefault('prog', os.path.basename(sys.argv[0]))
-        super().__init__(**options)
+        super().__init__(formatter_class=HelpFormatter, **options)
         if examples:
             command = f'python tools/{self.prog}' if self.prog.endswith('.py') else self.prog
             head = 'examples' if len(examples) > 1 else 'example'
@@ -66,13 +56,10 @@ class ToolParser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and an error in the arguments, with the option that may be meant."""
-        _wait_for_the_first_process()
-        _, unknown, arguments = message.partition('unrecognized arguments: ')
-        if unknown:
-            known = [name for name in self._option_string_actions if name.startswith('--')]
-            options = [text.split('=')[0] for text in arguments.split() if text.startswith('--')]
-            message += ''.join(dict.fromkeys(suggestion(text, known) for text in options))
-        super().error(message)
+        _, _, arguments = message.partition('unrecognized arguments: ')
+        known = [name for name in self._option_string_actions if name.startswith('--')]
+        options = [text.split('=')[0] for text in arguments.split() if text.startswith('--')]
+        super().error(message + ''.join(dict.fromkeys(suggestion(x, known) for x in options)))
 
     @contextmanager
     def ending_with_errors(
@@ -91,19 +78,13 @@ class ToolParser(ArgumentParser):
         try:
             yield
         except UserError as error:
-            self.refuse(error.reason, at_once=error.one_process)
+            self.refuse(error.reason)
         except others as error:
             self.refuse(str(error))
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            self.refuse(f'{error}: make room, then run this again', at_once=True)
-        except KeyError as error:
-            if UNKNOWN_TYPE not in str(error):
-                raise
-            from mmcalib.runs.checks import reason_of
-
-            self.refuse(reason_of(error))
+            self.refuse(f'{error}: make room, then run this again')
         except RuntimeError as error:  # of gloo; NCCL waits until the launcher ends this process
             if 'closed by peer' not in str(error):
                 raise
@@ -111,18 +92,6 @@ class ToolParser(ArgumentParser):
         except KeyboardInterrupt:
             sys.exit(stopped)
 
-    def refuse(self, message: str, *, at_once: bool = False) -> NoReturn:
-        """Print an error in the config, the data or a file, which all processes meet.
-
-        Args:
-            message: Problem, value and remedy.
-            at_once: Print it although other processes may not meet it.
-        """
-        if not at_once:
-            _wait_for_the_first_process()
+    def refuse(self, message: str) -> NoReturn:
+        """End the tool with an error in the config, the data or a file."""
         self.exit(2, f'{self.prog}: error: {message}\n')
-
-
-def _wait_for_the_first_process() -> None:
-    if not is_first_process():
-        time.sleep(PATIENCE)

@@ -162,8 +162,7 @@ class MeanProbabilityModel(BaseTTAModel):
                     image = view['data_samples'][0].metainfo.get('img_path', 'an image')
                     hint = '; --tta-scales chooses the sizes of views' if len(views) > 1 else ''
                     raise UserError(
-                        f'{self.names[number]}, of {image}: {str(error) or repr(error)}{hint}',
-                        one_process=True,
+                        f'{self.names[number]}, of {image}: {str(error) or repr(error)}{hint}'
                     ) from error
             self._checked.add(number)
         return self._finished(found)
@@ -217,9 +216,7 @@ class MeanProbabilityModel(BaseTTAModel):
             mean.add(probs)
         except ValueError as error:
             image = sample.metainfo.get('img_path', 'an image')
-            raise UserError(
-                f'{self.names[number]}, of {image}: {error}', one_process=True
-            ) from error
+            raise UserError(f'{self.names[number]}, of {image}: {error}') from error
 
     def _new_mean(self) -> PredictionMean:
         return PredictionMean(disagreement=self.disagreement, threshold=self.threshold)
@@ -231,8 +228,7 @@ class MeanProbabilityModel(BaseTTAModel):
             if sample.metainfo.get('flip') and 'gt_sem_seg' in sample:
                 raise UserError(
                     'all views are flipped, so their labels may be too: add a view that is not '
-                    'flipped to TestTimeAug',
-                    one_process=True,
+                    'flipped to TestTimeAug'
                 )
             put_probabilities(sample, mean.mean, threshold=self.threshold)
             if self.disagreement:

@@ -86,7 +86,7 @@ class NamingPipeline(Compose):
         except Exception as error:
             empty = [problem for problem in map(file_problem, files.values()) if problem]
             reason = ', '.join(empty) or f'{type(error).__name__}: {error}'
-            raise UserError(f'cannot load {name}: {reason}', one_process=True) from error
+            raise UserError(f'cannot load {name}: {reason}') from error
         if self.classes and isinstance(packed, Mapping):
             self._check_labels(packed.get('data_samples'), files.get('seg_map_path', name))
         return packed
@@ -103,7 +103,7 @@ class NamingPipeline(Compose):
         try:
             check_labels(outside, self.classes, name=name, hint=hint + 'num_classes')
         except ValueError as error:
-            raise UserError(str(error), one_process=True) from error
+            raise UserError(str(error)) from error
 
 
 def sample_files(data: Mapping) -> dict[str, str]:

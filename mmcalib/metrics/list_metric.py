@@ -10,7 +10,6 @@ from mmengine.dist import all_gather, get_dist_info
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 
-from mmcalib.distributed import warn_if_models_differ
 from mmcalib.samples.reading import name_of
 
 
@@ -28,7 +27,6 @@ class ListMetric(BaseMetric):
         Raises:
             ValueError: If fewer were evaluated, or more than a sampler repeats.
         """
-        warn_if_models_differ()
         counts = [int(count) for count in all_gather(torch.tensor(len(self.results)))]
         if not size <= sum(counts) < size + len(counts):
             self.results = []

@@ -16,8 +16,7 @@ from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
 from mmengine.runner import Runner
 
-from mmcalib.cli.processes import is_first_process
-from mmcalib.distributed import join_without_gpus
+from mmcalib.distributed import is_first_process, join_processes
 from mmcalib.hooks.checkpoint_meta_hook import CheckpointMeta
 from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
@@ -61,7 +60,7 @@ def build_runner(cfg: Config, *, complete_weights: bool = False) -> Runner:
     if cfg.get('num_threads'):
         torch.set_num_threads(min(cfg.num_threads, torch.get_num_threads()))
     if cfg.launcher != 'none' and not torch.cuda.is_available():
-        join_without_gpus(cfg.launcher)  # mmengine keeps a process group that is there
+        join_processes(cfg.launcher)  # mmengine keeps a process group that is there
         cfg.model_wrapper_cfg = dict(
             type='CPUDistributedDataParallel',
             device_ids=None,

@@ -3,7 +3,6 @@
 import pytest
 from commands import ROOT, call_here
 
-from mmcalib.cli import parser
 from mmcalib.runs.config import load_config
 
 DIGITS = str(ROOT / 'configs/mbls/digits.py')
@@ -88,23 +87,3 @@ def test_what_is_no_option_is_an_error_of_the_command_line(options, message, mon
     with pytest.raises(SystemExit):
         call_here('train.py', DIGITS, '--cfg-options', options, monkeypatch=monkeypatch)
     assert f'argument --cfg-options: {message}' in capsys.readouterr().err
-
-
-@pytest.mark.parametrize('arguments', [['nowhere.py'], [DIGITS, '--no-such-option']])
-def test_the_first_process_says_at_once_what_is_wrong(arguments, monkeypatch, capsys):
-    """The launcher then ends the others; one that it does not end says it, too."""
-    waited = []
-    monkeypatch.setattr(parser.time, 'sleep', waited.append)
-    cases = (
-        ('RANK', '0', 'pytorch', 0),
-        ('RANK', '1', 'pytorch', 1),
-        ('SLURM_PROCID', '1', 'none', 0),  # a task that trains by itself
-        ('SLURM_PROCID', '1', 'slurm', 1),
-    )
-    for variable, rank, launcher, waits in cases:
-        monkeypatch.setenv(variable, rank)
-        waited.clear()
-        with pytest.raises(SystemExit) as end:
-            call_here('train.py', *arguments, '--launcher', launcher, monkeypatch=monkeypatch)
-        assert end.value.code == 2 and waited == [parser.PATIENCE] * waits
-        assert 'train.py: error: ' in capsys.readouterr().err

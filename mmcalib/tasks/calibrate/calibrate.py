@@ -22,8 +22,8 @@ from mmengine.runner import Runner
 from mmcalib import __version__
 from mmcalib.checks import UserError, check_integer
 from mmcalib.cli.parser import ToolParser
-from mmcalib.cli.processes import is_first_process
 from mmcalib.datasets.same_data import same_data
+from mmcalib.distributed import is_first_process
 from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
@@ -122,7 +122,7 @@ def prepare(args: argparse.Namespace) -> Config:
     args.cross_fit, args.forced = same and args.split == 'val' and not args.force, []
     if args.cross_fit:
         args.test = False
-        if is_first_process():
+        if is_first_process(args.launcher):
             print(
                 'Validation and test data are the same: before and after are cross-fitted over '
                 f'folds of the images (seed {args.seed}), and the scaling that is written is '
@@ -351,8 +351,7 @@ def write(out: str, content: Mapping, config: Config | None) -> None:
     except (OSError, RuntimeError) as error:  # the latter is PyTorch's word for a full disk
         raise UserError(
             f'--out {out} cannot be written; is the disk full? The files that were there are '
-            f'unchanged: make room, or name a file on another disk ({error})',
-            one_process=True,
+            f'unchanged: make room, or name a file on another disk ({error})'
         ) from error
 
 

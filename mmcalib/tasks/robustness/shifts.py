@@ -13,7 +13,7 @@ from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
 
 from mmcalib.checks import check_integer
-from mmcalib.cli.processes import is_first_process
+from mmcalib.distributed import is_first_process
 from mmcalib.metrics.keys import CLEAN, OVER_SHIFTS
 from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
 from mmcalib.tasks.robustness.corrupted_pipeline import (
@@ -107,7 +107,7 @@ def plan_shifts(
         inner = dataset.dataset if cfg.get('limit') else dataset
         places = corruption_places(inner, scope, before)
         if stored is None:
-            names = _that_fit(names, corruptions, places)
+            names = _that_fit(names, corruptions, places, cfg.launcher)
             for name in names:
                 corruption_function(name)
         else:
@@ -128,14 +128,14 @@ def plan_shifts(
 
 
 def _that_fit(
-    names: Sequence[str], asked: Sequence[str], places: Sequence[CorruptionPlace]
+    names: Sequence[str], asked: Sequence[str], places: Sequence[CorruptionPlace], launcher: str
 ) -> list[str]:
     """Return corruptions without those from sets that need larger images, and log these."""
     smallest = min((place.shape for place in places), key=min)
     wide = [name for name in too_wide(smallest, names) if name not in asked]
     fit = [name for name in names if name not in wide]
     check_size(smallest, fit or names)
-    if wide and is_first_process():
+    if wide and is_first_process(launcher):
         print_log(
             f'Left out, because they require images of {LEAST_SIZE}×{LEAST_SIZE} pixels and these '
             f'have {smallest[0]}×{smallest[1]}: {", ".join(wide)}.'
