@@ -4,7 +4,31 @@ from __future__ import annotations
 
 import ast
 
-NUMBERS = {'inf': float('inf'), 'nan': float('nan')}
+
+class _Literal(ast.NodeTransformer):
+    """Turns ``dict(a=1)`` into ``{'a': 1}``, and names of classes into texts."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if ast.unparse(node.func) != 'dict':
+            return node
+        pairs = [(None, each) for each in node.args]
+        pairs += [(each.arg and ast.Constant(each.arg), each.value) for each in node.keywords]
+        return self.visit_Dict(ast.Dict([key for key, _ in pairs], [value for _, value in pairs]))
+
+    def visit_Dict(self, node: ast.Dict) -> ast.AST:
+        pairs = []
+        for key, value in zip(node.keys, map(self.visit, node.values), strict=True):
+            inner = isinstance(value, ast.Dict) and key is None  # of dict(**{…})
+            pairs += zip(value.keys, value.values, strict=True) if inner else [(key, value)]
+        return ast.Dict([key for key, _ in pairs], [value for _, value in pairs])
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        number = node.id in ('inf', 'nan')
+        return ast.Constant(float(node.id) if number else node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        of_a_name = isinstance(node.value, (ast.Name, ast.Attribute))
+        return ast.Constant(ast.unparse(node)) if of_a_name else node
 
 
 def parse_config(text: str) -> dict:
@@ -16,71 +40,18 @@ def parse_config(text: str) -> dict:
     Raises:
         ValueError: If the text holds anything else.
     """
+    found = {}
     try:
-        return dict(_assignment(line) for line in ast.parse(text).body)
-    except (SyntaxError, RecursionError, MemoryError) as error:
+        for line in ast.parse(text).body:
+            (target,) = line.targets
+            found[target.id] = ast.literal_eval(_Literal().visit(line.value))
+    except (
+        AttributeError,
+        SyntaxError,
+        TypeError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ) as error:
         raise ValueError(f'it is not a config: {error}') from error
-
-
-def _assignment(line: ast.stmt) -> tuple[str, object]:
-    if isinstance(line, ast.Assign) and len(line.targets) == 1:
-        target = line.targets[0]
-        if isinstance(target, ast.Name):
-            return target.id, _value(line.value)
-    raise _code(line)
-
-
-def _code(node: ast.AST) -> ValueError:
-    return ValueError(f'line {node.lineno} is code: {ast.unparse(node)[:60]}')
-
-
-def _value(node: ast.expr) -> object:
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.List):
-        return [_value(item) for item in node.elts]
-    if isinstance(node, ast.Tuple):
-        return tuple(_value(item) for item in node.elts)
-    if isinstance(node, ast.Set):
-        return {_value(item) for item in node.elts}
-    if isinstance(node, ast.Dict):
-        return dict(_item(*pair) for pair in zip(node.keys, node.values, strict=True))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _value(node.operand)
-        if isinstance(value, (int, float)):
-            return -value
-    if isinstance(node, ast.Name):
-        return NUMBERS.get(node.id, node.id)
-    if isinstance(node, ast.Attribute) and _is_dotted_name(node):
-        return ast.unparse(node)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'dict':
-        return _dict(node)
-    raise _code(node)
-
-
-def _is_dotted_name(node: ast.expr) -> bool:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return isinstance(node, ast.Name)
-
-
-def _dict(node: ast.Call) -> dict:
-    values = {}
-    for key, argument in [
-        *((None, argument) for argument in node.args),
-        *((keyword.arg, keyword.value) for keyword in node.keywords),
-    ]:
-        value = _value(argument)
-        if key is not None:
-            values[key] = value
-        elif isinstance(value, dict):
-            values.update(value)
-        else:
-            raise _code(node)
-    return values
-
-
-def _item(key: ast.expr | None, value: ast.expr) -> tuple:
-    if key is None:  # of {**value}
-        raise _code(value)
-    return _value(key), _value(value)
+    return found
