@@ -156,10 +156,13 @@ def problem(tool, arguments, *, whole):
         return f'there is no {tool}' if whole and tool not in EXAMPLES else None
     if not tool.endswith('.py'):
         return None
-    parser = parser_of(tool)
+    parser = own = parser_of(tool)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            own = next((action.choices[word] for word in arguments if word in action.choices), own)
     for word in arguments:
         option = word.split('=')[0]
-        if re.fullmatch(r'--[a-z][\w-]*', option) and option not in parser._option_string_actions:
+        if re.fullmatch(r'--[a-z][\w-]*', option) and option not in own._option_string_actions:
             return f'{tool} has no {option}'
     if not whole or any(word.startswith('$') or set(MORE) & set(word) for word in arguments):
         return None

@@ -210,7 +210,6 @@ def test_what_is_imported_is_declared():
     distributions = {'cv2': 'opencv-python', 'PIL': 'pillow', 'sklearn': 'scikit-learn'}
     of_the_extras = {'mmengine', 'mmcv', 'mmpretrain', 'mmseg', 'timm', 'imagecorruptions'}
     of_the_extras |= {'onnx', 'onnxruntime'}
-    compared = {'betacal', 'netcal', 'probmetrics'}  # by tools/benchmarks/scalers.py
     beside = {path.stem for path in (ROOT / 'tools').glob('*/*.py')}
     imported = set()
     for folder in ('mmcalib', 'tools'):
@@ -220,7 +219,7 @@ def test_what_is_imported_is_declared():
                     imported |= {alias.name.split('.')[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom):
                     imported.add(node.module.split('.')[0])
-    imported -= {*sys.stdlib_module_names, *of_the_extras, *compared, *beside, 'mmcalib'}
+    imported -= {*sys.stdlib_module_names, *of_the_extras, *beside, 'mmcalib'}
     assert {distributions.get(name, name) for name in imported} <= declared
 
 

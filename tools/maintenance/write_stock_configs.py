@@ -17,7 +17,7 @@ from mmcalib.work_dir import whole_file
 
 
 def main() -> None:
-    parser = ToolParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ToolParser(description=__doc__)
     parser.add_argument('--out', type=Path, default=RECORD)
     args = parser.parse_args()
     tables = [table for toolbox in TOOLBOXES for table in tables_of(toolbox)]

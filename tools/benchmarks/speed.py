@@ -1,0 +1,298 @@
+"""Time and memory of losses, metrics, fused upsampling and means, as ratios within one run.
+
+    export OMP_NUM_THREADS=1
+    python tools/benchmarks/speed.py losses --cpu-seconds
+    python tools/benchmarks/speed.py losses --device cuda --dtype bfloat16 --sizes 8x21x512x512
+    python tools/benchmarks/speed.py metrics --cpu-seconds
+    python tools/benchmarks/speed.py upsampling --cpu-seconds
+    python tools/benchmarks/speed.py ensembles CONFIG CHECKPOINT OTHER.py:CHECKPOINT --cpu-seconds
+
+- losses: a step of every loss, by F.cross_entropy
+- metrics: an image, by a max and a logsumexp over its logits; kB that an image leaves, as pickled
+- upsampling: a head's loss of small logits with FusedUpsamplingHook, by mmseg's cross-entropy
+- ensembles: a test's step under the mean of several predictions, by that of one model
+
+Contenders take turns, so that a busy machine slows all of them, and each time is the best of its
+rounds. Memory is the most that a step allocates beyond logits and labels.
+"""
+
+import argparse
+import functools
+import pickle
+import time
+import types
+import warnings
+
+import torch
+import torch.nn.functional as F
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import DATASETS, METRICS, init_default_scope
+from mmengine.structures import PixelData
+
+from mmcalib import losses
+from mmcalib.cli.arguments import ConfigOptions
+from mmcalib.cli.members import split_members
+from mmcalib.hooks.fused_upsampling_hook import fused_loss_by_feat
+from mmcalib.metrics import CalibrationMetric
+from mmcalib.reports.formats import table_text
+from mmcalib.runs.config import load_config
+from mmcalib.runs.ensemble_config import average_predictions, load_member_configs
+from mmcalib.tasks.predict.load_model import load_predicting_model
+
+
+def seconds_of(contenders, args):
+    """Return the best seconds of each contender, by name."""
+    clock = time.process_time if args.cpu_seconds else time.perf_counter
+    synchronize = torch.cuda.synchronize if args.device != 'cpu' else lambda: None
+    best = dict.fromkeys(contenders, float('inf'))
+    for number in range(-args.warmup, args.rounds):
+        for name, run in contenders.items():
+            synchronize()
+            start = clock()
+            run()
+            synchronize()
+            if number >= 0:
+                best[name] = min(best[name], clock() - start)
+    return best
+
+
+def peak_bytes(run, args):
+    """Return the most that a contender has allocated at any moment."""
+    if args.device != 'cpu':
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        return torch.cuda.max_memory_allocated() - before
+    with torch.profiler.profile(profile_memory=True) as profile:
+        run()
+    events = [e for e in profile.profiler.kineto_results.events() if e.name() == '[memory]']
+    # PyTorch before 2.4 has microseconds.
+    start = 'start_ns' if hasattr(events[0], 'start_ns') else 'start_us'
+    allocated = peak = 0
+    for event in sorted(events, key=lambda event: getattr(event, start)()):
+        allocated += event.nbytes()
+        peak = max(peak, allocated)
+    return peak
+
+
+def ratios(values, names):
+    """Return the first of some values as it is, and others as ratios to it."""
+    base, *_ = values.values()
+    cells = (f'{values[name] / base:.2f}' if name in values else '–' for name in names)
+    return [f'{base:.3g}', *cells]
+
+
+def print_table(headings, rows):
+    print(f'\n{table_text(headings, rows, "markdown")}', flush=True)
+
+
+def shape_of(size):
+    return tuple(map(int, size.split('x')))
+
+
+def published(logits, target, margin=10.0, alpha=0.1):
+    """Return MbLS by the arithmetic of the paper's published code."""
+    if logits.ndim > 2:
+        logits = logits.flatten(2).transpose(1, 2).contiguous().view(-1, logits.shape[1])
+    target = target.flatten()
+    highest = logits.max(dim=1)[0].unsqueeze(1).repeat(1, logits.shape[1])
+    return F.cross_entropy(logits, target) + alpha * F.relu(highest - logits - margin).mean()
+
+
+LOSSES = {
+    name: kind
+    for name, kind in vars(losses).items()
+    if name.endswith('Loss') and name not in ('CalibrationLoss', 'BatchLoss', 'CombinedLoss')
+}
+OF_LABEL_MAPS = ('SVLSLoss', 'NACLLoss')
+WAYS = ('published', 'eager', 'compiled')
+
+
+def of_losses(args):
+    for size in args.sizes or ('4x21x256x256', '2x150x256x256', '4096x1000'):
+        shape, rows = shape_of(size), []
+        names = [n for n in args.losses or LOSSES if len(shape) > 2 or n not in OF_LABEL_MAPS]
+        for name in names:
+            options = {'num_classes': shape[1]} if name == 'CALSLoss' else {}
+            torch.manual_seed(0)
+            logits = (4 * torch.randn(shape, device=args.device)).to(getattr(torch, args.dtype))
+            target = torch.randint(shape[1], (shape[0], *shape[2:]), device=args.device)
+            found = {'cross-entropy': F.cross_entropy}
+            found |= {'published': published} if name == 'MarginLabelSmoothingLoss' else {}
+            found['eager'] = LOSSES[name](**options).to(args.device)
+            if not issubclass(LOSSES[name], losses.BatchLoss):
+                found['compiled'] = LOSSES[name](**options, compile=True).to(args.device)
+            logits.requires_grad_()
+            contenders = {
+                way: functools.partial(step, loss, logits, target) for way, loss in found.items()
+            }
+            torch.compiler.reset()  # no shape profits from another's kernel, or its limits
+            seconds = seconds_of(contenders, args)
+            memory = {way: peak_bytes(run, args) / 2**20 for way, run in contenders.items()}
+            rows.append([name, *ratios(seconds, WAYS), *ratios(memory, WAYS)])
+        columns = ['CE (s)', *WAYS, 'CE (MiB)', *(f'memory: {way}' for way in WAYS)]
+        print_table([size.replace('x', '×'), *columns], rows)
+
+
+def step(loss, logits, target):
+    loss(logits, target).backward()
+    logits.grad = None  # or the next step would begin by freeing it
+
+
+def of_metrics(args):
+    every = ('ECE', 'AECE', 'NLL', 'Brier', 'ClasswiseECE')
+    ours = {
+        'ECE': [CalibrationMetric('ECE')],
+        'ECE, AECE, NLL': [CalibrationMetric(every[:3])],
+        'the same as three metrics': [CalibrationMetric(name) for name in every[:3]],
+        'ECE, AECE, NLL, Brier, ClasswiseECE': [CalibrationMetric(every)],
+        'ECE, AECE, NLL, refinement_NLL': [CalibrationMetric([*every[:3], 'refinement_NLL'])],
+        'all, by class and distance': [CalibrationMetric(per_class=True, per_distance=True)],
+    }
+    for size in args.sizes or ('21x512x512', '150x512x512'):
+        samples = [draw_image(seed, shape_of(size)) for seed in range(2)]
+        logits = samples[0]['seg_logits']['data']
+        init_default_scope('mmseg')
+        miou = METRICS.build(dict(type='IoUMetric'))
+        miou.dataset_meta = {'classes': [str(k) for k in range(len(logits))]}
+        of_all = {**ours, 'mmseg: IoUMetric': [miou]}
+        contenders = {'floor': lambda x=logits: (x.max(dim=0), x.logsumexp(dim=0))}
+        for name, metrics in of_all.items():
+            contenders[name] = functools.partial(process, metrics, samples)
+        seconds = seconds_of(contenders, args)
+        rows = []
+        for name, metrics in of_all.items():
+            left = [pickle.dumps(metric.results) for metric in metrics]
+            images = sum(len(metric.results) for metric in metrics) / len(metrics)
+            kept = f'{sum(map(len, left)) / 1e3 / images:.1f}'
+            rows.append([name, *ratios(seconds, [name]), kept])
+            for metric in metrics:
+                metric.results.clear()
+        print_table([size.replace('x', '×'), 'max, logsumexp (s)', 'ratio', 'kB an image'], rows)
+
+
+def draw_image(seed, shape):
+    """Return a sample of mmseg's: patches of labels, and logits of which most are very sure."""
+    num_classes, *size = shape
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.randint(num_classes, (size[0] // 25 + 1, size[1] // 25 + 1), generator=generator)
+    label = coarse.repeat_interleave(25, 0).repeat_interleave(25, 1)[: size[0], : size[1]]
+    logits = 2 * torch.randn(num_classes, *size, generator=generator)
+    sure = 16 + 4 * torch.randn(1, *size, generator=generator)
+    logits.scatter_add_(0, label[None], sure)
+    label[torch.rand(size, generator=generator) < 0.05] = 255
+    return {
+        'seg_logits': {'data': logits},
+        'pred_sem_seg': {'data': logits.argmax(0, keepdim=True)},
+        'gt_sem_seg': {'data': label[None]},
+        'img_path': f'image_{seed}.jpg',
+    }
+
+
+def process(metrics, samples):
+    samples.append(samples.pop(0))  # in turn
+    for metric in metrics:
+        metric.process(None, samples[:1])
+
+
+def of_upsampling(args):
+    from mmseg.models.decode_heads import FCNHead
+    from mmseg.structures import SegDataSample
+
+    def head_of(loss, fused):
+        options = dict(num_convs=0, concat_input=False, num_classes=classes)
+        head = FCNHead(in_channels=8, channels=8, **options).to(args.device)
+        head.loss_decode = loss or head.loss_decode  # mmseg's cross-entropy
+        if fused:
+            head.loss_by_feat = types.MethodType(fused_loss_by_feat, head)
+        return head
+
+    def step_of_head(head):
+        found = head.loss_by_feat(logits, samples)
+        sum(value for name, value in found.items() if 'loss' in name).backward()
+        logits.grad = None
+
+    ways = {'plain': (False, {}), 'fused': (True, {}), 'fused, compiled': (True, {'compile': True})}
+    for size in args.sizes or ('2x150x512x512',):
+        images, classes, height, width = shape_of(size)
+        torch.manual_seed(0)
+        logits = 4 * torch.randn(images, classes, height // 4, width // 4, device=args.device)
+        logits.requires_grad_()
+        labels = torch.randint(classes, (images, 1, height, width), device=args.device)
+        labels[:, :, : height // 20] = 255
+        samples = [SegDataSample(gt_sem_seg=PixelData(data=label)) for label in labels]
+        rows = []
+        for name in args.losses or ('MarginLabelSmoothingLoss', 'SoftmaxFocalLoss'):
+            heads = {'cross-entropy': head_of(None, False)}
+            for way, (fused, options) in ways.items():
+                heads[way] = head_of(LOSSES[name](**options), fused)
+            contenders = {way: functools.partial(step_of_head, head) for way, head in heads.items()}
+            seconds = seconds_of(contenders, args)
+            memory = {way: peak_bytes(run, args) / 2**20 for way, run in contenders.items()}
+            rows.append([name, *ratios(seconds, ways), *ratios(memory, ways)])
+        columns = ['CE (s)', *ways, 'CE (MiB)', *(f'memory: {way}' for way in ways)]
+        print_table([size.replace('x', '×'), *columns], rows)
+
+
+def of_ensembles(args):
+    members = split_members(args.config, args.checkpoints)
+    means = {
+        'one model': (members[:1], None),
+        'image and mirror image': (members[:1], dict(tta=True, scales=[1.0])),
+        'MC dropout, 10 passes': (members[:1], dict(mc_dropout=10)),
+        **({f'ensemble of {len(members)}': (members, {})} if len(members) > 1 else {}),
+    }
+    load, contenders = functools.partial(load_config, options=args.cfg_options), {}
+    for name, (used, options) in means.items():
+        cfg, paths = load(args.config), [path for _, path in used]
+        if options is not None:
+            configs = load_member_configs(cfg, used, load)
+            average_predictions(cfg, paths, member_configs=configs, **options)
+        init_default_scope(cfg.default_scope)
+        model, _ = load_predicting_model(cfg, paths)
+        data = DATASETS.build(cfg.test_dataloader.dataset)
+        contenders[name] = functools.partial(predict, model, data, args.images)
+    seconds = seconds_of(contenders, args)
+    rows = [[name, *ratios(seconds, [name])] for name in contenders]
+    print_table(['predictions', 'one model (s)', 'ratio'], rows)
+
+
+@torch.no_grad()
+def predict(model, data, images):
+    for image in range(images):
+        model.test_step(pseudo_collate([data[image]]))
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kinds = parser.add_subparsers(required=True, metavar='KIND')
+    runs = {'losses': of_losses, 'metrics': of_metrics, 'upsampling': of_upsampling}
+    for name, run in {**runs, 'ensembles': of_ensembles}.items():
+        kind = kinds.add_parser(name)
+        kind.set_defaults(run=run, warmup=3)
+        kind.add_argument('--rounds', type=int, default=30)
+        kind.add_argument('--cpu-seconds', action='store_true', help='instead of wall time')
+        kind.add_argument('--device', default='cpu')
+        if name == 'ensembles':
+            kind.add_argument('config')
+            kind.add_argument('checkpoints', nargs='+', metavar='CHECKPOINT')
+            kind.add_argument('--images', type=int, default=20)
+            kind.add_argument('--cfg-options', nargs='+', action=ConfigOptions)
+            kind.set_defaults(rounds=1, warmup=1)
+            continue
+        kind.add_argument('--sizes', nargs='+', help='such as 4x21x256x256')
+        kind.add_argument('--losses', nargs='+', choices=LOSSES)
+        kind.add_argument('--dtype', default='float32', choices=('float32', 'bfloat16', 'float16'))
+        if name == 'metrics':
+            kind.set_defaults(warmup=8)  # which fill the exact cells of AECE
+    args = parser.parse_args()
+    warnings.filterwarnings('ignore', message='.*non-leaf.*')
+    print(f'torch {torch.__version__}, {args.device}, {torch.get_num_threads()} threads')
+    args.run(args)
+
+
+if __name__ == '__main__':
+    main()
