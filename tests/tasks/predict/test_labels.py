@@ -1,7 +1,6 @@
 """Masks of labels for training, thresholds of classes, calibrated objects, and the gallery."""
 
 import csv
-import html
 import json
 import math
 
@@ -27,7 +26,7 @@ from mmcalib.metrics import CalibrationStatistics, class_thresholds
 from mmcalib.metrics.counts import Counts, of_confidences
 from mmcalib.metrics.statistics import of_images
 from mmcalib.tasks.predict.predict import predict_to_folder
-from mmcalib.tasks.predict.summary import gallery_of, report_in_words
+from mmcalib.tasks.predict.summary import report_in_words
 from mmcalib.tasks.predict.validation import calibrated_objects
 
 CLASSES = [f'class {k}' for k in range(4)]
@@ -196,12 +195,3 @@ def test_the_gallery_has_the_worst_image_first_and_needs_no_server(
     assert f'{text}, the largest: {named}' in page
     for row in rows:
         assert (out / 'pictures' / f'{row["files"]}.png').is_file()
-
-
-def test_the_gallery_of_odd_names_and_of_images_without_objects():
-    name = 'a & <b> #1.png'
-    row = dict(image=f'x/{name}', files=name, label=None, expected_accuracy=None, objects=[])
-    rows = [row | dict(confidence=0.75), row | dict(confidence=0.5, label=3, name='cat', kept=0)]
-    page = gallery_of(rows)
-    assert html.escape(name) in page and 'src="pictures/a%20%26%20%3Cb%3E%20%231.png.png"' in page
-    assert page.index('cat, not above the threshold') < page.index('no object was found')

@@ -379,6 +379,7 @@ def test_images_that_the_data_set_makes_itself_are_no_files(photos, classifying)
 @pytest.mark.parametrize(
     ('options', 'text'),
     [
+        (dict(treshold=0.5), "unexpected keyword argument 'treshold'"),
         (dict(risk=0.05), 'a risk requires a validation'),
         (dict(threshold=1.5), r'threshold must be in \[0, 1\], got 1.5'),
         (dict(workers=-1), 'num_workers option should be non-negative'),
@@ -390,7 +391,7 @@ def test_images_that_the_data_set_makes_itself_are_no_files(photos, classifying)
     ],
 )
 def test_options_that_make_no_sense(photos, segmenting, options, text):
-    with pytest.raises(ValueError, match=text):
+    with pytest.raises((TypeError, ValueError), match=text):
         mmcalib.predict(*segmenting, photos, **options)
 
 
@@ -479,13 +480,3 @@ def test_what_other_processes_left_is_in_the_order_of_the_files(photos, classify
     assert (report.before, report.scores.num_images) == (2, 5)
     rows = csv.DictReader((out / 'predictions.csv').open())
     assert [row['image'] for row in rows] == [str(photos / f'{n}.png') for n in range(5)]
-
-
-def test_other_names_are_not_there():
-    with pytest.raises(AttributeError, match="'mmcalib' has no attribute 'predictions'"):
-        mmcalib.predictions  # noqa: B018
-
-
-def test_options_that_there_are_not_are_refused(photos, segmenting):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'treshold'"):
-        mmcalib.predict(*segmenting, photos, treshold=0.5)

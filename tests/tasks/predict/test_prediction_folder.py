@@ -3,7 +3,9 @@
 import csv
 import json
 import os
+from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from file_models import CLASSIFIER, write_model, write_photos
@@ -122,8 +124,9 @@ def test_scores_of_something_else_are_left_alone(model, photos, tmp_path):
         (b'caf\xe9.png', 'caf\\udce9.png'),
         (b'two\nlines.png', 'two\nlines.png'),
         ('ä\u3000\u2028ö.png'.encode(), 'ä\u3000\u2028ö.png'),
+        (b'a & <b> #1.png', 'a & <b> #1.png'),
     ],
-    ids=['no text', 'two lines', 'wide spaces'],
+    ids=['no text', 'two lines', 'wide spaces', 'marks'],
 )
 def test_no_name_of_a_file_ends_it(model, photos, tmp_path, name, shown):
     out, odd = tmp_path / 'out', photos / os.fsdecode(name)
@@ -135,6 +138,10 @@ def test_no_name_of_a_file_ends_it(model, photos, tmp_path, name, shown):
     assert report_in_words(report).encode().count(b'it is not an image') == 1
     (row,) = (row for row in rows_in(out) if row['image'] == str(odd))
     assert (out / 'arrays' / f'{row["files"]}.npz').is_file()
+    link = quote(f'{row["files"]}.png', errors='surrogateescape')
+    page = (out / 'gallery.html').read_text(encoding='utf-8')
+    assert f'<img alt="{escape(shown)}" loading="lazy" src="pictures/{link}">' in page
+    assert f'{row["name"]}, not above the threshold' in page
     assert (out / 'pictures' / f'{row["files"]}.png').is_file()
     with (out / 'predictions.csv').open(encoding='utf-8', newline='') as file:
         assert {Path(line['image']).name for line in csv.DictReader(file)} == {shown, '1.png'}
