@@ -141,7 +141,7 @@ def test_no_name_of_a_file_ends_it(model, photos, tmp_path, name, shown):
     link = quote(f'{row["files"]}.png', errors='surrogateescape')
     page = (out / 'gallery.html').read_text(encoding='utf-8')
     assert f'<img alt="{escape(shown)}" loading="lazy" src="pictures/{link}">' in page
-    assert f'{row["name"]}, not above the threshold' in page
+    assert (f'{row["name"]}, not above the threshold' in page) == (row['kept'] == 0)
     assert (out / 'pictures' / f'{row["files"]}.png').is_file()
     with (out / 'predictions.csv').open(encoding='utf-8', newline='') as file:
         assert {Path(line['image']).name for line in csv.DictReader(file)} == {shown, '1.png'}
