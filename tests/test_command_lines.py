@@ -22,7 +22,7 @@ from mmcalib.posthoc import SCALERS, affine, draw
 from mmcalib.reports import figures
 from mmcalib.runs.checks import building
 from mmcalib.runs.config import load_config, use_evaluation
-from mmcalib.tasks.sweep.sweep_plan import option_keys
+from mmcalib.tasks.sweep.sweep import option_keys
 from mmcalib.transforms import corruption_names
 
 TOOLS = sorted(path.name for path in (ROOT / 'tools').glob('*.py') if path.stem != 'torchrun')

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import ROOT, call_here
-from forked import call_forked, forked_call
+from forked import ForkedCommand, call_forked
 from PIL import Image
 from shifted import needs_extra
 
@@ -119,7 +119,7 @@ def test_predict_labels_by_the_objects_of_a_validation(run):
 
 
 def test_sweep(run, monkeypatch):
-    monkeypatch.setattr('mmcalib.tasks.sweep.parallel_trainings.subprocess.call', forked_call)
+    monkeypatch.setattr('mmcalib.tasks.sweep.jobs.subprocess.Popen', ForkedCommand)
     said = run('sweep.py', 'mine.py', '--param', 'margin=8')
     assert '**chosen**' in said
     folder = Path(said.splitlines()[-1].removeprefix('Files: ').partition(',')[0]).parent

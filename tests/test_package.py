@@ -46,7 +46,7 @@ def run(code, blocked):
 def test_neither_toolboxes_nor_scikit_learn_nor_scipy_are_imported():
     code = (
         'import mmcalib, mmcalib.reports.page, mmcalib.runs.runner\n'
-        'import mmcalib.tasks.sweep.execute_sweep\n'
+        'import mmcalib.tasks.sweep.sweep\n'
         'mmcalib.register()'
     )
     slow, toolboxes = ('sklearn', 'scipy'), ('mmpretrain', 'mmseg', 'mmcv')

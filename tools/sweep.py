@@ -38,9 +38,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         '--seeds', nargs='+', type=int, metavar='SEED', help='average over these training seeds'
     )
     group.add_argument('--jobs', type=int, default=1, metavar='N', help='trainings at a time')
-    group.add_argument(
-        '--gpus', type=int, metavar='N', help='GPUs for each training, which dist_train.sh starts'
-    )
+    group.add_argument('--gpus', type=int, metavar='N', help='GPUs for each training')
     group.add_argument(
         '--test-all',
         action='store_true',
@@ -70,7 +68,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
-    from mmcalib.tasks.sweep.sweep_command import run  # takes seconds, which a help need not
+    from mmcalib.tasks.sweep.sweep import run  # takes seconds, which a help need not
 
     run(parser, args, Path(__file__).resolve().parent)
 

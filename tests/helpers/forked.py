@@ -56,13 +56,21 @@ def call_forked(tool, *arguments, cwd, ranks=1, port=None):
         return log.read_text()
 
 
-def forked_call(command, *, stdout, **options):
-    """Stands in for ``subprocess.call`` where the command is a tool of ours."""
-    python, tool, *arguments = command
-    assert python == sys.executable
-    log = call_forked(os.path.relpath(tool, ROOT / 'tools'), *arguments, cwd=os.getcwd())
-    stdout.write(log.encode())
-    return 0
+class ForkedCommand:
+    """Stands in for ``subprocess.Popen`` where the command is a tool of ours."""
+
+    def __init__(self, command, *, stdout, **options):
+        self.command, self.stdout = command, stdout
+
+    def wait(self):
+        python, tool, *arguments = self.command
+        assert python == sys.executable
+        log = call_forked(os.path.relpath(tool, ROOT / 'tools'), *arguments, cwd=os.getcwd())
+        self.stdout.write(log.encode())
+        return 0
+
+    def terminate(self):
+        pass
 
 
 def _tool(rank, arguments, cwd, environment, log):

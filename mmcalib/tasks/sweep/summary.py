@@ -31,7 +31,7 @@ def summarise(
 
     Args:
         settings: Settings that all values share.
-        results: Name and value of each training, and its results on the validation and the test
+        results: Name and value of each training, and its metrics on the validation and the test
             split, None where there are none yet.
     """
     rows = {}
@@ -39,7 +39,7 @@ def summarise(
         row = rows.setdefault(value, {'value': value, 'val': [], 'test': [], 'missing': []})
         for split, left in (('val', validated), ('test', tested)):
             if left is not None:
-                row[split].append(left['metrics'])
+                row[split].append(left)
             elif split == 'val':
                 row['missing'].append(name)
     candidates = [
