@@ -18,7 +18,7 @@ from mmcalib.cli.arguments import (
 from mmcalib.cli.members import tell_checkpoints_from_images
 from mmcalib.cli.parser import ToolParser
 
-INCOMPLETE = 3  # the exit status where not all images have been predicted
+INCOMPLETE = 3  # the exit status where not all images could be predicted
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
@@ -108,16 +108,15 @@ def main() -> None:
     from mmcalib.tasks.predict.predict import predict_to_folder
     from mmcalib.tasks.predict.summary import report_in_words
 
-    with parser.ending_with_errors(ImportError, OSError, ValueError):
+    stopped = 'Stopped: run the same command again to continue.'
+    with parser.ending_with_errors(ImportError, OSError, ValueError, stopped=stopped):
         join_processes(options.pop('launcher'))
         report = predict_to_folder(**options)
     if report is None:  # of several processes, the first one reports
         return
     print(report_in_words(report))
     print(f'{args.out}: {", ".join(sorted(os.listdir(args.out)))}')
-    if report.stopped:
-        print(report.stopped, file=sys.stderr)
-    sys.exit(INCOMPLETE if report.stopped or report.unreadable else 0)
+    sys.exit(INCOMPLETE if report.unreadable else 0)
 
 
 if __name__ == '__main__':

@@ -181,7 +181,7 @@ def predict_to_folder(
         options: See :func:`prepare`.
 
     Raises:
-        OSError: If nothing can be written there.
+        OSError: If nothing can be written there, or no longer; the next call goes on here.
         ValueError: For what does not fit together; if no file can be predicted.
     """
     check_writable(Path(out, SETTINGS))
@@ -198,52 +198,25 @@ def predict_to_folder(
         folder.open({**settings, **scorer.settings}, overwrite=overwrite)
         left = folder.left(files)
     left = all_gather_object(left)[0]
-    ends = all_gather_object(_predict_own(folder, predictor, scorer, left[rank::processes]))
+    places = {place['image']: place for place in left[rank::processes]}
+    unreadable: list[Prediction] = []
+    for found in predictor(list(map(Path, places)), scorer, show_progress=True):
+        place = places[str(found.image)]
+        reason = found.reason or folder.write(found, place, scorer, predictor.palette)
+        if reason:
+            unreadable.append(Prediction(found.image, reason))
+    unreadable = [item for some in all_gather_object(unreadable) for item in some]
     if rank:
         return None
     order = {os.path.abspath(image): number for number, image in enumerate(files)}
     rows = sorted(folder.rows(), key=lambda row: order.get(row['path'], -1))
-    unreadable = [item for some, _ in ends for item in some]
     unreadable.sort(key=lambda item: order[os.path.abspath(item.image)])
-    report = Report(scorer.folder(rows), rows, unreadable)
-    report.stopped = next((text for _, text in ends if text), '')
-    if not report.stopped:
-        _check_any(rows, unreadable)
-    if labels:
-        report.classes = class_summary(rows, scorer)
-    try:
-        folder.close(report, page=gallery_of(rows) if pictures and rows else '')
-    except OSError as error:
-        report.stopped = report.stopped or f'{error.strerror or error}: cannot write to {out}.'
-    new = {place['path'] for place in left}
-    report.before = sum(row['path'] not in new for row in rows)
-    if report.stopped:
-        missing = len(left) - (len(rows) - report.before) - len(unreadable)
-        report.stopped += (
-            f' {len(rows):,} images are finished, {missing:,} are not: run the same command again '
-            'to continue.'
-        )
+    _check_any(rows, unreadable)
+    before = len(rows) - (len(left) - len(unreadable))
+    classes = class_summary(rows, scorer) if labels else []
+    report = Report(scorer.folder(rows), rows, unreadable, before, classes)
+    folder.close(report, page=gallery_of(rows) if pictures else '')
     return report
-
-
-def _predict_own(
-    folder: PredictionFolder, predictor: Predictor, scorer: Scorer, left: Sequence[dict]
-) -> tuple[list[Prediction], str]:
-    """Predict the images of this process; return those without a prediction, and why it stopped."""
-    unreadable: list[Prediction] = []
-    places = {place['image']: place for place in left}
-    try:
-        for found in predictor(list(map(Path, places)), scorer, show_progress=True):
-            reason = found.reason or folder.write(
-                found, places[str(found.image)], scorer, predictor.palette
-            )
-            if reason:
-                unreadable.append(Prediction(found.image, reason))
-    except OSError as error:
-        return unreadable, f'{error.strerror or error}: cannot write to {folder.folder}.'
-    except KeyboardInterrupt:
-        return unreadable, 'Stopped.'
-    return unreadable, ''
 
 
 def _check_any(found: Sequence, unreadable: Sequence[Prediction]) -> None:

@@ -29,15 +29,13 @@ class Report:
         unreadable: The files that have not, and why.
         before: How many had been predicted by earlier calls.
         classes: Of masks of labels, how much of each class they keep.
-        stopped: Why it ended before the last image, empty if it did not.
     """
 
     scores: FolderScores
     rows: Sequence[Mapping]
     unreadable: Sequence[Prediction]
-    before: int = 0
-    classes: Sequence[Mapping] = ()
-    stopped: str = ''
+    before: int
+    classes: Sequence[Mapping]
 
 
 def captions_of(scores: ImageScores, threshold: float) -> list[str]:
@@ -83,8 +81,6 @@ def class_summary(rows: Sequence[Mapping], scorer: Scorer) -> list[dict]:
 def report_in_words(report: Report) -> str:
     """Return the findings of a prediction in words."""
     scores, rows = report.scores, report.rows
-    if not rows:
-        return 'No image was predicted.'
     earlier = f' ({report.before:,} of them before)' if report.before else ''
     what = 'of the pixels' if rows[0]['label'] is None else 'of the images'
     lines = [

@@ -220,7 +220,9 @@ def test_files_hold_what_python_returns(photos, segmenting, tmp_path):
     assert report_in_words(report).startswith('5 images: mean confidence ')
 
 
-def test_what_a_full_disk_leaves_is_taken_up_again(photos, classifying, tmp_path, monkeypatch):
+def test_what_a_full_disk_leaves_is_taken_up_again(
+    photos, classifying, tmp_path, monkeypatch, capsys
+):
     whole, out = tmp_path / 'whole', tmp_path / 'out'
     predict_to_folder(*classifying, [photos], whole)
     save, count = np.savez_compressed, [0]
@@ -233,16 +235,15 @@ def test_what_a_full_disk_leaves_is_taken_up_again(photos, classifying, tmp_path
         save(path, **arrays)
 
     monkeypatch.setattr(prediction_folder.np, 'savez_compressed', full)
-    report = predict_to_folder(*classifying, [photos], out)
-    assert report.stopped == (
-        f'No space left on device: cannot write to {out}. 2 images are finished, '
-        '3 are not: run the same command again to continue.'
-    )
+    with pytest.raises(SystemExit) as ended:
+        call_here('predict.py', *classifying, photos, '--out', out, monkeypatch=monkeypatch)
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and f'{out}/arrays/2.npz' in said and 'No space left' in said
     assert sorted(p.name for p in (out / 'arrays').iterdir()) == ['0.npz', '1.npz']
     monkeypatch.undo()
     (out / 'scores/.2.1234.json').write_text('{"image": "cut o')  # as a killed process leaves it
     report = predict_to_folder(*classifying, [photos], out)
-    assert (report.before, report.scores.num_images, report.stopped) == (2, 5, '')
+    assert (report.before, report.scores.num_images) == (2, 5)
     for name in ('scores/0.json', 'scores/4.json', 'summary.json', 'predictions.csv'):
         one, other = ((folder / name).read_text() for folder in (out, whole))
         assert one == other
