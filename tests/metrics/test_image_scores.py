@@ -134,27 +134,6 @@ def test_figures_are_those_of_loops(count, levels, seed):
     assert found == pytest.approx(expected, nan_ok=True)
 
 
-def test_spearman_is_scipys():
-    from scipy.stats import spearmanr
-
-    scores, risks = scores_and_risks(50, 0, 5)
-    expected = spearmanr(scores, -risks).statistic
-    assert image_failure_figures(scores, risks)['Spearman'] == pytest.approx(expected)
-
-
-def test_draws_that_weigh_images_are_figures_of_repeated_ones():
-    from mmcalib.metrics.image_scores import _figures_of
-
-    scores, risks = scores_and_risks(12, 3, 4)
-    weights = torch.from_numpy(np.random.default_rng(0).integers(0, 3, (5, 12))).double()
-    tensors = torch.from_numpy(scores), torch.from_numpy(risks)
-    found = _figures_of(*tensors, 0.5)(weights)
-    for number, times in enumerate(weights.long().tolist()):
-        expected = image_failure_figures(np.repeat(scores, times), np.repeat(risks, times))
-        for name, values in found.items():
-            assert values[number].item() == pytest.approx(expected[name], nan_ok=True)
-
-
 def test_an_interval_holds_what_the_population_has():
     scores, risks = scores_and_risks(20_000, 0)
     true, rng, held = image_failure_figures(scores, risks), np.random.default_rng(1), []
