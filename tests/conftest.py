@@ -10,7 +10,7 @@ from quick_toolboxes import quicken_mmengine
 # Before torch is imported: the tests' own processes share the cores.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
 
-# A machine of the README's has no GPU, and some packages that setup.py allows an older PyTorch;
+# A machine of the README's has no GPU, and some packages that mmcalib allows an older PyTorch;
 # whatever else is skipped, a broken installation hides.
 EXPECTED_SKIPS = ('needs a GPU', 'needs PyTorch 2.', 'needs --all-configs')
 _unexpected = pytest.StashKey[list]()

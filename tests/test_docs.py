@@ -234,7 +234,7 @@ def test_configs_of_pages_load(tmp_path, monkeypatch):
 
 
 def test_what_pages_name_is_there():
-    missing = set()
+    missing, declared = set(), (ROOT / 'pyproject.toml').read_text()
     for page, text in TEXTS.items():
         files = r'(?<![\w/.])(?:configs|tools|docs)/[\w./]+\.(?:py|sh|md|json|png)\b'
         paths = {ROOT / name for name in {*re.findall(files, text)} - EXAMPLES}
@@ -242,9 +242,8 @@ def test_what_pages_name_is_there():
         paths |= {page.parent / link for link in links if '://' not in link}
         missing |= {f'{page}: {path}' for path in paths if not path.exists()}
         extras = re.findall(r'pip install [^\n`]*\[([\w,]+)\]', text)
-        declared = (ROOT / 'setup.py').read_text()
         named = {extra for several in extras for extra in several.split(',')}
-        missing |= {extra for extra in named if f"'{extra}': [" not in declared}
+        missing |= {extra for extra in named if f'\n{extra} = [' not in declared}
     quoted = re.findall(r'`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md))`', TEXTS[ROOT / 'CONTRIBUTING.md'])
     places = [
         ROOT / place

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from mmengine.registry import MODELS
+from setuptools.config.pyprojecttoml import load_file
 
 import mmcalib
 from mmcalib.checks import GONE
@@ -203,10 +204,8 @@ def test_names_that_are_late_are_public_and_declared_for_type_checkers():
 
 
 def test_what_is_imported_is_declared():
-    requirements = re.search(
-        r'install_requires=\[(.*?)\]', (ROOT / 'setup.py').read_text(), re.DOTALL
-    ).group(1)
-    declared = {name.lower() for name in re.findall(r"'([\w-]+)", requirements)}
+    dependencies = load_file(ROOT / 'pyproject.toml')['project']['dependencies']
+    declared = {re.match(r'[\w-]+', each)[0].lower() for each in dependencies}
     distributions = {'cv2': 'opencv-python', 'PIL': 'pillow', 'sklearn': 'scikit-learn'}
     of_the_extras = {'mmengine', 'mmcv', 'mmpretrain', 'mmseg', 'timm', 'imagecorruptions'}
     of_the_extras |= {'onnx', 'onnxruntime'}
@@ -223,26 +222,34 @@ def test_what_is_imported_is_declared():
     assert {distributions.get(name, name) for name in imported} <= declared
 
 
-def test_the_wheel_carries_configs_and_tools(tmp_path):
-    subprocess.run(
-        [sys.executable, '-m', 'pip', 'wheel', '-q', '--no-deps', '-w', str(tmp_path), str(ROOT)],
-        check=True,
-        cwd=tmp_path,
-    )
-    (wheel,) = tmp_path.glob('*.whl')
-    assert mmcalib.__version__ in wheel.name
-    content = zipfile.ZipFile(wheel)
+@pytest.fixture
+def copy(tmp_path):
+    """The files that a build reads, where it may leave others."""
+    ignored = shutil.ignore_patterns('.mim', '__pycache__')
+    for name in ('mmcalib', 'configs', 'tools'):
+        shutil.copytree(ROOT / name, tmp_path / 'copy' / name, ignore=ignored)
+    for name in ('setup.py', 'pyproject.toml', 'README.md', 'model-index.yml'):
+        shutil.copy(ROOT / name, tmp_path / 'copy')
+    return tmp_path / 'copy'
+
+
+def built(copy, kind):
+    build = f'from setuptools import build_meta; build_meta.build_{kind}("wheel")'
+    subprocess.run([sys.executable, '-c', build], check=True, cwd=copy, capture_output=True)
+    (wheel,) = copy.glob('wheel/*.whl')
+    return zipfile.ZipFile(wheel)
+
+
+def test_the_wheel_carries_configs_and_tools(copy, tmp_path):
+    content = built(copy, 'wheel')
+    assert mmcalib.__version__ in content.filename
     names = set(content.namelist())
-    sources = {
-        path.relative_to(ROOT).as_posix()
-        for folder in ('configs', 'tools')
-        for path in (ROOT / folder).rglob('*')
-        if path.suffix in {'.py', '.sh', '.yml'}
-    }
-    expected = {f'mmcalib/.mim/{name}' for name in (*sources, 'model-index.yml')}
-    expected |= {'mmcalib/reports/paper_numbers.json', 'mmcalib/py.typed'}
+    sources = (*ROOT.glob('configs/**/*.py'), *ROOT.glob('tools/*.*'), ROOT / 'model-index.yml')
+    expected = {f'mmcalib/.mim/{path.relative_to(ROOT).as_posix()}' for path in sources}
+    pages = {path.relative_to(ROOT).as_posix() for path in ROOT.glob('mmcalib/**/*.html')}
+    expected |= {'mmcalib/reports/paper_numbers.json', 'mmcalib/py.typed', *pages}
     assert expected <= names
-    assert not any(name.startswith('tests') for name in names)
+    assert not [name for name in names if re.match('tests|.*/(benchmarks|maintenance)/', name)]
     (entry_points,) = (name for name in names if name.endswith('entry_points.txt'))
     assert b'mmcalib = mmcalib.__main__:main' in content.read(entry_points)
     content.extractall(tmp_path / 'installed')
@@ -257,20 +264,11 @@ def test_the_wheel_carries_configs_and_tools(tmp_path):
     assert result.stdout.startswith('usage: mmcalib train')
 
 
-def test_an_editable_install_is_a_path_that_type_checkers_read(tmp_path):
-    copy = shutil.copytree(
-        ROOT / 'mmcalib', tmp_path / 'mmcalib', ignore=shutil.ignore_patterns('.mim', '__pycache__')
-    ).parent
-    for name in ('setup.py', 'pyproject.toml', 'README.md', 'model-index.yml'):
-        shutil.copy(ROOT / name, copy)
-    for name in ('configs', 'tools'):
-        (copy / name).mkdir()
-    build = 'from setuptools import build_meta; build_meta.build_editable("wheel")'
-    subprocess.run([sys.executable, '-c', build], check=True, cwd=copy, capture_output=True)
-    (wheel,) = copy.glob('wheel/*.whl')
-    with zipfile.ZipFile(wheel) as file:
-        (path,) = (name for name in file.namelist() if name.endswith('.pth'))
-        assert file.read(path).decode().strip() == str(copy)
+def test_an_editable_install_is_a_path_that_type_checkers_read(copy):
+    file = built(copy, 'editable')
+    (path,) = (name for name in file.namelist() if name.endswith('.pth'))
+    assert file.read(path).decode().strip() == str(copy)
+    assert (copy / 'mmcalib/.mim/configs').samefile(copy / 'configs')
 
 
 def test_the_commands_of_ci_are_those_of_the_readme():
