@@ -31,6 +31,8 @@ GONE = {
     'venn-abers': 'use platt or beta',
     'boundary-temperatures': 'use class-temperatures',
     'local': 'use class-conditional',
+    '--no-pin-memory': 'use --cfg-options train_dataloader.pin_memory=False',
+    '--no-persistent-workers': 'use --cfg-options train_dataloader.persistent_workers=False',
     '--all': 'use --samples',
     '--holdout': 'leave it out, since the figures are cross-fitted',
     'ClasswiseAECE': 'use mmcalib.metrics.classwise_adaptive_calibration_error',

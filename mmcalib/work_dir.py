@@ -50,7 +50,7 @@ def experiment_name(config_path: str) -> str:
 
 
 def check_writable(path: str | Path) -> None:
-    """Raise an OSError that names the file if it cannot be written, before a run of hours.
+    """Raise a UserError that names the file if it cannot be written, before a run of hours.
 
     So it is on a full disk. Its folder may be missing; none is made yet.
     """
@@ -61,7 +61,7 @@ def check_writable(path: str | Path) -> None:
         with tempfile.NamedTemporaryFile(**options) as file:
             file.write(bytes(ROOM))
     except OSError as error:
-        raise type(error)(f'{path} cannot be written: {error.strerror} ({folder})') from error
+        raise UserError(f'{path} cannot be written: {error.strerror} ({folder})') from error
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from mmcalib import __version__
 from mmcalib.checks import UserError, check_choice
 from mmcalib.cli import names
 from mmcalib.cli.arguments import SPLITS
-from mmcalib.cli.files import find_checkpoint, find_config
-from mmcalib.cli.members import split_members
+from mmcalib.cli.files import find_checkpoint, find_config, split_members
 from mmcalib.metrics import CalibrationMetric, protocols
 from mmcalib.models import efficientnet_lite
 from mmcalib.posthoc import SCALERS, affine, draw
@@ -114,19 +113,19 @@ def test_configs_beside_and_shipped_ones_are_suggested(tmp_path, monkeypatch):
         ('configs/mbsl/digits.py', 'mmcalib::mbls/digits.py'),
         ('mmcalib::mbls/digit.py', 'mmcalib::mbls/digits.py'),
     ):
-        with pytest.raises(FileNotFoundError, match=f'there is no config .*mean {meant}\\?$'):
+        with pytest.raises(UserError, match=f'there is no config .*mean {meant}\\?$'):
             find_config(text)
-    with pytest.raises(FileNotFoundError, match=r"no config 'z\.txt' in \S+$"):
+    with pytest.raises(UserError, match=r"no config 'z\.txt' in \S+$"):
         find_config('z.txt')
     monkeypatch.chdir(ROOT)
-    with pytest.raises(FileNotFoundError, match=r'mean configs/mbls/digits.py\?'):
+    with pytest.raises(UserError, match=r'mean configs/mbls/digits.py\?'):
         find_config('configs/mbsl/digits.py')
 
 
 def test_a_shipped_config_is_read_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_config('mmcalib::mbls/digits.py').model.head.loss.margin == 8
-    with pytest.raises(FileNotFoundError, match="no package 'nowhere' with configs"):
+    with pytest.raises(UserError, match="no package 'nowhere' with configs"):
         load_config('nowhere::a.py')
 
 

@@ -6,7 +6,6 @@ the checkpoint with that one.
 """
 
 import argparse
-import os
 
 from mmcalib.cli.arguments import (
     add_member_arguments,
@@ -103,7 +102,6 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
-    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     # Takes seconds, which a help need not.
     from mmengine.dist import is_main_process
 

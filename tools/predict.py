@@ -15,7 +15,7 @@ from mmcalib.cli.arguments import (
     add_launcher_arguments,
     add_temperature_argument,
 )
-from mmcalib.cli.members import tell_checkpoints_from_images
+from mmcalib.cli.files import tell_checkpoints_from_images
 from mmcalib.cli.parser import ToolParser
 
 INCOMPLETE = 3  # the exit status where not all images could be predicted
@@ -102,7 +102,7 @@ def main() -> None:
     )
     for name in ('arrays', 'pictures'):
         options[name] = not options.pop(f'no_{name}')
-    os.environ.setdefault('LOCAL_RANK', str(options.pop('local_rank')))
+    del options['local_rank']
     # Takes seconds, which a help need not.
     from mmcalib.distributed import join_processes
     from mmcalib.tasks.predict.predict import predict_to_folder

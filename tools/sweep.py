@@ -48,9 +48,6 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     group.add_argument('--amp', action='store_true', help='train in mixed precision (GPU only)')
     group.add_argument('--auto-scale-lr', action='store_true', help='as in tools/train.py')
     group.add_argument(
-        '--no-pin-memory', action='store_true', help='do not load batches into pinned memory'
-    )
-    group.add_argument(
         '--cfg-options',
         nargs='+',
         default=[],

@@ -1,7 +1,6 @@
 """Test a checkpoint, or an ensemble of several predictions."""
 
 import argparse
-import os
 
 from mmcalib.cli.arguments import (
     add_evaluation_argument,
@@ -77,7 +76,6 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
-    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     from mmcalib.runs.test_command import run  # takes seconds, which a help need not
 
     run(parser, args)

@@ -5,7 +5,6 @@ checkpoints, corruptions or severities to test only the new ones.
 """
 
 import argparse
-import os
 
 from mmcalib.cli.arguments import (
     CONFIG_HELP,
@@ -103,7 +102,6 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
-    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     # Takes seconds, which a help need not.
     from mmcalib.tasks.robustness.robustness_command import run
 

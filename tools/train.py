@@ -1,7 +1,6 @@
 """Train a model, then test its best checkpoint."""
 
 import argparse
-import os
 
 from mmcalib.cli.arguments import (
     CONFIG_HELP,
@@ -40,11 +39,6 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         help='scale the learning rate by the total batch size over auto_scale_lr.base_batch_size',
     )
     group.add_argument('--no-validate', action='store_true', help='skip validation while training')
-    group.add_argument(
-        '--no-persistent-workers',
-        action='store_true',
-        help='restart the workers of the data loaders in each epoch',
-    )
     add_limit_argument(group, 'train one epoch on N samples of each split')
 
     group = parser.add_argument_group('test')
@@ -57,7 +51,6 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
-    os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     from mmcalib.runs.train_command import run  # takes seconds, which a help need not
 
     run(parser, args)

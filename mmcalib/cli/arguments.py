@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Action, ArgumentError, ArgumentParser, Namespace, _ArgumentGroup
+from functools import partial
 
-from mmcalib.cli.members import split_members
+from mmcalib.checks import UserError
+from mmcalib.cli.files import split_members
 from mmcalib.cli.names import EVALUATIONS
 from mmcalib.cli.parser import ToolParser
 
@@ -63,9 +66,6 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of everything that builds a Runner."""
     group = parser.add_argument_group('config and processes')
     add_config_options(group)
-    group.add_argument(
-        '--no-pin-memory', action='store_true', help='do not load batches into pinned memory'
-    )
     add_launcher_arguments(group)
 
 
@@ -78,10 +78,8 @@ def add_launcher_arguments(group: ArgumentParser | _ArgumentGroup) -> None:
         help='what starts the processes of a distributed run',
     )
     group.add_argument(
-        '--local_rank',
-        '--local-rank',
-        type=int,
-        default=0,
+        *('--local_rank', '--local-rank'),
+        type=partial(os.environ.setdefault, 'LOCAL_RANK'),
         metavar='N',
         help='set by the launcher',
     )
@@ -150,7 +148,7 @@ def parse_member_arguments(parser: ToolParser) -> Namespace:
     args = parser.parse_intermixed_args()
     try:
         args.members = split_members(args.config, args.checkpoint)
-    except ValueError as error:
+    except UserError as error:
         parser.error(str(error))
     return args
 

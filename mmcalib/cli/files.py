@@ -1,13 +1,13 @@
-"""Configs and checkpoints, found by what a user calls them."""
+"""Configs, checkpoints and members of an ensemble, found by what a user calls them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from mmcalib.checks import nearest, suggestion
+from mmcalib.checks import UserError, nearest, suggestion
 
 
 def package_folder(package: str, name: str) -> Path | None:
@@ -27,23 +27,23 @@ def find_config(text: str | os.PathLike) -> str:
     """Return the path of a config file, which may be named as ``mmcalib::mbls/digits.py``.
 
     Raises:
-        FileNotFoundError: If there is none; the message names the nearest that exists.
+        UserError: If there is none; the message names the nearest that exists.
     """
     text = os.fspath(text)
     package, shipped, name = text.partition('::')
     if not shipped:
         if os.path.isfile(text):
             return text
-        raise FileNotFoundError(f'there is no config {text!r} in {os.getcwd()}{_near(text)}')
+        raise UserError(f'there is no config {text!r} in {os.getcwd()}{_near(text)}')
     folder = package_folder(package, 'configs') if package.isidentifier() else None
     if folder is None:
-        raise FileNotFoundError(
+        raise UserError(
             f'there is no config {text!r}: no package {package!r} with configs is installed'
         )
     if (folder / name).is_file():
         return str(folder / name)
     near = suggestion(text, [f'{package}::{each}' for each in _configs_in(folder)])
-    raise FileNotFoundError(f'there is no config {text!r}{near}')
+    raise UserError(f'there is no config {text!r}{near}')
 
 
 def _near(text: str) -> str:
@@ -69,7 +69,7 @@ def find_checkpoint(text: str) -> str:
     """Return a checkpoint: the file itself, or the best one of a work dir.
 
     Raises:
-        ValueError: If a folder has none, or several, as its best.
+        UserError: If a folder has none, or several, as its best.
     """
     if not os.path.isdir(text):
         return text
@@ -78,9 +78,9 @@ def find_checkpoint(text: str) -> str:
         return str(best[0])
     found = sorted(Path(text).glob('*.pth'))
     if not found:
-        raise ValueError(f'the folder {text!r} has no checkpoint: name one, a .pth file')
+        raise UserError(f'the folder {text!r} has no checkpoint: name one, a .pth file')
     many = 'several best checkpoints' if best else 'no best checkpoint'
-    raise ValueError(f'the folder {text!r} has {many}: name one of {_listed(found)}')
+    raise UserError(f'the folder {text!r} has {many}: name one of {_listed(found)}')
 
 
 def other_checkpoints(text: str) -> str:
@@ -98,3 +98,47 @@ def _suggested(path: Path, others: Iterable[Path]) -> str:
 
 def _listed(paths: Iterable[Path]) -> str:
     return ', '.join(map(str, paths))
+
+
+def split_members(config: str, checkpoints: Sequence[str]) -> list[tuple[str, str]]:
+    """Return config and checkpoint of each member.
+
+    Args:
+        config: A config, or ``CONFIG:CHECKPOINT`` of the first member.
+        checkpoints: Each of the config, or with a config of its own as ``CONFIG:CHECKPOINT``. A
+            work dir stands for its best checkpoint.
+
+    Raises:
+        UserError: If there is no checkpoint, or one twice.
+    """
+    first, own = _split_pair(config)
+    pairs = [(None, own)] if own else []
+    pairs += [_split_pair(text) if '.py:' in text else (None, text) for text in checkpoints]
+    members = [(given or first, find_checkpoint(checkpoint)) for given, checkpoint in pairs]
+    if not members:
+        raise UserError(f'{config}: name a checkpoint')
+    seen = [os.path.realpath(checkpoint) for _, checkpoint in members]
+    twice = next((text for text in seen if seen.count(text) > 1), None)
+    if twice:
+        raise UserError(f'{twice} is named twice and would count twice: name it once')
+    return members
+
+
+def _split_pair(text: str) -> tuple[str, str | None]:
+    config, found, checkpoint = text.partition('.py:')
+    return (f'{config}.py', checkpoint) if found else (text, None)
+
+
+def tell_checkpoints_from_images(
+    config: str, arguments: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the checkpoints and the images among the arguments after a config.
+
+    The first is a checkpoint unless that of the config is named with it, and so are those that end
+    in ``.pth`` or have a config of their own as ``CONFIG.py:CHECKPOINT``.
+    """
+    own = 0 if '.py:' in config else 1
+    checkpoints, images = list(arguments[:own]), []
+    for text in arguments[own:]:
+        (checkpoints if text.endswith('.pth') or '.py:' in text else images).append(text)
+    return checkpoints, images

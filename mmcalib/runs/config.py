@@ -6,11 +6,10 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
+from contextlib import redirect_stdout
 from copy import deepcopy
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -34,6 +33,16 @@ DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 ADDED_METRICS = ('ECE', 'AECE', 'gap', 'NLL', 'Brier')
 # mmengine's default hooks, which None turns off.
 OWN_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
+STACKS = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
+UNREADABLE = (SyntaxError, KeyError, TypeError, NameError, AttributeError, RuntimeError)
+
+# For ``_base_ = 'mmcalib::…'``: mmengine refuses packages that it does not list, and looks for them
+# beside their metadata, where neither mmseg of the onedl stack nor those of `pip install -e` are.
+MODULE2PACKAGE.update(mmcalib='mmcalib', mmseg='mmseg')
+config_of_mmengine.get_installed_path = lambda package: str(
+    Path(find_spec(_MODULES.get(package, package)).origin).parent
+)
+_MODULES = {package: module for module, package in MODULE2PACKAGE.items()}
 
 
 def load_config(path: str, options: dict | None = None) -> Config:
@@ -44,58 +53,41 @@ def load_config(path: str, options: dict | None = None) -> Config:
         options: Dotted keys and the values that replace those of the file.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ImportError: If the toolbox that the config belongs to is not installed.
-        ValueError: If it cannot be read, or an option sets what the config does not have.
+        UserError: If there is no such file, it cannot be read, its toolbox is not installed, or an
+            option is like one that the config has.
     """
     register()
     path = find_config(path)
-    # mmengine refuses prefixes of packages that it does not list.
-    MODULE2PACKAGE.setdefault('mmcalib', 'mmcalib')
-    # It also looks for mmseg in the distribution mmsegmentation, which the onedl stack lacks.
-    try:
-        distribution('mmsegmentation')
-    except PackageNotFoundError:
-        MODULE2PACKAGE['mmseg'] = 'mmseg'
-    hint = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
     folder = str(Path(path).resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # for custom_imports
     try:
-        with _editable_packages():
-            cfg = Config.fromfile(path)
-    except ImportError as error:
-        reason = _reason_of_import(error) or f'{error}. For the toolboxes: {hint}'
-        raise ImportError(f'{path}: {reason}') from error
-    except (SyntaxError, KeyError, TypeError, NameError, AttributeError, RuntimeError) as error:
-        raise ValueError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
-    _drop_own_scope(cfg._cfg_dict)
-    _list_metrics(cfg)
-    scope = cfg.get('default_scope', 'mmengine')
-    if scope != 'mmengine':
-        try:
-            with quiet_imports():
+        cfg = Config.fromfile(path)
+        with warnings.catch_warnings(), redirect_stdout(StringIO()):  # of what is not installed
+            warnings.filterwarnings('ignore', message='Fail to import')
+            if (scope := cfg.get('default_scope', 'mmengine')) != 'mmengine':
                 import_module(f'{scope}.datasets')
-        except ImportError as error:
-            raise UserError(f'{path} needs {scope}: {error}; {hint}') from error
+    except ImportError as error:
+        reason = _reason_of_import(error) or f'{error}. For the toolboxes: {STACKS}'
+        raise UserError(f'{path}: {reason}') from error
+    except UNREADABLE as error:
+        raise UserError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
+    _drop_own_scope(cfg._cfg_dict)
     if options:
         before = deepcopy(cfg)
         try:
             cfg.merge_from_dict(options)
         except (KeyError, TypeError) as error:
-            raise ValueError(f'--cfg-options {" ".join(options)}: {error.args[0]}') from error
+            raise UserError(f'--cfg-options {" ".join(options)}: {error.args[0]}') from error
         check_option_keys(before, options)
-        _list_metrics(cfg)
-    _drop_hooks_turned_off(cfg)
+    for key in ('val_evaluator', 'test_evaluator'):
+        # mmengine takes any dict with a key `metrics` for an evaluator that holds metrics.
+        if isinstance(cfg.get(key), dict) and cfg[key].get('type') in METRICS.module_dict:
+            cfg[key] = [cfg[key]]
+    hooks = cfg.get('default_hooks') or {}
+    for name in [name for name, hook in hooks.items() if hook is None and name not in OWN_HOOKS]:
+        del hooks[name]
     return cfg
-
-
-@contextmanager
-def quiet_imports() -> Iterator[None]:
-    """Silence the lines about optional operators and packages that importing a toolbox prints."""
-    with warnings.catch_warnings(), redirect_stdout(StringIO()):
-        warnings.filterwarnings('ignore', message='Fail to import')
-        yield
 
 
 def check_option_keys(cfg: Config, options: Mapping) -> None:
@@ -136,46 +128,6 @@ def _reason_of_import(error: ImportError) -> str:
     )
 
 
-@contextmanager
-def _editable_packages() -> Iterator[None]:
-    """Let ``_base_ = 'mmcalib::…'`` find packages of `pip install -e`.
-
-    mmengine 0.10 expects every package beside its metadata, which of these are in site-packages.
-    """
-    installed_path = config_of_mmengine.get_installed_path
-    modules = {package: module for module, package in MODULE2PACKAGE.items()}
-
-    def existing_path(package: str) -> str:
-        path = installed_path(package)
-        if Path(path).is_dir():
-            return path
-        return str(Path(find_spec(modules.get(package, package)).origin).parent)
-
-    config_of_mmengine.get_installed_path = existing_path
-    try:
-        yield
-    finally:
-        config_of_mmengine.get_installed_path = installed_path
-
-
-def _drop_hooks_turned_off(cfg: Config) -> None:
-    """Take out the default hooks that are None, for which mmengine takes only its own."""
-    hooks = cfg.get('default_hooks') or {}
-    for name in [name for name, hook in hooks.items() if hook is None and name not in OWN_HOOKS]:
-        del hooks[name]
-
-
-def _list_metrics(cfg: Config) -> None:
-    """Make a list of an evaluator that is one metric with an option `metrics`.
-
-    mmengine takes any dict with that key for an evaluator that holds metrics.
-    """
-    for key in ('val_evaluator', 'test_evaluator'):
-        evaluator = cfg.get(key)
-        if isinstance(evaluator, dict) and evaluator.get('type') in METRICS.module_dict:
-            cfg[key] = [evaluator]
-
-
 def _drop_own_scope(node: object) -> None:
     """Take out the ``_scope_='mmcalib'`` that inheriting from ``mmcalib::`` puts into every dict.
 
@@ -197,11 +149,11 @@ def set_work_dir(cfg: Config, work_dir: str | None, *, limit: int | None = None)
     A smoke run that is given none has one below it, and leaves the files of real runs alone.
 
     Raises:
-        ValueError: If it is a file.
+        UserError: If it is a file.
     """
     cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
     if os.path.isfile(cfg.work_dir):
-        raise ValueError(f'the work dir {cfg.work_dir!r} is a file: name a folder')
+        raise UserError(f'the work dir {cfg.work_dir!r} is a file: name a folder')
     if limit and not work_dir:
         cfg.work_dir = str(Path(cfg.work_dir, f'limit{limit}'))
 
@@ -216,7 +168,7 @@ def limit_samples(cfg: Config, limit: int) -> None:
         limit: Samples of each split.
 
     Raises:
-        ValueError: If it is below 1.
+        UserError: If it is below 1.
     """
     cfg.limit = check_integer('--limit', limit)
     for key in DATALOADERS:
@@ -265,7 +217,7 @@ def count_objects(cfg: Config) -> None:
     """Have a test keep its classes and objects apart, for thresholds and scores of each.
 
     Raises:
-        ValueError: If no metric of the config measures the calibration of all pixels.
+        UserError: If no metric of the config measures the calibration of all pixels.
     """
     metrics = [
         metric
@@ -273,7 +225,7 @@ def count_objects(cfg: Config) -> None:
         if metric.get('protocol', 'pooled') == 'pooled'
     ]
     if not metrics:
-        raise ValueError(
+        raise UserError(
             '--objects requires a CalibrationMetric of all pixels, and the config has none: add '
             '--calibration'
         )
@@ -285,20 +237,18 @@ def test_on_validation(cfg: Config) -> None:
     """Have a test take the validation split, as a choice between models has to.
 
     Raises:
-        ValueError: If the config has none.
+        UserError: If the config has none.
     """
     if cfg.get('val_dataloader') is None:
-        raise ValueError('--split val needs a val_dataloader in the config')
+        raise UserError('--split val needs a val_dataloader in the config')
     cfg.test_dataloader = deepcopy(cfg.val_dataloader)
     cfg.test_evaluator = deepcopy(cfg.val_evaluator)
     cfg.setdefault('test_cfg', dict())
     cfg[TESTED_SPLIT] = 'val'
 
 
-def set_loader_defaults(
-    cfg: Config, pin_memory: bool = True, persistent_workers: bool = True
-) -> None:
-    """Fill in the defaults of mmpretrain's own tools, and turn off the options without a GPU."""
+def set_loader_defaults(cfg: Config) -> None:
+    """Fill in the defaults of mmpretrain's own tools, and turn off what needs a GPU or workers."""
     for key in DATALOADERS:
         loader = cfg.get(key)
         if loader is None:
@@ -307,9 +257,9 @@ def set_loader_defaults(
             loader.setdefault('collate_fn', dict(type='default_collate'))
             loader.setdefault('pin_memory', True)
             loader.setdefault('persistent_workers', True)
-        if not pin_memory or not torch.cuda.is_available():
+        if not torch.cuda.is_available():
             loader.pin_memory = False
-        if not persistent_workers or not loader.get('num_workers'):
+        if not loader.get('num_workers'):
             loader.persistent_workers = False
 
 
@@ -317,12 +267,12 @@ def use_evaluation(cfg: Config, name: str) -> None:
     """Test by one of the config's named ``evaluations``, in a folder of its own in the work dir.
 
     Raises:
-        ValueError: If the config has none of that name.
+        UserError: If the config has none of that name.
     """
     named = cfg.get('evaluations', {})
     if name not in named:
         known = did_you_mean(name, named) if named else ', and none at all'
-        raise ValueError(f'--evaluation {name}: the config has no such evaluation{known}')
+        raise UserError(f'--evaluation {name}: the config has no such evaluation{known}')
     cfg.merge_from_dict(named[name])
     cfg.work_dir = str(Path(cfg.work_dir, name))
 
@@ -333,11 +283,11 @@ def enable_drawing(
     """Have the toolbox's own visualization hook draw the predictions of a test.
 
     Raises:
-        ValueError: If the config has no such hook.
+        UserError: If the config has no such hook.
     """
     hook = cfg.get('default_hooks', {}).get('visualization')
     if hook is None:
-        raise ValueError(
+        raise UserError(
             '--show and --show-dir need default_hooks.visualization in the config; the digits '
             'have none, because their images are not files'
         )

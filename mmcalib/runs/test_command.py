@@ -108,7 +108,7 @@ def prepare(args: argparse.Namespace):
         keep_other_results(cfg, checkpoints_of(args), args.split)
     if args.limit is not None:
         limit_samples(cfg, args.limit)
-    set_loader_defaults(cfg, not args.no_pin_memory)
+    set_loader_defaults(cfg)
     return cfg
 
 

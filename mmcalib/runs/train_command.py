@@ -52,7 +52,7 @@ def prepare(args: argparse.Namespace):
         test_on_validation(cfg)
     if args.limit is not None:
         limit_samples(cfg, args.limit)
-    set_loader_defaults(cfg, not args.no_pin_memory, not args.no_persistent_workers)
+    set_loader_defaults(cfg)
     return cfg
 
 

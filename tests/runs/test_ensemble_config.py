@@ -14,7 +14,7 @@ from forked import call_forked
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
 
-from mmcalib.cli.members import split_members
+from mmcalib.cli.files import split_members
 from mmcalib.reports.runs import find_runs
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import average_predictions, load_members

@@ -31,7 +31,7 @@ from mmengine.structures import PixelData
 
 from mmcalib import losses
 from mmcalib.cli.arguments import ConfigOptions
-from mmcalib.cli.members import split_members
+from mmcalib.cli.files import split_members
 from mmcalib.hooks.fused_upsampling_hook import fused_loss_by_feat
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.reports.formats import table_text

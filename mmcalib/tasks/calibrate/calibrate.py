@@ -140,7 +140,7 @@ def prepare(args: argparse.Namespace) -> Config:
     if writes_temperature(args):
         average_predictions(cfg, splits=sorted(splits), **ensemble_options(args, cfg, load))
     leave_out_averaging(cfg)  # mmpretrain's EMAHook loads what was not averaged
-    set_loader_defaults(cfg, not args.no_pin_memory)
+    set_loader_defaults(cfg)
     return cfg
 
 

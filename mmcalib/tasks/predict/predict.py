@@ -10,7 +10,7 @@ from pathlib import Path
 from mmengine.dist import all_gather_object, get_dist_info
 
 from mmcalib.checks import UserError, check_share
-from mmcalib.cli.members import split_members
+from mmcalib.cli.files import split_members
 from mmcalib.runs.checkpoint_choice import check_checkpoint
 from mmcalib.runs.config import load_config
 from mmcalib.runs.ensemble_config import average_predictions, load_member_configs

@@ -50,7 +50,8 @@ def prepare(args: argparse.Namespace):
         limit_samples(cfg, args.limit)
     if args.workers is not None:
         cfg.test_dataloader.num_workers = args.workers
-    set_loader_defaults(cfg, not args.no_pin_memory, persistent_workers=False)
+    cfg.test_dataloader.persistent_workers = False  # each test has a loader of its own
+    set_loader_defaults(cfg)
     shifts = plan_shifts(
         cfg,
         args.corruptions,
@@ -59,7 +60,6 @@ def prepare(args: argparse.Namespace):
         stored=args.stored,
         data=args.data,
         before=args.corrupt_before,
-        pin_memory=not args.no_pin_memory,
     )
     return cfg, shifts
 

@@ -74,7 +74,6 @@ def plan_shifts(
     stored: str | None = None,
     data: Mapping[str, str] | None = None,
     before: str | None = None,
-    pin_memory: bool = True,
 ) -> list[Shift]:
     """Return all test sets for a config, the clean data first.
 
@@ -86,7 +85,6 @@ def plan_shifts(
         stored: Folder of CIFAR-10-C or ImageNet-C, to read corrupted images from.
         data: Config files of other data sets with the same classes, by name.
         before: The transform before which images are corrupted; None to find it.
-        pin_memory: Whether the loaders of other data sets pin memory.
 
     Raises:
         ImportError: If images are to be corrupted, and the extra for it is missing.
@@ -124,7 +122,7 @@ def plan_shifts(
                     new = dict(type='EvenSubset', dataset=new, samples=cfg.limit)
                 loader['dataset'] = ConfigDict(new)
                 shifts.append(Shift('corruption', name, severity, loader, stored, seed))
-    return shifts + [_other_data(*each, cfg, pin_memory) for each in (data or {}).items()]
+    return shifts + [_other_data(*each, cfg) for each in (data or {}).items()]
 
 
 def _that_fit(
@@ -143,7 +141,7 @@ def _that_fit(
     return fit
 
 
-def _other_data(name: str, path: str, cfg: Config, pin_memory: bool) -> Shift:
+def _other_data(name: str, path: str, cfg: Config) -> Shift:
     if not re.fullmatch(r'[\w.-]+', name) or name in RESERVED or name.endswith('_map'):
         raise ValueError(
             f'--data {name}={path}: a name has letters, digits, dots and dashes, does not end in '
@@ -161,7 +159,7 @@ def _other_data(name: str, path: str, cfg: Config, pin_memory: bool) -> Shift:
         )
     if cfg.get('limit'):
         limit_samples(other, cfg.limit)
-    set_loader_defaults(other, pin_memory)
+    set_loader_defaults(other)
     return Shift('data', name, 0, other.test_dataloader)
 
 

@@ -27,7 +27,7 @@ from tiny_models import classifier, fcn_head, segmentor
 
 import mmcalib
 from mmcalib.checks import UserError
-from mmcalib.cli.members import tell_checkpoints_from_images
+from mmcalib.cli.files import tell_checkpoints_from_images
 from mmcalib.datasets import Digits
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.runs.config import load_config
