@@ -48,14 +48,16 @@ def test_row(key):
     assert extra == ('interval' if metric_of(key).of_rows else '')
 
 
-def test_every_option_has_a_row():
+def test_every_option_is_in_the_example():
+    example = re.search(
+        r"^dict\(\n    type='CalibrationMetric',\n.*?^\)", PAGE, re.MULTILINE | re.DOTALL
+    )
     (_, *own, _), (_, *base) = (
         inspect.signature(kind.__init__).parameters.values()
         for kind in (CalibrationMetric, BaseMetric)
     )
-    parameters = [*own, *base]
-    named = {row[0].strip('` '): row[1] for row in rows_under('| option | default')}
-    assert named == {p.name: f'`{p.default!r}`' for p in parameters}
+    defaults = {p.name: p.default for p in [*own, *base]}
+    assert eval(example[0]) == dict(type='CalibrationMetric', **defaults)
 
 
 def test_every_protocol_has_a_row():
