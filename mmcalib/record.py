@@ -1,21 +1,18 @@
-"""The two ways to ask whether two things are the same, the record of a test, and its label."""
+"""A test's record: what was tested, on what, and what came out. One file writes and reads it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
-
-import mmengine
+from textwrap import shorten
 
 from mmcalib.work_dir import whole_file
 
-# Of every record's model, see describe_model.
-MODEL_KEYS = ('members', 'pipeline', 'views', 'mc_dropout', 'dropout_seed', 'calibration')
-MODEL_KEYS += ('temperature',)
 # In the paper's order.
 SHORT_NAMES = {
     'CrossEntropyLoss': 'CE',
@@ -39,60 +36,87 @@ SHORT_NAMES = {
 SYMBOLS = {'margin': 'm', 'alpha': 'α', 'gamma': 'γ'}
 # mmseg's default counts ignored pixels as well, which neither our losses nor the paper's code do.
 COUNTS_VALID_PIXELS = ('avg_non_ignore', True)
+# Of a member: what tells it from others, wherever its file lies.
+OF_IDENTITY = ('seed', 'epoch', 'digest', 'network')
 
 
-def digest(node: object) -> str:
-    """Return 16 hexadecimal digits that are equal for equal JSON."""
-    text = json.dumps(node, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+@dataclass
+class Record:
+    """A test. Model and evaluation identify it: equal ones would measure the same numbers.
 
-
-def difference(there: Mapping, here: Mapping, words: Mapping[str, str]) -> list[str]:
-    """Return the differences between two mappings, such as ``the epoch 3 (here: 4)``.
-
-    Args:
-        there: One of them.
-        here: The other.
-        words: The keys to compare, with their names.
+    Attributes:
+        experiment: Name of the config.
+        split: ``'test'`` or ``'val'``.
+        model: What predicts, see :func:`mmcalib.runs.model.describe`.
+        evaluation: On what and how it was measured, see :func:`mmcalib.runs.test.evaluation`.
+        metrics: The figures, by key.
+        strata: ``per_class`` and ``per_distance``, where they were measured, see
+            :func:`mmcalib.runs.test.strata`.
+        date: When it was tested.
+        version: Of mmcalib.
     """
-    return [
-        f'{name} {there.get(key)} (here: {here.get(key)})'
-        for key, name in words.items()
-        if there.get(key) != here.get(key)
-    ]
+
+    experiment: str
+    split: str
+    model: dict
+    evaluation: dict
+    metrics: dict
+    strata: dict = field(default_factory=dict)
+    date: str = ''
+    version: str = ''
+
+    @property
+    def loss(self) -> dict | None:
+        """Type and parameters of the loss of all members, None if they differ or do not tell."""
+        return self._common('loss')
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of all members."""
+        return self._common('seed')
+
+    @property
+    def calibration(self) -> dict | None:
+        """The calibration of all members."""
+        return self._common('calibration')
+
+    def _common(self, key: str) -> object:
+        found = [member[key] for member in self.model['members']]
+        return found[0] if all(each == found[0] for each in found) else None
+
+    @property
+    def limit(self) -> int | None:
+        """To how many samples a smoke run was limited, in the test or a training."""
+        of_trainings = [member['training'].get('limit') for member in self.model['members']]
+        return next(filter(None, [self.evaluation.get('limit'), *of_trainings]), None)
+
+    def write(self, path: str | Path) -> None:
+        """Write a ``results.json``, whole or not at all."""
+        with whole_file(path) as temporary:
+            text = json.dumps(asdict(self), indent=2, default=_of_numpy)
+            temporary.write_text(text + '\n', encoding='utf-8')
+
+    @classmethod
+    def read(cls, path: str | Path) -> Record:
+        """Read a ``results.json`` or ``results_val.json``.
+
+        Raises:
+            FileNotFoundError: If it is not there.
+            ValueError: If it is no record, or one of another version.
+        """
+        try:
+            record = cls(**json.loads(Path(path).read_text(encoding='utf-8')))
+            if not all(isinstance(each, dict) for each in (record.metrics, record.evaluation)):
+                raise TypeError('it holds no metrics of a test')
+            if not all('training' in member for member in record.model['members']):
+                raise TypeError('it is of another version')
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f'{path} is no record of a test ({error}): test again') from error
+        return record
 
 
-def differences(there: object, here: object, path: str = '') -> Iterator[str]:
-    """Yield the differences of two JSON values, such as ``members.0.seed 3 (here: 4)``."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in dict.fromkeys([*there, *here]):
-            yield from differences(there.get(key), here.get(key), f'{path}.{key}'.lstrip('.'))
-    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
-        for number, both in enumerate(zip(there, here, strict=True)):
-            yield from differences(*both, f'{path}.{number}')
-    elif there != here:
-        yield f'{path} {there} (here: {here})'
-
-
-def read_record(path: str | Path, *needed: str) -> dict:
-    """Return the record in a ``results.json`` or ``results_val.json``.
-
-    Args:
-        path: Of the file.
-        needed: The keys that are needed besides ``metrics`` and ``model``.
-
-    Raises:
-        FileNotFoundError: If it is not there.
-        ValueError: If it is no record of a test, or lacks a key, as one of another version may.
-    """
-    record = json.loads(Path(path).read_text(encoding='utf-8'))
-    if not isinstance(record, dict) or not isinstance(record.get('metrics'), dict):
-        raise ValueError('it holds no metrics of a test')
-    lacking = [key for key in ('model', *needed) if key not in record]
-    lacking += [f'model.{key}' for key in MODEL_KEYS if key not in (record.get('model') or ())]
-    if lacking:
-        raise ValueError(f'it lacks {", ".join(lacking)}, as of another version')
-    return record
+def _of_numpy(value: object) -> object:
+    return value.tolist() if hasattr(value, 'tolist') else str(value)
 
 
 def read_json(path: str | Path, remedy: str = 'run its tool again') -> dict:
@@ -103,10 +127,29 @@ def read_json(path: str | Path, remedy: str = 'run its tool again') -> dict:
         raise ValueError(f'{path} cannot be read ({error!r}): {remedy}') from error
 
 
-def write_record(record: Mapping, path: str | Path) -> None:
-    """Write a record, whole or not at all."""
-    with whole_file(path) as temporary:
-        mmengine.dump(record, temporary, indent=2)
+def digest(node: object) -> str:
+    """Return 16 hexadecimal digits that are equal for equal JSON."""
+    text = json.dumps(node, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def differences(there: object, here: object, path: str = '') -> Iterator[str]:
+    """Yield the differences of two JSON values, such as ``members.0.seed 3 (here: 4)``."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for key in dict.fromkeys([*there, *here]):
+            yield from differences(there.get(key), here.get(key), f'{path}.{key}'.lstrip('.'))
+    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        for number, both in enumerate(zip(there, here, strict=True)):
+            yield from differences(*both, f'{path}.{number}')
+    elif there != here:
+        both = [shorten(str(each), 99, placeholder='…') for each in (there, here)]
+        yield f'{path} {both[0]} (here: {both[1]})'
+
+
+def identity(model: Mapping) -> dict:
+    """Return what two models of one prediction share: wherever their files lie, in any order."""
+    members = [{key: member[key] for key in OF_IDENTITY} for member in model['members']]
+    return {**model, 'members': sorted(members, key=lambda member: member['digest'])}
 
 
 def paths_of(model: Mapping) -> list[str]:
@@ -139,36 +182,26 @@ def loss_label(loss: Mapping) -> str:
     return ' '.join(parts)
 
 
-def model_label(
-    loss: Mapping | None,
-    calibration: Mapping | None,
-    model: Mapping | None,
-    *,
-    experiment: str,
-    losses: Sequence[Mapping] = (),
-) -> str:
+def model_label(model: Mapping, *, experiment: str) -> str:
     """Return ``CE``, ``MbLS m=6 α=0.1 + temperature``, ``CE × 5 + TTA (2) + temperature`` etc.
 
     Args:
-        loss: Type and parameters; None to say the experiment instead.
-        calibration: Of the checkpoint, or of each member of an ensemble.
-        model: Of the record; None to leave it out.
-        experiment: Name of the config.
-        losses: Those of members that differ.
+        model: Of a record.
+        experiment: Name of the config, said of members that tell no loss.
     """
-    label = loss_label(loss) if loss else experiment
-    if losses:
-        label = ' & '.join(map(loss_label, losses))
-    return label + _calibrated(calibration) + ensemble_label(model)
+    losses = [member['loss'] for member in model['members'] if member['loss']]
+    labels = dict.fromkeys(map(loss_label, losses))
+    calibrations = [member['calibration'] for member in model['members']]
+    common = all(each == calibrations[0] for each in calibrations)
+    label = ' & '.join(labels) or experiment
+    return label + (_calibrated(calibrations[0]) if common else '') + ensemble_label(model)
 
 
-def ensemble_label(model: Mapping | None) -> str:
+def ensemble_label(model: Mapping) -> str:
     """Return `` × 5 + TTA (2) + MC dropout (20) + temperature`` and the like, with a space first.
 
     In brackets are the views of an image, and the passes with random dropout.
     """
-    if not model:
-        return ''
     members = [member['calibration'] for member in model['members']]
     label = f' × {len(members)}' if len(members) > 1 else ''
     if any(each != members[0] for each in members):

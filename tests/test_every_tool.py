@@ -91,7 +91,8 @@ def test_test(run):
 def test_several_views_and_their_temperature(run):
     run('calibrate.py', 'mine.py', 'best.pth', '--tta', '--out', 'temperature.json')
     run('test.py', 'mine.py', 'best.pth', '--tta', '--temperature', 'temperature.json')
-    results = json.loads(Path('work_dirs/mine/tta_temperature/results.json').read_text())
+    (path,) = Path('work_dirs/mine').glob('best_tta_temperature-*/results.json')
+    results = json.loads(path.read_text())
     assert view_count(results['model']) == (6 if of_scenes() else 2)
 
 

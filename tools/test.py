@@ -46,29 +46,17 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     group = parser.add_argument_group('output')
     group.add_argument(
         '--work-dir',
-        help='folder for the log and results.json (default: work_dirs/CONFIG, or a folder '
-        'in it if that has results of another checkpoint)',
+        help='folder for the log and results.json (default: a folder in work_dirs/CONFIG that is '
+        'named after the checkpoint)',
     )
-    group.add_argument(
-        '--out', metavar='FILE', help='file for the predictions (.pkl) or the metrics'
-    )
-    group.add_argument(
-        '--out-item',
-        choices=['metrics', 'pred'],
-        help='content of --out (default: pred, the predictions)',
-    )
+    group.add_argument('--out', metavar='FILE', help='file for the predictions (.pkl)')
     group.add_argument(
         '--disagreement',
         metavar='DIR',
         help='measure how far the members of an ensemble disagree, and write it to DIR for each '
         'image and pixel',
     )
-    group.add_argument('--show', action='store_true', help='show predictions in a window')
     group.add_argument('--show-dir', metavar='DIR', help='folder for drawn predictions')
-    group.add_argument('--interval', type=int, default=1, metavar='N', help='draw every N-th image')
-    group.add_argument(
-        '--wait-time', type=float, default=2, metavar='SECONDS', help='how long to show a window'
-    )
 
     add_runner_arguments(parser)
     return parser, parse_member_arguments(parser)
@@ -76,7 +64,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
-    from mmcalib.runs.test_command import run  # takes seconds, which a help need not
+    from mmcalib.runs.test import run  # takes seconds, which a help need not
 
     run(parser, args)
 

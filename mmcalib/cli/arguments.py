@@ -36,6 +36,13 @@ class ConfigOptions(Action):
             raise ArgumentError(self, str(error)) from error
 
 
+def parse_options(options: list[str]) -> dict:
+    """Return ``KEY=VALUE`` arguments as ``--cfg-options`` reads them."""
+    parser = ArgumentParser()
+    parser.add_argument('--cfg-options', nargs='*', action=ConfigOptions, default={})
+    return parser.parse_args(['--cfg-options', *options]).cfg_options
+
+
 class NamedFiles(Action):
     """``NAME=FILE …`` as a dict of texts, each name once."""
 
@@ -123,11 +130,6 @@ def add_ensemble_arguments(parser: ToolParser) -> None:
     )
     group.add_argument(
         '--dropout-seed', type=int, default=0, metavar='SEED', help='seed of the dropout'
-    )
-    group.add_argument(
-        '--one-at-a-time',
-        action='store_true',
-        help='keep one model at a time on the GPU, for models that do not fit together',
     )
 
 

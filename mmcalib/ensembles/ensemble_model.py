@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 
@@ -50,7 +49,7 @@ class MeanProbabilityModel(BaseTTAModel):
     :math:`\bar p`. So all metrics and hooks take them. Labels are those of the first view that is
     not flipped. In memory are two predictions and sums of all, however many there are.
 
-    Its checkpoints are the members', see :class:`~mmcalib.hooks.LoadMembersHook`.
+    Its checkpoints are the members', see :func:`mmcalib.runs.model.load`.
 
     Args:
         module: The first member, or its config.
@@ -67,8 +66,6 @@ class MeanProbabilityModel(BaseTTAModel):
             :class:`~mmcalib.ensembles.mean_and_disagreement.PredictionMean`: a number of a
             classifier's, in ``disagreement`` as a map ``(1, H, W)`` of a segmentor's, with the
             classes of each prediction, ``(N, H, W)``.
-        one_at_a_time: Whether to keep members in CPU memory until their turn, for members that do
-            not fit on a GPU together.
 
     Raises:
         TypeError: For options of another type.
@@ -89,13 +86,10 @@ class MeanProbabilityModel(BaseTTAModel):
         seed: int = 0,
         temperature: float | str | None = None,
         disagreement: bool = False,
-        one_at_a_time: bool = False,
     ) -> None:
         members = [_built(member, data_preprocessor) for member in (module, *others)]
         super().__init__(members[0])
-        self.one_at_a_time = one_at_a_time
-        # What waits is in a plain list, which no one moves to a GPU.
-        self.others = members[1:] if one_at_a_time else nn.ModuleList(members[1:])
+        self.others = nn.ModuleList(members[1:])
         self.mc_dropout = check_integer('mc_dropout', mc_dropout, least=0)
         self.passes_at_once = check_integer('passes_at_once', passes_at_once)
         self.seed = check_integer('seed', seed, least=0)
@@ -103,7 +97,6 @@ class MeanProbabilityModel(BaseTTAModel):
         self.disagreement = disagreement
         self.names = [f'member {number + 1}' for number in range(len(members))]
         self._checked: set[int] = set()
-        self._placed = 0
         classes = [classes_of_head(member) for member in members]
         for name, member, count in zip(self.names, members, classes, strict=True):
             check_softmax(member, name)
@@ -129,21 +122,6 @@ class MeanProbabilityModel(BaseTTAModel):
         """Above which probability a binary head of mmseg predicts its class."""
         return getattr(head_of(self.module), 'threshold', 0.5)
 
-    @contextmanager
-    def holding(self, number: int) -> Iterator[nn.Module]:
-        """Have one member in the place that a Runner loads a checkpoint into."""
-        first = self.module
-        self.module = self.members[number]
-        try:
-            yield self.module
-        finally:
-            self.module = first
-
-    def train(self, mode: bool = True) -> MeanProbabilityModel:
-        for member in self.others:
-            member.train(mode)
-        return super().train(mode)
-
     def val_step(self, data: Mapping) -> list[BaseDataElement]:
         """Predict as in a test."""
         return self.test_step(data)
@@ -152,8 +130,7 @@ class MeanProbabilityModel(BaseTTAModel):
         """Return a data sample with the mean for each image of a batch, with or without views."""
         found: Found = {}
         views = views_of_batch(data)
-        for number in range(len(self.members)):
-            member = self._in_its_turn(number)
+        for number, member in enumerate(self.members):
             for view in views:
                 try:
                     for place, sample in self._predictions(member, view, number):
@@ -176,15 +153,6 @@ class MeanProbabilityModel(BaseTTAModel):
             for sample in samples:
                 self._add(found, place, sample, 0)
         return self._finished(found)
-
-    def _in_its_turn(self, number: int) -> nn.Module:
-        """Return a member on the device, where there may be room for one alone."""
-        members = self.members
-        if self.one_at_a_time and number != self._placed:
-            members[self._placed].to('cpu')
-            members[number].to(self.data_preprocessor.device)
-            self._placed = number
-        return members[number]
 
     def _predictions(
         self, member: nn.Module, view: Mapping, number: int

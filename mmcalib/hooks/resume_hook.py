@@ -33,9 +33,11 @@ class ResumeHook(Hook):
             folder = Path(hook.out_dir or runner.work_dir)
             if hook.out_dir and hook.out_dir != runner.work_dir:
                 folder /= Path(runner.work_dir).name
-            for key, value in info.items():
-                if key.startswith('best_ckpt') and value:
-                    info[key] = str(folder / Path(value).name)
+            for key, value in [pair for pair in info.items() if pair[0].startswith('best_ckpt')]:
+                path = value and folder / Path(value).name
+                info[key] = str(path) if path and path.is_file() else None
+                if info[key] is None:  # replaced by one that the stop has made the training forget
+                    info.pop(key.replace('ckpt', 'score'), None)
 
     def before_train(self, runner: Runner) -> None:
         self._training, loop = True, runner.train_loop

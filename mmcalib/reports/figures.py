@@ -297,7 +297,8 @@ def _tested(entry: Mapping) -> str:
     tests = sorted(
         [t['name'], t['severity'], *map(str, made_by(t))] for t in corrupted_tests(entry)
     )
-    return digest([entry.get('evaluation'), (entry.get('trained') or {}).get('digest'), tests])
+    trainings = [member['training'] for member in entry['model']['members']]
+    return digest([entry['evaluation'], trainings, tests])
 
 
 def _models(entries: Iterable[Mapping]) -> list[ShiftedModel]:
@@ -305,8 +306,9 @@ def _models(entries: Iterable[Mapping]) -> list[ShiftedModel]:
     values, before = defaultdict(lambda: defaultdict(list)), {}
     for entry in entries:
         name = entry['name']
-        plain = not entry.get('loss') or not entry.get('calibration')
-        before[name] = name if plain else loss_label(entry['loss'])
+        (member,) = entry['model']['members']
+        plain = not member['loss'] or not member['calibration']
+        before[name] = name if plain else loss_label(member['loss'])
         values[name][0].append(clean_metrics(entry))
         for test in corrupted_tests(entry):
             values[name][test['severity']].append(test['metrics'])

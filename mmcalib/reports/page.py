@@ -61,7 +61,7 @@ def page_of(
     sections = []
     for table in track(tables, 'Drawing', transient=True, console=Console(stderr=True)):
         runs = [run for row in table.rows for run in row.runs]
-        clean = not any(run.kind or run.record.get('split') == 'val' for run in runs)
+        clean = not any(run.kind or run.record.split == 'val' for run in runs)
         section = _section_of(table) if clean else {}
         rows = [cells(table, row) for row in table.rows]
         text = table_text(header(table), rows, 'html')

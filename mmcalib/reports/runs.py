@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Real
 from pathlib import Path
 
 from mmcalib.metrics.keys import CLEAN, MEAN, OOD, WORST
-from mmcalib.record import is_ensemble, model_label, read_record
+from mmcalib.record import Record, is_ensemble, model_label
 from mmcalib.reports.robustness_results import (
     clean_metrics,
     corrupted_tests,
@@ -22,6 +23,7 @@ from mmcalib.reports.robustness_results import (
 from mmcalib.samples import OOD_GROUPS
 from mmcalib.work_dir import EARLIER, RESULTS, ROBUSTNESS, SWEEP, VALIDATION_RESULTS
 
+LAST_WEIGHTS = 'last weights'  # of a training, in no file
 LAST_CHECKPOINT = 'last_checkpoint'  # of a training, as mmengine names it
 FILES = (RESULTS, VALIDATION_RESULTS, ROBUSTNESS, LAST_CHECKPOINT)
 # Of an evaluation: what unseen classes are told from the others by.
@@ -34,7 +36,7 @@ class Run:
 
     Attributes:
         path: Its folder.
-        record: See :func:`~mmcalib.runs.evaluation_record.record_of`.
+        record: Of its test.
         metrics: The figures for the table, by key.
         evaluation: How they were measured.
         kind: What the table is of, if not of the test data alone, such as ``'under shift'``.
@@ -43,7 +45,7 @@ class Run:
     """
 
     path: str
-    record: dict
+    record: Record
     metrics: dict[str, float]
     evaluation: dict = field(default_factory=dict)
     kind: str = ''
@@ -53,44 +55,75 @@ class Run:
     @property
     def loss(self) -> dict:
         """Type and parameters of the loss, empty if unknown."""
-        return self.record.get('loss') or {}
+        return self.record.loss or {}
 
     @property
     def model(self) -> dict:
-        """The tested model, empty if unknown."""
-        return self.record.get('model') or {}
+        """The tested model."""
+        return self.record.model
 
     @property
     def is_ensemble(self) -> bool:
-        """Whether it is known to be more than a network that predicts an image once."""
-        return bool(self.model) and is_ensemble(self.model)
+        """Whether it is more than a network that predicts an image once."""
+        return is_ensemble(self.model)
 
     @property
     def config(self) -> dict:
-        """The trained config without the loss."""
-        return (self.record.get('trained') or {}).get('config') or {}
+        """What decided about the training, of the first member."""
+        return self.model['members'][0]['training']
 
     @property
-    def training(self) -> dict:
-        """The length of the training, and the tested checkpoint."""
-        return self.record.get('training') or {}
+    def network(self) -> dict:
+        """The trained model without its losses, and what normalises its inputs."""
+        return {key: part for key, part in self.config['model'].items() if key != 'train_cfg'}
+
+    @property
+    def finished(self) -> bool | None:
+        """Whether the trainings came to their ends, None if unknown."""
+        found = [member['finished'] for member in self.model['members']]
+        return False if False in found else None if None in found else True
+
+    @property
+    def length(self) -> dict[str, int]:
+        """The planned ``epochs`` or ``iterations``, empty if unknown."""
+        train = self.config.get('train_cfg') or {}
+        found = {'epochs': train.get('max_epochs'), 'iterations': train.get('max_iters')}
+        return next(({name: n} for name, n in found.items() if n), {})
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Which checkpoints of their trainings were tested: ``'best'``, ``'last'``, ``'epoch 3'``.
+
+        None where a name does not say.
+        """
+        found = {_role(member['file'], self.length) for member in self.model['members']}
+        return None if None in found else ' & '.join(sorted(found))
 
     @property
     def seed(self) -> int | None:
         """The seed of the training, None if unknown or of several."""
-        return self.record.get('seed')
+        return self.record.seed
 
     @property
     def date(self) -> str:
         """When it was tested, empty if unknown."""
-        return self.record.get('date', '')
+        return self.record.date
 
     @property
     def label(self) -> str:
         """The loss and the steps after the training."""
-        parts = (self.record.get(key) for key in ('loss', 'calibration', 'model'))
-        experiment, losses = self.record['experiment'], self.record.get('losses', ())
-        return model_label(*parts, experiment=experiment, losses=losses) + self.suffix
+        return model_label(self.model, experiment=self.record.experiment) + self.suffix
+
+
+def _role(name: str, length: Mapping[str, int]) -> str | None:
+    """Return the role of a checkpoint in its training, by its name."""
+    if name.startswith('best'):
+        return 'best'
+    found = re.fullmatch(r'(epoch|iter)_(\d+)\.pth', name)
+    unit = {'epoch': 'epoch', 'iter': 'iteration'}[found[1]] if found else None
+    if name == LAST_WEIGHTS or (found and int(found[2]) == length.get(f'{unit}s')):
+        return 'last'
+    return f'{unit} {int(found[2])}' if found else None
 
 
 def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], dict[str, list[str]]]:
@@ -110,7 +143,7 @@ def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], dict[str, list[
         except (OSError, ValueError) as error:
             others[f'unreadable {path.name}'].append(f'{path.parent} ({error})')
             continue
-        if any(run.record.get('limit') for run in found):
+        if any(run.record.limit for run in found):
             others['smoke runs with --limit'].append(str(path.parent))
         elif why:
             others[why].append(str(path.parent))
@@ -160,10 +193,10 @@ def read_runs(path: Path) -> Iterator[Run]:
     if path.name == ROBUSTNESS:
         yield from _under_shift(path)
         return
-    record, folder = read_record(path, 'experiment'), str(path.parent)
+    record, folder = Record.read(path), str(path.parent)
     # A confusion matrix, say, is no figure.
-    metrics = {key: value for key, value in record['metrics'].items() if isinstance(value, Real)}
-    evaluation = dict(record.get('evaluation') or {})
+    metrics = {key: value for key, value in record.metrics.items() if isinstance(value, Real)}
+    evaluation = {key: part for key, part in record.evaluation.items() if key != 'limit'}
     unseen = evaluation.pop('ood', ())
     prefixes = tuple(f'{metric["prefix"]}/' for metric in unseen)
     rest = {key: value for key, value in metrics.items() if not key.startswith(prefixes)}
@@ -175,7 +208,7 @@ def read_runs(path: Path) -> Iterator[Run]:
 
 
 def _against_unseen(
-    folder: str, record: dict, metrics: Mapping, metric: Mapping, score: str
+    folder: str, record: Record, metrics: Mapping, metric: Mapping, score: str
 ) -> Run:
     """Return what a score tells of unseen classes, whose keys are ``ood/svhn/AUROC`` and so on.
 
@@ -183,7 +216,7 @@ def _against_unseen(
     """
     counts = metric['counts']
     sets = {name: n for name, n in counts.items() if name not in ('ID', 'OOD')}
-    evaluation = {key: record['evaluation'][key] for key in OF_OOD if key in record['evaluation']}
+    evaluation = {key: record.evaluation[key] for key in OF_OOD if key in record.evaluation}
     label = '' if metric['ood_index'] is None else f' of label {metric["ood_index"]}'
     about = f'against {counts.get("OOD", 0):,}{label}, {counts["ID"]:,} others'
     if sets:  # behind the samples of the test data
@@ -220,12 +253,13 @@ def _under_shift(path: Path) -> Iterator[Run]:
                 mean, last = mean_and_worst(tests, key)
                 metrics |= {f'{key} {MEAN}': mean, f'{key} {WORST}': last}
             metrics |= {f'{key} {test["name"]}': test['metrics'][key] for test in others}
-        record = {**entry, 'experiment': content['experiment'], 'limit': content['limit']}
+        names = {field.name for field in fields(Record)}
+        record = Record(**{key: part for key, part in entry.items() if key in names})
         yield Run(
             str(path.parent),
             record,
             metrics,
-            entry['evaluation'],
+            {key: part for key, part in record.evaluation.items() if key != 'limit'},
             kind='under shift',
             about=f'under {shifts_text(entry)}',
             suffix=f', {file}' if file else '',

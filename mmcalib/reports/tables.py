@@ -16,6 +16,7 @@ from mmcalib.reports.runs import Run
 PART_OF_DATA = ('samples', 'indices')
 # What must be equal in ensembles that are averaged over several runs.
 OF_ENSEMBLE = ('views', 'mc_dropout', 'calibration')
+OF_MEMBER = ('loss', 'training', 'network', 'calibration')
 
 
 @dataclass
@@ -76,12 +77,12 @@ def _of_table(run: Run) -> tuple[dict, str, str]:
     """Return what all runs of a table share, whatever part of the data was tested."""
     options = {**run.evaluation.get('dataset', {}), **run.evaluation.get('data_options', {})}
     data = {key: value for key, value in options.items() if key not in PART_OF_DATA}
-    return {'data': data, 'network': run.config.get('network') or {}}, run.kind, run.about
+    return {'data': data, 'network': run.network}, run.kind, run.about
 
 
 def _name(run: Run) -> str:
     """Return data and network as our config files name them under every loss."""
-    name = run.record['experiment'].split('/')[-1].removesuffix('_m0')
+    name = run.record.experiment.split('/')[-1].removesuffix('_m0')
     return f'{name} {run.kind}'.rstrip()
 
 
@@ -90,15 +91,14 @@ def _table(title: str, runs: list[Run], protocol: str | None) -> Table:
     entry = next(filter(None, map(paper_numbers.published_experiment, map(_name, runs))), None)
     reason = None
     if entry and kept:
-        network = kept[0].config.get('network')
-        reason = paper_numbers.why_not_comparable(entry, kept[0].evaluation, network)
+        reason = paper_numbers.why_not_comparable(entry, kept[0].evaluation, kept[0].network)
     rows = _rows(kept, entry if not reason else None)
     before = [f'Evaluation: {evaluation_text(kept[0])}.'] if kept else ['No run is left.']
     if reason:
         before.append(f'No published value stands beside these: {reason}.')
     if any(row.paper for row in rows):
         before += _unlike_the_paper(entry, rows, kept[0].evaluation)
-    unknown = sorted(run.path for run in kept if run.training.get('finished', True) is None)
+    unknown = sorted(run.path for run in kept if run.finished is None)
     if unknown:
         before.append(f'Unknown whether the training was finished: {", ".join(unknown)}.')
     columns = columns_of(key for row in rows for run in row.runs for key in run.metrics)
@@ -123,7 +123,7 @@ def evaluation_text(run: Run) -> str:
 def _kept(runs: Sequence[Run], protocol: str | None) -> tuple[list[Run], list[str]]:
     """Return the runs that may stand in one table, and notes that name the others."""
     left_out = defaultdict(set)  # the scores of unseen classes of one test are several
-    finished = [run for run in runs if run.training.get('finished') is not False]
+    finished = [run for run in runs if run.finished is not False]
     left_out['training unfinished'] = {run.path for run in runs} - {run.path for run in finished}
     wanted = [
         run
@@ -165,23 +165,18 @@ def _classifies(run: Run) -> bool:
 
 def _of_row(run: Run) -> list:
     """Return what all runs of a row share."""
-    record, model = run.record, run.model
-    members = [[each['settings'], each['calibration']] for each in model.get('members', ())]
-    trained = (record.get('trained') or {}).get('digest'), run.training.get('checkpoint')
-    tested = sorted(members, key=digest), [model.get(key) for key in OF_ENSEMBLE]
-    loss = run.loss or record['experiment']
-    return [loss, record.get('losses'), record.get('calibration'), run.suffix, *trained, *tested]
+    model, known = run.model, any(member['loss'] for member in run.model['members'])
+    members = [[each[key] for key in OF_MEMBER] for each in model['members']]
+    tested = sorted(members, key=digest), [model[key] for key in OF_ENSEMBLE]
+    return [known or run.record.experiment, run.suffix, run.checkpoint, *tested]
 
 
 def _settings(run: Run) -> dict:
     """Return the settings in which rows may differ, for their labels."""
-    others = run.config.get('other_losses', {})
-    others = {key: loss for key, loss in others.items() if loss != run.loss}
-    config = {key: part for key, part in run.config.items() if key != 'network'}
-    checkpoint = run.training.get('checkpoint', 'best') or 'renamed'
-    found = {**config, 'other_losses': others, 'checkpoint': checkpoint}
-    if run.model and not run.is_ensemble:
-        found['tested'] = run.model['members'][0]['settings']['data_preprocessor']
+    found = {**run.config, 'model': {'train_cfg': run.config['model'].get('train_cfg')}}
+    found['checkpoint'] = run.checkpoint or 'renamed'
+    if not run.is_ensemble:
+        found['tested'] = run.model['members'][0]['network'].get('data_preprocessor')
     return found
 
 
@@ -194,7 +189,7 @@ def _rows(runs: Sequence[Run], entry: Mapping | None) -> list[Row]:
         first = group[0]
         if labels.count(label) > 1:  # as where transforms change places
             label += f', digest={digest(_of_row(first))[:6]}'
-        plain = not first.record.get('calibration') and not first.is_ensemble
+        plain = not first.record.calibration and not first.is_ensemble
         paper = paper_numbers.published_values(entry, first.loss) if entry and plain else None
         rows.append(Row(label, group, paper[1] if paper else {}))
     return sorted(rows, key=_order)
@@ -226,5 +221,4 @@ def _unlike_the_paper(entry: Mapping, rows: Sequence[Row], evaluation: Mapping) 
 
 def _length(run: Run) -> str:
     """Return the planned length of a training."""
-    found = [f'{run.training[k]} {k}' for k in ('epochs', 'iterations') if run.training.get(k)]
-    return found[0] if found else 'unknown length'
+    return next((f'{n} {unit}' for unit, n in run.length.items()), 'unknown length')

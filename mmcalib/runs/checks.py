@@ -26,12 +26,12 @@ from mmcalib.checks import UserError, did_you_mean, nearest, suggestion
 from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.hooks import LearnFromValidationHook
 from mmcalib.hooks.name_broken_samples_hook import name_samples
-from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.losses import AdaFocalLoss, CALSLoss
 from mmcalib.metrics import CalibrationMetric, ForegroundIoU, ImageScoreMetric, OODMetric
 from mmcalib.metrics.keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_rule
 from mmcalib.models.predicting_head import classes_of_head
 from mmcalib.posthoc.attached import AttachedScaling
+from mmcalib.runs.checkpoint import check_classes, classes_of
 
 # What parts of a config raise that cannot be built.
 NOT_BUILT = (AssertionError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError)
@@ -147,12 +147,7 @@ def check_metrics(split: str, loop: BaseLoop, classes: int | None) -> None:
 
 def check_same_classes(split: str, first: BaseLoop, loop: BaseLoop) -> None:
     """Refuse a set whose labels mean other classes than those of the training."""
-    trained, here = _classes(first), _classes(loop)
-    if trained and here and trained[: len(here)] != here:
-        raise UserError(
-            f'the classes differ between the training and the {split} set: '
-            f'{difference(trained, here)}'
-        )
+    check_classes(_classes(first), _classes(loop), f'the training and the {split} set')
 
 
 def _classes(loop: BaseLoop) -> list[str]:

@@ -18,7 +18,7 @@ from mmcalib.metrics.keys import (
     metric_name,
     number_text,
 )
-from mmcalib.record import model_label
+from mmcalib.record import Record, model_label
 
 FOLDER_OF_FIGURES = 'vis_data/vis_image'  # of mmengine's LocalVisBackend, in the log's folder
 
@@ -62,20 +62,23 @@ def find_diagram(log_dir: str | Path, split: str) -> Path | None:
 
 
 def summary(
-    results: Mapping,
+    results: Record,
     statistics: CalibrationStatistics | None = None,
     files: Mapping[str, str | Path | None] | None = None,
+    *,
+    measured: bool = False,
 ) -> str:
     """Return the figures of a test as a small table, with where its files are below.
 
     Args:
-        results: What ``results.json`` says.
+        results: Of the test.
         statistics: Of the test's calibration metric; None if it had none.
         files: Paths by what they are; None where there is no such file.
+        measured: Whether calibration was measured under another prefix.
     """
     rows = []
     both = statistics and confidence_and_accuracy(statistics)
-    metrics = results['metrics']
+    metrics = results.metrics
     ours = [key for key in metrics if key.startswith(PREFIX)]
     for key in [key for key in metrics if key not in ours]:
         rows.append((key, number(key, metrics[key]), ''))
@@ -99,9 +102,8 @@ def summary(
     names, values, _ = ([len(text) for text in column] for column in zip(*rows, strict=True))
     lines = [heading(results)]
     lines += [f'{a:<{max(names)}}  {b:>{max(values)}}  {c}'.rstrip() for a, b, c in rows]
-    # Kept under another prefix, or of unseen classes: such figures stand above.
-    measured = results.get('statistics') or (results.get('evaluation') or {}).get('ood')
-    if statistics is None and not measured:
+    # Of another prefix, or of unseen classes: such figures stand above.
+    if statistics is None and not measured and 'ood' not in results.evaluation:
         lines.append(
             'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration '
             'measures it.'
@@ -110,22 +112,16 @@ def summary(
     return '\n'.join(lines)
 
 
-def heading(results: Mapping) -> str:
+def heading(results: Record) -> str:
     """Return the tested model and data, in a line."""
-    parts = [str(results.get('experiment'))]
-    parts_of_model = (results.get(key) for key in ('loss', 'calibration', 'model'))
-    model = model_label(*parts_of_model, experiment='', losses=results.get('losses', ()))
-    if model:
-        parts.append(model.strip())
-    samples = ((results.get('evaluation') or {}).get('dataset') or {}).get('samples')
-    parts.append(
-        f'{results.get("split", "test")} split' + (f', {samples:,} samples' if samples else '')
-    )
-    if results.get('limit'):
-        all_tested = samples and samples > results['limit']
+    parts = [results.experiment, model_label(results.model, experiment='').strip()]
+    samples = results.evaluation.get('dataset', {}).get('samples')
+    parts.append(f'{results.split} split' + (f', {samples:,} samples' if samples else ''))
+    if results.limit:
+        all_tested = samples and samples > results.limit
         of_what = 'the checkpoint of a SMOKE RUN' if all_tested else 'SMOKE RUN'
-        parts.append(f'{of_what} with --limit {results["limit"]}')
-    return '; '.join(parts)
+        parts.append(f'{of_what} with --limit {results.limit}')
+    return '; '.join(filter(None, parts))
 
 
 def number(key: str, value: object) -> str:

@@ -277,10 +277,8 @@ def use_evaluation(cfg: Config, name: str) -> None:
     cfg.work_dir = str(Path(cfg.work_dir, name))
 
 
-def enable_drawing(
-    cfg: Config, show: bool, show_dir: str | None, interval: int, wait_time: float
-) -> None:
-    """Have the toolbox's own visualization hook draw the predictions of a test.
+def show_predictions(cfg: Config, folder: str) -> None:
+    """Have the toolbox's own visualization hook draw the predictions of a test into a folder.
 
     Raises:
         UserError: If the config has no such hook.
@@ -288,13 +286,11 @@ def enable_drawing(
     hook = cfg.get('default_hooks', {}).get('visualization')
     if hook is None:
         raise UserError(
-            '--show and --show-dir need default_hooks.visualization in the config; the digits '
-            'have none, because their images are not files'
+            '--show-dir needs default_hooks.visualization in the config; the digits have none, '
+            'because their images are not files'
         )
-    hook.update(show=show, interval=interval, wait_time=wait_time)
     if cfg.get('default_scope') == 'mmpretrain':
-        hook.update(enable=True, out_dir=show_dir)
+        hook.update(interval=1, enable=True, out_dir=folder)
     else:
-        hook.draw = True
-        if show_dir:
-            cfg.visualizer.save_dir = show_dir
+        hook.update(interval=1, draw=True)
+        cfg.visualizer.save_dir = folder

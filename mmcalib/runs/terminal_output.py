@@ -20,8 +20,7 @@ from mmcalib.metrics.keys import ERRORS_WITH_ACCURACY, PREFIX, base_name, better
 from mmcalib.record import ensemble_label, loss_label
 from mmcalib.runs.checks import reason_of
 from mmcalib.runs.config_checks import calibration_keys, checkpoint_hook, kept_checkpoints
-from mmcalib.runs.loss_config import main_loss, type_name
-from mmcalib.runs.tested_model import ENSEMBLE
+from mmcalib.runs.config_tree import main_loss, type_name
 from mmcalib.work_dir import experiment_name
 
 # Lines that come with every run, or every epoch, and tell a reader nothing.
@@ -159,23 +158,23 @@ def log_file(runner: Runner) -> str:
     return f'{runner.log_dir}/{runner.timestamp}.log'
 
 
-def log_start(runner: Runner, splits: tuple[str, ...]) -> None:
+def log_start(runner: Runner, splits: tuple[str, ...], tested: dict | None = None) -> None:
     """Log the plan of a run in a few lines, with notes on likely mistakes.
 
     Args:
         runner: With its data listed.
         splits: Which data it uses.
+        tested: The model that is tested, as its record has it.
     """
     cfg, log = runner.cfg, runner.logger
     model = getattr(runner.model, 'module', runner.model)
     backbone = (cfg.model.get('module') or cfg.model).get('backbone') or cfg.model
-    ensemble = cfg[ENSEMBLE]['model'] if ENSEMBLE in cfg else None
     size = sum(parameter.numel() for parameter in model.parameters())
     loss = main_loss({**cfg, 'model': cfg.model.get('module', cfg.model)})
     log.info(
         f'{experiment_name(cfg.filename or "run")}: {type_name(backbone["type"])}, {size:,} '
         f'parameters{f", {loss_label(loss)}" if loss else ""}'
-        f'{ensemble_label(ensemble)}; {processes(runner)}'
+        f'{ensemble_label(tested) if tested else ""}; {processes(runner)}'
     )
     doing = {'train': 'train on', 'val': 'validate on', 'test': 'test on'}
     counts = [

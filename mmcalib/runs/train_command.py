@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
+from pathlib import Path
 
-from mmengine.dist import is_main_process
+from mmengine import fileio
+from mmengine.config import Config
+from mmengine.dist import barrier, is_main_process
+from mmengine.hooks import CheckpointHook, EMAHook
+from mmengine.logging import print_log
+from mmengine.runner import Runner
 
 from mmcalib.checks import UserError
 from mmcalib.cli.parser import ToolParser
-from mmcalib.distributed import leave_processes
-from mmcalib.runs.checkpoint_choice import check_checkpoint, last_checkpoint, resume_latest
-from mmcalib.runs.checks import check_amp
+from mmcalib.distributed import is_first_process, leave_processes
+from mmcalib.runs.checkpoint import (
+    LAST_WEIGHTS,
+    checkpoint_of,
+    load_file,
+    newest_checkpoint,
+    read_checkpoint,
+)
+from mmcalib.runs.checks import check_amp, check_run
 from mmcalib.runs.config import (
     limit_samples,
     load_config,
@@ -19,8 +32,12 @@ from mmcalib.runs.config import (
     test_on_validation,
 )
 from mmcalib.runs.config_checks import checkpoint_hook
-from mmcalib.runs.resumed_loss_check import check_resumed_loss
-from mmcalib.runs.runner import train_and_test
+from mmcalib.runs.model import FACTS, describe, load
+from mmcalib.runs.run_facts_hook import RunFactsHook
+from mmcalib.runs.runner import build_runner
+from mmcalib.runs.terminal_output import log_start
+from mmcalib.runs.test import classes_in, run_test
+from mmcalib.work_dir import locked, set_aside
 
 
 def prepare(args: argparse.Namespace):
@@ -37,13 +54,7 @@ def prepare(args: argparse.Namespace):
         cfg.optim_wrapper.type = 'AmpOptimWrapper'
         cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
     if args.resume:
-        if args.resume == 'auto':
-            resume_latest(cfg)
-        else:
-            checkpoint = str(last_checkpoint(args.resume) or args.resume)  # of a work dir
-            check_checkpoint(checkpoint)
-            cfg.resume, cfg.load_from = True, checkpoint
-        check_resumed_loss(cfg)
+        resume_from(cfg, args.resume)
     if args.auto_scale_lr:
         if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
             raise UserError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
@@ -54,6 +65,102 @@ def prepare(args: argparse.Namespace):
         limit_samples(cfg, args.limit)
     set_loader_defaults(cfg)
     return cfg
+
+
+def resume_from(cfg: Config, start: str) -> None:
+    """Have a training go on from a checkpoint, or from the newest whole one of a work dir.
+
+    mmengine's own search trusts a file that names the last one, which may have been cut off.
+
+    Args:
+        cfg: Of the run.
+        start: A checkpoint or a work dir; ``'auto'`` for that of the run.
+
+    Raises:
+        UserError: If there has been a checkpoint in the run's work dir, and none is whole.
+    """
+    folder = cfg.work_dir if start == 'auto' else start
+    found = newest_checkpoint(folder) if Path(folder).is_dir() else None
+    cfg.resume, cfg.load_from = True, str(found or (start if start != 'auto' else '')) or None
+    if start == 'auto' and found is None and Path(folder, 'last_checkpoint').is_file():
+        best = ', '.join(str(path) for path in sorted(Path(folder).glob('best_*.pth')))
+        others = f', such as {best}, which has no state of the optimizer' if best else ''
+        raise UserError(
+            f'--resume: the last checkpoint in {folder} is missing or damaged, as after a stop '
+            f'while it was written. Resume from another with --resume PATH{others}'
+        )
+    if cfg.load_from:
+        load_file(cfg.load_from)  # raises its errors before the data are listed
+
+
+def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict | None:
+    """Train, then test the best checkpoint if the config has a test split and `test` is set.
+
+    Args:
+        cfg: As :func:`load_config` and what follows it made it.
+        test: Whether to test at all.
+        split: What the config tests on, ``'val'`` after :func:`test_on_validation`.
+
+    Returns:
+        The metrics of the test, or None without one.
+
+    Raises:
+        UserError: If another training or test runs in the work dir.
+    """
+    with locked(cfg.work_dir) if is_first_process(cfg.launcher) else nullcontext():
+        runner = build_runner(cfg)
+        splits = ('train', 'val', 'test') if test else ('train', 'val')
+        check_run(runner, splits)
+        log_start(runner, splits)
+        if is_main_process() and not goes_on(cfg):
+            aside = set_aside(cfg.work_dir, keep=cfg.get('load_from'))
+            if aside:
+                print_log(f'What an earlier run left here is in {aside} now.', logger='current')
+        runner.train()
+        if not test:
+            return None
+        if cfg.get('test_dataloader') is None:
+            print_log('The config has no test_dataloader, so there is no test.', logger='current')
+            return None
+        best = best_checkpoint(runner)
+        barrier()  # until the main process has written it
+        weights = getattr(runner.model, 'module', runner.model)
+        averaging = [hook for hook in runner.hooks if isinstance(hook, EMAHook)]
+        if best is None or not fileio.exists(best):  # a resumed run may have been moved
+            print_log('No best checkpoint was kept: testing the last weights.', logger='current')
+            for hook in averaging:  # those that it has averaged, as a checkpoint has them
+                if getattr(hook, 'evaluate_on_ema', True):
+                    hook._swap_ema_parameters()
+            facts = next(hook.facts for hook in runner.hooks if isinstance(hook, RunFactsHook))
+            meta = {FACTS: facts, 'epoch': runner.epoch, 'seed': runner.seed}
+            content = {'state_dict': weights.state_dict(), 'meta': meta}
+            checkpoint = checkpoint_of(content, LAST_WEIGHTS)
+        else:
+            print_log('Testing the best checkpoint.', logger='current')
+            checkpoint = read_checkpoint(best)
+            load(weights, [checkpoint], classes_in(runner))
+        runner._hooks = [hook for hook in runner.hooks if hook not in averaging]
+        runner._resume = False
+        model = describe([runner.cfg], [checkpoint], ['test'])
+        model['members'][0]['finished'] = True
+        return run_test(runner, model, [checkpoint], split=split)
+
+
+def goes_on(cfg: Config) -> bool:
+    """Return whether a training is resumed from a checkpoint in its own work dir."""
+    start = cfg.get('load_from') if cfg.get('resume') else None
+    return bool(start) and Path(start).resolve().parent == Path(cfg.work_dir).resolve()
+
+
+def best_checkpoint(runner: Runner) -> str | None:
+    """Return the checkpoint that ``CheckpointHook(save_best=…)`` kept, the first if several."""
+    for hook in runner.hooks:
+        if isinstance(hook, CheckpointHook):
+            if getattr(hook, 'best_ckpt_path', None):
+                return hook.best_ckpt_path
+            kept = getattr(hook, 'best_ckpt_path_dict', {}).values()
+            return next((path for path in kept if path), None)
+    return None
 
 
 def run(parser: ToolParser, args: argparse.Namespace) -> None:

@@ -61,13 +61,10 @@ CASES = {
 
 @pytest.mark.parametrize('case', CASES)
 @pytest.mark.parametrize('temperature', [None, 1.7])
-@pytest.mark.parametrize('one_at_a_time', [False, True])
-def test_it_predicts_what_a_loop_over_its_members_does(case, temperature, one_at_a_time):
+def test_it_predicts_what_a_loop_over_its_members_does(case, temperature):
     build, batches = CASES[case]
     members = [build(seed) for seed in range(3)]
-    model = mean_of(
-        members, temperature=temperature, disagreement=True, one_at_a_time=one_at_a_time
-    )
+    model = mean_of(members, temperature=temperature, disagreement=True)
     samples = predict(model, batches)
     per_member = zip(*[logits_of(member, batches) for member in members], strict=True)
     assert len(samples) == len(batches.dataset)
@@ -250,22 +247,6 @@ def test_half_precision_becomes_single_and_double_stays(dtype):
     model = mean_of([classifier(LINEAR)], temperature=2.0)
     for sample in model.merge_preds([[sample, sample] for sample in samples]):
         assert sample.pred_score.dtype == (dtype if dtype == torch.float64 else torch.float32)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
-def test_one_member_is_on_the_gpu_at_a_time():
-    batches = images(7)
-    expected = predict(mean_of([classifier(LINEAR, seed=seed) for seed in range(3)]), batches)
-    model = mean_of([classifier(LINEAR, seed=seed) for seed in range(3)], one_at_a_time=True).cuda()
-    on_gpu = []
-    for member in model.members:
-        member.backbone.register_forward_hook(
-            lambda *_: on_gpu.append([next(m.parameters()).is_cuda for m in model.members].count(1))
-        )
-    for sample, other in zip(predict(model, batches), expected, strict=True):
-        assert sample.pred_score.is_cuda
-        torch.testing.assert_close(sample.pred_score.cpu(), other.pred_score, rtol=1e-3, atol=1e-4)
-    assert on_gpu == [1] * (3 * len(batches))
 
 
 def test_a_temperature_is_read_from_its_file(tmp_path):

@@ -1,7 +1,5 @@
 """Configs of tiny models of both toolboxes that predict image files, and their checkpoints."""
 
-import json
-
 import cv2
 import numpy as np
 import torch
@@ -9,10 +7,10 @@ from tiny_models import fcn_head
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.counts import narrow_counts
-from mmcalib.runs.checkpoint_io import file_digest
+from mmcalib.record import Record
+from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.config import load_config
-from mmcalib.runs.ensemble_config import average_predictions
-from mmcalib.runs.tested_model import ENSEMBLE
+from mmcalib.runs.model import describe
 
 PREPROCESSOR = dict(mean=[120.0] * 3, std=[60.0] * 3)
 SEGMENTOR = dict(
@@ -113,8 +111,8 @@ def resized(height, width):
 def described(config, checkpoints, **changes):
     """The model of a record of a test of these checkpoints."""
     cfg = load_config(config)
-    average_predictions(cfg, checkpoints)
-    return cfg[ENSEMBLE]['model'] | changes
+    found = list(map(read_checkpoint, checkpoints))
+    return describe([cfg] * len(found), found, ['test']) | changes
 
 
 def write_validation(folder, model, found, *, images=300, unlabelled=0, **changes):
@@ -136,7 +134,5 @@ def write_validation(folder, model, found, *, images=300, unlabelled=0, **change
 
 def write_record_of(folder, model, **evaluation):
     """Leave the record of the test that has left statistics."""
-    digests = {'calibration_val.npz': file_digest(folder / 'calibration_val.npz')}
-    record = dict(model=model, metrics={}, limit=None, statistics=digests)
-    record['evaluation'] = dict(tta=False) | evaluation
-    (folder / 'results_val.json').write_text(json.dumps(record))
+    evaluation = dict(tta=False, limit=None) | evaluation
+    Record('test', 'val', model, evaluation, metrics={}).write(folder / 'results_val.json')

@@ -1,15 +1,22 @@
 """Records as a test leaves them, for what reads them."""
 
-import hashlib
 import json
+from dataclasses import asdict
 
-SETTINGS = dict(data_preprocessor={}, test_cfg={}, network='0123456789abcdef')
+from mmcalib.record import Record
+
+CIFAR10 = dict(type='CIFAR10', split='test', samples=10000)
+VOC = dict(type='PascalVOCDataset', ann_file='ImageSets/Segmentation/val.txt', samples=1449)
+MBLS = dict(type='MarginLabelSmoothingLoss', margin=6.0, alpha=0.1)
+CE = dict(type='CrossEntropyLoss')
+NETWORK = dict(type='ImageClassifier', data_preprocessor={})
 
 
 def member(checkpoint='best.pth', **changes):
-    """One of the networks of a model."""
-    parts = dict(digest=None, seed=None, epoch=None, training=None, calibration=None)
-    return dict(checkpoint=checkpoint, **parts, settings=SETTINGS) | changes
+    """One of the networks of a model, whose training is over."""
+    about = dict(seed=0, epoch=300, finished=True, file='best.pth', calibration=None, loss=MBLS)
+    about |= dict(digest='0', network=NETWORK, training=trained(model=dict(type='ImageClassifier')))
+    return dict(checkpoint=checkpoint, **(about | changes))
 
 
 def model(*members, **changes):
@@ -19,43 +26,43 @@ def model(*members, **changes):
     return dict(parts, temperature=None) | changes
 
 
-CIFAR10 = dict(type='CIFAR10', split='test', samples=10000)
-VOC = dict(type='PascalVOCDataset', ann_file='ImageSets/Segmentation/val.txt', samples=1449)
-MBLS = dict(type='MarginLabelSmoothingLoss', margin=6.0, alpha=0.1)
-CE = dict(type='CrossEntropyLoss')
+OF_MEMBER = ('loss', 'seed', 'training', 'finished', 'file', 'calibration', 'network')
+
+
+def record(experiment, metrics, *, limit=None, **content):
+    """A test's record; what is of its members is given beside its own parts."""
+    own = {key: content.pop(key) for key in OF_MEMBER if key in content}
+    tested = content.pop('model', None) or model(member(**own))
+    for number, each in enumerate(tested['members']):
+        each |= own | ({'seed': number} if own.get('seed', 0) is None else {})
+    evaluation = dict(dataset=CIFAR10, tta=False, protocol='pooled', num_bins=15, ignore_index=255)
+    evaluation |= dict(limit=limit) | content.pop('evaluation', {})
+    parts = dict(split='test', model=tested, evaluation=evaluation, date='2026-01-01')
+    return asdict(Record(experiment, metrics=metrics, **(parts | content)))
 
 
 def write(folder, experiment, *, ece=4.0, quality='accuracy/top1', name='results.json', **content):
     """Leave a results.json as a test does."""
     folder.mkdir(parents=True, exist_ok=True)
-    evaluation = dict(dataset=CIFAR10, tta=False, protocol='pooled', num_bins=15, ignore_index=255)
-    run = dict(
-        experiment=experiment,
-        metrics={quality: 90.0, 'calibration/ECE': ece, 'calibration/AECE': ece},
-        model=model(),
-        seed=0,
-        loss=MBLS,
-        trained=trained(network=dict(type='ImageClassifier')),
-        training=dict(epochs=350, finished=True, checkpoint='best'),
-        evaluation=evaluation | content.pop('evaluation', {}),
-        date='2026-01-01',
-    )
-    (folder / name).write_text(json.dumps(run | content))
+    metrics = {quality: 90.0, 'calibration/ECE': ece, 'calibration/AECE': ece}
+    found = record(experiment, content.pop('metrics', metrics), **content)
+    (folder / name).write_text(json.dumps(found))
 
 
 def trained(**parts):
-    """What a training leaves of itself beside its loss."""
+    """What decides about a training, by the keys of its config."""
     config = dict(
-        network=dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=50)),
-        data=dict(type='CIFAR10', split='train'),
-        augmentation=[[dict(type='RandomCrop', padding=4), dict(type='PackInputs')]],
-        batch_size=128,
-        optimizer=dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1)),
-        length=dict(by_epoch=True, max_epochs=350),
-        loss_schedules=[],
-        other_losses={},
-        initial_weights=None,
+        model=dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=50)),
+        train_dataloader=dict(
+            batch_size=128,
+            dataset=dict(
+                type='CIFAR10',
+                split='train',
+                pipeline=[dict(type='RandomCrop', padding=4), dict(type='PackInputs')],
+            ),
+        ),
+        optim_wrapper=dict(type='OptimWrapper', optimizer=dict(type='SGD', lr=0.1)),
+        train_cfg=dict(by_epoch=True, max_epochs=350),
+        limit=None,
     )
-    config |= parts
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
-    return dict(digest=digest, config=config)
+    return config | parts

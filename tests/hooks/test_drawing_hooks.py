@@ -7,13 +7,15 @@ import pytest
 import torch
 from commands import ROOT
 from forked import call_forked
+from tested import test_weights
 
 from mmcalib.hooks import ConfidenceMapHook, ReliabilityDiagramHook
 from mmcalib.hooks.confidence_map_hook import image_of
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.config import test_on_validation as validate_in_test
-from mmcalib.runs.runner import build_runner, run_test, train_and_test
+from mmcalib.runs.runner import build_runner
+from mmcalib.runs.train_command import train_and_test
 from mmcalib.samples.reading import read_image, read_map
 from mmcalib.visualization import ConfidenceMaps
 
@@ -35,7 +37,7 @@ def config(name, folder, **options):
 
 def test(name, folder, **options):
     runner = build_runner(config(name, folder, **options))
-    return run_test(runner, CHECKPOINT), runner
+    return test_weights(runner), runner
 
 
 test.__test__ = False
@@ -98,14 +100,14 @@ def test_classes_and_distances_are_in_the_results(tmp_path):
     assert drawn(tmp_path) == ['reliability_diagram_test_0.png']
     content = json.loads((tmp_path / 'results.json').read_text())
     statistics = CalibrationStatistics.load(tmp_path / 'calibration.npz')
-    by_class = content['per_class']['calibration']
+    by_class = content['strata']['per_class']['calibration']
     assert by_class['classes'] == statistics.classes == ['background', *map(str, range(10))]
     count, correct, _ = statistics.class_bins.sum(dim=2)
     assert by_class['count'] == count.tolist() and sum(count) == statistics.num_predictions
     assert None in by_class['ECE']  # an untrained network predicts few classes
     for name, expected in zip(by_class['accuracy'], 100 * correct / count, strict=True):
         assert expected.isnan() if name is None else name == pytest.approx(expected.item())
-    at = content['per_distance']['calibration']
+    at = content['strata']['per_distance']['calibration']
     assert at['pixels'][:3] == ['1', '2', '3–4'] and sum(at['count']) == sum(count)
     (log,) = tmp_path.rglob('*.log')
     assert '| background ' in log.read_text() and '| over 64 ' in log.read_text()
@@ -115,9 +117,9 @@ def test_classes_of_a_classifier_are_in_the_results(tmp_path):
     cfg = config('digits', tmp_path)
     # The second has the options of the first, so they share a file.
     cfg.test_evaluator = [dict(type='ECE'), dict(type='AECE', per_class=True)]
-    run_test(build_runner(cfg), CHECKPOINT)
+    test_weights(build_runner(cfg))
     content = json.loads((tmp_path / 'results.json').read_text())
-    by_class = content['per_class']['calibration']
+    by_class = content['strata']['per_class']['calibration']
     assert len(by_class['classes']) == 10 and sum(by_class['count']) == 11
     assert 'per_distance' not in content
     assert CalibrationStatistics.load(tmp_path / 'calibration.npz').classes == by_class['classes']
@@ -141,7 +143,7 @@ def test_two_processes_draw_each_figure_once(tmp_path, free_port):
     }
     runner = build_runner(config('digit_scenes', tmp_path / 'one', **options))
     torch.save({'state_dict': runner.model.state_dict(), 'meta': {}}, tmp_path / CHECKPOINT)
-    run_test(runner, CHECKPOINT)
+    test_weights(runner)
     call_forked(
         'test.py', ROOT / 'configs/mbls/digit_scenes.py', CHECKPOINT,
         '--work-dir', tmp_path / 'two',
@@ -179,7 +181,7 @@ def test_what_is_drawn_of_validation_data_says_so(tmp_path):
     validate_in_test(cfg)
     set_loader_defaults(cfg)
     runner = build_runner(cfg)
-    run_test(runner, CHECKPOINT, split='val')
+    test_weights(runner, split='val')
     assert [name for name in drawn(tmp_path) if 'reliability' in name] == [
         'reliability_diagram_val_0.png'
     ]
@@ -194,7 +196,7 @@ def test_what_is_drawn_of_validation_data_says_so(tmp_path):
 def test_metrics_of_equal_options_share_a_file_and_a_diagram(tmp_path):
     cfg = config('digits', tmp_path)
     cfg.test_evaluator = [dict(type='ECE', num_bins=25), dict(type='AECE', num_bins=25)]
-    metrics = run_test(build_runner(cfg), CHECKPOINT)
+    metrics = test_weights(build_runner(cfg))
     assert drawn(tmp_path) == ['reliability_diagram_test_0.png']
     (path,) = tmp_path.glob('*.npz')
     statistics = CalibrationStatistics.load(path)
@@ -211,7 +213,7 @@ def test_metrics_of_other_options_have_their_own(tmp_path):
         dict(type='ECE', prefix='a/b'), dict(type='MCE', num_bins=15, ignore_index=254),
     ]  # fmt: skip
     cfg.test_evaluator[-1] |= dict(type='CalibrationMetric', metrics=['MCE'])
-    run_test(build_runner(cfg), CHECKPOINT)
+    test_weights(build_runner(cfg))
     found = {path.stem: CalibrationStatistics.load(path) for path in tmp_path.glob('*.npz')}
     said = {name: (each.num_bins, sorted(each.metrics)) for name, each in found.items()}
     assert said == {
@@ -298,10 +300,10 @@ def test_results_do_not_depend_on_drawing(tmp_path):
     }
     runner = build_runner(config('digit_scenes', tmp_path / 'with'))
     state = runner.model.state_dict()
-    with_figures = run_test(runner, CHECKPOINT)
+    with_figures = test_weights(runner)
     runner = build_runner(config('digit_scenes', tmp_path / 'without', **options))
     runner.model.load_state_dict(state)
-    assert run_test(runner, CHECKPOINT) == with_figures
+    assert test_weights(runner) == with_figures
     assert drawn(tmp_path / 'without') == []
     assert not (tmp_path / 'without' / 'confidence_maps.npz').exists()
     assert json.loads((tmp_path / 'without/results.json').read_text())

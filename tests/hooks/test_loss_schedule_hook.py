@@ -17,7 +17,7 @@ from mmcalib.losses import (
     LabelSmoothingLoss,
     MarginLabelSmoothingLoss,
 )
-from mmcalib.runs.checkpoint_io import use_safe_files
+from mmcalib.runs.checkpoint import load_safely
 
 
 class Model(BaseModel):
@@ -49,7 +49,7 @@ def train(work_dir, hook, epochs=4, by_epoch=True, resume=False, model=None):
         experiment_name=f'{work_dir.name}_{epochs}_{resume}_{id(hook)}',
         default_hooks=dict(checkpoint=dict(type='CheckpointHook', interval=1, by_epoch=by_epoch)),
     )
-    use_safe_files(runner)  # classic mmengine cannot read its own on PyTorch 2.6
+    load_safely()  # classic mmengine cannot read its own on PyTorch 2.6
     runner.train()
     return model.margins, runner
 

@@ -4,9 +4,11 @@ import pytest
 import torch
 from mmengine.registry import DATASETS
 from posts import write_posts, write_vectors
+from tested import test_checkpoint
 
 from mmcalib.runs.config import DATALOADERS, load_config, set_loader_defaults
-from mmcalib.runs.runner import build_runner, run_test, train_and_test
+from mmcalib.runs.runner import build_runner
+from mmcalib.runs.train_command import train_and_test
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,16 +43,16 @@ def test_a_checkpoint_is_tested_on_its_own_words_alone(tmp_path):
             assert (table[place + 1] == {'the': 1, 'group0': 2, 'group1': 3}.get(word, 0)).all()
 
     (tmp_path / 'glove.txt').unlink()  # a test needs no vectors
-    cfg = config(tmp_path, load_from=checkpoint)
+    cfg = config(tmp_path)
     cfg.custom_hooks.append(dict(type='EMAHook'))
-    tested = run_test(build_runner(cfg), checkpoint)
+    tested = test_checkpoint(cfg, checkpoint)
     assert tested['accuracy/top1'] == metrics['accuracy/top1'] >= 0
     assert tested['calibration/ECE'] == metrics['calibration/ECE']
 
     for change in ({'seed': 2}, {'protocol': 'bydate'}, {'num_words': 50}):
-        cfg = config(tmp_path, load_from=checkpoint)
+        cfg = config(tmp_path)
         cfg.test_dataloader.dataset.update(change)
         with pytest.raises(ValueError, match='the checkpoint was trained on other posts'):
-            build_runner(cfg).test()
+            test_checkpoint(cfg, checkpoint)
     with pytest.raises(FileNotFoundError, match=r'glove\.txt.*stanford.*backbone\.vectors'):
         build_runner(config(tmp_path)).train()

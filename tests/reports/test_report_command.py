@@ -64,7 +64,7 @@ def test_names_are_no_markup_in_markdown(report, tmp_path):
         loss = dict(type=name, option='a|b', avg_factor=1)
         folder = tmp_path / name.replace('/', '')
         write(folder, f'x/{number}{name.replace("/", "")}', loss=loss)
-        write(folder / 'u', f'x/{number}{name.replace("/", "")}', training=dict(finished=False))
+        write(folder / 'u', f'x/{number}{name.replace("/", "")}', finished=False)
     text = report(tmp_path, '--format', 'markdown')
     html = MarkdownIt('commonmark', {'html': True}).enable('table').render(text)
     assert not re.findall('<(img|a|em|strong|code)', html)
@@ -202,7 +202,7 @@ def test_ensembles_with_a_calibrated_member_are_another_row(report, tmp_path):
 
 def test_other_trainings_are_still_averaged(report, tmp_path):
     for seed in range(2):
-        write(tmp_path / f'{seed}', 'ce/digits', loss=CE, seed=seed, trained=trained())
+        write(tmp_path / f'{seed}', 'ce/digits', loss=CE, seed=seed, training=trained())
     assert re.search(r'CE +2 +90\.00 ± 0\.00', report(tmp_path))
 
 

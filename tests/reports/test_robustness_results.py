@@ -11,7 +11,7 @@ from commands import call_here
 from drawings import draw_runs
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from records import model
+from records import record, trained
 
 from mmcalib.metrics.keys import ECE, metric_heading, worst
 from mmcalib.reports import page as pages
@@ -38,7 +38,7 @@ LOSSES = {
     'CE': dict(type='CrossEntropyLoss'),
     'LS α=0.1': dict(type='LabelSmoothingLoss', alpha=0.1),
 }
-TRAINED = dict(digest='0' * 16, config=dict(network=dict(type='EncoderDecoder'), other_losses={}))
+TRAINED = trained(model=dict(type='EncoderDecoder'))
 TEMPERATURE = dict(methods=['temperature'], options={}, split='val', forced=[])
 
 
@@ -59,14 +59,14 @@ def entry(label, *, seed=0, corruptions=CORRUPTIONS, severities=(1, 5), ece=1.0,
     for name in data:
         tests.append(dict(kind='data', name=name, severity=0, metrics=metrics(50.0, 9.0)))
     evaluation = dict(dataset=dict(type='VOC', samples=7), protocol='pooled', num_bins=15)
-    return dict(
-        checkpoint='best.pth', label=label, seed=seed, loss=LOSSES[base], limit=None,
-        calibration=TEMPERATURE if calibrated else None, evaluation=evaluation, tests=tests,
-        training=dict(epochs=3, finished=True), date='2026-01-01', trained=TRAINED,
-    )  # fmt: skip
+    own = dict(loss=LOSSES[base], seed=seed, calibration=TEMPERATURE if calibrated else None)
+    about = record('ce/tiny', {}, evaluation=evaluation, training=TRAINED, **own)
+    return dict(about, checkpoint='best.pth', label=label, seed=seed, tests=tests)
 
 
 def write(folder, *entries, limit=None):
+    for each in entries:
+        each['evaluation'] |= dict(limit=limit)
     content = dict(
         experiment='ce/tiny', split='test', limit=limit, date='', version='',
         checkpoints=list(entries),
@@ -124,11 +124,9 @@ def test_reports_have_columns_that_name_the_shift(tmp_path, monkeypatch):
             entry('CE + temperature', seed=seed, ece=0.5),
         )  # fmt: skip
     write(tmp_path / 'other', entry('LS α=0.1', corruptions=['fog']))
-    clean = dict(
-        model=model(),
-        experiment='ce/tiny', metrics={'mIoU': 80.0, 'calibration/ECE': 1.0}, seed=0,
-        loss=LOSSES['CE'], evaluation=entry('CE')['evaluation'], training={}, date='',
-        trained=TRAINED,
+    clean = record(
+        'ce/tiny', {'mIoU': 80.0, 'calibration/ECE': 1.0}, loss=LOSSES['CE'],
+        evaluation=entry('CE')['evaluation'], training=TRAINED,
     )  # fmt: skip
     (tmp_path / 'clean').mkdir()
     (tmp_path / 'clean/results.json').write_text(json.dumps(clean))
@@ -260,7 +258,7 @@ def test_twenty_models_look_different():
     'change',
     [
         lambda e: e['evaluation'].update(num_bins=5),
-        lambda e: e['trained'].update(digest='1'),
+        lambda e: e['model']['members'][0].update(training=trained()),
         lambda e: e['tests'].pop(1),
         lambda e: e['tests'][1].update(seed=3),
     ],

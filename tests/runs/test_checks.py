@@ -16,7 +16,7 @@ from mmengine.evaluator import BaseMetric, Evaluator
 from mmengine.hooks import CheckpointHook
 from mmengine.registry import DATASETS, METRICS
 from PIL import Image
-from test_checkpoint_choice import config
+from test_checkpoint import config
 from tiny_models import fcn_head, segmentor
 from torch.utils.data import DataLoader
 
@@ -27,7 +27,7 @@ from mmcalib.hooks.name_broken_samples_hook import (
     name_samples,
 )
 from mmcalib.runs.checks import check_first_sample, check_selection
-from mmcalib.runs.runner import train_and_test
+from mmcalib.runs.train_command import train_and_test
 
 LOAD = [dict(type='LoadImageFromFile'), dict(type='mmpretrain.PackInputs')]
 

@@ -5,12 +5,11 @@ import re
 import pytest
 import torch
 from commands import ROOT, call_here
+from tested import test_checkpoint
 
 from mmcalib.checks import UserError
-from mmcalib.runs.checkpoint_choice import check_checkpoint
+from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.config import load_config, set_loader_defaults
-from mmcalib.runs.ensemble_config import average_predictions
-from mmcalib.runs.runner import build_runner, run_test
 
 
 @pytest.mark.parametrize(
@@ -37,28 +36,23 @@ def test_what_is_no_checkpoint_is_said(tmp_path):
     whole, legacy = tmp_path / 'whole.pth', tmp_path / 'legacy.pth'
     torch.save({'a': torch.zeros(3)}, whole)
     torch.save({'a': torch.zeros(3)}, legacy, _use_new_zipfile_serialization=False)
-    for path in (whole, legacy, 'https://host/model.pth'):
-        check_checkpoint(str(path))
-    with pytest.raises(FileNotFoundError, match='no checkpoint'):
-        check_checkpoint(str(tmp_path))
+    assert read_checkpoint(whole).digest == read_checkpoint(legacy).digest
+    with pytest.raises(UserError, match='no checkpoint'):
+        read_checkpoint(str(tmp_path))
     (tmp_path / 'text.pth').write_text('# text')
-    with pytest.raises(ValueError, match='another kind of file'):
-        check_checkpoint(str(tmp_path / 'text.pth'))
+    with pytest.raises(UserError, match='another kind of file'):
+        read_checkpoint(str(tmp_path / 'text.pth'))
     whole.write_bytes(whole.read_bytes()[:-30])
-    with pytest.raises(ValueError, match='not written to its end'):
-        check_checkpoint(str(whole))
+    with pytest.raises(UserError, match='not written to its end'):
+        read_checkpoint(str(whole))
 
 
 @pytest.mark.parametrize('tta', [False, True])
 def test_a_checkpoint_of_another_model_is_not_tested(tta, tmp_path):
     cfg = load_config(str(ROOT / 'configs/ce/digits.py'), {'test_dataloader.num_workers': 0})
     cfg.work_dir, cfg.launcher = str(tmp_path), 'none'
-    cfg.load_from = str(tmp_path / 'other.pth')
-    torch.save({'state_dict': {'backbone.weight': torch.zeros(2)}, 'meta': {}}, cfg.load_from)
+    torch.save({'state_dict': {'backbone.weight': torch.zeros(2)}, 'meta': {}}, tmp_path / 'a.pth')
     set_loader_defaults(cfg)
-    if tta:
-        average_predictions(cfg, [cfg.load_from], tta=True)
-    runner = build_runner(cfg, complete_weights=True)
     with pytest.raises(UserError, match=r'does not fit the model of this config: it lacks'):
-        run_test(runner, str(tmp_path / 'other.pth'))
+        test_checkpoint(cfg, tmp_path / 'a.pth', tta=tta)
     assert not (tmp_path / 'results.json').exists()

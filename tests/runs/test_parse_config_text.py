@@ -5,8 +5,8 @@ from commands import ROOT
 from mmengine.config import Config
 
 from mmcalib.runs.config import load_config
+from mmcalib.runs.model import facts_of
 from mmcalib.runs.parse_config_text import parse_config
-from mmcalib.runs.training_record import config_in
 
 
 @pytest.mark.parametrize('name', ['mbls/digits', 'flsd/digit_scenes', 'ce/deeplabv3_r50_voc'])
@@ -57,5 +57,5 @@ def test_nothing_of_it_is_executed(text, tmp_path):
     path = tmp_path / 'written'
     with pytest.raises(ValueError, match=r'is code|not a config'):
         parse_config(text.format(path=path))
-    assert config_in({'cfg': text.format(path=path)}) is None
+    assert facts_of({'cfg': text.format(path=path)}) is None
     assert not path.exists()

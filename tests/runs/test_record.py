@@ -6,12 +6,12 @@ import pytest
 import torch
 from commands import ROOT, call_here
 from mmengine.registry import MODELS
-from records import model
+from records import write
 
 from mmcalib.record import paths_of
 from mmcalib.runs.config import load_config
-from mmcalib.runs.loss_config import loss_configs, loss_parameters, main_loss
-from mmcalib.runs.training_record import training_finished
+from mmcalib.runs.config_tree import losses_of, main_loss, parameters_of
+from mmcalib.runs.model import finished_of
 
 
 def load(name, **options):
@@ -37,31 +37,32 @@ def test_what_a_config_leaves_out_is_said_of_the_margin():
     cfg.model.head.loss = dict(type='MarginLabelSmoothingLoss', alpha=1, class_reduction='sum')
     expected = dict(margin=10.0, alpha=1.0, class_reduction='sum')
     assert main_loss(cfg) == dict(type='MarginLabelSmoothingLoss', **expected)
-    assert 'ignore_index' in loss_parameters(cfg.model.head.loss, 'mmpretrain')
+    assert 'ignore_index' in parameters_of(cfg.model.head.loss, 'mmpretrain')
     with pytest.raises(ValueError, match="'NoSuchLoss'"):
-        loss_parameters(dict(type='NoSuchLoss'), 'mmpretrain')
+        parameters_of(dict(type='NoSuchLoss'), 'mmpretrain')
 
 
 def test_the_auxiliary_head_is_not_the_main_one():
     cfg = load('mbls/digit_scenes')
     loss = dict(type='CrossEntropyLoss')
     cfg.model = dict(auxiliary_head=[dict(loss_decode=[loss])], **cfg.model)
-    assert next(loss_configs(cfg.model))[0] == 'model.auxiliary_head.0.loss_decode.0'
+    assert 'model.auxiliary_head.0.loss_decode.0' in losses_of(cfg.model)
     assert main_loss(cfg)['type'] == 'MarginLabelSmoothingLoss'
 
 
 def test_whether_a_training_is_over(tmp_path):
-    checkpoint = str(tmp_path / 'best.pth')
-    assert training_finished(checkpoint, dict(epochs=9)) is None
+    def finished(length):
+        return finished_of({}, str(tmp_path / 'best.pth'), dict(train_cfg=dict(max_epochs=length)))
+
+    assert finished(9) is None
     (tmp_path / 'last_checkpoint').write_text('/elsewhere/epoch_8.pth')
-    assert training_finished(checkpoint, dict(epochs=9)) is False
-    assert training_finished(checkpoint, dict(epochs=8)) is True
-    assert training_finished(checkpoint, {}) is None
+    assert finished(9) is False
+    assert finished(8) is True
+    assert finished(None) is None
     (tmp_path / 'results.json').write_text('{}')
-    assert training_finished(checkpoint, dict(epochs=9)) is False
-    record = dict(training=dict(finished=True), model=model(), metrics={})
-    (tmp_path / 'results_val.json').write_text(json.dumps(record))
-    assert training_finished(checkpoint, dict(epochs=9)) is True
+    assert finished(9) is False
+    write(tmp_path, 'ce/digits', name='results_val.json')
+    assert finished(9) is True
 
 
 def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeypatch):
@@ -87,17 +88,19 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeyp
     tested = json.loads((tmp_path / 'b/results.json').read_text())
     assert validated['evaluation'] == dict(
         dataset=dict(type='Digits', split='val', samples=20), data_options=dict(indices=20),
-        pipeline=[[dict(type='PackInputs')]], tta=False, protocol='pooled',
+        pipeline=[[dict(type='PackInputs')]], tta=False, limit=None, protocol='pooled',
         num_bins=15, ignore_index=255,
     )  # fmt: skip
     assert tested['evaluation']['dataset'] == dict(type='Digits', split='test', samples=30)
+    members = []
     for content in (validated, tested):
-        assert content['seed'] == 7 and content['loss']['margin'] == 5.0
-        assert content['training'] == dict(epochs=1, finished=True, epoch=1, checkpoint='best')
-        assert content['trained']['config']['data']['noise'] == 0.2
+        (found,) = content['model']['members']
+        assert found['seed'] == 7 and found['loss']['margin'] == 5 and found['epoch'] == 1
+        assert found['finished'] and found['file'] == 'best_accuracy_top1_epoch_1.pth'
+        assert found['training']['train_dataloader']['dataset']['noise'] == 0.2
         assert content['date'] and content['version']
-    assert validated['trained'] == tested['trained']
-    assert paths_of(tested['model']) == paths_of(validated['model'])
+        members.append(found)
+    assert members[0] == members[1]
 
 
 def test_a_calibration_elsewhere_knows_whether_its_training_is_over(tmp_path, monkeypatch):
@@ -119,7 +122,8 @@ def test_a_calibration_elsewhere_knows_whether_its_training_is_over(tmp_path, mo
         )  # fmt: skip
         work = tmp_path / f'tested{epoch}'
         call_here('test.py', config, out, '--work-dir', work, *few, monkeypatch=monkeypatch)
-        assert json.loads((work / 'results.json').read_text())['training']['finished'] is finished
+        (found,) = json.loads((work / 'results.json').read_text())['model']['members']
+        assert found['finished'] is finished
 
 
 LOSS = """

@@ -7,7 +7,7 @@ import pytest
 from commands import call_here
 from forked import call_forked
 
-from mmcalib.record import read_record
+from mmcalib.record import Record
 
 CONFIG = """
 _base_ = 'mmcalib::ce/digits.py'
@@ -42,7 +42,7 @@ def test_it_takes_the_same_best_checkpoint(kind, number, tmp_path, monkeypatch):
             assert not Path(folder, 'results.json').exists()
             return None
         call_here(*command, monkeypatch=monkeypatch)
-        metrics = read_record(Path(folder, 'results.json'))['metrics']
+        metrics = Record.read(Path(folder, 'results.json')).metrics
         return [path.name for path in sorted(Path(folder).glob('best_*'))], metrics
 
     (best,), metrics = train('whole')

@@ -1,5 +1,4 @@
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -8,14 +7,12 @@ from commands import ROOT, call_here
 from forked import call_forked
 from mmengine.config import Config
 from mmengine.config.utils import MODULE2PACKAGE
-from records import member, model
 
 from mmcalib.checks import UserError
 from mmcalib.datasets.download_sources import missing_data_message
-from mmcalib.runs.checkpoint_choice import resume_latest
 from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
-from mmcalib.runs.evaluation_record import keep_other_results
 from mmcalib.runs.runner import build_runner
+from mmcalib.runs.train_command import resume_from
 from mmcalib.work_dir import experiment_name
 
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
@@ -106,80 +103,18 @@ def test_a_missing_list_of_images_is_named(tmp_path):
 
 def test_resuming_takes_the_newest_whole_checkpoint(tmp_path):
     cfg = Config(dict(work_dir=str(tmp_path)))
-    resume_latest(cfg)
+    resume_from(cfg, 'auto')
     assert cfg.resume and cfg.load_from is None  # nothing yet: mmengine starts anew
     torch.save({}, tmp_path / 'epoch_9.pth')
     (tmp_path / 'epoch_10.pth').write_bytes((tmp_path / 'epoch_9.pth').read_bytes()[:100])
     (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_10.pth'))
-    resume_latest(cfg)
+    resume_from(cfg, 'auto')
     assert cfg.load_from == str(tmp_path / 'epoch_9.pth')
     for path in tmp_path.glob('epoch_*'):
         path.unlink()
     (tmp_path / 'best_top1_epoch_7.pth').touch()
-    with pytest.raises(FileNotFoundError, match=r'epoch_10\.pth.* is missing.*best_top1_epoch_7'):
-        resume_latest(cfg)
-
-
-def leave(folder, *checkpoints, **changes):
-    """Leave the record of a test of some checkpoints, and return its model."""
-    described = model(*(member(str(path)) for path in checkpoints), **changes)
-    (folder / 'results.json').write_text(json.dumps(dict(metrics={}, model=described)))
-    return described
-
-
-def test_results_of_another_checkpoint_are_not_replaced(tmp_path):
-    def folder(checkpoint, split='test'):
-        cfg = Config(dict(work_dir=str(tmp_path)))
-        keep_other_results(cfg, [str(tmp_path / checkpoint)], split)
-        return Path(cfg.work_dir)
-
-    assert folder('a.pth') == tmp_path  # nothing is there
-    for name in ('a.pth', 'b.pth'):
-        (tmp_path / name).touch()
-    leave(tmp_path, tmp_path / 'a.pth')
-    assert folder('a.pth') == tmp_path
-    assert folder('b.pth') == tmp_path / 'b'
-    (tmp_path / 'b').mkdir()
-    shutil.copy(tmp_path / 'results.json', tmp_path / 'b')
-    assert folder('b.pth') == tmp_path / 'b/b'
-    assert folder('b.pth', split='val') == tmp_path
-    leave(tmp_path, '/moved/from/b.pth')
-    assert folder('b.pth') == tmp_path
-
-
-def test_results_of_other_members_are_not_replaced(tmp_path):
-    def folder(*names):
-        paths = [str(tmp_path / name) for name in names]
-        cfg = Config(dict(work_dir=str(tmp_path), ensemble=dict(model=model(*map(member, paths)))))
-        keep_other_results(cfg, paths, 'test')
-        return Path(cfg.work_dir)
-
-    names = ('a, b.pth', 'c.pth', 'd.pth')
-    for name in names:
-        (tmp_path / name).touch()
-    leave(tmp_path, *(tmp_path / name for name in names[:2]))
-    assert folder(*names[:2]) == tmp_path
-    others = [folder(*names[1:]), folder(*names), folder(names[0], names[2])]
-    assert len(set(others)) == 3 and all(other.parent == tmp_path for other in others)
-    assert not {other.name for other in others} & {'c', 'd'}
-    assert folder(names[0]) == tmp_path / 'a, b'
-
-
-@pytest.mark.parametrize(
-    'changes', [dict(views=[[1, 2]]), dict(dropout_seed=1), dict(temperature=1.5)]
-)
-def test_results_of_another_mean_are_not_replaced(tmp_path, changes):
-    def folder(described):
-        cfg = Config(dict(work_dir=str(tmp_path), ensemble=dict(model=described)))
-        keep_other_results(cfg, checkpoints, 'test')
-        return Path(cfg.work_dir)
-
-    checkpoints = [f'{tmp_path}/a, best.pth', f'{tmp_path}/b.pth']
-    mean = dict(views=[[dict(type='Resize')]], mc_dropout=2, dropout_seed=0)
-    mean = leave(tmp_path, *checkpoints, **mean)
-    assert folder(mean) == tmp_path
-    elsewhere = folder(mean | changes)
-    assert elsewhere.parent == tmp_path and elsewhere.name.startswith('x2_')
+    with pytest.raises(UserError, match=r'is missing or damaged.*best_top1_epoch_7'):
+        resume_from(cfg, 'auto')
 
 
 def test_a_work_dir_that_is_a_file_is_named(tmp_path):

@@ -23,10 +23,11 @@ from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.draw import draw_predictions
 from mmcalib.posthoc.scaler import with_other_class
 from mmcalib.reports.formats import table_text
+from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.config import load_config, set_loader_defaults
+from mmcalib.runs.model import build
 from mmcalib.tasks.calibrate.choose import MOST_CLASSES, NONE, mean_iou
 from mmcalib.tasks.calibrate.folds import FOLDS, folds_of_groups
-from mmcalib.tasks.predict.load_model import load_predicting_model
 
 FIGURES = ('NLL', 'ECE', 'smECE', 'AUGRC', 'accuracy')
 
@@ -69,7 +70,7 @@ def main():
     cfg = load_config(args.config, args.cfg_options)
     set_loader_defaults(cfg)
     init_default_scope(cfg.default_scope)
-    model, _ = load_predicting_model(cfg, [args.checkpoint])
+    model = build(cfg, [read_checkpoint(args.checkpoint)])
     loader = Runner.build_dataloader(cfg.test_dataloader, seed=args.seed)
     drawn = draw_predictions(model, loader, seed=args.seed)
     fold_of, size = folds_of_groups(len(loader.dataset), seed=args.seed), drawn.logits.shape[1]

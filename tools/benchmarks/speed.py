@@ -36,8 +36,7 @@ from mmcalib.hooks.fused_upsampling_hook import fused_loss_by_feat
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.reports.formats import table_text
 from mmcalib.runs.config import load_config
-from mmcalib.runs.ensemble_config import average_predictions, load_member_configs
-from mmcalib.tasks.predict.load_model import load_predicting_model
+from mmcalib.runs.model import build, members_of, set_model
 
 
 def seconds_of(contenders, args):
@@ -239,18 +238,17 @@ def of_ensembles(args):
     members = split_members(args.config, args.checkpoints)
     means = {
         'one model': (members[:1], None),
-        'image and mirror image': (members[:1], dict(tta=True, scales=[1.0])),
+        'image and mirror image': (members[:1], dict(tta=True, tta_scales=[1.0])),
         'MC dropout, 10 passes': (members[:1], dict(mc_dropout=10)),
         **({f'ensemble of {len(members)}': (members, {})} if len(members) > 1 else {}),
     }
     load, contenders = functools.partial(load_config, options=args.cfg_options), {}
     for name, (used, options) in means.items():
-        cfg, paths = load(args.config), [path for _, path in used]
-        if options is not None:
-            configs = load_member_configs(cfg, used, load)
-            average_predictions(cfg, paths, member_configs=configs, **options)
+        cfg = load(args.config)
+        configs, checkpoints = members_of(cfg, used, load)
+        set_model(cfg, configs, checkpoints, as_mean=options is not None, **(options or {}))
         init_default_scope(cfg.default_scope)
-        model, _ = load_predicting_model(cfg, paths)
+        model = build(cfg, checkpoints)
         data = DATASETS.build(cfg.test_dataloader.dataset)
         contenders[name] = functools.partial(predict, model, data, args.images)
     seconds = seconds_of(contenders, args)

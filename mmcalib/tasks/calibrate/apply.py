@@ -13,7 +13,6 @@ from mmengine.registry import MODELS
 from torch import nn
 
 from mmcalib.checks import UserError
-from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.models.predicting_head import has_several_labels, head_of
 from mmcalib.posthoc import LogitScaler
 from mmcalib.posthoc.attached import attached
@@ -27,7 +26,8 @@ from mmcalib.posthoc.fold_into_layer import (
     largest_difference,
 )
 from mmcalib.posthoc.scaler import with_other_class
-from mmcalib.runs.tested_model import model_of
+from mmcalib.runs.checkpoint import checkpoint_of, fill
+from mmcalib.runs.model import model_of
 
 
 def layers_for(model: nn.Module, scaler: LogitScaler, batch: Any) -> tuple[list[str], str | None]:
@@ -113,7 +113,7 @@ def prove(
         ValueError: If it is not small.
     """
     calibrated = MODELS.build(deepcopy(model_of(cfg)))  # which some models write into
-    load_complete(calibrated, content)
+    fill(calibrated, checkpoint_of(content, 'the calibrated model'))
     calibrated = revert_sync_batchnorm(calibrated).to(model.data_preprocessor.device)
     of_samples = hasattr(calibrated, 'calibration')
     with predictor(model, of_samples=of_samples) as predict:

@@ -28,17 +28,13 @@ from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.posthoc.draw import DrawnPredictions, draw, predictions
-from mmcalib.runs.checkpoint_choice import check_checkpoint
-from mmcalib.runs.checkpoint_io import load_checkpoint
+from mmcalib.runs import model as models
+from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, classes_of
 from mmcalib.runs.checks import check_run
-from mmcalib.runs.command_line import asks_for_ensemble, ensemble_options
 from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
-from mmcalib.runs.ensemble_config import average_predictions, leave_out_averaging
-from mmcalib.runs.evaluation_record import describe_dataset
+from mmcalib.runs.config_tree import DATASET_KEYS, data_of
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.terminal_output import log_start
-from mmcalib.runs.tested_model import ENSEMBLE
-from mmcalib.runs.training_record import CALIBRATION, finished_of
 from mmcalib.tasks.calibrate.apply import applied, layers_for, prove
 from mmcalib.tasks.calibrate.choose import NONE, choose_method, methods_for
 from mmcalib.tasks.calibrate.folds import (
@@ -67,7 +63,8 @@ def run(parser: ToolParser, args: argparse.Namespace) -> dict:
         ImportError, OSError, ValueError, stopped='Stopped: nothing was written.'
     ):
         scaler = make_scaler(args)
-        return calibrate(build_runner(prepare(args), complete_weights=True), scaler, args)
+        cfg, model, checkpoints = prepare(args)
+        return calibrate(build_runner(cfg), scaler, args, model, checkpoints)
 
 
 def make_scaler(args: argparse.Namespace) -> LogitScaler | None:
@@ -91,20 +88,19 @@ def writes_temperature(args: argparse.Namespace) -> bool:
     return args.out.endswith('.json')
 
 
-def prepare(args: argparse.Namespace) -> Config:
-    """Return the config of the run, and decide by its data whether to cross-fit.
+def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint]]:
+    """Return config, model and checkpoints, and decide by the data whether to cross-fit.
 
     ``args.cross_fit`` says it, ``args.forced`` why a forced calibration may mislead.
     """
     check_integer('--samples', args.samples)
     check_integer('--num-bins', args.num_bins)
     check_integer('--seed', args.seed, least=0)
-    for _, checkpoint in args.members:
-        check_checkpoint(checkpoint)
     if Path(args.out).suffix == '.py':
         raise UserError(f'--out {args.out} is the name of a config: name a .pth file')
     check_out(args.out, args)
-    if asks_for_ensemble(args) and not writes_temperature(args):
+    several = len(args.members) > 1 or args.tta or args.tta_scales is not None or args.mc_dropout
+    if several and not writes_temperature(args):
         raise UserError(
             f'--out {args.out}: a temperature of the mean of several predictions is kept in a file '
             'of its own, which tools/test.py --temperature reads: name a .json file'
@@ -114,7 +110,6 @@ def prepare(args: argparse.Namespace) -> Config:
         cfg = load_config(path, args.cfg_options)
         cfg.launcher = args.launcher
         set_work_dir(cfg, args.work_dir)
-        cfg.load_from, cfg.resume = args.members[0][1], False
         return cfg
 
     cfg = load(args.members[0][0])
@@ -137,11 +132,20 @@ def prepare(args: argparse.Namespace) -> Config:
     elif same and not args.cross_fit:
         reason = "fitted on the validation split, which is the config's test split as well"
         refuse(reason, HELD_OUT, args)
-    if writes_temperature(args):
-        average_predictions(cfg, splits=sorted(splits), **ensemble_options(args, cfg, load))
-    leave_out_averaging(cfg)  # mmpretrain's EMAHook loads what was not averaged
+    configs, checkpoints = models.members_of(cfg, args.members, load)
+    model = models.set_model(
+        cfg,
+        configs,
+        checkpoints,
+        sorted(splits),
+        tta=args.tta,
+        tta_scales=args.tta_scales,
+        mc_dropout=args.mc_dropout,
+        dropout_seed=args.dropout_seed,
+        as_mean=writes_temperature(args),
+    )
     set_loader_defaults(cfg)
-    return cfg
+    return cfg, model, checkpoints
 
 
 def splits_of(args: argparse.Namespace) -> list[str]:
@@ -175,7 +179,13 @@ def refuse(reason: str, remedy: str, args: argparse.Namespace) -> None:
     args.forced.append(reason)
 
 
-def calibrate(runner: Runner, scaler: LogitScaler | None, args: argparse.Namespace) -> dict:
+def calibrate(
+    runner: Runner,
+    scaler: LogitScaler | None,
+    args: argparse.Namespace,
+    tested: dict,
+    checkpoints: Sequence[Checkpoint],
+) -> dict:
     """Fit a scaling to a model's logits, and write the calibrated model or the temperature.
 
     A scaling that a layer can absorb is folded: the file differs from the original in the tensors
@@ -192,6 +202,8 @@ def calibrate(runner: Runner, scaler: LogitScaler | None, args: argparse.Namespa
         scaler: Not fitted yet; None to choose a method by
             :func:`~mmcalib.tasks.calibrate.choose.choose_method`.
         args: Of tools/calibrate.py, as :func:`prepare` left them.
+        tested: The model, as its record has it.
+        checkpoints: Of its members.
 
     Returns:
         What the file says. If the choice fell on no scaling, nothing is written, and this is only
@@ -202,8 +214,8 @@ def calibrate(runner: Runner, scaler: LogitScaler | None, args: argparse.Namespa
             if the calibrated model does not predict what it should.
     """
     of_mean, beside = writes_temperature(args), Path(args.out).with_suffix('.py')
-    content = None if of_mean else read_checkpoint(args)
-    loaders = load_model_and_data(runner, splits_of(args))
+    content = None if of_mean else content_of(checkpoints[0], args)
+    loaders = load_model_and_data(runner, splits_of(args), tested, checkpoints)
     model, loader = runner.model, loaders[args.split]
     pixels = hasattr(member_of(model), 'decode_head')
     layers, attached, candidates = [], None, None
@@ -252,7 +264,8 @@ def calibrate(runner: Runner, scaler: LogitScaler | None, args: argparse.Namespa
             num_bins=args.num_bins,
         )
     head = head_of(member_of(model))
-    described = describe_dataset(runner.cfg[f'{args.split}_dataloader'].dataset)
+    described = data_of(runner.cfg[f'{args.split}_dataloader'].dataset)
+    described = {key: described[key] for key in DATASET_KEYS if key in described}
     record = {
         'method': fitted.method,
         'options': fitted.get_params(),
@@ -275,11 +288,12 @@ def calibrate(runner: Runner, scaler: LogitScaler | None, args: argparse.Namespa
         'version': __version__,
     }
     if of_mean:
-        record |= {'temperature': fitted.temperature_, 'model': runner.cfg[ENSEMBLE]['model']}
+        record |= {'temperature': fitted.temperature_, 'model': tested}
     else:
         path, meta = args.members[0][1], content['meta']
         record |= {'layers': layers, 'attached': attached, 'difference': difference}
-        record |= {'checkpoint': os.path.basename(path), 'finished': finished_of(meta, path)}
+        finished = tested['members'][0]['finished']
+        record |= {'checkpoint': os.path.basename(path), 'finished': finished}
         if CALIBRATION in meta:
             record['earlier'] = meta[CALIBRATION]
         meta[CALIBRATION] = record
@@ -289,16 +303,13 @@ def calibrate(runner: Runner, scaler: LogitScaler | None, args: argparse.Namespa
     return record
 
 
-def read_checkpoint(args: argparse.Namespace) -> dict:
-    """Return a checkpoint with its ``state_dict`` and ``meta``, which bare weights lack.
+def content_of(checkpoint: Checkpoint, args: argparse.Namespace) -> dict:
+    """Return a checkpoint's content with a ``meta`` to write into.
 
     Raises:
         UserError: If it has been calibrated before, and this is not forced.
     """
-    content = load_checkpoint(args.members[0][1])
-    if 'state_dict' not in content:  # the bare weights, as of some model zoos
-        content = {'state_dict': content}
-    content = {**content, 'meta': dict(content.get('meta') or {})}
+    content = {**checkpoint.content, 'meta': dict(checkpoint.meta)}
     earlier = content['meta'].get(CALIBRATION)
     if earlier and earlier.get('attached'):
         raise UserError(
@@ -315,19 +326,19 @@ def read_checkpoint(args: argparse.Namespace) -> dict:
     return content
 
 
-def load_model_and_data(runner: Runner, splits: Sequence[str]) -> dict[str, Iterable]:
-    """Load a Runner's weights as its own ``val`` and ``test`` do, and return loaders by split.
-
-    First all loops, then ``before_run``, then the checkpoint: so hooks that compare a checkpoint
-    with the data of the run see all of them.
-    """
+def load_model_and_data(
+    runner: Runner, splits: Sequence[str], tested: dict, checkpoints: Sequence[Checkpoint]
+) -> dict[str, Iterable]:
+    """Load the weights, and return loaders by split."""
     check_run(runner, splits)
-    log_start(runner, tuple(splits))
+    log_start(runner, tuple(splits), tested)
     loops = {split: getattr(runner, f'{split}_loop') for split in splits}
     for loop in loops.values():
         name_samples(loop.dataloader.dataset)
     runner.call_hook('before_run')
-    runner.load_or_resume()
+    classes = classes_of(getattr(loops[splits[0]].dataloader.dataset, 'metainfo', None))
+    models.load(runner.model, checkpoints, classes)
+    models.tell_hooks(runner, checkpoints)
     if is_model_wrapper(runner.model):  # each process predicts its share of the images
         runner.model = runner.model.module
     return {split: loop.dataloader for split, loop in loops.items()}

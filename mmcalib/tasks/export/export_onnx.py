@@ -7,7 +7,7 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
@@ -21,17 +21,15 @@ from torch.nn import functional as F
 from mmcalib import __version__
 from mmcalib.checks import UserError, check_number
 from mmcalib.cli.files import find_checkpoint
-from mmcalib.hooks.require_same_classes_hook import classes_of
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc.fold_into_layer import largest_difference
 from mmcalib.posthoc.full_precision import full_precision
-from mmcalib.runs.checkpoint_choice import check_checkpoint
+from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, read_checkpoint
 from mmcalib.runs.checks import NOT_BUILT, building
 from mmcalib.runs.config import load_config
-from mmcalib.runs.training_record import CALIBRATION, describe_calibration
+from mmcalib.runs.model import build, describe_calibration
 from mmcalib.samples.writing import probabilities_in
 from mmcalib.tasks.export.predicting_network import PredictingNetwork
-from mmcalib.tasks.predict.load_model import load_predicting_model
 from mmcalib.work_dir import check_writable, whole_file
 
 INPUT = 'pixels'
@@ -44,7 +42,7 @@ LARGER = (32, 64)
 
 def export_onnx(
     config: str,
-    checkpoint: str,
+    checkpoint: str | Path,
     out: str,
     *,
     overwrite: bool = False,
@@ -91,12 +89,11 @@ def export_onnx(
         ) from error
     check_number('--tolerance', tolerance)
     check_writable(out)
-    checkpoint = find_checkpoint(checkpoint)
-    check_checkpoint(checkpoint)
+    found = read_checkpoint(find_checkpoint(checkpoint))
     cfg = load_config(config, cfg_options)
     of_toolbox = MODELS.switch_scope_and_registry(cfg.get('default_scope'))
     with building('the model cannot be built: '), of_toolbox:
-        model, (meta,) = load_predicting_model(cfg, [checkpoint])
+        model = build(cfg, [found])
         pixels = _random_image(model, size) if size else _first_image(cfg)
     network = PredictingNetwork(model, logits=logits).eval()
     problems = []
@@ -118,9 +115,9 @@ def export_onnx(
             f'the model cannot be exported: {problems[-1]}. Nothing was written. A larger '
             '--tolerance or another --opset may help'
         )
-    calibration = describe_calibration(meta)
+    calibration = describe_calibration(found.meta)
     model = onnx.load_from_string(content)
-    about = {**_about(network, meta), 'checkpoint': Path(checkpoint).name, 'mmcalib': __version__}
+    about = {**_about(network, found), 'mmcalib': __version__}
     about = {key: json.dumps(value, ensure_ascii=False) for key, value in about.items()}
     onnx.helper.set_model_props(model, about)
     onnx.checker.check_model(model)
@@ -241,19 +238,21 @@ def _predicted(network: PredictingNetwork, pixels: Tensor) -> Tensor:
     return probs
 
 
-def _about(network: PredictingNetwork, meta: Mapping) -> dict:
+def _about(network: PredictingNetwork, checkpoint: Checkpoint) -> dict:
     """Return what a file tells of itself, by name."""
     prepare, head = network.model.data_preprocessor, head_of(network.model)
     found = {
         'output': network.output,
         'input': 'float32 pixels as the test pipeline returns them, before the data_preprocessor',
-        'classes': classes_of(meta.get('dataset_meta')),
-        'calibration': describe_calibration(meta),
+        'classes': checkpoint.classes,
+        'calibration': describe_calibration(checkpoint.meta),
+        'checkpoint': Path(checkpoint.path).name,
     }
     if getattr(prepare, '_enable_normalize', False):
         found |= {'mean': prepare.mean.flatten().tolist(), 'std': prepare.std.flatten().tolist()}
-    if (meta.get(CALIBRATION) or {}).get('method') == 'temperature':
-        found['temperature'] = meta[CALIBRATION]['parameters']['temperature']
+    calibration = checkpoint.meta.get(CALIBRATION) or {}
+    if calibration.get('method') == 'temperature':
+        found['temperature'] = calibration['parameters']['temperature']
     if getattr(head, 'out_channels', None) == 1:
         found['threshold'] = head.threshold
     return found

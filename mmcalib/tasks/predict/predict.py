@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +11,12 @@ from mmengine.dist import all_gather_object, get_dist_info
 
 from mmcalib.checks import UserError, check_share
 from mmcalib.cli.files import split_members
-from mmcalib.runs.checkpoint_choice import check_checkpoint
+from mmcalib.record import identity
 from mmcalib.runs.config import load_config
-from mmcalib.runs.ensemble_config import average_predictions, load_member_configs
-from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
+from mmcalib.runs.model import members_of, set_model
 from mmcalib.tasks.predict.folder import ARRAYS, LABELS, PICTURES, SETTINGS, PredictionFolder
 from mmcalib.tasks.predict.images import find_images
-from mmcalib.tasks.predict.predictor import Prediction, Predictor
+from mmcalib.tasks.predict.predictor import Prediction, Predictor, unlabelled_steps
 from mmcalib.tasks.predict.scores import FolderScores, Scorer
 from mmcalib.tasks.predict.summary import Report, class_summary, gallery_of
 from mmcalib.tasks.predict.validation import read_validation
@@ -88,7 +87,6 @@ def prepare(
     dropout_seed: int = 0,
     temperature: str | os.PathLike | None = None,
     disagreement: bool = False,
-    one_at_a_time: bool = False,
     validation: str | os.PathLike | None = None,
     risk: float | None = None,
     probability: float = 0.95,
@@ -102,13 +100,12 @@ def prepare(
     Args:
         config, checkpoint, images: As of :func:`predict`.
         tta: Whether to predict the mean over views of each image, see
-            :func:`~mmcalib.runs.test_time_augmentation.add_views`.
+            :func:`~mmcalib.runs.model.set_views`.
         tta_scales: Mirror images at these scales, in place of the config's own views.
         mc_dropout: Over how many passes with random dropout to predict the mean; 0 for none.
         dropout_seed: Seed of the dropout.
         temperature: The file that a calibration of this mean left.
         disagreement: Whether to tell how far the predictions of the mean disagree.
-        one_at_a_time: Whether members wait in the memory of the CPU for their turn.
         validation: The work dir of a test with labels of the same model or mean, for expected
             accuracies.
         risk: What share of what the threshold keeps may be wrong, which sets the threshold; needs a
@@ -124,30 +121,23 @@ def prepare(
     check_share('probability', probability)
     files = find_images(_texts(images))
     members = split_members(os.fspath(config), _texts(checkpoint))
-    checkpoints = [path for _, path in members]
-    for path in checkpoints:
-        check_checkpoint(path)
     cfg = load_config(members[0][0], cfg_options)
-    views = tta or tta_scales is not None
-    if len(members) > 1 or views or mc_dropout or temperature or disagreement:
-        split = 'test' if cfg.get('test_dataloader') else 'val'
-        unlabelled_steps((cfg.get(f'{split}_dataloader') or {}).get('dataset'))
-        average_predictions(
-            cfg,
-            checkpoints,
-            member_configs=load_member_configs(
-                cfg, members, lambda path: load_config(path, cfg_options)
-            ),
-            splits=[split],
-            tta=views,
-            scales=tta_scales,
-            mc_dropout=mc_dropout,
-            seed=dropout_seed,
-            temperature=temperature and os.fspath(temperature),
-            disagreement=disagreement,
-            one_at_a_time=one_at_a_time,
-        )
-    predictor = Predictor(cfg, checkpoints, device=device, workers=workers)
+    split = 'test' if cfg.get('test_dataloader') else 'val'
+    unlabelled_steps((cfg.get(f'{split}_dataloader') or {}).get('dataset'))
+    configs, checkpoints = members_of(cfg, members, lambda path: load_config(path, cfg_options))
+    model = set_model(
+        cfg,
+        configs,
+        checkpoints,
+        [split],
+        tta=tta,
+        tta_scales=tta_scales,
+        mc_dropout=mc_dropout,
+        dropout_seed=dropout_seed,
+        temperature=temperature,
+        disagreement=disagreement,
+    )
+    predictor = Predictor(cfg, checkpoints, model, device=device, workers=workers)
     evidence = validation and read_validation(
         validation, predictor.description, predictor.classes, risk=risk, probability=probability
     )
@@ -194,7 +184,7 @@ def predict_to_folder(
     left: list[dict] = []
     if rank == 0:
         disagreement = options.get('disagreement', False)
-        settings = {**_identity(predictor.description), 'disagreement': disagreement}
+        settings = {**identity(predictor.description), 'disagreement': disagreement}
         folder.open({**settings, **scorer.settings}, overwrite=overwrite)
         left = folder.left(files)
     left = all_gather_object(left)[0]
@@ -226,12 +216,6 @@ def _check_any(found: Sequence, unreadable: Sequence[Prediction]) -> None:
         raise UserError(
             f'none of the {count} files can be predicted; {first.image}: {first.reason}'
         )
-
-
-def _identity(model: Mapping) -> dict:
-    """Return a model without the order of its members, and without the places of their files."""
-    members = [{k: v for k, v in each.items() if k != 'checkpoint'} for each in model['members']]
-    return {**model, 'members': sorted(members, key=lambda member: member['digest'])}
 
 
 def _check_labels(predictor: Predictor, scorer: Scorer) -> None:

@@ -15,20 +15,23 @@ from mmengine.registry import MODELS
 from torch.utils.data import DataLoader
 
 from mmcalib.checks import UserError
-from mmcalib.hooks.require_same_classes_hook import classes_of
 from mmcalib.models.predicting_head import classes_of_head, has_several_labels
 from mmcalib.posthoc.draw import progress
 from mmcalib.posthoc.full_precision import full_precision
+from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.checks import building, innermost
-from mmcalib.runs.tested_model import ENSEMBLE, describe_model
-from mmcalib.runs.unlabelled_pipeline import unlabelled_steps
+from mmcalib.runs.config_tree import type_name
+from mmcalib.runs.model import build, without_labels
 from mmcalib.samples.reading import background_of, read_unlabelled
 from mmcalib.samples.writing import disagreement_in
 from mmcalib.tasks.predict.images import look_at
-from mmcalib.tasks.predict.load_model import load_predicting_model
 from mmcalib.tasks.predict.scores import ImageScores, Scorer
 from mmcalib.visualization.figure_style import as_rgb
 
+LOADER_HINT = (
+    'give it one that starts with LoadImageFromFile, in a config with this one as _base_; '
+    'docs/howto/images_without_labels.md has one for the digits'
+)
 # What a model raises at an image that it does not take.
 NOT_PREDICTED = (AssertionError, RuntimeError, ValueError)
 
@@ -69,8 +72,9 @@ class Predictor:
 
     Args:
         cfg: As :func:`~mmcalib.runs.config.load_config` read it, of either toolbox, or as
-            :func:`~mmcalib.runs.ensemble_config.average_predictions` made it of that.
-        checkpoints: Its file, or that of each member; they must fill the model.
+            :func:`~mmcalib.runs.model.set_model` made it of that.
+        checkpoints: Of each member; they must fill the model.
+        description: What decides on the predictions, as of a test's record.
         device: Such as ``'cuda:1'``; a GPU if there is one.
         workers: Processes that read files.
 
@@ -87,29 +91,31 @@ class Predictor:
     """
 
     def __init__(
-        self, cfg: Config, checkpoints: Sequence[str], *, device: str | None = None, workers: int
+        self,
+        cfg: Config,
+        checkpoints: Sequence[Checkpoint],
+        description: Mapping,
+        *,
+        device: str | None = None,
+        workers: int,
     ) -> None:
         loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
         self.batch_size, self.workers = loader.get('batch_size') or 1, workers
         self.segments = cfg.get('default_scope') == 'mmseg'
         steps = unlabelled_steps(loader.get('dataset'))
-        # Before the model is built, which adds to its config.
-        self.description = (
-            cfg[ENSEMBLE]['model']
-            if ENSEMBLE in cfg
-            else describe_model([cfg], checkpoints, pipelines=[steps])
-        )
+        self.description = description
         with (
             building('the model or its pipeline cannot be built: '),
             MODELS.switch_scope_and_registry(cfg.get('default_scope')),
         ):
             self._read, self._transform = Compose(steps[:1]), Compose(steps[1:])
-            model, metas = load_predicting_model(cfg, checkpoints)
+            model = build(cfg, checkpoints)
             self.model = model.to(device or ('cuda' if torch.cuda.is_available() else 'cpu'))
         if has_several_labels(model):
             raise UserError('the head predicts each class by a sigmoid, and only a softmax is read')
-        dataset, count = metas[0].get('dataset_meta') or {}, classes_of_head(innermost(model))
-        self.classes, self.palette = classes_of(dataset), dataset.get('palette')
+        dataset = checkpoints[0].meta.get('dataset_meta') or {}
+        count = classes_of_head(innermost(model))
+        self.classes, self.palette = checkpoints[0].classes, dataset.get('palette')
         if count not in (None, len(self.classes)):
             self.classes, self.palette = [str(k) for k in range(count)], None
 
@@ -167,6 +173,25 @@ class Predictor:
             image.probabilities = None if found.probs is None else found.probs.numpy()
             image.objects = None if found.objects is None else found.objects.number + 1
             yield image
+
+
+def unlabelled_steps(dataset: object) -> list[Mapping]:
+    """Return the transforms of a dataset's config that an image without labels goes through.
+
+    Raises:
+        UserError: If the first does not load an image file.
+    """
+    while isinstance(dataset, Mapping) and 'pipeline' not in dataset:
+        inner = dataset.get('dataset') or dataset.get('datasets')
+        dataset = inner[0] if isinstance(inner, (list, tuple)) and inner else inner
+    pipeline = without_labels(dataset['pipeline']) if isinstance(dataset, Mapping) else []
+    first = type_name(pipeline[0]['type']) if pipeline else 'nothing'
+    if not first.startswith('Load') or not first.endswith('FromFile'):
+        raise UserError(
+            f"the config's test pipeline starts with {first}, so it reads no image files: "
+            f'{LOADER_HINT}'
+        )
+    return pipeline
 
 
 def _size(data: Mapping) -> tuple[int, ...]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mmcalib.checks import UserError, check_number
 from mmcalib.metrics.risk_threshold import ClassThreshold, RiskThreshold
-from mmcalib.runs.checkpoint_io import file_digest
 from mmcalib.samples.reading import UnlabelledPrediction
 from mmcalib.tasks.predict.validation import Validation
 
@@ -165,7 +165,7 @@ class Scorer:
         return {
             'threshold': self.threshold,
             'class_thresholds': self.class_thresholds,
-            'validation': validation and file_digest(str(validation.file)),
+            'validation': validation and sha256(validation.file.read_bytes()).hexdigest()[:16],
             'probability': validation and validation.accuracy.coverage,
         }
 

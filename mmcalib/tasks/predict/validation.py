@@ -19,9 +19,7 @@ from mmcalib.metrics.risk_threshold import (
     threshold_at_risk,
 )
 from mmcalib.metrics.statistics import CalibrationStatistics
-from mmcalib.record import paths_of, read_record
-from mmcalib.runs.checkpoint_io import file_digest
-from mmcalib.runs.tested_model import difference_of_models
+from mmcalib.record import Record, differences, identity, paths_of
 from mmcalib.samples.objects import RIGHT
 from mmcalib.work_dir import RESULTS, STATISTICS, of_split
 
@@ -131,19 +129,17 @@ def _statistics_of(path: Path, model: Mapping) -> Path:
         raise UserError(f'there is no {STATISTICS} of a test in {str(path)!r}: {TEST_AGAIN}')
     results = file.with_name(of_split(RESULTS, 'val' if file.stem.endswith('_val') else 'test'))
     try:
-        record = read_record(results, 'limit', 'statistics', 'evaluation')
+        record = Record.read(results)
     except (FileNotFoundError, ValueError) as error:
         raise UserError(
             f'{results}, which belongs to {file.name}: {error}. {TEST_AGAIN}'
         ) from error
-    if record['limit']:
-        raise UserError(f'{file} is from a smoke run with --limit {record["limit"]}: {TEST_AGAIN}')
-    if file_digest(file) not in record['statistics'].values():
-        raise UserError(f'{file} is not from the test of {results}: {TEST_AGAIN}')
-    problem = difference_of_models(record['model'], model)
+    if record.limit:
+        raise UserError(f'{file} is from a smoke run with --limit {record.limit}: {TEST_AGAIN}')
+    problem = next(differences(identity(record.model), identity(model)), None)
     if problem:
-        there, here = (', '.join(paths_of(each)) for each in (record['model'], model))
+        there, here = (', '.join(paths_of(each)) for each in (record.model, model))
         raise UserError(f'{file} is from {there}, not from {here}: it has {problem}. {TEST_AGAIN}')
-    if record['evaluation']['tta']:
+    if record.evaluation.get('tta'):
         raise UserError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')
     return file

@@ -10,7 +10,7 @@ from mmengine.registry import DATASETS
 
 from mmcalib.datasets.download_sources import dataset_configs
 from mmcalib.runs.checks import unchanged_randomness
-from mmcalib.runs.loss_config import type_name
+from mmcalib.runs.config_tree import type_name
 from mmcalib.transforms.corrupt import check_image
 
 # Transforms of mmcv, mmpretrain, mmseg, torchvision and this package.

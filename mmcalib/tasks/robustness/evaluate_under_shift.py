@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
+from dataclasses import asdict
 from datetime import datetime
 from numbers import Real
 from pathlib import Path
@@ -20,21 +21,16 @@ from mmcalib import __version__
 from mmcalib.checks import UserError
 from mmcalib.hooks.drawing_hook import kept_statistics, tested_split
 from mmcalib.hooks.one_view_hook import OneViewHook
-from mmcalib.hooks.require_same_classes_hook import classes_of, difference
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.metrics.keys import ECE, QUALITIES, metric_name, number_text
-from mmcalib.record import model_label
-from mmcalib.runs.checkpoint_io import file_digest
+from mmcalib.record import Record, model_label
+from mmcalib.runs.checkpoint import Checkpoint, class_difference, classes_of
 from mmcalib.runs.checks import check_run
 from mmcalib.runs.config_checks import as_list, calibration_configs
-from mmcalib.runs.data_fingerprint import (
-    corruption_version,
-    data_fingerprint,
-    stored_fingerprint,
-)
-from mmcalib.runs.evaluation_record import record_of, tested_model
-from mmcalib.runs.loss_config import type_name
+from mmcalib.runs.config_tree import pipelines_of, plain, type_name
+from mmcalib.runs.model import describe, load
 from mmcalib.runs.progress import progress_of
+from mmcalib.runs.test import evaluation
 from mmcalib.tasks.robustness.result_files import collect, file_of, key_of, left_by_earlier_call
 from mmcalib.tasks.robustness.shifts import Shift
 from mmcalib.work_dir import experiment_name, whole_file
@@ -72,7 +68,7 @@ def measure_robustness(cfg: Config) -> None:
 
 
 def run_robustness(
-    runner: Runner, shifts: Sequence[Shift], checkpoints: Sequence[str], *, index: int = 0
+    runner: Runner, shifts: Sequence[Shift], checkpoints: Sequence[Checkpoint], *, index: int = 0
 ) -> dict:
     """Test checkpoints on all shifts, and return their part of ``robustness.json``.
 
@@ -84,15 +80,15 @@ def run_robustness(
         runner: Runner for a config that :func:`measure_robustness` has prepared.
         shifts: Those from :func:`~mmcalib.tasks.robustness.shifts.plan_shifts`, the clean data
             first.
-        checkpoints: Paths of checkpoints for the config's model.
+        checkpoints: Of the config's model.
         index: The test image whose confidence map is kept, for a segmentor.
 
     Raises:
         UserError: If a checkpoint does not fit the model.
         UserError: If data are missing or have other classes, or there is no such image.
     """
-    identities = [file_digest(path) for path in checkpoints]
-    data = _checked_data(runner, shifts)
+    identities = [checkpoint.digest for checkpoint in checkpoints]
+    _check_data(runner, shifts)
     size = len(runner.test_dataloader.dataset)
     if index >= size:
         raise UserError(f'--image {index}: the test data have {size:,} images, counted from 0')
@@ -106,13 +102,13 @@ def run_robustness(
         'version': __version__,
     }
     of_all = f'{content["experiment"]} {content["split"]}'
-    settings = key_of(runner.cfg, shifts[0], of_all, data[0][1])
+    settings = key_of(runner.cfg, shifts[0], of_all)
     plan = []
-    for path, identity in zip(checkpoints, identities, strict=True):
-        folder = Path(runner.work_dir, 'tests', f'{Path(path).stem}-{identity[:8]}')
-        for shift, here in data:
-            key = key_of(runner.cfg, shift, identity, here)
-            plan.append((str(path), identity, shift, file_of(folder, shift), key))
+    for checkpoint, identity in zip(checkpoints, identities, strict=True):
+        folder = Path(runner.work_dir, 'tests', f'{Path(checkpoint.path).stem}-{identity[:8]}')
+        for shift in shifts:
+            key = key_of(runner.cfg, shift, identity)
+            plan.append((checkpoint, identity, shift, file_of(folder, shift), key))
     found = [left_by_earlier_call(file, key, index) for *_, file, key in plan]
     broadcast_object_list(found)  # of the first process, which alone writes files
     to_come = {file for (*_, file, _), left in zip(plan, found, strict=True) if left is None}
@@ -123,17 +119,18 @@ def run_robustness(
             handler.setLevel(logging.ERROR)
     shown, loaded, about = to_come and is_main_process(), None, None
     with progress_of('Testing', len(to_come)) if shown else nullcontext(lambda line: None) as say:
-        for (path, identity, shift, file, key), left in zip(plan, found, strict=True):
+        for (checkpoint, identity, shift, file, key), left in zip(plan, found, strict=True):
             new = left is None
-            if new and loaded != path:
-                runner.load_checkpoint(path)
-                loaded = path
-            test = {'key': key, **_test(runner, shift, path, file, hook)} if new else left
+            if new and loaded is not checkpoint:
+                names = classes_of(getattr(runner.test_dataloader.dataset, 'metainfo', None))
+                load(runner.model, [checkpoint], names)
+                loaded = checkpoint
+            test = {'key': key, **_test(runner, shift, checkpoint, file, hook)} if new else left
             about = test.get('about', about)  # which clean tests have, the first of each checkpoint
             if new:
                 say(_line(about, shift, test['test']['metrics']))
             if is_main_process():
-                asked = {'settings': settings, 'digest': identity, 'checkpoint': path}
+                asked = {'settings': settings, 'digest': identity, 'checkpoint': checkpoint.path}
                 with whole_file(file) as temporary:
                     mmengine.dump({**test, **asked, 'asked': time.time()}, temporary)
             to_come.discard(file)
@@ -144,7 +141,9 @@ def run_robustness(
     return {**content, 'checkpoints': entries}
 
 
-def _test(runner: Runner, shift: Shift, checkpoint: str, file: Path, hook: OneViewHook) -> dict:
+def _test(
+    runner: Runner, shift: Shift, checkpoint: Checkpoint, file: Path, hook: OneViewHook
+) -> dict:
     """Test the model on one shift, leave its statistics and map, and return its result."""
     _use(runner, shift)
     metric = next(m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric))
@@ -153,10 +152,19 @@ def _test(runner: Runner, shift: Shift, checkpoint: str, file: Path, hook: OneVi
     test = {'kind': shift.kind, 'name': shift.name, 'severity': shift.severity, **shift.made}
     found = {'test': {**test, 'metrics': metrics}}
     if shift.kind == 'clean':
-        about = record_of(runner, tested_model(runner, checkpoint))
-        name = experiment_name(runner.cfg.filename)
-        label = model_label(about['loss'], about['calibration'], None, experiment=name)
-        found['about'] = {'label': label, **about}
+        cfg, name = runner.cfg, experiment_name(runner.cfg.filename)
+        steps = plain([part['pipeline'] for part in pipelines_of(cfg.test_dataloader.dataset)])
+        record = Record(
+            experiment=name,
+            split=tested_split(runner),
+            model=describe([cfg], [checkpoint], ['test']),
+            evaluation=evaluation(runner, steps),
+            metrics=metrics,
+            date=datetime.now().astimezone().isoformat(timespec='seconds'),
+            version=__version__,
+        )
+        label = model_label(record.model, experiment=name)
+        found['about'] = {'label': label, 'seed': record.seed, **asdict(record)}
     if is_main_process():
         (statistics,) = kept_statistics([metric]).values()
         with whole_file(file.with_suffix('.npz')) as path:
@@ -183,16 +191,10 @@ def _use(runner: Runner, shift: Shift) -> None:
     runner._test_loop = runner.build_test_loop(deepcopy(runner.cfg.test_cfg))
 
 
-def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, str]]:
-    """Return each shift with a fingerprint of its data, by which an earlier test is recognised.
-
-    All severities of a corruption read the same images, and so do corruptions.
-
-    Raises:
-        UserError: If data are missing or broken, or their classes are others.
-    """
+def _check_data(runner: Runner, shifts: Sequence[Shift]) -> None:
+    """Raise a UserError if data are missing or broken, or their classes are others."""
     first = next((shift for shift in shifts if shift.kind == 'corruption'), None)
-    names, found = [], []
+    names = []
     for shift in shifts:
         if shift.kind != 'corruption' or shift is first:
             _use(runner, shift)
@@ -204,16 +206,10 @@ def _checked_data(runner: Runner, shifts: Sequence[Shift]) -> list[tuple[Shift, 
             here = classes_of(getattr(dataset, 'metainfo', None))
             names = names or here
             if shift.kind == 'data' and names and here and here != names:
-                raise UserError(f'--data {shift.name} has other classes: {difference(names, here)}')
-        if shift.kind != 'corruption':
-            data = data_fingerprint(dataset)
-        elif shift.stored:
-            data = stored_fingerprint(shift.stored, shift.name, shift.severity)
-        else:
-            data = found[0][1] + corruption_version()
-        found.append((shift, data))
+                raise UserError(
+                    f'--data {shift.name} has other classes: {class_difference(names, here)}'
+                )
     _use(runner, shifts[0])
-    return found
 
 
 def _line(about: Mapping, shift: Shift, metrics: Mapping) -> str:

@@ -21,27 +21,19 @@ from mmcalib.work_dir import ROBUSTNESS
 OF_THE_MACHINE = ('num_workers', 'persistent_workers', 'pin_memory', 'prefetch_factor')
 
 
-def key_of(cfg: Config, shift: Shift, identity: str, data: str) -> str:
+def key_of(cfg: Config, shift: Shift, identity: str) -> str:
     """Return a digest that is equal where a test would give the same numbers.
 
     Args:
         cfg: Config of the tests.
         shift: The test set.
         identity: The digest of the checkpoint.
-        data: Fingerprint of the data.
     """
     loader = {key: value for key, value in shift.loader.items() if key not in OF_THE_MACHINE}
-    parts = [cfg.model, cfg.get('data_preprocessor'), _anywhere(loader), cfg.test_evaluator]
-    parts += [cfg.get('limit'), cfg.test_cfg, data]
+    parts = [cfg.model, cfg.get('data_preprocessor'), loader, cfg.test_evaluator]
+    parts += [cfg.get('limit'), cfg.test_cfg]
     text = json.dumps([identity, __version__, parts], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _anywhere(node: object) -> object:
-    """Return a part of a config without the folder of its data, which may be moved."""
-    if isinstance(node, Mapping):
-        return {key: _anywhere(value) for key, value in node.items() if key != 'data_root'}
-    return [_anywhere(item) for item in node] if isinstance(node, (list, tuple)) else node
 
 
 def file_of(folder: Path, shift: Shift) -> Path:

@@ -13,7 +13,7 @@ from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.parser import ToolParser
 from mmcalib.distributed import leave_processes
 from mmcalib.reports.robustness_results import robustness_table, shifts_text
-from mmcalib.runs.checkpoint_choice import check_checkpoint
+from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.config import (
     limit_samples,
     load_config,
@@ -31,9 +31,7 @@ from mmcalib.work_dir import ROBUSTNESS, locked
 
 def prepare(args: argparse.Namespace):
     """Return the config and the shifts that the arguments ask for."""
-    args.checkpoints = [find_checkpoint(text) for text in args.checkpoints]
-    for checkpoint in args.checkpoints:
-        check_checkpoint(checkpoint)
+    args.checkpoints = [read_checkpoint(find_checkpoint(text)) for text in args.checkpoints]
     check_integer('--image', args.image, least=0)
     cfg = load_config(args.config, args.cfg_options)
     cfg.launcher = args.launcher
@@ -70,7 +68,7 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
         cfg, shifts = prepare(args)
     goes_on = 'Stopped: the same call goes on with the test that was not finished.'
     with parser.ending_with_errors(stopped=goes_on):
-        runner = build_runner(cfg, complete_weights=True)
+        runner = build_runner(cfg)
         log_start(runner, ('test',))
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
             content = run_robustness(runner, shifts, args.checkpoints, index=args.image)

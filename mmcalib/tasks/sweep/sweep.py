@@ -17,6 +17,7 @@ from rich.progress import track
 
 from mmcalib import losses
 from mmcalib.checks import UserError, check_integer, suggestion
+from mmcalib.cli.arguments import parse_options
 from mmcalib.cli.files import find_config
 from mmcalib.cli.parser import ToolParser
 from mmcalib.datasets.same_data import same_data
@@ -24,18 +25,10 @@ from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
 from mmcalib.metrics.errors import calibration_error
 from mmcalib.metrics.intervals import gap_intervals
 from mmcalib.metrics.keys import ECE, INTERVAL, QUALITIES, metric_name
-from mmcalib.record import differences, loss_label, paths_of, read_record
-from mmcalib.runs.checkpoint_choice import last_checkpoint
-from mmcalib.runs.command_line import parse_options
+from mmcalib.record import Record, differences, loss_label, paths_of
+from mmcalib.runs.checkpoint import newest_checkpoint
 from mmcalib.runs.config import load_config
-from mmcalib.runs.constructor_arguments import constructor_parameters
-from mmcalib.runs.loss_config import (
-    loss_and_term_configs,
-    loss_parameters,
-    main_loss,
-    main_loss_key,
-    type_name,
-)
+from mmcalib.runs.config_tree import losses_of, main_loss, parameters_of, type_name
 from mmcalib.tasks.sweep.jobs import run_jobs
 from mmcalib.tasks.sweep.summary import (
     Value,
@@ -194,10 +187,10 @@ class Trainings:
         facts = {}
         for mine in self.values:
             if has_results(mine, 'val'):
-                record = read_record(mine / of_split(RESULTS, 'val'))
-                (member,) = record['model']['members']
-                facts[mine] = {key: record[key] for key in ('loss', 'evaluation')}
-                facts[mine]['training'] = member['training']
+                record = Record.read(mine / of_split(RESULTS, 'val'))
+                (member,) = record.model['members']
+                facts[mine] = {key: member[key] for key in ('loss', 'training')}
+                facts[mine]['evaluation'] = record.evaluation
         for mine in facts:
             first = next(iter(facts))
             for wrong in differences(facts[first], facts[mine]):
@@ -266,13 +259,13 @@ def command(
     passed += [] if args.limit is None else ['--limit', str(args.limit)]
     if split == 'val':
         start += [str(tools / 'train.py'), config, '--split', 'val']
-        passed += ['--resume'] if last_checkpoint(mine) else []
+        passed += ['--resume'] if newest_checkpoint(mine) else []
         passed += ['--auto-scale-lr'] if args.auto_scale_lr else []
     else:
-        (checkpoint,) = paths_of(read_record(mine / of_split(RESULTS, 'val'))['model'])
+        (checkpoint,) = paths_of(Record.read(mine / of_split(RESULTS, 'val')).model)
         checkpoint = mine / Path(checkpoint).name  # the folder may have been moved
         start += [str(tools / 'test.py'), config]
-        start += [str(checkpoint if checkpoint.is_file() else last_checkpoint(mine))]
+        start += [str(checkpoint if checkpoint.is_file() else newest_checkpoint(mine))]
     return [*start, *passed, '--cfg-options', *args.cfg_options, *options]
 
 
@@ -285,7 +278,7 @@ def metrics_in(mine: Path, split: str) -> dict | None:
     """Return the metrics of a training, with the interval of its ECE over images, None without."""
     if not has_results(mine, split):
         return None
-    metrics = read_record(mine / of_split(RESULTS, split))['metrics']
+    metrics = Record.read(mine / of_split(RESULTS, split)).metrics
     path = mine / of_split(STATISTICS, split)
     if f'{ECE}{INTERVAL[0]}' not in metrics and path.is_file():
         statistics = CalibrationStatistics.load(path)
@@ -339,8 +332,8 @@ def option_keys(cfg: Config, parameter: str) -> list[str]:
 def parameters_by_loss(cfg: Config) -> dict[str, list[str]]:
     """Return the parameters of each loss of a model, by its dotted key."""
     scope = cfg.get('default_scope')
-    found = loss_and_term_configs(cfg.get('model'))
-    return {key: sorted(loss_parameters(loss, scope)) for key, loss in found}
+    found = losses_of(cfg.get('model')).items()
+    return {key: sorted(parameters_of(loss, scope)) for key, loss in found}
 
 
 def complete(cfg: Config, parameter: str) -> list[str]:
@@ -350,12 +343,11 @@ def complete(cfg: Config, parameter: str) -> list[str]:
     """
     given = []
     known = {name for names in parameters_by_loss(cfg).values() for name in names}
-    key = main_loss_key(cfg)
-    loss = dict(loss_and_term_configs(cfg.get('model'))).get(key, {})
+    key, loss = next(iter(losses_of(cfg.get('model')).items()), (None, {}))
     plain = loss.get('type') == 'CrossEntropyLoss' and not loss.get('use_sigmoid')
     if plain and parameter not in known and not suggestion(parameter, known):
         kinds = [*BEST_KNOWN, *filter(isclass, vars(losses).values())]
-        kinds = [kind.__name__ for kind in kinds if parameter in constructor_parameters(kind)[0]]
+        kinds = [kind.__name__ for kind in kinds if parameter in parameters_of(kind)]
         if kinds:
             kept = {key: loss[key] for key in ('class_weight', 'loss_weight') if key in loss}
             loss.clear()

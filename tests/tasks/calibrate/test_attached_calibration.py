@@ -15,10 +15,10 @@ from tiny_models import classifier, images, other_head, scenes, segmentor
 from torch import nn
 
 from mmcalib.checks import UserError
-from mmcalib.hooks.require_complete_weights_hook import load_complete
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.attached import AttachedScaling, attach, attached
 from mmcalib.posthoc.draw import draw_predictions, predictions, predictor
+from mmcalib.runs.checkpoint import checkpoint_of, fill
 from mmcalib.runs.config import load_config
 from mmcalib.tasks.calibrate.apply import layers_for
 from mmcalib.tasks.calibrate.measure import before_and_after, scaling_of
@@ -101,7 +101,7 @@ def test_an_attached_model_predicts_what_the_scaler_says(name, method):
 
     calibrated = attach(copy.deepcopy(model), AttachedScaling(method)).eval()
     filled = attached(scaler).state_dict(prefix='calibration.')
-    load_complete(calibrated, {'state_dict': {**state, **filled}})
+    fill(calibrated, checkpoint_of({**state, **filled}, 'c.pth'))
     assert isinstance(calibrated, type(model))
     assert set(calibrated.state_dict()) == {*state, *filled}
     again = copy.deepcopy(calibrated)
@@ -152,14 +152,14 @@ class TestACheckpointAndAConfigThatDoNotGoTogether:
         calibrated = attach(copy.deepcopy(model), AttachedScaling('temperature'))
         with pytest.raises(UserError, match='its checkpoint holds none'):
             calibrated.val_step(loader[0])
-        with pytest.raises(UserError, match=r'lacks 1 of .*calibration\.temperature'):
-            load_complete(calibrated, {'state_dict': model.state_dict()})
+        with pytest.raises(UserError, match=r'lacks 1 .*calibration\.temperature'):
+            fill(calibrated, checkpoint_of(model.state_dict(), 'c.pth'))
 
     def test_no_calibration_in_the_config(self):
         model, _ = MODELS_AND_DATA['classifier']()
         state = {**model.state_dict(), 'calibration.temperature': torch.tensor(2.0)}
         with pytest.raises(UserError, match='is attached, and the config has none'):
-            load_complete(model, {'state_dict': state})
+            fill(model, checkpoint_of(state, 'c.pth'))
 
 
 @pytest.fixture(scope='module')

@@ -20,13 +20,13 @@ from mmengine.registry import DATASETS, HOOKS, MODELS, init_default_scope
 from mmengine.runner import BaseLoop
 from torch import nn
 
+from mmcalib.cli.arguments import parse_options
 from mmcalib.datasets.same_data import same_data
 from mmcalib.posthoc import SCALERS, TemperatureScaler
 from mmcalib.posthoc.draw import draw_predictions
-from mmcalib.runs.command_line import parse_options
 from mmcalib.runs.config import load_config, set_loader_defaults
+from mmcalib.runs.model import describe_calibration
 from mmcalib.runs.runner import build_runner
-from mmcalib.runs.training_record import describe_calibration
 
 DIGITS = ROOT / 'configs/ce/digits.py'
 SCENES = ROOT / 'configs/ce/digit_scenes.py'

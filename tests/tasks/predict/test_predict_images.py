@@ -262,7 +262,7 @@ def test_predictions_of_other_settings_do_not_mix(photos, segmenting, tmp_path):
             r'data_preprocessor\.std\.0 60 \(here: 1\)',
         ),
         ({'model.test_cfg.mode': 'slide'}, r'test_cfg\.mode whole \(here: slide\)'),
-        ({'model.decode_head.dropout_ratio': 0.5}, r'network \w{16} \(here: \w{16}\)'),
+        ({'model.decode_head.dropout_ratio': 0.5}, r'network\..*dropout_ratio'),
     ):
         with pytest.raises(ValueError, match=text):
             predict_to_folder(*segmenting, [photos], out, pictures=False, cfg_options=changes)
@@ -330,15 +330,13 @@ def test_a_validation_of_another_model_is_refused(photos, segmenting, tmp_path):
     found = mmcalib.predict(*segmenting, photos).images
     right = alone(segmenting)
     (same,) = right['members']
-    # Weights in no file, as those of a training's last epoch, are known by what they say.
-    last = same | dict(digest=None, checkpoint='last weights')
+    last = same | dict(checkpoint='last weights')  # in no file
     steps = [dict(type='LoadImageFromFile'), dict(type='PackSegInputs')]
     for changes, text in (
-        (dict(members=[last | dict(seed=2)]), r'the seed 2 \(here: 1\)'),
-        (dict(members=[last | dict(epoch=4)]), r'the epoch 4 \(here: 3\)'),
-        (dict(members=[last | dict(calibration=dict(methods=['temperature']))]), 'the calibration'),
-        (dict(members=[same | dict(digest='0' * 16)]), r'the content 0{16} \(here: \w{16}\)'),
-        (dict(pipeline=steps), 'the test pipeline'),
+        (dict(members=[last | dict(seed=2)]), r'seed 2 \(here: 1\)'),
+        (dict(members=[last | dict(epoch=4)]), r'epoch 4 \(here: 3\)'),
+        (dict(members=[same | dict(digest='0' * 16)]), r'digest 0{16} \(here: \w{16}\)'),
+        (dict(pipeline=steps), 'it has pipeline'),
     ):
         write_validation(tmp_path / 'val', right | changes, found, images=3)
         with pytest.raises(ValueError, match=text):

@@ -11,11 +11,11 @@ import torch
 from commands import call_here
 from forked import call_forked
 from shifted import needs_extra
+from tested import test_checkpoint
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports.robustness_results import read_robustness
 from mmcalib.runs.config import load_config, set_loader_defaults
-from mmcalib.runs.runner import build_runner, run_test
 from mmcalib.tasks.robustness import evaluate_under_shift
 from mmcalib.tasks.robustness.result_files import collect
 from mmcalib.tasks.robustness.shifts import plan_shifts
@@ -81,7 +81,7 @@ def test_a_test_under_shift_is_a_test_with_the_transform(tested, project, monkey
     cfg.test_dataloader.dataset.pipeline.insert(1, corrupt)
     cfg.launcher, cfg.work_dir, cfg.load_from = 'none', 'by_hand', 'plain.pth'
     set_loader_defaults(cfg)
-    metrics = run_test(build_runner(cfg), 'plain.pth')
+    metrics = test_checkpoint(cfg, 'plain.pth')
     found = tested['checkpoints'][0]['tests'][-1]['metrics']
     assert found['accuracy/top1'] == metrics['accuracy/top1']
     assert found['calibration/ECE'] == pytest.approx(metrics['calibration/ECE'])

@@ -45,7 +45,7 @@ member = dict(checkpoint=str(checkpoint), seed=seed, loss={'margin': margin}, tr
 others = ('pipeline', 'views', 'mc_dropout', 'dropout_seed', 'calibration', 'temperature')
 model = {'members': [member], **dict.fromkeys(others)}
 content = dict(experiment='mbls/digits', split=split, model=model,
-               evaluation={}, metrics=metrics, loss=member['loss'])
+               evaluation={}, metrics=metrics)
 (folder / name).write_text(json.dumps(content))
 """
 
@@ -289,7 +289,8 @@ def test_the_command_trains_chooses_tests_and_draws(tmp_path, monkeypatch, capsy
     (row,) = read_sweep(tmp_path / 'work')['rows']
     folder = tmp_path / 'work/margin=8'
     validated = json.loads((folder / 'results_val.json').read_text())
-    assert validated['split'] == 'val' and validated['loss']['margin'] == row['value'] == 8
+    (member,) = validated['model']['members']
+    assert validated['split'] == 'val' and member['loss']['margin'] == row['value'] == 8
     assert validated['evaluation']['dataset']['split'] == 'val'
     ece, low, high = (row['val'][0].pop(f'calibration/ECE{end}') for end in ('', '_low', '_high'))
     assert low <= ece <= high  # the bar of its figure

@@ -16,9 +16,9 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 
 from mmcalib.cli.files import split_members
 from mmcalib.reports.runs import find_runs
+from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.config import load_config
-from mmcalib.runs.ensemble_config import average_predictions, load_members
-from mmcalib.runs.test_time_augmentation import add_views, views_of
+from mmcalib.runs.model import build, set_model, set_views
 
 DIGITS = str(ROOT / 'configs/ce/digits.py')
 SCENES = str(ROOT / 'configs/ce/digit_scenes.py')
@@ -78,7 +78,9 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 def results(folder):
-    return json.loads((folder / 'results.json').read_text())
+    """What the only test below a folder has left."""
+    (path,) = folder.rglob('results.json')
+    return json.loads(path.read_text())
 
 
 def label_of(folder):
@@ -122,7 +124,8 @@ def test_a_classifiers_ensemble_is_the_mean_of_its_members(digits, run, tmp_path
         information = torch.special.entr(mean).sum() - entropy
         torch.testing.assert_close(found['mutual_information'], information, rtol=1e-3, atol=1e-6)
 
-    folder = tmp_path / 'work_dirs/ce/digits/x3'
+    folder = tmp_path / 'work_dirs/ce/digits'
+    assert [path.name.split('-')[0] for path in folder.iterdir()] == ['x3']
     with (tmp_path / 'apart/disagreement.csv').open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row['mutual_information']) for row in rows] == pytest.approx(
@@ -136,7 +139,6 @@ def test_a_classifiers_ensemble_is_the_mean_of_its_members(digits, run, tmp_path
     assert [member['seed'] for member in members] == [0, 1, 2]
     assert [member['checkpoint'] for member in members] == list(map(str, digits))
     assert results(folder)['evaluation']['tta'] is False
-    assert results(folder)['seed'] is None
     assert label_of(folder) == 'CE × 3'
 
 
@@ -160,9 +162,8 @@ def test_views_of_a_segmentor_are_brought_back_and_averaged(scenes, run, tmp_pat
         torch.testing.assert_close(found['seg_logits']['data'].exp(), mean, rtol=1e-4, atol=1e-5)
         expected = sample['data_samples'].gt_sem_seg.data
         assert torch.equal(found['gt_sem_seg']['data'], expected)
-    assert {'mIoU', 'calibration/ECE'} <= results(tmp_path / 'work_dirs/ce/digit_scenes/tta')[
-        'metrics'
-    ].keys()
+    metrics = results(tmp_path / 'work_dirs/ce/digit_scenes')['metrics']
+    assert {'mIoU', 'calibration/ECE'} <= metrics.keys()
 
 
 def test_two_ranks_equal_one_with_everything_at_once(scenes, run, tmp_path, free_port):
@@ -198,7 +199,7 @@ def test_a_temperature_of_a_mean_is_fitted_kept_and_read(digits, run, tmp_path):
     assert content['fitted']['after']['NLL'] < content['fitted']['before']['NLL']
     options = [*FEW, "test_evaluator.1.metrics=['NLL','ECE']"]
     run('test.py', DIGITS, *digits[::-1], '--temperature', 't.json', *options)
-    folder = tmp_path / 'work_dirs/ce/digits/x3_temperature'
+    folder = tmp_path / 'work_dirs/ce/digits'
     metrics = results(folder)['metrics']
     for name in ('NLL', 'ECE'):
         assert metrics[f'calibration/{name}'] == pytest.approx(
@@ -208,9 +209,9 @@ def test_a_temperature_of_a_mean_is_fitted_kept_and_read(digits, run, tmp_path):
 
     # Of other predictions it says nothing.
     error = run('test.py', DIGITS, *digits[:2], '--temperature', 't.json', fails=True)
-    assert 'fitted to another ensemble (the checkpoints member' in error
+    assert 't.json was made with another model than' in error
     error = run('test.py', DIGITS, *digits, '--tta', '--temperature', 't.json', fails=True)
-    assert 'the views [] (here: [[' in error
+    assert 'views [] (here: [[' in error
     error = run('test.py', DIGITS, *digits, '--temperature', digits[0], fails=True)
     assert 'holds no temperature of an ensemble' in error
     error = run('calibrate.py', DIGITS, *digits, '--out', 't.json', fails=True)
@@ -244,7 +245,7 @@ def test_members_of_two_configs_each_prepare_their_inputs(digits, run, tmp_path)
             with torch.no_grad():
                 probs = probs + model.test_step(batch)[0].pred_score / 2
         torch.testing.assert_close(found['pred_score'], probs)
-    label = label_of(tmp_path / 'work_dirs/first/x2')
+    label = label_of(tmp_path / 'work_dirs/first')
     assert label == 'CE & LS α=0.1 × 2'
 
     error = run('test.py', DIGITS, digits[0], other, fails=True)
@@ -297,11 +298,10 @@ def test_what_has_no_mean_is_said_first(arguments, message, digits, run):
 
 
 def test_a_mean_without_a_runner(digits):
-    cfg = load_config(DIGITS)
-    average_predictions(cfg, digits, mc_dropout=0)
+    cfg, checkpoints = load_config(DIGITS), list(map(read_checkpoint, digits))
+    set_model(cfg, [cfg] * 3, checkpoints)
     init_default_scope(cfg.default_scope)
-    model = MODELS.build(cfg.model).eval()
-    load_members(model, digits, load)
+    model = build(cfg, checkpoints)
     members = [alone(DIGITS, path, 2) for path in digits]
     batch = {key: [sample[key] for sample in members[0][1]] for key in members[0][1][0]}
     batch['inputs'] = torch.stack(batch['inputs'])
@@ -312,6 +312,33 @@ def test_a_mean_without_a_runner(digits):
             for member, _ in members
         )
     torch.testing.assert_close(found, expected / 3)
+
+
+def test_a_checkpoint_is_read_once(digits, run, monkeypatch):
+    read, load = [], torch.load
+
+    def counted(file, *args, **options):
+        read.append(file)
+        return load(file, *args, **options)
+
+    monkeypatch.setattr(torch, 'load', counted)
+    run('calibrate.py', DIGITS, *digits, '--tta', '--out', 't.json', *FEW)
+    assert read == list(map(str, digits))
+    read.clear()
+    run('test.py', DIGITS, *digits, '--tta', '--temperature', 't.json', *FEW)
+    assert read == list(map(str, digits))
+
+
+def test_each_model_has_a_folder_of_its_own(digits, run, tmp_path):
+    for _ in range(2):
+        run('test.py', DIGITS, digits[0], *FEW)
+    shutil.copy(digits[0], tmp_path / 'copy.pth')
+    run('test.py', DIGITS, 'copy.pth', *FEW)
+    run('test.py', DIGITS, digits[0], '--tta', *FEW)
+    names = sorted(path.parent.name for path in tmp_path.rglob('results.json'))
+    starts, ends = zip(*(name.split('-') for name in names), strict=True)
+    assert starts == ('copy', 'member0', 'member0_tta')
+    assert ends[0] == ends[1] != ends[2]
 
 
 def test_pairs_of_config_and_checkpoint_are_told_apart():
@@ -331,37 +358,34 @@ def config_with_views(**more):
 
 def test_views_are_the_config_s_or_mirror_images_at_three_scales():
     cfg = config_with_views()
-    add_views(cfg, 'test')
-    assert [len(step) for step in views_of(cfg, 'test')] == [3, 2]
+    assert [len(step) for step in set_views(cfg, 'test')] == [3, 2]
     pipeline = cfg.test_dataloader.dataset.dataset.datasets[0].pipeline
     assert pipeline[1].transforms[0][0].scale_factor == 1.0  # whose labels are taken
     assert pipeline[1].transforms[-1] == [PACK]
 
     own = [LOAD, dict(type='TestTimeAug', transforms=[[dict(type='RandomFlip', prob=1.0)], [PACK]])]
     cfg = config_with_views(tta_pipeline=own, tta_model=dict(type='SegTTAModel'))
-    add_views(cfg, 'test')
-    assert views_of(cfg, 'test') == []
+    assert set_views(cfg, 'test') == []
     assert cfg.test_dataloader.dataset.dataset.datasets[0].pipeline == own
     cfg = config_with_views(tta_pipeline=own)
-    add_views(cfg, 'test', [0.5, 1.0])
-    assert [len(step) for step in views_of(cfg, 'test')] == [2, 2]
-    assert [view['scale_factor'] for view in views_of(cfg, 'test')[0]] == [1.0, 0.5]
+    views = set_views(cfg, 'test', [0.5, 1.0])
+    assert [len(step) for step in views] == [2, 2]
+    assert [view['scale_factor'] for view in views[0]] == [1, 0.5]
     with pytest.raises(ValueError, match=r'--tta-scales 0\.8 1\.2: labels are those of .*: add 1'):
-        add_views(config_with_views(), 'test', [0.8, 1.2])
+        set_views(config_with_views(), 'test', [0.8, 1.2])
     cfg = config_with_views(tta_model=dict(type='MyMerging'))
     with pytest.raises(ValueError, match='MyMerging of the config merges predictions in its own'):
-        add_views(cfg, 'test')
+        set_views(cfg, 'test')
     cfg = Config(dict(test_dataloader=dict(dataset=dict(type='Digits'))))
     with pytest.raises(ValueError, match='has no pipeline to add views to'):
-        add_views(cfg, 'test')
+        set_views(cfg, 'test')
 
 
 def test_views_of_a_classifier_are_the_image_and_its_mirror_image():
     pipeline = [dict(type='LoadImageFromFile'), dict(type='PackInputs')]
     loader = dict(dataset=dict(pipeline=pipeline))
     cfg = Config(dict(default_scope='mmpretrain', test_dataloader=loader))
-    add_views(cfg, 'test')
-    assert [len(step) for step in views_of(cfg, 'test')] == [2]
+    assert [len(step) for step in set_views(cfg, 'test')] == [2]
     assert [step.type for step in cfg.test_dataloader.dataset.pipeline] == [
         'LoadImageFromFile',
         'TestTimeAug',

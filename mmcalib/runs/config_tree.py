@@ -1,0 +1,226 @@
+"""A config as a tree: its parts, its losses, and what of it decides about figures."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterator, Mapping
+
+from mmengine.registry import MODELS
+
+from mmcalib.checks import suggestion
+from mmcalib.datasets.download_sources import SOURCES
+
+# What decides about the figures of a training, by the config's own keys.
+DECIDING = (
+    *('train_dataloader', 'train_cfg', 'optim_wrapper', 'param_scheduler', 'custom_hooks'),
+    'load_from',
+)
+# Options anywhere in it that change no figure, or that a registry takes.
+NEUTRAL = frozenset((
+    *('_scope_', '_delete_', 'num_workers', 'persistent_workers', 'pin_memory', 'prefetch_factor'),
+    *('collate_fn', 'backend_args', 'file_client_args', 'lazy_init', 'serialize_data'),
+    *('max_refetch', 'test_mode', 'download', 'compile', 'loss_name'),
+))  # fmt: skip
+# What is not listed, such as a user's own hook, is taken to change some figure.
+OBSERVERS = (
+    *('ConfidenceMapHook', 'EmptyCacheHook', 'LogitDistanceHook', 'MemoryProfilerHook'),
+    *('ProfilerHook', 'ReliabilityDiagramHook', 'SameBuffersHook', 'SyncBuffersHook'),
+)
+SELECTION = ('type', 'save_best', 'rule', 'min_accuracy', 'accuracy')
+SPLIT_FOLDERS = ('images', 'test', 'train', 'training', 'val', 'validation')
+# Of a dataset: which it is.
+DATASET_KEYS = ('type', 'split', 'part', 'ann_file', 'protocol')
+# Said of every loss that has them, also where the config leaves them at their defaults.
+NAMED_PARAMETERS = ('margin', 'alpha', 'gamma', 'avg_non_ignore')
+KNOWN_PACKAGES = ('mmcalib', 'mmengine', 'mmpretrain', 'mmseg')
+
+
+def type_name(kind: object) -> str:
+    """Return the name of a class or function, given itself or by its name in any scope."""
+    return getattr(kind, '__name__', str(kind)).split('.')[-1]
+
+
+def walk(node: object, path: str = '') -> Iterator[tuple[str, Mapping]]:
+    """Yield path and dict of every part of a config, outer ones first."""
+    items = enumerate(node) if isinstance(node, (list, tuple)) else ()
+    if isinstance(node, Mapping):
+        yield path, node
+        items = node.items()
+    for key, item in items:
+        yield from walk(item, f'{path}.{key}'.lstrip('.'))
+
+
+def plain(node: object, left_out: Callable[[str], bool] = NEUTRAL.__contains__) -> object:
+    """Return a part in JSON's types, alike for configs that mean the same.
+
+    Types lose their scope, paths and addresses all but their last part, and whole numbers are
+    integers. A data set whose type says which it is has no folder.
+    """
+    if isinstance(node, Mapping):
+        known = type_name(node.get('type')) in SOURCES
+        return {
+            str(key): type_name(item)
+            if key == 'type'
+            else _folder_name(item)
+            if key == 'data_root' and isinstance(item, str)
+            else plain(item, left_out)
+            for key, item in node.items()
+            if not left_out(str(key)) and not (known and key == 'data_root')
+        }
+    if isinstance(node, (list, tuple)):
+        return [plain(item, left_out) for item in node]
+    if isinstance(node, str) and (os.path.isabs(node) or '://' in node):
+        return os.path.basename(os.path.normpath(node))
+    if isinstance(node, float):
+        return int(node) if node.is_integer() else node if abs(node) < float('inf') else str(node)
+    return node if isinstance(node, (str, int, bool, type(None))) else type_name(node)
+
+
+def _folder_name(root: str) -> str:
+    parts = os.path.normpath(root).split(os.sep)
+    return '/'.join(parts[-2:] if parts[-1] in SPLIT_FOLDERS else parts[-1:])
+
+
+def losses_of(model: object) -> dict[str, Mapping]:
+    """Return the losses in a model's config and the terms of sums, by path; the main one first.
+
+    mmpretrain's heads have a ``loss``, mmseg's a ``loss_decode``, either of which may be a list.
+    """
+    found = {
+        path: part
+        for path, part in walk(model, 'model')
+        if 'type' in part and any(key.startswith('loss') for key in path.split('.'))
+    }
+    return dict(sorted(found.items(), key=lambda item: 'auxiliary' in item[0]))
+
+
+def main_loss(cfg: Mapping) -> dict | None:
+    """Return type and parameters of the loss of a model's head, None if it has none."""
+    path, loss = next(iter(losses_of(cfg.get('model')).items()), ('auxiliary', None))
+    return None if 'auxiliary' in path else describe_loss(loss, cfg.get('default_scope'))
+
+
+def describe_loss(loss: Mapping, scope: str | None) -> dict:
+    """Return type and parameters of a loss by its config.
+
+    Parameters at their defaults are left out, but for :data:`NAMED_PARAMETERS`, and for those of a
+    class outside of mmcalib and the toolboxes.
+    """
+    try:
+        kind, known = kind_of(loss, scope), parameters_of(loss, scope)
+    except ValueError:  # a checkpoint's own loss need not be known here
+        kind, known = None, {}
+    foreign = kind is not None and kind.__module__.split('.')[0] not in KNOWN_PACKAGES
+    defaults = {name: p.default for name, p in known.items() if p.default is not p.empty}
+    own = {
+        name
+        for name, value in defaults.items()
+        if foreign and name not in ('reduction', 'loss_weight')
+        and isinstance(value, (bool, int, float, str))
+    }  # fmt: skip
+    named = {name: defaults[name] for name in {*NAMED_PARAMETERS, *own} & defaults.keys()}
+    given = {
+        name: value
+        for name, value in loss.items()
+        if name not in NEUTRAL | {'type', 'num_classes'}
+        and (name not in defaults or value != defaults[name])
+    }
+    return {'type': type_name(loss['type']), **plain({**named, **given})}
+
+
+def kind_of(loss: Mapping, scope: str | None) -> type:
+    """Return the class of a loss by its config.
+
+    Raises:
+        ValueError: If no registry knows its type.
+    """
+    kind = loss['type']
+    if not isinstance(kind, str):
+        return kind
+    with MODELS.switch_scope_and_registry(loss.get('_scope_', scope)) as registry:
+        found = registry.get(kind)
+        if found is None:
+            near = suggestion(kind.split('.')[-1], {*MODELS.module_dict, *registry.module_dict})
+            raise ValueError(f'no loss is registered as {kind!r}{near}')
+    return found
+
+
+def parameters_of(loss: Mapping | type, scope: str | None = None) -> dict[str, inspect.Parameter]:
+    """Return the constructor's options of a loss, those of its base classes included."""
+    kind = loss if inspect.isclass(loss) else kind_of(loss, scope)
+    kinds = [kind] if '__signature__' in vars(kind) else kind.__mro__[-2::-1]
+    found = {k: p for each in kinds for k, p in inspect.signature(each).parameters.items()}
+    return {k: p for k, p in found.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+
+
+def training_in(cfg: Mapping, *, processes: int | None = None) -> dict:
+    """Return what decides about the figures of a training, but for its seed and main loss.
+
+    Args:
+        cfg: Of the training.
+        processes: On how many it ran; None if unknown.
+
+    Returns:
+        For JSON: the config's own keys as :func:`plain` has them, ``selection``, by what and on
+        which data the best checkpoint is chosen, ``processes`` and ``limit``, the samples of a
+        smoke run.
+    """
+    kept = {key: cfg[key] for key in DECIDING if cfg.get(key)}
+    if cfg.get('resume'):
+        kept.pop('load_from', None)
+    if (cfg.get('auto_scale_lr') or {}).get('enable'):
+        kept['auto_scale_lr'] = cfg['auto_scale_lr']
+    hooks = [h for h in kept.pop('custom_hooks', ()) if type_name(h['type']) not in OBSERVERS]
+    saving = (cfg.get('default_hooks') or {}).get('checkpoint') or {}
+    validation = data_of((cfg.get('val_dataloader') or {}).get('dataset'))
+    scope, main = cfg.get('default_scope'), main_loss(cfg)
+    model = {'data_preprocessor': cfg.get('data_preprocessor'), **(cfg.get('model') or {})}
+    model.pop('test_cfg', None)
+    others = {
+        path: found
+        for path, loss in losses_of(cfg.get('model')).items()
+        if (found := describe_loss(loss, scope)) != main
+    }
+    if processes is None and cfg.get('launcher', 'none') == 'none':
+        processes = 1
+    return {
+        'model': plain(without_losses(model)),
+        **plain(kept),
+        **({'custom_hooks': plain(hooks)} if hooks else {}),
+        **({'other_losses': others} if others else {}),
+        'selection': plain(
+            {**{k: saving[k] for k in SELECTION if saving.get(k)}, 'on': validation}
+        ),
+        'processes': processes,
+        'limit': cfg.get('limit'),
+    }
+
+
+def without_losses(node: object) -> object:
+    """Return a part of a config without its losses."""
+    if isinstance(node, Mapping):
+        return {
+            key: without_losses(item)
+            for key, item in node.items()
+            if not (str(key).startswith('loss') and isinstance(item, (Mapping, list, tuple)))
+        }
+    return [without_losses(item) for item in node] if isinstance(node, (list, tuple)) else node
+
+
+def data_of(dataset: object) -> dict:
+    """Return type and options of a dataset's config, its wrappers' among them, without pipelines.
+
+    The innermost has the type, wrappers may add to it.
+    """
+    result, left_out = {}, (NEUTRAL | {'pipeline'}).__contains__
+    while isinstance(dataset, Mapping):
+        inner = dataset.get('dataset')
+        result |= plain({key: item for key, item in dataset.items() if key != 'dataset'}, left_out)
+        dataset = inner
+    return result
+
+
+def pipelines_of(dataset: object) -> list[Mapping]:
+    """Return the parts of a dataset's config that have transforms, the innermost first."""
+    return [part for _, part in walk(dataset) if part.get('pipeline')][::-1]

@@ -1,0 +1,485 @@
+"""The model that predicts: members, views, passes with dropout and a temperature.
+
+A single network is a mean of one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from itertools import combinations
+from pathlib import Path
+
+from mmengine.config import Config, ConfigDict
+from mmengine.logging import print_log
+from mmengine.model import is_model_wrapper, revert_sync_batchnorm
+from mmengine.registry import MODELS
+from mmengine.runner import Runner
+from torch import nn
+
+from mmcalib.checks import UserError, check_integer, check_number
+from mmcalib.ensembles import MeanProbabilityModel
+from mmcalib.ensembles.ensemble_model import read_temperature
+from mmcalib.record import (
+    Record,
+    differences,
+    digest,
+    identity,
+    is_ensemble,
+    paths_of,
+    view_count,
+)
+from mmcalib.runs.checkpoint import (
+    CALIBRATION,
+    Checkpoint,
+    check_classes,
+    fill,
+    read_checkpoint,
+)
+from mmcalib.runs.config_tree import (
+    main_loss,
+    pipelines_of,
+    plain,
+    training_in,
+    type_name,
+    without_losses,
+)
+from mmcalib.runs.parse_config_text import parse_config
+from mmcalib.work_dir import RESULTS, VALIDATION_RESULTS
+
+FACTS = 'facts'  # in `meta` of a checkpoint: its loss and its training
+# Of a model's config: what only a training needs.
+OF_TRAINING = ('auxiliary_head', 'batch_augments', 'init_cfg', 'pretrained', 'train_cfg')
+# Of a data_preprocessor: what changes the pixels that a network sees.
+NORMALISATION = ('mean', 'std', 'bgr_to_rgb', 'rgb_to_bgr', 'to_rgb')
+# What a predicted image has none of, and what brings a prediction to its labels' size.
+OF_LABELS = ('Annotation', 'AtInputSize')
+# Relative to the size that the pipeline gives; a classifier's input has often to be of one size.
+SEGMENTATION_SCALES = (1.0, 0.75, 1.25)
+# They average probabilities, as ours does.
+AVERAGING = ('AverageClsScoreTTA', 'SegTTAModel')
+
+
+def members_of(
+    cfg: Config,
+    members: Sequence[tuple[str, str]],
+    load: Callable[[str], Config],
+) -> tuple[list[Config], list[Checkpoint]]:
+    """Return config and checkpoint of each member, each file read once.
+
+    Args:
+        cfg: That of the first member, as the run has it.
+        members: Config and checkpoint of each.
+        load: Loads another config, and makes it as `cfg` was made.
+    """
+    loaded = {members[0][0]: cfg}
+    for path, _ in members:
+        if path not in loaded:
+            loaded[path] = load(path)
+    return [loaded[path] for path, _ in members], [read_checkpoint(path) for _, path in members]
+
+
+def set_model(
+    cfg: Config,
+    configs: Sequence[Config],
+    checkpoints: Sequence[Checkpoint],
+    splits: Sequence[str] = ('test',),
+    *,
+    tta: bool = False,
+    tta_scales: Sequence[float] | None = None,
+    mc_dropout: int = 0,
+    dropout_seed: int = 0,
+    temperature: str | None = None,
+    disagreement: bool = False,
+    as_mean: bool = False,
+) -> dict:
+    """Have a config predict what is asked for, the mean of it if it is several, and describe it.
+
+    Weights are loaded later, by :func:`load`.
+
+    Args:
+        cfg: Of the run: the data and metrics are its.
+        configs: Of each member. Only the model is theirs, and what it needs of the images must be
+            the same.
+        checkpoints: Of each member.
+        splits: Those that the run uses.
+        tta: Whether to average over views of each image, see :func:`set_views`.
+        tta_scales: Of these views.
+        mc_dropout: How many passes with random dropout; 0 for none.
+        dropout_seed: Seed of the dropout.
+        temperature: The file that a calibration of this mean left.
+        disagreement: Whether data samples get their mutual information.
+        as_mean: Whether a single network is to be a mean of one.
+
+    Returns:
+        See :func:`describe`.
+
+    Raises:
+        UserError: If members do not fit together; if the temperature is another model's.
+        ValueError: As :func:`set_views` says.
+    """
+    check_integer('--mc-dropout', mc_dropout, least=0)
+    model, views = describe(configs, checkpoints, splits), []
+    if tta or tta_scales is not None:
+        views = [set_views(cfg, split, tta_scales) for split in splits][-1]
+    model |= dict(views=views, mc_dropout=mc_dropout)
+    model['dropout_seed'] = dropout_seed if mc_dropout else None
+    predictions = len(checkpoints) * view_count(model) * max(mc_dropout, 1)
+    if disagreement and predictions == 1:
+        raise UserError(
+            '--disagreement requires several predictions: name more checkpoints, or add --tta or '
+            '--mc-dropout N'
+        )
+    if temperature is not None:
+        model = with_temperature(model, os.fspath(temperature))
+    if as_mean or is_ensemble(model) or disagreement:
+        first, *others = map(model_of, configs)
+        cfg.model = ConfigDict(
+            type='MeanProbabilityModel',
+            module=first,
+            others=others,
+            mc_dropout=mc_dropout,
+            # As many copies of an image as images are predicted at a time without dropout.
+            passes_at_once=cfg[f'{splits[-1]}_dataloader'].get('batch_size') or 1,
+            seed=dropout_seed,
+            temperature=model['temperature'],
+            disagreement=disagreement,
+        )
+    cfg.load_from, cfg.resume = None, False
+    # It would copy weights that a checkpoint has averaged already.
+    hooks = cfg.get('custom_hooks') or ()
+    cfg.custom_hooks = [h for h in hooks if not type_name(h['type']).endswith('EMAHook')]
+    return model
+
+
+def describe(
+    configs: Sequence[Config], checkpoints: Sequence[Checkpoint], splits: Sequence[str]
+) -> dict:
+    """Return all that a model's predictions depend on, and the trainings behind it.
+
+    Args:
+        configs: Of each member; the data are the first one's.
+        checkpoints: Of each member.
+        splits: Those that are predicted.
+
+    Returns:
+        For JSON: ``members``, each with its ``checkpoint``, the ``digest`` of its weights, its
+        ``network`` (the config of what predicts), and, as far as it tells, ``seed``, ``epoch``,
+        ``loss``, ``training`` (see :func:`~mmcalib.runs.config_tree.training_in`), whether that is
+        ``finished``, the ``file`` that it left, and the ``calibration`` since; the ``pipeline``
+        without labels, ``views``, ``mc_dropout``, ``dropout_seed``, ``temperature``, and the
+        ``calibration`` of a mean.
+
+    Raises:
+        UserError: If two members have the same weights, or are one checkpoint before and after a
+            calibration; if one needs other images than the first.
+    """
+    members = []
+    for cfg, checkpoint in zip(configs, checkpoints, strict=True):
+        meta, facts = checkpoint.meta, facts_of(checkpoint.meta) or facts_in(cfg)
+        members.append({
+            'checkpoint': checkpoint.path,
+            'digest': checkpoint.digest,
+            'network': _predicting(cfg),
+            'seed': meta.get('seed'),
+            'epoch': meta.get('epoch'),
+            **facts,
+            'finished': finished_of(meta, checkpoint.path, facts['training']),
+            'file': _file_of_training(meta, checkpoint.path),
+            'calibration': describe_calibration(meta),
+        })  # fmt: skip
+        _check_member(configs[0], cfg, members[-1], splits, alone=len(configs) == 1)
+    for one, other in combinations(members, 2):
+        both = f'{one["checkpoint"]} and {other["checkpoint"]}'
+        if one['digest'] == other['digest']:
+            raise UserError(
+                f'{both} have the same weights: the mean would count them double. Name one of them'
+            )
+        same = all(one[key] == other[key] is not None for key in ('training', 'seed', 'epoch'))
+        if same and one['calibration'] != other['calibration']:
+            raise UserError(
+                f'{both} are one checkpoint, calibrated differently: the mean would count it '
+                'double. Name one of them'
+            )
+    steps = [p['pipeline'] for p in pipelines_of(configs[0][f'{splits[-1]}_dataloader'].dataset)]
+    return {
+        'members': members,
+        'pipeline': plain(without_labels(steps[0])) if steps else [],
+        'views': [],
+        'mc_dropout': 0,
+        'dropout_seed': None,
+        'calibration': None,
+        'temperature': None,
+    }
+
+
+def model_of(cfg: Config) -> ConfigDict:
+    """Return the model's config with the data_preprocessor that may stand beside it."""
+    model = ConfigDict(cfg.model)
+    if cfg.get('data_preprocessor') is not None:
+        model.setdefault('data_preprocessor', cfg.data_preprocessor)
+    return model
+
+
+def _predicting(cfg: Config) -> dict:
+    left_out = {'_scope_', '_delete_', *OF_TRAINING}.__contains__
+    return plain(without_losses(model_of(cfg)), left_out)
+
+
+def facts_in(cfg: Mapping, *, processes: int | None = None) -> dict:
+    """Return loss and training in a config, for the ``meta`` of checkpoints and for records."""
+    return {'loss': main_loss(cfg), 'training': training_in(cfg, processes=processes)}
+
+
+def facts_of(meta: Mapping) -> dict | None:
+    """Return :func:`facts_in` as a checkpoint tells them, None if it tells none.
+
+    One of another tool has its config as text alone, which is read and not executed.
+    """
+    text = meta.get('cfg')
+    if FACTS in meta or not isinstance(text, str):
+        return meta.get(FACTS)
+    try:
+        cfg = parse_config(text)
+    except ValueError as error:
+        print_log(f"The checkpoint's own config cannot be read ({error}): using yours.", 'current')
+        return None
+    return facts_in(cfg) if 'model' in cfg else None
+
+
+def describe_calibration(meta: Mapping) -> dict | None:
+    """Return the calibrations of a checkpoint after its training, None without any."""
+    found = meta.get(CALIBRATION)
+    if not isinstance(found, Mapping) or 'method' not in found:  # another tool's word
+        return None
+    methods, earlier = [found['method']], found.get('earlier')
+    while earlier:
+        methods.insert(0, earlier['method'])
+        earlier = earlier.get('earlier')
+    return {'methods': methods, **{key: found[key] for key in ('options', 'split', 'forced')}}
+
+
+def _file_of_training(meta: Mapping, path: str) -> str:
+    """Return the name under which a training left a checkpoint, before any calibration."""
+    found = meta.get(CALIBRATION)
+    while isinstance(found, Mapping) and 'checkpoint' in found:
+        path, found = found['checkpoint'], found.get('earlier')
+    return os.path.basename(path)
+
+
+def finished_of(meta: Mapping, path: str, training: Mapping | None = None) -> bool | None:
+    """Return whether the training of a checkpoint came to its end, None if unknown.
+
+    Its results beside it tell, or the number of the last checkpoint; of a calibrated one in another
+    folder, its calibration.
+    """
+    folder = Path(path).parent
+    for name in (RESULTS, VALIDATION_RESULTS):  # early stopping ends it before its last epoch
+        try:
+            if all(each['finished'] for each in Record.read(folder / name).model['members']):
+                return True
+        except (OSError, ValueError):
+            continue
+    if training is None:
+        training = (facts_of(meta) or {}).get('training') or {}
+    length = training.get('train_cfg') or {}
+    last = folder / 'last_checkpoint'
+    number = re.search(r'_(\d+)\.pth$', last.read_text().strip()) if last.is_file() else None
+    end = length.get('max_epochs') or length.get('max_iters')
+    if number and end:
+        return int(number[1]) >= end
+    calibrated = meta.get(CALIBRATION)
+    return calibrated.get('finished') if isinstance(calibrated, Mapping) else None
+
+
+def _check_member(
+    cfg: Config, own: Config, member: Mapping, splits: Sequence[str], *, alone: bool
+) -> None:
+    """Raise a UserError if a member needs other images than the run has."""
+    if own.get('default_scope') != cfg.get('default_scope'):
+        raise UserError(
+            f'{own.filename} is for {own.get("default_scope")}, but {cfg.filename} for '
+            f'{cfg.get("default_scope")}: they cannot be averaged'
+        )
+    for split in splits if own is not cfg else ():
+        here, theirs = (
+            plain([part['pipeline'] for part in pipelines_of(each[f'{split}_dataloader'].dataset)])
+            for each in (cfg, own)
+        )
+        wrong = next(differences(theirs, here), None)
+        if wrong:
+            raise UserError(
+                f'{own.filename} prepares the images of {split} differently from {cfg.filename}, '
+                f'whose images all members would get: {wrong}. Only members of one pipeline can be '
+                'averaged; put a normalisation in the data_preprocessor, since each member has its '
+                'own'
+            )
+    trained, wanted = member['training'], member['network'].get('data_preprocessor')
+    trained, wanted = map(_normalising, (trained['model'].get('data_preprocessor'), wanted))
+    if trained != wanted:
+        text = (
+            f'{member["checkpoint"]} was trained on images normalised by {trained}, but '
+            f'{own.filename} has {wanted}: name it with the config that it was trained with, as '
+            f'CONFIG.py:{member["checkpoint"]}'
+        )
+        if not alone:
+            raise UserError(text)
+        print_log(text, 'current', logging.WARNING)
+
+
+def _normalising(preprocessor: Mapping | None) -> dict:
+    found = preprocessor or {}
+    return plain({key: found[key] for key in NORMALISATION if found.get(key)})
+
+
+def without_labels(pipeline: Sequence[Mapping]) -> list[Mapping]:
+    """Return the transforms of a test pipeline that have nothing to do with labels.
+
+    Also in the views of a ``TestTimeAug``, where a place with no other alternative goes.
+    """
+    kept = [
+        step for step in pipeline if not any(word in type_name(step['type']) for word in OF_LABELS)
+    ]
+    return [
+        {**step, 'transforms': list(filter(None, map(without_labels, step['transforms'])))}
+        if type_name(step['type']) == 'TestTimeAug'
+        else step
+        for step in kept
+    ]
+
+
+def set_views(cfg: Config, split: str, scales: Sequence[float] | None = None) -> list[list]:
+    """Have a split's data come in several views of each image, for a ``MeanProbabilityModel``.
+
+    They are those of the config's ``tta_pipeline``. Without one, or with scales, the last transform
+    of the pipeline is applied to the image and its mirror image, for segmentation at the scales 1,
+    0.75 and 1.25 each.
+
+    Args:
+        cfg: Of the run.
+        split: ``'val'`` or ``'test'``.
+        scales: Relative to the size that the pipeline gives, in any order.
+
+    Returns:
+        The alternatives of each step in which the views differ, for JSON.
+
+    Raises:
+        UserError: If the config's ``tta_model`` merges predictions in a way of its own, scales are
+            none above 0 or lack 1 for a segmentation, or the data have no pipeline.
+    """
+    kind = type_name((cfg.get('tta_model') or {}).get('type', AVERAGING[0]))
+    if kind not in AVERAGING:
+        raise UserError(
+            f'--tta: the tta_model {kind} of the config merges predictions in its own way, and '
+            'only the mean of probabilities can be measured: remove it (tta_model=None)'
+        )
+    holders = pipelines_of(cfg[f'{split}_dataloader'].dataset)
+    if not holders:
+        raise UserError(f'--tta: {split}_dataloader.dataset has no pipeline to add views to')
+    for holder in holders:
+        if cfg.get('tta_pipeline') and scales is None:
+            holder.pipeline = deepcopy(cfg.tta_pipeline)
+        else:
+            *before, last = holder.pipeline
+            views = dict(type='TestTimeAug', transforms=[*_own_views(cfg, scales), [last]])
+            holder.pipeline = [*before, views]
+    steps = [step for step in holders[0].pipeline if type_name(step['type']) == 'TestTimeAug']
+    found = [list(each) for step in steps for each in step['transforms'] if len(each) > 1]
+    return plain(found)
+
+
+def _own_views(cfg: Config, scales: Sequence[float] | None) -> list[list[dict]]:
+    segments = cfg.get('default_scope') == 'mmseg'
+    if scales is None:
+        scales = SEGMENTATION_SCALES if segments else (1.0,)
+    for scale in scales:
+        check_number('--tta-scales', scale, least=0.01)
+    if segments and 1 not in scales:
+        raise UserError(
+            f'--tta-scales {" ".join(map(str, scales))}: labels are those of the view at scale 1, '
+            'since other scales resize them too: add 1'
+        )
+    # The first view is the image as it would be without the others.
+    scales = sorted(scales, key=lambda scale: scale != 1)
+    flips = [dict(type='RandomFlip', prob=prob) for prob in (0.0, 1.0)]
+    if tuple(scales) == (1.0,):
+        return [flips]
+    return [[dict(type='Resize', scale_factor=s, keep_ratio=True) for s in scales], flips]
+
+
+def with_temperature(model: dict, file: str) -> dict:
+    """Return a model with the temperature that was fitted for it.
+
+    Raises:
+        OSError: If the file cannot be read.
+        ValueError: If it holds no temperature of an ensemble.
+        UserError: If that is another model's.
+    """
+    temperature = read_temperature(file)
+    content = json.loads(Path(file).read_text(encoding='utf-8'))
+    refuse_other_model(content.get('model'), model, file)
+    told = {key: content[key] for key in ('options', 'split', 'forced')}
+    calibration = {'methods': [content['method']], **told}
+    return {**model, 'calibration': calibration, 'temperature': temperature}
+
+
+def refuse_other_model(there: Mapping | None, here: Mapping, file: str | Path) -> None:
+    """Raise a UserError if what lies in a file was made with another model."""
+    try:
+        wrong = next(differences(identity(there), identity(here)), None)
+    except (KeyError, TypeError):  # of an earlier version
+        wrong = 'the file does not name its model'
+    if wrong:
+        raise UserError(
+            f'{file} was made with another model than {", ".join(paths_of(here))}: {wrong}. '
+            'Make it again with these checkpoints and options'
+        )
+
+
+def load(model: nn.Module, checkpoints: Sequence[Checkpoint], classes: Sequence[str] = ()) -> None:
+    """Fill a model, or each member of a mean, with weights of the same classes as the data.
+
+    Args:
+        model: As a config of :func:`set_model` builds it.
+        checkpoints: Of each member.
+        classes: Of the data; those that the first checkpoint was trained on if there are none.
+
+    Raises:
+        UserError: If a checkpoint does not fill its model, or is of other classes.
+    """
+    model = model.module if is_model_wrapper(model) else model
+    members = [model]
+    if isinstance(model, MeanProbabilityModel):
+        members, model.names = model.members, [each.path for each in checkpoints]
+    classes = classes or checkpoints[0].classes
+    for member, checkpoint in zip(members, checkpoints, strict=True):
+        fill(member, checkpoint)
+        check_classes(checkpoint.classes, classes, f'{checkpoint.path} and these data')
+
+
+def tell_hooks(runner: Runner, checkpoints: Sequence[Checkpoint]) -> None:
+    """Call the hooks that look at loaded checkpoints, as a Runner does that loads one itself."""
+    for checkpoint in checkpoints:
+        content = {'state_dict': checkpoint.weights, 'meta': dict(checkpoint.meta)}
+        runner.call_hook('after_load_checkpoint', checkpoint=content)
+
+
+def build(cfg: Config, checkpoints: Sequence[Checkpoint]) -> nn.Module:
+    """Return a config's model with its weights, in evaluation, without a Runner."""
+    model = MODELS.build(model_of(cfg))
+    load(model, checkpoints)
+    return revert_sync_batchnorm(model).eval()
+
+
+def folder_of(model: Mapping) -> str:
+    """Return a folder's name that no other model has, such as ``best_epoch_3-1a2b3c4d``."""
+    names = [Path(path).stem for path in paths_of(model)]
+    parts = [names[0] if len(names) == 1 else f'x{len(names)}']
+    parts += ['tta'] if model['views'] else []
+    parts += [f'mc{model["mc_dropout"]}'] if model['mc_dropout'] else []
+    parts += ['temperature'] if model['calibration'] else []
+    return f'{"_".join(parts).replace(" ", "_")}-{digest(identity(model))[:8]}'

@@ -1,0 +1,310 @@
+"""From the arguments of tools/test.py to the record of a test."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from datetime import datetime
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.dist import is_main_process
+from mmengine.evaluator import DumpResults
+from mmengine.logging import print_log
+from mmengine.runner import Runner
+
+from mmcalib import __version__
+from mmcalib.checks import UserError
+from mmcalib.cli.parser import ToolParser
+from mmcalib.datasets.same_data import same_data
+from mmcalib.distributed import leave_processes
+from mmcalib.hooks.drawing_hook import kept_statistics
+from mmcalib.metrics import CalibrationMetric, ImageScoreMetric, OODMetric
+from mmcalib.metrics.strata import stratum_figures
+from mmcalib.record import Record, digest, paths_of
+from mmcalib.runs import model as models
+from mmcalib.runs.checkpoint import Checkpoint, classes_of
+from mmcalib.runs.checks import check_amp, check_run
+from mmcalib.runs.closing import find_diagram, summary
+from mmcalib.runs.config import (
+    add_calibration,
+    count_objects,
+    limit_samples,
+    load_config,
+    set_loader_defaults,
+    set_work_dir,
+    show_predictions,
+    test_on_validation,
+    use_evaluation,
+)
+from mmcalib.runs.config_tree import DATASET_KEYS, data_of, pipelines_of, plain
+from mmcalib.runs.runner import build_runner
+from mmcalib.runs.terminal_output import log_start
+from mmcalib.samples.boundary import RANGE_NAMES
+from mmcalib.work_dir import (
+    RESULTS,
+    STATISTICS,
+    check_writable,
+    experiment_name,
+    locked,
+    of_split,
+    whole_file,
+)
+
+
+def run(parser: ToolParser, args: argparse.Namespace) -> None:
+    """Test a checkpoint or an ensemble."""
+    with parser.ending_with_errors(ImportError, OSError, ValueError):
+        cfg, model, checkpoints, pipelines = prepare(args)
+    with parser.ending_with_errors():
+        runner = build_runner(cfg)
+        check_run(runner, ['test'])
+        add_outputs(runner, args)
+        log_start(runner, ('test',), model)
+        models.load(runner.model, checkpoints, classes_in(runner))
+        with locked(cfg.work_dir) if is_main_process() else nullcontext():
+            run_test(runner, model, checkpoints, split=args.split, pipelines=pipelines)
+    if is_main_process():
+        print(f'Files: {", ".join(filter(None, [cfg.work_dir, args.out, args.disagreement]))}')
+    leave_processes()
+
+
+def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint], list]:
+    """Return config, model, checkpoints, and the pipelines of an image before its views."""
+    if args.out:
+        if not args.out.endswith(('.pkl', '.pickle')):
+            raise UserError(f'--out {args.out}: predictions go to a .pkl file')
+        if Path(args.out).is_dir():
+            raise UserError(f'--out {args.out} is a folder: name a file')
+        check_writable(args.out)
+    if (args.tta or args.tta_scales is not None) and args.show_dir:
+        raise UserError('--show-dir draws one view of an image: leave out --tta')
+    if args.amp:
+        check_amp()
+
+    def load(path: str) -> Config:
+        cfg = load_config(path, args.cfg_options)
+        cfg.launcher = args.launcher
+        set_work_dir(cfg, args.work_dir, limit=args.limit)
+        if args.evaluation:
+            use_evaluation(cfg, args.evaluation)
+        if args.split == 'val':
+            test_on_validation(cfg)
+        return cfg
+
+    cfg = load(args.members[0][0])
+    if args.amp:
+        cfg.test_cfg.fp16 = True
+    if args.show_dir:
+        show_predictions(cfg, args.show_dir)
+    if args.calibration:
+        add_calibration(cfg)
+    if args.objects:
+        count_objects(cfg)
+    configs, checkpoints = models.members_of(cfg, args.members, load)
+    pipelines = plain([part['pipeline'] for part in pipelines_of(cfg.test_dataloader.dataset)])
+    model = models.set_model(
+        cfg,
+        configs,
+        checkpoints,
+        tta=args.tta,
+        tta_scales=args.tta_scales,
+        mc_dropout=args.mc_dropout,
+        dropout_seed=args.dropout_seed,
+        temperature=args.temperature,
+        disagreement=args.disagreement is not None,
+    )
+    if not args.work_dir:
+        cfg.work_dir = str(Path(cfg.work_dir, models.folder_of(model)))
+    if args.limit is not None:
+        limit_samples(cfg, args.limit)
+    set_loader_defaults(cfg)
+    return cfg, model, checkpoints, pipelines
+
+
+def add_outputs(runner: Runner, args: argparse.Namespace) -> None:
+    """Have a test write what the arguments ask for besides."""
+    added = []
+    if args.disagreement is not None:
+        file = os.path.join(args.disagreement, 'disagreement.csv')
+        scores = dict(scores=['mutual_information'], confidence_interval=None, out_file=file)
+        added.append(ImageScoreMetric(prefix='disagreement', **scores))
+    if args.out:
+        added.append(DumpResults(out_file_path=args.out))
+    for metric in added:
+        metric.dataset_meta = runner.test_dataloader.dataset.metainfo
+    runner.test_evaluator.metrics += added
+
+
+def classes_in(runner: Runner) -> list[str]:
+    """Return the classes of a Runner's test data, which are there then, for hooks to look at."""
+    return classes_of(getattr(runner.test_loop.dataloader.dataset, 'metainfo', None))
+
+
+def run_test(
+    runner: Runner,
+    model: dict,
+    checkpoints: Sequence[Checkpoint],
+    *,
+    split: str = 'test',
+    pipelines: list | None = None,
+) -> dict:
+    """Test, and leave the files that later tools read in the work dir.
+
+    That is ``results.json`` with the :class:`~mmcalib.record.Record`, and ``calibration.npz`` with
+    what the ``CalibrationMetric`` has counted; see
+    :func:`~mmcalib.hooks.drawing_hook.kept_statistics` for more than one. Of the split ``'val'``
+    their names end in ``_val``. The record is written last: where it is, the others are its own.
+
+    Args:
+        runner: Of a config with a test split, with the weights loaded.
+        model: That is tested, see :func:`~mmcalib.runs.model.describe`.
+        checkpoints: Of its members.
+        split: The split that the config tests on.
+        pipelines: Those of an image before its views; None for the config's.
+    """
+    models.tell_hooks(runner, checkpoints)
+    _warn_of_mixed_work_dirs(model['members'])
+    _warn_of_fitted_images(runner.cfg, model['members'])
+    metrics = runner.test()
+    if not is_main_process():
+        return metrics
+    ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
+    kept = kept_statistics(ours)
+    if pipelines is None:
+        pipelines = plain([p['pipeline'] for p in pipelines_of(runner.cfg.test_dataloader.dataset)])
+    record = Record(
+        experiment=experiment_name(runner.cfg.filename),
+        split=split,
+        model=model,
+        evaluation=evaluation(runner, pipelines),
+        metrics=metrics,
+        strata=strata(kept),
+        date=datetime.now().astimezone().isoformat(timespec='seconds'),
+        version=__version__,
+    )
+    path = Path(runner.work_dir, of_split(RESULTS, split))
+    for earlier in (path, path.with_name(of_split(STATISTICS, split))):
+        earlier.unlink(missing_ok=True)
+    for name, statistics in kept.items():
+        with whole_file(path.with_name(of_split(f'{name}.npz', split))) as temporary:
+            statistics.save(temporary)
+    record.write(path)
+    statistics = next((m.statistics for m in ours if m.prefix == 'calibration'), None)
+    files = {
+        'checkpoint': ', '.join(paths_of(model)),
+        'results': path,
+        'diagram': find_diagram(runner.log_dir, split),
+    }
+    print_log('\n' + summary(record, statistics, files, measured=bool(kept)), logger='current')
+    return metrics
+
+
+def _warn_of_mixed_work_dirs(members: Sequence[Mapping]) -> None:
+    """Warn of a work dir whose members come from different trainings."""
+    found = defaultdict(set)
+    for member in members:
+        training = digest([member[key] for key in ('training', 'loss', 'seed')])
+        found[os.path.dirname(member['checkpoint'])].add(training)
+    for folder in (folder for folder, trainings in found.items() if len(trainings) > 1):
+        print_log(
+            f'{folder or "."} holds checkpoints of different trainings, and this is their mean: '
+            'name those of one training, unless you intend this',
+            'current',
+            logging.WARNING,
+        )
+
+
+def _warn_of_fitted_images(cfg: Config, members: Sequence[Mapping]) -> None:
+    """Warn of a scaling that is tested on the images that it was fitted on."""
+    fitted = {member['calibration']['split'] for member in members if member['calibration']}
+    if any(same_data(cfg.get(f'{split}_dataloader'), cfg.test_dataloader) for split in fitted):
+        print_log(
+            'The scaling of the checkpoint was fitted on these images, so the figures are better '
+            'than on others: test on others, or quote what calibrate.py prints if it cross-fits',
+            'current',
+            logging.WARNING,
+        )
+
+
+def evaluation(runner: Runner, pipelines: list) -> dict:
+    """Return the data and the options of an evaluation, for JSON.
+
+    Returns:
+        ``dataset`` (type, split and number of samples), ``data_options`` (its other options, such
+        as noise), ``pipeline`` (its transforms), ``inference`` (``test_cfg`` of the model, left
+        out where the whole image is predicted at once), ``tta``, whether the config's own model
+        averages views, ``limit`` of a smoke run, and what the metric was told; ``other_metrics``
+        has what was measured with other options than the first, ``ood`` the ``prefix``,
+        ``scores``, ``ood_index`` and ``counts`` of each ``OODMetric``.
+    """
+    data = data_of(runner.cfg.test_dataloader.dataset)
+    model = runner.cfg.model.get('module', runner.cfg.model)
+    inference = plain(model.get('test_cfg') or {})
+    of_ours = runner.cfg.model['type'] == 'MeanProbabilityModel'
+    result = {
+        'dataset': {
+            **{key: data[key] for key in DATASET_KEYS if key in data},
+            'samples': len(runner.test_dataloader.dataset),
+        },
+        'data_options': {key: value for key, value in data.items() if key not in DATASET_KEYS},
+        'pipeline': pipelines,
+        'tta': 'module' in runner.cfg.model and not of_ours,
+        'limit': runner.cfg.get('limit'),
+        **({'inference': inference} if inference not in ({}, {'mode': 'whole'}) else {}),
+    }
+    ours = [
+        (metric.metrics, _metric_options(metric))
+        for metric in runner.test_evaluator.metrics
+        if isinstance(metric, CalibrationMetric) and metric.prefix == 'calibration'
+    ]
+    for _, options in ours[:1]:
+        result |= options
+    others = {name: options for names, options in ours if options != ours[0][1] for name in names}
+    unseen = [
+        {name: getattr(metric, name) for name in ('prefix', 'scores', 'ood_index', 'counts')}
+        for metric in runner.test_evaluator.metrics
+        if isinstance(metric, OODMetric)
+    ]
+    more = {'other_metrics': others, 'ood': unseen}
+    return {**result, **{key: value for key, value in more.items() if value}}
+
+
+def _metric_options(metric: CalibrationMetric) -> dict:
+    names = ['protocol', 'num_bins', 'ignore_index']
+    names += ['boundary_width'] if metric.protocol == 'boundary' else []
+    return {name: getattr(metric, name) for name in names}
+
+
+def strata(kept: Mapping) -> dict:
+    """Return the calibration of each class, and at each distance, that a test has measured.
+
+    Args:
+        kept: Of :func:`~mmcalib.hooks.drawing_hook.kept_statistics`.
+
+    Returns:
+        ``per_class`` and ``per_distance``, each with tables by the name of the file of statistics
+        that has their bins, mostly ``calibration``; nothing where none was asked for. A table has
+        the lists ``classes`` or ``pixels``, ``ECE``, ``accuracy``, ``confidence`` and ``count``.
+        None stands for what nothing was predicted of.
+    """
+    found = {'per_class': {}, 'per_distance': {}}
+    for name, statistics in kept.items():
+        if statistics.class_bins is not None:
+            figures = _without_nan(stratum_figures(statistics.class_bins))
+            found['per_class'][name] = {'classes': statistics.classes, **figures}
+        if statistics.distance_bins is not None:
+            figures = _without_nan(stratum_figures(statistics.distance_bins))
+            found['per_distance'][name] = {'pixels': list(RANGE_NAMES), **figures}
+    return {key: tables for key, tables in found.items() if tables}
+
+
+def _without_nan(figures: Mapping[str, list[float]]) -> dict[str, list[float | None]]:
+    return {
+        name: [None if value != value else value for value in values]
+        for name, values in figures.items()
+    }

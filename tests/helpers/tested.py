@@ -1,0 +1,27 @@
+"""A test of a config, without the command line."""
+
+from mmcalib.runs.checkpoint import checkpoint_of, read_checkpoint
+from mmcalib.runs.model import describe, load, set_model
+from mmcalib.runs.runner import build_runner
+from mmcalib.runs.test import classes_in, run_test
+
+
+def test_checkpoint(cfg, path, **options):
+    """Test a checkpoint as tools/test.py does."""
+    checkpoints = [read_checkpoint(path)]
+    model = set_model(cfg, [cfg], checkpoints, **options)
+    runner = build_runner(cfg)
+    load(runner.model, checkpoints, classes_in(runner))
+    return run_test(runner, model, checkpoints)
+
+
+def test_weights(runner, split='test', **meta):
+    """Test the weights that a Runner has."""
+    content = {'state_dict': runner.model.state_dict(), 'meta': meta}
+    checkpoint = checkpoint_of(content, 'best.pth')
+    model = describe([runner.cfg], [checkpoint], ['test'])
+    return run_test(runner, model, [checkpoint], split=split)
+
+
+for each in (test_checkpoint, test_weights):
+    each.__test__ = False
