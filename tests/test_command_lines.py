@@ -192,7 +192,7 @@ def test_a_training_with_an_unknown_loss_is_refused_with_the_nearest(tmp_path, m
         ('predict.predict.predict_to_folder', ['predict.py', 'a.png', '--out', 'p']),
         ('calibrate.calibrate.make_scaler', ['calibrate.py', '--out', 'c.pth']),
         ('export.export_onnx.export_onnx', ['export.py', '--out', 'm.onnx']),
-        ('robustness.robustness_command.prepare', ['test_robustness.py']),
+        ('robustness.robustness.prepare', ['test_robustness.py']),
     ],
 )
 def test_an_error_of_ours_keeps_its_traceback(place, arguments, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from shifted import needs_extra
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.record import view_count
-from mmcalib.reports.robustness_results import read_robustness
+from mmcalib.reports.shifted import shifted_tests
 
 # The second also measures what visualize.py boundary draws, as a newcomer's config may.
 CONFIGS = {
@@ -130,9 +130,9 @@ def test_sweep(run, monkeypatch):
 @needs_extra
 def test_test_robustness_and_its_figures(run):
     run('test_robustness.py', 'mine.py', 'best.pth', '--limit', '1', '--work-dir', 'shifted')
-    (entry,) = read_robustness('shifted')['checkpoints']
-    assert len(entry['tests']) == (76 if of_scenes() else 26)
-    for figure in ('boxes', 'lines', *(['sheet'] if of_scenes() else [])):
+    (model,) = shifted_tests('shifted')
+    assert len(model.tests) == (76 if of_scenes() else 26)
+    for figure in ('boxes', 'lines'):
         out = f'{figure}.png'
         run('visualize.py', 'robustness', 'shifted', '--figure', figure, '--out', out, *COARSE)
         assert Path(out).stat().st_size > 3000

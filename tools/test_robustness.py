@@ -82,18 +82,11 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     add_split_argument(group)
     add_limit_argument(group, 'test N samples')
     group.add_argument(
-        '--image',
-        type=int,
-        default=0,
-        metavar='INDEX',
-        help='image whose confidence maps are kept for a figure (segmentation only)',
-    )
-    group.add_argument(
         '--workers', type=int, metavar='N', help="data loader workers (default: the config's)"
     )
     group.add_argument(
         '--work-dir',
-        help='folder for robustness.json and the tests (default: work_dirs/CONFIG/robustness)',
+        help='folder for the tests (default: work_dirs/CONFIG/robustness)',
     )
 
     add_runner_arguments(parser)
@@ -103,7 +96,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 def main() -> None:
     parser, args = parse_args()
     # Takes seconds, which a help need not.
-    from mmcalib.tasks.robustness.robustness_command import run
+    from mmcalib.tasks.robustness.robustness import run
 
     run(parser, args)
 

@@ -13,10 +13,9 @@ import argparse
 
 from mmcalib.cli.names import ROBUSTNESS_FIGURES
 from mmcalib.cli.parser import ToolParser
-from mmcalib.transforms.corruption_names import SEVERITIES
 
 # Of some kinds of figures; the others refuse them.
-OPTIONS = ('images', 'overlay', 'num_bins', 'equal_mass', 'zoom', 'figure', 'severity', 'only')
+OPTIONS = ('images', 'overlay', 'num_bins', 'equal_mass', 'zoom', 'figure', 'only')
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
@@ -73,14 +72,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         '--figure',
         choices=ROBUSTNESS_FIGURES,
         help='for robustness: boxes over corruptions by severity (default); lines of ECE and NLL '
-        'before and after calibration; a sheet of one image under all corruptions, with confidence '
-        'maps',
-    )
-    parser.add_argument(
-        '--severity',
-        type=int,
-        choices=SEVERITIES,
-        help='for --figure sheet: severity (default: 3, or the nearest)',
+        'before and after calibration',
     )
     parser.add_argument(
         '--only', nargs='+', metavar='NAME',

@@ -7,7 +7,7 @@ METHODS = (
 CRITERIA = ('nll', 'ece-grid')
 NUM_SAMPLES = 200_000
 PROTOCOLS = ('boundary', 'foreground', 'image', 'paper', 'pooled')
-ROBUSTNESS_FIGURES = ('boxes', 'lines', 'sheet')
+ROBUSTNESS_FIGURES = ('boxes', 'lines')
 LITE_VARIANTS = (0, 1, 2)
 # Of the shipped configs.
 EVALUATIONS = ('paper', 'regions', 'mmseg', 'unseen')

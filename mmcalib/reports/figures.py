@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,17 +12,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.keys import ECE, NLL, QUALITIES
-from mmcalib.record import digest, loss_label, read_json
-from mmcalib.reports.robustness_results import (
-    clean_metrics,
-    corrupted_tests,
-    files_of,
-    made_by,
-    measures_of,
-    read_robustness,
-)
+from mmcalib.metrics.keys import CLEAN, ECE, NLL, QUALITIES
+from mmcalib.record import Record, digest, loss_label, read_json
 from mmcalib.reports.runs import read_runs
+from mmcalib.reports.shifted import ShiftedTests, measures_of, shifted_tests
 from mmcalib.samples.boundary import RANGE_NAMES
 from mmcalib.visualization import (
     ConfidenceMaps,
@@ -31,7 +24,6 @@ from mmcalib.visualization import (
     boundary_curve_of,
     draw_boundary_curves,
     draw_confidence_maps,
-    draw_corruption_sheet,
     draw_image_risk,
     draw_reliability,
     draw_risk_coverage,
@@ -43,10 +35,9 @@ from mmcalib.visualization import (
     risk_coverage_of,
 )
 from mmcalib.visualization.saved_confidence_maps import BROKEN_FILE
-from mmcalib.work_dir import MAPS, RESULTS, ROBUSTNESS, STATISTICS, SWEEP
+from mmcalib.work_dir import MAPS, RESULTS, STATISTICS, SWEEP
 
-SHIFT_FIGURES = ('boxes', 'lines', 'sheet')
-SHEET_SEVERITY = 3  # or the nearest that was tested
+SHIFT_FIGURES = ('boxes', 'lines')
 
 
 @dataclass(frozen=True)
@@ -54,7 +45,7 @@ class Kind:
     """A kind of figure.
 
     Attributes:
-        file: Name of the file of a work dir that it is drawn from.
+        file: Name of the file of a work dir that it is drawn from; empty for the work dir itself.
         hint: Where such files come from.
         load: Reads one.
         draw: Draws what was read, by the names of the runs.
@@ -75,9 +66,19 @@ def load(kind: str, path: str | Path) -> object:
     """
     found = FIGURES[kind]
     file = Path(path, found.file) if Path(path).is_dir() else Path(path)
-    if not file.is_file():
+    if not (file.is_file() if found.file else file.is_dir()):
         raise FileNotFoundError(f'there is no {file}: {found.hint}')
     return found.load(file)
+
+
+def folders_of(kind: str, root: str | Path) -> Iterator[Path]:
+    """Yield the work dirs below a folder that a figure of a kind can be drawn from."""
+    if kind != 'robustness':
+        yield from (path.parent for path in Path(root).rglob(FIGURES[kind].file))
+        return
+    for path in Path(root).rglob(f'*/{CLEAN}/{RESULTS}'):
+        if 'shift' in Record.read(path).evaluation:
+            yield path.parents[2]
 
 
 def draw(kind: str, runs: Mapping[str, object], **options) -> Figure:
@@ -230,112 +231,58 @@ def _sweep(runs: Mapping[str, Mapping]) -> Figure:
     return draw_sweeps(list(runs.values()))
 
 
-def _read_entries(file: Path) -> list[dict]:
-    """Return the checkpoints of a ``robustness.json`` with their ``name`` and ``folder``."""
-    entries = read_robustness(file)['checkpoints']
-    return [
-        {**entry, 'name': ', '.join(filter(None, [entry['label'], other])), 'folder': file.parent}
-        for entry, other in zip(entries, files_of(entries), strict=True)
-    ]
-
-
-def shift_figures(entries: Sequence[Mapping]) -> list[str]:
-    """Return which of :data:`SHIFT_FIGURES` there are: no sheet of classifiers, none if clean."""
-    tests = [test for entry in entries for test in corrupted_tests(entry)]
-    sheet = any('map' in test for test in tests)
-    return [name for name in SHIFT_FIGURES if tests and (sheet or name != 'sheet')]
-
-
 def _robustness(
-    runs: Mapping[str, Sequence[Mapping]],
+    runs: Mapping[str, Sequence[ShiftedTests]],
     *,
     figure: str = 'boxes',
-    severity: int | None = None,
     only: Sequence[str] | None = None,
 ) -> Figure:
-    """Draw quality, ECE and NLL by severity as boxes or lines, or one image under all corruptions.
+    """Draw quality, ECE and NLL by severity, as boxes over corruptions or lines of their means.
 
     Args:
-        runs: Of :func:`_read_entries`.
+        runs: Of :func:`~mmcalib.reports.shifted.shifted_tests`.
         figure: One of :data:`SHIFT_FIGURES`.
-        severity: Of the sheet; None for 3, or what was tested that is nearest to it.
-        only: Names of the checkpoints to draw, in this order; None for all.
+        only: Names of the models to draw, in this order; None for all.
     """
-    entries = _named([entry for found in runs.values() for entry in found])
+    named = _named([model for found in runs.values() for model in found])
     if only is not None:
-        known = list(dict.fromkeys(entry['name'] for entry in entries))
+        known = list(dict.fromkeys(name for name, _ in named))
         for name in only:
             if name not in known:
                 raise ValueError(f'--only: no checkpoint is named {name!r}; there are {known}')
-        entries = [entry for name in only for entry in entries if entry['name'] == name]
-    if figure == 'sheet':
-        return draw_corruption_sheet(_sheet(entries, severity))
-    if severity is not None:
-        raise ValueError('--severity is for --figure sheet: leave it out')
-    keys, models = measures_of(entries), _models(entries)
+        named = [each for name in only for each in named if each[0] == name]
+    keys, models = measures_of([model for _, model in named]), _models(named)
     if figure == 'boxes':
-        wanted = [key for key in (*QUALITIES, ECE, NLL) if key in keys]
-        return draw_severity_boxes(models, wanted)
+        return draw_severity_boxes(models, [key for key in (*QUALITIES, ECE, NLL) if key in keys])
     return draw_severity_lines(models, [key for key in (ECE, NLL) if key in keys])
 
 
-def _named(entries: Sequence[Mapping]) -> list[dict]:
-    """Return checkpoints of which those of one name, as of several seeds, were tested alike."""
+def _named(models: Sequence[ShiftedTests]) -> list[tuple[str, ShiftedTests]]:
+    """Return models with names; those of one name, as of several seeds, were tested alike."""
     found = defaultdict(set)
-    for entry in entries:
-        found[entry['name']].add(_tested(entry))
-    return [
-        {**entry, 'name': f'{entry["name"]}, {entry["folder"]}'}
-        if len(found[entry['name']]) > 1
-        else dict(entry)
-        for entry in entries
-    ]
+    for model in models:
+        found[model.name].add(_tested(model))
+    return [(f'{m.name}, {m.folder}' if len(found[m.name]) > 1 else m.name, m) for m in models]
 
 
-def _tested(entry: Mapping) -> str:
-    """Return a digest of the training, the data, the protocol and the shifts of a checkpoint."""
-    tests = sorted(
-        [t['name'], t['severity'], *map(str, made_by(t))] for t in corrupted_tests(entry)
-    )
-    trainings = [member['training'] for member in entry['model']['members']]
-    return digest([entry['evaluation'], trainings, tests])
+def _tested(model: ShiftedTests) -> str:
+    """Return a digest of the training, the data, the protocol and the shifts of a model."""
+    tests = sorted([test['name'], test['severity']] for test in model.corrupted)
+    how = {key: part for key, part in model.clean.evaluation.items() if key != 'shift'}
+    trained = [member['training'] for member in model.clean.model['members']]
+    return digest([how, trained, tests, model.source])
 
 
-def _models(entries: Iterable[Mapping]) -> list[ShiftedModel]:
-    """Return the checkpoints, those of other seeds as one."""
+def _models(named: Iterable[tuple[str, ShiftedTests]]) -> list[ShiftedModel]:
+    """Return what is drawn of models, those of other seeds as one."""
     values, before = defaultdict(lambda: defaultdict(list)), {}
-    for entry in entries:
-        name = entry['name']
-        (member,) = entry['model']['members']
-        plain = not member['loss'] or not member['calibration']
-        before[name] = name if plain else loss_label(member['loss'])
-        values[name][0].append(clean_metrics(entry))
-        for test in corrupted_tests(entry):
+    for name, model in named:
+        record = model.clean
+        before[name] = loss_label(record.loss) if record.loss and record.calibration else name
+        values[name][0].append(record.metrics)
+        for test in model.corrupted:
             values[name][test['severity']].append(test['metrics'])
     return [ShiftedModel(name, before[name], found) for name, found in values.items()]
-
-
-def _sheet(entries: Sequence[Mapping], severity: int | None) -> dict[str, dict]:
-    """Return the views of the first checkpoint of each name, by the names of the corruptions."""
-    tests = [test for entry in entries for test in entry['tests'] if 'map' in test]
-    tested = sorted({test['severity'] for test in tests} - {0})
-    if severity is not None and tested and severity not in tested:
-        known = ', '.join(map(str, tested))
-        raise ValueError(f'there is no map for severity {severity}, only for {known}')
-    if severity is None:
-        severity = min(tested, key=lambda each: abs(each - SHEET_SEVERITY), default=0)
-    found = {}
-    for entry in entries:
-        if entry['name'] in found:
-            continue
-        found[entry['name']] = {
-            f'{test["name"]} {test["severity"] or ""}'.rstrip(): ConfidenceMaps.load(
-                entry['folder'] / test['map']
-            ).views[0]
-            for test in entry['tests']
-            if 'map' in test and (test['kind'] == 'clean' or test['severity'] == severity)
-        }
-    return found
 
 
 OF_STATISTICS = "tools/test.py writes it to the work dir, and CalibrationMetric(out_file='….npz')"
@@ -350,7 +297,7 @@ FIGURES = {
     'worst': Kind(MAPS, OF_MAPS, ConfidenceMaps.load, partial(_maps, worst=True)),
     'images': Kind('images.csv', 'an ImageScoreMetric writes it', read_image_scores, _images),
     'robustness': Kind(
-        ROBUSTNESS, 'tools/test_robustness.py writes it', _read_entries, _robustness
+        '', 'name the work dir of tools/test_robustness.py', shifted_tests, _robustness
     ),
     'sweep': Kind(SWEEP, 'tools/sweep.py writes it', read_json, _sweep),
 }

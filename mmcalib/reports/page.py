@@ -26,7 +26,6 @@ LONGEST = 60  # letters of a caption, which may have a long path, in the name of
 SHIFT_FIGURES = {
     'boxes': 'Corruptions by severity',
     'lines': 'Mean over corruptions by severity',
-    'sheet': 'One image under all corruptions',
 }
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True
@@ -151,16 +150,15 @@ def _first_of_each(table: Table, kind: str) -> tuple[dict, list[str]]:
 def _of_folders(folders: Sequence[str]) -> Iterator[dict]:
     """Yield the figures of the sweeps and of the tests on shifted data below some folders."""
     for title, kind in (('Sweeps', 'sweep'), ('Under shift', 'robustness')):
-        name = figures.FIGURES[kind].file
         drawn, notes = [], []
-        paths = sorted({path.parent for root in folders for path in Path(root).rglob(name)})
+        paths = sorted({path for root in folders for path in figures.folders_of(kind, root)})
         for path in paths:
             try:
                 found = {str(path): figures.load(kind, path)}
                 if kind == 'sweep':
                     drawn.append((f'Sweep, {path}', figures.draw(kind, found)))
                     continue
-                for each in figures.shift_figures(found[str(path)]):
+                for each in SHIFT_FIGURES if found[str(path)][0].corrupted else ():
                     figure = figures.draw(kind, found, figure=each)
                     drawn.append((f'{SHIFT_FIGURES[each]}, {path}', figure))
             except ValueError as error:

@@ -5,27 +5,21 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 
-from mmcalib.metrics.keys import CLEAN, MEAN, OOD, WORST
+from mmcalib.metrics.keys import CLEAN, OOD
 from mmcalib.record import Record, is_ensemble, model_label
-from mmcalib.reports.robustness_results import (
-    clean_metrics,
-    corrupted_tests,
-    files_of,
-    mean_and_worst,
-    measures_of,
-    read_robustness,
-    shifts_text,
-)
+from mmcalib.reports.shifted import columns, shifted_tests, shifts_text
 from mmcalib.samples import OOD_GROUPS
-from mmcalib.work_dir import EARLIER, RESULTS, ROBUSTNESS, SWEEP, VALIDATION_RESULTS
+from mmcalib.work_dir import EARLIER, RESULTS, SWEEP, VALIDATION_RESULTS
 
 LAST_WEIGHTS = 'last weights'  # of a training, in no file
 LAST_CHECKPOINT = 'last_checkpoint'  # of a training, as mmengine names it
-FILES = (RESULTS, VALIDATION_RESULTS, ROBUSTNESS, LAST_CHECKPOINT)
+FILES = (RESULTS, VALIDATION_RESULTS, LAST_CHECKPOINT)
+# Of an evaluation, what makes no other table.
+NOT_COMPARED = ('limit', 'shift')
 # Of an evaluation: what unseen classes are told from the others by.
 OF_OOD = ('dataset', 'data_options', 'pipeline', 'inference', 'tta')
 
@@ -170,12 +164,12 @@ def _files_below(folders: Sequence[str | Path]) -> list[Path]:
 def _untested(path: Path) -> str | None:
     """Return why a file is no test to report, empty if another file tells; None if it is one."""
     folder = path.parent
-    if path.name in (RESULTS, ROBUSTNESS):
+    if path.name == RESULTS:
         return None
     # A sweep chooses by the results on validation data, and tests the chosen value alone.
     if path.name == VALIDATION_RESULTS and (folder.parent / SWEEP).is_file():
         return None
-    if any((folder / name).is_file() for name in (RESULTS, ROBUSTNESS)):
+    if (folder / RESULTS).is_file():
         return ''
     if path.name == VALIDATION_RESULTS:
         return 'not tested, only validated'
@@ -184,19 +178,19 @@ def _untested(path: Path) -> str | None:
 
 
 def read_runs(path: Path) -> Iterator[Run]:
-    """Yield what a ``results.json`` or a ``robustness.json`` has for tables.
+    """Yield what a ``results.json`` has for tables; of tests under shift, that of clean data.
 
     Raises:
         OSError: If it cannot be opened.
         ValueError: If it is cut off or another file.
     """
-    if path.name == ROBUSTNESS:
+    record, folder = Record.read(path), str(path.parent)
+    if 'shift' in record.evaluation:  # one of many, which are a run together
         yield from _under_shift(path)
         return
-    record, folder = Record.read(path), str(path.parent)
     # A confusion matrix, say, is no figure.
     metrics = {key: value for key, value in record.metrics.items() if isinstance(value, Real)}
-    evaluation = {key: part for key, part in record.evaluation.items() if key != 'limit'}
+    evaluation = {k: part for k, part in record.evaluation.items() if k not in NOT_COMPARED}
     unseen = evaluation.pop('ood', ())
     prefixes = tuple(f'{metric["prefix"]}/' for metric in unseen)
     rest = {key: value for key, value in metrics.items() if not key.startswith(prefixes)}
@@ -238,29 +232,18 @@ def _against_unseen(
 
 
 def _under_shift(path: Path) -> Iterator[Run]:
-    """Yield the checkpoints of a ``robustness.json``, whose keys end in clean, mean and worst."""
-    content = read_robustness(path)
-    entries = content['checkpoints']
-    for entry, file in zip(entries, files_of(entries), strict=True):
-        tests = corrupted_tests(entry)
-        others = [test for test in entry['tests'] if test['kind'] == 'data']
-        if not tests and not others:
-            continue
-        metrics = {}
-        for key in measures_of([entry]):
-            metrics[f'{key} {CLEAN}'] = clean_metrics(entry)[key]
-            if tests:
-                mean, last = mean_and_worst(tests, key)
-                metrics |= {f'{key} {MEAN}': mean, f'{key} {WORST}': last}
-            metrics |= {f'{key} {test["name"]}': test['metrics'][key] for test in others}
-        names = {field.name for field in fields(Record)}
-        record = Record(**{key: part for key, part in entry.items() if key in names})
-        yield Run(
-            str(path.parent),
-            record,
-            metrics,
-            {key: part for key, part in record.evaluation.items() if key != 'limit'},
-            kind='under shift',
-            about=f'under {shifts_text(entry)}',
-            suffix=f', {file}' if file else '',
-        )
+    """Yield the models of a work dir of tests under shift, at the first of their clean tests."""
+    folder = path.parents[2]
+    if path != min(folder.glob(f'*/{CLEAN}/{RESULTS}'), default=None):
+        return
+    for model in shifted_tests(folder):
+        if len(model.tests) > 1:
+            yield Run(
+                str(folder),
+                model.clean,
+                columns(model),
+                {k: part for k, part in model.clean.evaluation.items() if k not in NOT_COMPARED},
+                kind='under shift',
+                about=f'under {shifts_text(model)}',
+                suffix=f', {model.file}' if model.file else '',
+            )

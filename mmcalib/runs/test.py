@@ -152,6 +152,7 @@ def run_test(
     *,
     split: str = 'test',
     pipelines: list | None = None,
+    shift: Mapping | None = None,
 ) -> dict:
     """Test, and leave the files that later tools read in the work dir.
 
@@ -166,6 +167,7 @@ def run_test(
         checkpoints: Of its members.
         split: The split that the config tests on.
         pipelines: Those of an image before its views; None for the config's.
+        shift: What the record says of the shift of the data; None for none.
     """
     models.tell_hooks(runner, checkpoints)
     _warn_of_mixed_work_dirs(model['members'])
@@ -181,7 +183,7 @@ def run_test(
         experiment=experiment_name(runner.cfg.filename),
         split=split,
         model=model,
-        evaluation=evaluation(runner, pipelines),
+        evaluation=evaluation(runner, pipelines) | ({'shift': dict(shift)} if shift else {}),
         metrics=metrics,
         strata=strata(kept),
         date=datetime.now().astimezone().isoformat(timespec='seconds'),

@@ -1,44 +1,28 @@
 """Means and worst cases of tests under shift, in tables, columns and figures."""
 
-import json
 import math
+import shutil
 import statistics
-from copy import deepcopy
+from pathlib import Path
 
-import numpy as np
 import pytest
 from commands import call_here
 from drawings import draw_runs
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from records import record, trained
+from records import CE, member, model, trained
+from records import write as write_record
 
 from mmcalib.metrics.keys import ECE, metric_heading, worst
 from mmcalib.reports import page as pages
 from mmcalib.reports.formats import comma_separated, report
-from mmcalib.reports.robustness_results import (
-    files_of,
-    read_robustness,
-    robustness_table,
-    shifts_text,
-    write_robustness,
-)
 from mmcalib.reports.runs import find_runs
+from mmcalib.reports.shifted import robustness_table, shifted_tests, shifts_text
 from mmcalib.reports.tables import tables_of
 from mmcalib.transforms.corruption_names import BENCHMARK, CORRUPTIONS
-from mmcalib.visualization import (
-    ConfidenceMaps,
-    ConfidenceView,
-    ShiftedModel,
-    draw_severity_boxes,
-    draw_severity_lines,
-)
+from mmcalib.visualization import ShiftedModel, draw_severity_boxes, draw_severity_lines
 
-LOSSES = {
-    'CE': dict(type='CrossEntropyLoss'),
-    'LS α=0.1': dict(type='LabelSmoothingLoss', alpha=0.1),
-}
-TRAINED = trained(model=dict(type='EncoderDecoder'))
+LOSSES = {'CE': CE, 'LS α=0.1': dict(type='LabelSmoothingLoss', alpha=0.1)}
 TEMPERATURE = dict(methods=['temperature'], options={}, split='val', forced=[])
 
 
@@ -49,34 +33,49 @@ def metrics(quality, ece):
     }
 
 
-def entry(label, *, seed=0, corruptions=CORRUPTIONS, severities=(1, 5), ece=1.0, data=()):
-    base, _, calibrated = label.partition(' + ')
-    tests = [dict(kind='clean', name='clean', severity=0, metrics=metrics(80.0, ece))]
-    for number, name in enumerate(corruptions):
+def leave(
+    folder, label, *, seed=0, corruptions=CORRUPTIONS, severities=(1, 5), ece=1.0, data=(),
+    source=(('seed', 0),), checkpoint=None, name=None, limit=None, num_bins=15,
+    training=None, nan=(), date='2026-01-01',
+):  # fmt: skip
+    """Leave the tests of a model as tools/test_robustness.py does."""
+    tests = [('clean', 'clean', 0, metrics(80.0, ece))]
+    for number, kind in enumerate(corruptions):
         for severity in severities:
             found = metrics(80.0 - number - severity, ece + number * severity)
-            tests.append(dict(kind='corruption', name=name, severity=severity, metrics=found))
-    for name in data:
-        tests.append(dict(kind='data', name=name, severity=0, metrics=metrics(50.0, 9.0)))
-    evaluation = dict(dataset=dict(type='VOC', samples=7), protocol='pooled', num_bins=15)
-    own = dict(loss=LOSSES[base], seed=seed, calibration=TEMPERATURE if calibrated else None)
-    about = record('ce/tiny', {}, evaluation=evaluation, training=TRAINED, **own)
-    return dict(about, checkpoint='best.pth', label=label, seed=seed, tests=tests)
-
-
-def write(folder, *entries, limit=None):
-    for each in entries:
-        each['evaluation'] |= dict(limit=limit)
-    content = dict(
-        experiment='ce/tiny', split='test', limit=limit, date='', version='',
-        checkpoints=list(entries),
+            if (kind, severity) in nan:
+                found['calibration/ECE'] = math.nan
+            tests.append(('corruption', kind, severity, found))
+    tests += [('data', each, 0, metrics(50.0, 9.0)) for each in data]
+    checkpoint = checkpoint or f'{label}{seed}/best.pth'
+    base, _, calibrated = label.partition(' + ')
+    of_training = dict(training=training or trained(model=dict(type='EncoderDecoder')))
+    about = member(
+        checkpoint, seed=seed, loss=LOSSES[base], calibration=TEMPERATURE if calibrated else None,
+        file=Path(checkpoint).name, digest=name or label + str(seed) + checkpoint, **of_training,
     )  # fmt: skip
-    write_robustness(folder, content)
+    evaluation = dict(dataset=dict(type='VOC', samples=7), num_bins=num_bins, limit=limit)
+    for kind, test, severity, found in tests:
+        shift = dict(kind=kind, name=test, severity=severity)
+        shift |= dict(source) if kind == 'corruption' else {}
+        path = (
+            folder / f'{name or label}{seed}{checkpoint.replace("/", "_")}' / f'{test}_{severity}'
+        )
+        path = path.with_name(path.name.replace('clean_0', 'clean'))
+        write_record(
+            path, 'ce/tiny', metrics=found, model=model(about), date=date,
+            evaluation=evaluation | dict(shift=shift),
+        )  # fmt: skip
     return folder
 
 
+def only(folder):
+    (found,) = shifted_tests(folder)
+    return found
+
+
 def test_mean_and_worst_are_those_of_a_loop(tmp_path):
-    write(tmp_path, entry('CE', data=['night']))
+    leave(tmp_path, 'CE', data=['night'])
     (run,) = find_runs([tmp_path])[0]
     mious, eces = [], []
     for number, name in enumerate(CORRUPTIONS):
@@ -90,7 +89,7 @@ def test_mean_and_worst_are_those_of_a_loop(tmp_path):
     assert run.metrics['calibration/ECE mean'] == pytest.approx(statistics.fmean(eces))
     assert run.metrics['calibration/ECE worst'] == max(eces)
     assert run.metrics['calibration/NLL night'] == 0.9
-    table = robustness_table(read_robustness(tmp_path))
+    table = robustness_table(shifted_tests(tmp_path))
     lines = {' '.join(line.split()[:-5]): line.split()[-5:] for line in table.splitlines()}
     assert lines['clean'][:2] == ['80.00', '1.00'] and lines['night'][:2] == ['50.00', '9.00']
     assert lines['noise, mean'][0] == f'{statistics.fmean(mious[:6]):.2f}'
@@ -109,9 +108,8 @@ def test_what_is_worse_and_what_it_is_called():
 
 
 def test_without_a_prediction_there_is_no_mean(tmp_path):
-    one = entry('CE', corruptions=['fog', 'snow'])
-    one['tests'][2]['metrics']['calibration/ECE'] = math.nan
-    (run,) = find_runs([write(tmp_path, one)])[0]
+    leave(tmp_path, 'CE', corruptions=['fog', 'snow'], nan=[('fog', 5)])
+    (run,) = find_runs([tmp_path])[0]
     assert math.isnan(run.metrics['calibration/ECE mean'])
     assert math.isnan(run.metrics['calibration/ECE worst'])
     assert run.metrics['mIoU worst'] == 74
@@ -119,17 +117,14 @@ def test_without_a_prediction_there_is_no_mean(tmp_path):
 
 def test_reports_have_columns_that_name_the_shift(tmp_path, monkeypatch):
     for seed in (0, 1):
-        write(
-            tmp_path / f'seed{seed}', entry('CE', seed=seed, ece=1.0 + seed),
-            entry('CE + temperature', seed=seed, ece=0.5),
-        )  # fmt: skip
-    write(tmp_path / 'other', entry('LS α=0.1', corruptions=['fog']))
-    clean = record(
-        'ce/tiny', {'mIoU': 80.0, 'calibration/ECE': 1.0}, loss=LOSSES['CE'],
-        evaluation=entry('CE')['evaluation'], training=TRAINED,
-    )  # fmt: skip
-    (tmp_path / 'clean').mkdir()
-    (tmp_path / 'clean/results.json').write_text(json.dumps(clean))
+        folder = tmp_path / f'seed{seed}'
+        leave(folder, 'CE', seed=seed, ece=1.0 + seed)
+        leave(folder, 'CE + temperature', seed=seed, ece=0.5)
+    leave(tmp_path / 'other', 'LS α=0.1', corruptions=['fog'])
+    clean = {'mIoU': 80.0, 'calibration/ECE': 1.0}
+    options = dict(training=trained(model=dict(type='EncoderDecoder')), loss=CE)
+    evaluation = dict(dataset=dict(type='VOC', samples=7))
+    write_record(tmp_path / 'clean', 'ce/tiny', metrics=clean, evaluation=evaluation, **options)
     runs, others = find_runs([tmp_path])
     assert not others and len(runs) == 6
     tables = tables_of(runs)
@@ -152,40 +147,43 @@ def test_reports_have_columns_that_name_the_shift(tmp_path, monkeypatch):
     assert 'Under shift' in page and 'reliability diagram' not in page.split('Under shift')[1]
     for folder in ('seed0', 'other'):
         assert f'Corruptions by severity, {tmp_path / folder}' in page
-    assert 'One image under' not in page  # which is of segmentation
 
 
 @pytest.mark.parametrize(
     ('made', 'said'), [(dict(stored='c'), 'stored set c: '), (dict(seed=3), ', seed 3')]
 )
 def test_other_images_are_other_data(made, said, tmp_path):
-    for seed in (0, 1):
-        each = entry('CE', seed=seed)
-        for test in each['tests'][1:]:
-            test |= made if seed else dict(seed=0)
-        write(tmp_path / f'seed{seed}', each)
+    leave(tmp_path / 'seed0', 'CE')
+    leave(tmp_path / 'seed1', 'CE', seed=1, source=made.items())
     runs, _ = find_runs([tmp_path])
     tables = tables_of(runs)
     assert [len(table.rows[0].runs) for table in tables] == [1, 1]
     assert sum(said in table.notes[0] for table in tables) == 1
 
 
-def test_severities_of_several_calls_are_said_of_each_corruption():
-    one = entry('CE', corruptions=['fog', 'snow'])
-    assert shifts_text(one) == 'fog, snow at severity 1, 5'
-    one['tests'].append({**one['tests'][1], 'severity': 3})
-    assert shifts_text(one) == 'fog at severity 1, 3, 5; snow at severity 1, 5'
+def test_severities_of_several_calls_are_said_of_each_corruption(tmp_path):
+    leave(tmp_path, 'CE', corruptions=['fog', 'snow'])
+    assert shifts_text(only(tmp_path)) == 'snow, fog at severity 1, 5'
+    leave(tmp_path, 'CE', corruptions=['fog'], severities=[3])
+    assert shifts_text(only(tmp_path)) == 'snow at severity 1, 5; fog at severity 1, 3, 5'
 
 
 def test_smoke_runs_are_in_no_table(tmp_path):
-    write(tmp_path, entry('CE'), limit=5)
+    leave(tmp_path, 'CE', limit=5)
     with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {tmp_path}'):
         find_runs([tmp_path])
 
 
+def test_weights_that_were_replaced_are_left_out(tmp_path):
+    for date, name in (('2026-01-02', 'new'), ('2026-01-01', 'old')):
+        leave(tmp_path, 'CE', name=name, date=date, corruptions=['fog'])
+    assert only(tmp_path).clean.model['members'][0]['digest'] == 'new'
+
+
 @pytest.mark.parametrize('what', ['boxes', 'lines'])
 def test_figures_tell_before_from_after(what, tmp_path):
-    write(tmp_path, entry('CE'), entry('CE + temperature', ece=0.5), entry('LS α=0.1'))
+    for number, label in enumerate(['CE', 'CE + temperature', 'LS α=0.1']):
+        leave(tmp_path, label, ece=1.0 - number % 2 / 2, date=f'2026-01-0{number + 1}')
     figure = draw_runs('robustness', [tmp_path], figure=what)
     assert isinstance(figure, Figure)
     said = ' '.join(text.get_text() for text in figure.findobj(Text))
@@ -207,39 +205,37 @@ def test_figures_tell_before_from_after(what, tmp_path):
 
 
 def test_a_file_that_was_cut_off_is_named(tmp_path):
-    (tmp_path / 'robustness.json').write_text('{"exp')
-    with pytest.raises(ValueError, match=r'run tools/test_robustness\.py again'):
-        read_robustness(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r'unreadable robustness\.json'):
-        find_runs([tmp_path])
+    leave(tmp_path, 'CE', corruptions=['fog'])
+    next(tmp_path.glob('*/fog_1/results.json')).write_text('{"exp')
+    with pytest.raises(ValueError, match=r'fog_1/results\.json is no record'):
+        shifted_tests(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r'no test: tools/test_robustness\.py leaves them'):
+        shifted_tests(tmp_path / 'none')
 
 
 def test_files_of_one_loss_and_seed_are_told_apart(tmp_path):
-    both = [entry('CE', ece=ece) for ece in (1.0, 2.0)]
-    for name, each in zip(('best.pth', 'last.pth'), both, strict=True):
-        each['checkpoint'] = f'some/{name}'
-    write(tmp_path, *both, entry('CE', seed=1))
-    assert files_of(both) == ['best.pth', 'last.pth']
-    runs, _ = find_runs([tmp_path])
-    (table,) = tables_of(runs)
-    labels = [row.label for row in table.rows]
-    assert labels == ['CE', 'CE, best.pth', 'CE, last.pth']
-    assert not any('again' in note for note in table.notes)
-    text = robustness_table(read_robustness(tmp_path))
+    for name in ('best.pth', 'last.pth'):
+        leave(tmp_path, 'CE', checkpoint=f'some/{name}')
+    leave(tmp_path, 'CE', seed=1)
+    assert [m.file for m in shifted_tests(tmp_path) if m.clean.seed == 0] == [
+        'best.pth',
+        'last.pth',
+    ]
+    text = robustness_table(shifted_tests(tmp_path))
     for title in ('CE, seed 0, best.pth', 'CE, seed 0, last.pth', 'CE, seed 1, best.pth'):
         assert title in text
-    figure = draw_runs('robustness', [tmp_path], figure='boxes')
-    said = [text.get_text() for text in figure.findobj(Text)]
+    said = [t.get_text() for t in draw_runs('robustness', [tmp_path], figure='boxes').findobj(Text)]
     assert {'CE', 'CE, best.pth', 'CE, last.pth'} <= set(said)
-    both[1]['checkpoint'] = 'other/best.pth'
-    assert files_of(both) == ['some/best.pth', 'other/best.pth']
+    leave(tmp_path, 'CE', checkpoint='other/best.pth')
+    assert 'other/best.pth' in [model.file for model in shifted_tests(tmp_path)]
 
 
 def test_figures_of_some_names_alone(tmp_path):
-    write(tmp_path, entry('CE'), entry('CE + temperature'), entry('LS α=0.1'))
+    for label in ('CE', 'CE + temperature', 'LS α=0.1'):
+        leave(tmp_path, label)
     lines = draw_runs('robustness', [tmp_path], figure='lines', only=['LS α=0.1', 'CE']).legends[0]
     assert [text.get_text() for text in lines.get_texts()] == ['LS α=0.1', 'CE']
-    with pytest.raises(ValueError, match=r"no checkpoint is named 'LS'; there are \['CE', .*'LS α"):
+    with pytest.raises(ValueError, match=r"no checkpoint is named 'LS'; there are .*'LS α"):
         draw_runs('robustness', [tmp_path], figure='lines', only=['LS'])
 
 
@@ -257,52 +253,38 @@ def test_twenty_models_look_different():
 @pytest.mark.parametrize(
     'change',
     [
-        lambda e: e['evaluation'].update(num_bins=5),
-        lambda e: e['model']['members'][0].update(training=trained()),
-        lambda e: e['tests'].pop(1),
-        lambda e: e['tests'][1].update(seed=3),
+        dict(num_bins=5),
+        dict(training=trained(train_cfg=dict(max_epochs=3))),
+        dict(severities=[5]),
+        dict(source=[('seed', 3)]),
     ],
 )
 def test_only_seeds_that_were_tested_alike_share_a_line(change, tmp_path):
-    first, second = entry('CE'), deepcopy(entry('CE', seed=1))
-    folders = [write(tmp_path / 'a', first), write(tmp_path / 'b', second)]
+    folders = [tmp_path / 'a', tmp_path / 'b']
+    leave(folders[0], 'CE')
 
     def names():
         figure = draw_runs('robustness', folders, figure='lines')
         return [text.get_text().replace('\n', '') for text in figure.legends[0].get_texts()]
 
+    leave(folders[1], 'CE', seed=1)
     assert names() == ['CE']
-    change(second)
-    write(tmp_path / 'b', second)
+    shutil.rmtree(folders[1])
+    leave(folders[1], 'CE', seed=1, **change)
     assert names() == [f'CE, {folder}' for folder in folders]
 
 
-def test_a_sheet_is_of_a_severity_that_was_tested(tmp_path):
-    label = np.ones((4, 4), np.int16)
-    view = ConfidenceView(
-        0, 'a.jpg', np.zeros((4, 4, 3), np.uint8), label, label, np.full((4, 4), 0.5, np.float16),
-        label > 0, np.array([[16.0], [16.0], [8.0]]),
-    )  # fmt: skip
-    ConfidenceMaps([view], [], ['a', 'b']).save(tmp_path / 'map.npz')
-    one = entry('CE', corruptions=['fog'], severities=(1, 5))
-    for test in one['tests']:
-        test['map'] = 'map.npz'
-    write(tmp_path, one)
-    with pytest.raises(ValueError, match='no map for severity 3, only for 1, 5'):
-        draw_runs('robustness', [tmp_path], figure='sheet', severity=3)
-    said = [t.get_text() for t in draw_runs('robustness', [tmp_path], figure='sheet').findobj(Text)]
-    assert 'fog 1' in said
-
-
 def test_nothing_to_draw_is_said(tmp_path, monkeypatch, capsys):
-    write(tmp_path, entry('CE', corruptions=[], data=['night']))
+    leave(tmp_path, 'CE', corruptions=[], data=['night'])
     with pytest.raises(ValueError, match='no test on corrupted data to draw'):
         draw_runs('robustness', [tmp_path], figure='boxes')
     with pytest.raises(SystemExit):
         call_here(
             'visualize.py', 'robustness', tmp_path / 'no', '--out', 'x.png', monkeypatch=monkeypatch
         )  # fmt: skip
-    assert 'tools/test_robustness.py writes it' in ' '.join(capsys.readouterr().err.split())
+    assert 'name the work dir of tools/test_robustness.py' in ' '.join(
+        capsys.readouterr().err.split()
+    )
     with pytest.raises(SystemExit):
         call_here(
             'visualize.py', 'robustness', tmp_path, '--names', 'a', '--out', 'x.png',

@@ -1,0 +1,177 @@
+"""From the arguments of tools/test_robustness.py to a record of each model on each test set."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Mapping
+from contextlib import nullcontext
+from copy import deepcopy
+from pathlib import Path
+
+from mmengine.config import Config
+from mmengine.dist import broadcast_object_list, is_main_process
+from mmengine.runner import Runner
+from rich.console import Console
+from rich.progress import track
+
+from mmcalib import __version__
+from mmcalib.checks import UserError
+from mmcalib.cli.files import find_checkpoint
+from mmcalib.cli.parser import ToolParser
+from mmcalib.distributed import leave_processes
+from mmcalib.metrics import CalibrationMetric
+from mmcalib.metrics.keys import ECE, QUALITIES, metric_name, number_text
+from mmcalib.record import Record, digest, identity, model_label
+from mmcalib.reports.shifted import robustness_table, shifted_tests, shifts_text
+from mmcalib.runs import model as models
+from mmcalib.runs.checkpoint import Checkpoint, class_difference, read_checkpoint
+from mmcalib.runs.checks import check_run
+from mmcalib.runs.config import (
+    limit_samples,
+    load_config,
+    set_loader_defaults,
+    set_work_dir,
+    test_on_validation,
+    use_evaluation,
+)
+from mmcalib.runs.config_tree import plain, type_name
+from mmcalib.runs.runner import build_runner
+from mmcalib.runs.terminal_output import log_start
+from mmcalib.runs.test import classes_in, run_test
+from mmcalib.tasks.robustness.shifts import Shift, plan_shifts
+from mmcalib.work_dir import RESULTS, locked
+
+METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
+# Hooks that would draw or log each of many tests.
+SILENT = ('ConfidenceMapHook', 'LoggerHook', 'ReliabilityDiagramHook', 'VisualizationHook')
+
+
+def run(parser: ToolParser, args: argparse.Namespace) -> None:
+    """Test models on clean and on shifted data."""
+    with parser.ending_with_errors(ImportError, OSError, ValueError):
+        cfg = prepare(args)
+        checkpoints = [read_checkpoint(find_checkpoint(text)) for text in args.checkpoints]
+        described = [models.set_model(cfg, [cfg], [each]) for each in checkpoints]
+        runner = build_runner(cfg)
+        check_run(runner, ['test'])
+        shifts = plan_shifts(cfg, args)
+    goes_on = 'Stopped: the same call goes on with the test that was not finished.'
+    with parser.ending_with_errors(stopped=goes_on):
+        _compare_few_metrics(runner)
+        runner._hooks = [hook for hook in runner.hooks if not type(hook).__name__.endswith(SILENT)]
+        log_start(runner, ('test',))
+        with locked(cfg.work_dir) if is_main_process() else nullcontext():
+            _test_all(runner, shifts, list(zip(checkpoints, described, strict=True)))
+    if is_main_process():
+        ours = [identity(model) for model in described]
+        found = [m for m in shifted_tests(cfg.work_dir) if identity(m.clean.model) in ours]
+        found.sort(key=lambda model: ours.index(identity(model.clean.model)))
+        print(robustness_table(found))
+        if any(shift.kind == 'corruption' for shift in shifts):
+            how = 'Images of the' if args.stored else 'Corrupted by'
+            print(f'{how} {shifts_text(found[0])}.')
+        print(f'Files: {cfg.work_dir}')
+    leave_processes()
+
+
+def prepare(args: argparse.Namespace) -> Config:
+    """Return the config of tests that draw and log nothing."""
+    cfg = load_config(args.config, args.cfg_options)
+    cfg.launcher = args.launcher
+    set_work_dir(cfg, args.work_dir, limit=args.limit)
+    if args.evaluation:
+        use_evaluation(cfg, args.evaluation)
+    if not args.work_dir:
+        cfg.work_dir = str(Path(cfg.work_dir, 'robustness'))
+    if args.split == 'val':
+        test_on_validation(cfg)
+    if type_name(cfg.model['type']) == 'SegTTAModel':
+        raise UserError(
+            'under test-time augmentation mmseg keeps only the logits of the last view, not '
+            'those of the prediction: use the config without it'
+        )
+    if args.limit is not None:
+        limit_samples(cfg, args.limit)
+    if args.workers is not None:
+        cfg.test_dataloader.num_workers = args.workers
+    cfg.test_dataloader.persistent_workers = False  # each test has a loader of its own
+    set_loader_defaults(cfg)
+    return cfg
+
+
+def _compare_few_metrics(runner: Runner) -> None:
+    """Have a test measure what is compared, by the protocol of the config's first metric."""
+    evaluator = runner._test_evaluator = runner.test_evaluator  # of every loop that is built
+    metrics = evaluator.metrics
+    ours = [metric for metric in metrics if isinstance(metric, CalibrationMetric)]
+    first = next((metric for metric in ours if metric.prefix == 'calibration'), None)
+    names = ('protocol', 'num_bins', 'ignore_index', 'boundary_width')
+    options = {name: getattr(first, name) for name in names} if first else {}
+    metric = CalibrationMetric(list(METRICS), **options)
+    metric.dataset_meta = runner.test_dataloader.dataset.metainfo
+    evaluator.metrics = [*(each for each in metrics if each not in ours), metric]
+
+
+def _test_all(
+    runner: Runner, shifts: list[Shift], tested: list[tuple[Checkpoint, Mapping]]
+) -> None:
+    """Leave a record of each model and test set, unless it is there."""
+    classes = classes_in(runner)
+    corruptions = [shift for shift in shifts if shift.kind == 'corruption']
+    for shift in (each for each in shifts if each not in corruptions[1:]):  # of one data set
+        _use(runner, shift)
+        check_run(runner, ['test'])
+        if shift.kind == 'data' and (found := classes_in(runner)) != classes:
+            wrong = class_difference(classes, found)
+            raise UserError(f'--data {shift.name} has other classes: {wrong}')
+    for handler in runner.logger.handlers:
+        if not isinstance(handler, logging.FileHandler):  # which has what single tests say
+            handler.setLevel(logging.ERROR)
+    plan = [
+        (checkpoint, model, shift, Path(runner.work_dir, models.folder_of(model), shift.folder))
+        for checkpoint, model in tested
+        for shift in shifts
+    ]
+    done = [_is_done(folder, model, _of(runner, shift)) for _, model, shift, folder in plan]
+    broadcast_object_list(done)  # of the first process, which alone writes files
+    plan = [test for test, is_done in zip(plan, done, strict=True) if not is_done]
+    loaded = None
+    screen = Console(quiet=not is_main_process(), stderr=True)
+    for checkpoint, model, shift, folder in track(plan, 'Testing', console=screen):
+        if checkpoint is not loaded:
+            models.load(runner.model, [checkpoint], classes)
+            loaded = checkpoint
+        _use(runner, shift)
+        runner._work_dir = str(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        metrics = run_test(runner, model, [checkpoint], shift=_of(runner, shift))
+        named = model_label(model, experiment=Path(runner.cfg.filename).stem)
+        found = [
+            f'{metric_name(key)} {number_text(metrics[key], key)}'
+            for key in (*QUALITIES, ECE)
+            if key in metrics
+        ]
+        screen.print(f'{named}, {shift.text}: {", ".join(found)}')
+
+
+def _use(runner: Runner, shift: Shift) -> None:
+    """Have the runner's next test take the data of a shift."""
+    runner._test_dataloader = deepcopy(shift.loader)
+    runner.cfg.test_dataloader = deepcopy(shift.loader)  # which the record describes
+    runner._test_loop = deepcopy(runner.cfg.test_cfg)
+
+
+def _of(runner: Runner, shift: Shift) -> dict:
+    """Return what a record says of its shift; with equal ones a test gives the same figures."""
+    cfg = runner.cfg
+    parts = [shift.loader['dataset'], cfg.test_evaluator, cfg.test_cfg, cfg.get('limit')]
+    return {**shift.described, 'digest': digest([plain(parts), __version__])}
+
+
+def _is_done(folder: Path, model: Mapping, shift: Mapping) -> bool:
+    try:
+        record = Record.read(folder / RESULTS)
+    except (FileNotFoundError, ValueError):  # or cut off
+        return False
+    return identity(record.model) == identity(model) and record.evaluation.get('shift') == shift
