@@ -1,27 +1,24 @@
 """Intervals: how often they hold the truth, and what they say of few or equal images."""
 
 import math
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
+import simulated_images
 import torch
 from scipy import stats
 
 from mmcalib.metrics.errors import calibration_error, maximum_error
 from mmcalib.metrics.intervals import gap_intervals, intervals
 
-BENCHMARK = Path(__file__).resolve().parents[2] / 'tools' / 'benchmarks' / 'intervals.py'
-SIMULATION = runpy.run_path(str(BENCHMARK))
 OPTIONS = dict(coverage=0.95, num_bootstrap=200, seed=0, limits={})
 ECE = {'ECE': calibration_error}
 
 
 @pytest.mark.parametrize(('error', 'effects'), [(3, 'differ'), (0, 'differ in each bin')])
 def test_fifty_images_hold_the_true_error(error, effects):
-    found = SIMULATION['held'](
-        lambda rng: SIMULATION['clustered'](rng, error, 50, SIMULATION['EFFECTS'][effects]),
+    found = simulated_images.held(
+        lambda rng: simulated_images.clustered(rng, error, 50, simulated_images.EFFECTS[effects]),
         error,
         sets=40,
         draws=200,
@@ -32,8 +29,8 @@ def test_fifty_images_hold_the_true_error(error, effects):
 
 @pytest.mark.parametrize('error', [0, 3, 10])
 def test_independent_predictions_hold_the_true_error(error):
-    found = SIMULATION['held'](
-        lambda rng: SIMULATION['independent'](rng, error, 300),
+    found = simulated_images.held(
+        lambda rng: simulated_images.independent(rng, error, 300),
         error,
         sets=40,
         draws=200,
@@ -44,9 +41,9 @@ def test_independent_predictions_hold_the_true_error(error):
 def test_the_simulation_has_the_error_that_it_says():
     rng = np.random.default_rng(0)
     for error in (0, 3, 10):
-        bins = SIMULATION['independent'](rng, error, 400_000)
+        bins = simulated_images.independent(rng, error, 400_000)
         assert calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
-        bins = SIMULATION['clustered'](rng, error, 20_000, (0.6, 0.3))
+        bins = simulated_images.clustered(rng, error, 20_000, (0.6, 0.3))
         assert calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
 
 
@@ -91,7 +88,7 @@ def test_an_estimate_that_is_small_by_chance_has_no_interval_of_width_zero():
 
 def test_they_are_nested_and_limited():
     rng = np.random.default_rng(0)
-    bins = SIMULATION['clustered'](rng, 10, 5, (0.6, 0.3))
+    bins = simulated_images.clustered(rng, 10, 5, (0.6, 0.3))
     errors = ECE | {'MCE': maximum_error}
     wide, narrow = (
         gap_intervals(errors, bins, **OPTIONS | dict(coverage=coverage, limits={'MCE': (0, 30)}))
