@@ -4,23 +4,28 @@ import os
 
 import pytest
 import torch
+from records import record, trained
 
 from mmcalib.metrics import CalibrationStatistics
+from mmcalib.record import Record
 from mmcalib.runs.closing import find_diagram, summary
 
-RESULTS = {
-    'experiment': 'mbls/digits',
-    'split': 'test',
-    'loss': {'type': 'MarginLabelSmoothingLoss', 'margin': 8.0, 'alpha': 0.1},
-    'evaluation': {'dataset': {'samples': 1797}},
-    'metrics': {
-        'accuracy/top1': 75.0,
-        'calibration/ECE': 4.123,
-        'calibration/NLL': 0.61234,
-        'calibration/ECE_low': 3.0,
-        'calibration/ECE_high': 5.55,
-    },
+METRICS = {
+    'accuracy/top1': 75.0,
+    'calibration/ECE': 4.123,
+    'calibration/NLL': 0.61234,
+    'calibration/ECE_low': 3.0,
+    'calibration/ECE_high': 5.55,
 }
+
+
+def tested(metrics=METRICS, samples=1797, **about):
+    loss = dict(type='MarginLabelSmoothingLoss', margin=8.0, alpha=0.1)
+    evaluation = dict(dataset=dict(samples=samples))
+    found = record('mbls/digits', metrics, loss=loss, evaluation=evaluation, **about)
+    return Record(**found)
+
+
 # 40 predictions with a confidence of 0.9, 30 of them correct, and 10 with 0.5, none of them.
 CELLS = torch.tensor([[40.0, 10.0], [30.0, 0.0], [36.0, 5.0]], dtype=torch.float64)
 
@@ -34,7 +39,7 @@ def words(text):
 
 
 def test_the_figures_and_what_they_mean():
-    assert words(summary(RESULTS, statistics(), {'results': 'a/b.json', 'diagram': None})) == [
+    assert words(summary(tested(), statistics(), {'results': 'a/b.json', 'diagram': None})) == [
         ['mbls/digits;', 'MbLS', 'm=8', 'α=0.1;', 'test', 'split,', '1,797', 'samples'],
         ['accuracy/top1', '75.00', '%'],
         ['mean', 'confidence', '82.00', '%'],
@@ -46,7 +51,7 @@ def test_the_figures_and_what_they_mean():
 
 
 def test_a_segmentation_has_its_pixels_accuracy_beside_the_miou():
-    lines = words(summary({**RESULTS, 'metrics': {'mIoU': 40.0}}, statistics()))
+    lines = words(summary(tested({'mIoU': 40.0}), statistics()))
     assert lines[1:3] == [
         ['mIoU', '40.00', '%'],
         ['accuracy', '60.00', '%', 'of', '50', 'predictions'],
@@ -54,29 +59,29 @@ def test_a_segmentation_has_its_pixels_accuracy_beside_the_miou():
 
 
 def test_what_was_not_measured_is_said():
-    text = summary({**RESULTS, 'metrics': {'accuracy/top1': 75.0}})
+    text = summary(tested({'accuracy/top1': 75.0}))
     assert 'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration' in text
-    named = {**RESULTS, 'metrics': {'paper/ECE': 4.0}, 'statistics': {'paper.npz': '1a2b'}}
-    assert words(summary(named))[1:] == [['paper/ECE', '4.00', '%']]
-    empty = {**RESULTS, 'metrics': {'calibration/ECE': float('nan')}}
+    named = tested({'paper/ECE': 4.0})
+    assert words(summary(named, measured=True))[1:] == [['paper/ECE', '4.00', '%']]
+    empty = tested({'calibration/ECE': float('nan')})
     assert words(summary(empty, statistics(torch.zeros(3, 0))))[1:] == [['ECE', 'nan', '%']]
 
 
 def test_a_calibrated_checkpoint_is_called_what_reports_call_it():
-    calibrated = {**RESULTS, 'calibration': {'methods': ['temperature'], 'forced': []}}
+    calibrated = tested(calibration={'methods': ['temperature'], 'forced': []})
     text = summary(calibrated, statistics())
     assert text.startswith('mbls/digits; MbLS m=8 α=0.1 + temperature; test split')
 
 
 def test_a_smoke_run_says_so():
-    assert 'SMOKE RUN with --limit 8' in summary({**RESULTS, 'limit': 8}, statistics())
-    all_tested = {**RESULTS, 'limit': 8, 'evaluation': {'dataset': {'samples': 9}}}
+    assert 'SMOKE RUN with --limit 8' in summary(tested(limit=8), statistics())
+    all_tested = tested(samples=9, training=trained(limit=8))
     assert 'the checkpoint of a SMOKE RUN with --limit 8' in summary(all_tested, statistics())
 
 
 def test_paths_are_never_broken():
     path = '/data/' + 'x' * 150
-    assert summary(RESULTS, statistics(), {'checkpoint': path}).endswith(f'\ncheckpoint  {path}')
+    assert summary(tested(), statistics(), {'checkpoint': path}).endswith(f'\ncheckpoint  {path}')
 
 
 @pytest.mark.parametrize(
@@ -90,7 +95,7 @@ def test_paths_are_never_broken():
 def test_the_gap_is_judged_by_its_interval(gap, low, high, said):
     key = 'calibration/gap'
     metrics = {key: gap, f'{key}_low': low, f'{key}_high': high}
-    lines = words(summary({**RESULTS, 'metrics': metrics}, statistics()))
+    lines = words(summary(tested(metrics), statistics()))
     assert lines[2:] == [['mean', 'confidence', '82.00', '%'], said.split()]
 
 
