@@ -15,7 +15,6 @@ from mmcalib.visualization.sweep_figure import draw_sweeps
 from mmcalib.work_dir import SWEEP, whole_file
 
 TABLE = 'sweep.md'
-NOT_FOR_SELECTION = 'not used for selection'
 Value = float | str
 
 
@@ -36,27 +35,21 @@ def summarise(
     """
     rows = {}
     for name, value, validated, tested in results:
-        row = rows.setdefault(value, {'value': value, 'val': [], 'test': [], 'missing': []})
-        for split, left in (('val', validated), ('test', tested)):
-            if left is not None:
-                row[split].append(left)
-            elif split == 'val':
-                row['missing'].append(name)
-    candidates = [
-        (_mean(row['val'], ECE), value)
-        for value, row in rows.items()
-        if not row['missing'] and math.isfinite(_mean(row['val'], ECE))
-    ]
-    # While some are missing, it is the best so far.
-    best = min(candidates, key=lambda pair: pair[0])[1] if candidates else None
-    for row in rows.values():
-        row['chosen'] = best is not None and row['value'] == best
+        new = {'value': value, 'val': [], 'test': [], 'missing': [], 'chosen': False}
+        row = rows.setdefault(value, new)
+        row['val'] += [validated] if validated else []
+        row['test'] += [tested] if tested else []
+        row['missing'] += [] if validated else [name]
+    complete = {value: mean_ece(row) for value, row in rows.items() if not row['missing']}
+    complete = {value: ece for value, ece in complete.items() if math.isfinite(ece)}
+    if complete:  # while some are missing, it is the best so far
+        rows[min(complete, key=complete.get)]['chosen'] = True
     return {**settings, 'rows': list(rows.values())}
 
 
-def _mean(metrics: Sequence[dict], key: str) -> float:
-    """Return the mean of a metric over seeds, NaN without any."""
-    values = [each[key] for each in metrics if key in each]
+def mean_ece(row: Mapping) -> float:
+    """Return the mean over seeds on validation data, NaN without any."""
+    values = [metrics[ECE] for metrics in row['val'] if ECE in metrics]
     return statistics.mean(values) if values else math.nan
 
 
@@ -105,21 +98,20 @@ def sweep_table(summary: Mapping) -> str:
         for split in ('val', 'test')
         for key in columns_of(key for row in rows for each in row[split] for key in each)
     ]
-    names = [f'{split} {metric_heading(key)}' for split, key in columns]
-    header = [in_markdown(name) for name in (summary['parameter'], *names, '')]
-    lines = [
-        in_markdown(f'{summary["loss"]}, {summary["experiment"]}'),
+    names = (
+        summary['parameter'],
+        *(f'{split} {metric_heading(key)}' for split, key in columns),
         '',
-        f'| {" | ".join(header)} |',
-        '|' + '--:|' * (len(header) - 1) + '---|',
-    ]
+    )
+    table = [[in_markdown(name) for name in names], ['--:'] * (len(names) - 1) + ['---']]
     for row in rows:
-        cells = [
+        figures = (
             mean_and_deviation([each[key] for each in row[split] if key in each], key)
             for split, key in columns
-        ]
-        value = in_markdown(value_text(row['value']))
-        lines.append(f'| {" | ".join([value, *cells, _remark(row, rows)])} |')
+        )
+        table.append([in_markdown(value_text(row['value'])), *figures, _remark(row, rows)])
+    title = in_markdown(f'{summary["loss"]}, {summary["experiment"]}')
+    lines = [title, '', *(f'| {" | ".join(cells)} |' for cells in table)]
     if summary.get('validates_on_test_data'):
         lines += ['', 'This config validates on its test data, so the choice has seen them.']
     return '\n'.join(lines)
@@ -127,14 +119,10 @@ def sweep_table(summary: Mapping) -> str:
 
 def _remark(row: Mapping, rows: Sequence[Mapping]) -> str:
     if row['chosen']:
-        least = _mean(row['val'], ECE)
-        ties = [
-            value_text(each['value'])
-            for each in rows
-            if each is not row and not each.get('missing') and _mean(each['val'], ECE) == least
-        ]
-        tie = in_markdown(', '.join(ties))
-        return f'**chosen**, the first of a tie with {tie}' if ties else '**chosen**'
-    if row.get('missing'):
+        others = [each for each in rows if each is not row and not each['missing']]
+        ties = [value_text(each['value']) for each in others if mean_ece(each) == mean_ece(row)]
+        tie = f', the first of a tie with {in_markdown(", ".join(ties))}' if ties else ''
+        return f'**chosen**{tie}'
+    if row['missing']:
         return in_markdown(f'unfinished: {", ".join(row["missing"])}')
-    return f'test {NOT_FOR_SELECTION}' if row['test'] else ''
+    return 'test not used for selection' if row['test'] else ''
