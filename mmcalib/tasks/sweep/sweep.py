@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from inspect import isclass
@@ -119,7 +119,7 @@ def sweep(args: argparse.Namespace, tools: Path) -> tuple[dict, Path, list[str]]
             cfg.dump(config)
             print(f'The config lacked {", ".join(given)}: the trainings are those of {config}')
         trainings = Trainings(folder, name, values, args.seeds or [])
-        run_all = partial(trainings.run_all, args, tools, config, keys)
+        run_all = partial(trainings.run_all, args, partial(command, args, tools, config, keys))
         trainings.summary(settings)  # so that those of another sweep are found before the first
         failed = run_all(trainings.left('val'), 'val')
         chosen = [row['value'] for row in trainings.summary(settings)['rows'] if row['chosen']]
@@ -202,24 +202,15 @@ class Trainings:
                     )
 
     def run_all(
-        self,
-        args: argparse.Namespace,
-        tools: Path,
-        config: str,
-        keys: Sequence[str],
-        todo: Sequence[Path],
-        split: str,
+        self, args: argparse.Namespace, start: Callable, todo: Sequence[Path], split: str
     ) -> list[str]:
         """Train or test, say how each ended, and name those that failed."""
-        if not todo:
-            return []
-        jobs, failed, doing = {}, [], 'Training' if split == 'val' else 'Testing'
+        failed, doing = [], 'Training' if split == 'val' else 'Testing'
         for mine in todo:
             mine.mkdir(parents=True, exist_ok=True)
-            options = [f'{key}={value_text(self.values[mine])}' for key in keys]
-            if mine.name.startswith('seed'):
-                options.append(f'randomness.seed={mine.name.removeprefix("seed")}')
-            jobs[mine / LOG] = command(args, tools, config, mine, split, options)
+        jobs = {mine / LOG: start(mine, value_text(self.values[mine]), split) for mine in todo}
+        if not jobs:
+            return []
         print(f'{doing} {", ".join(map(self.name, todo))}', flush=True)
         with closing(run_jobs(jobs, args.jobs, gpus=args.gpus or 1)) as ended:
             for log, status in track(ended, doing, total=len(jobs), console=Console(stderr=True)):
@@ -245,11 +236,15 @@ def command(
     args: argparse.Namespace,
     tools: Path,
     config: str,
+    keys: Sequence[str],
     mine: Path,
+    value: str,
     split: str,
-    options: Sequence[str],
 ) -> list[str]:
     """Return the command that trains and validates, or tests the validated checkpoint."""
+    options = [*args.cfg_options, *(f'{key}={value}' for key in keys)]
+    if mine.name.startswith('seed'):
+        options.append(f'randomness.seed={mine.name.removeprefix("seed")}')
     start = [sys.executable]
     passed = ['--work-dir', str(mine)]
     if args.gpus is not None:
@@ -266,7 +261,7 @@ def command(
         checkpoint = mine / Path(checkpoint).name  # the folder may have been moved
         start += [str(tools / 'test.py'), config]
         start += [str(checkpoint if checkpoint.is_file() else newest_checkpoint(mine))]
-    return [*start, *passed, '--cfg-options', *args.cfg_options, *options]
+    return [*start, *passed, '--cfg-options', *options]
 
 
 def has_results(mine: Path, split: str) -> bool:
