@@ -24,7 +24,6 @@ from mmcalib.checks import UserError, check_integer
 from mmcalib.cli.parser import ToolParser
 from mmcalib.datasets.same_data import same_data
 from mmcalib.distributed import is_first_process
-from mmcalib.hooks.name_broken_samples_hook import name_samples
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.posthoc.draw import DrawnPredictions, draw, predictions
@@ -332,16 +331,14 @@ def load_model_and_data(
     """Load the weights, and return loaders by split."""
     check_run(runner, splits)
     log_start(runner, tuple(splits), tested)
-    loops = {split: getattr(runner, f'{split}_loop') for split in splits}
-    for loop in loops.values():
-        name_samples(loop.dataloader.dataset)
+    loaders = {split: getattr(runner, f'{split}_loop').dataloader for split in splits}
     runner.call_hook('before_run')
-    classes = classes_of(getattr(loops[splits[0]].dataloader.dataset, 'metainfo', None))
+    classes = classes_of(getattr(loaders[splits[0]].dataset, 'metainfo', None))
     models.load(runner.model, checkpoints, classes)
     models.tell_hooks(runner, checkpoints)
     if is_model_wrapper(runner.model):  # each process predicts its share of the images
         runner.model = runner.model.module
-    return {split: loop.dataloader for split, loop in loops.items()}
+    return loaders
 
 
 def write(out: str, content: Mapping, config: Config | None) -> None:
