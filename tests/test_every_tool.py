@@ -114,9 +114,9 @@ def test_predict_labels_by_the_objects_of_a_validation(run):
     kept = CalibrationStatistics.load('counted/calibration.npz')
     assert kept.image_class_bins is not None and (kept.objects is not None) == of_scenes()
     with pytest.raises(SystemExit) as end:
-        run('predict.py', 'files.py', 'best.pth', 'images', '--out', 'out', '--labels', 'labels')
+        run('predict.py', 'files.py', 'best.pth', 'images', '--out', 'out', '--labels')
     assert end.value.code == (0 if of_scenes() else 2)
-    assert Path('labels/a.png').is_file() == of_scenes()
+    assert Path('out/labels/a.png').is_file() == of_scenes()
 
 
 def test_sweep(run, monkeypatch):
