@@ -123,14 +123,11 @@ def export_onnx(
     onnx.checker.check_model(model)
     with whole_file(out) as path:
         onnx.save(model, path)
-    shape = (
-        str(size if axis not in free else axis)
-        for axis, size in zip(AXES, pixels.shape, strict=True)
-    )
+    sizes = zip(AXES, pixels.shape, strict=True)
+    shape = ', '.join(axis if axis in free else str(extent) for axis, extent in sizes)
     calibrated = ', '.join(calibration['methods']) if calibration else 'none in the checkpoint'
     lines = [
-        f'Input {INPUT!r} ({", ".join(shape)}), output {network.output!r}; calibration: '
-        f'{calibrated}.',
+        f'Input {INPUT!r} ({shape}), output {network.output!r}; calibration: {calibrated}.',
         f'Largest difference of a probability from PyTorch: {difference:.1e}.',
     ]
     if problems:
