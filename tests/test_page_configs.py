@@ -76,7 +76,7 @@ def test_config_of_a_page(text, tmp_path):
 
 
 def test_the_pages_have_configs():
-    assert [len(configs_of(page)) for page in PAGES] == [7, 1, 2]
+    assert [len(configs_of(page)) for page in PAGES] == [7, 1, 1]
 
 
 def files_of(page):
