@@ -53,7 +53,12 @@ autosummary_imported_members = True
 autosummary_ignore_module_all = False
 autodoc_typehints = 'none'  # the signature has them
 autodoc_member_order = 'bysource'
-autodoc_default_options = {'members': True, 'show-inheritance': True}
+autodoc_default_options = {
+    'members': True,
+    'show-inheritance': True,
+    # What scikit-learn gives its estimators; its docstrings link its own glossary.
+    'exclude-members': 'set_fit_request, set_predict_proba_request, set_transform_request',
+}
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # the members of a named tuple are documented once
 doctest_global_setup = """
@@ -100,7 +105,6 @@ html_show_sourcelink = False
 html_theme_options = {
     'navbar_end': ['theme-switcher', 'navbar-icon-links'],
     'header_links_before_dropdown': 6,
-    'show_prev_next': False,
     'footer_start': ['copyright'],
     'footer_end': [],
     'navigation_with_keys': False,
