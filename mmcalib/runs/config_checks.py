@@ -16,24 +16,6 @@ def checkpoint_hook(cfg: Config) -> Mapping:
     return (cfg.get('default_hooks') or {}).get('checkpoint') or {}
 
 
-def kept_checkpoints(cfg: Config) -> list[tuple[str, str | None]]:
-    """Return the metrics by which a config keeps checkpoints, with their rules."""
-    hook = checkpoint_hook(cfg)
-    kept, rules = hook.get('save_best'), hook.get('rule')
-    kept = [kept] if isinstance(kept, str) else kept or []
-    rules = [rules] * len(kept) if rules is None or isinstance(rules, str) else rules
-    return list(zip(kept, rules))  # noqa: B905, mmengine says what is wrong with the lengths
-
-
-def calibration_keys(cfg: Config) -> set[str]:
-    """Return the keys of the validation that calibration metrics measure."""
-    return {
-        f'{_prefix(metric)}/{name}'
-        for metric, names in calibration_configs(cfg.get('val_evaluator'))
-        for name in names
-    }
-
-
 def calibration_configs(evaluator: object) -> Iterator[tuple[Mapping, tuple[str, ...]]]:
     """Yield the config of each calibration metric in an evaluator, and its names."""
     for metric in as_list(evaluator):
@@ -60,7 +42,3 @@ def as_list(evaluator: object) -> list[Mapping]:
     if isinstance(evaluator, Mapping):
         return [evaluator]
     return [metric for metric in evaluator or () if isinstance(metric, Mapping)]
-
-
-def _prefix(metric: Mapping) -> str:
-    return metric.get('prefix') or CalibrationMetric.default_prefix
