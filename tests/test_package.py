@@ -176,6 +176,26 @@ def test_all_is_registered_by_custom_imports_or_by_a_call(tmp_path, toolbox, fir
     assert result.returncode == 0, result.stderr
 
 
+def test_what_failed_to_register_is_tried_again():
+    code = """
+import mmcalib
+class Once:
+    def find_spec(self, name, path=None, target=None):
+        if name == 'mmcalib.posthoc.attached':
+            raise ImportError(name)
+sys.meta_path.insert(0, Once())
+try:
+    mmcalib.register()
+except ImportError:
+    del sys.meta_path[0]
+    mmcalib.register()
+from mmengine.registry import MODELS, TRANSFORMS
+assert MODELS.get('CalibratedModel') and TRANSFORMS.get('Corrupt') and MODELS.get('BrierLoss')
+"""
+    result = run(code, ())
+    assert result.returncode == 0, result.stderr
+
+
 ROOMS = {*LIBRARY} - {'samples'}
 LISTED = ('', 'ensembles', 'metrics', 'posthoc', 'visualization')
 

@@ -63,9 +63,7 @@ def test_the_screen_starts_with_ten_lines_and_ends_with_an_answer(trained):
     lines = log.strip().splitlines()
     start = lines[: next(index for index, line in enumerate(lines) if 'Epoch(train)' in line)]
     assert len(start) <= 10, start
-    for text in (
-        'Samples: train on 128, validate on 200, test on 797',
-    ):
+    for text in ('Samples: train on 128, validate on 200, test on 797',):
         assert any(line.endswith(text) for line in start)
     kept = log_of(folder)
     pages = ('System environment:', 'Config:', 'Hooks will be executed', 'paramwise_options -- ')
