@@ -20,7 +20,7 @@ from mmcalib.losses import CalibrationLoss, CombinedLoss, MDCALoss, SoftmaxFocal
 from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
 from mmcalib.metrics import NAMES, CalibrationMetric, scores_of_logits
 from mmcalib.runs.config import load_config, set_loader_defaults
-from mmcalib.runs.train_command import train_and_test
+from mmcalib.runs.train import train_and_test
 
 LOSSES = {
     **{name: case.build for name, case in CASES.items()},

@@ -51,7 +51,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
-    from mmcalib.runs.train_command import run  # takes seconds, which a help need not
+    from mmcalib.runs.train import run  # takes seconds, which a help need not
 
     run(parser, args)
 

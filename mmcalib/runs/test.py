@@ -42,8 +42,7 @@ from mmcalib.runs.config import (
     use_evaluation,
 )
 from mmcalib.runs.config_tree import DATASET_KEYS, data_of, pipelines_of, plain
-from mmcalib.runs.runner import build_runner
-from mmcalib.runs.terminal_output import log_start
+from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.samples.boundary import RANGE_NAMES
 from mmcalib.work_dir import (
     RESULTS,

@@ -15,7 +15,7 @@ from mmcalib.metrics import CalibrationStatistics
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.config import test_on_validation as validate_in_test
 from mmcalib.runs.runner import build_runner
-from mmcalib.runs.train_command import train_and_test
+from mmcalib.runs.train import train_and_test
 from mmcalib.samples.reading import read_image, read_map
 from mmcalib.visualization import ConfidenceMaps
 

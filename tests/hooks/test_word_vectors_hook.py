@@ -8,7 +8,7 @@ from tested import test_checkpoint
 
 from mmcalib.runs.config import DATALOADERS, load_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner
-from mmcalib.runs.train_command import train_and_test
+from mmcalib.runs.train import train_and_test
 
 ROOT = Path(__file__).resolve().parents[2]
 

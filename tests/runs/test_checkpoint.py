@@ -21,7 +21,7 @@ from mmcalib.runs import checkpoint as checkpoint_module
 from mmcalib.runs.checkpoint import ONLY_WEIGHTS, load_file
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner
-from mmcalib.runs.train_command import resume_from, train_and_test
+from mmcalib.runs.train import resume_from, train_and_test
 from mmcalib.work_dir import locked, set_aside
 
 

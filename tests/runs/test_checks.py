@@ -27,7 +27,7 @@ from mmcalib.hooks.name_broken_samples_hook import (
     name_samples,
 )
 from mmcalib.runs.checks import check_first_sample, check_selection
-from mmcalib.runs.train_command import train_and_test
+from mmcalib.runs.train import train_and_test
 
 LOAD = [dict(type='LoadImageFromFile'), dict(type='mmpretrain.PackInputs')]
 

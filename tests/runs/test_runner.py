@@ -12,7 +12,7 @@ from mmcalib.checks import UserError
 from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
 from mmcalib.runs.runner import build_runner
-from mmcalib.runs.train_command import resume_from
+from mmcalib.runs.train import resume_from
 from mmcalib.work_dir import experiment_name
 
 CONFIG = str(ROOT / 'configs/mbls/digits.py')

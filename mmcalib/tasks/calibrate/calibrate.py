@@ -32,8 +32,7 @@ from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, classes_of
 from mmcalib.runs.checks import check_run
 from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
 from mmcalib.runs.config_tree import DATASET_KEYS, data_of
-from mmcalib.runs.runner import build_runner
-from mmcalib.runs.terminal_output import log_start
+from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.tasks.calibrate.apply import applied, layers_for, prove
 from mmcalib.tasks.calibrate.choose import NONE, choose_method, methods_for
 from mmcalib.tasks.calibrate.folds import (

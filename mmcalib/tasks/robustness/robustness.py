@@ -36,8 +36,7 @@ from mmcalib.runs.config import (
     use_evaluation,
 )
 from mmcalib.runs.config_tree import plain, type_name
-from mmcalib.runs.runner import build_runner
-from mmcalib.runs.terminal_output import log_start
+from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.test import classes_in, run_test
 from mmcalib.tasks.robustness.shifts import Shift, plan_shifts
 from mmcalib.work_dir import RESULTS, locked

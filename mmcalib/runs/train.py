@@ -34,8 +34,7 @@ from mmcalib.runs.config import (
 from mmcalib.runs.config_checks import checkpoint_hook
 from mmcalib.runs.model import FACTS, describe, load
 from mmcalib.runs.run_facts_hook import RunFactsHook
-from mmcalib.runs.runner import build_runner
-from mmcalib.runs.terminal_output import log_start
+from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.test import classes_in, run_test
 from mmcalib.work_dir import locked, set_aside
 
