@@ -109,7 +109,7 @@ if TYPE_CHECKING:
         visualization,
     )
     from mmcalib.tasks.predict.predict import predict
-    from mmcalib.visualization.diagram_of_arrays import reliability_diagram
+    from mmcalib.visualization.reliability import reliability_diagram
 else:
     _ROOMS = {*__all__} - {'__version__', 'predict', 'register', 'reliability_diagram'}
     __getattr__ = late_names(
@@ -117,7 +117,7 @@ else:
         {
             **{name: f'mmcalib.{name}' for name in _ROOMS},
             'predict': 'mmcalib.tasks.predict.predict',
-            'reliability_diagram': 'mmcalib.visualization.diagram_of_arrays',
+            'reliability_diagram': 'mmcalib.visualization.reliability',
         },
     )
 

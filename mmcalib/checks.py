@@ -33,6 +33,8 @@ GONE = {
     'local': 'use class-conditional',
     '--no-pin-memory': 'use --cfg-options train_dataloader.pin_memory=False',
     '--no-persistent-workers': 'use --cfg-options train_dataloader.persistent_workers=False',
+    '--image': 'leave it out, the sheet of one image is gone',
+    '--severity': 'leave it out, the sheet of one image is gone',
     '--all': 'use --samples',
     '--one-at-a-time': 'leave it out, or predict with fewer checkpoints at a time',
     '--show': 'use --show-dir',

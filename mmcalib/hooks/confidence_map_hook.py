@@ -172,7 +172,7 @@ def _worst(views: list[ConfidenceView], count: int) -> list[ConfidenceView]:
 
 def image_of(path: str | None, inputs: Tensor, size: tuple[int, int]) -> np.ndarray:
     """Return the RGB pixels of an image from its file, or from ``(C, H, W)`` inputs."""
-    from mmcalib.visualization.figure_style import as_rgb
+    from mmcalib.visualization.style import as_rgb
 
     image = None
     if path and fileio.exists(path):

@@ -63,13 +63,13 @@ class ReliabilityDiagramHook(DrawingHook):
         if loop not in self.splits or not is_main_process():
             return
         # matplotlib takes a while to import, and a training may never need it.
-        from mmcalib.visualization import draw_reliability, reliability_of
+        from mmcalib.visualization import draw_reliability
 
         file = runner.cfg.filename
         run = experiment_name(file) if file else Path(runner.work_dir).resolve().name
+        title = f'{run}, {SPLIT_NAMES[split]}'
         found = kept_statistics(calibration_metrics(evaluator, self))
         for number, (name, statistics) in enumerate(found.items()):
             if statistics.num_predictions:
-                diagram = reliability_of(statistics, f'{run}, {SPLIT_NAMES[split]}')
                 name = f'reliability_diagram_{split}' + f'_{name}' * bool(number)
-                self.add_figure(runner, name, draw_reliability([diagram]), step)
+                self.add_figure(runner, name, draw_reliability({title: statistics}), step)

@@ -21,7 +21,6 @@ from mmcalib.visualization import (
     ConfidenceMaps,
     ConfidenceView,
     ShiftedModel,
-    boundary_curve_of,
     draw_boundary_curves,
     draw_confidence_maps,
     draw_image_risk,
@@ -31,10 +30,8 @@ from mmcalib.visualization import (
     draw_severity_lines,
     draw_sweeps,
     read_image_scores,
-    reliability_of,
-    risk_coverage_of,
 )
-from mmcalib.visualization.saved_confidence_maps import BROKEN_FILE
+from mmcalib.visualization.confidence_maps import BROKEN_FILE
 from mmcalib.work_dir import MAPS, RESULTS, STATISTICS, SWEEP
 
 SHIFT_FIGURES = ('boxes', 'lines')
@@ -139,28 +136,6 @@ def _loss_and_seed(run: Path) -> tuple[str, int | None]:
     except (OSError, ValueError):  # the file of a figure can be whole without it
         return str(run), None
     return first.label, first.seed
-
-
-def _reliability(
-    runs: Mapping[str, CalibrationStatistics],
-    *,
-    num_bins: int | None = None,
-    equal_mass: bool = False,
-    overlay: bool = False,
-    zoom: Sequence[float] | None = None,
-) -> Figure:
-    bins = dict(num_bins=num_bins, equal_mass=equal_mass)
-    diagrams = [reliability_of(found, name, **bins) for name, found in runs.items()]
-    return draw_reliability(diagrams, overlay=overlay, zoom=zoom)
-
-
-def _risk(runs: Mapping[str, CalibrationStatistics], *, overlay: bool = False) -> Figure:
-    evaluations = [risk_coverage_of(found, name) for name, found in runs.items()]
-    return draw_risk_coverage(evaluations, overlay=overlay)
-
-
-def _boundary(runs: Mapping[str, CalibrationStatistics]) -> Figure:
-    return draw_boundary_curves([boundary_curve_of(found, name) for name, found in runs.items()])
 
 
 def _images(runs: Mapping[str, tuple]) -> Figure:
@@ -290,9 +265,9 @@ OF_MAPS = (
     'a test of segmentation with a ConfidenceMapHook in default_hooks leaves it in the work dir'
 )
 FIGURES = {
-    'reliability': Kind(STATISTICS, OF_STATISTICS, _read_statistics, _reliability),
-    'risk': Kind(STATISTICS, OF_STATISTICS, _read_statistics, _risk),
-    'boundary': Kind(STATISTICS, OF_STATISTICS, _read_statistics, _boundary),
+    'reliability': Kind(STATISTICS, OF_STATISTICS, _read_statistics, draw_reliability),
+    'risk': Kind(STATISTICS, OF_STATISTICS, _read_statistics, draw_risk_coverage),
+    'boundary': Kind(STATISTICS, OF_STATISTICS, _read_statistics, draw_boundary_curves),
     'maps': Kind(MAPS, OF_MAPS, ConfidenceMaps.load, _maps),
     'worst': Kind(MAPS, OF_MAPS, ConfidenceMaps.load, partial(_maps, worst=True)),
     'images': Kind('images.csv', 'an ImageScoreMetric writes it', read_image_scores, _images),

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib import font_manager
 from PIL import Image, ImageDraw, ImageFont
 
-from mmcalib.visualization.confidence_map import class_colours, confidence_colours
+from mmcalib.visualization.confidence_maps import class_colours, confidence_colours
 
 # Of an image on the picture, in pixels.
 LARGEST, SMALLEST = 420, 160

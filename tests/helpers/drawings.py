@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.counts import bin_of, table_of
 from mmcalib.reports import figures
 from mmcalib.visualization import ConfidenceView, to_rgb
@@ -13,6 +14,13 @@ def table(num_bins=10, n=500, seed=0):
     conf = torch.rand(n, generator=generator).sqrt()
     correct = torch.rand(n, generator=generator) < conf**2
     return table_of(bin_of(conf, num_bins), conf, correct, num_bins)
+
+
+def statistics(cells=None, *, protocol='pooled', num_bins=10, **tables):
+    """What a metric has counted, of a table of confidences."""
+    cells = table(num_bins) if cells is None else cells
+    metrics = {key: tables.pop(key) for key in [*tables] if key.isupper()}
+    return CalibrationStatistics(metrics, protocol, num_bins, cells[:, cells[0] > 0], **tables)
 
 
 def view(index=0, size=(12, 20), num_classes=3, seed=0, name='image'):
@@ -43,7 +51,7 @@ def check_nothing_is_cut(figure):
     to_rgb(figure)
     outer = figure.bbox.padded(1)
     for text in [
-        *figure.legends[0].get_texts(),
+        *(text for legend in figure.legends for text in legend.get_texts()),
         *(axes.title for axes in figure.axes),
         *(axes.xaxis.label for axes in figure.axes),
         *(axes.yaxis.label for axes in figure.axes),

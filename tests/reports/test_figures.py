@@ -16,8 +16,7 @@ from mmcalib.reports import figures
 from mmcalib.reports.page import page_of
 from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of
-from mmcalib.visualization import ConfidenceMaps, ConfidenceView, reliability_of
-from mmcalib.visualization.reliability_bands import accuracy_band
+from mmcalib.visualization import ConfidenceMaps, ConfidenceView
 
 LOSSES = {'CrossEntropyLoss': 'CE', 'LabelSmoothingLoss': 'LS'}
 
@@ -68,42 +67,6 @@ def runs(tmp_path):
         (path / 'results.json').write_text(json.dumps(result))
         paths.append(path)
     return paths
-
-
-def test_the_diagram_of_statistics():
-    saved = statistics()
-    diagram = reliability_of(saved, 'CE')
-    torch.testing.assert_close(diagram.table, saved.image_bins.sum(dim=0))
-    assert diagram.figures == {'ECE': 3.0, 'AECE': 2.0} and diagram.note == '5 bins'
-    low, high = diagram.band
-    accuracy = diagram.table[1] / diagram.table[0]
-    assert (low < accuracy).all() and (accuracy < high).all()
-    # Binomial errors, since the images' pixels are independent here.
-    error = (accuracy * (1 - accuracy) / diagram.table[0]).sqrt()
-    torch.testing.assert_close(high - low, 2 * 1.96 * error, rtol=0.4, atol=0.01)
-
-    finer = reliability_of(saved, 'CE', num_bins=25)
-    assert finer.table.shape == (3, 25) and finer.band is None
-    assert finer.note == 'errors of 5 bins'
-    equal = reliability_of(saved, 'CE', equal_mass=True)
-    torch.testing.assert_close(equal.table[0], torch.full((5,), 120.0, dtype=torch.float64))
-    assert reliability_of(statistics(protocol='paper'), 'CE').note == '5 bins, protocol paper'
-
-
-def test_bins_of_few_images_have_no_interval():
-    bins = statistics().image_bins
-    bins[4:, :, 0] = 0
-    band = accuracy_band(bins)
-    assert band[:, 0].isnan().all() and not band[:, 1:].isnan().any()
-
-
-def test_nothing_to_draw_is_said():
-    with pytest.raises(ValueError, match='num_bins must be an integer of at least 1, got 0'):
-        reliability_of(statistics(), 'CE', num_bins=0)
-    empty = statistics()
-    empty.narrow_bins = empty.narrow_bins[:, :0]
-    with pytest.raises(ValueError, match="'CE' has no predictions"):
-        reliability_of(empty, 'CE')
 
 
 def test_runs_are_called_by_their_loss(runs, tmp_path):

@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from records import CE, CIFAR10, MBLS, VOC, member, model, trained, write
 
 from mmcalib.visualization import ConfidenceMaps, ConfidenceView
-from mmcalib.visualization.loss_colours import looks_of
+from mmcalib.visualization.style import looks_of
 
 
 @pytest.fixture
@@ -148,8 +148,8 @@ def test_two_seeds_of_a_loss_keep_its_name_and_its_colour(drawn_texts, tmp_path)
     for name in names:
         assert any(f'{name}, 1.png' in text for text in texts) or len(name) > 30
     first, _, mbls, ls = looks_of(names)
-    assert first.colour == looks_of(['CE'])[0].colour and ls.colour == looks_of(['LS'])[0].colour
-    assert mbls.colour == looks_of(['MbLS'])[0].colour
+    for look, loss in (first, 'CE'), (ls, 'LS'), (mbls, 'MbLS'):
+        assert look['color'] == looks_of([loss])[0]['color']
 
 
 def test_a_long_path_is_no_name_of_a_figure(report, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from mmcalib.visualization import draw_classification, draw_segmentation
-from mmcalib.visualization.confidence_map import confidence_colours
+from mmcalib.visualization.confidence_maps import confidence_colours
 from mmcalib.visualization.prediction_picture import GAP, LINE, SMALLEST
 
 PALETTE = [(10, 20, 30), (200, 0, 0), (0, 120, 0)]

@@ -26,7 +26,7 @@ from mmcalib.samples.reading import background_of, read_unlabelled
 from mmcalib.samples.writing import disagreement_in
 from mmcalib.tasks.predict.images import look_at
 from mmcalib.tasks.predict.scores import ImageScores, Scorer
-from mmcalib.visualization.figure_style import as_rgb
+from mmcalib.visualization.style import as_rgb
 
 LOADER_HINT = (
     'give it one that starts with LoadImageFromFile, in a config with this one as _base_; '

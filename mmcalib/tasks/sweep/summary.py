@@ -11,7 +11,7 @@ from pathlib import Path
 from mmcalib.metrics.keys import ECE, columns_of, metric_heading
 from mmcalib.record import read_json
 from mmcalib.reports.formats import in_markdown, mean_and_deviation
-from mmcalib.visualization.sweep_figure import draw_sweeps
+from mmcalib.visualization.sweep import draw_sweeps
 from mmcalib.work_dir import SWEEP, whole_file
 
 TABLE = 'sweep.md'

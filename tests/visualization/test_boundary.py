@@ -1,14 +1,8 @@
 import pytest
 import torch
-from drawings import check_nothing_is_cut, table, words
+from drawings import check_nothing_is_cut, statistics, table, words
 
-from mmcalib.metrics import CalibrationStatistics
-from mmcalib.visualization import (
-    Evaluation,
-    boundary_curve_of,
-    draw_boundary_curves,
-    to_rgb,
-)
+from mmcalib.visualization import draw_boundary_curves, to_rgb
 
 
 def distances(seed=0, empty=(6,)):
@@ -16,14 +10,10 @@ def distances(seed=0, empty=(6,)):
     return torch.stack(tables, dim=1)
 
 
-def statistics(bins, protocol='pooled'):
-    cells = torch.ones(3, 1, dtype=torch.float64)
-    return CalibrationStatistics({}, protocol, 15, cells, distance_bins=bins)
-
-
 def test_lines_are_the_figures_of_each_range_that_has_pixels():
     bins = distances()
-    left, right, *shares = draw_boundary_curves([Evaluation('run', bins)]).axes
+    runs = {'run': statistics(distance_bins=bins)}
+    left, right, *shares = draw_boundary_curves(runs).axes
     kept = [i for i in range(8) if i != 6]
     for place, i in enumerate(kept):
         count, correct, conf = bins[:, i].sum(dim=-1).tolist()
@@ -39,23 +29,18 @@ def test_lines_are_the_figures_of_each_range_that_has_pixels():
 
 @pytest.mark.parametrize('names', [['run'], ['a', 'b'], [f'{i}, {"long " * 9}' for i in range(8)]])
 def test_nothing_of_it_is_cut(names):
-    runs = [boundary_curve_of(statistics(distances(i), 'paper'), n) for i, n in enumerate(names)]
+    runs = {
+        name: statistics(protocol='paper', distance_bins=distances(i))
+        for i, name in enumerate(names)
+    }
     figure = draw_boundary_curves(runs)
     assert to_rgb(figure).std() > 10
     check_nothing_is_cut(figure)
     assert f'{names[0]}, protocol paper' in words(figure)
 
 
-def test_one_pixel_is_drawn():
-    bins = torch.zeros(3, 8, 15, dtype=torch.float64)
-    bins[:, 0, -1] = 1
-    assert to_rgb(draw_boundary_curves([Evaluation('one', bins)])).std() > 1
-
-
 def test_what_cannot_be_drawn_is_said():
-    with pytest.raises(ValueError, match='no evaluation'):
-        draw_boundary_curves([])
+    with pytest.raises(ValueError, match='no run'):
+        draw_boundary_curves({})
     with pytest.raises(ValueError, match=r"'run' has no distances .*per_distance=True"):
-        boundary_curve_of(statistics(None), 'run')
-    with pytest.raises(ValueError, match="'run' has no predictions"):
-        boundary_curve_of(statistics(torch.zeros(3, 8, 15)), 'run')
+        draw_boundary_curves({'run': statistics()})

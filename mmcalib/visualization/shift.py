@@ -9,21 +9,12 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from mmcalib.metrics.keys import metric_heading
-from mmcalib.visualization.figure_style import add_legend, tidy
-from mmcalib.visualization.loss_colours import Look, looks_of
+from mmcalib.visualization.style import legend, looks_of, tidy
 
-# Inches.
-WIDTH = 7.4
-PANEL = 2.1
-LINES_PANEL = 3.4
-GROUP = 0.8  # of the distance between severities, for the boxes of all methods
 # Of boxes, by the style of the same model's line.
 HATCHES = {'-': '', '--': '..', '-.': 'xx', ':': 'oo'}
-CALIBRATED = '///'
 
 
 @dataclass(frozen=True)
@@ -66,12 +57,12 @@ def draw_severity_boxes(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
         ValueError: If there is nothing to draw.
     """
     severities = _severities(models, keys)
-    figure = Figure(figsize=(WIDTH, PANEL * len(keys) + 0.9), layout='constrained')
-    looks = _looks(models)
-    width = GROUP / len(models)
+    figure = Figure(figsize=(7.4, 2.1 * len(keys) + 0.6), layout='constrained')
+    width = 0.8 / len(models)
     panels = figure.subplots(len(keys), 1, sharex=True, squeeze=False)[:, 0]
     for axes, key in zip(panels, keys, strict=True):
-        for number, model in enumerate(models):
+        for number, (model, look) in enumerate(_looks(models)):
+            hatch = HATCHES[look['linestyle']] + '///' * (model.name != model.before)
             offset = (number - (len(models) - 1) / 2) * width
             filled = [s for s in severities if model.values(s, key)]
             boxes = axes.boxplot(
@@ -85,16 +76,13 @@ def draw_severity_boxes(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
                 meanprops=dict(marker='.', markerfacecolor='black', markeredgecolor='black'),
                 manage_ticks=False,
             )
+            style = dict(facecolor=look['color'], alpha=0.75, hatch=hatch or None, linewidth=0.7)
             for box in boxes['boxes']:
-                box.set(**_look_of_box(model, looks), linewidth=0.7)
-        axes.set_ylabel(metric_heading(key))
-        _style(axes, severities)
+                box.set(**style)
+            boxes['boxes'][0].set_label(model.name)
+        _style(axes, severities, metric_heading(key))
     panels[-1].set_xlabel('severity of the corruptions')
-    handles = [
-        Patch(**_look_of_box(model, looks), edgecolor='black', linewidth=0.7, label=model.name)
-        for model in models
-    ]
-    add_legend(figure, handles)
+    legend(figure, 3)
     return figure
 
 
@@ -105,27 +93,18 @@ def draw_severity_lines(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
     Arguments, result and errors are those of :func:`draw_severity_boxes`.
     """
     severities = _severities(models, keys)
-    figure = Figure(figsize=(LINES_PANEL * len(keys) + 0.4, 3.6), layout='constrained')
-    looks = _looks(models)
-    handles = []
+    figure = Figure(figsize=(3.4 * len(keys) + 0.4, 3.3), layout='constrained')
     for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
-        handles = []
-        for model in models:
-            calibrated, of_loss = model.name != model.before, looks[model.before]
-            look = dict(
-                color=of_loss.colour, marker=of_loss.marker, markersize=5,
-                linewidth=1.4, linestyle='--' if calibrated else '-',
-                markerfacecolor='white' if calibrated else None,
-            )  # fmt: skip
+        for model, look in _looks(models):
+            look = {**look, 'linestyle': '-'}
+            if model.name != model.before:
+                look |= {'linestyle': '--', 'markerfacecolor': 'white'}
             filled = [s for s in severities if model.values(s, key)]
             means = [statistics.fmean(model.values(s, key)) for s in filled]
-            axes.plot(filled, means, **look)
-            handles.append(Line2D([], [], **look, label=model.name))
-        axes.set_xlabel('severity of the corruptions')
-        axes.set_ylabel(f'{metric_heading(key)}, mean')
-        axes.set_ylim(bottom=0)
-        _style(axes, severities)
-    add_legend(figure, handles)
+            axes.plot(filled, means, **look, markersize=5, linewidth=1.4, label=model.name)
+        axes.set(xlabel='severity of the corruptions', ylim=(0, None))
+        _style(axes, severities, f'{metric_heading(key)}, mean')
+    legend(figure, 3)
     return figure
 
 
@@ -136,18 +115,14 @@ def _severities(models: Sequence[ShiftedModel], keys: Sequence[str]) -> list[int
     return severities
 
 
-def _looks(models: Sequence[ShiftedModel]) -> dict[str, Look]:
-    """Return the look of each model before its calibration, which the calibrated one shares."""
+def _looks(models: Sequence[ShiftedModel]) -> list[tuple[ShiftedModel, dict[str, str]]]:
+    """Return models with the look before their calibration, which the calibrated one shares."""
     names = list(dict.fromkeys(model.before for model in models))
-    return dict(zip(names, looks_of(names), strict=True))
+    looks = dict(zip(names, looks_of(names), strict=True))
+    return [(model, looks[model.before]) for model in models]
 
 
-def _look_of_box(model: ShiftedModel, looks: Mapping[str, Look]) -> dict:
-    look = looks[model.before]
-    hatch = HATCHES[look.line] + (CALIBRATED if model.name != model.before else '')
-    return dict(facecolor=look.colour, alpha=0.75, hatch=hatch or None)
-
-
-def _style(axes: Axes, severities: Sequence[int]) -> None:
+def _style(axes: Axes, severities: Sequence[int], label: str) -> None:
     axes.set_xticks(severities, ['clean' if s == 0 else str(s) for s in severities])
+    axes.set_ylabel(label)
     tidy(axes)

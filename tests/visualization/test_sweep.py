@@ -1,6 +1,6 @@
 import pytest
 
-from mmcalib.visualization.sweep_figure import draw_sweeps
+from mmcalib.visualization.sweep import draw_sweeps
 
 
 def sweep(loss='LS', parameter='alpha', values=(0.0, 0.05, 0.1), tested=(0.05,), quality='mIoU'):
@@ -21,7 +21,8 @@ def sweep(loss='LS', parameter='alpha', values=(0.0, 0.05, 0.1), tested=(0.05,),
 
 def lines(axes):
     """The curves that have a line, by style; markers alone have none."""
-    return [line.get_linestyle() for line in axes.lines if line.get_linestyle() in ('-', '--')]
+    drawn = [line for line in axes.lines if len(line.get_xdata())]
+    return [line.get_linestyle() for line in drawn if line.get_linestyle() in ('-', '--')]
 
 
 def test_axes_have_units_and_curves_are_told_apart():

@@ -1,0 +1,289 @@
+"""Reliability diagrams: accuracy over confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from mmcalib.arrays import A
+from mmcalib.checks import check_integer
+from mmcalib.metrics.counts import condensed
+from mmcalib.metrics.definitions import value_of
+from mmcalib.metrics.intervals import drawn_weights, tails_of
+from mmcalib.metrics.measure import counts_of
+from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.visualization.style import (
+    COLOURS,
+    GREY,
+    PER_ROW,
+    SIDE,
+    check_drawable,
+    legend,
+    looks_of,
+    panel_figure,
+    title_of,
+    wrapped,
+)
+
+TITLED = ('ECE', 'AECE')
+ACCURACY = '#A6CFE8'
+OVER = dict(facecolor='#F3B48A', edgecolor='#B34700', hatch='////', label='over-confident by')
+UNDER = dict(facecolor='#8FD6BE', edgecolor='#00664A', hatch='....', label='under-confident by')
+# Bins of fewer are faded: the standard error of their accuracy is up to eleven points.
+FEW = 20
+FADED = 0.3  # opacity
+COVERAGE, NUM_BOOTSTRAP, MIN_IMAGES = 0.95, 200, 5
+# Above the diagonal, where over-confident networks leave room, and below it.
+INSETS = (0.11, 0.58, 0.36, 0.36), (0.58, 0.11, 0.36, 0.36)
+
+
+def draw_reliability(
+    runs: Mapping[str, CalibrationStatistics],
+    *,
+    num_bins: int | None = None,
+    equal_mass: bool = False,
+    overlay: bool = False,
+    zoom: Sequence[float] | None = None,
+) -> Figure:
+    r"""Draw accuracy against confidence for one evaluation, or several.
+
+    A bin is drawn at its mean confidence :math:`\mathrm{conf}_b` with its accuracy
+    :math:`\mathrm{acc}_b`; the hatched gap between the two, weighted by the bin's share of the
+    predictions in the histogram below, is what an expected calibration error sums up. Both axes
+    are in percent. Bins of fewer than 20 predictions are faded. The metric's own bins of equal
+    width have 95 % bootstrap intervals of their accuracy, over images. The errors in the titles are
+    those that were printed, whatever the bins of the diagram.
+
+    Source: the paper's figures of reliability diagrams, which have 25 bins and a zoom.
+
+    Args:
+        runs: One panel each, four in a row, by their names.
+        num_bins: B; the metric's own number if None.
+        equal_mass: Bins of equal count instead of equal width.
+        overlay: Draw all as curves in one panel instead.
+        zoom: The part of both axes, in percent, to enlarge in an inset.
+
+    Returns:
+        The figure; ``savefig`` writes it.
+
+    Raises:
+        TypeError: If `num_bins` is no integer.
+        ValueError: If it is below 1, there is nothing to draw, or the zoom is no interval within 0
+            to 100.
+    """
+    check_drawable(runs)
+    if num_bins is not None:
+        check_integer('num_bins', num_bins)
+    if zoom is not None and not 0 <= zoom[0] < zoom[1] <= 100:
+        raise ValueError(f'zoom must be an interval in percent, such as (80, 100); got {zoom}')
+    figure, panels = panel_figure(1 if overlay else len(runs), 0.3)
+    everything = [*zip(runs.items(), looks_of([*runs]), strict=True)]
+    for number, (top, below) in enumerate(panels):
+        here = everything if overlay else everything[number : number + 1]
+        tables = [_table(found, num_bins, equal_mass) for (_, found), _ in here]
+        insets = [] if zoom is None else [_inset(top, tables)]
+        for ((name, found), look), table in zip(here, tables, strict=True):
+            own = not equal_mass and num_bins in (None, found.num_bins)
+            title = title_of(name, found, _shown(found), _note(found, own), 2 if overlay else 3)
+            if overlay:
+                draw = partial(draw_curve, table=table, look=look, label=title)
+            else:
+                band = accuracy_band(found.image_bins) if own else None
+                draw = partial(draw_bars, table=table, equal_mass=equal_mass, band=band)
+                top.set_title(wrapped(title, SIDE), fontsize=8)
+            for axes in (top, *insets):
+                draw(axes)
+            _draw_histogram(below, _table(found, num_bins), look if overlay else None)
+        for axes in (top, *insets):
+            axes.plot((0, 100), (0, 100), 'k--', linewidth=1, zorder=3, label='calibrated')
+            axes.set(xlim=(0, 100), ylim=(0, 100))
+        for inset in insets:
+            inset.set(xlim=zoom, ylim=zoom, xticks=zoom, yticks=zoom)
+            inset.tick_params(labelsize=7, pad=1.5, length=2)
+            for connector in top.indicate_inset_zoom(inset, edgecolor=GREY).connectors:
+                connector.set_visible(False)
+        below.set(xlabel='confidence (%)', ylim=(0, None))
+        below.spines[['top', 'right']].set_visible(False)
+        top.tick_params(labelbottom=False)
+        if number % PER_ROW == 0:
+            top.set_ylabel('accuracy (%)')
+            below.set_ylabel('share of\npredictions (%)')
+    if overlay:
+        top.plot([], [], color='black', marker='o', alpha=FADED, label=f'faded: n < {FEW}')
+    legend(figure)
+    return figure
+
+
+def _inset(axes: Axes, tables: Sequence[Tensor]) -> Axes:
+    """Return axes for a zoom, on the side of the diagonal that most of the tables leave free."""
+    gaps = [np.subtract(*_points(table)[:0:-1]).sum() for table in tables]
+    return axes.inset_axes(INSETS[bool(sum(gaps) > 0)])
+
+
+def draw_bars(
+    axes: Axes,
+    table: Tensor,
+    *,
+    equal_mass: bool = False,
+    band: Tensor | None = None,
+    fades: bool = True,
+) -> None:
+    """Draw the bins of an evaluation and the gaps between their confidence and accuracy."""
+    filled, conf, accuracy = _points(table)
+    middle = conf
+    if equal_mass:
+        axes.vlines(conf, conf, accuracy, color=OVER['edgecolor'], linewidth=1.2, label='gap')
+        style = dict(color=COLOURS[0], marker='o', markersize=4, linewidth=1)
+        axes.plot(conf, accuracy, **style, label='bins of equal count')
+    else:
+        edges = np.linspace(0, 100, table.shape[1] + 1)
+        size = edges[1]
+        middle = (filled + 0.5) * size
+        # One outline for all bars takes a fraction of the time of a patch for each.
+        heights = np.zeros((2, len(edges) - 1))
+        heights[:, filled] = accuracy, conf
+        low, high = heights
+        axes.stairs(low, edges, fill=True, color=ACCURACY, linewidth=0, label='accuracy')
+        for style, chosen in ((OVER, high > low), (UNDER, high < low)):
+            tops = np.where(chosen, high, low)
+            axes.stairs(tops, edges, baseline=low, fill=True, linewidth=0, **style)
+        axes.vlines(edges[1:-1], 0, heights.max(axis=0)[:-1], color='white', linewidth=0.6)
+        axes.hlines(accuracy, middle - size / 2, middle + size / 2, color=COLOURS[0], linewidth=1.8)
+        # Whitened as they are, since PDF and SVG draw hatches without any opacity.
+        sparse = filled[_sparse(table)[filled]] if fades else []
+        for start in sparse:
+            span = edges[start : start + 2]
+            axes.axvspan(*span, color='white', alpha=1 - FADED, linewidth=0, zorder=2.5)
+        if len(sparse):
+            axes.fill_between([], [], color='#DDDDDD', label=f'faded: n < {FEW}')
+    if band is not None and band.isfinite().any():
+        low, high = 100 * band.numpy()[:, filled]
+        label = '95 % interval of accuracy'  # of each bin, not of an error
+        axes.vlines(middle, low, high, color='black', linewidth=1, zorder=4, label=label)
+
+
+def draw_curve(axes: Axes, table: Tensor, look: Mapping[str, str], *, label: str) -> None:
+    """Draw accuracy against confidence as a curve, which is faded where bins are sparse."""
+    filled, conf, accuracy = _points(table)
+    sparse = _sparse(table)[filled]
+    style = {**look, 'linewidth': 1.4, 'markersize': 4.5, 'markeredgecolor': 'white', 'zorder': 5}
+    axes.plot(conf, accuracy, **style, alpha=FADED)
+    axes.plot(conf, np.where(sparse, np.nan, accuracy), **style, label=label)
+    axes.grid(True, linewidth=0.4, alpha=0.5)
+
+
+def draw_small(axes: Axes, table: Tensor) -> None:
+    """Draw the diagram of bins of equal width into axes of the size of a thumbnail."""
+    draw_bars(axes, table, fades=False)  # there is no legend to say so
+    axes.plot((0, 100), (0, 100), 'k--', linewidth=1, zorder=3)
+    axes.tick_params(labelsize=7, pad=1.5, length=2)
+    axes.set(xlim=(0, 100), ylim=(0, 100), xticks=(0, 50, 100), yticks=(0, 50, 100))
+
+
+def _draw_histogram(axes: Axes, table: Tensor, look: Mapping[str, str] | None) -> None:
+    """Draw the distribution of the confidences, of several evaluations as lines of their looks."""
+    count, correct, conf = table.numpy()
+    share, edges = 100 * count / count.sum(), np.linspace(0, 100, len(count) + 1)
+    if look:
+        axes.stairs(share, edges, color=look['color'], linestyle=look['linestyle'], linewidth=1.4)
+        return
+    axes.stairs(share, edges, color='#BBBBBB', fill=True)
+    for total, style, name in ((correct.sum(), '-', 'accuracy'), (conf.sum(), ':', 'confidence')):
+        mean = dict(color='black', linestyle=style, linewidth=1.3, label=f'mean {name}')
+        axes.axvline(100 * total / count.sum(), **mean)
+
+
+def _table(found: CalibrationStatistics, num_bins: int | None, equal_mass: bool = False) -> Tensor:
+    """Return the ``(3, B)`` bins of an evaluation, exactly where the metric has counted them."""
+    if found.image_bins is not None and num_bins in (None, found.num_bins) and not equal_mass:
+        return found.image_bins.sum(dim=0)
+    return found.bins(num_bins or found.num_bins, equal_mass=equal_mass)
+
+
+def _points(table: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the indices of the filled bins, and their confidence and accuracy in percent."""
+    count, correct, conf = table.numpy()
+    filled = np.flatnonzero(count > 0)
+    return filled, 100 * conf[filled] / count[filled], 100 * correct[filled] / count[filled]
+
+
+def _sparse(table: Tensor) -> np.ndarray:
+    return table[0].numpy() < FEW
+
+
+def _shown(found: CalibrationStatistics) -> dict[str, float]:
+    return {key: found.metrics[key] for key in TITLED if key in found.metrics}
+
+
+def _note(found: CalibrationStatistics, own: bool) -> str:
+    """Return which bins the errors are of."""
+    return f'{"" if own else "errors of "}{found.num_bins} bins' if _shown(found) else ''
+
+
+def accuracy_band(image_bins: Tensor | None) -> Tensor | None:
+    """Return ``(2, B)`` bounds of each bin's accuracy, by a percentile bootstrap over images.
+
+    They are NaN for bins that fewer than 5 images reach: too few to tell how much they vary.
+    """
+    if image_bins is None:
+        return None
+    flat, draws = image_bins[:, :2].flatten(1), []
+    for weights in drawn_weights(len(flat), num_bootstrap=NUM_BOOTSTRAP, seed=0):
+        count, correct = (weights @ flat).view(len(weights), 2, -1).unbind(dim=1)
+        draws.append(correct / count)
+    band = torch.cat(draws).nanquantile(tails_of(COVERAGE), dim=0)
+    band[:, (image_bins[:, 0] > 0).sum(dim=0) < MIN_IMAGES] = torch.nan
+    return band
+
+
+def reliability_diagram(
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    equal_mass: bool = False,
+    ignore_index: int | None = None,
+    title: str = '',
+    zoom: tuple[float, float] | None = None,
+) -> Figure:
+    """Draw accuracy against confidence, with ECE and AECE in the title.
+
+    >>> probs, labels = [[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 1, 1]
+    >>> figure = reliability_diagram(probs, labels, title='three predictions')
+    >>> print(figure.axes[0].get_title())
+    three predictions
+    ECE 40.00 %, AECE 40.00 %
+    n = 3, 15 bins
+    >>> figure.savefig('reliability.png')  # doctest: +SKIP
+
+    What is drawn is described at :func:`~mmcalib.visualization.draw_reliability`. Other arguments
+    and errors are those of :func:`~mmcalib.metrics.expected_calibration_error`.
+
+    Args:
+        num_bins: B, of the diagram and of both errors.
+        equal_mass: Draw the bins of AECE, which hold equally many predictions.
+        title: Heads the figure.
+        zoom: The part of both axes, in percent, to enlarge in an inset.
+
+    Returns:
+        A figure of matplotlib without pyplot, which a notebook shows and ``savefig`` writes.
+
+    Raises:
+        ValueError: If there are no predictions, or the zoom is no interval within 0 to 100.
+    """
+    arrays = dict(probs=probs, labels=labels, conf=conf, correct=correct)
+    counts = counts_of(TITLED, **arrays, num_bins=num_bins, ignore_index=ignore_index)
+    if not counts.count:
+        raise ValueError('there are no predictions to draw; are all labels ignore_index?')
+    # Which rows are of one image is unknown, so there are no intervals over images.
+    metrics = {name: value_of(name, counts, num_bins) for name in TITLED}
+    statistics = CalibrationStatistics(metrics, 'pooled', num_bins, condensed(counts))
+    return draw_reliability({title: statistics}, equal_mass=equal_mass, zoom=zoom)
