@@ -68,7 +68,7 @@ def panel_figure(count: int, *ratios: float) -> tuple[Figure, list[list[Axes]]]:
         ratios: Heights of further axes below these, as shares of them.
     """
     columns, rows, parts = min(count, PER_ROW), -(-count // PER_ROW), (1, *ratios)
-    height = rows * (SIDE * sum(parts) + 1.1)
+    height = rows * (SIDE * sum(parts) + 0.85)
     figure = Figure(figsize=(PANEL * columns + 0.9, height), layout='constrained')
     grid = figure.add_gridspec(rows * len(parts), columns, height_ratios=parts * rows)
     panels = []
