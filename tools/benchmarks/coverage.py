@@ -24,7 +24,6 @@ the risk to the gain of each, and the threshold that just keeps to the risk on i
 proof, as `coverage@risk` has it.
 """
 
-import argparse
 import math
 from functools import partial
 from pathlib import Path
@@ -33,6 +32,7 @@ import numpy as np
 import torch
 from scipy.stats import binom
 
+from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import (
     CalibrationStatistics,
     class_thresholds,
@@ -285,9 +285,7 @@ def print_table(headings, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ToolParser(description=__doc__)
     parser.add_argument('runs', nargs='*', type=Path, help='work dirs of tests')
     parser.add_argument('--splits', type=int, default=1000)
     parser.add_argument('--risks', type=float, nargs='*', default=[0.05, 0.1])

@@ -8,7 +8,6 @@ figures of few and of many are of the same predictions. The CPU seconds are thos
 thread. Pixels are drawn from all images.
 """
 
-import argparse
 import json
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 
 from mmcalib.cli.arguments import ConfigOptions
+from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import measure
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.draw import draw_predictions
@@ -55,9 +55,7 @@ def cross_fitted(method, drawn, fold_of, kept):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ToolParser(description=__doc__)
     parser.add_argument('config')
     parser.add_argument('checkpoint')
     parser.add_argument('--methods', nargs='+', choices=SCALERS, help='all that suit the head')

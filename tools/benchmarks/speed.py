@@ -16,7 +16,6 @@ Contenders take turns, so that a busy machine slows all of them, and each time i
 rounds. Memory is the most that a step allocates beyond logits and labels.
 """
 
-import argparse
 import functools
 import pickle
 import time
@@ -32,6 +31,7 @@ from mmengine.structures import PixelData
 from mmcalib import losses
 from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.cli.files import split_members
+from mmcalib.cli.parser import ToolParser
 from mmcalib.hooks.fused_upsampling_hook import fused_loss_by_feat
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.reports.formats import table_text
@@ -263,9 +263,7 @@ def predict(model, data, images):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ToolParser(description=__doc__)
     kinds = parser.add_subparsers(required=True, metavar='KIND')
     runs = {'losses': of_losses, 'metrics': of_metrics, 'upsampling': of_upsampling}
     for name, run in {**runs, 'ensembles': of_ensembles}.items():

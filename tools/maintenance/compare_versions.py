@@ -16,17 +16,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-# fmt: off
-KEPT = [
-    'ECE', 'AECE', 'ClasswiseECE', 'smECE', 'debiasedECE', 'ACE', 'MCE', 'RMSCE', 'OE', 'NLL',
-    'refinement_NLL', 'calibration_NLL', 'temperature', 'Brier', 'reliability', 'resolution',
-    'uncertainty', 'AURC', 'AUGRC', 'AUROC', 'FPR95', 'accuracy', 'confidence', 'risk@coverage_0.8',
-    'coverage@risk_0.1',
-]
-METHODS = [
-    'temperature', 'vector', 'matrix', 'ets', 'isotonic', 'class-temperatures', 'class-conditional'
-]
-# fmt: on
+KEPT = (
+    'ECE AECE ClasswiseECE smECE debiasedECE ACE MCE RMSCE OE NLL refinement_NLL calibration_NLL '
+    'temperature Brier reliability resolution uncertainty AURC AUGRC AUROC FPR95 accuracy '
+    'confidence risk@coverage_0.8 coverage@risk_0.1'
+)
+METHODS = 'temperature vector matrix ets isotonic class-temperatures class-conditional'
 CONFIG = """
 _base_ = {config!r}
 test_evaluator = [dict(type={task!r}), dict(
@@ -48,7 +43,7 @@ def main() -> None:
         '--config', nargs='+', default=['ce/digits.py', 'ce/digit_scenes.py'], help='below configs/'
     )
     parser.add_argument('--checkpoint', nargs='*', help='of each config, instead of a training')
-    parser.add_argument('--methods', nargs='*', default=METHODS)
+    parser.add_argument('--methods', nargs='*', default=METHODS.split())
     args = parser.parse_args()
     versions = [args.before.resolve(), args.after.resolve()]
     print('| config | command | figures | largest difference | of | differ |')
@@ -67,13 +62,9 @@ def main() -> None:
 
 
 def commands(methods: list[str]) -> list[list[str]]:
-    tests = [
-        ['test.py'],
-        ['dist_test.sh', '2'],
-        ['test.py', '--tta'],
-        ['test.py', '--split', 'val'],
-    ]
-    return [*tests, *(['calibrate.py', '--method', method] for method in methods)]
+    tests = ['test.py', 'dist_test.sh 2', 'test.py --tta', 'test.py --split val']
+    calibrations = [f'calibrate.py --method {method}' for method in methods]
+    return [command.split() for command in tests + calibrations]
 
 
 def run(root: Path, command: list, folder: Path) -> None:
@@ -102,7 +93,7 @@ def figures(root: Path, name: str, checkpoint: Path, command: list[str], folder:
     task = 'IoUMetric' if any(word in name for word in ('scenes', 'voc', 'people')) else 'Accuracy'
     config = folder / 'config.py'
     base = str(root / 'configs' / name)
-    config.write_text(CONFIG.format(config=base, task=task, metrics=KEPT))
+    config.write_text(CONFIG.format(config=base, task=task, metrics=KEPT.split()))
     tool, *options = command
     try:
         if tool == 'calibrate.py':

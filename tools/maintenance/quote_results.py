@@ -6,11 +6,11 @@ digits.json, for the numbers to its right, up to the next comment. The headings 
 Example: tools/report.py work_dirs/*/digits --out docs/results/digits.json, then this tool
 """
 
-import argparse
 import json
 import re
 from pathlib import Path
 
+from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics.keys import HEADLINE, metric_name
 from mmcalib.reports.formats import mean_and_deviation
 
@@ -21,9 +21,7 @@ UNSOURCED = re.compile(r'\|\s*\**\d+\.\d+ ± \d+\.\d+\**\s*(?=\|)')
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = ToolParser(description=__doc__)
     pages = [DOCS.parent / 'README.md', *DOCS.glob('*.md'), *DOCS.glob('[!_]*/*.md')]
     parser.add_argument('pages', nargs='*', type=Path, default=sorted(pages))
     parser.add_argument('--check', action='store_true', help='fail where a page would change')
