@@ -34,18 +34,16 @@ def test_every_metric_has_a_row():
     assert {re.sub(r'_0\.\d+$', '', key) for key in ROWS} == {*OURS, *WITH_LEVEL}
 
 
-@pytest.mark.parametrize('key', ROWS)
-def test_row(key):
-    name, formula, unit, example, extra = ROWS[key]
+def test_rows_hold_what_is_computed():
     scope = {}
     exec(re.search(r'```python\n(import numpy.*?)```', PAGE, re.DOTALL)[1], scope)
-    probs, labels = scope['probs'], scope['labels']
-    value = metrics.measure(probs, labels, key)
-    assert float(example) == pytest.approx(value, abs=0.00051)
-    assert unit.startswith('%') == is_percentage(key)
-    assert unit.startswith('nats') == (base_name(key).upper().endswith('NLL'))
-    assert formula and ('](https://' in name or key in ('accuracy', 'confidence', 'gap'))
-    assert extra == ('interval' if metric_of(key).of_rows else '')
+    for key, (name, formula, unit, example, extra) in ROWS.items():
+        value = metrics.measure(scope['probs'], scope['labels'], key)
+        assert float(example) == pytest.approx(value, abs=0.00051), key
+        assert unit.startswith('%') == is_percentage(key), key
+        assert unit.startswith('nats') == (base_name(key).upper().endswith('NLL')), key
+        assert formula and ('](https://' in name or key in ('accuracy', 'confidence', 'gap')), key
+        assert extra == ('interval' if metric_of(key).of_rows else ''), key
 
 
 def test_every_option_is_in_the_example():
