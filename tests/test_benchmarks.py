@@ -64,7 +64,7 @@ def test_speed_of_losses(table_of):
 
 def test_speed_of_metrics(table_of):
     head, *rows = table_of('speed', 'metrics', '--rounds', '1', '--sizes', '3x20x30')
-    assert head[3] == 'kB an image' and len(rows) == 7
+    assert head[3] == 'kB an image' and len(rows) == 8
     assert all(float(row[2]) > 0 and 0 < float(row[3]) < 200 for row in rows)
 
 

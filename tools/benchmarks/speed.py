@@ -34,6 +34,7 @@ from mmcalib.cli.files import split_members
 from mmcalib.cli.parser import ToolParser
 from mmcalib.hooks.fused_upsampling_hook import fused_loss_by_feat
 from mmcalib.metrics import CalibrationMetric
+from mmcalib.metrics.definitions import NAMES
 from mmcalib.reports.formats import table_text
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import build, members_of, set_model
@@ -147,7 +148,8 @@ def of_metrics(args):
         'the same as three metrics': [CalibrationMetric(name) for name in every[:3]],
         'ECE, AECE, NLL, Brier, ClasswiseECE': [CalibrationMetric(every)],
         'ECE, AECE, NLL, refinement_NLL': [CalibrationMetric([*every[:3], 'refinement_NLL'])],
-        'all, by class and distance': [CalibrationMetric(per_class=True, per_distance=True)],
+        'all': [CalibrationMetric(NAMES)],
+        'all, by class and distance': [CalibrationMetric(NAMES, per_class=True, per_distance=True)],
     }
     for size in args.sizes or ('21x512x512', '150x512x512'):
         samples = [draw_image(seed, shape_of(size)) for seed in range(2)]
