@@ -80,7 +80,6 @@ def resume_from(cfg: Config, start: str) -> None:
     """
     folder = cfg.work_dir if start == 'auto' else start
     found = newest_checkpoint(folder) if Path(folder).is_dir() else None
-    cfg.resume, cfg.load_from = True, str(found or (start if start != 'auto' else '')) or None
     if start == 'auto' and found is None and Path(folder, 'last_checkpoint').is_file():
         best = ', '.join(str(path) for path in sorted(Path(folder).glob('best_*.pth')))
         others = f', such as {best}, which has no state of the optimizer' if best else ''
@@ -88,8 +87,10 @@ def resume_from(cfg: Config, start: str) -> None:
             f'--resume: the last checkpoint in {folder} is missing or damaged, as after a stop '
             f'while it was written. Resume from another with --resume PATH{others}'
         )
-    if cfg.load_from:
-        load_file(cfg.load_from)  # raises its errors before the data are listed
+    if start == 'auto' and found is None:  # a first start, with the weights that the config names
+        return
+    cfg.resume, cfg.load_from = True, str(found or start)
+    load_file(cfg.load_from)  # raises its errors before the data are listed
 
 
 def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict | None:

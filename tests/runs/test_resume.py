@@ -51,3 +51,19 @@ def test_it_takes_the_same_best_checkpoint(kind, number, tmp_path, monkeypatch):
     Path('run', re.sub(r'\d+\.', '0.', best)).touch()
     Path('run/best_of_mine.pth').touch()
     assert train('run', '--resume') == (sorted([best, 'best_of_mine.pth']), metrics)
+
+
+def test_resuming_what_was_never_started_keeps_the_weights_to_start_from(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ['train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=64']
+    frozen = ['load_from=first/epoch_1.pth', 'optim_wrapper.optimizer.lr=0.0']
+    config = 'mmcalib::ce/digits.py'
+
+    def train(folder, *arguments):
+        call_here('train.py', config, '--work-dir', folder, *arguments, monkeypatch=monkeypatch)
+
+    train('first', '--no-test', '--cfg-options', *options)
+    for folder, more in (('plain', []), ('resumed', ['--resume'])):
+        train(folder, *more, '--cfg-options', *options, *frozen)
+    found = [Record.read(Path(folder, 'results.json')).metrics for folder in ('plain', 'resumed')]
+    assert found[0] == found[1]
