@@ -4,6 +4,7 @@ All is done that the tool does: images are divided by the config, and a temperat
 model of random weights and proven on a random image.
 """
 
+import copy
 import re
 import runpy
 import sys
@@ -103,6 +104,8 @@ def outcome(toolbox, config):
     cfg = load_config(str(folder_of(toolbox) / config))
     if short(cfg.model) not in KINDS:
         raise ValueError(f'{short(cfg.model)} predicts no classes')
+    if 'LoRA' in str(short(cfg.model.backbone)):
+        raise ValueError('a checkpoint of LoRA holds the adapters alone')
     init_default_scope(toolbox)
     if 'data_preprocessor' in cfg:
         cfg.model.setdefault('data_preprocessor', cfg.data_preprocessor)  # as the Runner does
@@ -114,10 +117,11 @@ def outcome(toolbox, config):
     for name, parameter in (head_of(model) or nn.Identity()).named_parameters():
         if 'norm' not in name:
             nn.init.normal_(parameter, std=0.1)  # logits that are large enough to matter
+    # Before it runs: EVA-02 adapts its buffers to the size of the images.
+    content = {'state_dict': copy.deepcopy(model.state_dict()), 'meta': {}}
     batch = smallest_batch(model, toolbox)
     scaler = TemperatureScaler.from_parameters({'temperature': 1.7})
     layers, reason = layers_for(model, scaler, batch)
-    content = {'state_dict': model.state_dict(), 'meta': {}}
     content, calibrated = applied(content, cfg, model, scaler, layers)
     prove(content, calibrated, model, scaler, batch)
     return layers, reason
