@@ -168,16 +168,6 @@ def check_share(name: str, value: float) -> float:
     return value
 
 
-def label_range(labels: Tensor) -> tuple[int, int]:
-    """Return the lowest and the highest label, 0 and 0 of none, in one wait for a GPU."""
-    if labels.numel() == 0:
-        return 0, 0
-    import torch
-
-    lowest, highest = torch.stack(labels.aminmax()).tolist()
-    return lowest, highest
-
-
 def check_labels(labels: Tensor, num_classes: int, *, name: str = 'target', hint: str = '') -> None:
     """Raise a ValueError that counts and names the labels outside [0, K), if there are any.
 
@@ -187,7 +177,10 @@ def check_labels(labels: Tensor, num_classes: int, *, name: str = 'target', hint
         name: What the error calls them.
         hint: What to do about it, at the end of the error.
     """
-    lowest, highest = label_range(labels)
+    import torch
+
+    # In one wait for a GPU.
+    lowest, highest = torch.stack(labels.aminmax()).tolist() if labels.numel() else (0, 0)
     if lowest < 0 or highest >= num_classes:
         wrong = labels[(labels < 0) | (labels >= num_classes)]
         found = wrong.unique().tolist()

@@ -134,19 +134,19 @@ class ConfidenceMapHook(DrawingHook):
         from mmcalib.visualization import ConfidenceView
 
         size = map_size(sample)
-        pixels = read_map(sample, step=-(-max(size) // self.max_size))
+        conf, predicted, label = read_map(sample, step=-(-max(size) // self.max_size))
         path = sample.get('img_path')
         return ConfidenceView(
             index=index,
             name=Path(path).name if path else f'{self._data} image {index}',
             image=cv2.resize(
-                image_of(path, inputs, size), pixels.label.shape[::-1],
+                image_of(path, inputs, size), label.shape[::-1],
                 interpolation=cv2.INTER_AREA,
             ),
-            label=pixels.label.numpy().astype(np.int16),
-            predicted=pixels.predicted.numpy().astype(np.int16),
-            conf=pixels.conf.numpy().astype(np.float16),
-            valid=(pixels.label != self._metric.ignore_index).numpy(),
+            label=label.numpy().astype(np.int16),
+            predicted=predicted.numpy().astype(np.int16),
+            conf=conf.numpy().astype(np.float16),
+            valid=(label != self._metric.ignore_index).numpy(),
             table=bins.numpy().copy(),
         )  # fmt: skip
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from mmcalib.checks import (
     check_choice,
     check_ignore_index,
     check_integer,
+    check_share,
     smallest_probability,
 )
 from mmcalib.metrics.counts import (
@@ -97,7 +99,7 @@ class CalibrationMetric(ListMetric):
             that of the protocol ``'boundary'``. For segmentation.
         per_object: Also print how well objects, the connected components of each predicted class
             but the one that the data set calls background, are found, and keep them in
-            ``statistics``. For segmentation, by the protocol ``'pooled'``.
+            ``statistics``. For segmentation, of whole images whatever the protocol.
         **base: Those of mmengine's ``BaseMetric``, such as ``prefix``, which replaces
             ``calibration`` in the keys, so that one evaluator can have two metrics.
 
@@ -110,6 +112,7 @@ class CalibrationMetric(ListMetric):
     """
 
     default_prefix = 'calibration'
+    shrink = staticmethod(round_if_many)
 
     def __init__(
         self,
@@ -144,27 +147,16 @@ class CalibrationMetric(ListMetric):
         self.per_object = per_object
         self.statistics: CalibrationStatistics | None = None
         with_interval = any(metric_of(name).of_rows for name in self.metrics)
-        if confidence_interval is not None and not 0 < confidence_interval < 1:
-            raise ValueError(f'confidence_interval must be in (0, 1), got {confidence_interval!r}')
+        if confidence_interval is not None:
+            check_share('confidence_interval', confidence_interval)
         if confidence_interval is not None and not with_interval:
             raise ValueError(
                 f'confidence_interval: {" and ".join(self.metrics)} has no interval, because no '
                 'statistics are kept for each image: leave the option out, or add another metric'
             )
-        if per_object and protocol != 'pooled':
-            raise ValueError(
-                f"per_object is for the protocol 'pooled', got {protocol!r}, which leaves out "
-                'pixels of objects or takes images apart: measure them by another metric'
-            )
-
-    def process(self, data_batch: Any, data_samples: Sequence[dict]) -> None:
-        """Leave the scores of classified images, and counts of segmented ones."""
-        super().process(data_batch, data_samples)
-        if self.results and isinstance(self.results[0], Counts):
-            round_if_many(self.results)
 
     def read(self, sample: dict) -> Counts | tuple[np.ndarray, int]:
-        """Return what an image leaves."""
+        """Return the scores of a classified image, and counts of a segmented one."""
         if 'seg_logits' not in sample:
             self._refuse_classifier()
             return read_scores(sample, self.name(sample))
@@ -175,12 +167,10 @@ class CalibrationMetric(ListMetric):
             valid &= protocol.region(label, self.boundary_width)
         options = dict(num_bins=self.num_bins, wanted=self.wanted)
         found = of_map(logits, predicted, label, valid, name=name, **options)
-        counts = Counts.of(
-            found,
-            self.num_bins,
-            num_classes=max(len(logits), 2) if self.per_class else None,
-            distance=distance_ranges(label)[valid].cpu() if self.per_distance else None,
-        )
+        strata = self._by_class(found, max(len(logits), 2))
+        if self.per_distance:
+            strata['distance'] = distance_ranges(label)[valid].cpu(), len(RANGE_NAMES)
+        counts = Counts.of(found, self.num_bins, strata=strata)
         if self.per_object:
             background = background_of((self.dataset_meta or {}).get('classes'))
             logits = at_least_single(logits)
@@ -194,9 +184,9 @@ class CalibrationMetric(ListMetric):
         """Return the metrics of all images, in the order of the data set."""
         protocol = PROTOCOLS[self.protocol]
         if results and not isinstance(results[0], Counts):
-            found, num_classes = self._of_scores(results), len(results[0][0])
-            num_classes = num_classes if self.per_class else None
-            units = [Counts.of(found, self.num_bins, num_classes=num_classes)]
+            found = self._of_scores(results)
+            strata = self._by_class(found, len(results[0][0]))
+            units = [Counts.of(found, self.num_bins, strata=strata)]
             images = of_predictions(found, self.num_bins, per_class=self.per_class)
         else:
             round_if_many(results)  # of all processes together
@@ -219,14 +209,17 @@ class CalibrationMetric(ListMetric):
                 values |= {f'{name}_low': low, f'{name}_high': high}
         return values
 
+    def _by_class(self, found: Predictions, num_classes: int) -> dict[str, tuple[Tensor, int]]:
+        return {'predicted': (found.predicted, num_classes)} if self.per_class else {}
+
     def _value(self, name: str, units: Sequence[Counts], whole: Counts) -> float:
         """Return a metric: the mean of its values over units, of which most protocols have one."""
         if metric_of(name).wanted == 'curve' and whole.count:
             # One temperature for all, though images may count alike.
-            shares = [1 / max(u.count, 1) if self._alike else 1.0 for u in units]
-            curve = sum(share * u.more['curve'] for share, u in zip(shares, units, strict=True))
-            count = sum(share * u.count for share, u in zip(shares, units, strict=True))
-            return metric_of(name).of_curve(curve, count)
+            parts = [(1 / max(u.count, 1) if self._alike else 1.0, u) for u in units]
+            curve = sum(share * unit.more['curve'] for share, unit in parts)
+            bins = sum(share * unit.bins for share, unit in parts)
+            return value_of(name, replace(whole, bins=bins, more={'curve': curve}), self.num_bins)
         found = [value_of(name, unit, self.num_bins) for unit in units]
         bins = torch.stack([unit.bins for unit in units]) if units else whole.bins[None]
         once = torch.ones(1, len(bins), dtype=torch.float64)
@@ -260,7 +253,10 @@ class CalibrationMetric(ListMetric):
         self, values: dict[str, float], whole: Counts, images: dict[str, Tensor]
     ) -> CalibrationStatistics:
         """Return the statistics that later tools draw, beside the printed numbers."""
-        classes = whole.more.get('predicted')
+        classes, names = whole.more.get('predicted'), None
+        if classes is not None:
+            count, names = classes.shape[1], (self.dataset_meta or {}).get('classes') or ()
+            names = [str(name) for name in (names if len(names) == count else range(count))]
         if PROTOCOLS[self.protocol].region is not None:  # nobody knows what it would leave out
             apart = ('image_narrow_bins', 'image_class', 'image_class_bins')
             images = {name: table for name, table in images.items() if name not in apart}
@@ -270,7 +266,7 @@ class CalibrationMetric(ListMetric):
             num_bins=self.num_bins,
             narrow_bins=condensed(whole),
             class_bins=classes,
-            classes=None if classes is None else class_names(self.dataset_meta, classes.shape[1]),
+            classes=names,
             distance_bins=whole.more.get('distance'),
             **images,
         )
@@ -300,11 +296,8 @@ class CalibrationMetric(ListMetric):
             gaps = {n: lambda table, m=m: m.of_rows(table, sums) for n, m in own.items() if m.gaps}
             bounds |= gap_intervals(gaps, bins, **options)
         if len(bins) < 2:
-            unit = 'batch of images' if self.protocol == 'paper' else 'image'
             self.log(
-                f'intervals are NaN: all predictions come from one {unit}, so their variation is '
-                'unknown',
-                logging.WARNING,
+                'intervals are NaN: all predictions are of one image or batch', logging.WARNING
             )
         return {name: bounds[name] for name in own}
 
@@ -341,11 +334,11 @@ class CalibrationMetric(ListMetric):
             self.log(objects_in_words(found.objects))
 
     def _refuse_classifier(self) -> None:
-        option = f'protocol {self.protocol!r}' if self.protocol != 'pooled' else None
-        for name in ('per_distance', 'per_object'):
-            option = name if getattr(self, name) else option
-        if option:
-            raise ValueError(f'{option} is for segmentation, not for a classifier: leave it out')
+        options = ['protocol'] if self.protocol != 'pooled' else []
+        options += [n for n in ('per_distance', 'per_object') if getattr(self, n)]
+        if options:
+            wrong = ', '.join(f'{name}={getattr(self, name)!r}' for name in options)
+            raise ValueError(f'{wrong} is for segmentation, not for a classifier: leave it out')
 
 
 def objects_in_words(objects: Tensor) -> str:
@@ -360,12 +353,6 @@ def objects_in_words(objects: Tensor) -> str:
         f'{100 * iou.mean():.1f} %, the mean confidence {100 * conf.mean():.1f} %, the expected '
         f'IoU {100 * expected.mean():.1f} %'
     )
-
-
-def class_names(dataset_meta: Mapping | None, count: int) -> list[str]:
-    """Return the names of so many classes, their numbers where a data set names others."""
-    names = (dataset_meta or {}).get('classes') or ()
-    return [str(name) for name in (names if len(names) == count else range(count))]
 
 
 @METRICS.register_module()

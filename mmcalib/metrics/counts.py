@@ -6,7 +6,8 @@ correct, and the sum of their confidences.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -245,8 +246,8 @@ def class_table(probs: Tensor, label: Tensor, num_bins: int) -> Tensor:
     prob = probs.flatten().index_select(0, place)
     klass = place.div(max(count, 1), rounding_mode='floor')
     right = label.index_select(0, place - klass * count) == klass
-    table = table_of(klass * num_bins + bin_of(prob, num_bins), prob, right, num_classes * num_bins)
-    table = table.view(3, num_classes, num_bins)
+    index = klass * num_bins + bin_of(prob, num_bins)
+    table = table_of(index, prob, right, num_classes, num_bins)
     true = torch.bincount(label, minlength=num_classes).double()
     whole = torch.stack(
         [true.new_full((num_classes,), count), true, probs.sum(1, dtype=true.dtype)]
@@ -286,42 +287,34 @@ class Counts:
         found: Predictions,
         num_bins: int = 15,
         *,
-        num_classes: int | None = None,
-        distance: Tensor | None = None,
+        strata: Mapping[str, tuple[Tensor, int]] | None = None,
     ) -> Counts:
         """Count predictions; those of an image, which leaves pixels out or not, in narrow bins too.
 
         Args:
             found: M predictions.
             num_bins: B.
-            num_classes: K, to count the predictions of each class apart.
-            distance: ``(M,)`` int64, to count those of each range of distances apart.
+            strata: By name, ``(M,)`` int64 parts to count apart, and how many there are.
         """
         conf, correct = found.conf, found.correct
-
-        def table(column: Tensor, size: int, stratum: Tensor, strata: int) -> Tensor:
-            index = stratum * size + column
-            return table_of(index, conf, correct, strata * size).view(3, strata, size)
-
-        column = bin_of(conf, num_bins)
-        strata = (('predicted', found.predicted, num_classes), ('distance', distance, 8))
+        bins, strata = bin_of(conf, num_bins), strata or {}
         more = {
-            name: table(column, num_bins, stratum, size)
-            for name, stratum, size in strata
-            if size is not None and stratum is not None
+            name: table_of(part * num_bins + bins, conf, correct, size, num_bins)
+            for name, (part, size) in strata.items()
         }
-        more |= {
-            n: getattr(found, n) for n in ('classes', 'curve') if getattr(found, n) is not None
-        }
+        wanted = {name: getattr(found, name) for name in ('classes', 'curve')}
+        more |= {name: value for name, value in wanted.items() if value is not None}
         brier = 0.0 if found.brier is None else found.brier.sum()
         sums = torch.tensor([found.nll.sum(), brier], dtype=torch.float64)
-        counts = cls(table_of(column, conf, correct, num_bins), cells_of(found), sums, more)
+        counts = cls(table_of(bins, conf, correct, num_bins), cells_of(found), sums, more)
         if found.left_out is not None:
             counts.narrow = narrow_counts(conf, correct, found.left_out)
-            if num_classes is not None:
-                narrow = table(narrow_bin_of(1 - conf), NUM_NARROW, found.predicted, num_classes)
-                full = narrow[0].any(dim=1).nonzero()[:, 0]
-                counts.classes = full, narrow[:2, full].transpose(0, 1).int()
+            if 'predicted' in strata:
+                part, size = strata['predicted']
+                index = part * NUM_NARROW + narrow_bin_of(1 - conf)
+                table = table_of(index, conf, correct, size, NUM_NARROW)
+                full = table[0].any(dim=1).nonzero()[:, 0]
+                counts.classes = full, table[:2, full].transpose(0, 1).int()
         return counts
 
     @classmethod
@@ -435,11 +428,12 @@ def bin_of(conf: Tensor, num_bins: int) -> Tensor:
     return (conf.double() * num_bins).ceil_().sub_(1).clamp_(0, num_bins - 1).long()
 
 
-def table_of(index: Tensor, conf: Tensor, correct: Tensor, size: int) -> Tensor:
-    """Return the ``(3, size)`` table of predictions in these bins."""
+def table_of(index: Tensor, conf: Tensor, correct: Tensor, *shape: int) -> Tensor:
+    """Return the ``(3, *shape)`` table of predictions in these bins."""
+    size = math.prod(shape)
     wrong, right = torch.bincount(index * 2 + correct, minlength=2 * size).view(-1, 2).T
     rows = wrong + right, right, torch.bincount(index, conf.double(), size)
-    return torch.stack([row.double() for row in rows])  # of nothing they are integers
+    return torch.stack([row.double() for row in rows]).view(3, *shape)  # of nothing integers
 
 
 def narrow_bin_of(doubt: Tensor) -> Tensor:

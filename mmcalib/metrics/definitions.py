@@ -29,7 +29,6 @@ class Metric:
             no interval over images.
         gaps: Whether it is 0 where no bin has a gap, and grows with each.
         limits: The least and the largest value.
-        of_curve: Of the sums of the NLL at ``BETAS``, and what they count.
     """
 
     value: Callable[[Counts, int], float | Tensor]
@@ -39,7 +38,6 @@ class Metric:
     of_rows: Callable[[Tensor, Tensor], Tensor] | None = None
     gaps: bool = False
     limits: tuple[float, float] = (0.0, 100.0)
-    of_curve: Callable[[Tensor, float], float] | None = None
 
 
 def _of_rows(formula: Callable[[Tensor, Tensor], Tensor], **options) -> Metric:
@@ -58,7 +56,6 @@ def _of_curve(figure: Callable[[Tensor, float], float], **options) -> Metric:
     return Metric(
         lambda counts, _: figure(counts.more['curve'], counts.count),
         wanted='curve',
-        of_curve=figure,
         **options,
     )
 

@@ -26,22 +26,13 @@ OF_IOU_METRICS = {
     'mDice': ('mDice', 'mAcc'),
     'mFscore': ('mFscore', 'mPrecision', 'mRecall'),
 }
-# Of mmseg's metrics, and of ours.
-PERCENT = (
-    *dict.fromkeys([AACC, *(key for keys in OF_IOU_METRICS.values() for key in keys)]),
-    *(name for name, metric in METRICS.items() if metric.unit == '%'),
-    *(*WITH_LEVEL, 'AUPR', 'risk'),
-)
-# Of ours, those with an underscore of their own; others have one before a level or a suffix.
-NATS = tuple(name for name, metric in METRICS.items() if metric.unit == 'nats')
-NLL_PARTS = frozenset(NATS) - {'NLL'}
-# Of ours, those of which more is better, and those of which neither more nor less is; the others
-# are errors.
-MORE_IS_BETTER = (
-    *(name for name, metric in METRICS.items() if metric.better == 'greater'),
-    *('coverage@risk', 'AUPR', 'Spearman'),
-)
-NEITHER_IS_BETTER = tuple(name for name, metric in METRICS.items() if metric.better is None)
+# The unit of a metric, and which way is better, by its base name.
+KINDS = {
+    **dict.fromkeys([AACC, *sum(OF_IOU_METRICS.values(), ())], ('%', 'greater')),
+    **{name: (metric.unit, metric.better) for name, metric in METRICS.items()},
+    **{name: ('%', better) for name, (_, better) in WITH_LEVEL.items()},
+    **{'AUPR': ('%', 'greater'), 'risk': ('%', 'less'), 'Spearman': ('', 'greater')},
+}
 # Errors that a network of low accuracy cannot have low.
 ERRORS_WITH_ACCURACY = ('NLL', 'refinement_NLL', 'Brier', 'AURC', 'AUGRC', 'risk@coverage')
 # Ends of an interval: they belong to the metric before them.
@@ -65,17 +56,19 @@ def metric_name(key: str) -> str:
 
 def metric_heading(key: str) -> str:
     """Return the name of a metric and its unit, such as ``ECE (%)``; alone where none is known."""
-    name = metric_name(key)
-    if is_percentage(key):
-        return f'{name} (%)'
-    return f'{name} (nats)' if base_name(key) in NATS else name
+    unit = kind_of(key)[0]
+    return f'{metric_name(key)} ({unit})' if unit else metric_name(key)
+
+
+def kind_of(key: str) -> tuple[str, str | None]:
+    """Return the unit, and ``'less'``, ``'greater'`` or None for what is better."""
+    known = ('%', 'greater') if key.startswith(ACCURACIES) else ('', 'less')
+    return KINDS.get(base_name(key), known)
 
 
 def is_percentage(key: str) -> bool:
     """Return whether a metric is known to be in percent."""
-    if key.startswith(ACCURACIES):
-        return True
-    return base_name(key) in PERCENT
+    return kind_of(key)[0] == '%'
 
 
 def number_text(value: float, key: str) -> str:
@@ -89,21 +82,17 @@ def base_name(key: str) -> str:
     Of a metric over shifts, such as ``calibration/ECE worst``, it is the metric.
     """
     name = key.split('/')[-1].split(' ')[0]
-    return name if name in NLL_PARTS else name.split('_')[0]
+    return name if name in METRICS else name.split('_')[0]
 
 
 def worst(key: str, values: Iterable[float]) -> float:
     """Return the worst value of a metric: the lowest of a quality, the largest of an error."""
-    if key in QUALITIES or key.startswith(ACCURACIES) or better_rule(key) == 'greater':
-        return min(values)
-    return max(values)
+    return (min if better_rule(key) == 'greater' else max)(values)
 
 
 def better_rule(key: str) -> str | None:
-    """Return mmengine's rule for one of our metrics: ``'less'``, ``'greater'``, or None."""
-    if base_name(key) in NEITHER_IS_BETTER:
-        return None
-    return 'greater' if base_name(key) in MORE_IS_BETTER else 'less'
+    """Return mmengine's rule for a metric: ``'less'``, ``'greater'``, or None."""
+    return kind_of(key)[1]
 
 
 def columns_of(keys: Iterable[str]) -> list[str]:

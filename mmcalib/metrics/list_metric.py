@@ -20,6 +20,11 @@ class ListMetric(BaseMetric):
         """Leave what ``read(sample)`` of a subclass returns for each sample."""
         for sample in data_samples:
             self.results.append(self.read(sample))
+        self.shrink(self.results)
+
+    @staticmethod
+    def shrink(results: list) -> None:
+        """Make results smaller, in place; a subclass may, and again of all processes together."""
 
     def evaluate(self, size: int) -> dict:
         """Return the metrics of the first `size` samples of the data set.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -72,13 +71,21 @@ def measure(
     return values[metrics] if isinstance(metrics, str) else values
 
 
-def expected_calibration_error(probs: A = None, labels: A = None, **options: Any) -> float:
+def expected_calibration_error(
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
+) -> float:
     r"""Return the expected calibration error, ECE, in percent.
 
     .. math:: \sum_b \frac{n_b}{n} \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
 
-    over bins of equal width, each (lo, hi]. NaN of no predictions. Options (``conf``, ``correct``,
-    ``num_bins``, ``ignore_index``) and errors are those of :func:`measure`.
+    over bins of equal width, each (lo, hi]. NaN of no predictions. Arguments and errors are those
+    of :func:`measure`.
 
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
     >>> round(expected_calibration_error(probs, np.array([0, 1, 1, 0]), num_bins=2), 6)
@@ -89,10 +96,19 @@ def expected_calibration_error(probs: A = None, labels: A = None, **options: Any
 
     Source: Eq. 8 of the paper.
     """
-    return measure(probs, labels, 'ECE', **options)
+    options = dict(num_bins=num_bins, ignore_index=ignore_index)
+    return measure(probs, labels, 'ECE', conf=conf, correct=correct, **options)
 
 
-def adaptive_calibration_error(probs: A = None, labels: A = None, **options: Any) -> float:
+def adaptive_calibration_error(
+    probs: A = None,
+    labels: A = None,
+    *,
+    conf: A = None,
+    correct: A = None,
+    num_bins: int = 15,
+    ignore_index: int | None = None,
+) -> float:
     """Return the calibration error over bins of equal count, AECE, in percent.
 
     The formula is that of :func:`expected_calibration_error`. Equal confidences are shared between
@@ -102,7 +118,8 @@ def adaptive_calibration_error(probs: A = None, labels: A = None, **options: Any
     >>> round(adaptive_calibration_error(conf=conf, correct=correct, num_bins=2), 6)
     25.0
     """
-    return measure(probs, labels, 'AECE', **options)
+    options = dict(num_bins=num_bins, ignore_index=ignore_index)
+    return measure(probs, labels, 'AECE', conf=conf, correct=correct, **options)
 
 
 def classwise_adaptive_calibration_error(
@@ -191,7 +208,8 @@ def counts_of(
         rows, labels, smallest = _read(probs, labels, ignore_index)
         options = dict(num_bins=num_bins, wanted=wanted, smallest=smallest)
         found, num_classes = of_probabilities(rows, labels, **options), rows.shape[1]
-    counts = Counts.of(found, num_bins, num_classes=num_classes if per_class else None)
+    strata = {'predicted': (found.predicted, num_classes)} if per_class else {}
+    counts = Counts.of(found, num_bins, strata=strata)
     return Counts.total([counts], num_bins)
 
 

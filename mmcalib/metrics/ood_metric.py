@@ -156,6 +156,7 @@ class OODMetric(ListMetric):
     """
 
     default_prefix = 'ood'
+    shrink = staticmethod(round_if_many)
 
     def __init__(
         self,
@@ -176,11 +177,6 @@ class OODMetric(ListMetric):
         self.ood_index = ood_index
         self.ignore_index = ignore_index
         self.counts: dict[str, int] | None = None
-
-    def process(self, data_batch: object, data_samples: Sequence[dict]) -> None:
-        """Leave the scores of each image."""
-        super().process(data_batch, data_samples)
-        round_if_many(self.results)
 
     def read(self, sample: dict) -> Scored:
         """Return what an image leaves."""

@@ -38,18 +38,17 @@ def of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
 
 def of_predictions(found: Predictions, num_bins: int, *, per_class: bool) -> dict[str, Tensor]:
     """Return the same of images that have one prediction each."""
-    conf, correct, n = found.conf, found.correct, len(found.conf)
-    places = torch.arange(n)
+    places = torch.arange(len(found.conf))
 
     def by_image(column: Tensor, size: int) -> Tensor:
-        table = table_of(places * size + column, conf, correct, n * size)
-        return table.view(3, n, size).transpose(0, 1)
+        index = places * size + column
+        return table_of(index, found.conf, found.correct, len(places), size).transpose(0, 1)
 
-    narrow = by_image(narrow_bin_of(1 - conf), NUM_NARROW).int()
+    narrow = by_image(narrow_bin_of(1 - found.conf), NUM_NARROW).int()
     narrow[:, 2] = 0
     brier = torch.zeros_like(found.nll) if found.brier is None else found.brier
     tables = {
-        'image_bins': by_image(bin_of(conf, num_bins), num_bins),
+        'image_bins': by_image(bin_of(found.conf, num_bins), num_bins),
         'image_sums': torch.stack([found.nll, brier], dim=1),
         'image_narrow_bins': narrow,
     }

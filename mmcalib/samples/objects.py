@@ -91,6 +91,11 @@ def find_objects(
     return Objects(number, label, pixels, *table[:, 2:4].T, table[:, 4:].astype(np.int64))
 
 
+def map_probabilities(logits: torch.Tensor) -> torch.Tensor:
+    """Return the probabilities of mmseg's ``(K, H, W)`` logits, two of a binary head."""
+    return torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(dim=0)
+
+
 def objects_of_logits(
     logits: torch.Tensor, predicted: torch.Tensor, *, background: int | None = None
 ) -> Objects:
@@ -101,7 +106,7 @@ def objects_of_logits(
         predicted: ``(H, W)`` classes.
         background: As of :func:`find_objects`.
     """
-    probs = torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(dim=0)
+    probs = map_probabilities(logits)
     conf = probs.gather(0, predicted[None])[0].cpu().numpy()
     return find_objects(
         predicted.cpu().numpy(), conf, lambda k: probs[k].cpu().numpy(), background=background

@@ -17,8 +17,9 @@ from mmcalib.checks import (
     check_finite,
     check_labels,
     check_probabilities,
+    check_range,
 )
-from mmcalib.samples.objects import Objects, objects_of_logits
+from mmcalib.samples.objects import Objects, map_probabilities, objects_of_logits
 
 Sample = Mapping | BaseDataElement
 LABELS_HINT = "check the dataset's classes, or the metric's ignore_index"
@@ -69,8 +70,6 @@ def class_probabilities(sample: Sample, name: str) -> Tensor:
     """Return the ``(K, 1)`` probabilities of a classifier's sample, on the CPU."""
     scores, name = at_least_single(class_scores(sample, name)).cpu(), f'pred_score of {name}'
     check_finite(scores, name)
-    if scores.ndim != 1:
-        raise ValueError(f'{name} must be (K,), got {tuple(scores.shape)}')
     check_probabilities(scores[:, None], name)
     return scores.clamp(max=1)[:, None]
 
@@ -114,13 +113,13 @@ def label_maps(sample: Sample, name: str, logits: Tensor | None = None) -> tuple
     label = label.reshape(label.shape[-2:]).long()
     predicted = predicted_map(sample, name)
     logits = predicted if logits is None else logits
-    for what, found in ('the prediction', predicted), ('logits', logits):
-        if found.shape[-2:] != label.shape:
-            raise ValueError(
-                f'{what} of {name} have the size {tuple(found.shape[-2:])}, gt_sem_seg '
-                f'{tuple(label.shape)}: in the test pipeline LoadAnnotations must come after '
-                'Resize, or AtInputSize after both'
-            )
+    sizes = {tuple(found.shape[-2:]) for found in (predicted, logits)} - {tuple(label.shape)}
+    if sizes:
+        raise ValueError(
+            f'the prediction of {name} has the size {sizes.pop()}, gt_sem_seg '
+            f'{tuple(label.shape)}: in the test pipeline LoadAnnotations must come after Resize, '
+            'or AtInputSize after both'
+        )
     return predicted.to(logits.device), label.to(logits.device)
 
 
@@ -138,12 +137,9 @@ def read_pixels(
     logits = needed(sample, 'seg_logits', name)
     predicted, label = label_maps(sample, name, logits)
     check_labels(label[label != ignore_index], max(len(logits), 2), name=name, hint=hint)
-    if len(logits) == 1 and logits.numel() and not 0 <= logits.min() <= logits.max() <= 1:
+    if len(logits) == 1:
         check_finite(logits, f'seg_logits of {name}')
-        raise ValueError(
-            f'seg_logits of {name} have one class but are no probabilities: they span '
-            f'[{logits.min().item():.4g}, {logits.max().item():.4g}]'
-        )
+        check_range(logits, f'seg_logits of {name}, of one class,')
     return logits, predicted, label
 
 
@@ -166,9 +162,7 @@ def read_image(sample: Sample, *, ignore_index: int, name: str) -> tuple[Tensor,
         return probs, probs.argmax(dim=0), class_label(sample, name, len(probs))
     logits, predicted, label = read_pixels(sample, ignore_index=ignore_index, name=name)
     check_explained(logits, predicted, name)
-    logits = at_least_single(logits)
-    probs = torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(dim=0)
-    return probs.cpu(), predicted.cpu(), label.cpu()
+    return map_probabilities(at_least_single(logits)).cpu(), predicted.cpu(), label.cpu()
 
 
 def read_logits(
@@ -236,10 +230,7 @@ def read_ood(
         known = {**sample, 'gt_label': torch.where(unseen, 0, label)}
         return read_logits(known, logits, ignore_index=ignore_index, name=name)[0].T, True, kind
     if ood_index is None:
-        raise ValueError(
-            f'{name} is a segmentation: give ood_index, the label of the pixels that are out of '
-            'distribution'
-        )
+        raise ValueError(f'{name} is a segmentation: give ood_index, the label of OOD pixels')
     label = label_maps(sample, name)[1]
     known = torch.where(label == ood_index, int(ignore_index == 0), label)  # any class will do
     maps = {**sample, 'gt_sem_seg': {'data': known[None]}}
@@ -248,20 +239,6 @@ def read_ood(
     logits, valid = at_least_single(logits), (label != ignore_index).to(logits.device)
     rows, kind = logits[:, valid], (label == ood_index)[valid.to(label.device)].long().cpu()
     return (torch.cat([1 - rows, rows]), False, kind) if len(rows) == 1 else (rows, True, kind)
-
-
-class PredictionMap(NamedTuple):
-    """The prediction of one segmented image, as arrays of its pixels on the CPU.
-
-    Attributes:
-        conf: ``(H, W)`` float32 probability of the predicted class.
-        predicted: ``(H, W)`` int64.
-        label: ``(H, W)`` int64, with the ignored ones as they are.
-    """
-
-    conf: Tensor
-    predicted: Tensor
-    label: Tensor
 
 
 class UnlabelledPrediction(NamedTuple):
@@ -298,7 +275,7 @@ def read_unlabelled(
     if 'seg_logits' in sample:
         logits = at_least_single(tensor_of(sample, 'seg_logits').detach())
         check_finite(logits, f'seg_logits of {name}')
-        predicted = predicted_map(sample, name).to(logits.device).long()
+        predicted = predicted_map(sample, name).to(logits.device)
         conf = _map_confidence(logits, predicted).cpu()
         objects = objects_of_logits(logits, predicted, background=background)
         return UnlabelledPrediction(conf, predicted.cpu(), objects=objects)
@@ -306,26 +283,29 @@ def read_unlabelled(
     return UnlabelledPrediction(*probs.max(dim=0), probs)
 
 
-def read_map(sample: Sample, *, step: int = 1) -> PredictionMap:
+def read_map(sample: Sample, *, step: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     """Read every `step`-th pixel of every `step`-th line of an evaluated data sample of mmseg.
 
     Nothing is computed, and nothing new is kept, on the sample's own device.
 
     Args:
-        sample: What :func:`read_prediction` has read without complaint.
+        sample: What :func:`read_pixels` has read without complaint.
         step: At least 1.
+
+    Returns:
+        ``(H, W)`` float32 probabilities of the predicted classes, these, and the labels, int64.
     """
     pixels = slice(None, None, step), slice(None, None, step)
     planes = tensor_of(sample, 'seg_logits')
     logits = torch.stack([plane.detach().cpu()[pixels] for plane in planes])
     predicted, label = (plane.cpu()[pixels].long() for plane in label_maps(sample, 'an image'))
-    return PredictionMap(_map_confidence(logits, predicted), predicted, label)
+    return _map_confidence(logits, predicted), predicted, label
 
 
 def _map_confidence(logits: Tensor, predicted: Tensor) -> Tensor:
     """Return the probability of the predicted class of ``(K, …)`` logits, in float32."""
     logits = logits.float()
-    if len(logits) == 1:  # a binary head, see read_prediction
+    if len(logits) == 1:  # a binary head's probability
         return torch.where(predicted == 1, logits[0], 1 - logits[0])
     return 1 / (logits - logits.amax(dim=0)).exp().sum(dim=0)
 
@@ -343,7 +323,11 @@ def as_binary_map(sample: Mapping) -> dict:
         ValueError: If it lacks one of them.
     """
     scores = at_least_single(class_scores(sample, 'a prediction'))
-    label = _labels(sample, len(scores)).to(scores.device)
+    label = tensor_of(sample, 'gt_score')
+    if label is None:
+        present = needed(sample, 'gt_label', 'a prediction of several labels').cpu().long()
+        label = torch.zeros(len(scores)).index_fill(0, present, 1)
+    label = torch.where(label < 0, IGNORED, (label > 0.5).long()).to(scores.device)
     predicted = tensor_of(sample, 'pred_label')  # by the head's threshold, or its number of labels
     if predicted is None:
         predicted = (scores > 0.5).nonzero()[:, 0]
@@ -353,11 +337,3 @@ def as_binary_map(sample: Mapping) -> dict:
         'gt_sem_seg': label[None, None],
     }
     return {**sample, **{key: {'data': value} for key, value in maps.items()}}
-
-
-def _labels(sample: Mapping, num_classes: int) -> Tensor:
-    scores = tensor_of(sample, 'gt_score')
-    if scores is not None:
-        return torch.where(scores < 0, IGNORED, (scores > 0.5).long())
-    present = needed(sample, 'gt_label', 'a prediction of several labels').cpu().long()
-    return torch.zeros(num_classes, dtype=torch.int64).index_fill(0, present, 1)

@@ -1,5 +1,7 @@
 """Metrics of arrays: any kind of them, maps, one class, and functions beside `measure`."""
 
+import inspect
+
 import numpy as np
 import pytest
 import references
@@ -94,3 +96,9 @@ def test_aece_agrees_with_the_published_definition_on_distinct_confidences():
     # They differ by at most a sample per bin.
     published = references.published_adaptive_calibration_error(conf, correct)
     assert found == pytest.approx(published, abs=100 * 15 / 301)
+
+
+@pytest.mark.parametrize('name', ['expected_calibration_error', 'adaptive_calibration_error'])
+def test_options_are_in_the_signature(name):
+    found = inspect.signature(getattr(metrics, name)).parameters
+    assert set(found) == {'probs', 'labels', 'conf', 'correct', 'num_bins', 'ignore_index'}

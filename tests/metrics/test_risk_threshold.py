@@ -130,7 +130,7 @@ def tables(probs, labels):
     for p, y in zip(probs, labels, strict=True):
         found = of_probabilities(p, y)
         found = found._replace(left_out=found.conf[:0])
-        images.append(Counts.of(found, num_classes=3))
+        images.append(Counts.of(found, strata={'predicted': (found.predicted, 3)}))
     found = of_images(images)
     return found['image_class'], found['image_class_bins']
 

@@ -56,7 +56,7 @@ def validation(photos, segmenting, tmp_path):
         predicted = torch.from_numpy(image.predicted).flatten()
         wrong = torch.rand(conf.shape, generator=generator) > 0.95 * conf
         rows = of_confidences(conf, ~wrong)._replace(predicted=predicted, left_out=conf[:0])
-        counts.append(Counts.of(rows, num_classes=4))
+        counts.append(Counts.of(rows, strata={'predicted': (rows.predicted, 4)}))
         for o in image.scores.objects:
             iou = float(torch.rand((), generator=generator)) * o.expected_iou
             objects.append([place, o.label, o.pixels, o.confidence, o.expected_iou, iou])
