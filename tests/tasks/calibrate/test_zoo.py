@@ -38,6 +38,7 @@ PLACED = {
     'mmpretrain/conformer/conformer-tiny-p16_8xb128_in1k.py': [
         'head.trans_cls_head', 'head.conv_cls_head',
     ],
+    'mmpretrain/swin_transformer_v2/swinv2-tiny-w8_16xb64_in1k-256px.py': ['head.fc'],
     'mmpretrain/resnet/resnet50_8xb16-mixup_cifar10.py': SIGMOIDS,
     'mmseg/cgnet/cgnet_fcn_4xb4-60k_cityscapes-680x680.py': ['decode_head.conv_seg'],
     'mmseg/segformer/segformer_mit-b0_8xb2-160k_ade20k-512x512.py': ['decode_head.conv_seg'],
