@@ -188,8 +188,8 @@ _statistic.__name__ = _statistic.__qualname__ = 'getattr'
 def fill(model: nn.Module, checkpoint: Checkpoint, *, resumed: bool = False) -> None:
     """Load weights into a model that they must fill.
 
-    Only ``num_batches_tracked`` may lack, as in old checkpoints, what the model itself leaves out of
-    a checkpoint, and of a model that only predicts auxiliary heads and what losses have learnt.
+    Only ``num_batches_tracked`` may lack, as in old checkpoints, what the model makes anew at
+    loading, and, where it only predicts, auxiliary heads and what losses have learnt.
 
     Raises:
         UserError: If something is missing, or has another shape.
