@@ -37,7 +37,7 @@ from mmcalib.metrics.statistics import CalibrationStatistics, of_images, of_pred
 from mmcalib.metrics.strata import stratum_text
 from mmcalib.samples.boundary import RANGE_NAMES, distance_ranges
 from mmcalib.samples.objects import RIGHT, object_ious, objects_of_logits
-from mmcalib.samples.reading import background_of, read_pixels, read_scores
+from mmcalib.samples.reading import read_pixels, read_scores
 
 # Below this many predictions per bin, the noise of the bins alone makes an ECE of some percent.
 ENOUGH_PER_BIN = 10
@@ -172,9 +172,8 @@ class CalibrationMetric(ListMetric):
             strata['distance'] = distance_ranges(label)[valid].cpu(), len(RANGE_NAMES)
         counts = Counts.of(found, self.num_bins, strata=strata)
         if self.per_object:
-            background = background_of((self.dataset_meta or {}).get('classes'))
-            logits = at_least_single(logits)
-            objects = objects_of_logits(logits, predicted, background=background)
+            options = dict(background=self.dataset_background)
+            objects = objects_of_logits(at_least_single(logits), predicted, **options)
             ious = object_ious(objects, label.cpu().numpy(), ignore_index=self.ignore_index)
             columns = objects.label, objects.pixels, objects.confidence, objects.expected_iou, ious
             counts.objects = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))

@@ -23,7 +23,7 @@ from mmcalib.metrics.image_scores import (
     scores_of,
 )
 from mmcalib.metrics.list_metric import ListMetric
-from mmcalib.samples.reading import background_of, read_image
+from mmcalib.samples.reading import read_image
 from mmcalib.samples.writing import disagreement_in
 from mmcalib.work_dir import check_writable, whole_file
 
@@ -102,12 +102,10 @@ class ImageScoreMetric(ListMetric):
 
     def read(self, sample: dict) -> tuple[str, float, list[float]]:
         """Return what an image leaves."""
-        name, segmented, background = self.name(sample), 'seg_logits' in sample, None
+        name, segmented, background = self.name(sample), 'seg_logits' in sample, self.background
         probs, predicted, label = read_image(sample, ignore_index=self.ignore_index, name=name)
-        if segmented:
-            background = self.background
-            if background is None:
-                background = background_of((self.dataset_meta or {}).get('classes'))
+        if background is None or not segmented:
+            background = self.dataset_background if segmented else None
         found = scores_of(probs.flatten(1), predicted.flatten(), background=background)
         if not segmented:
             found = {score: found[score] for score in OF_CLASSIFIERS}
@@ -116,12 +114,9 @@ class ImageScoreMetric(ListMetric):
             found['mutual_information'] = float(maps['mutual_information'].mean(dtype=np.float64))
         if 'predictions' in maps:
             found['pairwise_dice'] = pairwise_dice(maps['predictions'], background=background)
-        missing = [score for score in self.scores if score not in found]
-        if missing:
-            mean = 'take it from a mean of several predictions, with its disagreement'
-            pixels = f'it is of segmentations: take some of {OF_CLASSIFIERS}'
-            of_mean = missing[0] in OF_MEMBERS and (segmented or missing[0] != 'pairwise_dice')
-            raise ValueError(f'{name} has no {missing[0]}: {mean if of_mean else pixels}')
+        if missing := [score for score in self.scores if score not in found]:
+            more = 'segmentations have more, and so has a mean with its disagreement'
+            raise ValueError(f'{name} has no {missing[0]}, only {", ".join(found)}: {more}')
         risks = image_risks(predicted, label, background=background, ignore_index=self.ignore_index)
         risk = risks[self.risk if segmented else 'error']
         return name, risk, [found[score] for score in self.scores]
@@ -134,13 +129,12 @@ class ImageScoreMetric(ListMetric):
             with whole_file(self.out_file) as path, path.open('w', **text) as file:
                 csv.writer(file).writerow(['image', 'risk', *self.scores])
                 csv.writer(file).writerows([name, risk, *scores] for name, risk, scores in results)
-        rows = torch.tensor([[risk, *scores] for _, risk, scores in results], dtype=torch.float64)
-        rows = rows.reshape(len(results), 1 + len(self.scores))
+        table = [[risk, *scores] for _, risk, scores in results]
+        rows = torch.tensor(table, dtype=torch.float64).view(-1, 1 + len(self.scores))
         labelled = rows[~rows[:, 0].isnan()]
         if len(labelled) < len(rows) or not len(rows):
-            count = f'{len(rows) - len(labelled)} of {len(rows)} images have no labelled pixel'
-            nan = ', and every figure is NaN' * (not len(labelled))
-            self.log(f'{count}, so no risk{nan}', logging.WARNING)
+            count = f'{len(labelled)} of {len(rows)} images have a labelled pixel'
+            self.log(f'{count}, and figures are of these', logging.WARNING)
         values = {'risk': 100 * labelled[:, 0].mean().item()}
         for score, column in zip(self.scores, labelled[:, 1:].T, strict=True):
             if score in OF_MEMBERS:

@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.arrays import Array, floats_of, integers_of
+from mmcalib.arrays import Array, floats_of, integers_of, labelled_rows
 from mmcalib.checks import (
     at_least_single,
-    check_labels,
     check_number,
     check_probabilities,
     check_range,
@@ -75,17 +74,10 @@ def image_scores(
             range.
     """
     probs = at_least_single(floats_of('probs', probs))
-    probs = probs.reshape(len(probs), -1)
-    if not probs.numel():
-        raise ValueError(f'probs must be (K, *) of at least one pixel, got {tuple(probs.shape)}')
-    check_probabilities(probs, 'probs')
     labels = probs.argmax(dim=0) if predicted is None else integers_of('predicted', predicted)
-    if labels.numel() != probs.shape[1]:
-        raise ValueError(
-            f'predicted must have {probs.shape[1]} pixels, as probs, got {labels.numel()}'
-        )
-    check_labels(labels, len(probs), name='predicted')
-    return scores_of(probs, labels.flatten(), background=background)
+    probs, labels = labelled_rows('probs', probs[None], labels[None], None)
+    check_probabilities(probs.T, 'probs')
+    return scores_of(probs.T, labels, background=background)
 
 
 def scores_of(

@@ -10,7 +10,7 @@ from mmengine.dist import all_gather, get_dist_info
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 
-from mmcalib.samples.reading import name_of
+from mmcalib.samples.reading import background_of, name_of
 
 
 class ListMetric(BaseMetric):
@@ -45,6 +45,11 @@ class ListMetric(BaseMetric):
     def log(self, text: str, level: int = logging.INFO) -> None:
         """Log a line that begins with the name of the metric."""
         print_log(f'{type(self).__name__}: {text}', logger='current', level=level)
+
+    @property
+    def dataset_background(self) -> int | None:
+        """The place of the class that the data set calls background, if it does."""
+        return background_of((self.dataset_meta or {}).get('classes'))
 
     def name(self, sample: dict) -> str:
         """Return what errors call the next sample; samplers interleave the processes."""

@@ -78,8 +78,8 @@ Scored = dict[str, Tensor]
 def round_if_many(results: Sequence[Scored]) -> None:
     """Round all scores, if there are more than a million predictions."""
     one_of_each = [next(iter(cells.values())) for cells in results]
-    many = sum(cells[1:].sum().item() for cells in one_of_each) > EXACT
-    if many or any(cells.dtype == torch.float32 for cells in one_of_each[:1]):
+    shared = bool(results) and one_of_each[0].dtype == torch.float32
+    if shared or sum(cells[1:].sum().item() for cells in one_of_each) > EXACT:
         for result in results:
             for score, cells in result.items():
                 if cells.dtype == torch.float64:
@@ -146,10 +146,6 @@ class OODMetric(ListMetric):
         ignore_index: Label of the pixels to leave out. Classifiers do not use it.
         **options: Those of mmengine's ``BaseMetric``, such as ``prefix``.
 
-    Attributes:
-        counts: How many predictions of ``'ID'`` and of each OOD set, ``'OOD'`` where they have no
-            names, the last evaluation had; None before one, and on all but the main process.
-
     Raises:
         ValueError: If a score is unknown, or `ood_index` is `ignore_index`; while evaluating, for
             samples that :func:`~mmcalib.samples.reading.read_ood` refuses.
@@ -169,14 +165,10 @@ class OODMetric(ListMetric):
         super().__init__(**options)
         self.scores = check_choices('scores', scores, SCORES)
         if ood_index is not None and ood_index == ignore_index:
-            raise ValueError(
-                f'ood_index and ignore_index are both {ood_index}: pixels of this label cannot be '
-                'left out and be out of distribution. Set ignore_index to a label that means '
-                'neither, such as -1'
-            )
+            both = f'ood_index and ignore_index are both {ood_index}: set ignore_index to a label'
+            raise ValueError(f'{both} that is neither left out nor OOD, such as -1')
         self.ood_index = ood_index
         self.ignore_index = ignore_index
-        self.counts: dict[str, int] | None = None
 
     def read(self, sample: dict) -> Scored:
         """Return what an image leaves."""
@@ -184,19 +176,16 @@ class OODMetric(ListMetric):
         found, are_logits, kind = read_ood(
             sample, ood_index=self.ood_index, ignore_index=self.ignore_index, name=name
         )
-        missing = [score for score in self.scores if score in NEED_LOGITS]
-        if missing and not are_logits:
+        if not are_logits and (missing := [x for x in self.scores if x in NEED_LOGITS]):
+            others = ' and '.join(x for x in SCORES if x not in NEED_LOGITS)
             raise ValueError(
                 f'{" and ".join(missing)} require logits, but {name} has only probabilities: for '
                 "a classifier add custom_hooks=[dict(type='KeepLogitsHook')] to the config, give "
-                'a binary segmentor two channels, or take '
-                f'{" and ".join(score for score in SCORES if score not in NEED_LOGITS)}'
+                f'a binary segmentor two channels, or take {others}'
             )
         if sets and kind.numel() and kind.max() > len(sets):
-            raise ValueError(
-                f'{name} has the label {-kind.max().item()}, and the data set names only '
-                f'{len(sets)} OOD sets: {", ".join(sets)}'
-            )
+            known = f'the data set names only {len(sets)} OOD sets: {", ".join(sets)}'
+            raise ValueError(f'{name} has the label {-kind.max().item()}, and {known}')
         scores = (scores_of_logits if are_logits else scores_of_probabilities)(found, self.scores)
         kind = kind if sets else kind.clamp(max=1)
         kinds = torch.arange(1 + max(len(sets), 1))[:, None] == kind
@@ -205,35 +194,28 @@ class OODMetric(ListMetric):
     def compute_metrics(self, results: list[Scored]) -> dict[str, float]:
         """Return the figures of all images."""
         round_if_many(results)  # of all processes together
-        groups = self._sets()
+        groups, values = self._sets(), {}
         names = ['ID', *(groups or ('OOD',))]
-        nothing, rows = torch.zeros(1 + len(names), 0, dtype=torch.float64), {}
+        nothing = torch.zeros(1 + len(names), 0, dtype=torch.float64)
         for score in self.scores:
             cells = torch.cat([nothing, *(result[score].double() for result in results)], dim=1)
-            rows[score] = dict(zip(names, grouped(cells[0], cells[1:])[1], strict=True))
-        self.counts = {name: int(row.sum()) for name, row in rows[self.scores[0]].items()}
-        text = ', '.join(f'{self.counts[name]:,} {name}' for name in names[1:])
-        self.log(f'{self.counts["ID"]:,} ID predictions against {text}')
-        if absent := [name for name, count in self.counts.items() if not count]:
+            seen, *unseen = grouped(cells[0], cells[1:])[1]
+            found = dict(zip(names[1:], (ood_figures(seen, row) for row in unseen), strict=True))
+            means = {}
+            for group in dict.fromkeys(groups.values()):
+                members = [found[name] for name in groups if groups[name] == group]
+                means[group] = {k: sum(each[k] for each in members) / len(members) for k in FIGURES}
+            for name, figures in (means | found).items():
+                prefix = f'{score}/{name}' if groups else score
+                values |= {f'{prefix}/{key}': value for key, value in figures.items()}
+        counts = dict(zip(names, cells[1:].sum(dim=1).tolist(), strict=True))
+        self.log(', '.join(f'{count:,.0f} {name}' for name, count in counts.items()))
+        if absent := [name for name, count in counts.items() if not count]:
             self.log(
                 f'no prediction of {" and ".join(absent)}, so figures against it are NaN. OOD are '
                 f'negative labels, and those of ood_index ({self.ood_index})',
                 logging.WARNING,
             )
-        values: dict[str, float] = {}
-        for score in self.scores:
-            found = {n: ood_figures(rows[score]['ID'], rows[score][n]) for n in names[1:]}
-            if not groups:
-                values |= {f'{score}/{key}': value for key, value in found['OOD'].items()}
-                continue
-            for group in OOD_GROUPS:
-                members = [found[name] for name in groups if groups[name] == group]
-                values |= {
-                    f'{score}/{group}/{key}': sum(each[key] for each in members) / len(members)
-                    for key in (FIGURES if members else ())
-                }
-            for name, figures in found.items():
-                values |= {f'{score}/{name}/{key}': value for key, value in figures.items()}
         return values
 
     def _sets(self) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.cells import cell_len, set_cell_size
+from tabulate import tabulate
 from torch import Tensor
 
 from mmcalib.metrics import errors
@@ -53,13 +53,6 @@ def stratum_text(table: Tensor, names: Sequence[str], heading: str) -> str:
         names: S of them.
         heading: Of the names.
     """
-    # rich's own tables take half a minute of 10,000 classes.
     headings, *rows = stratum_rows(table, names)
-    rows = [[heading, *headings], *rows]
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    rule = '+'.join(['', *('-' * (width + 2) for width in widths), ''])
-    first, *rest = (
-        ' | '.join([set_cell_size(name, widths[0]), *map(str.rjust, numbers, widths[1:])])
-        for name, *numbers in rows
-    )
-    return '\n'.join([rule, f'| {first} |', rule, *(f'| {line} |' for line in rest), rule])
+    align = ('left', *['right'] * len(headings))
+    return tabulate(rows, [heading, *headings], 'outline', colalign=align, disable_numparse=True)
