@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -146,14 +145,13 @@ class CalibrationMetric(ListMetric):
         self.per_distance = per_distance
         self.per_object = per_object
         self.statistics: CalibrationStatistics | None = None
-        with_interval = any(metric_of(name).of_rows for name in self.metrics)
         if confidence_interval is not None:
             check_share('confidence_interval', confidence_interval)
-        if confidence_interval is not None and not with_interval:
-            raise ValueError(
-                f'confidence_interval: {" and ".join(self.metrics)} has no interval, because no '
-                'statistics are kept for each image: leave the option out, or add another metric'
-            )
+            if not any(metric_of(name).of_rows for name in self.metrics):
+                raise ValueError(
+                    f'confidence_interval: {" and ".join(self.metrics)} has no interval, because '
+                    'nothing is kept of each image: leave the option out, or add another metric'
+                )
 
     def read(self, sample: dict) -> Counts | tuple[np.ndarray, int]:
         """Return the scores of a classified image, and counts of a segmented one."""
@@ -194,12 +192,11 @@ class CalibrationMetric(ListMetric):
             units = [Counts.total(group, self.num_bins) for group in groups]
             images = of_images(results)
         whole = Counts.total(units, self.num_bins)
-        units = units if protocol.group else [whole]
-        self._log(int(whole.count), len(results))
+        units = (units if protocol.group else []) or [whole]
         values = {name: self._value(name, units, whole) for name in self.metrics}
         sums = images.pop('image_sums', None)
         self.statistics = self._statistics(dict(values), whole, images)
-        self._log_strata(self.statistics)
+        self._log(int(whole.count), len(results), self.statistics)
         if self.confidence_interval is not None and whole.count:
             bins = images['image_bins']
             if protocol.group:
@@ -220,9 +217,8 @@ class CalibrationMetric(ListMetric):
             bins = sum(share * unit.bins for share, unit in parts)
             return value_of(name, replace(whole, bins=bins, more={'curve': curve}), self.num_bins)
         found = [value_of(name, unit, self.num_bins) for unit in units]
-        bins = torch.stack([unit.bins for unit in units]) if units else whole.bins[None]
-        once = torch.ones(1, len(bins), dtype=torch.float64)
-        return self._mean(torch.tensor(found or [math.nan], dtype=torch.float64), bins, once).item()
+        bins, once = torch.stack([unit.bins for unit in units]), whole.bins.new_ones(1, len(units))
+        return self._mean(torch.tensor(found, dtype=torch.float64), bins, once).item()
 
     @property
     def _alike(self) -> bool:
@@ -276,12 +272,8 @@ class CalibrationMetric(ListMetric):
         bins, sums = bins[filled], sums[filled]
         own = {n: metric_of(n) for n in self.metrics if metric_of(n).of_rows is not None}
         grouped = PROTOCOLS[self.protocol].group is not None
-        options = dict(
-            coverage=self.confidence_interval,
-            num_bootstrap=self.num_bootstrap,
-            seed=self.seed,
-            limits={name: metric.limits for name, metric in own.items()},
-        )
+        options = dict(coverage=self.confidence_interval, num_bootstrap=self.num_bootstrap)
+        options |= dict(seed=self.seed, limits={name: own[name].limits for name in own})
 
         def estimate(weights: Tensor) -> dict[str, Tensor]:
             if grouped:
@@ -294,35 +286,17 @@ class CalibrationMetric(ListMetric):
         if not grouped:
             gaps = {n: lambda table, m=m: m.of_rows(table, sums) for n, m in own.items() if m.gaps}
             bounds |= gap_intervals(gaps, bins, **options)
-        if len(bins) < 2:
-            self.log(
-                'intervals are NaN: all predictions are of one image or batch', logging.WARNING
-            )
         return {name: bounds[name] for name in own}
 
-    def _log(self, count: int, num_images: int) -> None:
-        """Log the number of predictions, and a warning if they are too few."""
-        if not count:
-            self.log(
-                f'no valid prediction in {num_images} samples, so {", ".join(self.metrics)} is NaN',
-                logging.WARNING,
-            )
-            return
-        protocol = PROTOCOLS[self.protocol].text.format(width=self.boundary_width)
+    def _log(self, count: int, num_images: int, found: CalibrationStatistics) -> None:
+        """Log the number of predictions, with a warning if they are few, and tables of parts."""
+        text = f'{count:,} predictions of {num_images:,} images by the protocol {self.protocol!r}'
+        few = count < ENOUGH_PER_BIN * self.num_bins
+        noise = f', few for {self.num_bins} bins: noise alone makes errors of several percent'
         self.log(
-            f'{count:,} predictions of {num_images:,} images, by the protocol {self.protocol!r}: '
-            f'{protocol}. Errors such as ECE are of {self.num_bins} bins'
+            f'{text}{noise * few}' if count else f'no valid prediction in {num_images} samples',
+            logging.WARNING if few else logging.INFO,
         )
-        if count < ENOUGH_PER_BIN * self.num_bins:
-            self.log(
-                f'{count} predictions are few for {self.num_bins} bins: noise alone causes an '
-                'error of several percent. Use fewer bins; confidence_interval=0.95 says how '
-                'uncertain they are',
-                logging.WARNING,
-            )
-
-    def _log_strata(self, found: CalibrationStatistics) -> None:
-        """Print the tables of classes, distances and objects."""
         for table, names, heading in (
             (found.class_bins, found.classes, 'predicted class'),
             (found.distance_bins, RANGE_NAMES, 'pixels from a boundary'),

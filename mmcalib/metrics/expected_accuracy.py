@@ -71,17 +71,14 @@ class ExpectedAccuracy:
                 stacklevel=2,
             )
         self.coverage = coverage
-        self.of_bins = isotonic_accuracy(bins.sum(dim=0))
-        self.weights = labelled_share(bins.sum(dim=0))
+        self.of_bins, self.weights = learned_of(bins.sum(dim=0))
         found = bins[:, 1].sum(dim=1) / bins[:, 0].sum(dim=1)
         predicted, expected = predicted_in_narrow_bins(bins), torch.empty_like(found)
         # At random, since a data set may have a period, such as an image of each class in turn.
         folds = torch.randperm(len(bins), generator=torch.Generator().manual_seed(SEED)) % FOLDS
         for fold in range(min(FOLDS, len(bins))):
             part = folds == fold
-            others = bins[~part].sum(dim=0)
-            options = isotonic_accuracy(others), labelled_share(others)
-            expected[part] = _mean_in_bins(predicted[part], *options)
+            expected[part] = _mean_in_bins(predicted[part], *learned_of(bins[~part].sum(dim=0)))
         self.residuals = (found - expected).sort().values
 
     def of_image(self, conf: Tensor) -> float:
@@ -105,8 +102,7 @@ class ExpectedAccuracy:
         k = int((n + 1) * (1 - self.coverage) / 2 + 1e-9)
         if k < 1:
             return 0.0, 1.0
-        low, high = self.residuals[k - 1].item(), self.residuals[n - k].item()
-        return _in_range(expected + low), _in_range(expected + high)
+        return _in_range(expected + self.residuals[[k - 1, n - k]])
 
     def folder_interval(self, expected: float, num_images: int) -> tuple[float, float]:
         """Return where the mean accuracy of so many images lies with the probability `coverage`.
@@ -119,8 +115,7 @@ class ExpectedAccuracy:
         mean = self.residuals.mean()
         # Draws of images that are there vary less than new ones would.
         around = mean + widening(n, NUM_BOOTSTRAP, SEED) * ((new - mean) - (old - mean))
-        low, high = (expected + around.quantile(tails_of(self.coverage))).tolist()
-        return _in_range(low), _in_range(high)
+        return _in_range(expected + around.quantile(tails_of(self.coverage)))
 
     def _drawn_means(self, count: int, generator: torch.Generator) -> Tensor:
         count, means = min(count, MOST_DRAWN), []
@@ -131,11 +126,12 @@ class ExpectedAccuracy:
         return torch.cat(means)
 
 
-def isotonic_accuracy(table: Tensor) -> Tensor:
-    """Return the accuracy of each bin of a ``(3, C)`` table, made to ascend with confidence.
+def learned_of(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the accuracy of each bin of a ``(3, C)`` table, and which share of it has a label.
 
-    The isotonic regression of the accuracies. A bin that is empty has the value of the next one
-    below that is not, or of the lowest.
+    The accuracies ascend with confidence, by an isotonic regression. A bin that is empty has that
+    of the next one below that is not, or of the lowest. In the share all bins together count as one
+    prediction more in each, so that none is without.
     """
     from sklearn.isotonic import isotonic_regression  # takes a second to import, and few need it
 
@@ -143,21 +139,14 @@ def isotonic_accuracy(table: Tensor) -> Tensor:
     count, correct = table[:2, filled].numpy()
     values = torch.from_numpy(isotonic_regression(correct / count, sample_weight=count))
     below = torch.searchsorted(filled, torch.arange(table.shape[1]), right=True) - 1
-    return values[below.clamp(min=0)]
-
-
-def labelled_share(table: Tensor) -> Tensor:
-    """Return which share of the predictions of each bin of a ``(3, C)`` table has a label.
-
-    That of all bins counts as one prediction more in each, so that none is without.
-    """
     labelled, predicted = table[0], table[0] + table[2]
-    return (labelled + labelled.sum() / predicted.sum()) / (predicted + 1)
+    share = (labelled + labelled.sum() / predicted.sum()) / (predicted + 1)
+    return values[below.clamp(min=0)], share
 
 
 def _mean_in_bins(counts: Tensor, values: Tensor, weights: Tensor) -> Tensor:
     return counts @ (weights * values) / (counts @ weights)
 
 
-def _in_range(share: float) -> float:
-    return min(max(share, 0.0), 1.0)
+def _in_range(ends: Tensor) -> tuple[float, float]:
+    return tuple(ends.clamp(0, 1).tolist())

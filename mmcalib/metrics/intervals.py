@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -57,8 +57,7 @@ def intervals(
     factors, bounds = widening(num_units, num_bootstrap, seed), {}
     for name, values in draws.items():
         around = found[name] + factors * (torch.cat(values) - found[name])
-        low, high = around.nanquantile(tails_of(coverage)).tolist()
-        bounds[name] = _limited(low, high, limits.get(name))
+        bounds[name] = _limited(around.nanquantile(tails_of(coverage)).tolist(), limits.get(name))
     return bounds
 
 
@@ -113,26 +112,14 @@ def gap_intervals(
     def table(moved: Tensor) -> Tensor:
         return torch.stack(torch.broadcast_tensors(pooled[0], pooled[2] + moved, pooled[2]), -2)
 
-    bounds = {}
+    bounds, given = {}, (gaps, noise, spread, together, (1 - coverage) / 2)
     for name, error in errors.items():
-
-        def value(moved: Tensor, error: Callable = error) -> Tensor:
-            return error(table(moved))
-
-        ends = _ends(value, gaps, noise, spread, together, tail=(1 - coverage) / 2)
-        bounds[name] = _limited(*ends, limits.get(name))
+        ends = _ends(lambda moved, error=error: error(table(moved)), *given)
+        bounds[name] = _limited(ends, limits.get(name))
     return bounds
 
 
-def _ends(
-    value: Callable[[Tensor], Tensor],
-    gaps: Tensor,
-    noise: Tensor,
-    spread: Tensor,
-    together: Tensor,
-    *,
-    tail: float,
-) -> tuple[float, float]:
+def _ends(value, gaps, noise, spread, together, tail) -> tuple[float, float]:
     """Return the ends of the interval of one error; see :func:`gap_intervals`."""
     found = value(gaps)
     upper = torch.maximum(found, value(noise).median())
@@ -177,11 +164,9 @@ def _halve(holds: Callable[[float], bool], inside: float, outside: float) -> flo
     return inside
 
 
-def _limited(
-    low: float, high: float, limits: tuple[float, float] | None = None
-) -> tuple[float, float]:
+def _limited(ends: Iterable[float], limits: tuple[float, float] | None) -> tuple[float, ...]:
     least, most = limits or (0.0, 100.0)
-    return min(max(low, least), most), min(max(high, least), most)
+    return tuple(min(max(end, least), most) for end in ends)
 
 
 def widening(num_units: int, num_bootstrap: int, seed: int) -> Tensor:

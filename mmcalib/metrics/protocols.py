@@ -17,7 +17,6 @@ class Protocol:
     """One way of judging a segmentation.
 
     Attributes:
-        text: What it is, for the log.
         region: Given the ``(H, W)`` labels and the width of a boundary, a mask of the pixels that
             count; None for all.
         group: How many consecutive images errors are computed over before they are averaged; None
@@ -25,7 +24,6 @@ class Protocol:
         by_pixels: Groups weigh as many pixels as they have, rather than all the same.
     """
 
-    text: str
     region: Callable[[Tensor, int], Tensor] | None = None
     group: int | None = None
     by_pixels: bool = False
@@ -37,14 +35,10 @@ def foreground(label: Tensor, width: int) -> Tensor:
 
 
 PROTOCOLS = {
-    'pooled': Protocol('all valid predictions together'),
-    'foreground': Protocol('all valid pixels but the background, label 0', foreground),
-    'image': Protocol('mean over the images that have valid pixels', group=1),
-    'paper': Protocol(
-        'the paper: pixels of the foreground in batches of 8 images, averaged by their pixels',
-        foreground,
-        group=8,
-        by_pixels=True,
-    ),
-    'boundary': Protocol('valid pixels at most {width} pixels from another label', boundary),
+    'pooled': Protocol(),
+    'foreground': Protocol(foreground),
+    'image': Protocol(group=1),
+    # The paper's: averaged by the pixels of 8 images.
+    'paper': Protocol(foreground, group=8, by_pixels=True),
+    'boundary': Protocol(boundary),
 }

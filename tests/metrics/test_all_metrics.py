@@ -337,12 +337,11 @@ def test_names_prefixes_and_toolboxes():
 def test_the_log_says_what_was_measured(monkeypatch):
     lines = []
     monkeypatch.setattr(module, 'print_log', lambda text, **_: lines.append(text))
-    evaluate(in_patches(3), CalibrationMetric(protocol='boundary', boundary_width=2))
+    evaluate(in_patches(3), CalibrationMetric(protocol='boundary'))
     evaluate(classified(149), ECE())
     out = '\n'.join(lines)
-    assert "by the protocol 'boundary': valid pixels at most 2 pixels from another label" in out
-    assert "149 predictions of 149 images, by the protocol 'pooled'" in out and '15 bins' in out
-    assert '149 predictions are few for 15 bins' in out
+    assert "by the protocol 'boundary'" in out
+    assert "149 predictions of 149 images by the protocol 'pooled', few for 15 bins" in out
 
 
 def test_saturated_predictions_are_ranked_by_what_float32_rounds_away():
