@@ -165,6 +165,8 @@ class CalibrationMetric(ListMetric):
             valid &= protocol.region(label, self.boundary_width)
         options = dict(num_bins=self.num_bins, wanted=self.wanted)
         found = of_map(logits, predicted, label, valid, name=name, **options)
+        if protocol.region is not None:
+            found = found._replace(left_out=None)  # nobody knows what it would leave out unlabelled
         strata = self._by_class(found, max(len(logits), 2))
         if self.per_distance:
             strata['distance'] = distance_ranges(label)[valid].cpu(), len(RANGE_NAMES)
@@ -215,8 +217,8 @@ class CalibrationMetric(ListMetric):
             parts = [(1 / max(u.count, 1) if self._alike else 1.0, u) for u in units]
             curve = sum(share * unit.more['curve'] for share, unit in parts)
             bins = sum(share * unit.bins for share, unit in parts)
-            return value_of(name, replace(whole, bins=bins, more={'curve': curve}), self.num_bins)
-        found = [value_of(name, unit, self.num_bins) for unit in units]
+            return value_of(name, replace(whole, bins=bins, more={'curve': curve}))
+        found = [value_of(name, unit) for unit in units]
         bins, once = torch.stack([unit.bins for unit in units]), whole.bins.new_ones(1, len(units))
         return self._mean(torch.tensor(found, dtype=torch.float64), bins, once).item()
 
@@ -237,8 +239,6 @@ class CalibrationMetric(ListMetric):
     def _of_scores(self, results: list) -> Predictions:
         """Return the predictions of all classified images."""
         scores, labels = zip(*results, strict=True)
-        if len({len(row) for row in scores}) > 1:
-            raise ValueError('predictions of different numbers of classes are in one evaluation')
         rows = at_least_single(torch.from_numpy(np.stack(scores))).clamp_(max=1)
         smallest = smallest_probability(torch.from_numpy(scores[0]).dtype)
         options = dict(num_bins=self.num_bins, wanted=self.wanted, smallest=smallest)
@@ -252,9 +252,6 @@ class CalibrationMetric(ListMetric):
         if classes is not None:
             count, names = classes.shape[1], (self.dataset_meta or {}).get('classes') or ()
             names = [str(name) for name in (names if len(names) == count else range(count))]
-        if PROTOCOLS[self.protocol].region is not None:  # nobody knows what it would leave out
-            apart = ('image_narrow_bins', 'image_class', 'image_class_bins')
-            images = {name: table for name, table in images.items() if name not in apart}
         return CalibrationStatistics(
             metrics=values,
             protocol=self.protocol,

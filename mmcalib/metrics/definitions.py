@@ -6,6 +6,7 @@ To add a metric, add a line to ``METRICS``.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ class Metric:
     """One metric.
 
     Attributes:
-        value: Of counts and B; called only where there are predictions.
+        value: Of counts; called only where there are predictions.
         unit: ``'%'``, ``'nats'`` or nothing.
         better: ``'less'``, ``'greater'``, or None where neither is.
         wanted: What the counts need for it beside confidences and NLL.
@@ -31,7 +32,7 @@ class Metric:
         limits: The least and the largest value.
     """
 
-    value: Callable[[Counts, int], float | Tensor]
+    value: Callable[[Counts], float | Tensor]
     unit: str = '%'
     better: str | None = 'less'
     wanted: str | None = None
@@ -41,7 +42,7 @@ class Metric:
 
 
 def _of_rows(formula: Callable[[Tensor, Tensor], Tensor], **options) -> Metric:
-    return Metric(lambda counts, _: formula(counts.bins, counts.sums), of_rows=formula, **options)
+    return Metric(lambda counts: formula(counts.bins, counts.sums), of_rows=formula, **options)
 
 
 def _of_bins(formula: Callable[[Tensor], Tensor], *, gaps: bool = True, **options) -> Metric:
@@ -49,43 +50,39 @@ def _of_bins(formula: Callable[[Tensor], Tensor], *, gaps: bool = True, **option
 
 
 def _of_order(figure: Callable[..., Tensor], **options) -> Metric:
-    return Metric(lambda counts, _: figure(counts.table), wanted='doubt', **options)
+    return Metric(lambda counts: figure(counts.table), wanted='doubt', **options)
 
 
 def _of_curve(figure: Callable[[Tensor, float], float], **options) -> Metric:
     return Metric(
-        lambda counts, _: figure(counts.more['curve'], counts.count),
+        lambda counts: figure(counts.more['curve'], counts.count),
         wanted='curve',
         **options,
     )
 
 
-def _nll(bins: Tensor, sums: Tensor) -> Tensor:
-    return sums[..., 0] / bins[..., 0, :].sum(-1)
-
-
-def _brier(bins: Tensor, sums: Tensor) -> Tensor:
-    return sums[..., 1] / bins[..., 0, :].sum(-1)
+def _mean_of(column: int) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda bins, sums: sums[..., column] / bins[..., 0, :].sum(-1)
 
 
 METRICS = {
     'ECE': _of_bins(errors.calibration_error),
-    'AECE': Metric(lambda counts, num_bins: errors.adaptive_error(counts.table, num_bins)),
+    'AECE': Metric(lambda counts: errors.adaptive_error(counts.table, counts.bins.shape[1])),
     'ClasswiseECE': Metric(
-        lambda counts, _: errors.classwise_error(counts.more['classes']), wanted='classes'
+        lambda counts: errors.classwise_error(counts.more['classes']), wanted='classes'
     ),
-    'smECE': Metric(lambda counts, _: errors.smooth_error(by_confidence(counts.table))),
+    'smECE': Metric(lambda counts: errors.smooth_error(by_confidence(counts.table))),
     'debiasedECE': _of_bins(errors.debiased_error),
     'ACE': _of_bins(errors.average_error),
     'MCE': _of_bins(errors.maximum_error),
     'RMSCE': _of_bins(errors.root_mean_square_error),
     'OE': _of_bins(errors.overconfidence_error),
     'gap': _of_bins(errors.gap, better=None, gaps=False, limits=(-100.0, 100.0)),
-    'NLL': _of_rows(_nll, unit='nats', limits=(0.0, math.inf)),
+    'NLL': _of_rows(_mean_of(0), unit='nats', limits=(0.0, math.inf)),
     'refinement_NLL': _of_curve(errors.least_nll, unit='nats'),
     'calibration_NLL': _of_curve(errors.removable_nll, unit='nats'),
     'temperature': _of_curve(errors.temperature, unit='', better=None),
-    'Brier': _of_rows(_brier, unit='', wanted='brier', limits=(0.0, 2.0)),
+    'Brier': _of_rows(_mean_of(1), unit='', wanted='brier', limits=(0.0, 2.0)),
     'reliability': _of_bins(errors.reliability, unit='', limits=(0.0, 1.0)),
     'resolution': _of_bins(
         errors.resolution, unit='', better='greater', gaps=False, limits=(0.0, 0.25)
@@ -121,16 +118,13 @@ def metric_of(name: str) -> Metric:
         known = (*NAMES, *(f'{kind}_LEVEL' for kind in WITH_LEVEL))
         near = suggestion(str(name), known)
         raise ValueError(f'metrics must be some of {known}, got {name!r}{near}')
-    try:
-        value = float(level)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < 1:
+    value = float(level) if re.fullmatch(r'0?\.\d+', level) else math.nan
+    if not value > 0:
         raise ValueError(f'{kind} needs a level between 0 and 1, as in {kind}_0.8; got {name!r}')
     figure, better = WITH_LEVEL[kind]
     return _of_order(lambda table: figure(table, value), better=better)
 
 
-def value_of(name: str, counts: Counts, num_bins: int) -> float:
+def value_of(name: str, counts: Counts) -> float:
     """Return the value of a metric, NaN without predictions."""
-    return float(metric_of(name).value(counts, num_bins)) if counts.count else math.nan
+    return float(metric_of(name).value(counts)) if counts.count else math.nan

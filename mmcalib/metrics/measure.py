@@ -67,7 +67,7 @@ def measure(
     names = [metrics] if isinstance(metrics, str) else list(metrics)
     arrays = dict(probs=probs, labels=labels, conf=conf, correct=correct)
     counts = counts_of(names, **arrays, num_bins=num_bins, ignore_index=ignore_index)
-    values = {name: value_of(name, counts, num_bins) for name in names}
+    values = {name: value_of(name, counts) for name in names}
     return values[metrics] if isinstance(metrics, str) else values
 
 

@@ -27,7 +27,11 @@ def of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
     if not images:
         return {}
     columns = dict(image_bins='bins', image_sums='sums', image_narrow_bins='narrow')
-    tables = {n: torch.stack([getattr(i, own) for i in images]) for n, own in columns.items()}
+    tables = {
+        name: torch.stack([getattr(image, own) for image in images])
+        for name, own in columns.items()
+        if getattr(images[0], own) is not None
+    }
     if images[0].classes is not None:
         tables['image_class'] = _with_places([image.classes[0][:, None] for image in images])
         tables['image_class_bins'] = torch.cat([image.classes[1] for image in images])

@@ -284,6 +284,6 @@ def reliability_diagram(
     if not counts.count:
         raise ValueError('there are no predictions to draw; are all labels ignore_index?')
     # Which rows are of one image is unknown, so there are no intervals over images.
-    metrics = {name: value_of(name, counts, num_bins) for name in TITLED}
+    metrics = {name: value_of(name, counts) for name in TITLED}
     statistics = CalibrationStatistics(metrics, 'pooled', num_bins, condensed(counts))
     return draw_reliability({title: statistics}, equal_mass=equal_mass, zoom=zoom)
