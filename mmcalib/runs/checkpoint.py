@@ -26,11 +26,13 @@ from torch import Tensor, nn
 from mmcalib.checks import UserError
 from mmcalib.cli.files import other_checkpoints
 from mmcalib.losses import CalibrationLoss
+from mmcalib.record import digest
 
 ONLY_WEIGHTS = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'  # PyTorch's own variable
 STATISTICS = ('current', 'max', 'mean', 'min')
 LAST_WEIGHTS = 'last weights'  # of a training, in no file
 CALIBRATION = 'calibration'  # in `meta`: of a checkpoint that was calibrated
+NAME_WITH_HASH = re.compile(r'-[0-9a-f]{8,}[.]')  # as published weights have it
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,10 @@ def downloaded(url: str) -> str:
     Raises:
         UserError: If it cannot be downloaded.
     """
-    path = Path(torch.hub.get_dir(), 'checkpoints', Path(urlparse(url).path).name)
+    name = Path(urlparse(url).path).name
+    if not NAME_WITH_HASH.search(name):  # two trainings have a `best.pth` each
+        name = f'{digest(url)}-{name}'
+    path = Path(torch.hub.get_dir(), 'checkpoints', name)
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -239,6 +239,22 @@ def test_a_checkpoint_at_an_address_is_read_as_data(
         assert (tmp_path / 'w/results.json').is_file()
 
 
+def test_two_addresses_of_one_name_are_two_checkpoints(trained, served, tmp_path, monkeypatch):
+    folder, address = served
+    content = load_file(str(trained))
+    for name, scale in (('one', 1), ('other', 0)):
+        (folder / name).mkdir()
+        content['state_dict']['head.fc.weight'] *= scale
+        torch.save(content, folder / name / 'best.pth')
+        call_here(
+            'test.py', ROOT / 'configs/mbls/digits.py', f'{address}/{name}/best.pth',
+            '--work-dir', tmp_path / name, '--cfg-options',
+            'test_dataloader.dataset.indices=40', monkeypatch=monkeypatch,
+        )  # fmt: skip
+    one, other = (Record.read(tmp_path / name / 'results.json') for name in ('one', 'other'))
+    assert one.model['members'][0]['digest'] != other.model['members'][0]['digest']
+
+
 def test_the_config_of_an_old_checkpoint_is_not_executed(trained, tmp_path):
     def change(content):
         content['meta']['config'] = f"x = open({str(tmp_path / 'made')!r}, 'w')"
