@@ -172,7 +172,7 @@ def forked_train(*arguments, cwd, port):
 
 @pytest.mark.parametrize(
     ('train', 'config', 'last', 'batch_size'),
-    [(forked_train, BY_EPOCH, 'epoch_2', 128), (dist_train, BY_ITERATION, 'iter_4', 8)],
+    [(forked_train, BY_EPOCH, 'epoch_2', 64), (dist_train, BY_ITERATION, 'iter_4', 4)],
 )
 def test_two_processes_validate_the_model_that_is_saved(
     train, config, last, batch_size, tmp_path, free_port
@@ -186,10 +186,13 @@ def test_two_processes_validate_the_model_that_is_saved(
     validated = json.loads(scalars.read_text().splitlines()[-1])
     checkpoint = folder / f'{last}.pth'
     call_forked('test.py', 'mine.py', checkpoint, cwd=tmp_path, ranks=2, port=free_port)
-    metrics = results(folder)['metrics']
+    (tested,) = folder.glob(f'{last}-*')  # a folder of this model
+    metrics = results(tested)['metrics']
     assert {key: validated[key] for key in metrics} == metrics
     assert {'calibration/ECE', 'calibration/AECE'} <= metrics.keys()
-    assert results(folder)['trained']['config']['batch_size'] == batch_size
+    (member,) = results(tested)['model']['members']
+    assert member['training']['train_dataloader']['batch_size'] == batch_size
+    assert member['training']['processes'] == 2
 
 
 @pytest.mark.parametrize('name', ['digits', 'digit_scenes'])
@@ -277,7 +280,8 @@ def test_a_config_outside_that_inherits_mmseg(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)  # which a forked process has as well
     call_forked('train.py', 'mine.py', cwd=tmp_path)
     written = results(tmp_path / 'work_dirs/mine')
-    assert written['loss']['type'] == 'MarginLabelSmoothingLoss'
+    (member,) = written['model']['members']
+    assert member['loss']['type'] == 'MarginLabelSmoothingLoss'
     assert {'mIoU', 'calibration/ECE'} <= written['metrics'].keys()
 
 

@@ -578,10 +578,10 @@ def test_hooks_run_as_in_a_test(test, digits, run, tmp_path):
         (['--samples', '0'], '--samples must be an integer of at least 1'),
         (['--num-bins', '0'], '--num-bins must be'),
         (['--seed', '-1'], '--seed must be'),
-        (['--cfg-options', 'val_dataloader.dataset.indices=0'], 'the val data have no samples'),
+        (['--cfg-options', 'val_dataloader.dataset.indices=0'], 'there are no samples'),
         (['--cfg-options', 'model.head.num_classes=7'], 'the head of the model has 7'),
         (['--cfg-options', 'val_evaluator.1.num_bin=9'], 'did you mean num_bins?'),
-        (['--cfg-options', 'test_evaluator.1.num_bins=0'], 'test_evaluator.1: num_bins'),
+        (['--test', '--cfg-options', 'test_evaluator.1.num_bins=0'], 'num_bins must be'),
         (['--cfg-options', 'model.backbone.depth=19'], 'the config cannot be built: '),
     ],
 )

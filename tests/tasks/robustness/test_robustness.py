@@ -3,6 +3,7 @@
 import json
 import shutil
 from argparse import Namespace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -255,6 +256,19 @@ def test_wrong_arguments(arguments, message, project, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run(project, 'wrong', monkeypatch, *arguments)
     assert message in ' '.join(capsys.readouterr().err.split())
+
+
+def test_hooks_of_ones_own_do_not_draw_each_test(project, monkeypatch):
+    monkeypatch.chdir(project)
+    (project / 'drawing.py').write_text(
+        "_base_ = 'tiny.py'\ncustom_hooks = [dict(type='ReliabilityDiagramHook')]\n"
+    )
+    call_here(
+        'test_robustness.py', 'drawing.py', 'plain.pth', '--corruptions', 'contrast',
+        '--severities', '1', '--work-dir', 'drawing', monkeypatch=monkeypatch,
+    )  # fmt: skip
+    assert len(list(Path('drawing').rglob('results.json'))) == 2
+    assert not list(Path('drawing').rglob('*.png'))
 
 
 def test_a_segmentor_is_drawn(tmp_path, monkeypatch):
