@@ -62,7 +62,10 @@ def integers_of(name: str, values: Array) -> Tensor:
     values = tensor_of(name, values).cpu()
     wrong = values.is_floating_point() or values.is_complex() or values.dtype == torch.bool
     if wrong and values.numel():
-        raise TypeError(f'{name} must be integers, got {_name(values)}')
+        hint = '; for whether predictions came true, give conf=… and correct=…'
+        raise TypeError(
+            f'{name} must be integers, got {_name(values)}{hint * (values.dtype == torch.bool)}'
+        )
     return values.long()
 
 

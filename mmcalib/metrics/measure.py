@@ -216,11 +216,6 @@ def counts_of(
 def _read(probs: Array, labels: Array, ignore_index: int | None) -> tuple[Tensor, Tensor, float]:
     """Return checked probabilities ``(M, K)`` and labels, and what a probability of 0 counts as."""
     probs = floats_of('probs', probs)
-    if probs.ndim == 1 and tensor_of('labels', labels).dtype == torch.bool:
-        raise TypeError(
-            'probs (N,) with booleans may be confidences and whether they came true, or '
-            'probabilities of class 1 and labels: give conf=… and correct=…, or integer labels'
-        )
     rows, classes = labelled_rows('probs', probs, integers_of('labels', labels), ignore_index)
     rows = at_least_single(rows)
     if rows.shape[1] == 1:
@@ -234,10 +229,8 @@ def _read(probs: Array, labels: Array, ignore_index: int | None) -> tuple[Tensor
 def _read_confidences(conf: Array, correct: Array) -> tuple[Tensor, Tensor]:
     conf, correct = floats_of('conf', conf), tensor_of('correct', correct).cpu()
     if correct.shape != conf.shape:
-        raise ValueError(
-            f'conf and correct must have one shape, got {tuple(conf.shape)} and '
-            f'{tuple(correct.shape)}; probabilities of all classes go with labels'
-        )
+        shapes = f'{tuple(conf.shape)} and {tuple(correct.shape)}'
+        raise ValueError(f'conf and correct must have one shape, got {shapes}')
     conf, correct = at_least_single(conf).flatten(), correct.flatten()
     if correct.dtype != torch.bool and not ((correct == 0) | (correct == 1)).all():
         raise ValueError(f'correct must be booleans, got values such as {correct.unique()[:5]}')

@@ -11,15 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.counts import (
-    NUM_NARROW,
-    Counts,
-    Predictions,
-    bin_of,
-    narrow_bin_of,
-    table_of,
-)
-from mmcalib.metrics.counts import equal_mass as equal_mass_bins
+from mmcalib.metrics import counts
+from mmcalib.metrics.counts import NUM_NARROW, Counts, Predictions, bin_of
 
 
 def of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
@@ -46,9 +39,9 @@ def of_predictions(found: Predictions, num_bins: int, *, per_class: bool) -> dic
 
     def by_image(column: Tensor, size: int) -> Tensor:
         index = places * size + column
-        return table_of(index, found.conf, found.correct, len(places), size).transpose(0, 1)
+        return counts.table_of(index, found.conf, found.correct, len(places), size).transpose(0, 1)
 
-    narrow = by_image(narrow_bin_of(1 - found.conf), NUM_NARROW).int()
+    narrow = by_image(counts.narrow_bin_of(1 - found.conf), NUM_NARROW).int()
     narrow[:, 2] = 0
     brier = torch.zeros_like(found.nll) if found.brier is None else found.brier
     tables = {
@@ -129,7 +122,7 @@ class CalibrationStatistics:
         wrong side of it, so an ECE of these bins may differ a little from `metrics`.
         """
         if equal_mass:
-            return equal_mass_bins(self.narrow_bins, num_bins)
+            return counts.equal_mass(self.narrow_bins, num_bins)
         index = bin_of(self.narrow_bins[2] / self.narrow_bins[0], num_bins)
         return torch.zeros(3, num_bins, dtype=torch.float64).index_add_(1, index, self.narrow_bins)
 

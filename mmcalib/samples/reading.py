@@ -22,7 +22,7 @@ from mmcalib.checks import (
 from mmcalib.samples.objects import Objects, map_probabilities, objects_of_logits
 
 Sample = Mapping | BaseDataElement
-LABELS_HINT = "check the dataset's classes, or the metric's ignore_index"
+LABELS_HINT = "check the dataset's classes, or the metric's ignore_index or ood_index"
 IGNORED = 255  # of a class that an image with several labels is not to be judged by
 BACKGROUND = 'background'  # the name of the class that is no object
 
@@ -124,11 +124,11 @@ def label_maps(sample: Sample, name: str, logits: Tensor | None = None) -> tuple
 
 
 def read_pixels(
-    sample: Sample, *, ignore_index: int, name: str, hint: str = LABELS_HINT
+    sample: Sample, *, ignore_index: int, name: str, ood_index: int | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the logits ``(K, H, W)`` of an mmseg sample, its predicted and its true classes.
 
-    The logits of a binary head, K = 1, are the probability of class 1.
+    The logits of a binary head, K = 1, are the probability of class 1. Labels may be `ood_index`.
 
     Raises:
         ValueError: If sizes do not fit, labels are out of range, or a binary head's logits are no
@@ -136,7 +136,10 @@ def read_pixels(
     """
     logits = needed(sample, 'seg_logits', name)
     predicted, label = label_maps(sample, name, logits)
-    check_labels(label[label != ignore_index], max(len(logits), 2), name=name, hint=hint)
+    known = label != ignore_index
+    if ood_index is not None:
+        known &= label != ood_index
+    check_labels(label[known], max(len(logits), 2), name=name, hint=LABELS_HINT)
     if len(logits) == 1:
         check_finite(logits, f'seg_logits of {name}')
         check_range(logits, f'seg_logits of {name}, of one class,')
@@ -218,12 +221,11 @@ def read_ood(
         distribution, 1 of the first OOD set (label -1, or `ood_index`), 2 of the second (label -2),
         and so on.
     """
-    hint = f'{LABELS_HINT} or ood_index'
     if 'seg_logits' not in sample:
         probs, label = class_probabilities(sample, name), class_label(sample, name)
         unseen = (label < 0) | (label == (-1 if ood_index is None else ood_index))
         kind = torch.where(unseen, (-label).clamp(min=1), 0)
-        check_labels(label[~unseen], len(probs), name=name, hint=hint)
+        check_labels(label[~unseen], len(probs), name=name, hint=LABELS_HINT)
         logits = tensor_of(sample, 'logits')
         if logits is None:
             return probs, False, kind
@@ -231,13 +233,11 @@ def read_ood(
         return read_logits(known, logits, ignore_index=ignore_index, name=name)[0].T, True, kind
     if ood_index is None:
         raise ValueError(f'{name} is a segmentation: give ood_index, the label of OOD pixels')
-    label = label_maps(sample, name)[1]
-    known = torch.where(label == ood_index, int(ignore_index == 0), label)  # any class will do
-    maps = {**sample, 'gt_sem_seg': {'data': known[None]}}
-    logits, predicted, _ = read_pixels(maps, ignore_index=ignore_index, name=name, hint=hint)
+    options = dict(ignore_index=ignore_index, ood_index=ood_index, name=name)
+    logits, predicted, label = read_pixels(sample, **options)
     check_explained(logits, predicted, name)
-    logits, valid = at_least_single(logits), (label != ignore_index).to(logits.device)
-    rows, kind = logits[:, valid], (label == ood_index)[valid.to(label.device)].long().cpu()
+    valid = label != ignore_index
+    rows, kind = at_least_single(logits)[:, valid], (label == ood_index)[valid].long().cpu()
     return (torch.cat([1 - rows, rows]), False, kind) if len(rows) == 1 else (rows, True, kind)
 
 

@@ -115,7 +115,10 @@ ARRAYS = [
     (dict(probs=HALF, labels=[0, 1]), r'\(1, 2\) and \(2,\)'),
     (dict(probs=HALF, labels=[[0, 1]]), r'one-hot labels, give labels.argmax\(1\)'),
     (dict(probs=HALF, labels=[0.0]), 'labels must be integers, got float64'),
-    (dict(probs=[0.5, 0.5], labels=[True, False]), 'give conf=… and correct=…, or integer labels'),
+    (
+        dict(probs=[0.5, 0.5], labels=[True, False]),
+        'labels must be integers, got bool; .* give conf=… and correct=…',
+    ),
     (dict(probs=[0.5, 0.5], labels=[0, 2]), '2. To leave out a label .* ignore_index'),
     (dict(probs=[1.5, 0.5], labels=[0, 1]), 'probs has 1 of 2 values outside'),
     (dict(probs=np.full((2, 5, 4, 3), 1 / 3), labels=np.zeros((2, 5, 4), int)), 'the second axis'),
