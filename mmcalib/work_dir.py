@@ -115,8 +115,9 @@ def locked(folder: str | Path) -> Iterator[None]:
     """Hold a work dir, which is made, for this process; a killed one holds nothing.
 
     Raises:
-        UserError: If another process holds it.
+        UserError: If another process holds it, or nothing can be written there.
     """
+    check_writable(Path(folder, RESULTS))
     Path(folder).mkdir(parents=True, exist_ok=True)
     lock = FileLock(Path(folder, '.lock'))
     try:

@@ -65,6 +65,9 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
             check(split, loops[split], classes_of_head(model))
         check_same_classes(split, next(iter(loops.values())), loops[split])
     if 'train' in loops:
+        if isinstance(runner, Runner):  # mmengine's FlexibleRunner leaves it to its strategy
+            with building('optim_wrapper: '):
+                runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
         check_selection(runner)
         check_learning(runner, model)
 

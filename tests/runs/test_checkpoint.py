@@ -327,6 +327,16 @@ def test_a_second_training_in_a_work_dir_is_refused(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ['.lock']
 
 
+def test_a_work_dir_that_cannot_be_made_is_one_line(tmp_path, monkeypatch, capsys):
+    (tmp_path / 'file').touch()
+    with pytest.raises(SystemExit):
+        call_here(
+            'train.py', ROOT / 'configs/mbls/digits.py', '--work-dir', tmp_path / 'file/w',
+            monkeypatch=monkeypatch,
+        )  # fmt: skip
+    assert 'file/w/results.json cannot be written: Not a directory' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize('options', [[], ['--no-validate']])
 def test_a_training_may_keep_no_checkpoints(options, tmp_path, monkeypatch):
     call_here(

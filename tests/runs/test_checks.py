@@ -61,6 +61,7 @@ REFUSED = {
     "test_evaluator = [dict(type='CalibrationMetrics')]": 'did you mean CalibrationMetric?',
     "test_evaluator = [dict(type='OODMetric'), dict(type='Accuracy')]": 'but Accuracy would count',
     "val_evaluator = [dict(type='ECE'), dict(type='ECE', num_bins=9)]": '/ECE twice.*prefix=',
+    'optim_wrapper = dict(optimizer=dict(lrr=0.1))': r'optim_wrapper: .*no option lrr; .*mean lr\?',
     DATA.format('val', 'spilt=0'): 'Digits has no option spilt; did you mean split',
     DATA.format('val', 'metainfo=dict(classes=[*range(1, 11)])'): 'classes differ',
     DATA.format('test', 'indices=[]'): 'the test data .*: there are no samples',

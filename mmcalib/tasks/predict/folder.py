@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from mmcalib.checks import UserError
-from mmcalib.record import differences
+from mmcalib.record import differences, read_json
 from mmcalib.tasks.predict.predictor import Prediction
 from mmcalib.tasks.predict.scores import Scorer
 from mmcalib.tasks.predict.summary import Report, captions_of
@@ -72,7 +72,7 @@ class PredictionFolder:
             for name in (TABLE, OBJECTS, SUMMARY, GALLERY):
                 (self.folder / name).unlink(missing_ok=True)
         elif file.is_file():
-            for wrong in differences(json.loads(file.read_text(encoding='utf-8')), settings):
+            for wrong in differences(read_json(file, 'add --overwrite'), settings):
                 raise UserError(
                     f'{self.folder} has predictions with {wrong}: name another folder, or add '
                     '--overwrite to start again'
@@ -87,7 +87,7 @@ class PredictionFolder:
         """Return the scores of all images that are finished."""
         paths = sorted((self.folder / SCORES).rglob('*.json'))
         paths = [path for path in paths if not OF_A_KILLED_PROCESS.fullmatch(path.name)]
-        return [json.loads(path.read_text(encoding='utf-8')) for path in paths]
+        return [read_json(path, 'remove it, and run this again') for path in paths]
 
     def left(self, images: Sequence[Path]) -> list[dict]:
         """Return the images that are not finished, where they are, and the names of their files.

@@ -118,6 +118,13 @@ def test_scores_of_something_else_are_left_alone(model, photos, tmp_path):
     assert (tmp_path / 'scores/0.json').read_text() == 'mine'
 
 
+def test_scores_that_were_cut_off_are_named(model, photos, tmp_path):
+    predict_to_folder(*model, [photos], tmp_path)
+    (tmp_path / 'scores/0.json').write_text('{')
+    with pytest.raises(ValueError, match=r'scores/0.json cannot be read .* remove it, and run'):
+        predict_to_folder(*model, [photos], tmp_path)
+
+
 @pytest.mark.parametrize(
     ('name', 'shown'),
     [
