@@ -62,10 +62,8 @@ def integers_of(name: str, values: Array) -> Tensor:
     values = tensor_of(name, values).cpu()
     wrong = values.is_floating_point() or values.is_complex() or values.dtype == torch.bool
     if wrong and values.numel():
-        hint = '; for whether predictions came true, give conf=… and correct=…'
-        raise TypeError(
-            f'{name} must be integers, got {_name(values)}{hint * (values.dtype == torch.bool)}'
-        )
+        hint = ' (for what came true, give conf=… and correct=…)' * (values.dtype == torch.bool)
+        raise TypeError(f'{name} must be integers, got {_name(values)}{hint}')
     return values.long()
 
 

@@ -182,11 +182,8 @@ def image_risks(
         objects[background] = False
     both, total = both[objects], total[objects].double()
     iou, dice = both / (total - both), 2 * both / total
-    return {
-        'IoU': (1 - iou).mean().item() if len(both) else 0.0,
-        'Dice': (1 - dice).mean().item() if len(both) else 0.0,
-        'error': 1 - right.double().mean().item(),
-    }
+    values = [(1 - x).mean().item() if len(both) else 0.0 for x in (iou, dice)]
+    return dict(zip(RISKS, [*values, 1 - right.double().mean().item()], strict=True))
 
 
 def image_failure_figures(
@@ -234,14 +231,11 @@ def image_failure_figures(
     """
     scores, risks = floats_of('scores', scores).double(), floats_of('risks', risks).double()
     if scores.ndim != 1 or risks.shape != scores.shape:
-        raise ValueError(
-            f'scores and risks must be (N,), got {tuple(scores.shape)} and {tuple(risks.shape)}'
-        )
-    if not scores.isfinite().all():
-        raise ValueError(
-            f'{int((~scores.isfinite()).sum())} of {len(scores)} scores are NaN or infinite, '
-            'and their images cannot be ranked: leave them out'
-        )
+        shapes = f'{tuple(scores.shape)} and {tuple(risks.shape)}'
+        raise ValueError(f'scores and risks must be (N,), got {shapes}')
+    if wrong := int((~scores.isfinite()).sum()):
+        found = f'{wrong} of {len(scores)} scores are NaN or infinite'
+        raise ValueError(f'{found}, and their images cannot be ranked: leave them out')
     check_range(risks, 'risks')
     check_number('failure', failure, most=1)
     if not len(scores):
@@ -276,12 +270,9 @@ def _figures_of(scores: Tensor, risks: Tensor, failure: float) -> Callable[[Tens
         count, by_risk, good = total(weights * right[:, None], groups[0])
         x, y = (centred_ranks(weights, group) for group in groups)
         spread = (weights * x * x).sum(dim=1) * (weights * y * y).sum(dim=1)
-        table = torch.stack([count, by_risk, torch.zeros_like(count)], dim=1)
-        return {
-            'AURC': aurc(table),
-            'AUGRC': augrc(table),
-            'AUROC': auroc(torch.stack([count, good, torch.zeros_like(count)], dim=1)),
-            'Spearman': -(weights * x * y).sum(dim=1) / spread.sqrt(),
-        }
+        risky, failed = (torch.stack([count, own, 0 * count], dim=1) for own in (by_risk, good))
+        spearman = -(weights * x * y).sum(dim=1) / spread.sqrt()
+        found = aurc(risky), augrc(risky), auroc(failed), spearman
+        return dict(zip(FIGURES, found, strict=True))
 
     return figures

@@ -29,7 +29,7 @@ class Protocol:
     by_pixels: bool = False
 
 
-def foreground(label: Tensor, width: int) -> Tensor:
+def foreground(label: Tensor, _: int) -> Tensor:
     """Return where an ``(H, W)`` label map is not background, label 0."""
     return label != BACKGROUND
 

@@ -83,9 +83,8 @@ def threshold_at_risk(
     found = loosest_rejected(risk_p_values(kept, wrong, risk), 1 - probability)
     if found is None:
         return None
-    predicted = predicted_in_narrow_bins(
-        image_narrow_bins[image_narrow_bins[:, 0].sum(dim=1) > 0]
-    ).double()
+    filled = image_narrow_bins[image_narrow_bins[:, 0].sum(dim=1) > 0]
+    predicted = predicted_in_narrow_bins(filled).double()
     coverage = predicted[:, found:].sum(dim=1) / predicted.sum(dim=1)
     return RiskThreshold(
         threshold=narrow_bin_thresholds()[found].item(),

@@ -117,7 +117,7 @@ ARRAYS = [
     (dict(probs=HALF, labels=[0.0]), 'labels must be integers, got float64'),
     (
         dict(probs=[0.5, 0.5], labels=[True, False]),
-        'labels must be integers, got bool; .* give conf=… and correct=…',
+        'labels must be integers, got bool .* give conf=… and correct=…',
     ),
     (dict(probs=[0.5, 0.5], labels=[0, 2]), '2. To leave out a label .* ignore_index'),
     (dict(probs=[1.5, 0.5], labels=[0, 1]), 'probs has 1 of 2 values outside'),
