@@ -117,7 +117,7 @@ def check_integer(name: str, value: int, *, least: float = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(wanted)
     if value < least:
-        raise ValueError(wanted)
+        raise UserError(wanted)
     return value
 
 
@@ -141,7 +141,7 @@ def check_number(
         wanted = f'in [{least:g}, {most:g}]'
         if most == float('inf'):
             wanted = f'a finite number of at least {least:g}'
-        raise ValueError(f'{name} must be {wanted}, got {value!r}')
+        raise UserError(f'{name} must be {wanted}, got {value!r}')
     return value
 
 
@@ -149,7 +149,7 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> str:
     """Return an option that has a few possible values, or raise a ValueError that names them."""
     if value not in choices:
         near = suggestion(str(value), choices)
-        raise ValueError(f'{name} must be one of {tuple(choices)}, got {value!r}{near}')
+        raise UserError(f'{name} must be one of {tuple(choices)}, got {value!r}{near}')
     return value
 
 
@@ -157,14 +157,14 @@ def check_choices(name: str, values: str | Collection[str], choices: Collection[
     """Return an option that is one or more of a few values, each once, as a tuple."""
     values = (values,) if isinstance(values, str) else tuple(dict.fromkeys(values))
     if not values:
-        raise ValueError(f'{name} must be some of {tuple(choices)}, got none')
+        raise UserError(f'{name} must be some of {tuple(choices)}, got none')
     return tuple(check_choice(name, value, choices) for value in values)
 
 
 def check_share(name: str, value: float) -> float:
     """Return an option that is a number between 0 and 1, neither of them."""
     if not 0 < check_number(name, value, most=1) < 1:
-        raise ValueError(f'{name} must be a share between 0 and 1, got {value!r}')
+        raise UserError(f'{name} must be a share between 0 and 1, got {value!r}')
     return value
 
 
@@ -186,14 +186,14 @@ def check_labels(labels: Tensor, num_classes: int, *, name: str = 'target', hint
         found = wrong.unique().tolist()
         shown = ', '.join(map(str, found[:5])) + ', …' * (len(found) > 5)
         message = f'{name} has {len(wrong)} labels outside [0, {num_classes}): {shown}'
-        raise ValueError(f'{message}. {hint}' if hint else message)
+        raise UserError(f'{message}. {hint}' if hint else message)
 
 
 def check_finite(scores: Tensor, name: str) -> None:
     """Raise a ValueError for values that are NaN or infinite."""
     # One sum is several times cheaper than a test per value; it is not finite if any value is not.
     if not scores.sum().isfinite() and (wrong := int((~scores.isfinite()).sum())):
-        raise ValueError(
+        raise UserError(
             f'{name} has {wrong} NaN or infinite values out of {scores.numel()}: the model has '
             'diverged, or its input is broken'
         )
@@ -239,7 +239,7 @@ def check_explained(logits: Tensor, predicted: Tensor, name: str) -> None:
         return
     wrong = int((logits.gather(0, predicted[None])[0] < logits.amax(dim=0)).sum())
     if wrong:
-        raise ValueError(
+        raise UserError(
             f'pred_sem_seg of {name} is not the argmax of its seg_logits at {wrong} pixels. '
             'Under test-time augmentation mmseg keeps only the logits of the last augmentation, '
             'which are not those of the prediction: test without it'

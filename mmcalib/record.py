@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from textwrap import shorten
 
+from mmcalib.checks import UserError
 from mmcalib.work_dir import whole_file
 
 # In the paper's order.
@@ -111,7 +112,7 @@ class Record:
             if not all('training' in member for member in record.model['members']):
                 raise TypeError('it is of another version')
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f'{path} is no record of a test ({error}): test again') from error
+            raise UserError(f'{path} is no record of a test ({error}): test again') from error
         return record
 
 
@@ -124,7 +125,7 @@ def read_json(path: str | Path, remedy: str = 'run its tool again') -> dict:
     try:
         return json.loads(Path(path).read_text(encoding='utf-8'))
     except ValueError as error:
-        raise ValueError(f'{path} cannot be read ({error!r}): {remedy}') from error
+        raise UserError(f'{path} cannot be read ({error!r}): {remedy}') from error
 
 
 def digest(node: object) -> str:

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -186,25 +187,58 @@ def test_a_training_with_an_unknown_loss_is_refused_with_the_nearest(tmp_path, m
     assert 'did you mean MarginLabelSmoothingLoss? A class of your own' in error
 
 
+@pytest.mark.parametrize('error', [TypeError, ValueError])
 @pytest.mark.parametrize(
     ('place', 'arguments'),
     [
-        ('predict.predict.predict_to_folder', ['predict.py', 'a.png', '--out', 'p']),
-        ('calibrate.calibrate.make_scaler', ['calibrate.py', '--out', 'c.pth']),
-        ('export.export_onnx.export_onnx', ['export.py', '--out', 'm.onnx']),
-        ('robustness.robustness.prepare', ['test_robustness.py']),
+        ('runs.train.set_work_dir', ['train.py', CE]),
+        ('runs.test.prepare', ['test.py', CE, 'a.pth']),
+        ('tasks.calibrate.calibrate.make_scaler', ['calibrate.py', CE, 'a.pth', '--out', 'c.pth']),
+        ('tasks.sweep.sweep.parse_parameter', ['sweep.py', CE, '--param', 'margin=8']),
+        ('tasks.robustness.robustness.prepare', ['test_robustness.py', CE, 'a.pth']),
+        ('tasks.predict.predict.find_images', ['predict.py', CE, 'a.pth', 'a.png', '--out', 'p']),
+        ('tasks.export.export_onnx.find_checkpoint', ['export.py', CE, 'a.pth', '--out', 'm.onnx']),
+        ('reports.runs.find_runs', ['report.py', 'w']),
+        ('reports.figures.draw', ['visualize.py', 'reliability', '--out', 'a.png', 'w']),
+        ('models.efficientnet_lite.find_weights', ['convert_efficientnet_lite.py']),
     ],
 )
-def test_an_error_of_ours_keeps_its_traceback(place, arguments, tmp_path, monkeypatch):
+def test_an_error_of_ours_keeps_its_traceback(error, place, arguments, tmp_path, monkeypatch):
     def fail(*_, **__):
-        raise TypeError('of ours')
+        raise error('of ours')
 
-    monkeypatch.setattr(f'mmcalib.tasks.{place}', fail)
+    monkeypatch.setattr(f'mmcalib.{place}', fail)
+    monkeypatch.setattr('mmcalib.reports.figures.load', lambda kind, run: None)
     monkeypatch.chdir(tmp_path)
     torch.save({}, 'a.pth')
-    tool, *others = arguments
-    with pytest.raises(TypeError, match='of ours'):
-        call_here(tool, CE, 'a.pth', *others, monkeypatch=monkeypatch)
+    with pytest.raises(error, match='of ours'):
+        call_here(*arguments, monkeypatch=monkeypatch)
+
+
+def test_what_a_user_mistakes_in_numbers_and_formats_is_said_in_a_line(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    torch.save({}, 'a.pth')
+    Path('sweep.json').write_text('{')
+    Path('bad.py').write_text("raise ValueError('by the config')")
+    for error, tool, *arguments in (
+        ('--limit must be', 'train.py', CE, '--limit', '0'),
+        ('--limit must be', 'test.py', CE, 'a.pth', '--limit', '-1'),
+        ('--mc-dropout must be', 'test.py', CE, 'a.pth', '--mc-dropout', '-1'),
+        ('--samples must be', 'calibrate.py', CE, 'a.pth', '--out', 'c.pth', '--samples', '0'),
+        ('--jobs must be', 'sweep.py', CE, '--param', 'margin=8', '--jobs', '0'),
+        ('--severities must be', 'test_robustness.py', CE, 'a.pth', '--severities', '-1'),
+        ('probability must be', 'predict.py', CE, 'a.pth', 'a.png', '--out', 'p', '--prob', '2'),
+        ('--tolerance must be', 'export.py', CE, 'a.pth', '--out', 'm.onnx', '--toler', '-1'),
+        ('--dpi must be', 'visualize.py', 'reliability', 'w', '--out', 'a.png', '--dpi', '0'),
+        ('sweep.json cannot be read', 'sweep.py', '--plot', '.', '--out', 'a.png'),
+        ('by the config', 'train.py', 'bad.py'),
+    ):
+        with pytest.raises(SystemExit) as end:
+            call_here(tool, *arguments, monkeypatch=monkeypatch)
+        said = capsys.readouterr().err.splitlines()[-1]
+        assert end.value.code == 2 and error in said, said
 
 
 def test_names_in_a_config_have_their_nearest_in_the_error():

@@ -33,11 +33,9 @@ def main() -> None:
     from mmcalib.models import efficientnet_lite  # takes seconds, which a help need not
 
     out = args.out or f'data/efficientnet_lite{args.variant}.pth'
-    try:
+    with parser.ending_with_errors():
         weights = args.weights or efficientnet_lite.find_weights(args.variant)
         count = efficientnet_lite.convert_file(weights, out, args.variant)
-    except (FileNotFoundError, ImportError, RuntimeError, ValueError) as error:
-        parser.refuse(str(error))
     print(f'{out}: {count} tensors of EfficientNet-Lite{args.variant}')
 
 

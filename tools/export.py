@@ -59,7 +59,7 @@ def main() -> None:
     # Takes seconds, which a help need not.
     from mmcalib.tasks.export.export_onnx import export_onnx
 
-    with parser.ending_with_errors(ImportError, OSError, ValueError):
+    with parser.ending_with_errors():
         print(export_onnx(**vars(args)))
 
 

@@ -109,7 +109,7 @@ def main() -> None:
     from mmcalib.tasks.predict.summary import report_in_words
 
     stopped = 'Stopped: run the same command again to continue.'
-    with parser.ending_with_errors(ImportError, OSError, ValueError, stopped=stopped):
+    with parser.ending_with_errors(stopped):
         join_processes(options.pop('launcher'))
         report = predict_to_folder(**options)
     if report is None:  # of several processes, the first one reports

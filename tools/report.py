@@ -62,7 +62,7 @@ def main() -> None:
     from mmcalib.reports.tables import tables_of
     from mmcalib.work_dir import whole_file
 
-    with parser.ending_with_errors(OSError):
+    with parser.ending_with_errors():
         runs, others = find_runs(args.folders)
         tables = tables_of(runs, args.protocol)
         for out, kind in wanted.items():

@@ -85,14 +85,16 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 def main() -> None:
     parser, args = parse_args()
     # Takes seconds, which a help need not.
+    from mmcalib.checks import UserError, check_number
     from mmcalib.reports import figures
-    from mmcalib.work_dir import whole_file
+    from mmcalib.visualization.style import save_figure
 
     options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name)}
-    with parser.ending_with_errors(OSError, ValueError):
+    with parser.ending_with_errors():
+        check_number('--dpi', args.dpi, least=1)
         if args.kind == 'robustness':
             if args.names:
-                raise ValueError('--names is not for robustness, whose folders have several each')
+                raise UserError('--names is not for robustness, whose folders have several each')
             names = args.runs
         else:
             names = figures.names_of(args.runs, args.names)
@@ -100,8 +102,7 @@ def main() -> None:
             name: figures.load(args.kind, run) for name, run in zip(names, args.runs, strict=True)
         }
         figure = figures.draw(args.kind, found, **options)
-        with whole_file(args.out) as path:
-            figure.savefig(path, dpi=args.dpi)
+        save_figure(figure, args.out, dpi=args.dpi)
     print(args.out)
 
 

@@ -62,14 +62,11 @@ class ToolParser(ArgumentParser):
         super().error(message + ''.join(dict.fromkeys(suggestion(x, known) for x in options)))
 
     @contextmanager
-    def ending_with_errors(
-        self, *others: type[Exception], stopped: str = 'Stopped.'
-    ) -> Iterator[None]:
+    def ending_with_errors(self, stopped: str = 'Stopped.') -> Iterator[None]:
         """End the tool with one line, in place of a traceback, for errors that its user can mend.
 
-        Args:
-            others: Further errors to print; those of a config's own code, for example.
-            stopped: The line after an interruption.
+        These are a UserError, and what the system says of files. `stopped` is the line after an
+        interruption.
         """
         # mmcv without its compiled operators, as the extra [onedl] installs it.
         warnings.filterwarnings('ignore', message='Fail to import')
@@ -79,12 +76,9 @@ class ToolParser(ArgumentParser):
             yield
         except UserError as error:
             self.refuse(error.reason)
-        except others as error:
-            self.refuse(str(error))
         except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            self.refuse(f'{error}: make room, then run this again')
+            remedy = ': make room, then run this again' if error.errno in NO_ROOM else ''
+            self.refuse(f'{error}{remedy}')
         except RuntimeError as error:  # of gloo; NCCL waits until the launcher ends this process
             if 'closed by peer' not in str(error):
                 raise

@@ -7,6 +7,8 @@ from pathlib import Path
 from mmengine.dataset import BaseDataset
 from mmengine.registry import DATASETS
 
+from mmcalib.checks import UserError
+
 IMAGES = ('.jpeg', '.jpg', '.png')
 
 
@@ -42,7 +44,7 @@ class ImageNetC(BaseDataset):
         names = list(self.class_folders or found)
         if other := sorted({*found} ^ {*names}):
             found = f'{len(other)} folders, such as {other[0]}, are in one of the two alone'
-            raise ValueError(f'{self.folder} has other classes than the model: {found}')
+            raise UserError(f'{self.folder} has other classes than the model: {found}')
         return [
             {'img_path': str(path), 'gt_label': label}
             for label, name in enumerate(names)

@@ -101,12 +101,12 @@ class MeanProbabilityModel(BaseTTAModel):
         for name, member, count in zip(self.names, members, classes, strict=True):
             check_softmax(member, name)
             if None not in (count, classes[0]) and count != classes[0]:
-                raise ValueError(
+                raise UserError(
                     f'{name} has {count} classes, but member 1 has {classes[0]}: they cannot be '
                     'averaged'
                 )
             if mc_dropout and not dropout_layers(member):
-                raise ValueError(
+                raise UserError(
                     f'{name} has no dropout layer with a probability above 0, so all its passes '
                     'would be equal: leave out mc_dropout, or use the config that it was trained '
                     'with'
@@ -224,7 +224,7 @@ def read_temperature(source: float | str) -> float:
                 f'the same checkpoints and --out {source}'
             ) from error
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
+            raise UserError(
                 f'{source} holds no temperature of an ensemble: name the file that '
                 'tools/calibrate.py has written for the same checkpoints and options'
             ) from error

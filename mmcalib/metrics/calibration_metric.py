@@ -13,6 +13,7 @@ from mmengine.registry import METRICS
 from torch import Tensor
 
 from mmcalib.checks import (
+    UserError,
     at_least_single,
     check_choice,
     check_ignore_index,
@@ -132,7 +133,7 @@ class CalibrationMetric(ListMetric):
         super().__init__(**base)
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         if not self.metrics:
-            raise ValueError(f'metrics must be some of {NAMES}, got none')
+            raise UserError(f'metrics must be some of {NAMES}, got none')
         self.wanted = {metric_of(name).wanted for name in self.metrics} - {None}
         self.num_bins = check_integer('num_bins', num_bins)
         self.ignore_index = check_ignore_index(ignore_index)
@@ -148,7 +149,7 @@ class CalibrationMetric(ListMetric):
         if confidence_interval is not None:
             check_share('confidence_interval', confidence_interval)
             if not any(metric_of(name).of_rows for name in self.metrics):
-                raise ValueError(
+                raise UserError(
                     f'confidence_interval: {" and ".join(self.metrics)} has no interval, because '
                     'nothing is kept of each image: leave the option out, or add another metric'
                 )
@@ -308,7 +309,7 @@ class CalibrationMetric(ListMetric):
         options += [n for n in ('per_distance', 'per_object') if getattr(self, n)]
         if options:
             wrong = ', '.join(f'{name}={getattr(self, name)!r}' for name in options)
-            raise ValueError(f'{wrong} is for segmentation, not for a classifier: leave it out')
+            raise UserError(f'{wrong} is for segmentation, not for a classifier: leave it out')
 
 
 def objects_in_words(objects: Tensor) -> str:

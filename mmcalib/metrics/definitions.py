@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmcalib.checks import suggestion
+from mmcalib.checks import UserError, suggestion
 from mmcalib.metrics import errors, ranking
 from mmcalib.metrics.counts import Counts, by_confidence
 
@@ -117,10 +117,10 @@ def metric_of(name: str) -> Metric:
     if kind not in WITH_LEVEL:
         known = (*NAMES, *(f'{kind}_LEVEL' for kind in WITH_LEVEL))
         near = suggestion(str(name), known)
-        raise ValueError(f'metrics must be some of {known}, got {name!r}{near}')
+        raise UserError(f'metrics must be some of {known}, got {name!r}{near}')
     value = float(level) if re.fullmatch(r'0?\.\d+', level) else math.nan
     if not value > 0:
-        raise ValueError(f'{kind} needs a level between 0 and 1, as in {kind}_0.8; got {name!r}')
+        raise UserError(f'{kind} needs a level between 0 and 1, as in {kind}_0.8; got {name!r}')
     figure, better = WITH_LEVEL[kind]
     return _of_order(lambda table: figure(table, value), better=better)
 

@@ -14,6 +14,7 @@ import warnings
 import torch
 from torch import Tensor
 
+from mmcalib.checks import UserError
 from mmcalib.metrics.counts import narrow_counts, predicted_in_narrow_bins
 from mmcalib.metrics.intervals import tails_of, widening
 
@@ -60,7 +61,7 @@ class ExpectedAccuracy:
         bins = image_narrow_bins.double()
         bins = bins[bins[:, 0].sum(dim=1) > 0]
         if len(bins) < 2:
-            raise ValueError(
+            raise UserError(
                 'the expected accuracy requires a validation of at least two labelled images, got '
                 f'{len(bins)}: a few hundred make it useful'
             )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from mmengine.registry import METRICS
 
-from mmcalib.checks import check_choice, check_choices, check_number
+from mmcalib.checks import UserError, check_choice, check_choices, check_number
 from mmcalib.metrics.image_scores import (
     OF_CLASSIFIERS,
     OF_MEMBERS,
@@ -97,7 +97,7 @@ class ImageScoreMetric(ListMetric):
         self.out_file = out_file
         if out_file is not None:
             if Path(out_file).suffix != '.csv':
-                raise ValueError(f'out_file must be a .csv file, got {out_file!r}')
+                raise UserError(f'out_file must be a .csv file, got {out_file!r}')
             check_writable(out_file)
 
     def read(self, sample: dict) -> tuple[str, float, list[float]]:
@@ -116,7 +116,7 @@ class ImageScoreMetric(ListMetric):
             found['pairwise_dice'] = pairwise_dice(maps['predictions'], background=background)
         if missing := [score for score in self.scores if score not in found]:
             more = 'segmentations have more, and so has a mean with its disagreement'
-            raise ValueError(f'{name} has no {missing[0]}, only {", ".join(found)}: {more}')
+            raise UserError(f'{name} has no {missing[0]}, only {", ".join(found)}: {more}')
         risks = image_risks(predicted, label, background=background, ignore_index=self.ignore_index)
         risk = risks[self.risk if segmented else 'error']
         return name, risk, [found[score] for score in self.scores]

@@ -10,6 +10,7 @@ from mmengine.dist import all_gather, get_dist_info
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 
+from mmcalib.checks import UserError
 from mmcalib.samples.reading import background_of, name_of
 
 
@@ -35,7 +36,7 @@ class ListMetric(BaseMetric):
         counts = [int(count) for count in all_gather(torch.tensor(len(self.results)))]
         if not size <= sum(counts) < size + len(counts):
             self.results = []
-            raise ValueError(
+            raise UserError(
                 f'{sum(counts):,} samples were evaluated on {len(counts)} processes, and the data '
                 f'set has {size:,}. A sampler repeats fewer than one sample per process; an '
                 'interrupted evaluation leaves more: evaluate again'

@@ -9,7 +9,7 @@ import torch
 from mmengine.registry import METRICS
 from torch import Tensor
 
-from mmcalib.checks import check_choices
+from mmcalib.checks import UserError, check_choices
 from mmcalib.metrics.counts import EXACT, doubt_of, grouped, pieces
 from mmcalib.metrics.list_metric import ListMetric
 from mmcalib.metrics.ranking import aupr, auroc, fpr
@@ -166,7 +166,7 @@ class OODMetric(ListMetric):
         self.scores = check_choices('scores', scores, SCORES)
         if ood_index is not None and ood_index == ignore_index:
             both = f'ood_index and ignore_index are both {ood_index}: set ignore_index to a label'
-            raise ValueError(f'{both} that is neither left out nor OOD, such as -1')
+            raise UserError(f'{both} that is neither left out nor OOD, such as -1')
         self.ood_index = ood_index
         self.ignore_index = ignore_index
 
@@ -178,14 +178,14 @@ class OODMetric(ListMetric):
         )
         if not are_logits and (missing := [x for x in self.scores if x in NEED_LOGITS]):
             others = ' and '.join(x for x in SCORES if x not in NEED_LOGITS)
-            raise ValueError(
+            raise UserError(
                 f'{" and ".join(missing)} require logits, but {name} has only probabilities: for '
                 "a classifier add custom_hooks=[dict(type='KeepLogitsHook')] to the config, give "
                 f'a binary segmentor two channels, or take {others}'
             )
         if sets and kind.numel() and kind.max() > len(sets):
             known = f'the data set names only {len(sets)} OOD sets: {", ".join(sets)}'
-            raise ValueError(f'{name} has the label {-kind.max().item()}, and {known}')
+            raise UserError(f'{name} has the label {-kind.max().item()}, and {known}')
         scores = (scores_of_logits if are_logits else scores_of_probabilities)(found, self.scores)
         kind = kind if sets else kind.clamp(max=1)
         kinds = torch.arange(1 + max(len(sets), 1))[:, None] == kind

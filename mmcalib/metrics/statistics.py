@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmcalib.checks import UserError
 from mmcalib.metrics import counts
 from mmcalib.metrics.counts import NUM_NARROW, Counts, Predictions, bin_of
 
@@ -148,4 +149,4 @@ class CalibrationStatistics:
             values.pop('convention', None)  # up to 0.3.0
             return cls(**values, **tables)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f'{path} does not hold calibration statistics: {error!r}') from error
+            raise UserError(f'{path} does not hold calibration statistics: {error!r}') from error

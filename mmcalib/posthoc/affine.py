@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmcalib.checks import check_choice, check_number
+from mmcalib.checks import UserError, check_choice, check_number
 from mmcalib.posthoc.scaler import (
     BOUNDS,
     LogitScaler,
@@ -44,7 +44,7 @@ class AffineScaler(LogitScaler):
         """
         tensors = self.tensors
         if bias is None and 'shift' in tensors:
-            raise ValueError('the layer has no bias to absorb the shift of the classes')
+            raise UserError('the layer has no bias to absorb the shift of the classes')
         # An affine map is known by its values at 0 and at each input's weights.
         shift = self.apply(torch.zeros(1, len(weight), dtype=torch.float64), **tensors)
         scaled = self.apply(weight.double().flatten(1).T, **tensors) - shift

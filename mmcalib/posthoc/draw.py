@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor, nn
 
+from mmcalib.checks import UserError
 from mmcalib.distributed import place_of
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc.attached import evaluated_sample, logits_behind
@@ -64,7 +65,7 @@ def predictor(
         ValueError: If the model has no head.
     """
     if getattr(model, 'head', model) is None:
-        raise ValueError(f'{type(model).__name__} has no head, so it predicts no classes')
+        raise UserError(f'{type(model).__name__} has no head, so it predicts no classes')
     exact: list[Tensor] = []
     watched = getattr(head_of(model), 'out_channels', None) == 1 and not of_samples
     calibrated = hasattr(model, 'calibration')
@@ -208,7 +209,7 @@ def draw(
     shares = all_gather_object((parts, own_rows, own_images))
     population, num_images = (sum(share[i] for share in shares) for i in (1, 2))
     if not population:
-        raise ValueError(f'no valid prediction in {num_images} images: there is nothing to fit')
+        raise UserError(f'no valid prediction in {num_images} images: there is nothing to fit')
     _, *columns = lowest([part for parts, _, _ in shares for part in parts], num_samples)
     order = columns[2].argsort(stable=True)  # of the images
     return DrawnPredictions(*(column[order] for column in columns), population, num_images)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
+from mmcalib.checks import UserError
 from mmcalib.posthoc.draw import predictor
 from mmcalib.posthoc.scaler import LogitScaler
 
@@ -21,7 +22,7 @@ TOLERANCE = 1e-4
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class NotFoldableError(ValueError):
+class NotFoldableError(UserError):
     """No layer of a model can absorb a scaling; the message says why."""
 
 
@@ -87,7 +88,7 @@ def keys_in_checkpoint(
         if own.rpartition('.')[0] in names:
             key = keys[own] = own if own in state else f'module.{own}'
             if key not in state or not torch.equal(state[key].to(value), value):
-                raise ValueError(
+                raise UserError(
                     f'the checkpoint does not hold {own} of the layer that predicts, or another '
                     'value of it: is it a checkpoint of this config?'
                 )

@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from mmcalib import __version__
 from mmcalib.arrays import labelled_rows, tensor_of
-from mmcalib.checks import SUM_TOLERANCE, at_least_single, check_finite
+from mmcalib.checks import SUM_TOLERANCE, UserError, at_least_single, check_finite
 from mmcalib.work_dir import whole_file
 
 # No network needs a temperature beyond these; separable logits would drive it to 0.
@@ -116,7 +116,7 @@ class LogitScaler(BaseEstimator):
         rows = rows_of(values, labels, groups, ignore_index)
         if 'shift' in self.learned and not self.by_class and not (rows.y != rows.y[0]).any():
             what = f'all labels have class {rows.y[0]}: a shift would learn to predict nothing else'
-            raise ValueError(f'{what}. Use a temperature, or data with more classes')
+            raise UserError(f'{what}. Use a temperature, or data with more classes')
         warn_of_probabilities(rows.z)
         self._take(self._fit(rows))
         self.num_predictions_, self.num_logits_ = rows.z.shape
@@ -191,7 +191,7 @@ class LogitScaler(BaseEstimator):
             raise ValueError(f'logits must be (N, K) or maps (N, K, *), got {shape}')
         if 'softmax' not in self.heads and shape[1] > 2:
             wanted = f'{type(self).__name__} takes logits of two classes, (N, 1) or (N, 2)'
-            raise ValueError(f'{wanted}, got {shape}; use a temperature')
+            raise UserError(f'{wanted}, got {shape}; use a temperature')
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -307,7 +307,7 @@ def rows_of(logits: Any, labels: Any, groups: Any = None, ignore_index: int | No
     number = number.to(labels.device).view(-1, *[1] * (labels.ndim - 1))
     groups = number.expand(labels.shape)[labels != ignore_index].flatten()
     if not z.numel():
-        raise ValueError(f'there is nothing to fit: no prediction of {tuple(logits.shape)} counts')
+        raise UserError(f'there is nothing to fit: no prediction of {tuple(logits.shape)} counts')
     check_finite(z, 'logits')
     return Rows(z, y, groups)
 
@@ -315,7 +315,7 @@ def rows_of(logits: Any, labels: Any, groups: Any = None, ignore_index: int | No
 def best_temperature(rows: Rows) -> float:
     """Return the temperature of the least NLL within its bounds, which is convex in 1/T."""
     if not any(gaps_to_top(z)[0].any() for (z,) in rows.parts()):
-        raise ValueError('the logits of each row are all equal: no temperature changes them')
+        raise UserError('the logits of each row are all equal: no temperature changes them')
 
     def slope(log_beta: float) -> float:
         return rows.slopes(math.exp(log_beta))[0].mean().item()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from mmcalib.checks import UserError
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.keys import CLEAN, ECE, NLL, QUALITIES
 from mmcalib.record import Record, digest, loss_label, read_json
@@ -86,7 +87,7 @@ def draw(kind: str, runs: Mapping[str, object], **options) -> Figure:
     """
     function = FIGURES[kind].draw
     for name in sorted(options.keys() - inspect.signature(function).parameters.keys()):
-        raise ValueError(f'--{name.replace("_", "-")} is not for {kind}: leave it out')
+        raise UserError(f'--{name.replace("_", "-")} is not for {kind}: leave it out')
     return function(runs, **options)
 
 
@@ -94,15 +95,15 @@ def _read_statistics(file: Path) -> CalibrationStatistics:
     try:
         statistics = CalibrationStatistics.load(file)
     except BROKEN_FILE as error:
-        raise ValueError(f'{file} cannot be read ({error}): test that run again') from error
+        raise UserError(f'{file} cannot be read ({error}): test that run again') from error
     if statistics.narrow_bins.ndim != 2 or len(statistics.narrow_bins) != 3:
-        raise ValueError(f'{file} holds no table of confidences: test that run again')
+        raise UserError(f'{file} holds no table of confidences: test that run again')
     for what, bins, names in (
         ('classes', statistics.class_bins, statistics.classes),
         ('distances', statistics.distance_bins, RANGE_NAMES),
     ):
         if bins is not None and (bins.ndim != 3 or bins.shape[:2] != (3, len(names or ()))):
-            raise ValueError(f'{file} holds no table of {what}: test that run again')
+            raise UserError(f'{file} holds no table of {what}: test that run again')
     return statistics
 
 
@@ -116,7 +117,7 @@ def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[st
     """
     if names is not None:
         if len(set(names)) != len(runs):
-            raise ValueError(f'{len(runs)} runs require as many names, got {sorted(set(names))}')
+            raise UserError(f'{len(runs)} runs require as many names, got {sorted(set(names))}')
         return list(names)
     found = [_loss_and_seed(Path(run)) for run in runs]
     losses = [loss for loss, _ in found]
@@ -140,7 +141,7 @@ def _loss_and_seed(run: Path) -> tuple[str, int | None]:
 
 def _images(runs: Mapping[str, tuple]) -> Figure:
     if len(runs) > 1:  # whose images are in no common order
-        raise ValueError(f'a figure of images shows one file, got {len(runs)}: draw one for each')
+        raise UserError(f'a figure of images shows one file, got {len(runs)}: draw one for each')
     ((name, scores),) = runs.items()
     return draw_image_risk(*scores, name=name)
 
@@ -155,9 +156,7 @@ def _maps(
     (first, maps), *others = runs.items()
     for name, other in others:
         if other.classes != maps.classes:
-            raise ValueError(
-                f'{name} has other classes than {first}: compare runs on the same data'
-            )
+            raise UserError(f'{name} has other classes than {first}: compare runs on the same data')
     views = [each.worst if worst else each.views for each in runs.values()]
     if images:
         views = _of_images(views, images)
@@ -180,7 +179,7 @@ def _of_images(
     there = dict.fromkeys(view.name for views in runs for view in views)
     for image in images:
         if image not in there:
-            raise ValueError(f'no image {image!r} was drawn; there are {", ".join(there)}')
+            raise UserError(f'no image {image!r} was drawn; there are {", ".join(there)}')
     return [[view for view in views if view.name in images] for views in runs]
 
 
@@ -195,7 +194,7 @@ def _shared(
     known = [{(view.index, view.name) for view in views} for views in runs]
     common = set.intersection(*known)
     if not common:
-        raise ValueError(
+        raise UserError(
             f'the runs {", ".join(names)} have no image in common: give their ConfidenceMapHook '
             'the same indices or interval, and compare tests of the same data'
         )
@@ -224,7 +223,7 @@ def _robustness(
         known = list(dict.fromkeys(name for name, _ in named))
         for name in only:
             if name not in known:
-                raise ValueError(f'--only: no checkpoint is named {name!r}; there are {known}')
+                raise UserError(f'--only: no checkpoint is named {name!r}; there are {known}')
         named = [each for name in only for each in named if each[0] == name]
     keys, models = measures_of([model for _, model in named]), _models(named)
     if figure == 'boxes':

@@ -34,7 +34,9 @@ ADDED_METRICS = ('ECE', 'AECE', 'gap', 'NLL', 'Brier')
 # mmengine's default hooks, which None turns off.
 OWN_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 STACKS = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
-UNREADABLE = (SyntaxError, KeyError, TypeError, NameError, AttributeError, RuntimeError)
+UNREADABLE = (
+    *(SyntaxError, KeyError, TypeError, ValueError, NameError, AttributeError, RuntimeError),
+)
 
 # For ``_base_ = 'mmcalib::…'``: mmengine refuses packages that it does not list, and looks for them
 # beside their metadata, where neither mmseg of the onedl stack nor those of `pip install -e` are.
@@ -77,7 +79,7 @@ def load_config(path: str, options: dict | None = None) -> Config:
         before = deepcopy(cfg)
         try:
             cfg.merge_from_dict(options)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise UserError(f'--cfg-options {" ".join(options)}: {error.args[0]}') from error
         check_option_keys(before, options)
     for key in ('val_evaluator', 'test_evaluator'):

@@ -57,7 +57,7 @@ from mmcalib.work_dir import (
 
 def run(parser: ToolParser, args: argparse.Namespace) -> None:
     """Test a checkpoint or an ensemble."""
-    with parser.ending_with_errors(ImportError, OSError, ValueError):
+    with parser.ending_with_errors():
         cfg, model, checkpoints, pipelines = prepare(args)
     with parser.ending_with_errors():
         runner = build_runner(cfg)

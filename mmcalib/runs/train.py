@@ -165,10 +165,10 @@ def best_checkpoint(runner: Runner) -> str | None:
 
 def run(parser: ToolParser, args: argparse.Namespace) -> None:
     """Train, and test the best checkpoint."""
-    with parser.ending_with_errors(ImportError, OSError, ValueError):
+    with parser.ending_with_errors():
         cfg = prepare(args)
     goes_on = 'Stopped: the same command with --resume goes on from the last checkpoint.'
-    with parser.ending_with_errors(stopped=goes_on):
+    with parser.ending_with_errors(goes_on):
         train_and_test(cfg, test=not args.no_test, split=args.split)
     if is_main_process():
         print(f'Files: {cfg.work_dir}')

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mmcalib.checks import (
     SUM_TOLERANCE,
+    UserError,
     at_least_single,
     check_explained,
     check_finite,
@@ -56,7 +57,7 @@ def needed(sample: Sample, key: str, name: str, hint: str = '') -> Tensor:
     """Return the tensor of a field that must be there."""
     found = tensor_of(sample, key)
     if found is None:
-        raise ValueError(f'{name} has no {key}, only {sorted(sample.keys())}{hint}')
+        raise UserError(f'{name} has no {key}, only {sorted(sample.keys())}{hint}')
     return found.detach()
 
 
@@ -78,7 +79,7 @@ def class_label(sample: Sample, name: str, num_classes: int | None = None) -> Te
     """Return the ``(1,)`` int64 label of a classifier's sample on the CPU, one of K if given."""
     label = needed(sample, 'gt_label', name)
     if label.numel() != 1:
-        raise ValueError(
+        raise UserError(
             f'{name} needs one gt_label; got {label.tolist()}. Calibration errors are defined for '
             'single-label classification'
         )
@@ -115,7 +116,7 @@ def label_maps(sample: Sample, name: str, logits: Tensor | None = None) -> tuple
     logits = predicted if logits is None else logits
     sizes = {tuple(found.shape[-2:]) for found in (predicted, logits)} - {tuple(label.shape)}
     if sizes:
-        raise ValueError(
+        raise UserError(
             f'the prediction of {name} has the size {sizes.pop()}, gt_sem_seg '
             f'{tuple(label.shape)}: in the test pipeline LoadAnnotations must come after Resize, '
             'or AtInputSize after both'
@@ -197,7 +198,7 @@ def read_logits(
         return logits.flatten(1).index_select(1, kept).T, label, predicted
     scores = class_scores(sample, name).to(logits)
     if scores.shape != logits.shape or (scores - logits.softmax(0)).abs().max() > SUM_TOLERANCE:
-        raise ValueError(
+        raise UserError(
             f"the scores of {name} are not the softmax of its head's output: with another "
             'activation, or logits that change after the head, no layer can take a scaling'
         )
@@ -232,7 +233,7 @@ def read_ood(
         known = {**sample, 'gt_label': torch.where(unseen, 0, label)}
         return read_logits(known, logits, ignore_index=ignore_index, name=name)[0].T, True, kind
     if ood_index is None:
-        raise ValueError(f'{name} is a segmentation: give ood_index, the label of OOD pixels')
+        raise UserError(f'{name} is a segmentation: give ood_index, the label of OOD pixels')
     options = dict(ignore_index=ignore_index, ood_index=ood_index, name=name)
     logits, predicted, label = read_pixels(sample, **options)
     check_explained(logits, predicted, name)

@@ -9,7 +9,7 @@ from hashlib import blake2b
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
-from mmcalib.checks import check_choice, check_integer
+from mmcalib.checks import UserError, check_choice, check_integer
 from mmcalib.transforms.corruption_names import CORRUPTIONS, SEVERITIES
 
 ORDERS = ('bgr', 'rgb')  # of channels
@@ -66,7 +66,7 @@ class Corrupt:
         self.flip = -1 if check_choice('channel_order', channel_order, ORDERS) == 'bgr' else 1
         self.value_range = value_range
         if value_range is not None and not -np.inf < value_range[0] < value_range[1] < np.inf:
-            raise ValueError(f'value_range must rise from black to white, got {value_range}')
+            raise UserError(f'value_range must rise from black to white, got {value_range}')
         if severity:
             function = corruption_function(corruption)
             if corruption == 'glass_blur':  # compiled now, not again in each worker that is forked
@@ -117,7 +117,7 @@ def check_image(image: object, value_range: Sequence[float] | None = None) -> No
     if dtype != np.uint8 and value_range is None:
         hint = 'or set their black and white as value_range=(0, 65535), in metainfo or in Corrupt'
         found = f'8-bit images, got {dtype}'
-        raise ValueError(f'corruptions require {found}: corrupt before normalising, {hint}')
+        raise UserError(f'corruptions require {found}: corrupt before normalising, {hint}')
 
 
 def too_wide(shape: Sequence[int], corruptions: Sequence[str]) -> list[str]:
@@ -131,7 +131,7 @@ def check_size(shape: Sequence[int], corruptions: Sequence[str]) -> None:
     if wide := too_wide(shape, corruptions):
         hint = f'leave out {", ".join(wide)}. Any size suits {", ".join(OF_PIXELS)}'
         size = f'smaller than the {LEAST_SIZE}×{LEAST_SIZE} that these corruptions require'
-        raise ValueError(f'an image of {shape[0]}×{shape[1]} pixels is {size}: {hint}')
+        raise UserError(f'an image of {shape[0]}×{shape[1]} pixels is {size}: {hint}')
 
 
 @cache
@@ -139,11 +139,11 @@ def corruption_function(name: str) -> Callable:
     """Return the function from a PIL image and a severity to the corrupted image.
 
     Raises:
-        ImportError: If its package is missing.
+        UserError: If its package is missing.
     """
     try:
         from imagecorruptions import corruption_dict
     except ImportError as error:
         hint = "imagecorruptions-imaug: pip install 'mmcalib[shift]'"
-        raise ImportError(f'Corrupt requires {hint}') from error
+        raise UserError(f'Corrupt requires {hint}') from error
     return corruption_dict[name]

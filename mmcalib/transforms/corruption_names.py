@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mmcalib.checks import suggestion
+from mmcalib.checks import UserError, suggestion
 
 GROUPS = {
     'noise': ('gaussian_noise', 'shot_noise', 'impulse_noise'),
@@ -31,7 +31,7 @@ def corruptions_of(names: Iterable[str]) -> tuple[str, ...]:
     for name in names:
         if name not in SETS and name not in CORRUPTIONS:
             near = suggestion(name, (*SETS, *CORRUPTIONS))
-            raise ValueError(
+            raise UserError(
                 f'there is no corruption {name!r}: take {", ".join(SETS)}, or any of '
                 f'{", ".join(CORRUPTIONS)}{near}'
             )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
+from mmcalib.checks import UserError
 from mmcalib.metrics.statistics import CalibrationStatistics
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.samples.boundary import RANGE_NAMES
@@ -32,7 +33,7 @@ def draw_boundary_curves(runs: Mapping[str, CalibrationStatistics]) -> Figure:
     check_drawable(runs)
     for name, found in runs.items():
         if found.distance_bins is None:
-            raise ValueError(
+            raise UserError(
                 f'{name!r} has no distances from the boundary: test it with '
                 'CalibrationMetric(per_distance=True)'
             )

@@ -18,6 +18,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from mmcalib.checks import UserError
 from mmcalib.metrics.errors import calibration_error
 from mmcalib.visualization.reliability import draw_small
 from mmcalib.visualization.style import GREY, LETTER, percent
@@ -122,7 +123,7 @@ class ConfidenceMaps:
                     ]
                 return cls(**info)
         except BROKEN_FILE as error:
-            raise ValueError(f'{path} does not hold confidence maps: {error!r}') from error
+            raise UserError(f'{path} does not hold confidence maps: {error!r}') from error
 
 
 def draw_confidence_maps(
@@ -155,7 +156,7 @@ def draw_confidence_maps(
         ValueError: If there is no view, or there are fewer colours than classes.
     """
     if not views:
-        raise ValueError('there is no image to draw')
+        raise UserError('there is no image to draw')
     colours = class_colours(classes, palette)
     columns = len(PANELS) + diagrams
     heights = [PANEL * min(max(v.label.shape[0] / v.label.shape[1], 0.5), 1.2) + 0.3 for v in views]
@@ -253,7 +254,7 @@ def class_colours(classes: Sequence[str], palette: Sequence[Sequence[int]] | Non
         colours = matplotlib.colormaps['tab20'](np.arange(len(classes)) % 20)[:, :3]
         return (colours * 255).astype(np.uint8)
     if len(palette) < len(classes):
-        raise ValueError(f'{len(classes)} classes need as many colours, got {len(palette)}')
+        raise UserError(f'{len(classes)} classes need as many colours, got {len(palette)}')
     return np.asarray(palette, dtype=np.uint8)
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from mmcalib.arrays import A
-from mmcalib.checks import check_integer
+from mmcalib.checks import UserError, check_integer
 from mmcalib.metrics.counts import condensed
 from mmcalib.metrics.definitions import value_of
 from mmcalib.metrics.intervals import drawn_weights, tails_of
@@ -81,7 +81,7 @@ def draw_reliability(
     if num_bins is not None:
         check_integer('num_bins', num_bins)
     if zoom is not None and not 0 <= zoom[0] < zoom[1] <= 100:
-        raise ValueError(f'zoom must be an interval in percent, such as (80, 100); got {zoom}')
+        raise UserError(f'zoom must be an interval in percent, such as (80, 100); got {zoom}')
     figure, panels = panel_figure(1 if overlay else len(runs), 0.3)
     everything = [*zip(runs.items(), looks_of([*runs]), strict=True)]
     for number, (top, below) in enumerate(panels):
@@ -282,7 +282,7 @@ def reliability_diagram(
     arrays = dict(probs=probs, labels=labels, conf=conf, correct=correct)
     counts = counts_of(TITLED, **arrays, num_bins=num_bins, ignore_index=ignore_index)
     if not counts.count:
-        raise ValueError('there are no predictions to draw; are all labels ignore_index?')
+        raise UserError('there are no predictions to draw; are all labels ignore_index?')
     # Which rows are of one image is unknown, so there are no intervals over images.
     metrics = {name: value_of(name, counts) for name in TITLED}
     statistics = CalibrationStatistics(metrics, 'pooled', num_bins, condensed(counts))

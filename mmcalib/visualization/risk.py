@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from mmcalib.checks import UserError
 from mmcalib.metrics.image_scores import image_failure_figures
 from mmcalib.metrics.ranking import augrc, aurc, auroc, risk_coverage_curve
 from mmcalib.metrics.statistics import CalibrationStatistics
@@ -105,9 +106,7 @@ def draw_image_risk(scores: Mapping[str, np.ndarray], risks: np.ndarray, *, name
     """
     labelled = ~np.isnan(risks)
     if not scores or not labelled.any():
-        raise ValueError(
-            f'{name!r} has {len(scores)} scores of {labelled.sum()} images with a risk'
-        )
+        raise UserError(f'{name!r} has {len(scores)} scores of {labelled.sum()} images with a risk')
     risks = risks[labelled]
     figure, ((curves,), *panels) = panel_figure(1 + len(scores))
     places = 100 * (np.arange(len(risks)) + 0.5) / len(risks)
@@ -165,6 +164,6 @@ def read_image_scores(path: str | Path) -> tuple[dict[str, np.ndarray], np.ndarr
     with Path(path).open(newline='', encoding='utf-8') as file:
         header, *rows = list(csv.reader(file)) or [[]]
     if header[:2] != ['image', 'risk'] or not rows:
-        raise ValueError(f'{path} holds no scores of images: its first line is {header}')
+        raise UserError(f'{path} holds no scores of images: its first line is {header}')
     columns = np.array([row[1:] for row in rows], dtype=np.float64).T
     return dict(zip(header[2:], columns[1:], strict=True)), columns[0]

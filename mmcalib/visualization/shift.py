@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mmcalib.checks import UserError
 from mmcalib.metrics.keys import metric_heading
 from mmcalib.visualization.style import legend, looks_of, tidy
 
@@ -111,7 +112,7 @@ def draw_severity_lines(models: Sequence[ShiftedModel], keys: Sequence[str]) -> 
 def _severities(models: Sequence[ShiftedModel], keys: Sequence[str]) -> list[int]:
     severities = sorted({s for model in models for s in model.by_severity})
     if not keys or not any(severities):
-        raise ValueError('there is no test on corrupted data to draw')
+        raise UserError('there is no test on corrupted data to draw')
     return severities
 
 

@@ -6,13 +6,16 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from mmcalib.checks import UserError, check_choice
 from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.work_dir import whole_file
 
 # Okabe and Ito's colours, which the colour-blind can tell apart and which differ in lightness too,
 # with grey for their black, which is that of hatches; these and markers do without any colour.
@@ -126,10 +129,18 @@ def title_of(
 def check_drawable(runs: Mapping[str, CalibrationStatistics]) -> None:
     """Raise a ValueError if there is no run, or one without predictions."""
     if not runs:
-        raise ValueError('there is no run to draw')
+        raise UserError('there is no run to draw')
     for name, found in runs.items():
         if not found.num_predictions:
-            raise ValueError(f'{name!r} has no predictions to draw')
+            raise UserError(f'{name!r} has no predictions to draw')
+
+
+def save_figure(figure: Figure, path: str | Path, *, dpi: float = 200) -> None:
+    """Write a figure to a file, or raise a UserError if its suffix is no format of figures."""
+    formats = figure.canvas.get_supported_filetypes()
+    check_choice(f'the format of {path}', Path(path).suffix.removeprefix('.'), formats)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, dpi=dpi)
 
 
 def percent(value: float) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mmcalib.checks import UserError
 from mmcalib.metrics.keys import ECE, INTERVAL, QUALITIES, metric_heading
 from mmcalib.visualization.style import GREY, legend, looks_of, tidy
 
@@ -115,14 +116,14 @@ def _mean_and_bars(runs: Sequence[Mapping], key: str) -> tuple[float, tuple[floa
 def _quality(sweeps: Sequence[Mapping]) -> str:
     """Return the measure beside the ECE that all sweeps have."""
     if not sweeps:
-        raise ValueError('there is no sweep to draw')
+        raise UserError('there is no sweep to draw')
     common = set(QUALITIES)
     for sweep in sweeps:
         common &= {key for row in sweep['rows'] for each in row['val'] for key in each}
     for key in QUALITIES:
         if key in common:
             return key
-    raise ValueError(
+    raise UserError(
         f'the sweeps have none of {", ".join(QUALITIES)} in common, or have no finished value'
     )
 

@@ -11,6 +11,7 @@ from mmengine.registry import TRANSFORMS
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from mmcalib.checks import UserError
 from mmcalib.transforms import Corrupt
 from mmcalib.transforms.corrupt import LEAST_SIZE, OF_PIXELS, check_size, corruption_function
 from mmcalib.transforms.corruption_names import BENCHMARK, CORRUPTIONS, GROUPS, corruptions_of
@@ -232,7 +233,7 @@ def test_what_is_done_pixel_by_pixel_takes_any_size():
 def test_a_missing_extra_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, 'imagecorruptions', None)
     corruption_function.cache_clear()
-    with pytest.raises(ImportError, match=r"pip install 'mmcalib\[shift\]'"):
+    with pytest.raises(UserError, match=r"pip install 'mmcalib\[shift\]'"):
         Corrupt('fog')
     Corrupt('fog', 0)
     corruption_function.cache_clear()

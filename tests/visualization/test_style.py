@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from drawings import statistics
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
+from mmcalib.checks import UserError
 from mmcalib.metrics.keys import ECE
 from mmcalib.record import SHORT_NAMES
 from mmcalib.visualization import (
@@ -16,7 +18,7 @@ from mmcalib.visualization import (
     draw_risk_coverage,
     draw_severity_lines,
 )
-from mmcalib.visualization.style import LOSS_COLOURS, looks_of
+from mmcalib.visualization.style import LOSS_COLOURS, looks_of, save_figure
 
 
 def test_every_loss_has_a_colour_that_differs_from_all_others():
@@ -64,3 +66,9 @@ def test_figures_agree(names):
     assert [lines(figure.axes[0]) for figure in figures] == [expected] * 3
     alone = draw_risk_coverage(runs)
     assert set.union(*(lines(axes) for axes in alone.axes)) == expected
+
+
+def test_a_format_that_figures_have_not_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"the format of .*a\.xyz must be one of .*got 'xyz'"):
+        save_figure(Figure(), tmp_path / 'a.xyz')
+    assert not list(tmp_path.iterdir())

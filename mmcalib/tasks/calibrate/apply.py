@@ -122,7 +122,7 @@ def prove(
         found = [with_other_class(image.logits[None]).softmax(1)[0] for image in predict(batch)]
     difference = largest_difference(expected, found)
     if not difference <= TOLERANCE:
-        raise ValueError(
+        raise UserError(
             f'the predictions of the calibrated model differ from the scaled ones by '
             f'{difference:.1e}: the head changes them after its last layer, or they are too large '
             'for single precision. Nothing was written'

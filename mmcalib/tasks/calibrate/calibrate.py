@@ -57,9 +57,7 @@ HELD_OUT = (
 
 def run(parser: ToolParser, args: argparse.Namespace) -> dict:
     """Calibrate a checkpoint or an ensemble, and return what was measured."""
-    with parser.ending_with_errors(
-        ImportError, OSError, ValueError, stopped='Stopped: nothing was written.'
-    ):
+    with parser.ending_with_errors('Stopped: nothing was written.'):
         scaler = make_scaler(args)
         cfg, model, checkpoints = prepare(args)
         return calibrate(build_runner(cfg), scaler, args, model, checkpoints)

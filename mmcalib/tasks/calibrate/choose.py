@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mmcalib.checks import UserError
 from mmcalib.posthoc.draw import DrawnPredictions, progress
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
@@ -78,7 +79,7 @@ def choose_method(
         start = time.perf_counter()
         try:
             folds = [] if method == NONE else fit_folds(SCALERS[method](), drawn, fold_of)
-        except ValueError as error:
+        except UserError as error:
             candidate['problem'] = str(error)
             continue
         if folds:

@@ -57,8 +57,8 @@ def fit_folds(scaler: LogitScaler, drawn: DrawnPredictions, fold_of: Tensor) -> 
     for fold, own in enumerate(scalers):
         try:
             drawn.fit(own, fold_of != fold)
-        except ValueError as error:
-            raise ValueError(f'without fold {fold + 1} of {folds}: {error}') from error
+        except UserError as error:
+            raise UserError(f'without fold {fold + 1} of {folds}: {error}') from error
     return scalers
 
 

@@ -48,7 +48,7 @@ SILENT = ('ConfidenceMapHook', 'LoggerHook', 'ReliabilityDiagramHook', 'Visualiz
 
 def run(parser: ToolParser, args: argparse.Namespace) -> None:
     """Test models on clean and on shifted data."""
-    with parser.ending_with_errors(ImportError, OSError, ValueError):
+    with parser.ending_with_errors():
         cfg = prepare(args)
         checkpoints = [read_checkpoint(find_checkpoint(text)) for text in args.checkpoints]
         described = [models.set_model(cfg, [cfg], [each]) for each in checkpoints]
@@ -56,7 +56,7 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
         check_run(runner, ['test'])
         shifts = plan_shifts(cfg, args)
     goes_on = 'Stopped: the same call goes on with the test that was not finished.'
-    with parser.ending_with_errors(stopped=goes_on):
+    with parser.ending_with_errors(goes_on):
         _compare_few_metrics(runner)
         runner._hooks = [hook for hook in runner.hooks if not type(hook).__name__.endswith(SILENT)]
         log_start(runner, ('test',))

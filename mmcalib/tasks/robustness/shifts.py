@@ -55,8 +55,7 @@ def plan_shifts(cfg: Config, args: argparse.Namespace) -> list[Shift]:
     """Return all test sets that the arguments ask for, the clean data first.
 
     Raises:
-        ImportError: If images are to be corrupted, and the extra for it is missing.
-        ValueError: If an option is unknown, or the images cannot be corrupted.
+        UserError: If an option is unknown, or the images cannot be corrupted.
     """
     if 'None' in args.corruptions and len(args.corruptions) > 1:
         raise UserError(f'--corruptions None must stand alone, got {" ".join(args.corruptions)}')

@@ -11,6 +11,7 @@ from pathlib import Path
 from mmcalib.metrics.keys import ECE, columns_of, metric_heading
 from mmcalib.record import read_json
 from mmcalib.reports.formats import in_markdown, mean_and_deviation
+from mmcalib.visualization.style import save_figure
 from mmcalib.visualization.sweep import draw_sweeps
 from mmcalib.work_dir import SWEEP, whole_file
 
@@ -86,8 +87,7 @@ def write_sweep_figure(summaries: Sequence[Mapping], paths: Sequence[str | Path]
     """
     figure = draw_sweeps(summaries)
     for name in paths:
-        with whole_file(name) as path:
-            figure.savefig(path, dpi=200)
+        save_figure(figure, name)
 
 
 def sweep_table(summary: Mapping) -> str:

@@ -56,9 +56,7 @@ BEST_KNOWN = (losses.MarginLabelSmoothingLoss, losses.SoftmaxFocalLoss, losses.L
 
 def run(parser: ToolParser, args: argparse.Namespace, tools: Path) -> None:
     """Run a sweep with the train.py and test.py of a folder, or draw finished ones."""
-    with parser.ending_with_errors(
-        ImportError, OSError, ValueError, stopped='Stopped: the same command goes on from here.'
-    ):
+    with parser.ending_with_errors('Stopped: the same command goes on from here.'):
         if args.plot:
             if not args.out:
                 raise UserError('--plot needs --out')
