@@ -341,19 +341,6 @@ def test_several_processes_add_nothing_to_what_a_tool_refuses(
     assert (len(result.stderr.splitlines()) > 1) is reported
 
 
-def test_a_mean_of_different_trainings_in_one_folder_says_so(trained, tmp_path):
-    best = trained[0].parents[2] / 'best.pth'
-    content = torch.load(best, weights_only=False)
-    content['meta']['seed'] += 1
-    next(iter(content['state_dict'].values())).mul_(1.01)
-    torch.save(content, tmp_path / 'other.pth')
-    for place, said in ((tmp_path / 'best.pth', True), (best, False)):
-        if said:
-            shutil.copy(best, place)
-        log = call_forked('test.py', CONFIG, place, tmp_path / 'other.pth', cwd=tmp_path)
-        assert ('holds checkpoints of different trainings' in log) == said
-
-
 def test_a_test_in_a_work_dir_in_use_is_refused(trained, tmp_path):
     best = trained[0].parents[2] / 'best.pth'
     with (

@@ -238,13 +238,6 @@ def classes_of(metainfo: object) -> list[str]:
 def class_difference(trained: Sequence[str], here: Sequence[str]) -> str:
     """Return in words how a data set's classes differ from those trained on."""
     parts = [f'it has {len(here)} classes, not {len(trained)}'] if len(trained) != len(here) else []
-    for verb, names in (
-        ('lacks', [name for name in trained if name not in set(here)]),
-        ('adds', [name for name in here if name not in set(trained)]),
-    ):
-        if names:
-            shown = ', '.join(map(repr, names[:5])) + (', …' if len(names) > 5 else '')
-            parts.append(f'it {verb} {shown}')
     pairs = enumerate(zip(trained, here, strict=False))
     other = [f'class {label} is {b!r}, not {a!r}' for label, (a, b) in pairs if a != b]
     return '; '.join(parts + other[:1])

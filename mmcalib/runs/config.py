@@ -25,12 +25,9 @@ from mmcalib import register
 from mmcalib.checks import UserError, check_integer, did_you_mean, nearest
 from mmcalib.cli.files import find_config
 from mmcalib.hooks.drawing_hook import TESTED_SPLIT
-from mmcalib.runs.config_checks import as_list, calibration_configs
 from mmcalib.work_dir import experiment_name
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
-# What a test with --calibration measures.
-ADDED_METRICS = ('ECE', 'AECE', 'gap', 'NLL', 'Brier')
 # mmengine's default hooks, which None turns off.
 OWN_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 STACKS = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
@@ -190,49 +187,6 @@ def limit_samples(cfg: Config, limit: int) -> None:
     else:
         iterations = -(-limit // (loader.get('batch_size') or 1))
         schedule.update(max_iters=iterations, val_interval=iterations)
-
-
-def add_calibration(cfg: Config) -> None:
-    """Have a test measure the calibration with intervals and draw it.
-
-    A metric that the config has keeps its options, and gets what it lacks beside its own.
-    """
-    evaluator = cfg.get('test_evaluator') or []
-    ours = [pair for pair in calibration_configs(evaluator) if not pair[0].get('prefix')]
-    measured = [name for _, names in ours for name in names]
-    missing = [name for name in ADDED_METRICS if name not in measured]
-    if ours:
-        metric, names = ours[0]
-        metric.update(type='CalibrationMetric', metrics=[*names, *missing])
-        metric.setdefault('confidence_interval', 0.95)
-    else:
-        metric = dict(type='CalibrationMetric', metrics=missing, confidence_interval=0.95)
-        if isinstance(evaluator, dict) and 'metrics' in evaluator:  # one that holds metrics
-            evaluator.metrics = [*as_list(evaluator.metrics), metric]
-        else:
-            cfg.test_evaluator = [*as_list(evaluator), metric]
-    drawing = dict(type='ReliabilityDiagramHook', splits=['test'])
-    cfg.default_hooks = {'reliability_diagram': drawing, **(cfg.get('default_hooks') or {})}
-
-
-def count_objects(cfg: Config) -> None:
-    """Have a test keep its classes and objects apart, for thresholds and scores of each.
-
-    Raises:
-        UserError: If no metric of the config measures the calibration of all pixels.
-    """
-    metrics = [
-        metric
-        for metric, _ in calibration_configs(cfg.get('test_evaluator'))
-        if metric.get('protocol', 'pooled') == 'pooled'
-    ]
-    if not metrics:
-        raise UserError(
-            '--objects requires a CalibrationMetric of all pixels, and the config has none: add '
-            '--calibration'
-        )
-    for metric in metrics:
-        metric.update(per_class=True, per_object=cfg.get('default_scope') == 'mmseg')
 
 
 def test_on_validation(cfg: Config) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from mmengine.registry import MODELS
 
-from mmcalib.checks import suggestion
 from mmcalib.datasets.download_sources import SOURCES
 
 # What decides about the figures of a training, by the config's own keys.
@@ -107,12 +106,10 @@ def describe_loss(loss: Mapping, scope: str | None) -> dict:
     Parameters at their defaults are left out, but for :data:`NAMED_PARAMETERS`, and for those of a
     class outside of mmcalib and the toolboxes.
     """
-    try:
-        kind, known = kind_of(loss, scope), parameters_of(loss, scope)
-    except ValueError:  # a checkpoint's own loss need not be known here
-        kind, known = None, {}
+    kind = class_of(loss, scope)  # None of a checkpoint from elsewhere, maybe
     foreign = kind is not None and kind.__module__.split('.')[0] not in KNOWN_PACKAGES
-    defaults = {name: p.default for name, p in known.items() if p.default is not p.empty}
+    known = parameters_of(kind).items()
+    defaults = {name: p.default for name, p in known if p.default is not p.empty}
     own = {
         name
         for name, value in defaults.items()
@@ -129,26 +126,18 @@ def describe_loss(loss: Mapping, scope: str | None) -> dict:
     return {'type': type_name(loss['type']), **plain({**named, **given})}
 
 
-def kind_of(loss: Mapping, scope: str | None) -> type:
-    """Return the class of a loss by its config.
-
-    Raises:
-        ValueError: If no registry knows its type.
-    """
-    kind = loss['type']
-    if not isinstance(kind, str):
-        return kind
+def class_of(loss: Mapping, scope: str | None) -> type | None:
+    """Return the class of a loss by its config, None if no registry knows its type."""
+    if not isinstance(loss['type'], str):
+        return loss['type']
     with MODELS.switch_scope_and_registry(loss.get('_scope_', scope)) as registry:
-        found = registry.get(kind)
-        if found is None:
-            near = suggestion(kind.split('.')[-1], {*MODELS.module_dict, *registry.module_dict})
-            raise ValueError(f'no loss is registered as {kind!r}{near}')
-    return found
+        return registry.get(loss['type'])
 
 
-def parameters_of(loss: Mapping | type, scope: str | None = None) -> dict[str, inspect.Parameter]:
-    """Return the constructor's options of a loss, those of its base classes included."""
-    kind = loss if inspect.isclass(loss) else kind_of(loss, scope)
+def parameters_of(kind: type | None) -> dict[str, inspect.Parameter]:
+    """Return the constructor's options of a class, those of its base classes included."""
+    if kind is None:
+        return {}
     kinds = [kind] if '__signature__' in vars(kind) else kind.__mro__[-2::-1]
     found = {k: p for each in kinds for k, p in inspect.signature(each).parameters.items()}
     return {k: p for k, p in found.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}

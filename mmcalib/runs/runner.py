@@ -20,11 +20,11 @@ from torch import nn
 
 from mmcalib.checks import UserError
 from mmcalib.distributed import join_processes
+from mmcalib.hooks import SameBuffersHook
 from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
 from mmcalib.hooks.resume_hook import ResumeHook
 from mmcalib.runs.checkpoint import load_safely
 from mmcalib.runs.checks import reason_of
-from mmcalib.runs.config_tree import type_name
 from mmcalib.runs.model import facts_in
 from mmcalib.runs.run_facts_hook import RunFactsHook
 from mmcalib.work_dir import RESULTS, check_writable
@@ -57,12 +57,12 @@ def build_runner(cfg: Config) -> Runner:
             broadcast_buffers=False,
             find_unused_parameters=cfg.get('find_unused_parameters', False),
         )
-    if cfg.launcher != 'none':
-        share_buffers(cfg)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else QuietRunner.from_cfg(cfg)
     runner.register_hook(RunFactsHook(facts_in(cfg, processes=get_world_size())))
     runner.register_hook(ResumeHook())
     runner.register_hook(BrokenSamples())
+    if cfg.launcher != 'none':  # all validate the model that is saved
+        runner.register_hook(SameBuffersHook())
     for hook in runner.hooks:  # mmengine removes the last one before it writes the next
         if isinstance(hook, CheckpointHook) and hook.max_keep_ckpts == 1:
             hook.max_keep_ckpts = 2
@@ -76,19 +76,6 @@ class CPUDistributedDataParallel(MMDistributedDataParallel):
 
     def __init__(self, module: torch.nn.Module, **kwargs) -> None:
         super().__init__(revert_sync_batchnorm(module), **kwargs)
-
-
-def share_buffers(cfg: Config) -> None:
-    """Have all processes of a training validate the model that is saved."""
-
-    def shares(hook: object) -> bool:
-        names = ('SyncBuffersHook', 'SameBuffersHook')
-        return isinstance(hook, dict) and type_name(hook['type']) in names
-
-    default = cfg.get('default_hooks') or {}
-    default = {key: None if shares(hook) else hook for key, hook in default.items()}
-    others = [hook for hook in cfg.get('custom_hooks') or () if not shares(hook)]
-    cfg.default_hooks, cfg.custom_hooks = default, [*others, dict(type='SameBuffersHook')]
 
 
 class QuietRunner(Runner):
@@ -168,7 +155,7 @@ def log_file(runner: Runner) -> str:
     return f'{runner.log_dir}/{runner.timestamp}.log'
 
 
-def log_start(runner: Runner, splits: tuple[str, ...], tested: dict | None = None) -> None:
+def log_start(runner: Runner, splits: tuple[str, ...]) -> None:
     """Log the samples of a run, whose data are listed, and where the rest is."""
     doing = {'train': 'train on', 'val': 'validate on', 'test': 'test on'}
     counts = ', '.join(

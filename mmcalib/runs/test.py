@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
+from numbers import Real
 from pathlib import Path
 
 from mmengine.config import Config
 from mmengine.dist import is_main_process
-from mmengine.evaluator import DumpResults
+from mmengine.evaluator import BaseMetric, DumpResults
 from mmengine.logging import print_log
 from mmengine.runner import Runner
 
@@ -22,17 +22,28 @@ from mmcalib.checks import UserError
 from mmcalib.cli.parser import ToolParser
 from mmcalib.datasets.same_data import same_data
 from mmcalib.distributed import leave_processes
+from mmcalib.hooks import ReliabilityDiagramHook
 from mmcalib.hooks.drawing_hook import kept_statistics
-from mmcalib.metrics import CalibrationMetric, ImageScoreMetric, OODMetric
+from mmcalib.metrics import CalibrationMetric, CalibrationStatistics, ImageScoreMetric, OODMetric
+from mmcalib.metrics.definitions import metric_of
+from mmcalib.metrics.errors import gap
+from mmcalib.metrics.intervals import intervals
+from mmcalib.metrics.keys import (
+    GAP,
+    INTERVAL,
+    PREFIX,
+    TOP1,
+    is_percentage,
+    metric_name,
+    number_text,
+)
 from mmcalib.metrics.strata import stratum_figures
-from mmcalib.record import Record, digest, paths_of
+from mmcalib.models.predicting_head import classes_of_head
+from mmcalib.record import Record, model_label, paths_of
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, classes_of
-from mmcalib.runs.checks import check_amp, check_run
-from mmcalib.runs.closing import find_diagram, summary
+from mmcalib.runs.checks import check_amp, check_metrics, check_run
 from mmcalib.runs.config import (
-    add_calibration,
-    count_objects,
     limit_samples,
     load_config,
     set_loader_defaults,
@@ -54,6 +65,14 @@ from mmcalib.work_dir import (
     whole_file,
 )
 
+# What a test with --calibration measures.
+NOT_MEASURED = (
+    'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration measures it.'
+)
+# What the ReliabilityDiagramHook leaves of a test, in the folder of the log.
+DIAGRAM = 'vis_data/vis_image/reliability_diagram_{}_0.png'
+MEASURED = ('ECE', 'AECE', 'gap', 'NLL', 'Brier')
+
 
 def run(parser: ToolParser, args: argparse.Namespace) -> None:
     """Test a checkpoint or an ensemble."""
@@ -62,8 +81,9 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
     with parser.ending_with_errors():
         runner = build_runner(cfg)
         check_run(runner, ['test'])
-        add_outputs(runner, args)
-        log_start(runner, ('test',), model)
+        add_metrics(runner, args)
+        check_metrics('test', runner.test_loop, classes_of_head(runner.model))
+        log_start(runner, ('test',))
         models.load(runner.model, checkpoints, classes_in(runner))
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
             run_test(runner, model, checkpoints, split=args.split, pipelines=pipelines)
@@ -100,10 +120,8 @@ def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint], l
         cfg.test_cfg.fp16 = True
     if args.show_dir:
         show_predictions(cfg, args.show_dir)
-    if args.calibration:
-        add_calibration(cfg)
-    if args.objects:
-        count_objects(cfg)
+    if args.calibration and not cfg.get('test_evaluator'):
+        cfg.test_evaluator = []
     configs, checkpoints = models.members_of(cfg, args.members, load)
     pipelines = plain([part['pipeline'] for part in pipelines_of(cfg.test_dataloader.dataset)])
     model = models.set_model(
@@ -125,9 +143,15 @@ def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint], l
     return cfg, model, checkpoints, pipelines
 
 
-def add_outputs(runner: Runner, args: argparse.Namespace) -> None:
-    """Have a test write what the arguments ask for besides."""
-    added = []
+def add_metrics(runner: Runner, args: argparse.Namespace) -> None:
+    """Have a test measure, draw and write what the arguments ask for besides."""
+    metrics, added = runner.test_evaluator.metrics, []
+    if args.calibration:
+        added += complete_calibration(metrics)
+        if not any(isinstance(hook, ReliabilityDiagramHook) for hook in runner.hooks):
+            runner.register_hook(ReliabilityDiagramHook(splits=['test']))
+    if args.objects:
+        count_objects([*metrics, *added], segments=runner.cfg.get('default_scope') == 'mmseg')
     if args.disagreement is not None:
         file = os.path.join(args.disagreement, 'disagreement.csv')
         scores = dict(scores=['mutual_information'], confidence_interval=None, out_file=file)
@@ -136,7 +160,40 @@ def add_outputs(runner: Runner, args: argparse.Namespace) -> None:
         added.append(DumpResults(out_file_path=args.out))
     for metric in added:
         metric.dataset_meta = runner.test_dataloader.dataset.metainfo
-    runner.test_evaluator.metrics += added
+    metrics += added
+
+
+def complete_calibration(metrics: Sequence[BaseMetric]) -> list[CalibrationMetric]:
+    """Have a metric of the calibration measure what it lacks; return one where there is none.
+
+    A metric that the config has keeps its options.
+    """
+    ours = [m for m in metrics if isinstance(m, CalibrationMetric) and m.prefix == 'calibration']
+    if not ours:
+        return [CalibrationMetric(MEASURED, confidence_interval=0.95)]
+    measured = [name for metric in ours for name in metric.metrics]
+    first, missing = ours[0], [name for name in MEASURED if name not in measured]
+    first.metrics += tuple(missing)
+    first.wanted |= {metric_of(name).wanted for name in missing} - {None}
+    first.confidence_interval = first.confidence_interval or 0.95
+    return []
+
+
+def count_objects(metrics: Sequence[BaseMetric], *, segments: bool) -> None:
+    """Have a test keep its classes and objects apart, for thresholds and scores of each.
+
+    Raises:
+        UserError: If no metric measures the calibration of all pixels.
+    """
+    ours = [metric for metric in metrics if isinstance(metric, CalibrationMetric)]
+    ours = [metric for metric in ours if metric.protocol == 'pooled']
+    if not ours:
+        raise UserError(
+            '--objects requires a CalibrationMetric of all pixels, and the config has none: add '
+            '--calibration'
+        )
+    for metric in ours:
+        metric.per_class, metric.per_object = True, segments
 
 
 def classes_in(runner: Runner) -> list[str]:
@@ -169,7 +226,6 @@ def run_test(
         shift: What the record says of the shift of the data; None for none.
     """
     models.tell_hooks(runner, checkpoints)
-    _warn_of_mixed_work_dirs(model['members'])
     _warn_of_fitted_images(runner.cfg, model['members'])
     metrics = runner.test()
     if not is_main_process():
@@ -196,28 +252,78 @@ def run_test(
             statistics.save(temporary)
     record.write(path)
     statistics = next((m.statistics for m in ours if m.prefix == 'calibration'), None)
-    files = {
-        'checkpoint': ', '.join(paths_of(model)),
-        'results': path,
-        'diagram': find_diagram(runner.log_dir, split),
-    }
-    print_log('\n' + summary(record, statistics, files, measured=bool(kept)), logger='current')
+    files = {'checkpoint': ', '.join(paths_of(model)), 'results': path}
+    diagram = Path(runner.log_dir, DIAGRAM.format(split))
+    files |= {'diagram': diagram} if diagram.is_file() else {}
+    said = [*summary(record, statistics), *(f'{name:<12}{file}' for name, file in files.items())]
+    if not kept and 'ood' not in record.evaluation:
+        said.insert(-len(files), NOT_MEASURED)
+    print_log('\n'.join(['', *said]), logger='current')
     return metrics
 
 
-def _warn_of_mixed_work_dirs(members: Sequence[Mapping]) -> None:
-    """Warn of a work dir whose members come from different trainings."""
-    found = defaultdict(set)
-    for member in members:
-        training = digest([member[key] for key in ('training', 'loss', 'seed')])
-        found[os.path.dirname(member['checkpoint'])].add(training)
-    for folder in (folder for folder, trainings in found.items() if len(trainings) > 1):
-        print_log(
-            f'{folder or "."} holds checkpoints of different trainings, and this is their mean: '
-            'name those of one training, unless you intend this',
-            'current',
-            logging.WARNING,
-        )
+def summary(record: Record, statistics: CalibrationStatistics | None = None) -> list[str]:
+    """Return the lines of a small table of a test's figures.
+
+    Args:
+        record: Of the test.
+        statistics: Of the test's calibration metric; None if it had none.
+    """
+    metrics = record.metrics
+    rows = [(key, number(key, x), '') for key, x in metrics.items() if not key.startswith(PREFIX)]
+    if statistics is not None and statistics.num_predictions:
+        count, correct, confidence = statistics.narrow_bins.sum(dim=1).tolist()
+        if not any(key.startswith(TOP1) for key in metrics):
+            of_what = f'of {statistics.num_predictions:,} predictions'
+            rows.append(('accuracy', f'{100 * correct / count:.2f} %', of_what))
+        rows.append(('mean confidence', f'{100 * confidence / count:.2f} %', ''))
+        metrics = metrics if GAP in metrics else {**metrics, **measured_gap(statistics)}
+    ours = [key for key in metrics if key.startswith(PREFIX)]
+    ours.sort(key=lambda key: key != GAP)  # below the confidence
+    ends = {f'{key}{end}' for key in ours for end in INTERVAL}
+    for key in [key for key in ours if key not in ends]:
+        remark = ''
+        if f'{key}{INTERVAL[0]}' in metrics:
+            low, high = (metrics[f'{key}{end}'] for end in INTERVAL)
+            judged = 'under-confident' if high < 0 else 'not told from 0'
+            judged = 'over-confident' if low > 0 else judged
+            remark = f'{judged}; ' if key == GAP else ''
+            remark += f'interval {number(key, low).removesuffix(" %")} to {number(key, high)}'
+        rows.append((metric_name(key), number(key, metrics[key]), remark))
+    names, values, _ = ([len(text) for text in column] for column in zip(*rows, strict=True))
+    rows = [f'{a:<{max(names)}}  {b:>{max(values)}}  {c}'.rstrip() for a, b, c in rows]
+    return [_heading(record), *rows]
+
+
+def measured_gap(statistics: CalibrationStatistics) -> dict[str, float]:
+    """Return the gap between confidence and accuracy, with its interval where images are known."""
+    found = {GAP: gap(statistics.narrow_bins).item()}
+    if statistics.image_bins is None:
+        return found
+    bins = statistics.image_bins[statistics.image_bins[:, 0].sum(dim=1) > 0]
+    bounds = intervals(
+        lambda weights: {GAP: gap((weights @ bins.flatten(1)).view(-1, *bins.shape[1:]))},
+        len(bins), coverage=0.95, num_bootstrap=1000, seed=0, limits={GAP: (-100.0, 100.0)},
+    )[GAP]  # fmt: skip
+    return found | {f'{GAP}{end}': bound for end, bound in zip(INTERVAL, bounds, strict=True)}
+
+
+def _heading(record: Record) -> str:
+    parts = [record.experiment, model_label(record.model, experiment='').strip()]
+    samples = record.evaluation.get('dataset', {}).get('samples')
+    parts.append(f'{record.split} split' + (f', {samples:,} samples' if samples else ''))
+    if record.limit:
+        of_what = '' if record.evaluation['limit'] else 'the checkpoint of a '
+        parts.append(f'{of_what}SMOKE RUN with --limit {record.limit}')
+    return '; '.join(filter(None, parts))
+
+
+def number(key: str, value: object) -> str:
+    """Return a metric's value with its unit."""
+    if not isinstance(value, Real):
+        return str(value)
+    sign = '+' if key == GAP and value >= 0 else ''
+    return sign + number_text(value, key) + (' %' if is_percentage(key) else '')
 
 
 def _warn_of_fitted_images(cfg: Config, members: Sequence[Mapping]) -> None:

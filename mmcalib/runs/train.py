@@ -31,7 +31,6 @@ from mmcalib.runs.config import (
     set_work_dir,
     test_on_validation,
 )
-from mmcalib.runs.config_checks import checkpoint_hook
 from mmcalib.runs.model import FACTS, describe, load
 from mmcalib.runs.run_facts_hook import RunFactsHook
 from mmcalib.runs.runner import build_runner, log_start
@@ -47,7 +46,7 @@ def prepare(args: argparse.Namespace):
     if args.no_validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
         # There is no metric to select a checkpoint by.
-        checkpoint_hook(cfg).pop('save_best', None)
+        ((cfg.get('default_hooks') or {}).get('checkpoint') or {}).pop('save_best', None)
     if args.amp:
         check_amp()
         cfg.optim_wrapper.type = 'AmpOptimWrapper'

@@ -7,12 +7,10 @@ from commands import call_here
 from records import record
 
 from mmcalib.metrics.keys import metric_heading
-from mmcalib.record import Record
 from mmcalib.reports import page as pages
 from mmcalib.reports.formats import comma_separated, measured, report
 from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of
-from mmcalib.runs.closing import summary
 
 CE = dict(type='CrossEntropyLoss')
 SETS = dict(near=['cifar100'], far=['svhn', 'dtd'])
@@ -119,13 +117,6 @@ def test_headings_tell_unseen_classes_from_failures():
     assert metric_heading('ood/AUROC') == 'OOD AUROC (%)'
     assert metric_heading('ood/svhn/AUPR_in') == 'OOD AUPR_in svhn (%)'
     assert metric_heading('calibration/AUROC') == 'AUROC (%)'
-
-
-def test_a_test_of_unseen_classes_is_not_told_to_measure_calibration():
-    tested = Record(**record('ce/tiny', ood(), evaluation=dict(ood=[metric()])))
-    assert 'Calibration was not measured' not in summary(tested)
-    tested.evaluation.pop('ood')
-    assert 'Calibration was not measured' in summary(tested)
 
 
 def test_the_tool_prints_both_tables(tmp_path, monkeypatch, capsys):

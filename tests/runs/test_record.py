@@ -10,7 +10,7 @@ from records import write
 
 from mmcalib.record import paths_of
 from mmcalib.runs.config import load_config
-from mmcalib.runs.config_tree import losses_of, main_loss, parameters_of
+from mmcalib.runs.config_tree import class_of, losses_of, main_loss, parameters_of
 from mmcalib.runs.model import finished_of
 
 
@@ -37,9 +37,10 @@ def test_what_a_config_leaves_out_is_said_of_the_margin():
     cfg.model.head.loss = dict(type='MarginLabelSmoothingLoss', alpha=1, class_reduction='sum')
     expected = dict(margin=10.0, alpha=1.0, class_reduction='sum')
     assert main_loss(cfg) == dict(type='MarginLabelSmoothingLoss', **expected)
-    assert 'ignore_index' in parameters_of(cfg.model.head.loss, 'mmpretrain')
-    with pytest.raises(ValueError, match="'NoSuchLoss'"):
-        parameters_of(dict(type='NoSuchLoss'), 'mmpretrain')
+    assert 'ignore_index' in parameters_of(class_of(cfg.model.head.loss, 'mmpretrain'))
+    unknown = dict(type='NoSuchLoss', beta=2.0)
+    cfg.model.head.loss = unknown
+    assert class_of(unknown, 'mmpretrain') is None and main_loss(cfg) == unknown
 
 
 def test_the_auxiliary_head_is_not_the_main_one():

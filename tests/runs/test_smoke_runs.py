@@ -7,9 +7,11 @@ import torch
 from commands import ROOT, call_here
 from mmengine.config import Config
 
+from mmcalib.metrics import CalibrationMetric
 from mmcalib.record import paths_of
 from mmcalib.reports.runs import find_runs
-from mmcalib.runs.config import add_calibration, limit_samples, load_config, set_work_dir
+from mmcalib.runs.config import limit_samples, load_config, set_work_dir
+from mmcalib.runs.test import MEASURED, complete_calibration
 
 
 def iterations(limit, batch_size):
@@ -42,20 +44,15 @@ def test_files_of_real_runs_are_left_alone():
         limit_samples(cfg, 0)
 
 
-@pytest.mark.parametrize(
-    'evaluator', [None, dict(type='Accuracy'), [dict(type='Accuracy')],
-                  dict(type='Evaluator', metrics=dict(type='Accuracy')),
-                  [dict(type='ECE', prefix='other')]],
-)  # fmt: skip
-def test_a_calibration_metric_is_added(evaluator):
-    cfg = Config(dict(test_evaluator=evaluator))
-    add_calibration(cfg)
-    found = cfg.test_evaluator
-    metrics = found.metrics if isinstance(found, dict) else found
-    assert metrics[-1].type == 'CalibrationMetric' and len(metrics) == (2 if evaluator else 1)
-    assert cfg.default_hooks.reliability_diagram.type == 'ReliabilityDiagramHook'
-    add_calibration(cfg)
-    assert len(metrics) == (2 if evaluator else 1)
+def test_a_calibration_metric_is_added_or_completed():
+    others = [CalibrationMetric('ECE', prefix='other')]
+    (added,) = complete_calibration(others)
+    assert added.metrics == MEASURED and others[0].metrics == ('ECE',)
+    paper = CalibrationMetric(('MCE', 'AECE'), protocol='paper', confidence_interval=0.9)
+    assert complete_calibration([paper]) == []
+    assert paper.metrics == ('MCE', 'AECE', 'ECE', 'gap', 'NLL', 'Brier')
+    same = CalibrationMetric(paper.metrics, protocol='paper', confidence_interval=0.9)
+    assert vars(paper) == vars(same)
 
 
 @pytest.mark.parametrize('name', ['digits', 'digit_scenes'])

@@ -119,10 +119,11 @@ def test_a_classifier_against_sets(project, monkeypatch, free_port):
     (metric,) = result['evaluation']['ood']
     assert metric['counts'] == {'ID': 40, 'val': 13, 'photographs': 12}
     assert result['evaluation']['data_options']['far']['photographs']['data_root'] == 'photographs'
-    call_forked(
+    said = call_forked(
         'test.py', 'digits_ood.py', 'digits.pth', '--work-dir', 'two',
         cwd=project, ranks=2, port=free_port,
     )  # fmt: skip
+    assert 'Samples: ' in said and 'Calibration was not measured' not in said
     two = json.loads((project / 'two/results.json').read_text())
     assert two['metrics'] == pytest.approx(found, abs=1e-9)
     assert two['evaluation'] == result['evaluation']

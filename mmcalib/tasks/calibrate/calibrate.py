@@ -211,7 +211,7 @@ def calibrate(
     """
     of_mean, beside = writes_temperature(args), Path(args.out).with_suffix('.py')
     content = None if of_mean else content_of(checkpoints[0], args)
-    loaders = load_model_and_data(runner, splits_of(args), tested, checkpoints)
+    loaders = load_model_and_data(runner, splits_of(args), checkpoints)
     model, loader = runner.model, loaders[args.split]
     pixels = hasattr(member_of(model), 'decode_head')
     layers, attached, candidates = [], None, None
@@ -323,11 +323,11 @@ def content_of(checkpoint: Checkpoint, args: argparse.Namespace) -> dict:
 
 
 def load_model_and_data(
-    runner: Runner, splits: Sequence[str], tested: dict, checkpoints: Sequence[Checkpoint]
+    runner: Runner, splits: Sequence[str], checkpoints: Sequence[Checkpoint]
 ) -> dict[str, Iterable]:
     """Load the weights, and return loaders by split."""
     check_run(runner, splits)
-    log_start(runner, tuple(splits), tested)
+    log_start(runner, tuple(splits))
     loaders = {split: getattr(runner, f'{split}_loop').dataloader for split in splits}
     runner.call_hook('before_run')
     classes = classes_of(getattr(loaders[splits[0]].dataset, 'metainfo', None))

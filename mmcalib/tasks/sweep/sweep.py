@@ -28,7 +28,7 @@ from mmcalib.metrics.keys import ECE, INTERVAL, QUALITIES, metric_name
 from mmcalib.record import Record, differences, loss_label, paths_of
 from mmcalib.runs.checkpoint import newest_checkpoint
 from mmcalib.runs.config import load_config
-from mmcalib.runs.config_tree import losses_of, main_loss, parameters_of, type_name
+from mmcalib.runs.config_tree import class_of, losses_of, main_loss, parameters_of, type_name
 from mmcalib.tasks.sweep.jobs import run_jobs
 from mmcalib.tasks.sweep.summary import (
     Value,
@@ -326,7 +326,7 @@ def parameters_by_loss(cfg: Config) -> dict[str, list[str]]:
     """Return the parameters of each loss of a model, by its dotted key."""
     scope = cfg.get('default_scope')
     found = losses_of(cfg.get('model')).items()
-    return {key: sorted(parameters_of(loss, scope)) for key, loss in found}
+    return {key: sorted(parameters_of(class_of(loss, scope))) for key, loss in found}
 
 
 def complete(cfg: Config, parameter: str) -> list[str]:

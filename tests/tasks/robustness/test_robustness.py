@@ -207,7 +207,7 @@ def test_other_data_of_the_same_classes(project, monkeypatch, capsys):
     other.write_text((project / 'tiny.py').read_text().replace("'data'", "'three'"))
     with pytest.raises(SystemExit):
         run(project, 'night_run', monkeypatch, *arguments)
-    assert "--data night has other classes: it has 3 classes, not 4; it lacks 'class_3'" in (
+    assert '--data night has other classes: it has 3 classes, not 4' in (
         ' '.join(capsys.readouterr().err.split())
     )
 
