@@ -21,7 +21,6 @@ STATISTICS = 'calibration.npz'
 MAPS = 'confidence_maps.npz'
 # Of a sweep over a parameter of the loss.
 SWEEP = 'sweep.json'
-# Of tests on shifted data.
 # What a training and its test leave beside logs, and the folder that a later training moves it to.
 OF_A_RUN = ('*.pth', '*.json', '*.npz', 'last_checkpoint')
 EARLIER = 'earlier_'

@@ -191,7 +191,7 @@ def test_a_training_with_an_unknown_loss_is_refused_with_the_nearest(tmp_path, m
 @pytest.mark.parametrize(
     ('place', 'arguments'),
     [
-        ('runs.train.set_work_dir', ['train.py', CE]),
+        ('runs.train.configure', ['train.py', CE]),
         ('runs.test.prepare', ['test.py', CE, 'a.pth']),
         ('tasks.calibrate.calibrate.make_scaler', ['calibrate.py', CE, 'a.pth', '--out', 'c.pth']),
         ('tasks.sweep.sweep.parse_parameter', ['sweep.py', CE, '--param', 'margin=8']),

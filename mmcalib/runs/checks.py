@@ -9,7 +9,7 @@ import inspect
 import random
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
 
@@ -52,13 +52,15 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
     Raises:
         UserError: For the first that is found.
     """
-    loaders = {split: runner.cfg.get(f'{split}_dataloader') for split in splits}
-    loaders = {split: loader for split, loader in loaders.items() if loader}
-    if missing := missing_data_message(_as_in_the_file(runner.cfg, loaders)):
+    splits = [split for split in splits if runner.cfg.get(f'{split}_dataloader')]
+    loaders = {f'{split}_dataloader': runner.cfg[f'{split}_dataloader'] for split in splits}
+    if runner.cfg.get('limit'):  # the keys of the file, without the dataset of a smoke run
+        loaders = {key: loader['dataset'] for key, loader in loaders.items()}
+    if missing := missing_data_message(loaders):
         raise UserError(missing)
     model = innermost(runner.model)
     loops = {}
-    for split in loaders:
+    for split in splits:
         with building(f'the {split} data or their metrics: '):
             loops[split] = getattr(runner, f'{split}_loop')
         for check in (check_size, check_class_count, check_metrics, check_first_sample):
@@ -70,14 +72,6 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
                 runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
         check_selection(runner)
         check_learning(runner, model)
-
-
-def _as_in_the_file(cfg: Mapping, loaders: Mapping[str, Mapping]) -> dict[str, Mapping]:
-    """Return dataloaders by the keys of the config, without the dataset of a smoke run."""
-    inner = {split: each['dataset'] for split, each in loaders.items()}
-    if cfg.get('limit'):
-        inner = {split: dataset['dataset'] for split, dataset in inner.items()}
-    return {f'{split}_dataloader': {'dataset': dataset} for split, dataset in inner.items()}
 
 
 def check_amp() -> None:

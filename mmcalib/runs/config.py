@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import os
 import sys
@@ -140,6 +141,18 @@ def _drop_own_scope(node: object) -> None:
     if isinstance(node, (list, tuple)):
         for item in node:
             _drop_own_scope(item)
+
+
+def prepare(path: str, args: argparse.Namespace) -> Config:
+    """Return a config as the arguments of a tool ask for it, but for a limit on its samples."""
+    cfg = load_config(path, args.cfg_options)
+    cfg.launcher = args.launcher
+    set_work_dir(cfg, args.work_dir, limit=args.limit)
+    if getattr(args, 'evaluation', None):
+        use_evaluation(cfg, args.evaluation)
+    if args.split == 'val':
+        test_on_validation(cfg)
+    return cfg
 
 
 def set_work_dir(cfg: Config, work_dir: str | None, *, limit: int | None = None) -> None:

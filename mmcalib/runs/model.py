@@ -271,7 +271,7 @@ def _file_of_training(meta: Mapping, path: str) -> str:
     return os.path.basename(path)
 
 
-def finished_of(meta: Mapping, path: str, training: Mapping | None = None) -> bool | None:
+def finished_of(meta: Mapping, path: str, training: Mapping) -> bool | None:
     """Return whether the training of a checkpoint came to its end, None if unknown.
 
     Its results beside it tell, or the number of the last checkpoint; of a calibrated one in another
@@ -284,8 +284,6 @@ def finished_of(meta: Mapping, path: str, training: Mapping | None = None) -> bo
                 return True
         except (OSError, ValueError):
             continue
-    if training is None:
-        training = (facts_of(meta) or {}).get('training') or {}
     length = training.get('train_cfg') or {}
     last = folder / 'last_checkpoint'
     number = re.search(r'_(\d+)\.pth$', last.read_text().strip()) if last.is_file() else None

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import ast
 
+WRONG = (AttributeError, SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 
-class _Literal(ast.NodeTransformer):
-    """Turns ``dict(a=1)`` into ``{'a': 1}``, and names of classes into texts."""
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        if ast.unparse(node.func) != 'dict':
-            return node
-        pairs = [(None, each) for each in node.args]
-        pairs += [(each.arg and ast.Constant(each.arg), each.value) for each in node.keywords]
-        return self.visit_Dict(ast.Dict([key for key, _ in pairs], [value for _, value in pairs]))
-
-    def visit_Dict(self, node: ast.Dict) -> ast.AST:
-        pairs = []
-        for key, value in zip(node.keys, map(self.visit, node.values), strict=True):
-            inner = isinstance(value, ast.Dict) and key is None  # of dict(**{…})
-            pairs += zip(value.keys, value.values, strict=True) if inner else [(key, value)]
-        return ast.Dict([key for key, _ in pairs], [value for _, value in pairs])
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        number = node.id in ('inf', 'nan')
-        return ast.Constant(float(node.id) if number else node.id)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        of_a_name = isinstance(node.value, (ast.Name, ast.Attribute))
-        return ast.Constant(ast.unparse(node)) if of_a_name else node
+def _value(node: ast.AST) -> object:
+    """Return a literal's value; ``dict(a=1)`` is one, and the name of a class is a text."""
+    pairs = None
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == 'dict':
+        pairs = [(None, each) for each in node.args] + [(k.arg, k.value) for k in node.keywords]
+    elif isinstance(node, ast.Dict):
+        keys = [key and _value(key) for key in node.keys]
+        pairs = zip(keys, node.values, strict=True)
+    if pairs is not None:
+        found = {}
+        for key, value in pairs:
+            found |= _value(value) if key is None else {key: _value(value)}
+        return found
+    if isinstance(node, (ast.List, ast.Tuple)):
+        found = map(_value, node.elts)
+        return list(found) if isinstance(node, ast.List) else tuple(found)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value(node.operand)
+    if isinstance(node, ast.Name):
+        return float(node.id) if node.id in ('inf', 'nan') else node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, (ast.Name, ast.Attribute)):
+        return ast.unparse(node)
+    return ast.literal_eval(node)
 
 
 def parse_config(text: str) -> dict:
@@ -44,14 +45,7 @@ def parse_config(text: str) -> dict:
     try:
         for line in ast.parse(text).body:
             (target,) = line.targets
-            found[target.id] = ast.literal_eval(_Literal().visit(line.value))
-    except (
-        AttributeError,
-        SyntaxError,
-        TypeError,
-        ValueError,
-        RecursionError,
-        MemoryError,
-    ) as error:
+            found[target.id] = _value(line.value)
+    except WRONG as error:
         raise ValueError(f'it is not a config: {error}') from error
     return found

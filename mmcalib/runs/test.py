@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime
+from functools import partial
 from numbers import Real
 from pathlib import Path
 
@@ -40,18 +41,10 @@ from mmcalib.metrics.keys import (
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.models.predicting_head import classes_of_head
 from mmcalib.record import Record, model_label, paths_of
+from mmcalib.runs import config
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, classes_of
 from mmcalib.runs.checks import check_amp, check_metrics, check_run
-from mmcalib.runs.config import (
-    limit_samples,
-    load_config,
-    set_loader_defaults,
-    set_work_dir,
-    show_predictions,
-    test_on_validation,
-    use_evaluation,
-)
 from mmcalib.runs.config_tree import DATASET_KEYS, data_of, pipelines_of, plain
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.samples.boundary import RANGE_NAMES
@@ -105,21 +98,12 @@ def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint], l
     if args.amp:
         check_amp()
 
-    def load(path: str) -> Config:
-        cfg = load_config(path, args.cfg_options)
-        cfg.launcher = args.launcher
-        set_work_dir(cfg, args.work_dir, limit=args.limit)
-        if args.evaluation:
-            use_evaluation(cfg, args.evaluation)
-        if args.split == 'val':
-            test_on_validation(cfg)
-        return cfg
-
+    load = partial(config.prepare, args=args)
     cfg = load(args.members[0][0])
     if args.amp:
         cfg.test_cfg.fp16 = True
     if args.show_dir:
-        show_predictions(cfg, args.show_dir)
+        config.show_predictions(cfg, args.show_dir)
     if args.calibration and not cfg.get('test_evaluator'):
         cfg.test_evaluator = []
     configs, checkpoints = models.members_of(cfg, args.members, load)
@@ -138,8 +122,8 @@ def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint], l
     if not args.work_dir:
         cfg.work_dir = str(Path(cfg.work_dir, models.folder_of(model)))
     if args.limit is not None:
-        limit_samples(cfg, args.limit)
-    set_loader_defaults(cfg)
+        config.limit_samples(cfg, args.limit)
+    config.set_loader_defaults(cfg)
     return cfg, model, checkpoints, pipelines
 
 
@@ -349,36 +333,30 @@ def evaluation(runner: Runner, pipelines: list) -> dict:
         has what was measured with other options than the first, ``ood`` the ``prefix``,
         ``scores``, ``ood_index`` and ``counts`` of each ``OODMetric``.
     """
-    data = data_of(runner.cfg.test_dataloader.dataset)
-    model = runner.cfg.model.get('module', runner.cfg.model)
-    inference = plain(model.get('test_cfg') or {})
-    of_ours = runner.cfg.model['type'] == 'MeanProbabilityModel'
-    result = {
+    cfg, metrics = runner.cfg, runner.test_evaluator.metrics
+    data = data_of(cfg.test_dataloader.dataset)
+    inference = plain(cfg.model.get('module', cfg.model).get('test_cfg') or {})
+    ours = [metric for metric in metrics if isinstance(metric, CalibrationMetric)]
+    ours = [(m.metrics, _metric_options(m)) for m in ours if m.prefix == 'calibration']
+    first = ours[0][1] if ours else {}
+    parts = ('prefix', 'scores', 'ood_index', 'counts')
+    more = {
+        'inference': inference if inference != {'mode': 'whole'} else None,
+        'other_metrics': {name: told for names, told in ours if told != first for name in names},
+        'ood': [{n: getattr(m, n) for n in parts} for m in metrics if isinstance(m, OODMetric)],
+    }
+    return {
         'dataset': {
             **{key: data[key] for key in DATASET_KEYS if key in data},
             'samples': len(runner.test_dataloader.dataset),
         },
         'data_options': {key: value for key, value in data.items() if key not in DATASET_KEYS},
         'pipeline': pipelines,
-        'tta': 'module' in runner.cfg.model and not of_ours,
-        'limit': runner.cfg.get('limit'),
-        **({'inference': inference} if inference not in ({}, {'mode': 'whole'}) else {}),
+        'tta': 'module' in cfg.model and cfg.model['type'] != 'MeanProbabilityModel',
+        'limit': cfg.get('limit'),
+        **first,
+        **{key: value for key, value in more.items() if value},
     }
-    ours = [
-        (metric.metrics, _metric_options(metric))
-        for metric in runner.test_evaluator.metrics
-        if isinstance(metric, CalibrationMetric) and metric.prefix == 'calibration'
-    ]
-    for _, options in ours[:1]:
-        result |= options
-    others = {name: options for names, options in ours if options != ours[0][1] for name in names}
-    unseen = [
-        {name: getattr(metric, name) for name in ('prefix', 'scores', 'ood_index', 'counts')}
-        for metric in runner.test_evaluator.metrics
-        if isinstance(metric, OODMetric)
-    ]
-    more = {'other_metrics': others, 'ood': unseen}
-    return {**result, **{key: value for key, value in more.items() if value}}
 
 
 def _metric_options(metric: CalibrationMetric) -> dict:

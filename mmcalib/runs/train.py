@@ -24,13 +24,7 @@ from mmcalib.runs.checkpoint import (
     read_checkpoint,
 )
 from mmcalib.runs.checks import check_amp, check_run
-from mmcalib.runs.config import (
-    limit_samples,
-    load_config,
-    set_loader_defaults,
-    set_work_dir,
-    test_on_validation,
-)
+from mmcalib.runs.config import limit_samples, prepare, set_loader_defaults
 from mmcalib.runs.model import FACTS, describe, load
 from mmcalib.runs.run_facts_hook import RunFactsHook
 from mmcalib.runs.runner import build_runner, log_start
@@ -38,11 +32,9 @@ from mmcalib.runs.test import classes_in, run_test
 from mmcalib.work_dir import locked, set_aside
 
 
-def prepare(args: argparse.Namespace):
+def configure(args: argparse.Namespace) -> Config:
     """Return the config that the arguments ask for."""
-    cfg = load_config(args.config, args.cfg_options)
-    cfg.launcher = args.launcher
-    set_work_dir(cfg, args.work_dir, limit=args.limit)
+    cfg = prepare(args.config, args)
     if args.no_validate:
         cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
         # There is no metric to select a checkpoint by.
@@ -57,8 +49,6 @@ def prepare(args: argparse.Namespace):
         if 'base_batch_size' not in (cfg.get('auto_scale_lr') or {}):
             raise UserError('--auto-scale-lr needs auto_scale_lr.base_batch_size in the config')
         cfg.auto_scale_lr.enable = True
-    if args.split == 'val':
-        test_on_validation(cfg)
     if args.limit is not None:
         limit_samples(cfg, args.limit)
     set_loader_defaults(cfg)
@@ -153,19 +143,15 @@ def goes_on(cfg: Config) -> bool:
 
 def best_checkpoint(runner: Runner) -> str | None:
     """Return the checkpoint that ``CheckpointHook(save_best=…)`` kept, the first if several."""
-    for hook in runner.hooks:
-        if isinstance(hook, CheckpointHook):
-            if getattr(hook, 'best_ckpt_path', None):
-                return hook.best_ckpt_path
-            kept = getattr(hook, 'best_ckpt_path_dict', {}).values()
-            return next((path for path in kept if path), None)
-    return None
+    hook = next((hook for hook in runner.hooks if isinstance(hook, CheckpointHook)), None)
+    several = getattr(hook, 'best_ckpt_path_dict', {}).values()
+    return next(filter(None, [getattr(hook, 'best_ckpt_path', None), *several]), None)
 
 
 def run(parser: ToolParser, args: argparse.Namespace) -> None:
     """Train, and test the best checkpoint."""
     with parser.ending_with_errors():
-        cfg = prepare(args)
+        cfg = configure(args)
     goes_on = 'Stopped: the same command with --resume goes on from the last checkpoint.'
     with parser.ending_with_errors(goes_on):
         train_and_test(cfg, test=not args.no_test, split=args.split)

@@ -24,17 +24,10 @@ from mmcalib.metrics import CalibrationMetric
 from mmcalib.metrics.keys import ECE, QUALITIES, metric_name, number_text
 from mmcalib.record import Record, digest, identity, model_label
 from mmcalib.reports.shifted import robustness_table, shifted_tests, shifts_text
+from mmcalib.runs import config
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, class_difference, read_checkpoint
 from mmcalib.runs.checks import check_run
-from mmcalib.runs.config import (
-    limit_samples,
-    load_config,
-    set_loader_defaults,
-    set_work_dir,
-    test_on_validation,
-    use_evaluation,
-)
 from mmcalib.runs.config_tree import plain, type_name
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.test import classes_in, run_test
@@ -76,26 +69,20 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
 
 def prepare(args: argparse.Namespace) -> Config:
     """Return the config of tests that draw and log nothing."""
-    cfg = load_config(args.config, args.cfg_options)
-    cfg.launcher = args.launcher
-    set_work_dir(cfg, args.work_dir, limit=args.limit)
-    if args.evaluation:
-        use_evaluation(cfg, args.evaluation)
+    cfg = config.prepare(args.config, args)
     if not args.work_dir:
         cfg.work_dir = str(Path(cfg.work_dir, 'robustness'))
-    if args.split == 'val':
-        test_on_validation(cfg)
     if type_name(cfg.model['type']) == 'SegTTAModel':
         raise UserError(
             'under test-time augmentation mmseg keeps only the logits of the last view, not '
             'those of the prediction: use the config without it'
         )
     if args.limit is not None:
-        limit_samples(cfg, args.limit)
+        config.limit_samples(cfg, args.limit)
     if args.workers is not None:
         cfg.test_dataloader.num_workers = args.workers
     cfg.test_dataloader.persistent_workers = False  # each test has a loader of its own
-    set_loader_defaults(cfg)
+    config.set_loader_defaults(cfg)
     return cfg
 
 
