@@ -6,7 +6,7 @@ from mmengine.hooks import CheckpointHook
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 
-from mmcalib.checks import check_number
+from mmcalib.checks import UserError, check_number
 
 HIGHEST, OF_BEST = 'highest_accuracy', 'accuracy_of_best'  # in the hub, which checkpoints hold
 MIN_ACCURACY = 0.98
@@ -36,7 +36,7 @@ class AccuracyFloorCheckpointHook(CheckpointHook):
         self.accuracy = accuracy
         self.min_accuracy = check_number('min_accuracy', min_accuracy, most=1.0)
         if len(self.save_best or ()) != 1:
-            raise ValueError(
+            raise UserError(
                 'AccuracyFloorCheckpointHook needs one key as save_best, such as '
                 f"'calibration/ECE'; got {options.get('save_best')!r}"
             )

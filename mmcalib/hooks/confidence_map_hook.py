@@ -14,7 +14,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmcalib.checks import check_integer
+from mmcalib.checks import UserError, check_integer
 from mmcalib.ensembles.batch_views import upright_view
 from mmcalib.hooks.drawing_hook import SPLIT_NAMES, DrawingHook, calibration_metrics, tested_split
 from mmcalib.metrics.errors import calibration_error
@@ -88,7 +88,7 @@ class ConfidenceMapHook(DrawingHook):
         if self._metric is None:
             return
         if map_size(outputs[0]) is None:
-            raise ValueError('ConfidenceMapHook draws maps of segmentors, and this is a classifier')
+            raise UserError('ConfidenceMapHook draws maps of segmentors, and this is a classifier')
         inputs = upright_view(data_batch)['inputs']
         rank, world_size = get_dist_info()
         # The metric has just read these.

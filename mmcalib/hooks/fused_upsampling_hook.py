@@ -12,6 +12,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from mmcalib.checks import UserError
 from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
 
 
@@ -41,7 +42,7 @@ class FusedUpsamplingHook(Hook):
         self._heads, said = [], 'FusedUpsamplingHook: '
         heads = decode_heads(runner.model)
         if not heads:
-            raise ValueError(
+            raise UserError(
                 'FusedUpsamplingHook is for decode heads of mmseg, but the model has none'
             )
         for name, head in heads.items():

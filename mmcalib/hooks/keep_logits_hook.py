@@ -11,6 +11,8 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
+from mmcalib.checks import UserError
+
 
 @HOOKS.register_module()
 class KeepLogitsHook(Hook):
@@ -27,7 +29,7 @@ class KeepLogitsHook(Hook):
     def before_val(self, runner: Runner) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         if not isinstance(getattr(model, 'head', None), nn.Module):
-            raise ValueError(
+            raise UserError(
                 f"KeepLogitsHook: {type(model).__name__} has no head; it is for mmpretrain's "
                 'classifiers, without test-time augmentation'
             )
@@ -50,7 +52,7 @@ class KeepLogitsHook(Hook):
         logits, self._logits = self._logits, None
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(output):
             what = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ValueError(
+            raise UserError(
                 f'KeepLogitsHook: the head returned {what} for {len(output)} samples, not (N, K) '
                 'logits'
             )

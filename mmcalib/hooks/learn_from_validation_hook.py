@@ -14,7 +14,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
 
-from mmcalib.checks import check_ignore_index
+from mmcalib.checks import UserError, check_ignore_index
 from mmcalib.datasets.same_data import same_data
 from mmcalib.losses import AdaFocalLoss, CALSLoss
 from mmcalib.metrics.counts import Counts, by_confidence, equal_mass, of_map, of_probabilities
@@ -61,7 +61,7 @@ class LearnFromValidationHook(Hook):
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         self._losses = [x for x in model.modules() if isinstance(x, CALSLoss | AdaFocalLoss)]
         if not self._losses or runner.val_loop is None:
-            raise ValueError(
+            raise UserError(
                 f'{type(self).__name__} needs a CALSLoss or an AdaFocalLoss in the model, and '
                 'validations: set val_cfg, val_dataloader and val_evaluator'
             )
@@ -106,7 +106,7 @@ class LearnFromValidationHook(Hook):
         if isinstance(loss, CALSLoss):
             logits = logits_in(sample)
             if len(logits) != loss.num_classes:
-                raise ValueError(
+                raise UserError(
                     f'the validation predicts {len(logits)} classes of {name}, but CALSLoss has '
                     f'num_classes={loss.num_classes}: set num_classes={len(logits)}'
                 )

@@ -11,7 +11,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmcalib.checks import check_integer, check_number
+from mmcalib.checks import UserError, check_integer, check_number
 from mmcalib.losses.calibration_loss import CalibrationLoss
 
 # Where the heads of mmpretrain and mmseg keep their losses, whatever these are.
@@ -127,7 +127,7 @@ def find_loss(model: nn.Module) -> nn.Module:
         if isinstance(module, CalibrationLoss) or name.split('.')[-1] in HEADS_LOSSES
     }
     if not found:
-        raise ValueError('LogitDistanceHook found no loss in the model')
+        raise UserError('LogitDistanceHook found no loss in the model')
     loss = found[min(found, key=lambda name: 'auxiliary' in name)]
     # Several losses of one head get the same logits.
     return loss[0] if isinstance(loss, nn.ModuleList) else loss

@@ -9,6 +9,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import IterBasedTrainLoop, Runner
 
+from mmcalib.checks import UserError
 from mmcalib.losses.calibration_loss import CalibrationLoss
 
 
@@ -37,18 +38,18 @@ class LossScheduleHook(Hook):
         self.parameter, self.by_epoch = parameter, by_epoch
         self.values = {int(step): value for step, value in values.items()}
         if min(self.values, default=None) != 0:
-            raise ValueError(
+            raise UserError(
                 f'values must start at 0, such as {{0: 10.0, 20: 8.0}}, got {dict(values)}'
             )
 
     def before_train(self, runner: Runner) -> None:
         if self.by_epoch and isinstance(runner.train_loop, IterBasedTrainLoop):
-            raise ValueError('LossScheduleHook: this run has no epochs, so set by_epoch=False')
+            raise UserError('LossScheduleHook: this run has no epochs, so set by_epoch=False')
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
         losses = [loss for loss in model.modules() if isinstance(loss, CalibrationLoss)]
         self._losses = [loss for loss in losses if self.parameter in loss.ranges]
         if not self._losses:
-            raise ValueError(
+            raise UserError(
                 f'LossScheduleHook: no calibration loss of the model has a {self.parameter!r}'
             )
         for loss in self._losses:

@@ -7,6 +7,8 @@ from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
+from mmcalib.checks import UserError
+
 
 @HOOKS.register_module()
 class WordVectorsHook(Hook):
@@ -34,7 +36,7 @@ class WordVectorsHook(Hook):
         for loop in (runner._train_loop, runner._val_loop, runner._test_loop):
             here = loop.dataloader.dataset.metainfo if isinstance(loop, BaseLoop) else {}
             if trained and here.get('words', trained) != trained:
-                raise ValueError(
+                raise UserError(
                     'the checkpoint was trained on other posts than those of this data set: use '
                     'the data, protocol, seed and num_words of its training, or posts that it '
                     'was trained on would be tested'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import walk_tb
 
@@ -31,8 +31,6 @@ from mmcalib.work_dir import RESULTS, check_writable
 
 # Lines of every checkpoint, and of each parameter, that tell a reader nothing.
 NOISE = ('Saving checkpoint at ', 'The previous best checkpoint ', 'paramwise_options -- ')
-# Where hooks look at what they are to work on.
-BEFORE = ('before_run', 'before_train', 'before_val', 'before_test')
 # Of torch's errors of a layer that gets tensors of another size than it was built for.
 MISFITS = ('shapes cannot be multiplied', 'channels, but got', 'running_mean should contain')
 
@@ -81,10 +79,10 @@ class CPUDistributedDataParallel(MMDistributedDataParallel):
 class QuietRunner(Runner):
     """mmengine's Runner, whose pages of environment, config and hooks go to the log file alone.
 
-    So do the tracebacks of what cannot be built, or what a hook refuses before a loop starts.
+    So does the traceback of what cannot be built.
 
     Raises:
-        UserError: If a part of the config cannot be built; for what a hook refuses.
+        UserError: If a part of the config cannot be built, or a layer does not fit.
     """
 
     _starting = True
@@ -102,11 +100,6 @@ class QuietRunner(Runner):
     def test(self) -> dict:
         with self._naming_misfits():
             return super().test()
-
-    def call_hook(self, fn_name: str, **kwargs) -> None:
-        before = fn_name in BEFORE
-        with self._in_one_line('', TypeError, ValueError) if before else nullcontext():
-            super().call_hook(fn_name, **kwargs)
 
     @contextmanager
     def _in_one_line(self, start: str, *kinds: type[Exception]) -> Iterator[None]:

@@ -44,7 +44,7 @@ from mmcalib.record import Record, model_label, paths_of
 from mmcalib.runs import config
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, classes_of
-from mmcalib.runs.checks import check_amp, check_metrics, check_run
+from mmcalib.runs.checks import check_amp, check_metrics, check_run, innermost
 from mmcalib.runs.config_tree import DATASET_KEYS, data_of, pipelines_of, plain
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.samples.boundary import RANGE_NAMES
@@ -58,12 +58,12 @@ from mmcalib.work_dir import (
     whole_file,
 )
 
-# What a test with --calibration measures.
 NOT_MEASURED = (
     'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration measures it.'
 )
 # What the ReliabilityDiagramHook leaves of a test, in the folder of the log.
 DIAGRAM = 'vis_data/vis_image/reliability_diagram_{}_0.png'
+# What a test with --calibration measures.
 MEASURED = ('ECE', 'AECE', 'gap', 'NLL', 'Brier')
 
 
@@ -71,11 +71,10 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
     """Test a checkpoint or an ensemble."""
     with parser.ending_with_errors():
         cfg, model, checkpoints, pipelines = prepare(args)
-    with parser.ending_with_errors():
         runner = build_runner(cfg)
         check_run(runner, ['test'])
         add_metrics(runner, args)
-        check_metrics('test', runner.test_loop, classes_of_head(runner.model))
+        check_metrics('test', runner.test_loop, classes_of_head(innermost(runner.model)))
         log_start(runner, ('test',))
         models.load(runner.model, checkpoints, classes_in(runner))
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
