@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from pathlib import Path
 
 import torch
 from mmengine.model import BaseTTAModel
@@ -61,7 +59,7 @@ class MeanProbabilityModel(BaseTTAModel):
         passes_at_once: Number of passes computed as one batch. It affects the random draws.
         seed: Seed of the dropout.
         temperature: Divides :math:`\log \bar p` (of a binary head the logit of the mean), followed
-            by a softmax: a number, or the file that ``tools/calibrate.py`` writes.
+            by a softmax.
         disagreement: Whether data samples get ``mutual_information``, see
             :class:`~mmcalib.ensembles.mean_and_disagreement.PredictionMean`: a number of a
             classifier's, in ``disagreement`` as a map ``(1, H, W)`` of a segmentor's, with the
@@ -84,7 +82,7 @@ class MeanProbabilityModel(BaseTTAModel):
         mc_dropout: int = 0,
         passes_at_once: int = 1,
         seed: int = 0,
-        temperature: float | str | None = None,
+        temperature: float | None = None,
         disagreement: bool = False,
     ) -> None:
         members = [_built(member, data_preprocessor) for member in (module, *others)]
@@ -93,7 +91,9 @@ class MeanProbabilityModel(BaseTTAModel):
         self.mc_dropout = check_integer('mc_dropout', mc_dropout, least=0)
         self.passes_at_once = check_integer('passes_at_once', passes_at_once)
         self.seed = check_integer('seed', seed, least=0)
-        self.temperature = None if temperature is None else read_temperature(temperature)
+        self.temperature = temperature
+        if temperature is not None:
+            check_number('temperature', temperature, least=1e-6)
         self.disagreement = disagreement
         self.names = [f'member {number + 1}' for number in range(len(members))]
         self._checked: set[int] = set()
@@ -205,30 +205,6 @@ class MeanProbabilityModel(BaseTTAModel):
                 temper(sample, self.temperature, threshold=self.threshold)
             samples.append(sample)
         return samples
-
-
-def read_temperature(source: float | str) -> float:
-    """Return a temperature, out of the file that a calibration has left if that is given.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no number above 0, or the file holds none.
-    """
-    value = source
-    if isinstance(source, str):
-        try:
-            value = json.loads(Path(source).read_text(encoding='utf-8'))['temperature']
-        except FileNotFoundError as error:
-            raise FileNotFoundError(
-                f'there is no file {source} with a temperature: tools/calibrate.py writes it, with '
-                f'the same checkpoints and --out {source}'
-            ) from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(
-                f'{source} holds no temperature of an ensemble: name the file that '
-                'tools/calibrate.py has written for the same checkpoints and options'
-            ) from error
-    return check_number('temperature', value, least=1e-6)
 
 
 def _built(member: nn.Module | dict, data_preprocessor: dict | None) -> nn.Module:

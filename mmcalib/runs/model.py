@@ -23,7 +23,6 @@ from torch import nn
 
 from mmcalib.checks import UserError, check_integer, check_number
 from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.ensembles.ensemble_model import read_temperature
 from mmcalib.record import (
     Record,
     differences,
@@ -414,15 +413,20 @@ def with_temperature(model: dict, file: str) -> dict:
 
     Raises:
         OSError: If the file cannot be read.
-        ValueError: If it holds no temperature of an ensemble.
-        UserError: If that is another model's.
+        UserError: If it holds no temperature of an ensemble, or another model's.
     """
-    temperature = read_temperature(file)
-    content = json.loads(Path(file).read_text(encoding='utf-8'))
+    try:
+        content = json.loads(Path(file).read_text(encoding='utf-8'))
+        told = {key: content[key] for key in ('options', 'split', 'forced')}
+        fitted = {'calibration': {'methods': [content['method']], **told}}
+        fitted['temperature'] = content['temperature']
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f'{file} holds no temperature of an ensemble: name the file that tools/calibrate.py '
+            'has written for the same checkpoints and options'
+        ) from error
     refuse_other_model(content.get('model'), model, file)
-    told = {key: content[key] for key in ('options', 'split', 'forced')}
-    calibration = {'methods': [content['method']], **told}
-    return {**model, 'calibration': calibration, 'temperature': temperature}
+    return model | fitted
 
 
 def refuse_other_model(there: Mapping | None, here: Mapping, file: str | Path) -> None:

@@ -1,7 +1,6 @@
 """The mean of several predictions against a plain loop over them, in both toolboxes' models."""
 
 import copy
-import json
 
 import pytest
 import references
@@ -247,17 +246,6 @@ def test_half_precision_becomes_single_and_double_stays(dtype):
     model = mean_of([classifier(LINEAR)], temperature=2.0)
     for sample in model.merge_preds([[sample, sample] for sample in samples]):
         assert sample.pred_score.dtype == (dtype if dtype == torch.float64 else torch.float32)
-
-
-def test_a_temperature_is_read_from_its_file(tmp_path):
-    (tmp_path / 't.json').write_text(json.dumps({'temperature': 1.5}))
-    model = mean_of([classifier(LINEAR)], temperature=str(tmp_path / 't.json'))
-    assert model.temperature == 1.5
-    (tmp_path / 'other.json').write_text('[]')
-    with pytest.raises(ValueError, match='holds no temperature of an ensemble'):
-        mean_of([classifier(LINEAR)], temperature=str(tmp_path / 'other.json'))
-    with pytest.raises(FileNotFoundError, match=r'no file .* with a temperature'):
-        mean_of([classifier(LINEAR)], temperature=str(tmp_path / 'none.json'))
 
 
 def test_members_that_have_no_common_mean_are_named():

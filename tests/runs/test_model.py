@@ -285,7 +285,7 @@ def test_a_copy_of_a_checkpoint_is_no_other_member(digits, run, tmp_path):
         (['a', '--disagreement', 'apart'], '--disagreement requires several predictions'),
         (['a', '--tta-scales', -1], '--tta-scales must be a finite number'),
         (['a', '--tta', '--show-dir', 'drawn'], 'leave out --tta'),
-        (['a', '--temperature', 'none.json'], 'none.json'),
+        (['a', '--temperature', 'none.json'], "No such file or directory: 'none.json'"),
         (['a', f'{SCENES}:b'], 'is for mmseg, but'),
         (['a', 'none.pth'], "there is no checkpoint 'none.pth'"),
     ],
