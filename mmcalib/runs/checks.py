@@ -225,8 +225,6 @@ def building(what: str) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.filterwarnings('ignore', message='Fail to import')
             yield
-    except UserError:
-        raise
     except NOT_BUILT as error:
         raise UserError(f'{what}{reason_of(error)}') from error
 

@@ -376,19 +376,13 @@ def strata(kept: Mapping) -> dict:
         the lists ``classes`` or ``pixels``, ``ECE``, ``accuracy``, ``confidence`` and ``count``.
         None stands for what nothing was predicted of.
     """
-    found = {'per_class': {}, 'per_distance': {}}
+    found: dict[str, dict] = {}
     for name, statistics in kept.items():
-        if statistics.class_bins is not None:
-            figures = _without_nan(stratum_figures(statistics.class_bins))
-            found['per_class'][name] = {'classes': statistics.classes, **figures}
-        if statistics.distance_bins is not None:
-            figures = _without_nan(stratum_figures(statistics.distance_bins))
-            found['per_distance'][name] = {'pixels': list(RANGE_NAMES), **figures}
-    return {key: tables for key, tables in found.items() if tables}
-
-
-def _without_nan(figures: Mapping[str, list[float]]) -> dict[str, list[float | None]]:
-    return {
-        name: [None if value != value else value for value in values]
-        for name, values in figures.items()
-    }
+        for key, bins, rows in (
+            ('per_class', statistics.class_bins, {'classes': statistics.classes}),
+            ('per_distance', statistics.distance_bins, {'pixels': list(RANGE_NAMES)}),
+        ):
+            for figure, values in stratum_figures(bins).items() if bins is not None else ():
+                rows[figure] = [None if value != value else value for value in values]
+                found.setdefault(key, {})[name] = rows
+    return found
