@@ -146,6 +146,10 @@ class OODMetric(ListMetric):
         ignore_index: Label of the pixels to leave out. Classifiers do not use it.
         **options: Those of mmengine's ``BaseMetric``, such as ``prefix``.
 
+    Attributes:
+        counts: How many predictions of ``'ID'`` and of each OOD set, ``'OOD'`` where they have no
+            names, the last evaluation had, on the main process.
+
     Raises:
         ValueError: If a score is unknown, or `ood_index` is `ignore_index`; while evaluating, for
             samples that :func:`~mmcalib.samples.reading.read_ood` refuses.
@@ -208,9 +212,9 @@ class OODMetric(ListMetric):
             for name, figures in (means | found).items():
                 prefix = f'{score}/{name}' if groups else score
                 values |= {f'{prefix}/{key}': value for key, value in figures.items()}
-        counts = dict(zip(names, cells[1:].sum(dim=1).tolist(), strict=True))
-        self.log(', '.join(f'{count:,.0f} {name}' for name, count in counts.items()))
-        if absent := [name for name, count in counts.items() if not count]:
+        self.counts = dict(zip(names, map(int, cells[1:].sum(dim=1)), strict=True))
+        self.log(', '.join(f'{count:,} {name}' for name, count in self.counts.items()))
+        if absent := [name for name, count in self.counts.items() if not count]:
             self.log(
                 f'no prediction of {" and ".join(absent)}, so figures against it are NaN. OOD are '
                 f'negative labels, and those of ood_index ({self.ood_index})',
