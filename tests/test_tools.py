@@ -293,7 +293,7 @@ def test_a_config_outside_that_inherits_mmseg(tmp_path, monkeypatch):
         (['train.py', CONFIG, '--resume', 'none.pth'], "there is no checkpoint 'none.pth'"),
         (['test.py', CONFIG, 'none.pth'], "there is no checkpoint 'none.pth'"),
         (['calibrate.py', CONFIG, 'none.pth', '--out', 'o.pth'], "no checkpoint 'none.pth'"),
-        (['predict.py', CONFIG, 'none.pth', str(ROOT), '--out', 'o'], 'none.pth'),
+        (['predict.py', CONFIG, 'none.pth', str(ROOT), '--out', 'o'], 'reads no image files'),
         (['test_robustness.py', CONFIG, 'none.pth', '--severities', '1'], "no checkpoint 'none"),
         (['sweep.py', CONFIG, '--parameter', 'margn', '--values', '1'], 'margn'),
         (['report.py', 'nowhere'], 'nowhere'),
