@@ -11,10 +11,12 @@ from argparse import (
     Action,
     ArgumentError,
     ArgumentParser,
+    Namespace,
     RawDescriptionHelpFormatter,
 )
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import NoReturn
 
 from mmcalib.checks import UserError, suggestion
@@ -53,6 +55,16 @@ class ToolParser(ArgumentParser):
         except ArgumentError as error:
             error.message += suggestion(str(value), map(str, action.choices))
             raise
+
+    def parse_args(self, *args, **kwargs) -> Namespace:
+        """Return the arguments, if what the tool runs is installed."""
+        found = super().parse_args(*args, **kwargs)
+        if find_spec('mmengine') is None:
+            self.refuse(
+                'mmcalib needs mmengine for this: pip install "mmcalib[onedl]" for the maintained '
+                'packages, or "mmcalib[openmmlab]" for the classic ones'
+            )
+        return found
 
     def error(self, message: str) -> NoReturn:
         """Print the usage and an error in the arguments, with the option that may be meant."""

@@ -175,8 +175,7 @@ def _settings(run: Run) -> dict:
     """Return the settings in which rows may differ, for their labels."""
     found = {**run.config, 'model': {'train_cfg': run.config['model'].get('train_cfg')}}
     found['checkpoint'] = run.checkpoint or 'renamed'
-    if not run.is_ensemble:
-        found['tested'] = run.model['members'][0]['network'].get('data_preprocessor')
+    found['tested'] = run.model['members'][0]['network'].get('data_preprocessor')
     return found
 
 

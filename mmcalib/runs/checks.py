@@ -16,6 +16,7 @@ from traceback import walk_tb
 import numpy as np
 import torch
 from mmengine import registry
+from mmengine.config import Config
 from mmengine.evaluator import BaseMetric
 from mmengine.hooks import CheckpointHook
 from mmengine.model import BaseTTAModel, is_model_wrapper
@@ -53,11 +54,7 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
         UserError: For the first that is found.
     """
     splits = [split for split in splits if runner.cfg.get(f'{split}_dataloader')]
-    loaders = {f'{split}_dataloader': runner.cfg[f'{split}_dataloader'] for split in splits}
-    if runner.cfg.get('limit'):  # the keys of the file, without the dataset of a smoke run
-        loaders = {key: loader['dataset'] for key, loader in loaders.items()}
-    if missing := missing_data_message(loaders):
-        raise UserError(missing)
+    check_data(runner.cfg, splits)
     model = innermost(runner.model)
     loops = {}
     for split in splits:
@@ -72,6 +69,15 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
                 runner.optim_wrapper = runner.build_optim_wrapper(runner.optim_wrapper)
         check_selection(runner)
         check_learning(runner, model)
+
+
+def check_data(cfg: Config, splits: Iterable[str]) -> None:
+    """Raise a UserError that names the missing data of a config and their source."""
+    loaders = {f'{split}_dataloader': cfg.get(f'{split}_dataloader') for split in splits}
+    if cfg.get('limit'):  # the keys of the file, without the dataset of a smoke run
+        loaders = {key: loader['dataset'] for key, loader in loaders.items() if loader}
+    if missing := missing_data_message(loaders):
+        raise UserError(missing)
 
 
 def check_amp() -> None:
@@ -119,6 +125,11 @@ def check_metrics(split: str, loop: BaseLoop, classes: int | None) -> None:
     metrics = loop.evaluator.metrics if split != 'train' else ()
     seen: set[str] = set()
     for metric in metrics:
+        if type(metric).__name__ == 'Accuracy' and max(metric.topk) > (classes or max(metric.topk)):
+            raise UserError(
+                f'{split}_evaluator: Accuracy has topk={metric.topk}, but the head {classes} '
+                'classes: set topk=(1,)'
+            )
         keys = keys_of(metric) if isinstance(metric, CalibrationMetric) else set()
         if seen & keys:
             raise UserError(

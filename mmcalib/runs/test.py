@@ -44,7 +44,7 @@ from mmcalib.record import Record, model_label, paths_of
 from mmcalib.runs import config
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, classes_of
-from mmcalib.runs.checks import check_amp, check_metrics, check_run, innermost
+from mmcalib.runs.checks import check_amp, check_data, check_metrics, check_run, innermost
 from mmcalib.runs.config_tree import DATASET_KEYS, data_of, pipelines_of, plain
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.samples.boundary import RANGE_NAMES
@@ -71,6 +71,7 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
     """Test a checkpoint or an ensemble."""
     with parser.ending_with_errors():
         cfg, model, checkpoints, pipelines = prepare(args)
+        check_data(cfg, ['test'])  # before there is a work dir
         runner = build_runner(cfg)
         check_run(runner, ['test'])
         add_metrics(runner, args)

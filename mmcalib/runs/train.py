@@ -23,7 +23,7 @@ from mmcalib.runs.checkpoint import (
     newest_checkpoint,
     read_checkpoint,
 )
-from mmcalib.runs.checks import check_amp, check_run
+from mmcalib.runs.checks import check_amp, check_data, check_run
 from mmcalib.runs.config import limit_samples, prepare, set_loader_defaults
 from mmcalib.runs.model import FACTS, describe, load
 from mmcalib.runs.run_facts_hook import RunFactsHook
@@ -96,9 +96,10 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
     Raises:
         UserError: If another training or test runs in the work dir.
     """
+    splits = ('train', 'val', 'test') if test else ('train', 'val')
+    check_data(cfg, splits)  # before there is a work dir
     with locked(cfg.work_dir) if is_first_process(cfg.launcher) else nullcontext():
         runner = build_runner(cfg)
-        splits = ('train', 'val', 'test') if test else ('train', 'val')
         check_run(runner, splits)
         log_start(runner, splits)
         if is_main_process() and not goes_on(cfg):

@@ -80,6 +80,9 @@ def _files_listed(file: Path) -> list[Path]:
     return list(map(Path, listed))
 
 
+GREY = 'grey, read as colour'
+
+
 def look_at(image: Path) -> tuple[str, str]:
     """Return the reason why a file is no whole image, and a remark on one; empty if none.
 
@@ -101,6 +104,6 @@ def look_at(image: Path) -> tuple[str, str]:
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         return f'it is damaged: {error}', ''
     notes = [f'{mode} pixels were read as 8-bit'] if mode[0] in 'IF' else []
-    notes += ['grey, read as colour'] if mode in ('1', 'L', 'LA') or mode[0] in 'IF' else []
+    notes += [GREY] if mode in ('1', 'L', 'LA') or mode[0] in 'IF' else []
     notes += [f'the first of {frames} frames'] if frames > 1 else []
     return '', '; '.join(notes)

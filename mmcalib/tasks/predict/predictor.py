@@ -24,7 +24,7 @@ from mmcalib.runs.config_tree import type_name
 from mmcalib.runs.model import build, without_labels
 from mmcalib.samples.reading import background_of, read_unlabelled
 from mmcalib.samples.writing import disagreement_in
-from mmcalib.tasks.predict.images import look_at
+from mmcalib.tasks.predict.images import GREY, look_at
 from mmcalib.tasks.predict.scores import ImageScores, Scorer
 from mmcalib.visualization.style import as_rgb
 
@@ -139,6 +139,8 @@ class Predictor:
             try:
                 results = self._read(results | dict(reduce_zero_label=False))
                 pixels = as_rgb(results['img'])
+                if results['img'].ndim == 2 or results['img'].shape[2] == 1:
+                    note = note.replace(GREY, '').strip('; ')  # read as what it is
                 return Prediction(image, note=note, pixels=pixels), self._transform(results)
             except Exception as error:  # of whatever a decoder or a transform does not take
                 reason = f'{type(error).__name__}: {error}'

@@ -28,7 +28,14 @@ from mmcalib.metrics.keys import ECE, INTERVAL, QUALITIES, metric_name
 from mmcalib.record import Record, differences, loss_label, paths_of
 from mmcalib.runs.checkpoint import newest_checkpoint
 from mmcalib.runs.config import load_config
-from mmcalib.runs.config_tree import class_of, losses_of, main_loss, parameters_of, type_name
+from mmcalib.runs.config_tree import (
+    class_of,
+    losses_of,
+    main_loss,
+    parameters_of,
+    training_in,
+    type_name,
+)
 from mmcalib.tasks.sweep.jobs import run_jobs
 from mmcalib.tasks.sweep.summary import (
     Value,
@@ -110,12 +117,23 @@ def sweep(args: argparse.Namespace, tools: Path) -> tuple[dict, Path, list[str]]
         'parameter': name,
         'loss': loss_label(loss),
         'validates_on_test_data': same_data(cfg.val_dataloader, cfg.get('test_dataloader')),
+        'training': {
+            **training_in(cfg),
+            **{key: getattr(args, key) for key in ('amp', 'auto_scale_lr', 'gpus', 'limit')},
+            'loss': loss,
+        },
     }
     with locked(folder):
         if given:
             config = str(folder / Path(config).name)
             cfg.dump(config)
             print(f'The config lacked {", ".join(given)}: the trainings are those of {config}')
+        if (folder / SWEEP).is_file():
+            before = read_sweep(folder).get('training', settings['training'])
+            if wrong := next(differences(before, settings['training']), None):
+                raise UserError(
+                    f'{folder} holds trainings by other settings, {wrong}: give another --work-dir'
+                )
         trainings = Trainings(folder, name, values, args.seeds or [])
         run_all = partial(trainings.run_all, args, partial(command, args, tools, config, keys))
         trainings.summary(settings)  # so that those of another sweep are found before the first

@@ -158,8 +158,15 @@ def test_a_training_that_was_stopped_is_resumed(run):
 def test_trainings_that_differ_in_more_need_another_folder(run):
     run('6')
     said = run('2,10', '--cfg-options', 'train_cfg.max_epochs=3', fails=True)
-    assert 'training.train_cfg.max_epochs 30 (here: 3)' in said or '3 (here: 30)' in said
-    assert 'Give another --work-dir' in said
+    assert 'train_cfg.max_epochs 30 (here: 3)' in said and 'another --work-dir' in said
+
+
+def test_finished_trainings_are_not_taken_for_those_of_other_settings(run):
+    run('4,8', '--cfg-options', 'train_cfg.max_epochs=5')
+    for options in ([], ['--cfg-options', 'train_cfg.max_epochs=1'], ['--limit', '8']):
+        said = ' '.join(run('4,8', *options, fails=True).split())
+        assert 'holds trainings by other settings' in said and 'another --work-dir' in said
+    run('4,8', '--cfg-options', 'train_cfg.max_epochs=5')
 
 
 def test_trainings_have_the_processes_and_arguments_that_were_asked_for(run):
