@@ -68,7 +68,7 @@ def test_examples_of_a_page_run_one_after_the_other(name, capsys):
         exec(block, scope)
     assert scope
     claimed = re.search(r'^prints (.+) and (.+) %\.', TEXTS[page], re.MULTILINE)
-    if claimed:
+    if claimed and torch.__version__ >= '2.5':  # older ones draw other random numbers
         printed = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
         assert printed == [*claimed[1].split(', '), claimed[2]]
 

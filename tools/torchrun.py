@@ -23,10 +23,11 @@ def main() -> None:
     try:
         torchrun()
     except ChildFailedError as error:
-        _, first = error.get_first_failure()
-        if first.exitcode not in SAID:
+        # Of one that lost its peer the status is 1, and it may be the first to end.
+        said = {failure.exitcode for failure in error.failures.values()} & {*SAID}
+        if not said:
             raise
-        sys.exit(first.exitcode)
+        sys.exit(min(said))
 
 
 if __name__ == '__main__':

@@ -72,7 +72,7 @@ class CalibrationLoss(nn.Module):
         """Give the constructor the options of the formula, with its defaults."""
         given = inspect.signature(cls.formula).parameters if hasattr(cls, 'formula') else {}
         own = [p for p in given.values() if p.kind is p.KEYWORD_ONLY and p.name not in GIVEN]
-        cls.arguments = [p.name for p in own]
+        cls.arguments = tuple(p.name for p in own)  # which PyTorch 2.3 can compile
         found = {p.name: p for p in own if p.default is not p.empty}
         cls.defaults = {name: p.default for name, p in found.items()}
         numbers = {name: ANY_NUMBER for name, x in cls.defaults.items() if isinstance(x, float)}

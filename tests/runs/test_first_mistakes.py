@@ -76,6 +76,10 @@ def test_a_module_that_cannot_be_imported(content, said, refused, tmp_path):
 
 def test_a_loss_that_does_not_replace_that_of_the_base(refused, tmp_path):
     base = 'mmseg::deeplabv3/deeplabv3_r50-d8_4xb4-20k_voc12aug-512x512.py'
+    lists = tmp_path / 'data/VOCdevkit/VOC2012/ImageSets/Segmentation'
+    lists.mkdir(parents=True)
+    for name in ('train', 'aug', 'val'):
+        (lists / f'{name}.txt').touch()
     loss = "dict(type='MarginLabelSmoothingLoss', margin=10.0)"
     text = (
         "custom_imports = dict(imports=['mmcalib'])\n"
