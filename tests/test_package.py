@@ -77,6 +77,15 @@ for find in (
     assert result.returncode == 0, result.stderr
 
 
+def test_a_tool_without_mmengine_says_what_to_install():
+    code = "import runpy, sys, importlib.util; sys.argv = ['train.py', 'a.py']\n"
+    code += 'importlib.util.find_spec = lambda name: None\n'
+    code += f"runpy.run_path({str(ROOT / 'tools/train.py')!r}, run_name='__main__')"
+    result = run(code, ('mmengine',))
+    assert result.returncode == 2 and 'Traceback' not in result.stderr
+    assert 'mmcalib[onedl]' in result.stderr and 'mmcalib[openmmlab]' in result.stderr
+
+
 def test_arrays_and_losses_need_neither_mmengine_nor_what_is_slow():
     code = """
 import torch

@@ -18,6 +18,7 @@ SUFFIXES |= {'.html': 'html'}
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser = ToolParser(
+        runs=False,
         description=__doc__,
         examples=['work_dirs', 'work_dirs/*/digits --html report.html'],
     )

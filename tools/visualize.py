@@ -20,6 +20,7 @@ OPTIONS = ('images', 'overlay', 'num_bins', 'equal_mass', 'zoom', 'figure', 'onl
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser = ToolParser(
+        runs=False,
         description=__doc__,
         examples=[
             'reliability work_dirs/ce/digits work_dirs/mbls/digits --out diagram.pdf',

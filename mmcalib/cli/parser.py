@@ -39,9 +39,11 @@ class ToolParser(ArgumentParser):
 
     Args:
         examples: Arguments of example calls, for the end of the help.
+        runs: Whether the tool runs a model, for which it needs mmengine.
     """
 
-    def __init__(self, *, examples: Sequence[str] = (), **options) -> None:
+    def __init__(self, *, examples: Sequence[str] = (), runs: bool = True, **options) -> None:
+        self.runs = runs
         options.setdefault('prog', os.path.basename(sys.argv[0]))
         super().__init__(formatter_class=HelpFormatter, **options)
         if examples:
@@ -56,10 +58,10 @@ class ToolParser(ArgumentParser):
             error.message += suggestion(str(value), map(str, action.choices))
             raise
 
-    def parse_args(self, *args, **kwargs) -> Namespace:
+    def parse_known_args(self, *args, **kwargs) -> tuple[Namespace, list[str]]:
         """Return the arguments, if what the tool runs is installed."""
-        found = super().parse_args(*args, **kwargs)
-        if find_spec('mmengine') is None:
+        found = super().parse_known_args(*args, **kwargs)
+        if self.runs and find_spec('mmengine') is None:
             self.refuse(
                 'mmcalib needs mmengine for this: pip install "mmcalib[onedl]" for the maintained '
                 'packages, or "mmcalib[openmmlab]" for the classic ones'
