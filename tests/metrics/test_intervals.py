@@ -1,24 +1,29 @@
 """Intervals: how often they hold the truth, and what they say of few or equal images."""
 
 import math
+import runpy
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import simulated_images
 import torch
+from commands import ROOT
 from scipy import stats
 
 from mmcalib.metrics.errors import calibration_error, maximum_error
 from mmcalib.metrics.intervals import gap_intervals, intervals
 
+# Its simulated images have a known error.
+simulation = SimpleNamespace(**runpy.run_path(str(ROOT / 'tools/benchmarks/coverage.py')))
 OPTIONS = dict(coverage=0.95, num_bootstrap=200, seed=0, limits={})
 ECE = {'ECE': calibration_error}
 
 
 @pytest.mark.parametrize(('error', 'effects'), [(3, 'differ'), (0, 'differ in each bin')])
 def test_fifty_images_hold_the_true_error(error, effects):
-    found = simulated_images.held(
-        lambda rng: simulated_images.clustered(rng, error, 50, simulated_images.EFFECTS[effects]),
+    found = simulation.held(
+        partial(simulation.clustered, error, 50, simulation.EFFECTS[effects]),
         error,
         sets=40,
         draws=200,
@@ -29,8 +34,8 @@ def test_fifty_images_hold_the_true_error(error, effects):
 
 @pytest.mark.parametrize('error', [0, 3, 10])
 def test_independent_predictions_hold_the_true_error(error):
-    found = simulated_images.held(
-        lambda rng: simulated_images.independent(rng, error, 300),
+    found = simulation.held(
+        partial(simulation.independent, error, 300),
         error,
         sets=40,
         draws=200,
@@ -41,9 +46,9 @@ def test_independent_predictions_hold_the_true_error(error):
 def test_the_simulation_has_the_error_that_it_says():
     rng = np.random.default_rng(0)
     for error in (0, 3, 10):
-        bins = simulated_images.independent(rng, error, 400_000)
+        bins = simulation.independent(error, 400_000, rng)
         assert calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
-        bins = simulated_images.clustered(rng, error, 20_000, (0.6, 0.3))
+        bins = simulation.clustered(error, 20_000, (0.6, 0.3), rng)
         assert calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
 
 
@@ -88,11 +93,11 @@ def test_an_estimate_that_is_small_by_chance_has_no_interval_of_width_zero():
 
 def test_they_are_nested_and_limited():
     rng = np.random.default_rng(0)
-    bins = simulated_images.clustered(rng, 10, 5, (0.6, 0.3))
+    bins = simulation.clustered(10, 5, (0.6, 0.3), rng)
     errors = ECE | {'MCE': maximum_error}
     wide, narrow = (
-        gap_intervals(errors, bins, **OPTIONS | dict(coverage=coverage, limits={'MCE': (0, 30)}))
-        for coverage in (0.99, 0.5)
+        gap_intervals(errors, bins, **OPTIONS | dict(coverage=share, limits={'MCE': (0, 30)}))
+        for share in (0.99, 0.5)
     )
     for name in errors:
         (low, high), (inner_low, inner_high) = wide[name], narrow[name]

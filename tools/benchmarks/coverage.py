@@ -105,6 +105,15 @@ def ends_of(bins, draws):
     return ours, (max(twice - high, 0), max(twice - low, 0)), (low, high)
 
 
+def held(draw, error, *, sets, draws):
+    """Return, of each kind of interval, how often it held the true ECE, and its mean width."""
+    rng = np.random.default_rng(0)
+    ends = np.array([ends_of(draw(rng), draws) for _ in range(sets)])
+    low, high = ends[..., 0], ends[..., 1]
+    often = ((low <= error + 1e-9) & (high >= error)).mean(axis=0)
+    return dict(zip(KINDS, zip(often, (high - low).mean(axis=0), strict=True), strict=True))
+
+
 def intervals(args):
     units = [
         (f'{n:,} predictions', e, partial(independent, e, n))
@@ -119,12 +128,8 @@ def intervals(args):
     ]
     rows = []
     for name, error, draw in units:
-        rng = np.random.default_rng(0)
-        ends = np.array([ends_of(draw(rng), args.draws) for _ in range(args.sets)])
-        low, high = ends[..., 0], ends[..., 1]
-        held = ((low <= error + 1e-9) & (high >= error)).mean(axis=0)
-        widths = (high - low).mean(axis=0)
-        cells = [f'{100 * h:.0f} % ({w:.1f})' for h, w in zip(held, widths, strict=True)]
+        found = held(draw, error, sets=args.sets, draws=args.draws)
+        cells = [f'{100 * often:.0f} % ({width:.1f})' for often, width in found.values()]
         rows.append([name, f'{error:g}', *cells])
     print_table(['units', 'true ECE', *KINDS], rows)
 
