@@ -60,17 +60,13 @@ class ForkedCommand:
     """Stands in for ``subprocess.Popen`` where the command is a tool of ours."""
 
     def __init__(self, command, *, stdout, **options):
-        self.command, self.stdout = command, stdout
-
-    def wait(self):
-        python, tool, *arguments = self.command
+        python, tool, *arguments = command
         assert python == sys.executable
         log = call_forked(os.path.relpath(tool, ROOT / 'tools'), *arguments, cwd=os.getcwd())
-        self.stdout.write(log.encode())
-        return 0
+        stdout.write(log.encode())
 
-    def terminate(self):
-        pass
+    def poll(self):
+        return 0
 
 
 def _tool(rank, arguments, cwd, environment, log):

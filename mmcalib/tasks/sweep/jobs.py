@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import queue
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import torch
@@ -27,33 +26,30 @@ def run_jobs(
         at_once: Number of commands that run at the same time.
         gpus: GPUs for each, where there are any.
     """
-    slots: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for slot in range(at_once):
-        slots.put(slot)
-    running: set[subprocess.Popen] = set()
-
-    def run(log: Path) -> int:
-        slot = slots.get()
-        try:
-            with log.open('ab') as out:
-                streams = dict(stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-                env = environment(slot, at_once, gpus)
-                running.add(process := subprocess.Popen(jobs[log], env=env, **streams))
-                return process.wait()
-        finally:
-            slots.put(slot)
-
+    waiting, free = list(jobs), list(range(at_once))
+    running: dict[Path, tuple[subprocess.Popen, int]] = {}
     # Commands stay in this process's group, so that Ctrl-C and a closed terminal end all of them.
-    with ThreadPoolExecutor(at_once) as pool:
-        futures = {pool.submit(run, log): log for log in jobs}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in running:  # one of them may have started in this moment
-                process.terminate()
-            raise
+    # Only this thread starts commands, so that none starts behind an interruption.
+    try:
+        while waiting or running:
+            while waiting and free:
+                log, slot = waiting.pop(0), free.pop(0)
+                with log.open('ab') as out:
+                    streams = dict(stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+                    env = environment(slot, at_once, gpus)
+                    running[log] = subprocess.Popen(jobs[log], env=env, **streams), slot
+            for log, (process, slot) in list(running.items()):
+                status = process.poll()
+                if status is not None:
+                    del running[log]
+                    free.append(slot)
+                    yield log, status
+            time.sleep(0.1)
+    finally:
+        for process, _ in running.values():
+            process.terminate()
+        for process, _ in running.values():
+            process.wait()
 
 
 def environment(slot: int, at_once: int, gpus: int) -> dict[str, str]:
