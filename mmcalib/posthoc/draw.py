@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from mmengine.dist import all_gather_object, is_main_process
+from mmengine.dist import all_gather_object
 from mmengine.structures import BaseDataElement
-from rich.console import Console
-from rich.progress import track
 from torch import Tensor, nn
 
 from mmcalib.checks import UserError
@@ -21,6 +19,7 @@ from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc.attached import evaluated_sample, logits_behind
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.samples.from_loader import progress
 from mmcalib.samples.reading import name_of, read_logits
 
 # So many predictions determine a temperature to a fraction of a percent; of 21 classes they take
@@ -220,13 +219,3 @@ def lowest(parts: Sequence[tuple[Tensor, ...]], limit: int) -> tuple[Tensor, ...
     columns = [torch.cat(column) for column in zip(*parts, strict=True)]
     kept = columns[0].argsort()[:limit].sort().values
     return tuple(column[kept] for column in columns)
-
-
-def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterable:
-    """Show a progress bar on stderr, of batches of a loader, or of so many items.
-
-    The first of several processes shows it.
-    """
-    total = len(items) if total is None else total
-    console = Console(stderr=True)
-    return track(items, text, total=total, console=console, disable=not is_main_process())

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from mmcalib.checks import UserError
-from mmcalib.posthoc.draw import DrawnPredictions, progress
+from mmcalib.posthoc.draw import DrawnPredictions
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
+from mmcalib.samples.from_loader import progress
 from mmcalib.tasks.calibrate.folds import fit_folds
 
 NONE = 'none'

@@ -16,12 +16,12 @@ from torch.utils.data import DataLoader
 
 from mmcalib.checks import UserError
 from mmcalib.models.predicting_head import classes_of_head, has_several_labels
-from mmcalib.posthoc.draw import progress
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.checks import building, innermost
 from mmcalib.runs.config_tree import type_name
 from mmcalib.runs.model import build, without_labels
+from mmcalib.samples.from_loader import progress
 from mmcalib.samples.reading import background_of, read_unlabelled
 from mmcalib.samples.writing import disagreement_in
 from mmcalib.tasks.predict.images import GREY, look_at

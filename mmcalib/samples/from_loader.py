@@ -1,0 +1,222 @@
+"""What any torch model says of the batches of a loader, with their labels; OpenMMLab is not needed.
+
+A batch is ``(inputs, labels)`` or a dict with its labels under ``labels``, ``label``, ``mask`` or
+``target``. The model gets tensors as they are, tuples as arguments, and dicts as keywords, or
+their ``image`` alone if they have one. So loaders of torchvision, timm, transformers and MONAI are
+read as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmcalib.arrays import tensor_of
+from mmcalib.checks import UserError, at_least_single, check_finite, check_labels
+
+LABELS = ('labels', 'label', 'mask', 'target')
+INPUT = 'image'
+# Returns the logits of what a model returns.
+Logits = Callable[[Any], Tensor]
+
+
+@contextmanager
+def reader(
+    model: Callable,
+    *,
+    logits: Logits | None = None,
+    ignore_index: int | None = None,
+    device: str | torch.device | None = None,
+) -> Iterator[Callable[[Any], tuple[Tensor, Tensor]]]:
+    """Give a function from a batch to its logits ``(N, K, *)`` and labels, both on the device.
+
+    Labels are int64 ``(N, *)``; of several labels, whose logits are ``(N, L)``, they are ``(N, L)``
+    of 0 and 1. Logits of one class, K = 1, are those of a sigmoid. The model predicts as in
+    evaluation, and a batch the same each time; afterwards its modes, its device and the random
+    state are as before.
+
+    Args:
+        model: A module, or a function of the inputs.
+        logits: Which part of its output the logits are, such as ``lambda output: output[0]``; by
+            default its ``logits``, its ``['out']``, or the output itself.
+        ignore_index: The label of what does not count.
+        device: Where to predict; by default where the model is.
+
+    Raises:
+        ValueError: While reading, for batches without labels, labels that are no classes of the
+            logits, and logits that are NaN, infinite or probabilities.
+    """
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    modes = [module.training for module in modules]
+    tensors = itertools.chain(model.parameters(), model.buffers()) if modules else ()
+    home = next((tensor.device for tensor in tensors), None)
+    place = home if device is None else torch.device(device)
+
+    def read(batch: Any) -> tuple[Tensor, Tensor]:
+        inputs, labels = _parts(batch)
+        inputs = _moved(inputs, place)
+        drawing = [place] if place is not None and place.type == 'cuda' else []
+        with torch.no_grad(), torch.random.fork_rng(drawing):
+            torch.manual_seed(0)
+            if isinstance(inputs, Mapping):
+                output = model(**inputs)
+            else:
+                output = model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
+            found = _logits_in(output, logits)
+        return _checked(found, tensor_of('labels', labels).to(found.device), ignore_index)
+
+    try:
+        if modules:
+            model.eval()
+        if modules and device is not None:
+            model.to(place)
+        yield read
+    finally:
+        for module, training in zip(modules, modes, strict=True):
+            module.training = training
+        if modules and device is not None:
+            model.to(home)
+
+
+def read_loader(
+    model: Callable, loader: Iterable, text: str, **options: Any
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the logits and the labels of each batch, with a progress bar.
+
+    Args:
+        model: See :func:`reader`.
+        loader: Batches, in any order.
+        text: What the progress bar says.
+        **options: Of :func:`reader`.
+
+    Raises:
+        ValueError: See :func:`reader`; for a loader without batches, such as a spent generator.
+    """
+    size = 0
+    # A loader draws its order at random, too.
+    with torch.random.fork_rng(devices=[]), reader(model, **options) as read:
+        for batch in progress(loader, text):
+            logits, labels = read(batch)
+            size += len(logits)
+            yield logits, labels
+    if not size:
+        raise UserError('the loader has no batches: a generator can be read only once')
+
+
+def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None) -> Tensor:
+    """Return which group each image is of, ``(n,)`` int64, numbered in their order.
+
+    Args:
+        groups: A name of each image's group, such as its video, patient or flight.
+        count: How many images there are.
+        loader: That they came from.
+
+    Raises:
+        ValueError: For another number of groups than of images, or a loader that shuffles, since
+            then nobody knows which group is whose.
+    """
+    if isinstance(getattr(loader, 'sampler', None), torch.utils.data.RandomSampler):
+        raise UserError('groups are in the order of the images: give a loader with shuffle=False')
+    names = groups.tolist() if hasattr(groups, 'tolist') else list(groups)
+    if len(names) != count:
+        raise UserError(f'groups must name the group of each of {count} images, got {len(names)}')
+    known: dict[Hashable, int] = {}
+    return torch.tensor([known.setdefault(name, len(known)) for name in names])
+
+
+def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterable:
+    """Show a progress bar on stderr, of batches of a loader, or of so many items.
+
+    The first of several processes shows it.
+    """
+    from rich.console import Console
+    from rich.progress import track
+
+    total = len(items) if total is None and hasattr(items, '__len__') else total
+    group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    others = group and torch.distributed.get_rank() > 0
+    return track(items, text, total=total, console=Console(stderr=True), disable=others)
+
+
+def _parts(batch: Any) -> tuple[Any, Any]:
+    """Return the inputs and the labels of a batch."""
+    if isinstance(batch, Mapping):
+        for key in LABELS:
+            if key in batch:
+                inputs = {name: value for name, value in batch.items() if name != key}
+                return inputs.get(INPUT, inputs), batch[key]
+        found = f'a dict of {", ".join(map(str, batch))}'
+    elif isinstance(batch, (tuple, list)):
+        if len(batch) == 2:
+            return batch[0], batch[1]
+        found = f'{len(batch)} things'
+    else:
+        found = f'one {type(batch).__name__}'
+    raise UserError(
+        f'a batch must be (inputs, labels), or a dict with {", ".join(LABELS[:-1])} or '
+        f'{LABELS[-1]}; got {found}: wrap the loader, as in [(b[0], b[1]) for b in loader]'
+    )
+
+
+def _moved(inputs: Any, device: torch.device | None) -> Any:
+    if torch.is_tensor(inputs):
+        return inputs.to(device)
+    if isinstance(inputs, Mapping):
+        return {name: _moved(value, device) for name, value in inputs.items()}
+    if isinstance(inputs, (tuple, list)):
+        return [_moved(value, device) for value in inputs]
+    return inputs
+
+
+def _logits_in(output: Any, logits: Logits | None) -> Tensor:
+    """Return the logits ``(N, K, *)`` of a model's output, in float32 or float64."""
+    if logits is not None:
+        output = logits(output)
+    elif not torch.is_tensor(output):
+        named = isinstance(output, Mapping) and 'out' in output
+        output = output['out'] if named else getattr(output, 'logits', output)
+    if not torch.is_tensor(output) or not output.is_floating_point() or not output.ndim:
+        found = getattr(output, 'dtype', type(output).__name__)
+        raise UserError(
+            f'logits must be one tensor of floats, (N, K, …), but the model returns {found}: name '
+            'the part that is, as in logits=lambda output: output[0]'
+        )
+    found = at_least_single(output.detach().as_subclass(Tensor))
+    return found[:, None] if found.ndim == 1 else found
+
+
+def _checked(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tuple[Tensor, Tensor]:
+    """Return logits and labels, int64, that fit each other."""
+    labels, size = labels.as_subclass(Tensor), logits.shape[1]
+    if labels.ndim == logits.ndim and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    several = labels.shape == logits.shape and logits.ndim == 2
+    one_hot = several and bool((labels.sum(dim=1) == 1).all())
+    if one_hot or not (several or labels.shape == logits.shape[:1] + logits.shape[2:]):
+        remedy = 'check the axes of both'
+        if one_hot:
+            remedy = 'for one-hot labels, give labels.argmax(1)'
+        elif labels.ndim == logits.ndim - 1 and labels.ndim > 1:
+            remedy = f'interpolate them to {tuple(labels.shape[1:])} in logits=…'
+        raise UserError(
+            f'logits {tuple(logits.shape)} do not fit labels {tuple(labels.shape)}: {remedy}'
+        )
+    if labels.is_floating_point() and (labels != labels.round()).any():
+        raise UserError(f'labels must be whole numbers, got {labels.flatten()[:5].tolist()}')
+    labels = labels.long()
+    counted = labels if ignore_index is None else labels[labels != ignore_index]
+    hint = 'To leave out a label such as 255, set ignore_index'
+    check_labels(counted, 2 if several else max(size, 2), name='labels', hint=hint)
+    check_finite(logits, 'the output of the model')
+    above = not several and size > 1 and logits.numel() and logits.amin() >= 0
+    if above and ((logits.sum(dim=1) - 1).abs() < 1e-3).all():
+        raise UserError(
+            'the model returns probabilities, which sum to 1, where logits are wanted: leave '
+            'its softmax out, or give logits=lambda output: output.clamp(min=1e-38).log()'
+        )
+    return logits, labels

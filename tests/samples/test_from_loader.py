@@ -1,0 +1,116 @@
+"""Logits and labels of any model, from any loader's batches."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from mmcalib.samples.from_loader import group_numbers, read_loader, reader
+
+IMAGES, CLASSES = torch.arange(12.0).view(4, 3) / 7, torch.tensor([0, 1, 1, 0])
+
+
+class Output(dict):
+    """As of transformers."""
+
+    logits = property(lambda self: self['logits'])
+
+
+class Named(nn.Linear):
+    def forward(self, pixel_values):
+        return Output(logits=super().forward(pixel_values))
+
+
+class Pair(nn.Linear):
+    def forward(self, left, right):
+        return {'out': super().forward(left + right), 'aux': left}
+
+
+def model_of(kind=nn.Linear, classes=2):
+    torch.manual_seed(0)
+    return kind(3, classes)
+
+
+@pytest.mark.parametrize(
+    ('kind', 'batch', 'logits'),
+    [
+        (nn.Linear, (IMAGES, CLASSES), None),
+        (nn.Linear, [IMAGES, CLASSES[:, None]], None),
+        (nn.Linear, {'image': IMAGES, 'label': CLASSES.float(), 'path': 'x'}, None),
+        (Named, {'pixel_values': IMAGES, 'labels': CLASSES}, None),
+        (Named, (dict(pixel_values=IMAGES), CLASSES.tolist()), lambda output: output['logits']),
+        (Pair, ((IMAGES, 0 * IMAGES), CLASSES.numpy()), None),
+    ],
+)
+def test_batches_of_all_libraries(kind, batch, logits):
+    model = model_of(kind)
+    with reader(model, logits=logits) as read:
+        found, labels = read(batch)
+    expected = nn.functional.linear(IMAGES, model.weight, model.bias)
+    assert torch.equal(found, expected) and torch.equal(labels, CLASSES)
+    assert labels.dtype == torch.int64 and not found.requires_grad
+
+
+def test_the_model_and_the_random_state_are_as_before():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3).eval(), nn.Dropout(), nn.Linear(3, 2))
+    kept, modes = {k: v.clone() for k, v in model.state_dict().items()}, [True, True, False, True]
+    loader = DataLoader(TensorDataset(IMAGES, CLASSES), batch_size=3, shuffle=True)
+    state = torch.get_rng_state()
+    found = torch.cat([labels for _, labels in read_loader(model, loader, 'Reading')])
+    assert sorted(found.tolist()) == [0, 0, 1, 1]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [m.training for m in model.modules()] == [*modes, True]
+    assert all(torch.equal(value, kept[key]) for key, value in model.state_dict().items())
+    with reader(model) as read:
+        assert torch.equal(read((IMAGES, CLASSES))[0], read((IMAGES, CLASSES))[0])
+
+
+def test_maps_volumes_and_several_labels():
+    with reader(lambda x: x, ignore_index=255) as read:
+        volume, labels = torch.randn(2, 3, 4, 5, 6), torch.full((2, 1, 4, 5, 6), 255)
+        assert read((volume, labels))[1].shape == (2, 4, 5, 6)
+        several = torch.tensor([[1.0, 1, 0], [0, 255, 1]])
+        labels = read((torch.randn(2, 3), several))[1]
+        assert torch.equal(labels, several.long())
+        assert read((torch.randn(4), CLASSES))[0].shape == (4, 1)
+
+
+ROWS = torch.randn(4, 3)
+
+
+@pytest.mark.parametrize(
+    ('batch', 'options', 'remedy'),
+    [
+        (ROWS, {}, 'wrap the loader'),
+        ((ROWS, CLASSES, CLASSES), {}, 'wrap the loader'),
+        ({'image': ROWS}, {}, 'wrap the loader'),
+        (([ROWS, ROWS], CLASSES), dict(logits=lambda x: x), 'logits=lambda output'),
+        ((ROWS, CLASSES + 2), {}, 'ignore_index'),
+        ((ROWS, CLASSES / 3), {}, 'whole numbers'),
+        ((ROWS, nn.functional.one_hot(CLASSES, 3)), {}, 'argmax'),
+        ((ROWS.softmax(1), CLASSES), {}, r'log\(\)'),
+        ((ROWS / 0, CLASSES), {}, 'NaN or infinite'),
+        ((torch.randn(4, 3, 2, 2), torch.zeros(4, 8, 8)), {}, r'interpolate them to \(8, 8\)'),
+    ],
+)
+def test_one_line_with_the_remedy(batch, options, remedy):
+    with (
+        reader(lambda *x: x if len(x) > 1 else x[0], **options) as read,
+        pytest.raises(ValueError, match=remedy) as found,
+    ):
+        read(batch)
+    assert '\n' not in str(found.value)
+
+
+def test_groups_belong_to_images_in_order():
+    assert group_numbers(['b', 'a', 'b'], 3).tolist() == [0, 1, 0]
+    with pytest.raises(ValueError, match='each of 4 images, got 3'):
+        group_numbers(['b', 'a', 'b'], 4)
+    loader = DataLoader(TensorDataset(IMAGES, CLASSES), shuffle=True)
+    with pytest.raises(ValueError, match='shuffle=False'):
+        group_numbers([0, 1, 0, 1], 4, loader)
+
+
+def test_a_spent_generator():
+    with pytest.raises(ValueError, match='no batches'):
+        list(read_loader(model_of(), iter([]), 'Reading'))
