@@ -27,7 +27,6 @@ class Case:
     soft: bool = True
     batch: bool = False
     shift: bool = True
-    cross_entropy: dict | None = None  # the options of which it is that
 
 
 def draw(shape, dtype=torch.float64, scale=4.0, ignore=False, soft=False, seed=0):
@@ -136,131 +135,74 @@ def learnt_ada_focal(**options):
     return loss
 
 
-def of(kind, row, cross_entropy=None, row_options=None, shift=True, soft=True, **options):
-    """A case whose loop takes the options of the loss, but for `row_options`."""
-    row_options = options if row_options is None else row_options
-    return Case(
-        lambda **more: kind(**{**options, **more}),
-        by_rows(row, **row_options),
-        cross_entropy=cross_entropy,
-        shift=shift,
-        soft=soft,
-    )
+def of(kind, row, as_row=None, **options):
+    """A case whose loop takes the options of the loss, or those of `as_row`."""
+    oracle = by_rows(row, **(options if as_row is None else as_row))
+    return Case(lambda **more: kind(**{**options, **more}), oracle)
 
 
-MAPS = dict(shapes=((2, 4, 5, 6), (1, 3, 1, 1)), soft=False)
+def of_maps(kind, kernel, pixel, **options):
+    build = lambda **more: kind(**{**options, **more})  # noqa: E731
+    shapes = (2, 4, 5, 6), (1, 3, 1, 1)
+    return Case(build, by_pixels(kernel, pixel), shapes, soft=False, shift=kind is losses.SVLSLoss)
+
+
+def of_batches(kind, function, per_image=True, **options):
+    oracle = by_batch(function, per_image and kind is losses.L1ACELoss)
+    options = options if per_image else dict(per_image=False, **options)
+    return Case(lambda **more: kind(**options, **more), oracle, ((7, 5), (2, 4, 3, 5)), batch=True)
+
+
+def flsd(p):
+    return 5.0 if p < 0.2 else 3.0
+
+
+def steps(p):
+    return 4.0 if p < 0.1 else 2.0 if p < 0.6 else 0.5
+
+
+MBLS, ECP, BSCE = losses.MarginLabelSmoothingLoss, losses.ConfidencePenaltyLoss, losses.BSCELoss
+FLSD, margin_row = losses.SampleDependentFocalLoss, references.margin_label_smoothing_row
+focal_row, penalty_row = references.softmax_focal_row, references.confidence_penalty_row
+SCHEDULE = [(0.1, 4.0), (0.6, 2.0), (1, 0.5)]
+ADA = dict(gammas=[-2.0, 1.5, 0.5], edges=[0.1, 0.7])
 ROWS = {
-    'mbls': of(
-        losses.MarginLabelSmoothingLoss,
-        references.margin_label_smoothing_row,
-        dict(alpha=0),
-        margin=6.0,
-        alpha=0.3,
-    ),
-    'mbls m=0, sum': of(
-        losses.MarginLabelSmoothingLoss,
-        references.margin_label_smoothing_row,
-        margin=0.0,
-        alpha=0.05,
-        class_reduction='sum',
-    ),
-    'ls': of(losses.LabelSmoothingLoss, references.label_smoothing_row, dict(alpha=0), alpha=0.2),
-    'fl': of(losses.SoftmaxFocalLoss, references.softmax_focal_row, dict(gamma=0), gamma=3.0),
-    'fl below 1': of(losses.SoftmaxFocalLoss, references.softmax_focal_row, gamma=0.5),
-    'flsd': of(
-        losses.SampleDependentFocalLoss,
-        references.softmax_focal_row,
-        dict(schedule=[(1, 0.0)]),
-        row_options=dict(gamma=lambda p: 5.0 if p < 0.2 else 3.0),
-    ),
-    'flsd, own schedule': of(
-        losses.SampleDependentFocalLoss,
-        references.softmax_focal_row,
-        row_options=dict(gamma=lambda p: 4.0 if p < 0.1 else 2.0 if p < 0.6 else 0.5),
-        schedule=[(0.1, 4.0), (0.6, 2.0), (1, 0.5)],
-    ),
-    'ecp': of(
-        losses.ConfidencePenaltyLoss, references.confidence_penalty_row, dict(alpha=0), alpha=0.4
-    ),
-    'ecp, sum': of(
-        losses.ConfidencePenaltyLoss,
-        references.confidence_penalty_row,
-        alpha=0.4,
-        class_reduction='sum',
-    ),
+    'mbls': of(MBLS, margin_row, margin=6.0, alpha=0.3),
+    'mbls m=0, sum': of(MBLS, margin_row, margin=0.0, alpha=0.05, class_reduction='sum'),
+    'ls': of(losses.LabelSmoothingLoss, references.label_smoothing_row, alpha=0.2),
+    'fl': of(losses.SoftmaxFocalLoss, focal_row, gamma=3.0),
+    'fl below 1': of(losses.SoftmaxFocalLoss, focal_row, gamma=0.5),
+    'flsd': of(FLSD, focal_row, dict(gamma=flsd)),
+    'flsd, own schedule': of(FLSD, focal_row, dict(gamma=steps), schedule=SCHEDULE),
+    'ecp': of(ECP, penalty_row, alpha=0.4),
+    'ecp, sum': of(ECP, penalty_row, alpha=0.4, class_reduction='sum'),
     'brier': of(losses.BrierLoss, references.brier_row),
-    'dual focal': of(
-        losses.DualFocalLoss, references.dual_focal_row, dict(gamma=0), gamma=2.5, soft=False
-    ),
-    'inverse focal': of(
-        losses.InverseFocalLoss, references.inverse_focal_row, dict(gamma=0), gamma=1.5
-    ),
-    'bsce': of(
-        losses.BSCELoss,
-        references.bsce_row,
-        dict(gamma=0),
-        row_options=dict(gamma=0.7, norm=2),
-        gamma=0.7,
-        detach_weight=False,
-    ),
+    'dual focal': of(losses.DualFocalLoss, references.dual_focal_row, gamma=2.5),
+    'inverse focal': of(losses.InverseFocalLoss, references.inverse_focal_row, gamma=1.5),
+    'bsce': of(BSCE, references.bsce_row, dict(gamma=0.7, norm=2), gamma=0.7, detach_weight=False),
     'bsce, norm 1': of(
-        losses.BSCELoss,
-        references.bsce_row,
-        row_options=dict(gamma=2.0, norm=1),
-        gamma=2.0,
-        norm=1,
-        detach_weight=False,
+        BSCE, references.bsce_row, dict(gamma=2.0, norm=1), gamma=2.0, norm=1, detach_weight=False
     ),
     'cals': Case(learnt_cals, by_rows(references.cals_row, multipliers=0.5, rho=2.0, margin=3.0)),
-    # The largest logit itself is smoothed.
-    'acls': of(
-        losses.ACLSLoss,
-        references.acls_row,
-        dict(alpha=0, alpha_others=0),
-        shift=False,
-        margin=2.0,
-        alpha=0.3,
-        alpha_others=0.4,
-    ),
-    'ada focal': Case(
-        learnt_ada_focal,
-        by_rows(references.ada_focal_row, gammas=[-2.0, 1.5, 0.5], edges=[0.1, 0.7]),
-        soft=False,
-    ),
-    'svls': Case(
-        lambda **o: losses.SVLSLoss(sigma=0.8, **o), by_pixels(svls_kernel(0.8), svls_pixel), **MAPS
-    ),
-    'nacl': Case(
-        lambda **o: losses.NACLLoss(**{'alpha': 0.3, **o}),
-        by_pixels([[1.0] * 3] * 3, nacl_pixel),
-        shift=False,
-        cross_entropy=dict(alpha=0),
-        **MAPS,
-    ),
-    'nacl, wide': Case(
-        lambda **o: losses.NACLLoss(alpha=0.3, kernel_size=5, **o),
-        by_pixels([[1.0] * 5] * 5, nacl_pixel),
-        shift=False,
-        **MAPS,
-    ),
+    'acls': of(losses.ACLSLoss, references.acls_row, margin=2.0, alpha=0.3, alpha_others=0.4),
+    'ada focal': Case(learnt_ada_focal, by_rows(references.ada_focal_row, **ADA), soft=False),
+    'svls': of_maps(losses.SVLSLoss, svls_kernel(0.8), svls_pixel, sigma=0.8),
+    'nacl': of_maps(losses.NACLLoss, [[1.0] * 3] * 3, nacl_pixel, alpha=0.3),
+    'nacl, wide': of_maps(losses.NACLLoss, [[1.0] * 5] * 5, nacl_pixel, alpha=0.3, kernel_size=5),
 }
-FEW = ((7, 5), (2, 4, 3, 5))
+ROWS['dual focal'].soft = False
+ROWS['acls'].shift = False  # the largest logit itself is smoothed
 BATCHES = {
-    'mdca': Case(losses.MDCALoss, by_batch(references.mdca), FEW, batch=True),
-    'l1 ace': Case(
-        lambda **o: losses.L1ACELoss(num_bins=6, **o), by_batch(l1_ace(6), True), FEW, batch=True
-    ),
-    'l1 ace, soft': Case(
-        lambda **o: losses.L1ACELoss(num_bins=5, binning='soft', **o),
-        by_batch(l1_ace(5, True), True),
-        FEW,
-        batch=True,
-    ),
-    'l1 ace, all': Case(
-        lambda **o: losses.L1ACELoss(num_bins=6, per_image=False, **o),
-        by_batch(l1_ace(6)),
-        FEW,
-        batch=True,
-    ),
+    'mdca': of_batches(losses.MDCALoss, references.mdca),
+    'l1 ace': of_batches(losses.L1ACELoss, l1_ace(6), num_bins=6),
+    'l1 ace, soft': of_batches(losses.L1ACELoss, l1_ace(5, True), num_bins=5, binning='soft'),
+    'l1 ace, all': of_batches(losses.L1ACELoss, l1_ace(6), per_image=False, num_bins=6),
 }
 CASES = {**ROWS, **BATCHES}
+# With these options a loss is cross-entropy.
+CROSS_ENTROPY = {
+    **{key: dict(alpha=0) for key in ('mbls', 'ls', 'ecp', 'nacl')},
+    **{key: dict(gamma=0) for key in ('fl', 'dual focal', 'inverse focal', 'bsce')},
+    'flsd': dict(schedule=[(1, 0.0)]),
+    'acls': dict(alpha=0, alpha_others=0),
+}

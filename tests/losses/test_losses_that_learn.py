@@ -48,6 +48,7 @@ class TestCALS:
         loss = CALSLoss(4, margin=1.0, rho=1.0, rho_max=1.3, rho_interval=1)
         for seed in range(4):
             loss.update(loss.statistics(draw(17, 4, 6.0 + seed)))
+            assert (loss.rho == 1) == (seed == 0)  # the first penalty has none before it
         assert loss.rho.item() == pytest.approx(1.3)
 
     def test_nothing_is_learnt_from_nothing(self):

@@ -1,157 +1,131 @@
-"""The loss inside real heads of mmpretrain and mmseg, called the way they call their own."""
+"""Losses inside real heads of mmpretrain and mmseg, called the way they call their own."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 from mmengine.registry import MODELS
+from mmengine.structures import PixelData
+from mmpretrain.models import LinearClsHead, Mixup
+from mmpretrain.registry import MODELS as OF_MMPRETRAIN
+from mmpretrain.structures import DataSample
+from mmseg.models.decode_heads import FCNHead
+from mmseg.registry import MODELS as OF_MMSEG
+from mmseg.structures import SegDataSample
 
-from mmcalib.losses import MarginLabelSmoothingLoss
+from mmcalib.losses import CombinedLoss, MDCALoss
 
-LOSS = dict(type='MarginLabelSmoothingLoss', margin=2.0, alpha=0.1)
-
-
-def test_names_are_of_no_toolbox():
-    for toolbox in ('mmpretrain', 'mmseg'):
-        registry = pytest.importorskip(f'{toolbox}.registry').MODELS
-        pytest.importorskip(f'{toolbox}.models')
-        assert 'MarginLabelSmoothingLoss' not in registry.module_dict
-        assert registry.build(LOSS).margin == 2.0
-    assert MODELS.build(LOSS).alpha == 0.1
-
-
+close = torch.testing.assert_close
+MBLS = dict(type='MarginLabelSmoothingLoss', margin=2.0, alpha=0.1)
+TERMS = [dict(type='SoftmaxFocalLoss', gamma=3.0), dict(type='MDCALoss', loss_weight=5.0)]
+MAPS = [dict(type='SVLSLoss'), dict(type='NACLLoss')]
 ROWS = [
+    MBLS,
     dict(type='BrierLoss'),
     dict(type='DualFocalLoss'),
     dict(type='InverseFocalLoss'),
     dict(type='BSCELoss'),
-    dict(type='CALSLoss', num_classes=5),
+    dict(type='CALSLoss', num_classes=4),
     dict(type='ACLSLoss', margin=1.0),
     dict(type='AdaFocalLoss'),
+    dict(type='MDCALoss'),
+    dict(type='L1ACELoss', binning='soft'),
+    dict(type='CombinedLoss', losses=TERMS),
 ]
-BATCHES = [
-    dict(type='MDCALoss', loss_name='loss_x'),
-    dict(type='L1ACELoss', loss_name='loss_x', binning='soft'),
-]
-MAPS = [dict(type='SVLSLoss'), dict(type='NACLLoss')]
 
 
-class TestMmpretrain:
-    @pytest.fixture
-    def head(self):
-        heads = pytest.importorskip('mmpretrain.models.heads')
-        torch.manual_seed(0)
-        return heads.LinearClsHead(num_classes=5, in_channels=8, loss=LOSS)
-
-    @staticmethod
-    def samples(n, soft=False):
-        structures = pytest.importorskip('mmpretrain.structures')
-        samples = [structures.DataSample().set_gt_label(i % 5) for i in range(n)]
-        if soft:
-            for sample in samples:
-                sample.set_gt_score(torch.softmax(torch.randn(5), 0))
-        return samples
-
-    @pytest.mark.parametrize('soft', [False, True])
-    def test_loss_of_a_head(self, head, soft):
-        features, samples = torch.randn(6, 8), self.samples(6, soft)
-        value = head.loss((features,), samples)['loss']
-        key = 'gt_score' if soft else 'gt_label'
-        target = torch.stack([sample.get(key) for sample in samples])
-        expected = MarginLabelSmoothingLoss(margin=2.0)(
-            head.fc(features), target if soft else target[:, 0]
-        )
-        torch.testing.assert_close(value, expected)
-        value.backward()
-        assert head.fc.weight.grad.abs().sum() > 0
-
-    @pytest.mark.parametrize('loss', ROWS + BATCHES, ids=lambda loss: loss['type'])
-    def test_every_loss_in_a_head(self, loss):
-        heads = pytest.importorskip('mmpretrain.models.heads')
-        head = heads.LinearClsHead(num_classes=5, in_channels=8, loss=loss)
-        features, samples = torch.randn(6, 8), self.samples(6)
-        value = head.loss((features,), samples)['loss']
-        expected = MODELS.build(loss)(head.fc(features), torch.arange(6) % 5)
-        torch.testing.assert_close(value, expected)
-        value.backward()
-        assert head.fc.weight.grad.abs().sum() > 0
-
-    def test_mixup_makes_soft_targets_that_fit(self, head):
-        mixup = pytest.importorskip('mmpretrain.models').Mixup(alpha=0.8)
-        inputs, score = mixup.mix(torch.randn(6, 8), torch.eye(5)[torch.arange(6) % 5])
-        samples = self.samples(6)
-        for sample, share in zip(samples, score, strict=True):
-            sample.set_gt_score(share)
-        assert head.loss((inputs,), samples)['loss'].isfinite()
-
-    def test_evaluator_beside_accuracy(self, head):
-        metrics = pytest.importorskip('mmpretrain.evaluation')
-        evaluator_module = pytest.importorskip('mmengine.evaluator')
-        from mmcalib.metrics import CalibrationMetric
-
-        evaluator = evaluator_module.Evaluator([metrics.Accuracy(), CalibrationMetric()])
-        for _ in range(3):
-            evaluator.process(head.predict((torch.randn(4, 8),), self.samples(4)))
-        values = evaluator.evaluate(12)
-        assert set(values) == {'accuracy/top1', 'calibration/ECE', 'calibration/AECE'}
-        assert 0 < values['calibration/ECE'] < 100
+def test_names_are_of_no_toolbox():
+    for registry in (OF_MMPRETRAIN, OF_MMSEG, MODELS):
+        assert registry.build(MBLS).margin == 2.0
+        assert (MBLS['type'] in registry.module_dict) == (registry is MODELS)
 
 
-class TestMmseg:
-    def samples(self, n, size=(16, 16)):
-        structures = pytest.importorskip('mmseg.structures')
-        data = pytest.importorskip('mmengine.structures')
-        samples = []
-        for _ in range(n):
-            label = torch.randint(4, (1, *size))
-            label[:, :3] = 255
-            sample = structures.SegDataSample(
-                gt_sem_seg=data.PixelData(data=label),
-                metainfo=dict(img_shape=size, ori_shape=size, img_path='a.jpg'),
-            )
-            samples.append(sample)
-        return samples
+def classifier(loss):
+    torch.manual_seed(0)
+    samples = [DataSample().set_gt_label(i % 4) for i in range(6)]
+    return LinearClsHead(num_classes=4, in_channels=8, loss=loss), torch.randn(6, 8), samples
 
-    def head(self, loss=LOSS, **options):
-        heads = pytest.importorskip('mmseg.models.decode_heads')
-        pytest.importorskip('mmseg.models')
-        torch.manual_seed(0)
-        options = dict(num_convs=1, dropout_ratio=0, align_corners=False) | options
-        return heads.FCNHead(in_channels=8, channels=8, num_classes=4, loss_decode=loss, **options)
 
-    def test_loss_of_a_head(self):
-        head, samples, features = self.head(), self.samples(2), torch.randn(2, 8, 8, 8)
-        losses = head.loss_by_feat(head([features]), samples)
-        assert set(losses) == {'loss_mbls', 'acc_seg'}
-        logits = torch.nn.functional.interpolate(
-            head([features]), size=(16, 16), mode='bilinear', align_corners=False
-        )
-        target = torch.cat([sample.gt_sem_seg.data for sample in samples])
-        expected = MarginLabelSmoothingLoss(margin=2.0, ignore_index=255)(logits, target)
-        torch.testing.assert_close(losses['loss_mbls'], expected)
-        losses['loss_mbls'].backward()
-        assert head.conv_seg.weight.grad.abs().sum() > 0
+@pytest.mark.parametrize('loss', ROWS, ids=lambda loss: loss['type'])
+def test_in_a_classifier(loss):
+    head, features, samples = classifier(loss)
+    value = head.loss((features,), samples)['loss']
+    close(value, MODELS.build(loss)(head.fc(features), torch.arange(6) % 4))
+    value.backward()
+    assert head.fc.weight.grad.abs().sum() > 0
 
-    @pytest.mark.parametrize('loss', ROWS + BATCHES + MAPS, ids=lambda loss: loss['type'])
-    def test_every_loss_in_a_head(self, loss):
-        loss = loss | dict(loss_name='loss_x')
-        if 'num_classes' in loss:
-            loss['num_classes'] = 4
-        head, samples, features = self.head(loss), self.samples(2), torch.randn(2, 8, 16, 16)
-        losses = head.loss_by_feat(head([features]), samples)
-        target = torch.cat([sample.gt_sem_seg.data for sample in samples])
-        expected = MODELS.build(loss | dict(ignore_index=255))(head([features]), target)
-        torch.testing.assert_close(losses['loss_x'], expected)
-        losses['loss_x'].backward()
-        assert head.conv_seg.weight.grad.abs().sum() > 0
 
-    def test_two_losses_add_up(self):
-        second = LOSS | dict(loss_name='loss_again', loss_weight=0.4)
-        head, samples = self.head([LOSS, second]), self.samples(2)
-        losses = head.loss_by_feat(head([torch.randn(2, 8, 8, 8)]), samples)
-        torch.testing.assert_close(losses['loss_again'], 0.4 * losses['loss_mbls'])
+def test_soft_targets_of_mixup():
+    head, features, samples = classifier(MBLS)
+    inputs, score = Mixup(alpha=0.8).mix(features, torch.eye(4)[torch.arange(6) % 4])
+    for sample, share in zip(samples, score, strict=True):
+        sample.set_gt_score(share)
+    value = head.loss((inputs,), samples)['loss']
+    close(value, MODELS.build(MBLS)(head.fc(inputs), score))
 
-    @pytest.mark.parametrize('thresh', [0.3, None])
-    def test_hard_example_sampler(self, thresh):
-        sampler = dict(type='mmseg.OHEMPixelSampler', thresh=thresh, min_kept=20)
-        head = self.head(sampler=sampler)
-        losses = head.loss_by_feat(head([torch.randn(2, 8, 8, 8)]), self.samples(2))
-        assert losses['loss_mbls'] > 0
+
+def segmentor(loss, **options):
+    torch.manual_seed(0)
+    label = torch.randint(4, (2, 1, 16, 16))
+    label[:, :, :3] = 255
+    options = dict(num_convs=1, dropout_ratio=0, align_corners=False) | options
+    head = FCNHead(in_channels=8, channels=8, num_classes=4, loss_decode=loss, **options)
+    samples = [SegDataSample(gt_sem_seg=PixelData(data=x)) for x in label]
+    return head, head([torch.randn(2, 8, 8, 8)]), samples, label[:, 0]
+
+
+@pytest.mark.parametrize('loss', ROWS + MAPS, ids=lambda loss: loss['type'])
+def test_in_a_segmentor(loss):
+    loss = loss | dict(loss_name='loss_x')
+    head, logits, samples, label = segmentor(loss)
+    found = head.loss_by_feat(logits, samples)
+    assert set(found) == {'loss_x', 'acc_seg'}
+    large = F.interpolate(logits, size=(16, 16), mode='bilinear', align_corners=False)
+    # A sum hands on what a head says of ignored labels.
+    own = {} if 'losses' in loss else dict(ignore_index=255)
+    close(found['loss_x'], MODELS.build(loss | own)(large, label, ignore_index=255))
+    found['loss_x'].backward()
+    assert head.conv_seg.weight.grad.abs().sum() > 0
+
+
+def test_several_losses_add_up():
+    again = MBLS | dict(loss_name='loss_again', loss_weight=0.4)
+    head, logits, samples, _ = segmentor([MBLS, again, *TERMS])
+    found = head.loss_by_feat(logits, samples)
+    close(found['loss_again'], 0.4 * found['loss_mbls'])
+    head, logits, samples, _ = segmentor(dict(type='CombinedLoss', losses=TERMS))
+    both = head.loss_by_feat(logits, samples)
+    close(sum(v for k, v in both.items() if 'loss' in k), found['loss_fl'] + found['loss_mdca'])
+
+
+@pytest.mark.parametrize('thresh', [0.3, None])
+def test_hard_example_sampler(thresh):
+    sampler = dict(type='mmseg.OHEMPixelSampler', thresh=thresh, min_kept=20)
+    head, logits, samples, _ = segmentor(MBLS, sampler=sampler)
+    assert head.loss_by_feat(logits, samples)['loss_mbls'] > 0
+
+
+def test_the_toolboxes_own_losses_may_be_terms():
+    loss = CombinedLoss([OF_MMPRETRAIN.build(dict(type='CrossEntropyLoss')), MDCALoss()])
+    logits, target = torch.randn(6, 5), torch.arange(6) % 5
+    value = F.cross_entropy(logits, target) + MDCALoss()(logits, target)
+    close(loss(logits, target, avg_factor=6), value)
+
+
+PENALISED = [MBLS, dict(type='ConfidencePenaltyLoss'), *ROWS[5:7], MAPS[1]]
+
+
+@pytest.mark.parametrize('loss', PENALISED, ids=lambda loss: loss['type'])
+def test_class_weights_of_0_leave_the_penalty_beside_any_base(loss):
+    logits, target = 9 * torch.randn(2, 4, 5, 6), torch.randint(4, (2, 5, 6))
+    logits.requires_grad_()
+    target[0, :2] = 255
+    call, base = dict(ignore_index=255), dict(type='BrierLoss')
+    both = dict(type='CombinedLoss', losses=[base, loss | dict(class_weight=[0.0] * 4)])
+    penalty = MODELS.build(loss)(logits, target, **call) - F.cross_entropy(logits, target, **call)
+    assert penalty.abs() > 1e-3
+    values = (
+        MODELS.build(both)(logits, target, **call),
+        MODELS.build(base)(logits, target, **call) + penalty,
+    )
+    close(*values, rtol=1e-4, atol=1e-5)
+    close(*(torch.autograd.grad(x, logits)[0] for x in values), rtol=1e-4, atol=1e-6)
