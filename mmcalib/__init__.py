@@ -78,7 +78,7 @@ def register() -> None:
         'metrics.image_score_metric',
         'metrics.ood_metric',
         'models',
-        'posthoc.attached',
+        'posthoc.attached_model',
         'transforms.corrupt',
         'transforms.evaluate_at_input_size',
         'transforms.label_untrained_classes',

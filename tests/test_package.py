@@ -190,7 +190,7 @@ def test_what_failed_to_register_is_tried_again():
 import mmcalib
 class Once:
     def find_spec(self, name, path=None, target=None):
-        if name == 'mmcalib.posthoc.attached':
+        if name == 'mmcalib.posthoc.attached_model':
             raise ImportError(name)
 sys.meta_path.insert(0, Once())
 try:

@@ -10,7 +10,7 @@ from mmcalib import late_names
 
 _MODULES = {
     'affine': ('MatrixScaler', 'TemperatureScaler', 'VectorScaler'),
-    'attached': ('calibrated_model',),
+    'attached_model': ('calibrated_model',),
     'binary': ('BetaScaler', 'PlattScaler'),
     'by_class': ('ClassConditionalScaler', 'PredictedClassTemperatureScaler'),
     'ets': ('EnsembleTemperatureScaler',),
@@ -23,7 +23,7 @@ __all__ = sorted(_LATE)
 
 if TYPE_CHECKING:
     from mmcalib.posthoc.affine import MatrixScaler, TemperatureScaler, VectorScaler
-    from mmcalib.posthoc.attached import calibrated_model
+    from mmcalib.posthoc.attached_model import calibrated_model
     from mmcalib.posthoc.binary import BetaScaler, PlattScaler
     from mmcalib.posthoc.by_class import ClassConditionalScaler, PredictedClassTemperatureScaler
     from mmcalib.posthoc.ets import EnsembleTemperatureScaler

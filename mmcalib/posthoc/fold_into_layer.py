@@ -5,20 +5,20 @@ No table of heads: the layer is the one whose weights and bias, halved, halve th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from mmcalib.checks import UserError
-from mmcalib.posthoc.draw import predictor
 from mmcalib.posthoc.scaler import LogitScaler
 
 # By how much what a calibrated model predicts may differ, relative to the largest if above 1.
 TOLERANCE = 1e-4
+# Runs a model, and returns the logits of some images.
+Read = Callable[[nn.Module], list[Tensor]]
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -26,25 +26,59 @@ class NotFoldableError(UserError):
     """No layer of a model can absorb a scaling; the message says why."""
 
 
-def find_predicting_layers(model: nn.Module, batch: Any, *, per_class: bool = False) -> list[str]:
+def layers_for(
+    model: nn.Module, scaler: LogitScaler, read: Read, *, sigmoids: bool = False
+) -> tuple[list[str], str | None]:
+    """Return the layers that can absorb a scaling, or none and why, as found by running the model.
+
+    Args:
+        model: That is to be scaled.
+        scaler: The method, not fitted.
+        read: See :func:`find_predicting_layers`.
+        sigmoids: Likewise.
+
+    Raises:
+        ValueError: If the method is not for such a head, or logits are NaN or infinite.
+    """
+    if not scaler.affine:
+        scaler.check_head(read(model)[0][None])
+        return [], f'{scaler.method} scaling is no affine map of logits'
+    try:
+        options = dict(per_class=scaler.per_class, sigmoids=sigmoids)
+        return find_predicting_layers(model, read, **options), None
+    except NotFoldableError as error:
+        return [], str(error)
+
+
+def find_predicting_layers(
+    model: nn.Module, read: Read, *, per_class: bool = False, sigmoids: bool = False
+) -> list[str]:
     """Return the names of the layers to scale so that the logits scale: nearly always one.
 
     Layers that ran and have an output per class are tried from the last to run to the first, and
     then all of those in the head together, for heads that add two.
 
     Args:
-        model: See :func:`~mmcalib.posthoc.draw.predictor`.
-        batch: To run it on.
+        model: That is to be scaled.
+        read: Runs a model on a batch, always the same, and returns the logits ``(K, *)`` of its
+            images.
         per_class: Whether classes are to be scaled and shifted, which takes a bias, and which
             grouped convolutions cannot.
+        sigmoids: Whether each logit is before a sigmoid of its own.
 
     Raises:
         NotFoldableError: If there is none.
     """
+
+    def comparable(logits: Tensor, shift: Tensor | float = 0.0) -> Tensor:
+        """Return logits ``(K, *)`` and a shift ``(K,)`` without what a softmax ignores."""
+        shifted = (logits.movedim(0, -1) + shift).movedim(-1, 0)
+        return shifted if sigmoids or len(logits) == 1 else shifted.log_softmax(dim=0)
+
     ran: list[nn.Module] = []
-    with predictor(model) as predict, register_module_forward_hook(lambda m, *_: ran.append(m)):
-        images = predict(batch)
-    num_logits, last = len(images[0].logits), {module: place for place, module in enumerate(ran)}
+    with register_module_forward_hook(lambda module, *_: ran.append(module)):
+        images = read(model)
+    num_logits, last = len(images[0]), {module: place for place, module in enumerate(ran)}
     layers = [
         (last[layer], name)
         for name, layer in model.named_modules()
@@ -52,15 +86,15 @@ def find_predicting_layers(model: nn.Module, batch: Any, *, per_class: bool = Fa
         if not (per_class and (layer.bias is None or getattr(layer, 'groups', 1) > 1))
     ]
     candidates = [name for _, name in sorted(layers, reverse=True)]
-    in_head = [name for name in candidates if 'head' in name.split('.')[0]]
+    in_head = [name for name in candidates if 'head' in name.split('.')[0] or 'classif' in name]
     # Shifted too, if classes are to be: two layers that are added would shift twice.
-    shift = torch.arange(num_logits, device=images[0].logits.device) / 10 * per_class
-    expected = [_comparable(image.logits / 2, shift) for image in images]
+    shift = torch.arange(num_logits, device=images[0].device) / 10 * per_class
+    expected = [comparable(logits / 2, shift) for logits in images]
     for layers in [[name] for name in candidates] + [in_head] * (len(in_head) > 1):
         parameters = {k: p for k, p in model.named_parameters() if k.rpartition('.')[0] in layers}
         changed = {k: p / 2 + (shift if p.ndim == 1 else 0) for k, p in parameters.items()}
-        with swapped_parameters(model, changed), predictor(model) as predict:
-            found = [_comparable(image.logits) for image in predict(batch)]
+        with swapped_parameters(model, changed):
+            found = [comparable(logits) for logits in read(model)]
         if largest_difference(expected, found) <= TOLERANCE:
             return layers
     raise NotFoldableError(
@@ -69,30 +103,34 @@ def find_predicting_layers(model: nn.Module, batch: Any, *, per_class: bool = Fa
     )
 
 
-def _comparable(logits: Tensor, shift: Tensor | float = 0.0) -> Tensor:
-    """Return logits ``(K, *)`` and a shift ``(K,)`` without what a softmax ignores."""
-    shifted = (logits.movedim(0, -1) + shift).movedim(-1, 0)
-    return shifted if len(logits) == 1 else shifted.log_softmax(dim=0)
+def prove(
+    model: nn.Module, calibrated: nn.Module, scaler: LogitScaler, read: Read, then: str = ''
+) -> float:
+    """Run a model and its calibrated copy, and return how far their probabilities are off.
 
+    Args:
+        model: The original.
+        calibrated: What is to predict the scaled probabilities.
+        scaler: Fitted.
+        read: See :func:`find_predicting_layers`.
+        then: The end of an error.
 
-def keys_in_checkpoint(
-    state: Mapping[str, Tensor], model: nn.Module, names: Sequence[str]
-) -> dict[str, str]:
-    """Return the checkpoint's key of each parameter of the layers.
+    Returns:
+        The largest difference of a probability from that of the scaled logits.
 
     Raises:
-        ValueError: If it has none, or another value than the model that was loaded from it.
+        ValueError: If it is not small.
     """
-    keys = {}
-    for own, value in model.named_parameters():
-        if own.rpartition('.')[0] in names:
-            key = keys[own] = own if own in state else f'module.{own}'
-            if key not in state or not torch.equal(state[key].to(value), value):
-                raise UserError(
-                    f'the checkpoint does not hold {own} of the layer that predicts, or another '
-                    'value of it: is it a checkpoint of this config?'
-                )
-    return keys
+    expected = [scaler.predict_proba(logits[None])[0] for logits in read(model)]
+    found = [scaler.probabilities(logits[None])[0] for logits in read(calibrated)]
+    difference = largest_difference(expected, found)
+    if not difference <= TOLERANCE:
+        raise UserError(
+            f'the predictions of the calibrated model differ from the scaled ones by '
+            f'{difference:.1e}: the head changes them after its last layer, or they are too large '
+            f'for single precision{then}'
+        )
+    return difference
 
 
 def fold_layers(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> dict[str, Tensor]:

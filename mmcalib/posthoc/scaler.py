@@ -166,7 +166,12 @@ class LogitScaler(BaseEstimator):
 
     def predict_proba(self, logits: Any) -> Any:
         """Return calibrated probabilities, shaped as the logits; two classes where K = 1."""
-        return self._applied(logits, lambda scaled: with_other_class(scaled).softmax(dim=1))
+        return self._applied(logits, self.probabilities)
+
+    @staticmethod
+    def probabilities(logits: Tensor) -> Tensor:
+        """Return the probabilities of logits as they are."""
+        return with_other_class(logits).softmax(dim=1)
 
     def _applied(self, logits: Any, then: Callable[[Tensor], Tensor]) -> Any:
         tensors = self.tensors

@@ -6,8 +6,9 @@ import pytest
 import torch
 from tiny_models import classifier, fcn_head, images, other_head, scenes, segmentor
 
+from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.draw import draw_predictions, predictions, predictor
+from mmcalib.posthoc.before_and_after import before_and_after
 from mmcalib.posthoc.fold_into_layer import (
     TOLERANCE,
     NotFoldableError,
@@ -16,8 +17,8 @@ from mmcalib.posthoc.fold_into_layer import (
     largest_difference,
     swapped_parameters,
 )
+from mmcalib.posthoc.model_logits import draw_predictions, predictions, predictor, reading
 from mmcalib.posthoc.scaler import with_other_class
-from mmcalib.tasks.calibrate.measure import before_and_after, scaling_of
 
 LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=8)
 CLASSIFIERS = {
@@ -130,14 +131,17 @@ def difference(model, loader, scaler, tensors):
 def check(model, loader, names, method, tolerance=TOLERANCE):
     """Fold and run; the parameters that were not folded must be as they were."""
     before = copy.deepcopy(model.state_dict())
-    assert find_predicting_layers(model, loader[0], per_class=method != 'temperature') == names
+    assert (
+        find_predicting_layers(model, reading(loader[0]), per_class=method != 'temperature')
+        == names
+    )
     drawn = draw_predictions(model, loader)
     scaler = SCALERS[method]().fit(drawn.logits, drawn.labels)
     tensors = fold_layers(model, names, scaler)
     assert {key.rsplit('.', 1)[0] for key in tensors} == set(names)
     assert difference(model, loader, scaler, tensors) <= tolerance
-    images, scaling = predictions(model, loader, ''), scaling_of(model, scaler)
-    result = before_and_after(model, images, len(loader.dataset), lambda _: scaling, num_bins=15)
+    threshold = getattr(head_of(model), 'threshold', 0.5)
+    result = before_and_after(predictions(model, loader, ''), [scaler], threshold=threshold)
     assert result['after']['NLL'] < result['before']['NLL']
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     # Gathered again from the folded model, they are the scaled ones.
@@ -155,7 +159,7 @@ def test_classifiers(name, method):
     model, loader = classifier(head, form), images()
     if name == 'the sum of two' and method != 'temperature':  # would be shifted twice
         with pytest.raises(NotFoldableError):
-            find_predicting_layers(model, loader[0], per_class=True)
+            find_predicting_layers(model, reading(loader[0]), per_class=True)
         return
     result = check(model, loader, names, method)
     assert result['num_predictions'] == 12
@@ -192,23 +196,23 @@ def test_classifiers_that_refuse(name):
     model = classifier(head, form)
     loader = images()
     with pytest.raises(ValueError, match=message):
-        find_predicting_layers(model, loader[0])
+        find_predicting_layers(model, reading(loader[0]))
 
 
 def test_a_head_that_changes_its_logits():
     model = classifier(LINEAR)
     model.head.forward = lambda feats: torch.nn.functional.normalize(model.head.fc(feats[-1]))
     with pytest.raises(ValueError, match=r'head\.fc does not halve'):
-        find_predicting_layers(model, images()[0])
+        find_predicting_layers(model, reading(images()[0]))
     model.head.forward = lambda feats: model.head.fc(feats[-1]).tanh()
     with pytest.raises(ValueError, match=r'head\.fc does not halve the logits'):
-        find_predicting_layers(model, images()[0])
+        find_predicting_layers(model, reading(images()[0]))
     # What no trial of halves shows, the proof does: here a cap.
     loader = images()
     with torch.no_grad():
         cap = 1.2 * max(model.head.fc(model.backbone(b['inputs'])[-1]).max() for b in loader)
     model.head.forward = lambda feats: model.head.fc(feats[-1]).clamp(max=cap)
-    (name,) = find_predicting_layers(model, loader[0])
+    (name,) = find_predicting_layers(model, reading(loader[0]))
     drawn = draw_predictions(model, loader)
     scaler = SCALERS['temperature']().fit(drawn.logits, drawn.labels)
     scaler.temperature_ = 0.5
@@ -220,7 +224,7 @@ def test_a_layer_with_other_parameters():
     model = classifier(LINEAR)
     torch.nn.utils.parametrizations.weight_norm(model.head.fc)
     with pytest.raises(ValueError, match=r'halving head\.fc does not halve'):
-        find_predicting_layers(model, images()[0])
+        find_predicting_layers(model, reading(images()[0]))
 
 
 def test_a_mask_transformer_refuses():
@@ -229,7 +233,7 @@ def test_a_mask_transformer_refuses():
         num_layers=1, num_heads=1, embed_dims=8, dropout_ratio=0.0,
     )  # fmt: skip
     with pytest.raises(ValueError, match='no linear layer that a scaling can be folded into'):
-        find_predicting_layers(segmentor(head), scenes()[0])
+        find_predicting_layers(segmentor(head), reading(scenes()[0]))
 
 
 def test_a_layer_without_a_bias():
@@ -238,7 +242,7 @@ def test_a_layer_without_a_bias():
     loader = images()
     check(model, loader, ['head.fc'], 'temperature')
     with pytest.raises(ValueError, match='no linear layer'):
-        find_predicting_layers(model, loader[0], per_class=True)
+        find_predicting_layers(model, reading(loader[0]), per_class=True)
 
 
 def test_a_grouped_convolution_takes_a_temperature_alone():
@@ -248,7 +252,7 @@ def test_a_grouped_convolution_takes_a_temperature_alone():
     model.decode_head.conv_seg = torch.nn.Conv2d(8, 4, 1, groups=2)
     check(model, scenes(), ['decode_head.conv_seg'], 'temperature')
     with pytest.raises(ValueError, match='no linear layer'):
-        find_predicting_layers(model, scenes()[0], per_class=True)
+        find_predicting_layers(model, reading(scenes()[0]), per_class=True)
 
 
 @pytest.mark.parametrize('method', AFFINE)

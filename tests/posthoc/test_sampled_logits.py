@@ -5,7 +5,7 @@ import torch
 from tiny_models import fcn_head, scenes, segmentor
 
 from mmcalib.posthoc import draw
-from mmcalib.posthoc.draw import draw_predictions
+from mmcalib.posthoc.model_logits import draw_predictions
 
 
 @pytest.mark.parametrize('batch_size', [1, 4])
@@ -46,5 +46,5 @@ def test_memory_stays_flat(monkeypatch):
 
     monkeypatch.setattr(draw, 'lowest', watch)
     loader = scenes(n=12)
-    size = draw.draw_predictions(segmentor(fcn_head()), loader, num_samples=30).population / 12
+    size = draw_predictions(segmentor(fcn_head()), loader, num_samples=30).population / 12
     assert 60 < most <= 60 + 2 * size

@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny_models import classifier, images
 
-from mmcalib.posthoc.attached import evaluated_sample
+from mmcalib.posthoc.attached_model import evaluated_sample
 
 
 @pytest.mark.parametrize('options', [dict(thr=0.3), dict(thr=None, topk=2)])

@@ -20,14 +20,14 @@ from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import measure
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.draw import draw_predictions
+from mmcalib.posthoc.choose import MOST_CLASSES, NONE, mean_iou
+from mmcalib.posthoc.folds import FOLDS, folds_of_groups
+from mmcalib.posthoc.model_logits import draw_predictions
 from mmcalib.posthoc.scaler import with_other_class
 from mmcalib.reports.formats import table_text
 from mmcalib.runs.checkpoint import read_checkpoint
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.model import build
-from mmcalib.tasks.calibrate.choose import MOST_CLASSES, NONE, mean_iou
-from mmcalib.tasks.calibrate.folds import FOLDS, folds_of_groups
 
 FIGURES = ('NLL', 'ECE', 'smECE', 'AUGRC', 'accuracy')
 

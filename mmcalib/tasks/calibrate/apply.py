@@ -1,4 +1,4 @@
-"""Where a scaling goes: into the layer that predicts, or, where none can absorb it, beside it."""
+"""The checkpoint and the config of a calibrated model, and the proof that they predict so."""
 
 from __future__ import annotations
 
@@ -10,22 +10,14 @@ import torch
 from mmengine.config import Config
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
-from torch import nn
+from torch import Tensor, nn
 
 from mmcalib.checks import UserError
 from mmcalib.models.predicting_head import has_several_labels, head_of
-from mmcalib.posthoc import LogitScaler
+from mmcalib.posthoc import LogitScaler, fold_into_layer
 from mmcalib.posthoc.attached import attached
-from mmcalib.posthoc.draw import predictor
-from mmcalib.posthoc.fold_into_layer import (
-    TOLERANCE,
-    NotFoldableError,
-    find_predicting_layers,
-    fold_layers,
-    keys_in_checkpoint,
-    largest_difference,
-)
-from mmcalib.posthoc.scaler import with_other_class
+from mmcalib.posthoc.fold_into_layer import fold_layers
+from mmcalib.posthoc.model_logits import reading
 from mmcalib.runs.checkpoint import checkpoint_of, fill
 from mmcalib.runs.model import model_of
 
@@ -34,7 +26,7 @@ def layers_for(model: nn.Module, scaler: LogitScaler, batch: Any) -> tuple[list[
     """Return the layers that can absorb a scaling, or none and why, as found by running the model.
 
     Args:
-        model: See :func:`~mmcalib.posthoc.draw.predictor`.
+        model: See :func:`~mmcalib.posthoc.model_logits.predictor`.
         scaler: The method, not fitted.
         batch: Images to run the model on.
 
@@ -48,14 +40,8 @@ def layers_for(model: nn.Module, scaler: LogitScaler, batch: Any) -> tuple[list[
                 'classes have separate sigmoids: use temperature, platt or beta'
             )
         return [], 'each class has a separate sigmoid'
-    if not scaler.affine:
-        with predictor(model, of_samples=True) as predict:
-            scaler.check_head(predict(batch)[0].logits[None])
-        return [], f'{scaler.method} scaling is no affine map of logits'
-    try:
-        return find_predicting_layers(model, batch, per_class=scaler.per_class), None
-    except NotFoldableError as error:
-        return [], str(error)
+    read = reading(batch, of_samples=not scaler.affine)
+    return fold_into_layer.layers_for(model, scaler, read)
 
 
 def applied(
@@ -94,6 +80,26 @@ def applied(
     return {**content, 'state_dict': state}, cfg
 
 
+def keys_in_checkpoint(
+    state: Mapping[str, Tensor], model: nn.Module, names: Sequence[str]
+) -> dict[str, str]:
+    """Return the checkpoint's key of each parameter of the layers.
+
+    Raises:
+        ValueError: If it has none, or another value than the model that was loaded from it.
+    """
+    keys = {}
+    for own, value in model.named_parameters():
+        if own.rpartition('.')[0] in names:
+            key = keys[own] = own if own in state else f'module.{own}'
+            if key not in state or not torch.equal(state[key].to(value), value):
+                raise UserError(
+                    f'the checkpoint does not hold {own} of the layer that predicts, or another '
+                    'value of it: is it a checkpoint of this config?'
+                )
+    return keys
+
+
 def prove(
     content: Mapping, cfg: Config, model: nn.Module, scaler: LogitScaler, batch: Any
 ) -> float:
@@ -106,25 +112,11 @@ def prove(
         scaler: Fitted.
         batch: Images to predict.
 
-    Returns:
-        The largest difference of a probability from that of the scaled logits.
-
     Raises:
-        ValueError: If it is not small.
+        ValueError: See :func:`~mmcalib.posthoc.fold_into_layer.prove`.
     """
     calibrated = MODELS.build(deepcopy(model_of(cfg)))  # which some models write into
     fill(calibrated, checkpoint_of(content, 'the calibrated model'))
     calibrated = revert_sync_batchnorm(calibrated).to(model.data_preprocessor.device)
-    of_samples = hasattr(calibrated, 'calibration')
-    with predictor(model, of_samples=of_samples) as predict:
-        expected = [scaler.predict_proba(image.logits[None])[0] for image in predict(batch)]
-    with predictor(calibrated, of_samples=of_samples) as predict:
-        found = [with_other_class(image.logits[None]).softmax(1)[0] for image in predict(batch)]
-    difference = largest_difference(expected, found)
-    if not difference <= TOLERANCE:
-        raise UserError(
-            f'the predictions of the calibrated model differ from the scaled ones by '
-            f'{difference:.1e}: the head changes them after its last layer, or they are too large '
-            'for single precision. Nothing was written'
-        )
-    return difference
+    read = reading(batch, of_samples=hasattr(calibrated, 'calibration'))
+    return fold_into_layer.prove(model, calibrated, scaler, read, '. Nothing was written')

@@ -9,24 +9,32 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
+from dataclasses import replace
 from datetime import datetime
 from math import isnan
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
-from mmengine.dist import is_main_process
+from mmengine.dist import all_gather_object, is_main_process
+from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
+from torch import Tensor
 
 from mmcalib import __version__
 from mmcalib.checks import UserError, check_integer
 from mmcalib.cli.parser import ToolParser
 from mmcalib.datasets.same_data import same_data
 from mmcalib.distributed import is_first_process
+from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
-from mmcalib.posthoc.draw import DrawnPredictions, draw, predictions
+from mmcalib.posthoc.before_and_after import before_and_after
+from mmcalib.posthoc.choose import NONE, choose_method, methods_for
+from mmcalib.posthoc.draw import DrawnPredictions, draw, joined
+from mmcalib.posthoc.folds import FOLDS, fit_folds, folds_of_groups, independent_groups
+from mmcalib.posthoc.model_logits import predictions
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, classes_of
 from mmcalib.runs.checks import check_run
@@ -34,19 +42,7 @@ from mmcalib.runs.config import load_config, set_loader_defaults, set_work_dir
 from mmcalib.runs.config_tree import DATASET_KEYS, data_of
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.tasks.calibrate.apply import applied, layers_for, prove
-from mmcalib.tasks.calibrate.choose import NONE, choose_method, methods_for
-from mmcalib.tasks.calibrate.folds import (
-    fit_folds,
-    folds_of_groups,
-    groups_of_images,
-    independent_groups,
-)
-from mmcalib.tasks.calibrate.measure import (
-    before_and_after,
-    ignore_index_of,
-    member_of,
-    scaling_of,
-)
+from mmcalib.tasks.calibrate.groups import groups_of_images
 from mmcalib.work_dir import check_writable, whole_file
 
 HELD_OUT = (
@@ -213,7 +209,9 @@ def calibrate(
     content = None if of_mean else content_of(checkpoints[0], args)
     loaders = load_model_and_data(runner, splits_of(args), checkpoints)
     model, loader = runner.model, loaders[args.split]
-    pixels = hasattr(member_of(model), 'decode_head')
+    member = model.module if isinstance(model, MeanProbabilityModel) else model
+    head, pixels = head_of(member), hasattr(member, 'decode_head')
+    ignored = getattr(head, 'ignore_index', None)
     layers, attached, candidates = [], None, None
     if not of_mean:  # before the long part: where can a scaling go?
         batch = next(iter(loader))
@@ -221,11 +219,12 @@ def calibrate(
         if attached or not scaler:
             check_out(str(beside), args)
 
-    images = predictions(model, loader, 'Reading logits', of_samples=not layers)
+    how = dict(of_samples=not layers, ignore_index=255 if ignored is None else ignored)
+    images = predictions(model, loader, 'Reading logits', **how)
     images = images if pixels else list(images)
-    options = dict(num_samples=args.samples, seed=args.seed, ignore_index=ignore_index_of(model))
-    drawn = draw(images, len(loader.dataset), **options)
-    drawn, group_of = independent_groups(drawn, groups_of_images(loader.dataset, args.groups))
+    drawn = draw(images, num_samples=args.samples, seed=args.seed, gather=all_gather_object)
+    group_of = groups_of(loader.dataset, drawn, args.groups)
+    drawn = replace(drawn, images=group_of[drawn.images])
     groups = int(group_of.max()) + 1
     if scaler is None:
         methods = methods_for(drawn.logits.shape[1], groups=groups, pixels=pixels)
@@ -237,29 +236,24 @@ def calibrate(
         scaler = SCALERS[chosen]()
         layers, attached = layers_for(model, scaler, batch)
     fitted = drawn.fit(deepcopy(scaler))
-    folds, fold_of = [], None
+    scalers, fold_of = [fitted], None
     if args.cross_fit:
         fold_of_group = folds_of_groups(groups, seed=args.seed)
-        folds, fold_of = fit_folds(scaler, drawn, fold_of_group), fold_of_group[group_of]
+        scalers, fold_of = fit_folds(scaler, drawn, fold_of_group), fold_of_group[group_of]
     if not of_mean:
         config = load_config(args.members[0][0], args.cfg_options)
         content, config = applied(content, config, model, fitted, layers)
         difference = prove(content, config, model, fitted, batch)
 
-    scalings = [scaling_of(model, own) for own in folds or [fitted]]
+    threshold = getattr(head, 'thr', getattr(head, 'threshold', 0.5))  # of several labels, or one
     results = {}
     for split, data in loaders.items():
         if pixels or split != args.split:
-            text = f'Before and after, {split}'
-            images = predictions(model, data, text, of_samples=not layers)
-        results[split] = before_and_after(
-            model,
-            images,
-            len(data.dataset),
-            lambda place: scalings[int(fold_of[place]) if folds else 0],
-            num_bins=args.num_bins,
-        )
-    head = head_of(member_of(model))
+            images = predictions(model, data, f'Before and after, {split}', **how)
+        if not pixels:
+            images = joined(images)
+        options = dict(num_bins=args.num_bins, threshold=threshold, gather=all_gather_object)
+        results[split] = before_and_after(images, scalers, fold_of, **options)
     described = data_of(runner.cfg[f'{args.split}_dataloader'].dataset)
     described = {key: described[key] for key in DATASET_KEYS if key in described}
     record = {
@@ -274,7 +268,7 @@ def calibrate(
         'num_fitted': fitted.num_predictions_,
         'seed': args.seed,
         'num_bins': args.num_bins,
-        'folds': len(folds),
+        'folds': len(scalers) if args.cross_fit else 0,
         'candidates': candidates,
         'threshold': head.threshold if getattr(head, 'out_channels', None) == 1 else None,
         'fitted': results[args.split],
@@ -297,6 +291,22 @@ def calibrate(
         write(args.out, content or record, config if attached else None)
     runner.call_hook('after_run')
     return record
+
+
+def groups_of(dataset: object, drawn: DrawnPredictions, pattern: str | None) -> Tensor:
+    """Return the group of each image, of groups that are independent."""
+    named = groups_of_images(dataset, pattern)
+    group_of = independent_groups(drawn, named)
+    if group_of is not named:
+        count = int(named.max()) + 1
+        print_log(
+            f'Neighbours among the {count:,} {"images" if count == len(named) else "groups"} are '
+            f'alike, as frames of a video are: {FOLDS} runs of them are taken for what is '
+            'independent. If they are of several videos, patients or flights, name these by '
+            '--groups PATTERN.',
+            'current',
+        )
+    return group_of
 
 
 def content_of(checkpoint: Checkpoint, args: argparse.Namespace) -> dict:

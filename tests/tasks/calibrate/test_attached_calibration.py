@@ -15,13 +15,15 @@ from tiny_models import classifier, images, other_head, scenes, segmentor
 from torch import nn
 
 from mmcalib.checks import UserError
+from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.attached import AttachedScaling, attach, attached
-from mmcalib.posthoc.draw import draw_predictions, predictions, predictor
+from mmcalib.posthoc.attached import AttachedScaling, attached
+from mmcalib.posthoc.attached_model import attach
+from mmcalib.posthoc.before_and_after import before_and_after
+from mmcalib.posthoc.model_logits import draw_predictions, predictions, predictor
 from mmcalib.runs.checkpoint import checkpoint_of, fill
 from mmcalib.runs.config import load_config
 from mmcalib.tasks.calibrate.apply import layers_for
-from mmcalib.tasks.calibrate.measure import before_and_after, scaling_of
 
 DIGITS = ROOT / 'configs/ce/digits.py'
 SCENES = ROOT / 'configs/ce/digit_scenes.py'
@@ -79,8 +81,10 @@ def cases():
 
 
 def measured(model, loader, scaler):
-    images, scaling = predictions(model, loader, '', of_samples=True), scaling_of(model, scaler)
-    return before_and_after(model, images, len(loader.dataset), lambda _: scaling, num_bins=15)
+    head = head_of(model)
+    threshold = getattr(head, 'thr', getattr(head, 'threshold', 0.5))
+    images = predictions(model, loader, '', of_samples=True)
+    return before_and_after(images, [scaler], threshold=threshold)
 
 
 def fitted(method, model, loader):

@@ -22,7 +22,7 @@ from torch import nn
 from mmcalib.cli.arguments import parse_options
 from mmcalib.datasets.same_data import same_data
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.draw import draw_predictions
+from mmcalib.posthoc.model_logits import draw_predictions
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.model import describe_calibration
 from mmcalib.runs.runner import build_runner

@@ -6,8 +6,8 @@ import torch
 from commands import ROOT, call_here
 from overconfident import draw_labels
 
+from mmcalib.posthoc.choose import NONE, choose_method, methods_for
 from mmcalib.posthoc.draw import DrawnPredictions
-from mmcalib.tasks.calibrate.choose import NONE, choose_method, methods_for
 
 
 def predictions(change, *, n=6000, num_classes=4, of_image=1, seed=0):
@@ -69,8 +69,8 @@ def test_the_standard_error_is_that_of_a_loop():
     none, temperature = candidates[0], candidates[1]
     assert temperature['above_best'] < none['above_best']
     # By hand for none against the best, with the folds refitted.
+    from mmcalib.posthoc.folds import fit_folds
     from mmcalib.posthoc.methods import SCALERS
-    from mmcalib.tasks.calibrate.folds import fit_folds
 
     best = min((c for c in candidates if not c['problem']), key=lambda c: c['nll'])['method']
     fold_of = torch.arange(30) % 5

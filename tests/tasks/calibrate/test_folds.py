@@ -9,12 +9,8 @@ from overconfident import draw_labels
 from PIL import Image
 
 from mmcalib.posthoc.draw import DrawnPredictions
-from mmcalib.tasks.calibrate.folds import (
-    folds_of_groups,
-    groups_of_images,
-    independent_groups,
-    neighbours_alike,
-)
+from mmcalib.posthoc.folds import folds_of_groups, independent_groups, neighbours_alike
+from mmcalib.tasks.calibrate.groups import groups_of_images
 
 
 class Images(list):
@@ -94,12 +90,8 @@ def test_images_in_the_order_of_their_classes_are_independent():
 def test_runs_of_neighbours_are_the_groups_of_a_video():
     rng, images = np.random.default_rng(1), torch.arange(60)
     frames = predictions(drift(60, rng), drift(60, rng))
-    drawn, group_of = independent_groups(frames, images)
-    assert group_of.tolist() == [number // 12 for number in range(60)]
-    assert torch.equal(drawn.images, group_of[frames.images]) and drawn.num_images == 60
-    alone = predictions(*rng.normal(size=(2, 60, 4)))
-    drawn, group_of = independent_groups(alone, images)
-    assert torch.equal(group_of, images) and torch.equal(drawn.images, alone.images)
+    assert independent_groups(frames, images).tolist() == [number // 12 for number in range(60)]
+    assert independent_groups(predictions(*rng.normal(size=(2, 60, 4))), images) is images
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from mmcalib.checks import UserError
 from mmcalib.posthoc.draw import DrawnPredictions
+from mmcalib.posthoc.folds import fit_folds
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
 from mmcalib.samples.from_loader import progress
-from mmcalib.tasks.calibrate.folds import fit_folds
 
 NONE = 'none'
 # Methods to choose from, the simplest first.
@@ -60,7 +60,7 @@ def choose_method(
 
     Args:
         drawn: Predictions of the images, or of groups.
-        fold_of: Of :func:`~mmcalib.tasks.calibrate.folds.folds_of_groups`.
+        fold_of: Of :func:`~mmcalib.posthoc.folds.folds_of_groups`.
         methods: Candidates, the simplest first; that of no scaling comes before all.
         pixels: Whether predictions are pixels, so that their mean IoU is of interest.
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Hashable
 from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import torch
-from mmengine.logging import print_log
 from torch import Tensor
 
 from mmcalib.checks import UserError
-from mmcalib.posthoc import LogitScaler
 from mmcalib.posthoc.draw import DrawnPredictions
-from mmcalib.posthoc.scaler import with_other_class
+from mmcalib.posthoc.scaler import LogitScaler, with_other_class
 
 FOLDS = 5
 # Standard errors from 0: one of 160 independent splits goes beyond it by chance.
@@ -62,75 +58,21 @@ def fit_folds(scaler: LogitScaler, drawn: DrawnPredictions, fold_of: Tensor) -> 
     return scalers
 
 
-def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:
-    """Return which group each image is of: frames of one video, scans of one patient.
-
-    Images are of one group if the pattern finds the same in their file names; without a pattern,
-    if their ``get_data_info`` has the same ``group``. So are the copies of a ``RepeatDataset``.
-
-    Args:
-        dataset: The images, in the order of the loader.
-        pattern: A regular expression, searched in the path of each file. Its parentheses together,
-            or all of it, name the group.
-
-    Returns:
-        ``(n,)`` int64, numbered in the order of the first images.
-
-    Raises:
-        UserError: If the pattern is none, or finds nothing in the name of an image.
-    """
-    known: dict[Hashable, int] = {}
-    numbers = []
-    for index in range(len(dataset)):
-        info = dataset.get_data_info(index) if hasattr(dataset, 'get_data_info') else {}
-        path = info.get('img_path')
-        group = info.get('group', (path, info.get('sample_idx', index)))
-        if pattern is not None:
-            group = _found(pattern, path)
-        numbers.append(known.setdefault(group, len(known)))
-    return torch.tensor(numbers)
-
-
-def _found(pattern: str, path: str | None) -> Hashable:
-    """Return what a pattern finds in the path of an image."""
-    if path is None:
-        raise UserError(f'--groups {pattern}: the images have no file names: leave it out')
-    try:
-        found = re.search(pattern, path)
-    except re.error as error:
-        raise UserError(f'--groups {pattern} is no regular expression: {error}') from error
-    if not found:
-        raise UserError(
-            f'--groups {pattern} finds nothing in {path}: give a pattern whose parenthesis is '
-            'the name of the video, of the patient, …'
-        )
-    return found.groups() or found[0]
-
-
-def independent_groups(
-    drawn: DrawnPredictions, group_of: Tensor
-) -> tuple[DrawnPredictions, Tensor]:
-    """Return predictions by groups that are independent, and the group of each image.
+def independent_groups(drawn: DrawnPredictions, group_of: Tensor) -> Tensor:
+    """Return the group of each image, of groups that are independent.
 
     Where those next to each other are alike, as the frames of a video are, they are not: then the
     groups are 5 runs of neighbouring images, one for each fold of a cross-fit.
 
     Args:
         drawn: Predictions of the images.
-        group_of: Of :func:`groups_of_images`.
+        group_of: ``(n,)`` int64, numbered in the order of the first images.
     """
-    by_group = replace(drawn, images=group_of[drawn.images])
     count = int(group_of.max()) + 1
+    by_group = replace(drawn, images=group_of[drawn.images])
     if count <= FOLDS or not neighbours_alike(by_group):
-        return by_group, group_of
-    print_log(
-        f'Neighbours among the {count:,} {"images" if count == len(group_of) else "groups"} are '
-        f'alike, as frames of a video are: {FOLDS} runs of them are taken for what is independent. '
-        'If they are of several videos, patients or flights, name these by --groups PATTERN.',
-        'current',
-    )
-    run_of = group_of * FOLDS // count
-    return replace(drawn, images=run_of[drawn.images]), run_of
+        return group_of
+    return group_of * FOLDS // count
 
 
 def neighbours_alike(drawn: DrawnPredictions) -> bool:
