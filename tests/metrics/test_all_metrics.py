@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,12 +10,26 @@ import references
 import torch
 from forked import on_ranks
 from mmengine.evaluator import Evaluator
-from mmengine.registry import METRICS as REGISTRY
+from mmengine.registry import METRICS
+from mmpretrain.registry import METRICS as PRETRAIN
+from mmseg.registry import METRICS as SEG
 from samples import as_segmented, classified, flatten, probabilities, segmented
 
-from mmcalib.metrics import AECE, ECE, NAMES, PROTOCOLS, CalibrationMetric, counts, measure
+from mmcalib.metrics import (
+    AECE,
+    ECE,
+    NAMES,
+    PROTOCOLS,
+    CalibrationMetric,
+    ForegroundIoU,
+    ImageScoreMetric,
+    OODMetric,
+    counts,
+    measure,
+    ood_metric,
+)
 from mmcalib.metrics import list_metric as module
-from mmcalib.metrics.definitions import METRICS
+from mmcalib.metrics.definitions import METRICS as DEFINED
 
 LEVELS = ('risk@coverage_0.5', 'coverage@risk_0.3')
 EVERY = (*NAMES, *LEVELS)
@@ -23,8 +38,9 @@ OF_CURVES = ('refinement_NLL', 'calibration_NLL', 'temperature')
 OF_CONFIDENCE = [n for n in EVERY if n not in (*OF_CURVES, 'ClasswiseECE', 'NLL', 'Brier')]
 
 
-def evaluate(samples, *metrics, batch=4, size=None):
+def evaluate(samples, *metrics, batch=4, size=None, meta=None):
     evaluator = Evaluator(list(metrics) or [CalibrationMetric()])
+    evaluator.dataset_meta = meta
     for start in range(0, len(samples), batch):
         evaluator.process(samples[start : start + batch])
     return evaluator.evaluate(len(samples) if size is None else size)
@@ -86,10 +102,9 @@ def masked(samples, keep):
     for sample in samples:
         label = sample['gt_sem_seg']['data'][0]
         new = label.clone()
-        for i in range(label.shape[0]):
-            for j in range(label.shape[1]):
-                if not keep(label, i, j):
-                    new[i, j] = 255
+        for i, j in np.ndindex(*label.shape):
+            if not keep(label, i, j):
+                new[i, j] = 255
         kept.append(sample | {'gt_sem_seg': {'data': new[None]}})
     return kept
 
@@ -100,14 +115,14 @@ def near_another_label(label, i, j, width=1):
 
 
 def in_patches(n):
-    """Segmented samples whose labels are patches, one of them without foreground."""
+    """Segmented samples of patches, one without foreground and one without an error."""
     samples = segmented(n, size=(8, 7))
     for number, sample in enumerate(samples):
         label = sample['gt_sem_seg']['data']
         label[0] = label[0, ::4, ::7].repeat_interleave(4, 0).repeat_interleave(7, 1)
         label[0, 0, 0] = 255
-        if number == 1:
-            label.fill_(0)
+        if number in (1, 2):
+            label[:] = 0 if number == 1 else sample['pred_sem_seg']['data']
     return samples
 
 
@@ -180,9 +195,6 @@ def test_order_ties_and_numbers_of_times(name):
     if name not in ('debiasedECE', 'AUGRC', 'AURC', 'FPR95', *LEVELS):
         twice = measure(np.concatenate([probs, probs]), np.concatenate([labels, labels]), name)
         assert twice == pytest.approx(value, abs=1e-9)
-    assert measure(probs[:1], labels[:1], name) == pytest.approx(
-        measure(probs[:1], labels[:1], (name,))[name], nan_ok=True
-    )
     assert math.isnan(measure(probs[:0], labels[:0], name))
 
 
@@ -191,7 +203,7 @@ def test_right_and_wrong(name):
     """The best value where all is right and sure, and no better one anywhere."""
     right = measure(np.eye(2)[[0, 1, 1]], np.array([0, 1, 1]), name)
     wrong = measure(np.eye(2)[[0, 1, 1]].clip(0.1, 0.9), np.array([1, 0, 0]), name)
-    better = METRICS[name].better if name in METRICS else 'greater' if 'risk_' in name else 'less'
+    better = DEFINED[name].better if name in DEFINED else 'greater' if 'risk_' in name else 'less'
     if better == 'less' and not math.isnan(right):
         assert right == pytest.approx(0, abs=1e-9)
         assert wrong > 0 or math.isnan(wrong)
@@ -200,11 +212,8 @@ def test_right_and_wrong(name):
 
 
 def test_the_interval_of_the_gap_goes_below_0():
-    rows, labels = np.tile([0.6, 0.4], (40, 1)), np.arange(40) % 10 == 0
-    samples = [
-        dict(pred_score=torch.tensor(row), gt_label=torch.tensor([int(label)]))
-        for row, label in zip(rows, labels, strict=True)
-    ]
+    score = torch.tensor([0.6, 0.4])
+    samples = [dict(pred_score=score, gt_label=torch.tensor([n % 10 == 0])) for n in range(40)]
     options = dict(confidence_interval=0.95, num_bootstrap=200)
     found = evaluate(samples, CalibrationMetric(['gap'], **options))
     assert found['calibration/gap'] == pytest.approx(-30)
@@ -233,38 +242,63 @@ def of_every_kind(protocol, **options):
 
 
 def tables(metric):
-    found = vars(metric.statistics).items()
+    found = vars(getattr(metric, 'statistics', None) or metric).items()
     return {name: table for name, table in found if torch.is_tensor(table)}
 
 
-def _split(rank, world_size, samples, folder):
+SETS = dict(near=['one'], far=['two', 'three'])
+# Each rank alone has fewer predictions than this, and all together more.
+LIMITED = dict(image=400, ood_rounded=30, ood_pixels_rounded=10)
+
+
+def every_metric(patches):
+    """By name, samples and a metric of them."""
+    found = {protocol: (patches, partial(of_every_kind, protocol)) for protocol in PROTOCOLS}
+    ood = partial(OODMetric, ('max_probability', 'entropy'), ood_index=4)
+    unseen = classified(41)
+    for number, sample in enumerate(unseen):
+        sample['gt_label'] = sample['gt_label'] if number % 3 else -torch.tensor([number % 4])
+    for end in ('', '_rounded'):
+        found |= {f'ood{end}': (unseen, ood), f'ood_pixels{end}': (patches, ood)}
+    found['images'] = patches, partial(ImageScoreMetric, ('confidence', 'soft_dice'))
+    found['IoU'] = patches, ForegroundIoU
+    return found
+
+
+def measured(name, samples, metric, monkeypatch, **options):
+    """What a metric returns, and the tables that it keeps."""
+    for each in (counts, ood_metric):
+        monkeypatch.setattr(each, 'EXACT', LIMITED.get(name, 1_000_000))
+    sets = dict(ood_sets=SETS) if name in ('ood', 'ood_rounded') else None
+    return evaluate(samples, metric, batch=2, meta=sets, **options), tables(metric)
+
+
+def _split(rank, world_size, patches, folder):
     values = {}
-    for number, protocol in enumerate(PROTOCOLS):
-        kind = ('padded', 'uneven', 'empty')[(number + world_size) % 3]
-        kind = 'padded' if protocol == 'paper' else kind
-        # Each rank alone has fewer than this, and all together more.
-        counts.EXACT = 400 if protocol == 'image' else 1_000_000
-        share = _shares(samples, world_size, kind)[rank]
-        metric = of_every_kind(protocol, collect_dir=f'{folder}/{protocol}')
-        found = evaluate(share, metric, batch=2, size=len(samples))
-        values[protocol] = found, tables(metric) if rank == 0 else None
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for number, (name, (samples, build)) in enumerate(every_metric(patches).items()):
+            kind = ('padded', 'uneven', 'empty')[(number + world_size) % 3]
+            kind = 'padded' if name == 'paper' else kind
+            share = _shares(samples, world_size, kind)[rank]
+            metric = build(collect_dir=f'{folder}/{name}')
+            values[name] = measured(name, share, metric, monkeypatch, size=len(samples))
     torch.save(values, f'{folder}/{rank}.pt')
 
 
 @pytest.mark.parametrize('world_size', [2, 3])
 def test_any_split_over_ranks(world_size, patches, tmp_path, monkeypatch):
     on_ranks(_split, world_size, world_size, patches, str(tmp_path))
-    for rank in range(world_size):
-        found = torch.load(tmp_path / f'{rank}.pt', weights_only=False)
-        for protocol, (values, parts) in found.items():
-            monkeypatch.setattr(counts, 'EXACT', 400 if protocol == 'image' else 1_000_000)
-            metric = of_every_kind(protocol)
-            whole = evaluate(patches, metric)
-            assert values == pytest.approx(whole, abs=1e-9, nan_ok=True), protocol
-            for name, table in (parts or {}).items():
-                torch.testing.assert_close(
-                    table, tables(metric)[name], rtol=0, atol=1e-9, equal_nan=True
-                )
+    ranks = [torch.load(f'{tmp_path}/{n}.pt', weights_only=False) for n in range(world_size)]
+    for name, (samples, build) in every_metric(patches).items():
+        values, whole = measured(name, samples, build(), monkeypatch)
+        for rank in ranks:
+            assert rank[name][0] == pytest.approx(values, abs=1e-9, nan_ok=True), name
+        assert ranks[0][name][1].keys() == whole.keys()
+        for key, table in ranks[0][name][1].items():
+            torch.testing.assert_close(table, whole[key], rtol=0, atol=1e-9, equal_nan=True)
+    for name in ('ood', 'ood_pixels'):
+        exact, found = (ranks[0][f'{name}{end}'][0] for end in ('', '_rounded'))
+        assert exact != found == pytest.approx(exact, abs=2)
 
 
 @pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.float64])
@@ -297,10 +331,8 @@ def test_what_an_image_leaves_is_pickled_and_small():
     exact = few.evaluate(1)
     for name in NAMES:  # of the same pixels twelve times
         if name not in ('debiasedECE',):
-            margin = {'FPR95': 0.02, 'AUROC': 1e-3, 'smECE': 1e-3}.get(name, 1e-3)
-            assert values[f'calibration/{name}'] == pytest.approx(
-                exact[f'calibration/{name}'], abs=margin
-            ), name
+            value, margin = exact[f'calibration/{name}'], 0.02 if name == 'FPR95' else 1e-3
+            assert values[f'calibration/{name}'] == pytest.approx(value, abs=margin), name
 
 
 def test_nothing_valid_is_nan(monkeypatch):
@@ -328,20 +360,7 @@ def test_names_prefixes_and_toolboxes():
     values = evaluate(classified(9), ECE(), ECE(num_bins=5, prefix='coarse'), AECE())
     assert set(values) == {'calibration/ECE', 'coarse/ECE', 'calibration/AECE'}
     for name in ('ECE', 'AECE', 'ClasswiseECE', 'CalibrationMetric'):
-        assert REGISTRY.get(name).__module__.startswith('mmcalib')
-        for toolbox in ('mmpretrain', 'mmseg'):
-            registry = __import__(f'{toolbox}.registry', fromlist=['METRICS']).METRICS
-            assert name not in registry.module_dict
-
-
-def test_the_log_says_what_was_measured(monkeypatch):
-    lines = []
-    monkeypatch.setattr(module, 'print_log', lambda text, **_: lines.append(text))
-    evaluate(in_patches(3), CalibrationMetric(protocol='boundary'))
-    evaluate(classified(149), ECE())
-    out = '\n'.join(lines)
-    assert "by the protocol 'boundary'" in out
-    assert "149 predictions of 149 images by the protocol 'pooled', few for 15 bins" in out
+        assert [name in each.module_dict for each in (METRICS, PRETRAIN, SEG)] == [1, 0, 0]
 
 
 def test_saturated_predictions_are_ranked_by_what_float32_rounds_away():

@@ -7,7 +7,7 @@ import pytest
 import references
 import torch
 from overconfident import drawn_in_a_row
-from samples import as_segmented, classified, flatten, probabilities, segmented
+from samples import as_segmented, segmented
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from mmcalib.metrics import CalibrationMetric, counts, measure, ranking
@@ -105,32 +105,12 @@ def test_label_255_of_a_classifier_is_a_class():
     assert metric.evaluate(1) == {'calibration/accuracy': 100}
 
 
-def test_tables_are_those_of_loops():
-    samples = classified(60, num_classes=4)
-    probs, labels = probabilities(samples)
-    conf, correct = flatten(samples)
-    for num_bins in (1, 10, 15):
-        found = counts_of(['ClasswiseECE'], probs=probs, labels=labels, num_bins=num_bins)
-        bins = found.bins.clone()
-        for p, c in zip(conf, correct, strict=True):
-            b = next(b for b in range(num_bins) if p <= (b + 1) / num_bins)
-            bins[:, b] -= torch.tensor([1.0, c, p]).double()
-        assert bins.abs().max() < 1e-5
-        for k in range(4):
-            own = [row[k] for row in probs], [y == k for y in labels]
-            error = references.expected_calibration_error(*own, num_bins)
-            table = found.more['classes'][:, k]
-            assert table[0].sum() == 60
-            assert 100 * (table[1] - table[2]).abs().sum() / 60 == pytest.approx(error, abs=1e-5)
-
-
 def test_an_edge_belongs_to_the_bin_below():
     conf = torch.arange(0, 11).double() / 10
     found = counts_of([], conf=conf, correct=conf > 0.5, num_bins=10)
     assert found.bins[0].tolist() == [2, *[1] * 9]
-    assert counts_of([], conf=[0.5, 0.5000001], correct=[True, False], num_bins=2).bins[
-        0
-    ].tolist() == [1, 1]
+    found = counts_of([], conf=[0.5, 0.5000001], correct=[True, False], num_bins=2)
+    assert found.bins[0].tolist() == [1, 1]
 
 
 def test_parts_add_up_to_the_whole_and_cells_of_many_are_few():
@@ -169,9 +149,8 @@ def test_figures_of_scikit_learn(kind):
     generator = np.random.default_rng(0)
     conf = generator.random(200) if kind == 'distinct' else generator.integers(0, 9, 200) / 9
     correct = generator.random(200) < conf
-    assert measure(metrics='AUROC', conf=conf, correct=correct) == pytest.approx(
-        100 * roc_auc_score(correct, conf)
-    )
+    found = measure(metrics='AUROC', conf=conf, correct=correct)
+    assert found == pytest.approx(100 * roc_auc_score(correct, conf))
     if kind == 'distinct':
         table = counts_of(['AUROC'], conf=conf, correct=correct).table
         expected = 100 * average_precision_score(correct, conf)
@@ -222,10 +201,7 @@ FIGURES = {
 @pytest.mark.parametrize('seed', range(4))
 def test_the_mean_over_all_orders_of_ties(name, seed):
     generator = np.random.default_rng(seed)
-    conf, correct = (
-        generator.integers(1, 4, 7) / 4,
-        generator.permutation([1, 1, 1, 1, 0, 0, 0]) > 0,
-    )
+    conf, correct = generator.integers(1, 4, 7) / 4, generator.permutation(7) > 2
     table = counts_of([], conf=conf, correct=correct).table
     figure, oracle = FIGURES[name]
     orders = [oracle(order) for order in references.orders_of(conf.tolist(), correct.tolist())]
@@ -257,10 +233,6 @@ def test_all_right_is_a_temperature_at_its_bound_and_all_wrong_at_the_other():
     assert right['temperature'] == pytest.approx(1 / 16)
     assert right['refinement_NLL'] == pytest.approx(0, abs=1e-4)
     assert measure(probs, [1, 1], 'temperature') == pytest.approx(16)
-    least = measure(probs, [1, 1], 'refinement_NLL')
-    assert least == pytest.approx(
-        measure(probs, [1, 1], 'NLL') - measure(probs, [1, 1], 'calibration_NLL')
-    )
 
 
 @pytest.mark.parametrize('factor', [0.5, 3.0])

@@ -1,5 +1,6 @@
-"""Scores and risks of single images, and how well scores order images: against plain loops."""
+"""Scores and risks of images, and how well scores order them: against plain loops."""
 
+import csv
 import itertools
 import math
 
@@ -7,31 +8,42 @@ import numpy as np
 import pytest
 import references
 import torch
+from samples import as_segmented, classified, probabilities, segmented
+from test_all_metrics import evaluate
 
-from mmcalib.metrics import image_failure_figures, image_risks, image_scores, pairwise_dice
+from mmcalib.metrics import (
+    ImageScoreMetric,
+    image_failure_figures,
+    image_risks,
+    image_scores,
+    pairwise_dice,
+)
+from mmcalib.metrics.image_scores import OF_CLASSIFIERS, OF_SEGMENTORS
+
+CLASSES = ('background', *'abcd')
 
 
-def draw(size=(4, 5), num_classes=4, scale=2.0, seed=0):
+def draw(size=(4, 5), num_classes=4, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    logits = scale * torch.randn(num_classes, *size, generator=generator, dtype=torch.float64)
+    logits = 2 * torch.randn(num_classes, *size, generator=generator, dtype=torch.float64)
     return logits.softmax(dim=0)
 
 
-@pytest.mark.parametrize('background', [None, 0, 2])
-@pytest.mark.parametrize('seed', range(4))
-def test_scores_are_those_of_loops(background, seed):
-    probs = draw(seed=seed)
-    rows = probs.flatten(1).T.tolist()
-    expected = references.image_scores(rows, background)
-    assert image_scores(probs, background=background) == pytest.approx(expected, rel=1e-9)
-    assert image_scores(probs.numpy(), background=background) == pytest.approx(expected, rel=1e-9)
+@pytest.mark.parametrize('background', [None, 0])
+def test_scores_are_those_of_loops(background):
+    certain, unsure = torch.eye(3)[[0, 1, 2, 1]].T, torch.tensor([[0.9, 0.6], [0.1, 0.4]])
+    for probs in (*(draw(seed=seed) for seed in range(4)), certain, unsure, unsure[:, :1]):
+        expected = references.image_scores(probs.flatten(1).T.tolist(), background)
+        for given in (probs, probs.numpy()):
+            found = image_scores(given, background=background)
+            assert found == pytest.approx(expected, rel=1e-6)
 
 
 def test_expectations_are_nearly_those_over_all_label_maps():
     """Of two classes, each of 2^9 label maps with its probability."""
     errors = []
     for seed in range(10):
-        probs = draw((9,), 2, scale=2.0, seed=seed)
+        probs = draw((9,), 2, seed=seed)
         p, found = probs[1].tolist(), image_scores(probs, background=0)
         predicted = [x > 0.5 for x in p]
         iou = 0.0
@@ -44,75 +56,15 @@ def test_expectations_are_nearly_those_over_all_label_maps():
     assert np.mean(errors) < 0.01 and np.max(errors) < 0.05
 
 
-def test_an_image_without_an_object_has_the_probability_of_its_least_certain_pixel():
-    probs = torch.tensor([[0.9, 0.6, 0.8], [0.1, 0.4, 0.2]])
-    found = image_scores(probs, background=0)
-    for name in ('foreground_confidence', 'soft_dice', 'expected_iou'):
-        assert found[name] == pytest.approx(0.6)
-    assert found['confidence'] == pytest.approx(2.3 / 3)
-
-
-def test_certain_predictions_have_the_highest_scores():
-    probs = torch.eye(3)[torch.tensor([0, 1, 2, 1])].T
-    found = image_scores(probs)
-    assert found.pop('entropy') == 0
-    assert set(found.values()) == {1.0}
-
-
-@pytest.mark.parametrize(
-    ('probs', 'error', 'message'),
-    [
-        (np.array([[2.0], [0.5]]), ValueError, r'outside \[0, 1\]'),
-        (np.array([[1], [0]]), TypeError, 'probs must be floats'),
-    ],
-)
-def test_what_are_no_probabilities_are_refused(probs, error, message):
-    with pytest.raises(error, match=message):
-        image_scores(probs)
-
-
-def test_classes_of_another_size_or_range_are_refused():
-    with pytest.raises(ValueError, match='probs must be'):
-        image_scores(draw(), np.zeros(3, int))
-    with pytest.raises(ValueError, match=r'outside \[0, 4\): 7'):
-        image_scores(draw(), np.full((4, 5), 7))
-
-
-@pytest.mark.parametrize('background', [None, 0])
-def test_risks_are_those_of_loops(background):
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        predicted, labels = rng.integers(0, 4, (2, 3, 4))
-        labels[rng.random(labels.shape) < 0.2] = 255
-        expected = references.image_risks(
-            predicted.flatten().tolist(), labels.flatten().tolist(), background
-        )
-        assert image_risks(predicted, labels, background=background) == pytest.approx(expected)
-
-
 def test_risks_at_their_limits():
     nothing, one = np.zeros(4, int), np.array([0, 0, 0, 1])
     assert set(image_risks(nothing, nothing, background=0).values()) == {0}
     for pair in ((nothing, one), (one, nothing)):
-        found = image_risks(*pair, background=0)
-        assert (found['IoU'], found['Dice'], found['error']) == (1, 1, 0.25)
+        assert list(image_risks(*pair, background=0).values()) == [1, 1, 0.25]
     assert all(math.isnan(v) for v in image_risks(one, np.full(4, 255)).values())
     assert image_risks(one, np.full(4, 255), ignore_index=None)['error'] == 1
-
-
-def test_the_dice_of_pairs():
-    maps = np.array([[0, 1, 1, 2], [0, 1, 2, 2], [1, 1, 1, 1]])
-    expected = []
-    for i, j in ((0, 1), (0, 2), (1, 2)):
-        of_classes = []
-        for k in (1, 2):
-            a, b = maps[i] == k, maps[j] == k
-            if a.any() or b.any():
-                of_classes.append(2 * (a & b).sum() / (a.sum() + b.sum()))
-        expected.append(np.mean(of_classes))
-    assert pairwise_dice(maps, background=0) == pytest.approx(np.mean(expected))
     assert pairwise_dice(np.zeros((3, 4), int), background=0) == 1
-    assert math.isnan(pairwise_dice(maps[:1]))
+    assert math.isnan(pairwise_dice(one[None]))
 
 
 def scores_and_risks(count, seed, levels=None):
@@ -125,12 +77,12 @@ def scores_and_risks(count, seed, levels=None):
 
 
 @pytest.mark.parametrize(('count', 'levels'), [(30, None), (7, 2), (1, None), (6, 1)])
-@pytest.mark.parametrize('seed', range(3))
-def test_figures_are_those_of_loops(count, levels, seed):
-    scores, risks = scores_and_risks(count, seed, levels)
-    found = image_failure_figures(scores, risks, failure=0.4)
-    expected = references.image_failure_figures(scores.tolist(), risks.tolist(), 0.4)
-    assert found == pytest.approx(expected, nan_ok=True)
+def test_figures_are_those_of_loops(count, levels):
+    for seed in range(3):
+        scores, risks = scores_and_risks(count, seed, levels)
+        found = image_failure_figures(scores, risks, failure=0.4)
+        expected = references.image_failure_figures(scores.tolist(), risks.tolist(), 0.4)
+        assert found == pytest.approx(expected, nan_ok=True)
 
 
 def test_an_interval_holds_what_the_population_has():
@@ -145,24 +97,104 @@ def test_an_interval_holds_what_the_population_has():
     assert (np.mean(held, axis=0) > 0.75).all() and np.mean(held) < 0.98
 
 
-def test_one_image_has_no_interval_and_no_order():
+def test_one_image_has_no_interval_and_no_order_and_none_has_nothing():
     found = image_failure_figures(np.array([0.5]), np.array([0.25]), confidence_interval=0.95)
-    assert (found['AURC'], found['AUGRC']) == (25, 25)
-    assert all(math.isnan(v) for k, v in found.items() if k not in ('AURC', 'AUGRC'))
-    empty = image_failure_figures(np.zeros(0), np.zeros(0))
-    assert all(math.isnan(v) for v in empty.values())
+    assert (found.pop('AURC'), found.pop('AUGRC')) == (25, 25)
+    empty = image_failure_figures(np.zeros(0), np.zeros(0)), evaluate([], ImageScoreMetric())
+    assert all(math.isnan(v) for values in (found, *empty) for v in values.values())
+
+
+def metric_of(scores, **options):
+    return ImageScoreMetric(scores, confidence_interval=None, **options)
+
+
+def flat(sample, key):
+    return sample[key]['data'].flatten().tolist()
+
+
+def figures_of(name, scores, risks):
+    found = references.image_failure_figures(scores, risks, 0.5)
+    return {f'image/{name}/{key}': value for key, value in found.items()}
+
+
+def approx(values):
+    return pytest.approx(values, rel=1e-4, nan_ok=True)
+
+
+@pytest.mark.parametrize(('classes', 'background'), [(None, None), (CLASSES, 0)])
+@pytest.mark.parametrize('risk', ['IoU', 'Dice', 'error'])
+def test_segmented_images(classes, background, risk):
+    samples, scores, risks = segmented(9, size=(5, 7)), [], []
+    for sample in samples:
+        rows = sample['seg_logits']['data'].double().softmax(0).flatten(1).T.tolist()
+        scores.append(references.image_scores(rows, background))
+        maps = flat(sample, 'pred_sem_seg'), flat(sample, 'gt_sem_seg')
+        risks.append(references.image_risks(*maps, background)[risk])
+    expected = {'image/risk': 100 * np.mean(risks)}
+    for name in OF_SEGMENTORS:
+        expected |= figures_of(name, [each[name] for each in scores], risks)
+    found = evaluate(samples, metric_of(OF_SEGMENTORS, risk=risk), meta=dict(classes=classes))
+    assert found == approx(expected)
+
+
+def test_a_classifiers_images_are_right_or_wrong():
+    samples = classified(40)
+    probs, labels = probabilities(samples)
+    wrong = [float(p.index(max(p)) != y) for p, y in zip(probs, labels, strict=True)]
+    entropy = [sum(x * math.log(x) for x in p) for p in probs]
+    expected = {'image/risk': 100 * np.mean(wrong)} | figures_of('entropy', entropy, wrong)
+    expected |= figures_of('confidence', [max(p) for p in probs], wrong)
+    assert evaluate(samples, metric_of(OF_CLASSIFIERS)) == approx(expected)
+
+
+def test_a_binary_head_has_two_classes():
+    probs = torch.tensor([[[0.9, 0.2], [0.6, 0.1]]])
+    sample = as_segmented(probs, (probs[0] > 0.5).long(), torch.tensor([[1, 0], [0, 255]]))
+    found = evaluate([sample, sample], metric_of('soft_dice', background=0, risk='Dice'))
+    assert found['image/risk'] == pytest.approx(100 * (1 - 2 / 3))
+
+
+def test_an_image_without_a_label_drops_out_and_is_in_the_file(tmp_path):
+    samples, scores = segmented(5), ('confidence', 'soft_dice')
+    samples[2]['gt_sem_seg']['data'][:] = 255
+    file = tmp_path / 'out/images.csv'
+    found = evaluate(samples, metric_of(scores, out_file=str(file)))
+    assert found == approx(evaluate([*samples[:2], *samples[3:]], metric_of(scores)))
+    rows = list(csv.DictReader(file.open(encoding='utf-8')))
+    assert [row['image'] for row in rows] == [f'image_{n}.jpg' for n in range(5)]
+    assert rows[2]['risk'] == 'nan' and 0 < float(rows[2]['soft_dice']) < 1
+
+
+def test_scores_of_members():
+    samples, generator = segmented(6), torch.Generator().manual_seed(0)
+    names, risks = ('pairwise_dice', 'mutual_information'), []
+    scores = {name: [] for name in names}
+    for sample in samples:
+        maps = torch.randint(5, (3, 12, 17), generator=generator).short()
+        information = torch.rand(1, 12, 17, generator=generator)
+        sample['disagreement'] = dict(predictions=maps, mutual_information=information)
+        pairs = itertools.combinations(maps.flatten(1).tolist(), 2)
+        dice = [1 - references.image_risks(*pair, None)['Dice'] for pair in pairs]
+        scores['pairwise_dice'].append(np.mean(dice))
+        scores['mutual_information'].append(information.mean().item())
+        maps = flat(sample, 'pred_sem_seg'), flat(sample, 'gt_sem_seg')
+        risks.append(references.image_risks(*maps, None)['IoU'])
+    expected = {'image/risk': 100 * np.mean(risks)}
+    for name, values in scores.items():
+        expected[f'image/{name}'] = np.mean(values)
+        sign = -1 if name == 'mutual_information' else 1  # in nats, and ranked by less
+        expected |= figures_of(name, [sign * s for s in values], risks)
+    assert evaluate(samples, metric_of(names)) == approx(expected)
 
 
 @pytest.mark.parametrize(
-    ('scores', 'risks', 'options', 'message'),
+    ('sample', 'score', 'text'),
     [
-        ([0.1], [0.1, 0.2], {}, r'must be \(N,\), got \(1,\) and \(2,\)'),
-        ([math.nan, 0.1], [0.1, 0.2], {}, '1 of 2 scores are NaN or infinite'),
-        ([0.1], [30.0], {}, r'risks has 1 of 1 values outside \[0, 1\]'),
-        ([0.1], [0.3], {'failure': 2}, r'failure must be in \[0, 1\], got 2'),
-        ([0.1], [0.3], {'confidence_interval': 0}, 'confidence_interval must be a share'),
+        (segmented(1), 'pairwise_dice', 'image_0.jpg has no pairwise_dice, only .* a mean'),
+        (classified(1), 'mutual_information', 'sample 0 has no mutual_information, only'),
+        (classified(1), 'soft_dice', 'no soft_dice, only confidence, entropy: segmentations'),
     ],
 )
-def test_bad_arrays_are_refused(scores, risks, options, message):
-    with pytest.raises(ValueError, match=message):
-        image_failure_figures(np.array(scores), np.array(risks), **options)
+def test_scores_that_a_sample_does_not_have_are_named(sample, score, text):
+    with pytest.raises(ValueError, match=text):
+        ImageScoreMetric(score).process(None, sample)

@@ -1,12 +1,22 @@
 """What a user can do wrong: one error each, with the value and what to do."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from samples import as_segmented, classified, segmented
 from test_all_metrics import evaluate
 
-from mmcalib.metrics import CalibrationMetric, classwise_adaptive_calibration_error, measure
+from mmcalib.metrics import (
+    CalibrationMetric,
+    ImageScoreMetric,
+    OODMetric,
+    image_failure_figures,
+    image_scores,
+    measure,
+)
+from mmcalib.metrics import classwise_adaptive_calibration_error as classwise
 
 OPTIONS = [
     (dict(num_bins=0), 'num_bins'),
@@ -24,10 +34,22 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(('options', 'message'), OPTIONS)
-def test_options(options, message):
+OTHERS = [
+    (OODMetric, dict(scores='odin'), 'scores must be one of .*got .odin.'),
+    (OODMetric, dict(scores=()), 'got none'),
+    (OODMetric, dict(ood_index=255), 'ood_index and ignore_index are both 255.*such as -1'),
+    (ImageScoreMetric, dict(scores='variance'), 'variance is gone since 0.3.0: use mutual'),
+    (ImageScoreMetric, dict(risk='mIoU'), "risk must be one of .*, got 'mIoU'"),
+    (ImageScoreMetric, dict(failure=50), 'failure must be in'),
+    (ImageScoreMetric, dict(out_file='images.json'), r"a \.csv file, got 'images.json'"),
+]
+OPTIONS = [*((CalibrationMetric, *row) for row in OPTIONS), *OTHERS]
+
+
+@pytest.mark.parametrize(('kind', 'options', 'message'), OPTIONS)
+def test_options(kind, options, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        CalibrationMetric(**options)
+        kind(**options)
 
 
 @pytest.mark.parametrize(
@@ -38,71 +60,47 @@ def test_what_is_not_for_a_classifier(options):
         evaluate(classified(2), CalibrationMetric(**options))
 
 
-def _broken(kind):
-    sample = (segmented(1) if kind in OF_PIXELS else classified(1))[0] | {'img_path': 'image.jpg'}
-    logits = sample.get('seg_logits', {}).get('data')
-    if kind == 'nan':
-        logits[1, 0, :3] = float('nan')
-    elif kind == 'inf':
-        logits[0, 5, 5] = float('inf')
-    elif kind == 'size':
-        sample['gt_sem_seg']['data'] = torch.zeros(1, 6, 8, dtype=int)
-    elif kind == 'size of logits':
-        sample['seg_logits']['data'] = logits[:, :6]
-    elif kind == 'label':
-        sample['gt_sem_seg']['data'][0, 0, :2] = 5
-    elif kind == 'tta':
-        sample['pred_sem_seg']['data'] = (sample['pred_sem_seg']['data'] + 1) % 5
-    elif kind == 'no ground truth':
-        del sample['gt_sem_seg']
-    elif kind == 'no prediction':
-        del sample['pred_sem_seg']
-    elif kind == 'binary logits':
-        sample = as_segmented(logits[:1] * 5, (logits[0] > 0).float(), logits[0].long() * 0)
-    elif kind == 'binary nan':
-        sample = as_segmented(logits[:1] * torch.nan, logits[0].long() * 0, logits[0].long() * 0)
-    elif kind == 'nan score':
-        sample['pred_score'][2] = float('nan')
-    elif kind == 'sigmoid scores':
-        sample['pred_score'] = torch.full((7,), 0.4)
-    elif kind == 'above one':
-        sample['pred_score'] = torch.tensor([1.00001, 0, 0, 0, 0, 0, 0])
-    elif kind == 'class':
-        sample['gt_label'] = torch.tensor([7])
-    elif kind == 'multi-label':
-        sample['gt_label'] = torch.tensor([1, 2])
-    elif kind == 'labels only':
-        del sample['pred_score']
-    return sample
+def binary(n):
+    logits = torch.linspace(0, 1, 20).view(1, 4, 5)
+    predicted = (logits[0] > 0.5).long()
+    return [as_segmented(logits, predicted, predicted)] * n
 
 
-OF_PIXELS = {
-    'nan': 'seg_logits of image.jpg has 3 NaN or infinite values out of 1020',
-    'inf': 'has 1 NaN or infinite',
-    'size': r'\(12, 17\), gt_sem_seg \(6, 8\).*LoadAnnotations must come after Resize',
-    'size of logits': r'\(6, 17\), gt_sem_seg \(12, 17\)',
-    'label': r'2 labels outside \[0, 5\): 5\. check the dataset',
-    'tta': 'not the argmax of its seg_logits at 204 pixels',
-    'no ground truth': 'LoadAnnotations',
-    'no prediction': 'image.jpg has no pred_sem_seg, only ',
-    'binary logits': 'of one class, has .* values outside',
-    'binary nan': 'NaN',
-}
-OF_SCORES = {
-    'nan score': 'pred_score of image.jpg has 1 NaN',
-    'sigmoid scores': 'do not sum to 1, such as 2.8',
-    'above one': r'outside \[0, 1\], such as 1.00001: take the softmax first',
-    'class': r'outside \[0, 7\): 7\. check',
-    'multi-label': r'needs one gt_label; got \[1, 2\]',
-    'labels only': 'pred_score',
-}
+def with_nan(values):
+    return values.where(values < values.max(), torch.nan)
 
 
-@pytest.mark.parametrize(('kind', 'message'), [*OF_PIXELS.items(), *OF_SCORES.items()])
-def test_samples(kind, message):
-    whole = segmented(2, seed=1) if kind in OF_PIXELS else classified(2)
+NOT_A_SOFTMAX = r'outside \[0, 1\], such as 1.00001: take the softmax first'
+# A field, what becomes of it, or None where it is missing, and what is said.
+BROKEN = [
+    (segmented, 'seg_logits', with_nan, 'seg_logits of image_0.jpg has 1 NaN .* out of 1020'),
+    (segmented, 'seg_logits', lambda z: z.where(z < z.max(), torch.inf), 'has 1 NaN or infinite'),
+    (segmented, 'gt_sem_seg', lambda y: y[:, :6, :8], r'\(12, 17\), .* \(6, 8\).*after Resize'),
+    (segmented, 'seg_logits', lambda z: z[:, :6], r'\(6, 17\), gt_sem_seg \(12, 17\)'),
+    (segmented, 'gt_sem_seg', lambda y: y * 0 + 5, r'204 labels outside \[0, 5\): 5\. check the'),
+    (segmented, 'pred_sem_seg', lambda k: (k + 1) % 5, 'argmax of its seg_logits at 204 pixels'),
+    (segmented, 'gt_sem_seg', None, 'LoadAnnotations'),
+    (segmented, 'pred_sem_seg', None, 'image_0.jpg has no pred_sem_seg, only '),
+    (binary, 'seg_logits', lambda z: 5 * z, 'of one class, has .* values outside'),
+    (binary, 'seg_logits', with_nan, 'NaN'),
+    (classified, 'pred_score', with_nan, 'pred_score of sample 0 has 1 NaN'),
+    (classified, 'pred_score', lambda p: p * 0 + 0.4, 'do not sum to 1, such as 2.8'),
+    (classified, 'pred_score', lambda p: torch.eye(7)[0] * 1.00001, NOT_A_SOFTMAX),
+    (classified, 'pred_score', None, 'pred_score'),
+    (classified, 'gt_label', lambda y: y * 0 + 7, r'outside \[0, 7\): 7\. check'),
+    (classified, 'gt_label', lambda y: torch.tensor([1, 2]), r'needs one gt_label; got \[1, 2\]'),
+]
+
+
+@pytest.mark.parametrize(('samples', 'key', 'change', 'message'), BROKEN)
+def test_samples(samples, key, change, message):
+    (broken,) = samples(1)
+    value = broken.pop(key)
+    if change is not None:
+        is_map = isinstance(value, dict)
+        broken[key] = {'data': change(value['data'])} if is_map else change(value)
     with pytest.raises(ValueError, match=message):
-        evaluate([*whole, _broken(kind)], batch=3)
+        evaluate([*samples(2), broken], batch=3)
 
 
 HALF = [[0.5, 0.5]]
@@ -110,32 +108,21 @@ ARRAYS = [
     (dict(probs=[[3.0, -1.0]], labels=[0]), r'2 of 2 values .* such as 3: take the softmax'),
     (dict(probs=[[0.4, 0.4]], labels=[0]), '1 of 1 rows that do not sum to 1, such as 0.8'),
     (dict(probs=[[np.nan, 1.0]], labels=[0]), 'such as nan: leave out what has no prediction'),
-    (dict(probs=[[60.0, 40.0]], labels=[0]), 'such as 60: .*divide percentages by 100'),
     (dict(probs=HALF, labels=[2]), r'labels has 1 labels outside \[0, 2\): 2'),
     (dict(probs=HALF, labels=[0, 1]), r'\(1, 2\) and \(2,\)'),
     (dict(probs=HALF, labels=[[0, 1]]), r'one-hot labels, give labels.argmax\(1\)'),
-    (dict(probs=HALF, labels=[0.0]), 'labels must be integers, got float64'),
-    (
-        dict(probs=[0.5, 0.5], labels=[True, False]),
-        'labels must be integers, got bool .* give conf=… and correct=…',
-    ),
+    (dict(probs=[0.5], labels=[True]), 'must be integers, got bool .* give conf=… and correct=…'),
     (dict(probs=[0.5, 0.5], labels=[0, 2]), '2. To leave out a label .* ignore_index'),
-    (dict(probs=[1.5, 0.5], labels=[0, 1]), 'probs has 1 of 2 values outside'),
     (dict(probs=np.full((2, 5, 4, 3), 1 / 3), labels=np.zeros((2, 5, 4), int)), 'the second axis'),
     (dict(probs=[[1, 0]], labels=[0]), 'probs must be floats, got int64'),
     (dict(probs=[['a', 'b']], labels=[0]), 'probs must be an array, .* got <U1'),
-    (dict(probs=HALF, labels=[0], ignore_index=True), 'ignore_index'),
     (dict(), 'give probs and labels, or'),
-    (dict(probs=np.ones((1, 1)), conf=np.ones(1)), 'give probs and labels, or'),
-    (dict(conf='0.5', correct=[True]), 'conf must be an array'),
     (dict(conf=[0.5], correct=[True], ignore_index=255), 'is a label: it goes'),
     (dict(probs=[[0.5, 0.5], [1.0]], labels=[0, 0]), 'must be rows of one length'),
     (dict(conf=np.ones(2), correct=np.ones(1)), r'\(2,\) and \(1,\)'),
     (dict(conf=np.ones(1), correct=np.array([3])), 'correct must be booleans'),
     (dict(conf=np.array([1.5]), correct=np.ones(1)), 'conf has 1 of 1 values'),
-    (dict(conf=np.ones(1), correct=np.ones(1), num_bins=0), 'num_bins must be'),
     (dict(conf=np.ones(1), correct=np.ones(1), metrics='NLL'), 'NLL needs probs and labels'),
-    (dict(conf=np.ones(1), correct=np.ones(1), metrics='ECX'), "got 'ECX'"),
 ]
 
 
@@ -145,6 +132,20 @@ def test_arrays(arrays, message):
         measure(**dict(metrics='ECE') | arrays)
 
 
-def test_a_threshold_is_a_share():
-    with pytest.raises(ValueError, match='threshold'):
-        classwise_adaptive_calibration_error(HALF, [0], threshold=2)
+IMAGES = [
+    (image_scores, ([[2.0], [0.5]],), r'outside \[0, 1\]'),
+    (image_scores, ([[1], [0]],), 'probs must be floats'),
+    (image_scores, ([[0.5], [0.5]], [0, 0]), 'probs must be'),
+    (image_scores, ([[0.5], [0.5]], [7]), r'outside \[0, 2\): 7'),
+    (image_failure_figures, ([0.1], [0.1, 0.2]), r'must be \(N,\), got \(1,\) and \(2,\)'),
+    (image_failure_figures, ([np.nan, 0.1], [0.1, 0.2]), '1 of 2 scores are NaN or infinite'),
+    (image_failure_figures, ([0.1], [30.0]), r'risks has 1 of 1 values outside \[0, 1\]'),
+    (partial(image_failure_figures, failure=2), ([0.1], [0.3]), r'failure must be in \[0, 1\]'),
+    (partial(classwise, threshold=2), (HALF, [0]), 'threshold'),
+]
+
+
+@pytest.mark.parametrize(('function', 'arrays', 'message'), IMAGES)
+def test_arrays_of_other_functions(function, arrays, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        function(*map(np.asarray, arrays))

@@ -7,14 +7,11 @@ import pytest
 import references
 import tiny_models
 import torch
-from forked import on_ranks
-from mmengine.evaluator import Evaluator
-from mmengine.registry import METRICS
 from samples import as_segmented, classified, segmented
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+from test_all_metrics import evaluate
 
 from mmcalib.metrics import OODMetric, list_metric, scores_of_logits
-from mmcalib.metrics import ood_metric as module
 from mmcalib.metrics.ood_metric import SCORES
 
 SETS = dict(near=['one'], far=['two', 'three'])
@@ -84,14 +81,6 @@ def figures_of(rows, score, number):
     }
 
 
-def evaluate(samples, metric, *, size=None, meta=None, batch=3):
-    evaluator = Evaluator([metric])
-    evaluator.dataset_meta = meta
-    for start in range(0, len(samples), batch):
-        evaluator.process(samples[start : start + batch])
-    return evaluator.evaluate(len(samples) if size is None else size)
-
-
 @pytest.mark.parametrize('score', SCORES)
 def test_a_classifier_against_named_sets(score):
     samples = with_logits(60, [0, 4, -1, 2, -2, -3])
@@ -118,10 +107,9 @@ def test_a_segmentor_of_mmseg():
     model = tiny_models.segmentor(tiny_models.fcn_head(num_classes=3))
     with torch.no_grad():  # label 3 is none of its classes
         samples = [s for batch in tiny_models.scenes(num_classes=4) for s in model.test_step(batch)]
-    evaluator = Evaluator([OODMetric('energy', ood_index=3)])
-    evaluator.process(samples)
-    found = evaluator.evaluate(len(samples))
-    expected = figures_of(rows_of([s.to_dict() for s in samples], ood=3), 'energy', 1)
+    samples = [sample.to_dict() for sample in samples]
+    found = evaluate(samples, OODMetric('energy', ood_index=3))
+    expected = figures_of(rows_of(samples, ood=3), 'energy', 1)
     expected = {f'ood/energy/{key}': value for key, value in expected.items()}
     assert found == pytest.approx(expected, abs=0.05)  # float32 may tie or swap a few
 
@@ -196,36 +184,17 @@ def test_a_binary_head():
         evaluate([sample], OODMetric('energy', ood_index=2))
 
 
-@pytest.mark.parametrize('labels', [[0, 2], [-1]], ids=['no OOD', 'no ID'])
-def test_one_kind_alone_is_nan_with_a_warning(labels, monkeypatch):
-    said = []
-    monkeypatch.setattr(list_metric, 'print_log', lambda text, **options: said.append(text))
-    found = evaluate(with_logits(5, labels), OODMetric())
-    assert len(found) == 4 and all(math.isnan(value) for value in found.values())
-    missing = 'ID' if labels == [-1] else 'OOD'
-    assert f'no prediction of {missing}, so figures' in said[-1]
-
-
-def test_a_set_without_samples_is_nan_and_so_is_its_group(monkeypatch):
-    said = []
-    monkeypatch.setattr(list_metric, 'print_log', lambda text, **options: said.append(text))
-    found = evaluate(with_logits(9, [0, -1, -2]), OODMetric(), meta=dict(ood_sets=SETS))
-    nan = {key for key, value in found.items() if math.isnan(value)}
-    assert {key.split('/')[2] for key in nan} == {'far', 'three'} and len(nan) == 8
-    assert 'no prediction of three' in said[-1]
-
-
 @pytest.mark.parametrize(
-    ('options', 'message'),
-    [
-        (dict(scores='odin'), 'scores must be one of .*got .odin.'),
-        (dict(scores=()), 'got none'),
-        (dict(ood_index=255), 'ood_index and ignore_index are both 255.*such as -1'),
-    ],
+    ('labels', 'sets', 'missing', 'nan'),
+    [([0, 2], {}, 'OOD', 4), ([-1], {}, 'ID', 4), ([0, -1, -2], SETS, 'three', 8)],
 )
-def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
-        OODMetric(**options)
+def test_what_is_absent_is_nan_with_a_warning(labels, sets, missing, nan, monkeypatch):
+    said = []
+    monkeypatch.setattr(list_metric, 'print_log', lambda text, **options: said.append(text))
+    found = evaluate(with_logits(9, labels), OODMetric(), meta=dict(ood_sets=sets))
+    without = {key for key, value in found.items() if math.isnan(value)}
+    assert f'no prediction of {missing}' in said[-1] and len(without) == nan
+    assert not sets or {key.split('/')[2] for key in without} == {'far', 'three'}
 
 
 def test_bad_samples_are_refused_and_forgotten():
@@ -233,11 +202,7 @@ def test_bad_samples_are_refused_and_forgotten():
     moved = with_pixels(1)[0]
     moved['pred_sem_seg']['data'] = (moved['pred_sem_seg']['data'] + 1) % 5
     for metric, sample, message in [
-        (
-            OODMetric('energy'),
-            classified(1)[0],
-            r'energy require logits, but sample 0.*KeepLogitsHook',
-        ),
+        (OODMetric('energy'), classified(1)[0], r'energy require logits, but.*KeepLogitsHook'),
         (OODMetric(), pixels[0], 'image_0.jpg is a segmentation: give ood_index'),
         (OODMetric(ood_index=9), pixels[0], r'labels outside \[0, 5\): 7.*ood_index'),
         (OODMetric(ood_index=7), moved, 'is not the argmax of its seg_logits'),
@@ -253,46 +218,10 @@ def test_bad_samples_are_refused_and_forgotten():
         evaluate(with_logits(2, [0, -4]), OODMetric(), meta=dict(ood_sets=SETS))
 
 
-def test_it_is_registered_and_classes_can_be_left_out_of_a_training():
-    metric = METRICS.build(dict(type='OODMetric', ood_index=4, prefix='unseen'))
+def test_a_class_that_was_left_out_of_a_training():
     samples = with_logits(30, [0, -1])
     expected = evaluate(samples, OODMetric())
     for sample in samples:
         sample['gt_label'] = sample['gt_label'].where(sample['gt_label'] >= 0, torch.tensor(4))
-    found = evaluate(samples, metric)
+    found = evaluate(samples, OODMetric(ood_index=4, prefix='unseen'))
     assert found == {key.replace('ood', 'unseen'): value for key, value in expected.items()}
-
-
-BOTH = ('max_probability', 'energy')
-LIMITS = dict(exact=1000, rounded=10)
-
-
-def _on_a_rank(rank, samples, pixels, folder):
-    found = {}
-    for name, limit in LIMITS.items():
-        module.EXACT = limit
-        for kind, all_samples in (('samples', samples), ('pixels', pixels)):
-            size = len(all_samples)
-            share = [all_samples[i % size] for i in range(rank, size + size % 2, 2)]
-            metric = OODMetric(BOTH, ood_index=7, collect_dir=f'{folder}/{name}{kind}')
-            meta = dict(ood_sets=SETS) if kind == 'samples' else None
-            found[name, kind] = evaluate(share, metric, size=size, meta=meta)
-    torch.save(found, f'{folder}/{rank}.pt')
-
-
-def test_two_ranks_of_an_odd_number_of_images(tmp_path, monkeypatch):
-    samples, pixels = with_logits(41, [0, -1, 2, -2, -3]), with_pixels(5)
-    on_ranks(_on_a_rank, 2, samples, pixels, str(tmp_path))
-    ranks = [torch.load(tmp_path / f'{rank}.pt', weights_only=False) for rank in range(2)]
-    for name, limit in LIMITS.items():
-        monkeypatch.setattr(module, 'EXACT', limit)
-        meta = dict(ood_sets=SETS)
-        expected = {
-            (name, 'samples'): evaluate(samples, OODMetric(BOTH, ood_index=7), meta=meta),
-            (name, 'pixels'): evaluate(pixels, OODMetric(BOTH, ood_index=7)),
-        }
-        for key, values in expected.items():
-            for found in ranks:
-                assert found[key] == pytest.approx(values, abs=1e-9)
-    assert expected['rounded', 'pixels'] != ranks[0]['exact', 'pixels']
-    assert expected['rounded', 'pixels'] == pytest.approx(ranks[0]['exact', 'pixels'], abs=2)

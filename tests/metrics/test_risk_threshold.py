@@ -56,14 +56,6 @@ def test_more_risk_or_less_probability_keeps_more():
     assert threshold_at_risk(table, 0.05, probability=0.5).coverage > found[0].coverage
 
 
-def test_the_order_of_the_images_changes_nothing():
-    table = image_narrow_bins(*image_confidences(100, pixels=20))
-    order = torch.randperm(100, generator=torch.Generator().manual_seed(1))
-    first, second = (threshold_at_risk(t, 0.2) for t in (table, table[order]))
-    assert first.threshold == second.threshold
-    assert first.coverage == pytest.approx(second.coverage)
-
-
 def test_few_images_and_wrong_ones_prove_nothing():
     right = torch.zeros(50, 3, NUM_NARROW_BINS, dtype=torch.int32)
     right[:, :2, -1] = 1
@@ -76,20 +68,6 @@ def test_few_images_and_wrong_ones_prove_nothing():
     assert threshold_at_risk(wrong, 0.05) is None
     assert threshold_at_risk(wrong[:0], 0.05) is None
     assert set(STARTS) <= set(narrow_bin_thresholds().tolist())
-
-
-@pytest.mark.parametrize('value', [0, 1, -0.1, 5])
-def test_shares_are_no_percentages(value):
-    table = image_narrow_bins(*image_confidences(10))
-    of_classes = (*tables(*draw(5)), CLASSES)
-    for name, function, arguments in (
-        ('risk', threshold_at_risk, (table,)),
-        ('precision', class_thresholds, of_classes),
-    ):
-        with pytest.raises(ValueError, match=f'{name} must be'):
-            function(*arguments, value)
-        with pytest.raises(ValueError, match='probability must be'):
-            function(*arguments, 0.05, probability=value)
 
 
 @pytest.mark.parametrize(('count', 'pixels', 'spread'), [(150, 1, 0.0), (150, 20, 0.5)])
@@ -163,10 +141,20 @@ def test_a_class_without_examples_has_no_threshold():
 def test_what_cannot_be_proven_says_why():
     found = class_thresholds(*tables(*draw(20)), CLASSES, 0.99)
     assert all(threshold.bound is None for threshold in found)
-    assert found[0].reason == (
-        'its 20 validation images prove no threshold with a precision of 99 %: validate on more '
-        'images (about 568 if none has an error), or accept a lower precision'
-    )
+    assert 'its 20 validation images' in found[0].reason and 'about 568 if' in found[0].reason
+
+
+@pytest.mark.parametrize('value', [0, 1, -0.1, 5])
+def test_shares_are_no_percentages(value):
+    of_classes, of_all = (*tables(*draw(5)), CLASSES), image_narrow_bins(*image_confidences(10))
+    for name, call in (
+        ('risk', lambda: threshold_at_risk(of_all, value)),
+        ('precision', lambda: class_thresholds(*of_classes, value)),
+        ('probability', lambda: threshold_at_risk(of_all, 0.05, probability=value)),
+        ('probability', lambda: class_thresholds(*of_classes, 0.9, probability=value)),
+    ):
+        with pytest.raises(ValueError, match=f'{name} must be'):
+            call()
 
 
 def test_precision_of_all_classes_holds_in_19_of_20_validations():
