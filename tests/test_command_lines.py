@@ -71,7 +71,7 @@ def test_the_names_of_the_helps_are_those_of_the_package():
     assert names.CRITERIA == affine.CRITERIA
     assert names.NUM_SAMPLES == draw.NUM_SAMPLES
     assert tuple(sorted(protocols.PROTOCOLS)) == names.PROTOCOLS
-    assert names.ROBUSTNESS_FIGURES == figures.SHIFT_FIGURES
+    assert (*figures.SHIFT_FIGURES,) == names.ROBUSTNESS_FIGURES
     assert names.LITE_VARIANTS == efficientnet_lite.VARIANTS
     found = {
         name

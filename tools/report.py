@@ -33,8 +33,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--html',
         metavar='FILE',
-        help='write one self-contained page with tables, figures and sweeps; tables alone go to '
-        '--out as well',
+        help='also write one self-contained page with tables, figures and sweeps',
     )
     parser.add_argument(
         '--figures', metavar='DIR', help='also write the figures of the HTML page to this folder'
@@ -50,12 +49,11 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
 
 def main() -> None:
     parser, args = parse_args()
-    wanted = {args.html: 'html'} if args.html else {}  # file: format; None is the terminal
-    if args.out or args.format or not args.html:
-        kind = args.format or (SUFFIXES.get(Path(args.out).suffix) if args.out else 'text')
-        if kind is None:
-            parser.error(f'--out {args.out}: name a {", ".join(SUFFIXES)} file, or add --format')
-        wanted[args.out] = kind
+    kind = args.format or (SUFFIXES.get(Path(args.out).suffix) if args.out else 'text')
+    if kind is None:
+        parser.error(f'--out {args.out}: name a {", ".join(SUFFIXES)} file, or add --format')
+    # File: format; None is the terminal.
+    wanted = {args.out: kind, **({args.html: 'html'} if args.html else {})}
     if args.figures and 'html' not in wanted.values():
         parser.error('--figures writes those of the HTML page: add --html FILE')
     # Takes seconds, which a help need not.
@@ -86,7 +84,7 @@ def content_of(kind: str, tables: list, others: dict, args: argparse.Namespace) 
         options = dict(folder=args.figures, figure_format=args.figure_format)
         return page_of(tables, others, args.folders, **options)
     if kind in ('csv', 'json'):
-        print('\n'.join(formats.notes(tables, others)), file=sys.stderr)
+        print('\n'.join(formats.left_out(others, tables)), file=sys.stderr)
         return dict(csv=formats.comma_separated, json=formats.measured)[kind](tables)
     return formats.report(tables, others, kind)
 

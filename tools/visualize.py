@@ -93,16 +93,9 @@ def main() -> None:
     options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name)}
     with parser.ending_with_errors():
         check_number('--dpi', args.dpi, least=1)
-        if args.kind == 'robustness':
-            if args.names:
-                raise UserError('--names is not for robustness, whose folders have several each')
-            names = args.runs
-        else:
-            names = figures.names_of(args.runs, args.names)
-        found = {
-            name: figures.load(args.kind, run) for name, run in zip(names, args.runs, strict=True)
-        }
-        figure = figures.draw(args.kind, found, **options)
+        if args.kind == 'robustness' and args.names:
+            raise UserError('--names is not for robustness, whose folders have several each')
+        figure = figures.figure(args.kind, args.runs, args.names, **options)
         save_figure(figure, args.out, dpi=args.dpi)
     print(args.out)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,10 +17,8 @@ from mmcalib.metrics.keys import CLEAN, ECE, NLL, QUALITIES
 from mmcalib.record import Record, digest, loss_label, read_json
 from mmcalib.reports.runs import read_runs
 from mmcalib.reports.shifted import ShiftedTests, measures_of, shifted_tests
-from mmcalib.samples.boundary import RANGE_NAMES
 from mmcalib.visualization import (
     ConfidenceMaps,
-    ConfidenceView,
     ShiftedModel,
     draw_boundary_curves,
     draw_confidence_maps,
@@ -35,24 +33,31 @@ from mmcalib.visualization import (
 from mmcalib.visualization.confidence_maps import BROKEN_FILE
 from mmcalib.work_dir import MAPS, RESULTS, STATISTICS, SWEEP
 
-SHIFT_FIGURES = ('boxes', 'lines')
+# Of tests under shift: what draws them, and which metrics.
+SHIFT_FIGURES = {
+    'boxes': (draw_severity_boxes, (*QUALITIES, ECE, NLL)),
+    'lines': (draw_severity_lines, (ECE, NLL)),
+}
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of figure.
+def figure(
+    kind: str, paths: Sequence[str | Path], names: Sequence[str] | None = None, **options
+) -> Figure:
+    """Draw a figure of tested runs.
 
-    Attributes:
-        file: Name of the file of a work dir that it is drawn from; empty for the work dir itself.
-        hint: Where such files come from.
-        load: Reads one.
-        draw: Draws what was read, by the names of the runs.
+    Args:
+        kind: One of :data:`FIGURES`.
+        paths: Work dirs, or the files in them.
+        names: Of the runs; None for their losses.
+        options: Of the kind's drawing.
+
+    Raises:
+        FileNotFoundError: If a file is missing, saying how to get it.
+        ValueError: If one is broken, or there is nothing to draw.
     """
-
-    file: str
-    hint: str
-    load: Callable[[Path], object]
-    draw: Callable[..., Figure]
+    names = names_of(paths, names)
+    found = [load(kind, path) for path in paths]
+    return draw(kind, dict(zip(names, found, strict=True)), **options)
 
 
 def load(kind: str, path: str | Path) -> object:
@@ -62,21 +67,16 @@ def load(kind: str, path: str | Path) -> object:
         FileNotFoundError: If it is not there, saying how to get it.
         ValueError: If it is cut off, or another one.
     """
-    found = FIGURES[kind]
-    file = Path(path, found.file) if Path(path).is_dir() else Path(path)
-    if not (file.is_file() if found.file else file.is_dir()):
-        raise FileNotFoundError(f'there is no {file}: {found.hint}')
-    return found.load(file)
-
-
-def folders_of(kind: str, root: str | Path) -> Iterator[Path]:
-    """Yield the work dirs below a folder that a figure of a kind can be drawn from."""
-    if kind != 'robustness':
-        yield from (path.parent for path in Path(root).rglob(FIGURES[kind].file))
-        return
-    for path in Path(root).rglob(f'*/{CLEAN}/{RESULTS}'):
-        if 'shift' in Record.read(path).evaluation:
-            yield path.parents[2]
+    name, read, _ = FIGURES[kind]
+    file = Path(path, name) if Path(path).is_dir() else Path(path)
+    if not (file.is_file() if name else file.is_dir()):
+        raise FileNotFoundError(f'there is no {file}: {HINTS[name]}')
+    try:
+        return read(file)
+    except UserError:
+        raise
+    except BROKEN_FILE as error:
+        raise UserError(f'{file} cannot be read ({error}): test that run again') from error
 
 
 def draw(kind: str, runs: Mapping[str, object], **options) -> Figure:
@@ -85,29 +85,23 @@ def draw(kind: str, runs: Mapping[str, object], **options) -> Figure:
     Raises:
         ValueError: If there is nothing to draw, or an option is not for this kind.
     """
-    function = FIGURES[kind].draw
+    _, _, function = FIGURES[kind]
     for name in sorted(options.keys() - inspect.signature(function).parameters.keys()):
         raise UserError(f'--{name.replace("_", "-")} is not for {kind}: leave it out')
     return function(runs, **options)
 
 
-def _read_statistics(file: Path) -> CalibrationStatistics:
-    try:
-        statistics = CalibrationStatistics.load(file)
-    except BROKEN_FILE as error:
-        raise UserError(f'{file} cannot be read ({error}): test that run again') from error
-    if statistics.narrow_bins.ndim != 2 or len(statistics.narrow_bins) != 3:
-        raise UserError(f'{file} holds no table of confidences: test that run again')
-    for what, bins, names in (
-        ('classes', statistics.class_bins, statistics.classes),
-        ('distances', statistics.distance_bins, RANGE_NAMES),
-    ):
-        if bins is not None and (bins.ndim != 3 or bins.shape[:2] != (3, len(names or ()))):
-            raise UserError(f'{file} holds no table of {what}: test that run again')
-    return statistics
+def folders_of(kind: str, root: str | Path) -> Iterator[Path]:
+    """Yield the work dirs below a folder that a figure of a kind can be drawn from."""
+    if FIGURES[kind][0]:
+        yield from (path.parent for path in Path(root).rglob(FIGURES[kind][0]))
+        return
+    for path in Path(root).rglob(f'*/{CLEAN}/{RESULTS}'):
+        if 'shift' in Record.read(path).evaluation:
+            yield path.parents[2]
 
 
-def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[str]:
+def names_of(runs: Sequence[str | Path], names: Sequence[str] | None = None) -> list[str]:
     """Return the names of runs: the given ones, else their losses.
 
     Runs of one loss have their seeds behind it where these differ, else their paths.
@@ -119,24 +113,21 @@ def names_of(runs: Sequence[str], names: Sequence[str] | None = None) -> list[st
         if len(set(names)) != len(runs):
             raise UserError(f'{len(runs)} runs require as many names, got {sorted(set(names))}')
         return list(names)
-    found = [_loss_and_seed(Path(run)) for run in runs]
-    losses = [loss for loss, _ in found]
-    return [
-        loss
-        if losses.count(loss) == 1
-        else f'{loss}, seed {seed}'
-        if seed is not None and found.count((loss, seed)) == 1
-        else f'{loss}, {run}'
-        for run, (loss, seed) in zip(runs, found, strict=True)
-    ]
+    found = [_label_and_seed(Path(run)) for run in runs]
+    labels = [label for label, _ in found]
+    names = []
+    for (label, seed), run in zip(found, runs, strict=True):
+        apart = run if seed is None or found.count((label, seed)) > 1 else f'seed {seed}'
+        names.append(f'{label}, {apart}' if labels.count(label) > 1 else label)
+    return names
 
 
-def _loss_and_seed(run: Path) -> tuple[str, int | None]:
+def _label_and_seed(run: Path) -> tuple[str, int | None]:
     try:
         first = next(read_runs((run if run.is_dir() else run.parent) / RESULTS))
     except (OSError, ValueError):  # the file of a figure can be whole without it
         return str(run), None
-    return first.label, first.seed
+    return first.label, first.record.seed
 
 
 def _images(runs: Mapping[str, tuple]) -> Figure:
@@ -153,56 +144,30 @@ def _maps(
     images: Sequence[str] | None = None,
 ) -> Figure:
     """Draw the images that all runs have, below one another, or the worst of each run."""
-    (first, maps), *others = runs.items()
-    for name, other in others:
-        if other.classes != maps.classes:
-            raise UserError(f'{name} has other classes than {first}: compare runs on the same data')
-    views = [each.worst if worst else each.views for each in runs.values()]
-    if images:
-        views = _of_images(views, images)
-    if others and not worst:
-        views = _shared(views, list(runs))
-    drawn = [
-        view.renamed(f'{name}, {view.name}') if others else view
-        for name, found in zip(runs, views, strict=True)
-        for view in found
-    ]
-    if not worst:  # an image of one run below that of another
-        drawn.sort(key=lambda view: view.index)
-    return draw_confidence_maps(drawn, classes=maps.classes, palette=maps.palette)
-
-
-def _of_images(
-    runs: Sequence[Sequence[ConfidenceView]], images: Sequence[str]
-) -> list[list[ConfidenceView]]:
-    """Return the views of some images, of each run."""
-    there = dict.fromkeys(view.name for views in runs for view in views)
-    for image in images:
+    first, *others = runs.values()
+    if any(other.classes != first.classes for other in others):
+        raise UserError(f'{", ".join(runs)} have other classes: compare runs on the same data')
+    views = {name: each.worst if worst else each.views for name, each in runs.items()}
+    there = dict.fromkeys(view.name for found in views.values() for view in found)
+    for image in images or ():
         if image not in there:
             raise UserError(f'no image {image!r} was drawn; there are {", ".join(there)}')
-    return [[view for view in views if view.name in images] for views in runs]
-
-
-def _shared(
-    runs: Sequence[Sequence[ConfidenceView]], names: Sequence[str]
-) -> list[list[ConfidenceView]]:
-    """Return the images that all runs have, of each run.
-
-    Raises:
-        ValueError: If they have none in common.
-    """
-    known = [{(view.index, view.name) for view in views} for views in runs]
-    common = set.intersection(*known)
-    if not common:
+    shared = [{(v.index, v.name) for v in found} for found in views.values()]
+    shared = (set.union if worst else set.intersection)(*shared)
+    drawn = [
+        replace(view, name=f'{name}, {view.name}') if others else view
+        for name, found in views.items()
+        for view in found
+        if (view.index, view.name) in shared and (not images or view.name in images)
+    ]
+    if others and not drawn:
         raise UserError(
-            f'the runs {", ".join(names)} have no image in common: give their ConfidenceMapHook '
+            f'the runs {", ".join(runs)} have no image in common: give their ConfidenceMapHook '
             'the same indices or interval, and compare tests of the same data'
         )
-    return [[view for view in views if (view.index, view.name) in common] for views in runs]
-
-
-def _sweep(runs: Mapping[str, Mapping]) -> Figure:
-    return draw_sweeps(list(runs.values()))
+    if not worst:  # an image of one run below that of another
+        drawn.sort(key=lambda view: view.index)
+    return draw_confidence_maps(drawn, classes=first.classes, palette=first.palette)
 
 
 def _robustness(
@@ -218,25 +183,21 @@ def _robustness(
         figure: One of :data:`SHIFT_FIGURES`.
         only: Names of the models to draw, in this order; None for all.
     """
-    named = _named([model for found in runs.values() for model in found])
-    if only is not None:
-        known = list(dict.fromkeys(name for name, _ in named))
-        for name in only:
-            if name not in known:
-                raise UserError(f'--only: no checkpoint is named {name!r}; there are {known}')
-        named = [each for name in only for each in named if each[0] == name]
-    keys, models = measures_of([model for _, model in named]), _models(named)
-    if figure == 'boxes':
-        return draw_severity_boxes(models, [key for key in (*QUALITIES, ECE, NLL) if key in keys])
-    return draw_severity_lines(models, [key for key in (ECE, NLL) if key in keys])
-
-
-def _named(models: Sequence[ShiftedTests]) -> list[tuple[str, ShiftedTests]]:
-    """Return models with names; those of one name, as of several seeds, were tested alike."""
-    found = defaultdict(set)
+    models = [model for found in runs.values() for model in found]
+    tested = {(model.name, _tested(model)) for model in models}
+    names = [name for name, _ in tested]
+    named = defaultdict(list)  # the seeds of a name that were tested alike are drawn as one
     for model in models:
-        found[model.name].add(_tested(model))
-    return [(f'{m.name}, {m.folder}' if len(found[m.name]) > 1 else m.name, m) for m in models]
+        more = f', {model.folder.parent}' if names.count(model.name) > 1 else ''
+        named[model.name + more].append(model)
+    for name in only or ():
+        if name not in named:
+            raise UserError(f'--only: no checkpoint is named {name!r}; there are {[*named]}')
+    named = {name: named[name] for name in only or named}
+    keys = measures_of([model for found in named.values() for model in found])
+    drawn = [_drawn(name, found) for name, found in named.items()]
+    draw_severity, wanted = SHIFT_FIGURES[figure]
+    return draw_severity(drawn, [key for key in wanted if key in keys])
 
 
 def _tested(model: ShiftedTests) -> str:
@@ -247,31 +208,32 @@ def _tested(model: ShiftedTests) -> str:
     return digest([how, trained, tests, model.source])
 
 
-def _models(named: Iterable[tuple[str, ShiftedTests]]) -> list[ShiftedModel]:
-    """Return what is drawn of models, those of other seeds as one."""
-    values, before = defaultdict(lambda: defaultdict(list)), {}
-    for name, model in named:
-        record = model.clean
-        before[name] = loss_label(record.loss) if record.loss and record.calibration else name
-        values[name][0].append(record.metrics)
-        for test in model.corrupted:
-            values[name][test['severity']].append(test['metrics'])
-    return [ShiftedModel(name, before[name], found) for name, found in values.items()]
+def _drawn(name: str, models: Sequence[ShiftedTests]) -> ShiftedModel:
+    values = defaultdict(list)
+    for model in models:
+        for test in (model.tests[0], *model.corrupted):
+            values[test['severity']].append(test['metrics'])
+    record = models[0].clean
+    before = loss_label(record.loss) if record.loss and record.calibration else name
+    return ShiftedModel(name, before, values)
 
 
-OF_STATISTICS = "tools/test.py writes it to the work dir, and CalibrationMetric(out_file='….npz')"
-OF_MAPS = (
-    'a test of segmentation with a ConfidenceMapHook in default_hooks leaves it in the work dir'
-)
+# By the file of a work dir: where it comes from.
+HINTS = {
+    STATISTICS: "tools/test.py writes it to the work dir, and CalibrationMetric(out_file='….npz')",
+    MAPS: 'a test of segmentation with a ConfidenceMapHook in default_hooks leaves it there',
+    'images.csv': 'an ImageScoreMetric writes it',
+    '': 'name the work dir of tools/test_robustness.py',
+    SWEEP: 'tools/sweep.py writes it',
+}
+# By kind: the file of a work dir, or none for the work dir itself; its reader; its drawing.
 FIGURES = {
-    'reliability': Kind(STATISTICS, OF_STATISTICS, _read_statistics, draw_reliability),
-    'risk': Kind(STATISTICS, OF_STATISTICS, _read_statistics, draw_risk_coverage),
-    'boundary': Kind(STATISTICS, OF_STATISTICS, _read_statistics, draw_boundary_curves),
-    'maps': Kind(MAPS, OF_MAPS, ConfidenceMaps.load, _maps),
-    'worst': Kind(MAPS, OF_MAPS, ConfidenceMaps.load, partial(_maps, worst=True)),
-    'images': Kind('images.csv', 'an ImageScoreMetric writes it', read_image_scores, _images),
-    'robustness': Kind(
-        '', 'name the work dir of tools/test_robustness.py', shifted_tests, _robustness
-    ),
-    'sweep': Kind(SWEEP, 'tools/sweep.py writes it', read_json, _sweep),
+    'reliability': (STATISTICS, CalibrationStatistics.load, draw_reliability),
+    'risk': (STATISTICS, CalibrationStatistics.load, draw_risk_coverage),
+    'boundary': (STATISTICS, CalibrationStatistics.load, draw_boundary_curves),
+    'maps': (MAPS, ConfidenceMaps.load, _maps),
+    'worst': (MAPS, ConfidenceMaps.load, partial(_maps, worst=True)),
+    'images': ('images.csv', read_image_scores, _images),
+    'robustness': ('', shifted_tests, _robustness),
+    'sweep': (SWEEP, read_json, lambda runs: draw_sweeps([*runs.values()])),
 }

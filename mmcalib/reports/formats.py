@@ -10,20 +10,20 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tabulate import tabulate
 
 from mmcalib.metrics.keys import INTERVAL, metric_heading, number_text
-
-if TYPE_CHECKING:  # tables are built of what is formatted here
-    from mmcalib.reports.tables import Row, Table
+from mmcalib.record import model_label
+from mmcalib.reports.shifted import ShiftedTests, measures_of
+from mmcalib.reports.tables import Row, Table
 
 NOTHING = '–'
 LABEL_WIDTH = 60  # longer names of rows take several lines
 KINDS = {'text': 'simple', 'markdown': 'pipe', 'html': 'html', 'latex': 'latex_booktabs'}
-# Of each kind: before a title, before a note.
-MARKS = {'text': ('', ''), 'markdown': ('### ', '- '), 'latex': ('% ', '% ')}
+# Of each kind: before a title, after it, before a note.
+MARKS = {'text': ('', '\n', ''), 'markdown': ('### ', '\n\n', '- '), 'latex': ('% ', '\n\n', '% ')}
 
 
 def table_text(headings: Sequence[str], rows: Sequence[Sequence[str]], kind: str = 'text') -> str:
@@ -69,26 +69,18 @@ def in_markdown(text: str) -> str:
     return re.sub(r'[\\`*]|\](?=[(\[:])|(?<!\w)_|_(?!\w)', r'\\\g<0>', text)
 
 
-def header(table: Table) -> list[str]:
-    """Return the headings of a table's columns."""
-    names = ['loss', 'runs']
+def runs_text(table: Table, kind: str = 'text') -> str:
+    """Return the rows of a table, with the paper's figures behind ours where a row has them."""
+    paper = {key for row in table.rows for key in row.paper}
+    headings = ['loss', 'runs']
+    rows = [[row.label, str(len(row.runs))] for row in table.rows]
     for key in table.columns:
-        names += [metric_heading(key), *(['paper'] if _has_published(table, key) else [])]
-    return names
-
-
-def cells(table: Table, row: Row) -> list[str]:
-    """Return a row's texts, one for each heading."""
-    texts = [row.label, str(len(row.runs))]
-    for key in table.columns:
-        texts.append(mean_and_deviation(row.values(key), key) + _interval(row, key))
-        if _has_published(table, key):
-            texts.append(number_text(row.paper[key], key) if key in row.paper else NOTHING)
-    return texts
-
-
-def _has_published(table: Table, key: str) -> bool:
-    return any(key in row.paper for row in table.rows)
+        headings += [metric_heading(key)] + ['paper'] * (key in paper)
+        for row, cells in zip(table.rows, rows, strict=True):
+            cells.append(mean_and_deviation(row.values(key), key) + _interval(row, key))
+            if key in paper:
+                cells.append(number_text(row.paper[key], key) if key in row.paper else NOTHING)
+    return table_text(headings, rows, kind)
 
 
 def _interval(row: Row, key: str) -> str:
@@ -101,21 +93,20 @@ def _interval(row: Row, key: str) -> str:
 
 def report(tables: Sequence[Table], others: Mapping[str, Sequence[str]], kind: str = 'text') -> str:
     """Return tables with their notes, and what is in none of them, as text, Markdown or LaTeX."""
-    (title, item), mark = MARKS[kind], in_markdown if kind == 'markdown' else str
+    (title, gap, item), mark = MARKS[kind], in_markdown if kind == 'markdown' else str
     parts = []
     for table in tables:
-        rows = table_text(header(table), [cells(table, row) for row in table.rows], kind)
         notes = '\n'.join(f'{item}{mark(note)}' for note in table.notes)
-        gap = '\n\n' if title else '\n'
-        parts.append(gap.join([title + mark(table.name), rows, notes]).rstrip())
-    lines = [f'{item}{mark(line)}' for line in others_left_out(others)]
-    return '\n\n'.join([*parts, *(['\n'.join(lines)] if lines else [])])
+        parts.append(gap.join([title + mark(table.name), runs_text(table, kind), notes]).rstrip())
+    lines = '\n'.join(f'{item}{mark(line)}' for line in left_out(others))
+    return '\n\n'.join(filter(None, [*parts, lines]))
 
 
 def comma_separated(tables: Sequence[Table]) -> str:
     """Return one CSV of all tables, with a line for each run: it has no place for notes."""
     lines = [
-        {'table': table.name, 'loss': row.label, 'seed': run.seed, 'path': run.path, **run.metrics}
+        {'table': table.name, 'loss': row.label, 'seed': run.record.seed, 'path': run.path}
+        | run.metrics
         for table in tables
         for row in table.rows
         for run in row.runs
@@ -134,33 +125,38 @@ def measured(tables: Sequence[Table]) -> str:
         {
             'name': table.name,
             'notes': [note for note in table.notes if note.startswith('Evaluation')],
-            'rows': [
-                {
-                    'label': row.label,
-                    'runs': [
-                        {
-                            'seed': run.seed,
-                            'date': run.date,
-                            'metrics': run.metrics,
-                        }
-                        for run in sorted(row.runs, key=lambda run: (str(run.seed), run.date))
-                    ],
-                }
-                for row in table.rows
-            ],
+            'rows': [{'label': row.label, 'runs': _measured(row)} for row in table.rows],
         }
         for table in tables
     ]
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def notes(tables: Sequence[Table], others: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the notes that a CSV or a JSON file has no place for."""
-    return [f'{table.name}: {note}' for table in tables for note in table.notes] + others_left_out(
-        others
-    )
+def _measured(row: Row) -> list[dict]:
+    runs = [
+        {'seed': run.record.seed, 'date': run.record.date, 'metrics': run.metrics}
+        for run in row.runs
+    ]
+    return sorted(runs, key=lambda run: (str(run['seed']), run['date']))
 
 
-def others_left_out(others: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a line for each reason why folders are in no table."""
-    return [f'In no table, {reason}: {", ".join(paths)}.' for reason, paths in others.items()]
+def left_out(others: Mapping[str, Sequence[str]], tables: Sequence[Table] = ()) -> list[str]:
+    """Return a line for each reason why folders are in no table, behind the notes of tables."""
+    notes = [f'{table.name}: {note}' for table in tables for note in table.notes]
+    return notes + [f'In no table, {why}: {", ".join(paths)}.' for why, paths in others.items()]
+
+
+def robustness_table(models: Sequence[ShiftedTests]) -> str:
+    """Return the tables of models as text: clean, and mean and worst of each group."""
+    parts = []
+    for model in models:
+        keys, seed = measures_of([model]), model.clean.seed
+        label = model_label(model.clean.model, experiment=model.clean.experiment)
+        file = model.file or Path(model.clean.model['members'][0]['checkpoint']).name
+        title = ', '.join([label, *([] if seed is None else [f'seed {seed}']), file])
+        rows = [
+            [name, *(number_text(v, key) for key, v in zip(keys, values, strict=True))]
+            for name, values in model.summaries(keys)
+        ]
+        parts.append(f'{title}\n{table_text(["", *map(metric_heading, keys)], rows)}')
+    return '\n\n'.join(parts)

@@ -10,23 +10,30 @@ from datetime import datetime
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import track
 
 from mmcalib import __version__
 from mmcalib.metrics.strata import stratum_rows
 from mmcalib.reports import figures
-from mmcalib.reports.formats import cells, header, others_left_out, table_text
+from mmcalib.reports.formats import left_out, runs_text, table_text
 from mmcalib.reports.tables import Table
 
 DPI = 110
 DPI_OF_FILES = 200
 LONGEST = 60  # letters of a caption, which may have a long path, in the name of a file
-SHIFT_FIGURES = {
-    'boxes': 'Corruptions by severity',
-    'lines': 'Mean over corruptions by severity',
-}
+# Of folders: the kind of a figure, the title of its section, captions and their options.
+OF_FOLDERS = (
+    ('sweep', 'Sweeps', {'Sweep': {}}),
+    (
+        'robustness',
+        'Under shift',
+        {
+            'Corruptions by severity': {'figure': 'boxes'},
+            'Mean over corruptions by severity': {'figure': 'lines'},
+        },
+    ),
+)
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True
 )
@@ -44,7 +51,7 @@ def page_of(
     """Return a page that needs no other file and no network.
 
     Each data set and network has its table, those of single classes where a test measured them, the
-    reliability diagrams of one run of each loss, and for segmentors the images that those runs
+    reliability diagram of one run of each loss, and for segmentors the images that those runs
     share and the worst of each. Sweeps below the folders have their curves, and tests on shifted
     data theirs. What a figure cannot be drawn from, because it is missing, broken or not yet far
     enough, is left out of it and named.
@@ -57,83 +64,69 @@ def page_of(
         folder: Into which the page's figures are also written; None for none.
         figure_format: ``'pdf'``, ``'svg'`` or ``'png'``, of the files there.
     """
-    sections = []
-    for table in track(tables, 'Drawing', transient=True, console=Console(stderr=True)):
-        runs = [run for row in table.rows for run in row.runs]
-        clean = not any(run.kind or run.record.split == 'val' for run in runs)
-        section = _section_of(table) if clean else {}
-        rows = [cells(table, row) for row in table.rows]
-        text = table_text(header(table), rows, 'html')
-        notes = [*table.notes, *section.get('notes', ())]
-        sections.append({**section, 'name': table.name, 'table': text, 'notes': notes})
-    sections += _of_folders(folders)
-    count = 0
-    for section in sections:
-        drawn = []
-        for caption, figure in section.get('figures', ()):
-            count += 1
-            if folder:
-                name = re.sub(r'\W+', '_', caption).strip('_').lower()
-                Path(folder).mkdir(parents=True, exist_ok=True)
-                path = Path(folder, f'{count:02}_{name[:LONGEST]}.{figure_format}')
-                figure.savefig(path, dpi=DPI_OF_FILES)
-            drawn.append(_embedded(figure, caption))
-        section['figures'] = drawn
+    shown = track(tables, 'Drawing', transient=True, console=Console(stderr=True))
+    sections = [*map(_of_table, shown), *_of_folders(folders)]
+    drawn = [figure for section in sections for figure in section['figures']]
+    for number, figure in enumerate(drawn, 1):
+        if folder:
+            name = re.sub(r'\W+', '_', figure['caption']).strip('_').lower()[:LONGEST]
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            path = Path(folder, f'{number:02}_{name}.{figure_format}')
+            figure['figure'].savefig(path, dpi=DPI_OF_FILES)
+        file = io.BytesIO()
+        figure['figure'].savefig(file, format='png', dpi=DPI)
+        figure['data'] = base64.b64encode(file.getvalue()).decode()
+        figure['width'] = round(figure['figure'].get_figwidth() * 96)
     return TEMPLATES.get_template('page.html').render(
         title=title,
         sections=sections,
-        others=others_left_out(others),
+        others=left_out(others),
         version=__version__,
         date=datetime.now().astimezone().isoformat(' ', 'minutes'),
     )
 
 
-def _embedded(figure: Figure, caption: str) -> dict:
-    file = io.BytesIO()
-    figure.savefig(file, format='png', dpi=DPI)
-    data = base64.b64encode(file.getvalue()).decode()
-    return {'caption': caption, 'data': data, 'width': round(figure.get_figwidth() * 96)}
-
-
-def _section_of(table: Table) -> dict:
-    """Return the figures of a table, its tables of classes, and notes on what is not drawn."""
-    statistics, notes = _first_of_each(table, 'reliability')
+def _of_table(table: Table) -> dict:
+    """Return a table with its figures, its tables of classes, and notes on what is not drawn."""
+    notes, text = [*table.notes], runs_text(table, 'html')
+    section = dict(name=table.name, table=text, notes=notes, figures=[], details=[])
+    if any(run.kind or run.record.split == 'val' for row in table.rows for run in row.runs):
+        return section
+    statistics = _first_of_each(table, 'reliability', notes)
     if missing := [row.label for row in table.rows if row.label not in statistics]:
         why = 'calibration was not measured, or the file is missing'
         notes.append(f'No reliability diagram, since {why}: {", ".join(missing)}.')
-    maps, broken = _first_of_each(table, 'maps')
-    notes += broken
-    by_distance = {k: each for k, each in statistics.items() if each.distance_bins is not None}
-    together = statistics if len(statistics) > 1 else {}
-    drawn = []
-    for caption, kind, found, options in (
-        ('Reliability diagrams, one run each', 'reliability', statistics, {}),
-        ('The same in one panel', 'reliability', together, dict(overlay=True)),
-        ('ECE by distance from the nearest boundary, one run each', 'boundary', by_distance, {}),
-        ('Confidence maps, one run of each loss', 'maps', maps, {}),
-        *(
-            (f'Worst-calibrated test images, {name}', 'worst', {name: each}, {})
-            for name, each in maps.items()
-            if each.worst
-        ),
-    ):
-        try:
-            if found:
-                drawn.append((caption, figures.draw(kind, found, **options)))
-        except ValueError as error:
-            notes.append(f'Not drawn, {caption[0].lower()}{caption[1:]}: {error}.')
-    classes = []
     for label, each in statistics.items():
+        _draw(section, f'Reliability, {label}', 'reliability', {label: each})
         if each.class_bins is not None:
             headings, *rows = stratum_rows(each.class_bins, each.classes)
             text = table_text(['predicted class', *headings], rows, 'html')
-            classes.append((f'Each predicted class, one run of {label}', text))
-    return {'figures': drawn, 'notes': notes, 'details': classes}
+            section['details'].append((f'Each predicted class, one run of {label}', text))
+    if len(statistics) > 1:
+        _draw(section, 'The same in one panel', 'reliability', statistics, overlay=True)
+    if found := {k: each for k, each in statistics.items() if each.distance_bins is not None}:
+        _draw(section, 'ECE by distance from the nearest boundary', 'boundary', found)
+    maps = _first_of_each(table, 'maps', notes)
+    if maps:
+        _draw(section, 'Confidence maps, one run of each loss', 'maps', maps)
+    for label, each in maps.items():
+        if each.worst:
+            _draw(section, f'Worst-calibrated test images, {label}', 'worst', {label: each})
+    return section
 
 
-def _first_of_each(table: Table, kind: str) -> tuple[dict, list[str]]:
-    """Return what the first run of each row with a whole file left, and what is broken."""
-    found, broken = {}, []
+def _draw(section: dict, caption: str, kind: str, runs: Mapping, **options) -> None:
+    try:
+        figure = figures.draw(kind, runs, **options)
+    except ValueError as error:
+        section['notes'].append(f'{caption} is not drawn: {error}.')
+    else:
+        section['figures'].append({'caption': caption, 'figure': figure})
+
+
+def _first_of_each(table: Table, kind: str, notes: list[str]) -> dict:
+    """Return what the first run of each row with a whole file left; name the broken ones."""
+    found = {}
     for row in table.rows:
         for run in row.runs:
             try:
@@ -141,27 +134,23 @@ def _first_of_each(table: Table, kind: str) -> tuple[dict, list[str]]:
             except FileNotFoundError:
                 continue
             except ValueError as error:
-                broken.append(f'{error}.')
+                notes.append(f'{error}.')
                 continue
             break
-    return found, broken
+    return found
 
 
 def _of_folders(folders: Sequence[str]) -> Iterator[dict]:
     """Yield the figures of the sweeps and of the tests on shifted data below some folders."""
-    for title, kind in (('Sweeps', 'sweep'), ('Under shift', 'robustness')):
-        drawn, notes = [], []
-        paths = sorted({path for root in folders for path in figures.folders_of(kind, root)})
-        for path in paths:
+    for kind, title, captions in OF_FOLDERS:
+        section = dict(name=title, notes=[], figures=[])
+        for path in sorted({path for root in folders for path in figures.folders_of(kind, root)}):
             try:
                 found = {str(path): figures.load(kind, path)}
-                if kind == 'sweep':
-                    drawn.append((f'Sweep, {path}', figures.draw(kind, found)))
-                    continue
-                for each in SHIFT_FIGURES if found[str(path)][0].corrupted else ():
-                    figure = figures.draw(kind, found, figure=each)
-                    drawn.append((f'{SHIFT_FIGURES[each]}, {path}', figure))
             except ValueError as error:
-                notes.append(f'{path} is not drawn: {error}.')
-        if paths:
-            yield {'name': title, 'figures': drawn, 'notes': notes}
+                section['notes'].append(f'{path} is not drawn: {error}.')
+                continue
+            for caption, options in captions.items():
+                _draw(section, f'{caption}, {path}', kind, found, **options)
+        if section['notes'] or section['figures']:
+            yield section

@@ -3,74 +3,63 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from mmcalib.record import COUNTS_VALID_PIXELS
-
-FILE = Path(__file__).with_suffix('.json')
+from mmcalib.reports.runs import Run
 
 
 @cache
 def published() -> dict:
     """Return the paper's tables: figures in percent, and how they were measured."""
-    return json.loads(FILE.read_text(encoding='utf-8'))
+    return json.loads(Path(__file__).with_suffix('.json').read_text(encoding='utf-8'))
 
 
-def published_experiment(name: str) -> dict | None:
-    """Return the paper's figures for a data set and network, by the name of their configs."""
-    return published()['experiments'].get(name)
-
-
-def published_values(entry: Mapping, loss: Mapping | None) -> tuple[str, dict] | None:
-    """Return the paper's name of a loss and its figures by key, None where it has none.
+def published_values(entry: Mapping, run: Run) -> tuple[str, dict]:
+    """Return the paper's name of a run's loss and its figures by key, empty if it has none.
 
     Args:
-        entry: Of :func:`published_experiment`.
-        loss: Type and parameters; all must be the paper's.
+        entry: Of a data set and network, of the experiments in :func:`published`.
+        run: One network whose loss has all of the paper's parameters.
     """
-    losses = {**published()['losses'], 'MbLS': entry['MbLS']}
     # mmseg's default counts ignored pixels, which the paper's code does not.
-    loss = {
-        key: value for key, value in (loss or {}).items() if (key, value) != COUNTS_VALID_PIXELS
-    }
-    for name, paper in losses.items():
-        if loss == paper and name in entry['values']:
-            return name, entry['values'][name]
-    return None
+    loss = {k: v for k, v in (run.record.loss or {}).items() if (k, v) != COUNTS_VALID_PIXELS}
+    losses = {**published()['losses'], 'MbLS': entry['MbLS']}
+    found = next((name for name, paper in losses.items() if paper == loss), '')
+    if run.record.calibration or run.is_ensemble or found not in entry['values']:
+        return '', {}
+    return found, entry['values'][found]
 
 
-def why_not_comparable(
-    entry: Mapping, evaluation: Mapping, network: Mapping | None = None
-) -> str | None:
-    """Return the reason why runs must not stand beside the paper's figures, None if they may.
-
-    Args:
-        entry: Of :func:`published_experiment`.
-        evaluation: How they were tested.
-        network: The config of their model; None if it is not known.
-    """
-    evaluation = {'tta': False, **evaluation}
-    backbone = (network or {}).get('backbone')
+def why_not_comparable(entry: Mapping, run: Run) -> str | None:
+    """Return the reason why a run must not stand beside the paper's figures, None if it may."""
+    data = run.evaluation.get('dataset', {})
+    measured = {'tta': False, **run.evaluation}
+    backbone = run.network.get('backbone', entry['backbone'])
+    wanted = {'protocol': entry['protocol'], 'num_bins': entry['num_bins']}
+    wanted |= {'tta': False, 'other_metrics': None}
     conditions = [
-        (
-            'evaluation',
-            evaluation,
-            {**{k: entry[k] for k in ('protocol', 'num_bins')}, 'tta': False},
-        ),
-        ('dataset', evaluation.get('dataset', {}), entry['dataset']),
+        *((f'backbone.{key}', backbone.get(key), [it]) for key, it in entry['backbone'].items()),
+        *((f'evaluation.{key}', measured.get(key), [it]) for key, it in wanted.items()),
+        *((f'dataset.{key}', data.get(key), [it]) for key, it in entry['dataset'].items()),
+        ('dataset.samples', data.get('samples'), entry['samples']),
     ]
-    if backbone is not None:
-        found = backbone if isinstance(backbone, Mapping) else {}
-        conditions.insert(0, ('backbone', found, entry['backbone']))
-    for part, found, wanted in conditions:
-        for key, value in wanted.items():
-            if found.get(key) != value:
-                return f'{part}.{key}={found.get(key)}, where the paper has {value}'
-    if evaluation.get('other_metrics'):
-        return f'{", ".join(evaluation["other_metrics"])} was measured with other options'
-    samples = evaluation.get('dataset', {}).get('samples')
-    if samples not in entry['samples']:
-        return f'dataset.samples={samples}, where the paper has {entry["samples"][0]}'
+    for place, found, paper in conditions:
+        if found not in paper:
+            return f'{place}={found}, where the paper has {paper[0]}'
     return None
+
+
+def remarks(entry: Mapping, runs: Sequence[Run]) -> list[str]:
+    """Return where runs beside published figures are not quite the paper's, and other sources."""
+    notes, samples = [], runs[0].evaluation['dataset']['samples']
+    lengths = sorted({str(run.epochs or 'unknown') for run in runs})
+    if entry['epochs'] and lengths != [str(entry['epochs'])]:
+        notes.append(f'Epochs: {" or ".join(lengths)}, where the paper has {entry["epochs"]}.')
+    if samples != entry['samples'][0]:
+        notes.append(f'Samples: {samples:,}, where the paper has {entry["samples"][0]:,}.')
+    sources = published()['sources']
+    names = sorted({published_values(entry, run)[0] for run in runs} & {*sources})
+    return notes + [f'Published figures of {name}: {sources[name]}.' for name in names]

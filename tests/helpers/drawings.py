@@ -64,5 +64,4 @@ def check_nothing_is_cut(figure):
 
 def draw_runs(kind, paths, **options):
     """Draw a figure of runs as tools/visualize.py does."""
-    found = {n: figures.load(kind, p) for n, p in zip(figures.names_of(paths), paths, strict=True)}
-    return figures.draw(kind, found, **options)
+    return figures.figure(kind, paths, **options)

@@ -127,12 +127,7 @@ def test_only_some_images(runs):
         draw_runs('maps', runs[:1], images=['image 1', 'image 9'])
 
 
-def test_strata_of_another_shape_are_refused(runs, tmp_path, monkeypatch, capsys):
-    saved = with_strata(statistics())
-    saved.classes = saved.classes[:2]
-    saved.save(tmp_path / 'calibration.npz')
-    with pytest.raises(ValueError, match='no table of classes: test that run again'):
-        figures.load('reliability', tmp_path)
+def test_without_distances_there_is_no_boundary_to_draw(tmp_path, monkeypatch, capsys):
     statistics().save(tmp_path / 'calibration.npz')
     with pytest.raises(SystemExit):
         call_here('visualize.py', 'boundary', tmp_path, '--out', 'x.png', monkeypatch=monkeypatch)
@@ -154,7 +149,7 @@ def test_a_page_needs_nothing_else(runs, tmp_path, monkeypatch):
     html = out.read_text()
     for part in ('<h2>demo</h2>', '3.00', 'Worst-calibrated', '<h2>Sweeps</h2>'):
         assert part in html
-    assert html.count('<img') == html.count('src="data:image/png;base64,') == 7
+    assert html.count('<img') == html.count('src="data:image/png;base64,') == 8
     assert html.count('<details><summary>Each predicted class, one run of ') == 2
     cells = [cell.strip() for cell in re.findall('<td.*?>(.*?)</td>', html)]
     assert 'LS' in cells and '&lt;road&gt;' in cells
@@ -162,8 +157,8 @@ def test_a_page_needs_nothing_else(runs, tmp_path, monkeypatch):
     assert 'ECE by distance from the nearest boundary' in html
     assert 'http' not in html
     written = sorted(path.name for path in (tmp_path / 'pictures').iterdir())
-    assert len(written) == 7
-    assert written[0] == '01_reliability_diagrams_one_run_each.svg'
+    assert len(written) == 8
+    assert written[0] == '01_reliability_ce.svg'
 
 
 def test_a_page_names_the_runs_that_lack_files(runs, tmp_path):

@@ -15,9 +15,9 @@ from records import write as write_record
 
 from mmcalib.metrics.keys import ECE, metric_heading, worst
 from mmcalib.reports import page as pages
-from mmcalib.reports.formats import comma_separated, report
+from mmcalib.reports.formats import comma_separated, report, robustness_table
 from mmcalib.reports.runs import find_runs
-from mmcalib.reports.shifted import robustness_table, shifted_tests, shifts_text
+from mmcalib.reports.shifted import shifted_tests
 from mmcalib.reports.tables import tables_of
 from mmcalib.transforms.corruption_names import BENCHMARK, CORRUPTIONS
 from mmcalib.visualization import ShiftedModel, draw_severity_boxes, draw_severity_lines
@@ -163,9 +163,9 @@ def test_other_images_are_other_data(made, said, tmp_path):
 
 def test_severities_of_several_calls_are_said_of_each_corruption(tmp_path):
     leave(tmp_path, 'CE', corruptions=['fog', 'snow'])
-    assert shifts_text(only(tmp_path)) == 'snow, fog at severity 1, 5'
+    assert only(tmp_path).shifts == 'snow, fog at severity 1, 5'
     leave(tmp_path, 'CE', corruptions=['fog'], severities=[3])
-    assert shifts_text(only(tmp_path)) == 'snow at severity 1, 5; fog at severity 1, 3, 5'
+    assert only(tmp_path).shifts == 'snow at severity 1, 5; fog at severity 1, 3, 5'
 
 
 def test_smoke_runs_are_in_no_table(tmp_path):
@@ -218,16 +218,18 @@ def test_files_of_one_loss_and_seed_are_told_apart(tmp_path):
         leave(tmp_path, 'CE', checkpoint=f'some/{name}')
     leave(tmp_path, 'CE', seed=1)
     assert [m.file for m in shifted_tests(tmp_path) if m.clean.seed == 0] == [
-        'best.pth',
-        'last.pth',
+        'CE0some_best.pth',
+        'CE0some_last.pth',
     ]
     text = robustness_table(shifted_tests(tmp_path))
-    for title in ('CE, seed 0, best.pth', 'CE, seed 0, last.pth', 'CE, seed 1, best.pth'):
+    for title in (
+        'CE, seed 0, CE0some_best.pth',
+        'CE, seed 0, CE0some_last.pth',
+        'CE, seed 1, best.pth',
+    ):
         assert title in text
     said = [t.get_text() for t in draw_runs('robustness', [tmp_path], figure='boxes').findobj(Text)]
-    assert {'CE', 'CE, best.pth', 'CE, last.pth'} <= set(said)
-    leave(tmp_path, 'CE', checkpoint='other/best.pth')
-    assert 'other/best.pth' in [model.file for model in shifted_tests(tmp_path)]
+    assert {'CE', 'CE, CE0some_best.pth', 'CE, CE0some_last.pth'} <= set(said)
 
 
 def test_figures_of_some_names_alone(tmp_path):

@@ -23,7 +23,8 @@ from mmcalib.distributed import leave_processes
 from mmcalib.metrics import CalibrationMetric
 from mmcalib.metrics.keys import ECE, QUALITIES, metric_name, number_text
 from mmcalib.record import Record, digest, identity, model_label
-from mmcalib.reports.shifted import robustness_table, shifted_tests, shifts_text
+from mmcalib.reports.formats import robustness_table
+from mmcalib.reports.shifted import shifted_tests
 from mmcalib.runs import config
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, class_difference, read_checkpoint
@@ -62,7 +63,7 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
         print(robustness_table(found))
         if any(shift.kind == 'corruption' for shift in shifts):
             how = 'Images of the' if args.stored else 'Corrupted by'
-            print(f'{how} {shifts_text(found[0])}.')
+            print(f'{how} {found[0].shifts}.')
         print(f'Files: {cfg.work_dir}')
     leave_processes()
 
