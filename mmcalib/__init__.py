@@ -18,8 +18,10 @@ __all__ = [
     '__version__',
     'datasets',
     'ensembles',
+    'evaluate',
     'hooks',
     'losses',
+    'measure',
     'metrics',
     'models',
     'posthoc',
@@ -108,18 +110,19 @@ if TYPE_CHECKING:
         transforms,
         visualization,
     )
+    from mmcalib.metrics.evaluate import evaluate
+    from mmcalib.metrics.measure import measure
     from mmcalib.tasks.predict.predict import predict
     from mmcalib.visualization.reliability import reliability_diagram
 else:
-    _ROOMS = {*__all__} - {'__version__', 'predict', 'register', 'reliability_diagram'}
-    __getattr__ = late_names(
-        __name__,
-        {
-            **{name: f'mmcalib.{name}' for name in _ROOMS},
-            'predict': 'mmcalib.tasks.predict.predict',
-            'reliability_diagram': 'mmcalib.visualization.reliability',
-        },
-    )
+    _FUNCTIONS = {
+        'evaluate': 'mmcalib.metrics.evaluate',
+        'measure': 'mmcalib.metrics.measure',
+        'predict': 'mmcalib.tasks.predict.predict',
+        'reliability_diagram': 'mmcalib.visualization.reliability',
+    }
+    _LATE = {name: f'mmcalib.{name}' for name in {*__all__} - {'__version__', 'register'}}
+    __getattr__ = late_names(__name__, _LATE | _FUNCTIONS)
 
 if 'mmengine' in sys.modules:
     register()

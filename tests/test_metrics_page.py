@@ -16,6 +16,8 @@ from mmcalib.metrics.keys import base_name, is_percentage
 
 PAGE = (ROOT / 'docs/reference/metrics.md').read_text('utf-8')
 
+UNSOURCED = ('accuracy', 'confidence', 'gap', 'gap_size')
+
 
 def rows_under(heading):
     """Return the cells of each row of the first table below a heading."""
@@ -42,7 +44,9 @@ def test_rows_hold_what_is_computed():
         assert float(example) == pytest.approx(value, abs=0.00051), key
         assert unit.startswith('%') == is_percentage(key), key
         assert unit.startswith('nats') == (base_name(key).upper().endswith('NLL')), key
-        assert formula and ('](https://' in name or key in ('accuracy', 'confidence', 'gap')), key
+        assert formula and (
+            '](https://' in name or key in ('accuracy', 'confidence', 'gap', 'gap_size')
+        ), key
         assert extra == ('interval' if metric_of(key).of_rows else ''), key
 
 

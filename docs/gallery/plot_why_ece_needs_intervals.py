@@ -14,9 +14,8 @@ has an ECE above zero, and the fewer the predictions, the larger it is.
 
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
 
-from mmcalib.metrics import CalibrationMetric, measure
+from mmcalib import measure
 
 rng = np.random.default_rng(0)
 
@@ -38,25 +37,16 @@ for size, values in zip(sizes, ece, strict=True):
     print(f'{size:6} predictions of a calibrated model: ECE {values.mean():.1f} % on average')
 
 # %%
-# The interval that the metric reports
-# ------------------------------------
-# ``CalibrationMetric(confidence_interval=0.95)`` reports such intervals in a test. Here each
-# prediction is an image.
+# The interval of one draw
+# ------------------------
+# ``interval=0.95`` adds its ends. A test has the same with
+# ``CalibrationMetric(confidence_interval=0.95)``, over its images.
 
-
-def interval_of(conf, correct):
-    scores = torch.from_numpy(np.stack([conf, 1 - conf], axis=1))
-    labels = torch.from_numpy(~correct).long()
-    images = [dict(pred_score=s, gt_label=y[None]) for s, y in zip(scores, labels, strict=True)]
-    metric = CalibrationMetric('ECE', confidence_interval=0.95, num_bootstrap=200)
-    metric.process(None, images)
-    values = metric.evaluate(len(images))
-    ends = values['calibration/ECE_low'], values['calibration/ECE_high']
-    return values['calibration/ECE'], ends
-
-
-found = [interval_of(*calibrated_predictions(size)) for size in sizes]
-for size, (value, (low, high)) in zip(sizes, found, strict=True):
+found = []
+for size in sizes:
+    conf, correct = calibrated_predictions(size)
+    found.append([*measure(metrics='ECE', conf=conf, correct=correct, interval=0.95).values()])
+for size, (value, low, high) in zip(sizes, found, strict=True):
     print(f'{size:6} predictions: ECE {value:.1f} %, 95 % interval {low:.1f} to {high:.1f} %')
 
 # %%
@@ -75,8 +65,7 @@ left.set(
     xscale='log', title='50 draws: mean, 5 % to 95 %', xlabel='predictions', ylabel='error (%)'
 )
 left.legend()
-values = np.array([value for value, _ in found])
-bounds = np.array([bound for _, bound in found]).T
+values, *bounds = np.array(found).T
 right.errorbar(sizes, values, abs(bounds - values), fmt='o', capsize=4)
 right.axhline(0, color='black', linestyle='--', linewidth=1)
 right.set(xscale='log', title='one draw: ECE and its 95 % interval', xlabel='predictions')

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mmcalib import late_names as _late_names
 from mmcalib.metrics.definitions import NAMES
+from mmcalib.metrics.evaluate import evaluate
 from mmcalib.metrics.image_scores import (
     image_failure_figures,
     image_risks,

@@ -18,7 +18,6 @@ from mmcalib.checks import (
     check_choice,
     check_ignore_index,
     check_integer,
-    check_share,
     smallest_probability,
 )
 from mmcalib.metrics.counts import (
@@ -30,7 +29,7 @@ from mmcalib.metrics.counts import (
     round_if_many,
 )
 from mmcalib.metrics.definitions import NAMES, metric_of, value_of
-from mmcalib.metrics.intervals import gap_intervals, intervals
+from mmcalib.metrics.intervals import check_interval, interval_values
 from mmcalib.metrics.list_metric import ListMetric
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.statistics import CalibrationStatistics, of_images, of_predictions
@@ -62,7 +61,8 @@ class CalibrationMetric(ListMetric):
       bins of ECE, and the over-confidence error; ``debiasedECE``, the root mean square gap less
       what noise adds to it; ``smECE``, smooth ECE, which has no bins.
     - ``accuracy`` and ``confidence``: their means over all predictions; ``gap``, confidence less
-      accuracy, in percent points: above 0 the predictions are over-confident.
+      accuracy, in percent points: above 0 the predictions are over-confident; ``gap_size``, its
+      size, which ``save_best`` can compare.
     - ``NLL``, in nats, and ``Brier``, a sum over classes, so between 0 and 2; ``reliability``,
       ``resolution`` and ``uncertainty``, the parts of the confidence's own Brier score, from bins.
     - ``refinement_NLL``, the NLL at the best temperature, so what no temperature mends;
@@ -147,12 +147,7 @@ class CalibrationMetric(ListMetric):
         self.per_object = per_object
         self.statistics: CalibrationStatistics | None = None
         if confidence_interval is not None:
-            check_share('confidence_interval', confidence_interval)
-            if not any(metric_of(name).of_rows for name in self.metrics):
-                raise UserError(
-                    f'confidence_interval: {" and ".join(self.metrics)} has no interval, because '
-                    'nothing is kept of each image: leave the option out, or add another metric'
-                )
+            check_interval('confidence_interval', confidence_interval, self.metrics)
 
     def read(self, sample: dict) -> Counts | tuple[np.ndarray, int]:
         """Return the scores of a classified image, and counts of a segmented one."""
@@ -204,8 +199,9 @@ class CalibrationMetric(ListMetric):
             bins = images['image_bins']
             if protocol.group:
                 bins, sums = (torch.stack([getattr(u, n) for u in units]) for n in ('bins', 'sums'))
-            for name, (low, high) in self._intervals(bins, sums).items():
-                values |= {f'{name}_low': low, f'{name}_high': high}
+            options = dict(coverage=self.confidence_interval, num_bootstrap=self.num_bootstrap)
+            options |= dict(seed=self.seed, mean=self._mean if protocol.group else None)
+            values |= interval_values(self.metrics, bins, sums, **options)
         return values
 
     def _by_class(self, found: Predictions, num_classes: int) -> dict[str, tuple[Tensor, int]]:
@@ -263,28 +259,6 @@ class CalibrationMetric(ListMetric):
             distance_bins=whole.more.get('distance'),
             **images,
         )
-
-    def _intervals(self, bins: Tensor, sums: Tensor) -> dict[str, tuple[float, float]]:
-        """Return bootstrap intervals over units, images or batches of them."""
-        filled = bins[:, 0].sum(dim=1) > 0
-        bins, sums = bins[filled], sums[filled]
-        own = {n: metric_of(n) for n in self.metrics if metric_of(n).of_rows is not None}
-        grouped = PROTOCOLS[self.protocol].group is not None
-        options = dict(coverage=self.confidence_interval, num_bootstrap=self.num_bootstrap)
-        options |= dict(seed=self.seed, limits={name: own[name].limits for name in own})
-
-        def estimate(weights: Tensor) -> dict[str, Tensor]:
-            if grouped:
-                found = {name: metric.of_rows(bins, sums) for name, metric in own.items()}
-                return {name: self._mean(v, bins, weights) for name, v in found.items()}
-            drawn = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
-            return {name: metric.of_rows(drawn, weights @ sums) for name, metric in own.items()}
-
-        bounds = intervals(estimate, len(bins), **options)
-        if not grouped:
-            gaps = {n: lambda table, m=m: m.of_rows(table, sums) for n, m in own.items() if m.gaps}
-            bounds |= gap_intervals(gaps, bins, **options)
-        return {name: bounds[name] for name in own}
 
     def _log(self, count: int, num_images: int, found: CalibrationStatistics) -> None:
         """Log the number of predictions, with a warning if they are few, and tables of parts."""

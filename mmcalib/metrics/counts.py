@@ -7,7 +7,7 @@ correct, and the sum of their confidences.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ PIECE_BYTES, GPU_PIECE_BYTES = 1 << 21, 1 << 26
 # cells of 1 - confidence, 128 to each halving, so that an image leaves at most 100 kB.
 EXACT = 1_000_000
 KEPT_BITS, CODE_OF_ONE = 16, 0x3F80
+TOGETHER = 64  # images of which the cells wait to be added
 # Above it, float32 tells 1 - confidence to fewer than 12 bits.
 NEARLY_ONE = 1 - 2.0**-12
 # Of each image: four cells to each halving of 1 - confidence, one for exactly 1, one for exactly 0.
@@ -385,6 +386,17 @@ def round_if_many(images: Sequence[Counts]) -> None:
             image.round()
 
 
+def summed(images: Iterable[Counts], num_bins: int) -> Counts:
+    """Return the sum of images' counts, rounded if many, with few of them in memory."""
+    parts, count = [], 0.0
+    for image in images:
+        count += image.count
+        parts.append(image.round() if count > EXACT else image)
+        if count > EXACT and len(parts) >= TOGETHER:
+            parts = [Counts.total(parts, num_bins)]
+    return Counts.total(parts, num_bins)
+
+
 def condensed(counts: Counts, most: int = 6144) -> Tensor:
     """Return the ``(3, C)`` table of the cells; of many, those of one rounded doubt are one."""
     if counts.cells.shape[1] > most:
@@ -432,6 +444,24 @@ def table_of(index: Tensor, conf: Tensor, correct: Tensor, *shape: int) -> Tenso
     wrong, right = torch.bincount(index * 2 + correct, minlength=2 * size).view(-1, 2).T
     rows = wrong + right, right, torch.bincount(index, conf.double(), size)
     return torch.stack([row.double() for row in rows]).view(3, *shape)  # of nothing integers
+
+
+def by_unit(
+    found: Predictions, unit: Tensor, num_units: int, num_bins: int
+) -> tuple[Tensor, Tensor]:
+    """Return the bins ``(U, 3, B)`` and sums ``(U, 2)`` of units, such as images or groups.
+
+    Args:
+        found: M predictions.
+        unit: ``(M,)`` int64, which one each is of.
+        num_units: U.
+        num_bins: B.
+    """
+    index = unit * num_bins + bin_of(found.conf, num_bins)
+    bins = table_of(index, found.conf, found.correct, num_units, num_bins).transpose(0, 1)
+    brier = torch.zeros_like(found.nll) if found.brier is None else found.brier
+    sums = torch.stack([found.nll, brier], dim=1)
+    return bins, sums.new_zeros(num_units, 2).index_add_(0, unit, sums)
 
 
 def narrow_bin_of(doubt: Tensor) -> Tensor:

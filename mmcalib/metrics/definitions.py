@@ -78,6 +78,7 @@ METRICS = {
     'RMSCE': _of_bins(errors.root_mean_square_error),
     'OE': _of_bins(errors.overconfidence_error),
     'gap': _of_bins(errors.gap, better=None, gaps=False, limits=(-100.0, 100.0)),
+    'gap_size': Metric(lambda counts: errors.gap(counts.bins).abs()),
     'NLL': _of_rows(_mean_of(0), unit='nats', limits=(0.0, math.inf)),
     'refinement_NLL': _of_curve(errors.least_nll, unit='nats'),
     'calibration_NLL': _of_curve(errors.removable_nll, unit='nats'),

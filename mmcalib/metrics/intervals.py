@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from mmcalib.checks import UserError, check_share
+from mmcalib.metrics.definitions import metric_of
 
 # Draws at a time, so that few large matrices of weights exist together.
 CHUNK = 50
@@ -18,6 +21,56 @@ STEPS = (0.0, *(2.0**power for power in range(-2, 12)))
 FAR = 4.0
 
 Bounds = dict[str, tuple[float, float]]
+
+
+def check_interval(option: str, coverage: float, names: Sequence[str]) -> None:
+    """Raise a ValueError for a coverage that is no share, or metrics without intervals."""
+    check_share(option, coverage)
+    if not any(metric_of(name).of_rows for name in names):
+        raise UserError(
+            f'{option}: {" and ".join(names)} has no interval, because nothing is kept of each '
+            'image: leave the option out, or add another metric'
+        )
+
+
+def interval_values(
+    names: Sequence[str],
+    bins: Tensor,
+    sums: Tensor,
+    *,
+    coverage: float,
+    num_bootstrap: int = 1000,
+    seed: int = 0,
+    mean: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
+) -> dict[str, float]:
+    """Return the ends of the intervals of metrics, ``ECE_low``, ``ECE_high`` and so on.
+
+    Args:
+        names: Of metrics; those whose statistics are not kept by unit are left out.
+        bins: ``(U, 3, B)`` of units such as images, empty or not.
+        sums: ``(U, 2)``.
+        coverage, num_bootstrap, seed: As of :func:`intervals`.
+        mean: Where a metric is a mean over units: of their ``(U,)`` values, bins, and ``(R, U)``
+            weights; None where it is that of all predictions.
+    """
+    filled = bins[:, 0].sum(dim=1) > 0
+    bins, sums = bins[filled], sums[filled]
+    own = {n: metric_of(n) for n in names if metric_of(n).of_rows is not None}
+    options = dict(coverage=coverage, num_bootstrap=num_bootstrap, seed=seed)
+    options |= dict(limits={name: metric.limits for name, metric in own.items()})
+
+    def estimate(weights: Tensor) -> dict[str, Tensor]:
+        if mean is not None:
+            return {name: mean(m.of_rows(bins, sums), bins, weights) for name, m in own.items()}
+        drawn = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
+        return {name: metric.of_rows(drawn, weights @ sums) for name, metric in own.items()}
+
+    bounds = intervals(estimate, len(bins), **options)
+    if mean is None:
+        gaps = {n: lambda table, m=m: m.of_rows(table, sums) for n, m in own.items() if m.gaps}
+        bounds |= gap_intervals(gaps, bins, **options)
+    ends = {name: zip(('low', 'high'), bounds[name], strict=True) for name in own}
+    return {f'{name}_{side}': end for name in own for side, end in ends[name]}
 
 
 def intervals(

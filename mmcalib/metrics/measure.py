@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mmcalib.arrays import A, Array, floats_of, integers_of, labelled_rows, tensor_of
 from mmcalib.checks import (
+    SUM_TOLERANCE,
     at_least_single,
     check_integer,
     check_number,
@@ -18,57 +19,138 @@ from mmcalib.checks import (
     check_range,
     smallest_probability,
 )
-from mmcalib.metrics.counts import Counts, of_confidences, of_probabilities
+from mmcalib.metrics.counts import Counts, Predictions, by_unit, of_confidences, of_probabilities
 from mmcalib.metrics.definitions import metric_of, value_of
 from mmcalib.metrics.errors import adaptive_error
+from mmcalib.metrics.intervals import check_interval, interval_values
 from mmcalib.metrics.strata import stratum_figures
+from mmcalib.samples.from_loader import group_numbers
+
+MEASURED = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
+# A value alone, of several labels one of each; or these by name.
+Values = float | np.ndarray | dict[str, float | np.ndarray]
 
 
 def measure(
     probs: A = None,
     labels: A = None,
-    metrics: str | Sequence[str] = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy'),
+    metrics: str | Sequence[str] = MEASURED,
     *,
     conf: A = None,
     correct: A = None,
     num_bins: int = 15,
     ignore_index: int | None = None,
-) -> float | dict[str, float]:
+    interval: float | None = None,
+    groups: Sequence[Hashable] | None = None,
+) -> Values:
     """Return metrics of probabilities by the names that ``CalibrationMetric`` has.
 
     In percent but for ``NLL`` and its parts, in nats, ``Brier`` and its parts, and the temperature;
-    NaN of no predictions. All of an array count as one image, so there are no intervals.
+    NaN of no predictions.
 
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
     >>> {k: round(v, 3) for k, v in measure(probs, [0, 1, 1, 0], ['NLL', 'AURC']).items()}
     {'NLL': 0.747, 'AURC': 33.333}
     >>> measure(probs, [0, 1, 1, 0], 'accuracy')
     50.0
+    >>> found = measure(probs, [0, 1, 1, 0], 'accuracy', interval=0.95)
+    >>> {name: round(value, 1) for name, value in found.items()}
+    {'accuracy': 50.0, 'accuracy_low': 0.0, 'accuracy_high': 100.0}
+    >>> measure([[0.9, 0.8], [0.4, 0.3]], [[1, 0], [0, 0]], ['accuracy'])
+    {'accuracy': array([100.,  50.]), 'accuracy_macro': 75.0}
 
     A probability of 0 counts in the NLL as the least that its type of float can hold: 87 nats in
     float32, and 17 in float16, which rounds all below 3e-8 to 0.
 
     Args:
-        probs: ``(N, K)`` probabilities, or maps ``(N, K, H, W)`` of them; ``(N,)`` or K = 1 for
-            the probability of class 1 of two.
-        labels: ``(N,)`` or ``(N, H, W)`` true classes, integers from 0 to K - 1.
+        probs: ``(N, K)`` probabilities, or maps ``(N, K, H, W)`` and volumes ``(N, K, D, H, W)``
+            of them; ``(N,)`` or K = 1 for the probability of class 1 of two; ``(N, L)`` for those
+            of L labels, each of which is there or not.
+        labels: ``(N,)``, ``(N, H, W)`` or ``(N, D, H, W)`` true classes, integers from 0 to K - 1;
+            ``(N, L)`` of 0 and 1 for L labels: their values are ``(L,)``, and their mean without
+            those that are NaN is ``ECE_macro`` and so on.
         metrics: A name, for its value alone, or several.
         conf: Probabilities of the predicted classes, in place of `probs` and `labels`.
         correct: Booleans of the same shape, whether these were right.
         num_bins: B.
         ignore_index: The label of what to leave out, such as mmsegmentation's 255.
+        interval: Coverage of intervals, such as 0.95, whose ends are ``ECE_low`` and ``ECE_high``
+            and so on. They are those of ``CalibrationMetric(confidence_interval=…)``, over the N
+            rows or images, for the same metrics.
+        groups: N names of the groups that are independent, in place of the images: the patient of
+            each slice, the video of each frame.
 
     Raises:
-        TypeError: For what is no array of numbers, labels that are no integers, or an
-            `ignore_index` without labels.
+        TypeError: For what is no array of numbers, labels that are no integers, an `ignore_index`
+            without labels, or `groups` without an `interval`.
         ValueError: For an unknown metric, values outside [0, 1], rows that do not sum to one,
             labels out of range, or arrays that do not fit each other.
     """
     names = [metrics] if isinstance(metrics, str) else list(metrics)
-    arrays = dict(probs=probs, labels=labels, conf=conf, correct=correct)
-    counts = counts_of(names, **arrays, num_bins=num_bins, ignore_index=ignore_index)
+    options = dict(num_bins=num_bins, ignore_index=ignore_index)
+    check_options(names, interval, groups)
+    if probs is not None and labels is not None and _are_several(probs, labels):
+        columns = zip(*(tensor_of('', x).T for x in (probs, labels)), strict=True)
+        options |= dict(interval=interval, groups=groups)
+        return _of_labels([measure(p, y, names, **options) for p, y in columns], metrics)
+    found, _ = _predictions(names, probs, labels, conf, correct, **options)
+    counts, tables = Counts.total([Counts.of(found, num_bins)], num_bins), None
+    if interval is not None:
+        values = tensor_of('labels', conf if labels is None else labels).cpu()
+        size = len(values)
+        unit = torch.arange(size).repeat_interleave(values.numel() // max(size, 1))
+        unit = unit if ignore_index is None else unit[values.flatten() != ignore_index]
+        tables = by_unit(found, unit, size, num_bins)
+    return figures(metrics, counts, tables, interval=interval, groups=groups)
+
+
+def check_options(
+    names: Sequence[str], interval: float | None, groups: Sequence[Hashable] | None
+) -> None:
+    """Raise an error for options of a measurement that do not fit each other."""
+    if interval is not None:
+        check_interval('interval', interval, names)
+    elif groups is not None:
+        raise TypeError('groups are what an interval is over: give interval=0.95 too')
+
+
+def figures(
+    metrics: str | Sequence[str],
+    counts: Counts,
+    tables: tuple[Tensor, Tensor] | None,
+    *,
+    interval: float | None,
+    groups: Sequence[Hashable] | None,
+) -> float | dict[str, float]:
+    """Return metrics of counts, with intervals by the bins and sums of each image if wanted."""
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
     values = {name: value_of(name, counts) for name in names}
-    return values[metrics] if isinstance(metrics, str) else values
+    if interval is None:
+        return values[metrics] if isinstance(metrics, str) else values
+    if groups is not None:
+        number = group_numbers(groups, len(tables[0]))
+        size = int(number.max()) + 1 if len(number) else 0
+        tables = [t.new_zeros(size, *t.shape[1:]).index_add_(0, number, t) for t in tables]
+    return values | interval_values(names, *tables, coverage=interval)
+
+
+def _are_several(probs: Array, labels: Array) -> bool:
+    """Return whether each row has several labels, whose probabilities do not sum to one."""
+    probs, labels = tensor_of('probs', probs), tensor_of('labels', labels)
+    if probs.ndim != 2 or probs.shape != labels.shape or probs.shape[1] < 2:
+        return False
+    return not ((probs.sum(dim=1) - 1).abs() < SUM_TOLERANCE).all()
+
+
+def _of_labels(found: Sequence[dict[str, float]], metrics: str | Sequence[str]) -> Values:
+    """Return the values of all labels as arrays, with the means of metrics."""
+    values = {name: np.array([each[name] for each in found]) for name in found[0]}
+    if isinstance(metrics, str) and len(values) == 1:
+        return values[metrics]
+    for name in [metrics] if isinstance(metrics, str) else metrics:
+        known = values[name][~np.isnan(values[name])]
+        values[f'{name}_macro'] = float(known.mean()) if len(known) else math.nan
+    return values
 
 
 def expected_calibration_error(
@@ -175,42 +257,44 @@ def predicted_class_calibration(
     Returns:
         ``ECE``, ``accuracy``, ``confidence`` and ``count``, ``(K,)`` each.
     """
-    options = dict(num_bins=num_bins, ignore_index=ignore_index, per_class=True)
-    counts = counts_of([], probs=probs, labels=labels, **options)
-    return {n: np.array(v) for n, v in stratum_figures(counts.more['predicted']).items()}
+    options = dict(num_bins=num_bins, ignore_index=ignore_index)
+    found, num_classes = _predictions([], probs, labels, **options)
+    table = by_unit(found, found.predicted, num_classes, num_bins)[0].transpose(0, 1)
+    return {n: np.array(v) for n, v in stratum_figures(table).items()}
 
 
-def counts_of(
+def counts_of(names: Collection[str], *arrays: A, num_bins: int = 15, **options) -> Counts:
+    """Return the counts of arrays that some metrics need."""
+    found, _ = _predictions(names, *arrays, num_bins=num_bins, **options)
+    return Counts.total([Counts.of(found, num_bins)], num_bins)
+
+
+def _predictions(
     names: Collection[str],
-    *,
     probs: A = None,
     labels: A = None,
     conf: A = None,
     correct: A = None,
+    *,
     num_bins: int = 15,
     ignore_index: int | None = None,
-    per_class: bool = False,
-) -> Counts:
-    """Return the counts of arrays that some metrics need."""
+) -> tuple[Predictions, int | None]:
+    """Return what some metrics need of arrays, and the number of classes."""
     wanted = {metric_of(name).wanted for name in names}
     check_integer('num_bins', num_bins)
     given = [x is not None for x in (probs, labels, conf, correct)]
     if given not in ([True, True, False, False], [False, False, True, True]):
         raise TypeError('give probs and labels, or conf=… and correct=…')
-    if probs is None:
-        if ignore_index is not None:
-            raise TypeError('ignore_index is a label: it goes with probs and labels, not with conf')
-        needy = [n for n in names if n == 'NLL' or metric_of(n).wanted not in (None, 'doubt')]
-        if needy:
-            raise ValueError(f'{", ".join(needy)} needs probs and labels, not conf and correct')
-        found, num_classes = of_confidences(*_read_confidences(conf, correct)), None
-    else:
+    if probs is not None:
         rows, labels, smallest = _read(probs, labels, ignore_index)
         options = dict(num_bins=num_bins, wanted=wanted, smallest=smallest)
-        found, num_classes = of_probabilities(rows, labels, **options), rows.shape[1]
-    strata = {'predicted': (found.predicted, num_classes)} if per_class else {}
-    counts = Counts.of(found, num_bins, strata=strata)
-    return Counts.total([counts], num_bins)
+        return of_probabilities(rows, labels, **options), rows.shape[1]
+    if ignore_index is not None:
+        raise TypeError('ignore_index is a label: it goes with probs and labels, not with conf')
+    needy = [n for n in names if n == 'NLL' or metric_of(n).wanted not in (None, 'doubt')]
+    if needy:
+        raise ValueError(f'{", ".join(needy)} needs probs and labels, not conf and correct')
+    return of_confidences(*_read_confidences(conf, correct)), None
 
 
 def _read(probs: Array, labels: Array, ignore_index: int | None) -> tuple[Tensor, Tensor, float]:

@@ -37,19 +37,12 @@ def of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
 def of_predictions(found: Predictions, num_bins: int, *, per_class: bool) -> dict[str, Tensor]:
     """Return the same of images that have one prediction each."""
     places = torch.arange(len(found.conf))
-
-    def by_image(column: Tensor, size: int) -> Tensor:
-        index = places * size + column
-        return counts.table_of(index, found.conf, found.correct, len(places), size).transpose(0, 1)
-
-    narrow = by_image(counts.narrow_bin_of(1 - found.conf), NUM_NARROW).int()
+    index = places * NUM_NARROW + counts.narrow_bin_of(1 - found.conf)
+    narrow = counts.table_of(index, found.conf, found.correct, len(places), NUM_NARROW)
+    narrow = narrow.transpose(0, 1).int()
     narrow[:, 2] = 0
-    brier = torch.zeros_like(found.nll) if found.brier is None else found.brier
-    tables = {
-        'image_bins': by_image(bin_of(found.conf, num_bins), num_bins),
-        'image_sums': torch.stack([found.nll, brier], dim=1),
-        'image_narrow_bins': narrow,
-    }
+    bins, sums = counts.by_unit(found, places, len(places), num_bins)
+    tables = {'image_bins': bins, 'image_sums': sums, 'image_narrow_bins': narrow}
     if per_class:
         tables['image_class'] = torch.stack([places, found.predicted], dim=1)
         tables['image_class_bins'] = narrow[:, :2]

@@ -279,8 +279,8 @@ def reliability_diagram(
     Raises:
         ValueError: If there are no predictions, or the zoom is no interval within 0 to 100.
     """
-    arrays = dict(probs=probs, labels=labels, conf=conf, correct=correct)
-    counts = counts_of(TITLED, **arrays, num_bins=num_bins, ignore_index=ignore_index)
+    options = dict(num_bins=num_bins, ignore_index=ignore_index)
+    counts = counts_of(TITLED, probs, labels, conf, correct, **options)
     if not counts.count:
         raise UserError('there are no predictions to draw; are all labels ignore_index?')
     # Which rows are of one image is unknown, so there are no intervals over images.

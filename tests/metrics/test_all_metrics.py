@@ -69,6 +69,7 @@ def by_loops(probs, labels, num_bins=15):
         'RMSCE': references.root_mean_square_calibration_error(conf, correct, num_bins),
         'OE': references.overconfidence_error(conf, correct, num_bins),
         'gap': 100 * (sum(conf) - sum(correct)) / n,
+        'gap_size': 100 * abs(sum(conf) - sum(correct)) / n,
         'NLL': -sum(math.log(p[y]) for p, y in zip(probs, labels, strict=True)) / n,
         'Brier': sum(squares) / n,
         **dict(zip(('reliability', 'resolution', 'uncertainty'), parts, strict=True)),

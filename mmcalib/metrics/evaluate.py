@@ -1,0 +1,102 @@
+"""All metrics of a model in one pass over a loader, whatever library it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from mmcalib.arrays import Array
+from mmcalib.checks import check_integer
+from mmcalib.metrics.counts import Counts, by_unit, of_map, places_of, summed
+from mmcalib.metrics.definitions import metric_of
+from mmcalib.metrics.measure import MEASURED, Values, check_options, figures, measure
+from mmcalib.samples.from_loader import Logits, group_numbers, read_loader
+
+
+def evaluate(
+    model_or_probs: Callable | Array,
+    loader_or_labels: Iterable | Array,
+    metrics: str | Sequence[str] = MEASURED,
+    *,
+    interval: float | None = None,
+    groups: Sequence[Hashable] | None = None,
+    ignore_index: int | None = None,
+    logits: Logits | None = None,
+    device: str | torch.device | None = None,
+    num_bins: int = 15,
+) -> Values:
+    """Return the metrics of a model, :func:`measure` of what it predicts for a loader's batches.
+
+    Exact, in one pass, and with a few hundred bytes of each image in memory: pixels are counted as
+    ``CalibrationMetric`` counts them, by the same names and units. The order of the images changes
+    nothing, so the loader may shuffle. The model predicts in evaluation mode; its modes and the
+    random state are afterwards as before.
+
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> model, images = torch.nn.Linear(3, 2), torch.eye(3)
+    >>> loader = DataLoader(TensorDataset(images, torch.tensor([0, 1, 1])), batch_size=2)
+    >>> sorted(evaluate(model, loader, ['ECE', 'NLL']))
+    ['ECE', 'NLL']
+
+    Args:
+        model_or_probs: A module, or a function of the inputs, that returns logits ``(N, K)``, maps
+            ``(N, K, H, W)`` or volumes ``(N, K, D, H, W)`` of them; K = 1, or ``(N, L)`` with
+            labels ``(N, L)``, for those of a sigmoid. Or probabilities, as of :func:`measure`.
+        loader_or_labels: Batches ``(inputs, labels)``, or dicts with labels, as
+            :mod:`mmcalib.samples.from_loader` reads them. Or labels, as of :func:`measure`.
+        metrics: A name, for its value alone, or several.
+        interval: Coverage of intervals over images or `groups`, as of :func:`measure`.
+        groups: Of the images in the order of a loader that does not shuffle.
+        ignore_index: The label of what to leave out.
+        logits: Which part of the model's output the logits are, such as
+            ``lambda output: output[0]``; by default its ``logits``, its ``['out']``, or the output.
+        device: Where to predict; by default where the model is.
+        num_bins: B.
+
+    Raises:
+        TypeError: For `logits` or a `device` without a model, and as of :func:`measure`.
+        ValueError: For batches without labels, labels out of range, or an output that is not one
+            tensor of finite logits of the labels' size; and as of :func:`measure`.
+    """
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    options = dict(interval=interval, groups=groups)
+    counting = dict(num_bins=check_integer('num_bins', num_bins), ignore_index=ignore_index)
+    if not callable(model_or_probs):
+        if logits is not None or device is not None:
+            raise TypeError('logits and device go with a model, not with probabilities')
+        return measure(model_or_probs, loader_or_labels, metrics, **options, **counting)
+    check_options(names, interval, groups)
+    if groups is not None:
+        group_numbers(groups, len(groups), loader_or_labels)
+    wanted = {metric_of(name).wanted for name in names}
+    several: list[tuple[Tensor, Tensor]] = []
+    tables: list[tuple[Tensor, Tensor]] = []
+
+    def images() -> Iterator[Counts]:
+        """Yield the counts of maps, or of batches of rows."""
+        reading = dict(logits=logits, ignore_index=ignore_index, device=device)
+        for z, labels in read_loader(model_or_probs, loader_or_labels, 'Evaluating', **reading):
+            if z.shape == labels.shape:
+                several.append((z.sigmoid().cpu(), labels.cpu()))
+                continue
+            rows = z.ndim == 2
+            for planes, label in [(z.T, labels)] if rows else zip(z, labels, strict=True):
+                kept = torch.full_like(label, True, dtype=torch.bool)
+                kept = kept if ignore_index is None else label != ignore_index
+                planes = planes if len(planes) > 1 else planes.sigmoid()
+                predicted = planes.argmax(dim=0) if len(planes) > 1 else (planes[0] > 0.5).long()
+                found = of_map(planes, predicted, label, kept, num_bins=num_bins, wanted=wanted)
+                if interval is not None:
+                    unit = places_of(kept.cpu()) if rows else torch.zeros_like(found.predicted)
+                    tables.append(by_unit(found, unit, len(label) if rows else 1, num_bins))
+                # Without the pixels left out, which only tools/predict.py needs.
+                yield Counts.of(found._replace(left_out=None), num_bins)
+
+    counts = summed(images(), num_bins)
+    if several:
+        found = map(torch.cat, zip(*several, strict=True))
+        return measure(*found, metrics, **options, **counting)
+    columns = [torch.cat(column) for column in zip(*tables, strict=True)]
+    return figures(metrics, counts, columns, **options)

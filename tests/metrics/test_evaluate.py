@@ -1,0 +1,228 @@
+"""``evaluate`` and ``measure`` with intervals: any model, maps, volumes, several labels, groups."""
+
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import mmcalib
+from mmcalib import evaluate, measure
+from mmcalib.metrics import CalibrationMetric
+
+NAMES = ['ECE', 'AECE', 'ClasswiseECE', 'NLL', 'Brier', 'accuracy', 'gap', 'AURC', 'temperature']
+KEPT = ['ECE', 'NLL', 'Brier', 'accuracy', 'gap']  # those with intervals
+
+
+def loader_of(*shape, classes=3, size=7, ignored=0.2, **options):
+    """Return inputs that are logits, and labels that follow them, some of them 255."""
+    generator = torch.Generator().manual_seed(sum(shape, classes))
+    logits = 2 * torch.randn(size, classes, *shape, generator=generator)
+    noise = torch.randn(logits.shape, generator=generator)
+    labels = (logits + noise).argmax(1) if classes > 1 else (logits + noise > 0)[:, 0].long()
+    labels[torch.rand(labels.shape, generator=generator) < ignored] = 255
+    return logits, labels, DataLoader(TensorDataset(logits, labels), batch_size=3, **options)
+
+
+def by_loops(logits, labels, num_bins=15):
+    """Return metrics of logits, prediction by prediction."""
+    total, right, trust = ([0.0] * num_bins for _ in range(3))
+    nll = brier = 0.0
+    for n, *place in np.ndindex(labels.shape):
+        if labels[(n, *place)] == 255:
+            continue
+        probs = logits[(n, slice(None), *place)].double().softmax(0).numpy()
+        label, guess = int(labels[(n, *place)]), int(probs.argmax())
+        at = min(max(int(np.ceil(probs[guess] * num_bins)) - 1, 0), num_bins - 1)
+        total[at] += 1
+        right[at] += guess == label
+        trust[at] += probs[guess]
+        nll -= np.log(probs[label])
+        brier += sum((p - (k == label)) ** 2 for k, p in enumerate(probs))
+    count = sum(total)
+    return {
+        'ECE': 100 * sum(abs(r - t) for r, t in zip(right, trust, strict=True)) / count,
+        'NLL': nll / count,
+        'Brier': brier / count,
+        'accuracy': 100 * sum(right) / count,
+        'gap': 100 * (sum(trust) - sum(right)) / count,
+    }
+
+
+@pytest.mark.parametrize('shape', [(), (4, 5), (3, 4, 5)], ids=['rows', 'maps', 'volumes'])
+def test_of_a_model_and_of_arrays_as_by_loops(shape):
+    logits, labels, loader = loader_of(*shape, size=30 if not shape else 7)
+    found = evaluate(nn.Identity(), loader, NAMES, ignore_index=255)
+    of_arrays = evaluate(logits.softmax(1), labels, NAMES, ignore_index=255)
+    expected = by_loops(logits, labels)
+    assert {k: found[k] for k in expected} == pytest.approx(expected, rel=1e-5)
+    # The best temperature is where a curve is flat.
+    assert of_arrays == pytest.approx(found, rel=1e-4)
+    assert evaluate(nn.Identity(), loader, 'NLL', ignore_index=255) == found['NLL']
+
+
+@pytest.mark.parametrize('shape', [(), (4, 5)], ids=['rows', 'maps'])
+def test_of_one_class(shape):
+    logits, labels, loader = loader_of(*shape, classes=1)
+    of_arrays = measure(logits.sigmoid(), labels, NAMES, ignore_index=255)
+    found = evaluate(nn.Identity(), loader, NAMES, ignore_index=255)
+    assert found == pytest.approx(of_arrays, rel=1e-4)
+
+
+def test_order_and_batches_change_nothing():
+    logits, labels, loader = loader_of(4, 5)
+    once = DataLoader(TensorDataset(logits, labels), batch_size=7)
+    shuffled = DataLoader(TensorDataset(logits, labels), batch_size=2, shuffle=True)
+    found = [evaluate(nn.Identity(), x, NAMES, ignore_index=255) for x in (loader, once, shuffled)]
+    assert found[0] == pytest.approx(found[1], rel=1e-9)
+    assert found[0] == pytest.approx(found[2], rel=1e-9)
+
+
+def test_many_pixels_share_cells_whatever_the_batch(monkeypatch):
+    monkeypatch.setattr('mmcalib.metrics.counts.EXACT', 50)
+    monkeypatch.setattr('mmcalib.metrics.counts.TOGETHER', 3)
+    logits, labels, loader = loader_of(4, 5)
+    found = evaluate(nn.Identity(), loader, NAMES, ignore_index=255)
+    samples = [
+        dict(seg_logits=dict(data=z), gt_sem_seg=dict(data=y), pred_sem_seg=dict(data=z.argmax(0)))
+        for z, y in zip(logits, labels, strict=True)
+    ]
+    metric = CalibrationMetric(NAMES)
+    metric.process(None, samples)
+    expected = {k.split('/')[1]: v for k, v in metric.evaluate(len(samples)).items()}
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+def evaluator_intervals(logits, labels):
+    if labels.ndim > 1:
+        samples = [
+            dict(
+                seg_logits=dict(data=z),
+                gt_sem_seg=dict(data=y),
+                pred_sem_seg=dict(data=z.argmax(0)),
+            )
+            for z, y in zip(logits, labels, strict=True)
+        ]
+    else:
+        samples = [
+            dict(pred_score=z.softmax(0), gt_label=y[None])
+            for z, y in zip(logits, labels, strict=True)
+        ]
+    metric = CalibrationMetric(KEPT, confidence_interval=0.9)
+    metric.process(None, samples)
+    return {k.split('/')[1]: v for k, v in metric.evaluate(len(samples)).items()}
+
+
+@pytest.mark.parametrize('shape', [(), (4, 5)], ids=['rows', 'maps'])
+def test_intervals_are_the_evaluators(shape):
+    logits, labels, loader = loader_of(*shape, ignored=0.2 * bool(shape), size=20)
+    options = dict(metrics=KEPT, ignore_index=255, interval=0.9)
+    expected = evaluator_intervals(logits, labels)
+    assert list(expected)[5:7] == ['ECE_low', 'ECE_high']
+    assert evaluate(nn.Identity(), loader, **options) == pytest.approx(expected, rel=1e-5)
+    of_arrays = measure(logits.softmax(1), labels, **options)
+    assert of_arrays == pytest.approx(expected, rel=1e-5) and list(of_arrays) == list(expected)
+    conf, guess = logits.double().softmax(1).max(1)
+    if not shape:
+        del options['ignore_index'], options['metrics']
+        own = measure(metrics=['ECE', 'gap'], conf=conf, correct=guess == labels, **options)
+        assert own == pytest.approx({k: expected[k] for k in own}, rel=1e-5)
+
+
+def test_groups_are_units():
+    """Slices of one volume, in groups, are as the volume is."""
+    volumes, labels, loader = loader_of(4, 5, 6)
+    whole = evaluate(nn.Identity(), loader, KEPT, ignore_index=255, interval=0.95)
+    slices = volumes.movedim(2, 1).flatten(0, 1), labels.flatten(0, 1)
+    cut = DataLoader(TensorDataset(*slices), batch_size=5)
+    options = dict(metrics=KEPT, ignore_index=255, interval=0.95)
+    groups = np.repeat([f'patient {n}' for n in range(7)], 4)
+    assert evaluate(nn.Identity(), cut, groups=groups, **options) == pytest.approx(whole)
+    of_arrays = measure(slices[0].softmax(1), slices[1], groups=groups, **options)
+    assert of_arrays == pytest.approx(whole, rel=1e-5)
+    narrower = evaluate(nn.Identity(), cut, **options)
+    assert narrower['NLL'] == pytest.approx(whole['NLL'])
+    assert narrower['NLL_low'] != pytest.approx(whole['NLL_low'], rel=1e-3)
+
+
+def test_several_labels_have_a_value_each_and_their_mean():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(20, 3, generator=generator)
+    labels = (logits + torch.randn(20, 3, generator=generator) > 0).long()
+    labels[:, 2], labels[0, 0] = 255, 255
+    probs, options = logits.sigmoid(), dict(ignore_index=255, interval=0.9)
+    found = measure(probs, labels, ['ECE', 'NLL'], **options)
+    for k in range(2):
+        own = measure(probs[:, k], labels[:, k], ['ECE', 'NLL'], **options)
+        assert {name: found[name][k] for name in own} == pytest.approx(own)
+    assert np.isnan(found['ECE'][2])
+    assert found['ECE_macro'] == pytest.approx(found['ECE'][:2].mean())
+    assert 'ECE_low_macro' not in found and found['NLL_low'].shape == (3,)
+    loader = DataLoader(TensorDataset(logits, labels), batch_size=6)
+    of_model = evaluate(nn.Identity(), loader, ['ECE', 'NLL'], **options)
+    for name, values in found.items():
+        np.testing.assert_allclose(of_model[name], values, rtol=1e-6)
+    assert measure(probs, labels, 'ECE', ignore_index=255).shape == (3,)
+
+
+def test_no_predictions_are_nan():
+    found = measure(np.zeros((2, 3)) + 1 / 3, [9, 9], ['ECE'], ignore_index=9, interval=0.95)
+    assert list(found) == ['ECE', 'ECE_low', 'ECE_high'] and np.isnan(list(found.values())).all()
+
+
+ROWS = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+
+
+@pytest.mark.parametrize(
+    ('given', 'options', 'message'),
+    [
+        ((ROWS, [0, 1], 'AECE'), dict(interval=0.95), 'AECE has no interval'),
+        ((ROWS, [0, 1], 'ECE'), dict(interval=95), r'interval must be .*0, 1'),
+        ((ROWS, [0, 1], 'ECE'), dict(groups=[0, 0]), 'interval=0.95'),
+        ((ROWS, [0, 1], 'ECE'), dict(groups=[0], interval=0.9), 'each of 2 images, got 1'),
+        ((ROWS, [[1, 0], [0, 1]], 'ECE'), {}, r'argmax\(1\)'),
+        ((ROWS, [0, 1], 'ECE'), dict(device='cpu'), 'go with a model'),
+        ((nn.Identity(), [(ROWS, torch.tensor([0, 1]))], 'ECE'), {}, 'probabilities'),
+        ((nn.Identity(), [(3 * ROWS, torch.tensor([0, 2]))], 'ECE'), {}, 'ignore_index'),
+        ((nn.Identity(), [ROWS], 'ECE'), {}, 'inputs, labels'),
+        ((nn.Identity(), [(3 * ROWS, torch.tensor([0, 1]))], 'ECEE'), {}, 'did you mean ECE'),
+    ],
+)
+def test_one_line_with_the_remedy(given, options, message):
+    with pytest.raises((TypeError, ValueError), match=message) as found:
+        mmcalib.evaluate(*given, **options)
+    assert '\n' not in str(found.value)
+
+
+def test_groups_and_a_loader_that_shuffles():
+    _, _, loader = loader_of(4, 5, shuffle=True)
+    with pytest.raises(ValueError, match='shuffle=False'):
+        evaluate(nn.Identity(), loader, 'ECE', ignore_index=255, interval=0.9, groups=range(7))
+
+
+MEMORY = """
+import resource, torch
+from mmcalib import evaluate
+
+def images(count):
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(count):
+        yield torch.randn(1, 3, 96, 96, generator=generator), torch.zeros(1, 96, 96).long()
+
+peaks = []
+for count in (200, 1000):  # from the second million pixels on, both
+    evaluate(lambda x: x, images(count), ['ECE', 'AECE', 'NLL', 'AURC'], interval=0.95)
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(peaks[1] - peaks[0])
+"""
+
+
+@pytest.mark.skipif(not hasattr(resource, 'RUSAGE_SELF'), reason='needs the peak of a process')
+def test_memory_is_flat_over_1000_images():
+    done = subprocess.run([sys.executable, '-c', MEMORY], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 20_000  # kB, of 1,000 images of 500 kB
