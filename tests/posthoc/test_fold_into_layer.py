@@ -1,9 +1,11 @@
 """Which layer of a real head a scaling is folded into, and which heads refuse it."""
 
 import copy
+import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tiny_models import classifier, fcn_head, images, other_head, scenes, segmentor
 
 from mmcalib.models.predicting_head import head_of
@@ -20,98 +22,47 @@ from mmcalib.posthoc.fold_into_layer import (
 from mmcalib.posthoc.model_logits import draw_predictions, predictions, predictor, reading
 from mmcalib.posthoc.scaler import with_other_class
 
-LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=8)
+
+def head(kind, **options):
+    return dict(type=kind, num_classes=5, in_channels=8) | options
+
+
+LINEAR, VIT = head('LinearClsHead'), 'VisionTransformerClsHead'
+# A head, the form of its features, and the layers that predict.
 CLASSIFIERS = {
-    'linear': (LINEAR, 'vector', ['head.fc']),
-    'one layer of ViT': (
-        dict(type='VisionTransformerClsHead', num_classes=5, in_channels=8),
-        'vector',
-        ['head.layers.head'],
-    ),
+    'linear': (LINEAR, 'vector', ['fc']),
+    'one layer of ViT': (head(VIT), 'vector', ['layers.head']),
     # The hidden layer is as wide as there are classes.
-    'two layers of ViT': (
-        dict(type='VisionTransformerClsHead', num_classes=5, in_channels=8, hidden_dim=5),
-        'vector',
-        ['head.layers.head'],
-    ),
-    'stacked': (
-        dict(type='StackedLinearClsHead', num_classes=5, in_channels=8, mid_channels=[5, 5]),
-        'vector',
-        ['head.layers.2.fc'],
-    ),
+    'two layers of ViT': (head(VIT, hidden_dim=5), 'vector', ['layers.head']),
+    'stacked': (head('StackedLinearClsHead', mid_channels=[5, 5]), 'vector', ['layers.2.fc']),
     'the sum of two': (
-        dict(type='ConformerHead', num_classes=5, in_channels=[8, 8]),
+        head('ConformerHead', in_channels=[8, 8]),
         'tokens',
-        ['head.trans_cls_head', 'head.conv_cls_head'],
+        ['trans_cls_head', 'conv_cls_head'],
     ),
-    'the mean of two': (
-        dict(type='DeiTClsHead', num_classes=5, in_channels=8),
-        'tokens',
-        ['head.layers.head_dist', 'head.layers.head'],
-    ),
+    'the mean of two': (head('DeiTClsHead'), 'tokens', ['layers.head_dist', 'layers.head']),
 }
-AUXILIARY = fcn_head(channels=4, in_index=0)
+TWO_MAPS = dict(in_channels=[8, 8], in_index=[0, 1])
+CASCADE = [fcn_head(), other_head('mmseg.OCRHead', ocr_channels=4)]
+HAMBURGER = dict(ham_channels=8, ham_kwargs=dict(MD_R=4))
 SEGMENTORS = {
-    'fcn': (dict(decode_head=fcn_head()), ['decode_head.conv_seg']),
-    'auxiliary': (
-        dict(decode_head=fcn_head(), auxiliary_head=[AUXILIARY, AUXILIARY]),
-        ['decode_head.conv_seg'],
+    'fcn': dict(decode_head=fcn_head()),
+    'auxiliary': dict(
+        decode_head=fcn_head(), auxiliary_head=[fcn_head(channels=4, in_index=0)] * 2
     ),
-    'corners': (dict(decode_head=fcn_head(align_corners=True)), ['decode_head.conv_seg']),
-    'binary': (
-        dict(decode_head=fcn_head(2, out_channels=1, threshold=0.3)),
-        ['decode_head.conv_seg'],
-    ),
-    'cascade': (
-        dict(
-            type='mmseg.CascadeEncoderDecoder',
-            num_stages=2,
-            decode_head=[
-                fcn_head(),
-                other_head('mmseg.OCRHead', ocr_channels=4),
-            ],
-        ),
-        ['decode_head.1.conv_seg'],
-    ),
+    'corners': dict(decode_head=fcn_head(align_corners=True)),
+    'binary': dict(decode_head=fcn_head(2, out_channels=1, threshold=0.3)),
+    'cascade': dict(type='mmseg.CascadeEncoderDecoder', num_stages=2, decode_head=CASCADE),
     # Its last layer to run, of as many outputs, says which classes are in the image.
-    'context': (
-        dict(
-            decode_head=other_head(
-                'mmseg.EncHead', num_codes=4, in_channels=[8, 8], in_index=[0, 1]
-            )
-        ),
-        ['decode_head.conv_seg'],
-    ),
+    'context': dict(decode_head=other_head('mmseg.EncHead', num_codes=4, **TWO_MAPS)),
     # Three layers of as many outputs run, of which one predicts.
-    'dual attention': (
-        dict(decode_head=other_head('mmseg.DAHead', pam_channels=4)),
-        ['decode_head.conv_seg'],
-    ),
+    'dual attention': dict(decode_head=other_head('mmseg.DAHead', pam_channels=4)),
     # Its factors start from random ones at each prediction.
-    'random bases': (
-        dict(
-            decode_head=other_head(
-                'mmseg.LightHamHead',
-                ham_channels=8,
-                ham_kwargs=dict(MD_R=4),
-                in_channels=[8, 8],
-                in_index=[0, 1],
-            )
-        ),
-        ['decode_head.conv_seg'],
-    ),
-    'slide': (dict(decode_head=fcn_head()), ['decode_head.conv_seg']),
+    'random bases': dict(decode_head=other_head('mmseg.LightHamHead', **HAMBURGER, **TWO_MAPS)),
+    'slide': dict(decode_head=fcn_head()),
 }
 
 AFFINE = [name for name in SCALERS if SCALERS[name].affine]
-
-
-def make_segmentor(name):
-    options, names = copy.deepcopy(SEGMENTORS[name])
-    model = segmentor(**options)
-    if name == 'slide':
-        model.test_cfg.update(mode='slide', crop_size=(8, 8), stride=(5, 5))
-    return model, names
 
 
 def probabilities(logits):
@@ -155,13 +106,13 @@ def check(model, loader, names, method, tolerance=TOLERANCE):
 @pytest.mark.parametrize('method', AFFINE)
 @pytest.mark.parametrize('name', CLASSIFIERS)
 def test_classifiers(name, method):
-    head, form, names = CLASSIFIERS[name]
+    head, form, layers = CLASSIFIERS[name]
     model, loader = classifier(head, form), images()
     if name == 'the sum of two' and method != 'temperature':  # would be shifted twice
         with pytest.raises(NotFoldableError):
             find_predicting_layers(model, reading(loader[0]), per_class=True)
         return
-    result = check(model, loader, names, method)
+    result = check(model, loader, [f'head.{layer}' for layer in layers], method)
     assert result['num_predictions'] == 12
     if method == 'temperature':
         assert result['changed'] == 0
@@ -171,88 +122,80 @@ def test_classifiers(name, method):
 @pytest.mark.parametrize('method', AFFINE)
 @pytest.mark.parametrize('name', SEGMENTORS)
 def test_segmentors(name, method):
-    model, names = make_segmentor(name)
+    model = segmentor(**copy.deepcopy(SEGMENTORS[name]))
+    if name == 'slide':
+        model.test_cfg.update(mode='slide', crop_size=(8, 8), stride=(5, 5))
     loader = scenes(num_classes=2 if name == 'binary' else 4)
-    result = check(model, loader, names, method)
+    layer = 'decode_head.1.conv_seg' if name == 'cascade' else 'decode_head.conv_seg'
+    result = check(model, loader, [layer], method)
     valid = sum(int((s.gt_sem_seg.data != 255).sum()) for s in loader.dataset)
     assert result['num_predictions'] == valid
-    if method == 'temperature' and name != 'binary':
-        assert result['changed'] == 0
-    if method == 'temperature' and name == 'binary':
-        assert (
-            result['changed'] > 0
-        )  # the threshold is not 0.5, and T moves probabilities towards it
+    if method == 'temperature':  # of a threshold that is not 0.5, it moves probabilities towards it
+        assert (result['changed'] > 0) == (name == 'binary')
 
 
+MASKS = dict(num_layers=1, num_heads=1, embed_dims=8, dropout_ratio=0.0)
+# A classifier whose head is another, and what is done to it.
 REFUSED = {
-    'cosine': (dict(type='ArcFaceClsHead', num_classes=5, in_channels=8), 'vector',
-               r'halving head\.norm_product does not halve'),
-}  # fmt: skip
+    'cosine': (head('ArcFaceClsHead'), lambda m: None, r'head\.norm_product does not halve'),
+    'normalised': (LINEAR, lambda m: after(m, F.normalize), r'head\.fc does not halve the logits'),
+    'tanh': (LINEAR, lambda m: after(m, torch.tanh), r'head\.fc does not halve the logits'),
+    'weight norm': (
+        LINEAR,
+        lambda m: torch.nn.utils.parametrizations.weight_norm(m.head.fc),
+        r'head\.fc does not halve',
+    ),
+}
+
+
+def after(model, function):
+    model.head.forward = lambda feats: function(model.head.fc(feats[-1]))
 
 
 @pytest.mark.parametrize('name', REFUSED)
 def test_classifiers_that_refuse(name):
-    head, form, message = REFUSED[name]
-    model = classifier(head, form)
-    loader = images()
+    head, change, message = REFUSED[name]
+    model = classifier(head)
+    change(model)
     with pytest.raises(ValueError, match=message):
-        find_predicting_layers(model, reading(loader[0]))
-
-
-def test_a_head_that_changes_its_logits():
-    model = classifier(LINEAR)
-    model.head.forward = lambda feats: torch.nn.functional.normalize(model.head.fc(feats[-1]))
-    with pytest.raises(ValueError, match=r'head\.fc does not halve'):
-        find_predicting_layers(model, reading(images()[0]))
-    model.head.forward = lambda feats: model.head.fc(feats[-1]).tanh()
-    with pytest.raises(ValueError, match=r'head\.fc does not halve the logits'):
-        find_predicting_layers(model, reading(images()[0]))
-    # What no trial of halves shows, the proof does: here a cap.
-    loader = images()
-    with torch.no_grad():
-        cap = 1.2 * max(model.head.fc(model.backbone(b['inputs'])[-1]).max() for b in loader)
-    model.head.forward = lambda feats: model.head.fc(feats[-1]).clamp(max=cap)
-    (name,) = find_predicting_layers(model, reading(loader[0]))
-    drawn = draw_predictions(model, loader)
-    scaler = SCALERS['temperature']().fit(drawn.logits, drawn.labels)
-    scaler.temperature_ = 0.5
-    tensors = fold_layers(model, [name], scaler)
-    assert difference(model, loader, scaler, tensors) > 0.01
-
-
-def test_a_layer_with_other_parameters():
-    model = classifier(LINEAR)
-    torch.nn.utils.parametrizations.weight_norm(model.head.fc)
-    with pytest.raises(ValueError, match=r'halving head\.fc does not halve'):
         find_predicting_layers(model, reading(images()[0]))
 
 
 def test_a_mask_transformer_refuses():
-    head = dict(
-        type='mmseg.SegmenterMaskTransformerHead', in_channels=8, channels=8, num_classes=4,
-        num_layers=1, num_heads=1, embed_dims=8, dropout_ratio=0.0,
-    )  # fmt: skip
+    head = other_head('mmseg.SegmenterMaskTransformerHead', **MASKS)
+    model = segmentor({key: value for key, value in head.items() if key != 'norm_cfg'})
     with pytest.raises(ValueError, match='no linear layer that a scaling can be folded into'):
-        find_predicting_layers(segmentor(head), reading(scenes()[0]))
+        find_predicting_layers(model, reading(scenes()[0]))
 
 
-def test_a_layer_without_a_bias():
-    model = classifier(LINEAR)
-    model.head.fc.bias = None
-    loader = images()
-    check(model, loader, ['head.fc'], 'temperature')
+def test_what_no_trial_of_halves_shows_the_proof_does():
+    model, loader = classifier(LINEAR), images()
+    with torch.no_grad():
+        cap = 1.2 * max(model.head.fc(model.backbone(b['inputs'])[-1]).max() for b in loader)
+    after(model, lambda logits: logits.clamp(max=cap))
+    names, drawn = (
+        find_predicting_layers(model, reading(loader[0])),
+        draw_predictions(model, loader),
+    )
+    scaler = SCALERS['temperature']().fit(drawn.logits, drawn.labels)
+    scaler.temperature_ = 0.5
+    assert difference(model, loader, scaler, fold_layers(model, names, scaler)) > 0.01
+    nan, one = torch.tensor([math.nan]), torch.ones(1)
+    assert largest_difference([one, one], [one, nan]) == math.inf
+
+
+@pytest.mark.parametrize('kind', ['without a bias', 'grouped'])
+def test_a_layer_that_takes_a_temperature_alone(kind):
+    """Or whose classes do not see the same features, so none can take away the mean of all."""
+    if kind == 'grouped':
+        model, loader, name = segmentor(fcn_head()), scenes(), 'decode_head.conv_seg'
+        model.decode_head.conv_seg = torch.nn.Conv2d(8, 4, 1, groups=2)
+    else:
+        model, loader, name = classifier(LINEAR), images(), 'head.fc'
+        model.head.fc.bias = None
+    check(model, loader, [name], 'temperature')
     with pytest.raises(ValueError, match='no linear layer'):
         find_predicting_layers(model, reading(loader[0]), per_class=True)
-
-
-def test_a_grouped_convolution_takes_a_temperature_alone():
-    """Its classes do not see the same features, so none can take away the mean of all."""
-    head = fcn_head()
-    model = segmentor(head)
-    model.decode_head.conv_seg = torch.nn.Conv2d(8, 4, 1, groups=2)
-    check(model, scenes(), ['decode_head.conv_seg'], 'temperature')
-    with pytest.raises(ValueError, match='no linear layer'):
-        find_predicting_layers(model, reading(scenes()[0]), per_class=True)
 
 
 @pytest.mark.parametrize('method', AFFINE)
