@@ -16,6 +16,7 @@ __version__ = '0.3.0'
 
 __all__ = [
     '__version__',
+    'calibrate',
     'datasets',
     'ensembles',
     'evaluate',
@@ -112,10 +113,12 @@ if TYPE_CHECKING:
     )
     from mmcalib.metrics.evaluate import evaluate
     from mmcalib.metrics.measure import measure
+    from mmcalib.posthoc.calibrate_model import calibrate
     from mmcalib.tasks.predict.predict import predict
     from mmcalib.visualization.reliability import reliability_diagram
 else:
     _FUNCTIONS = {
+        'calibrate': 'mmcalib.posthoc.calibrate_model',
         'evaluate': 'mmcalib.metrics.evaluate',
         'measure': 'mmcalib.metrics.measure',
         'predict': 'mmcalib.tasks.predict.predict',

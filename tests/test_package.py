@@ -318,3 +318,15 @@ def test_a_name_that_is_gone_says_what_to_use(name):
     mmcalib.register()
     with pytest.raises(ValueError, match=f'{name} is gone since .*: {re.escape(GONE[name])}'):
         MODELS.build(dict(type=name))
+
+
+def test_any_torch_model_is_calibrated_without_openmmlab():
+    code = """
+import torch, mmcalib
+net, inputs = torch.nn.Linear(3, 4), torch.randn(40, 3)
+batches = [(inputs, torch.arange(40) % 4)]
+for method in ('temperature', 'ets'):
+    assert mmcalib.calibrate(net, batches, method=method).num_predictions == 40
+"""
+    result = run(code, ('mmengine', 'mmcv', 'mmpretrain', 'mmseg', 'torchvision', 'cv2'))
+    assert result.returncode == 0, result.stderr

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from mmcalib.checks import UserError, at_least_single, check_choice
+from mmcalib.samples.from_loader import Logits, logits_in
 
 if TYPE_CHECKING:
+    from mmcalib.posthoc.per_label import ScalerPerLabel
     from mmcalib.posthoc.scaler import LogitScaler
 
 REMEDY = 'test the config and the checkpoint that tools/calibrate.py wrote beside each other'
@@ -84,6 +87,47 @@ class AttachedScaling(nn.Module):
             self._fill(found)
 
 
-def attached(scaler: LogitScaler) -> AttachedScaling:
+def attached(scaler: LogitScaler | ScalerPerLabel) -> nn.Module:
     """Return a fitted scaler as a module of a model."""
+    if hasattr(scaler, 'scalers'):
+        return _PerLabel(map(attached, scaler.scalers))
     return AttachedScaling(scaler.method, **scaler.get_params()).take(scaler)
+
+
+class _PerLabel(nn.ModuleList):
+    def forward(self, logits: Tensor) -> Tensor:
+        columns = zip(self, logits.split(1, dim=1), strict=True)
+        return torch.cat([scaling(values) for scaling, values in columns], dim=1)
+
+
+class CalibratedOutput(nn.Module):
+    """Any model whose logits are calibrated; the rest of its output is as it was.
+
+    Its ``state_dict`` has the model's keys behind ``model.`` and those of the calibration behind
+    ``calibration.``; it loads into ``CalibratedOutput(model, AttachedScaling(method))``.
+
+    Args:
+        model: That returns logits.
+        calibration: What calibrates logits ``(N, K, *)``.
+        logits: As of :func:`mmcalib.calibrate`; the output is then the calibrated logits alone.
+    """
+
+    def __init__(
+        self, model: nn.Module, calibration: nn.Module, logits: Logits | None = None
+    ) -> None:
+        super().__init__()
+        self.model, self.calibration, self.logits = model, calibration, logits
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = self.model(*args, **kwargs)
+        scaled = self.calibration(logits_in(output, self.logits))
+        if self.logits is not None:
+            return scaled
+        if torch.is_tensor(output):
+            return scaled.reshape(output.shape)
+        output = copy(output)
+        if isinstance(output, Mapping) and 'out' in output:
+            output['out'] = scaled
+        else:
+            output.logits = scaled
+        return output

@@ -8,11 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mmcalib.metrics.counts import EXACT, Counts, of_map, round_if_many
-from mmcalib.metrics.definitions import value_of
+from mmcalib.metrics.counts import (
+    EXACT,
+    Counts,
+    Predictions,
+    bin_of,
+    of_map,
+    round_if_many,
+    table_of,
+)
+from mmcalib.metrics.definitions import metric_of, value_of
+from mmcalib.metrics.intervals import drawn_weights
 from mmcalib.posthoc.draw import LogitRows, alone
 from mmcalib.posthoc.scaler import LogitScaler
 
+NUM_BOOTSTRAP = 200  # which tell a standard error to 5 %
 COMPARED = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 
 
@@ -23,6 +33,7 @@ def before_and_after(
     *,
     num_bins: int = 15,
     threshold: float | None = 0.5,
+    num_groups: int = 0,
     gather: Callable[[Any], list] = alone,
 ) -> dict:
     """Measure predictions as they are and scaled.
@@ -34,14 +45,17 @@ def before_and_after(
         num_bins: Of ECE and AECE.
         threshold: Above which probability a sigmoid predicts its class; None if the classes stay
             as they are.
+        num_groups: How many independent groups the places are of, for standard errors; 0 for none.
         gather: Returns the shares of all processes.
 
     Returns:
         Metrics ``before`` and ``after`` by name, in percent but for NLL and Brier;
         ``num_predictions``, how many there are; ``changed``, of how many of them the predicted
-        class is another.
+        class is another; ``errors``, the standard errors ``before`` and ``after``, if asked for.
     """
     found, changed, total = ([], []), 0, 0
+    tables = [(torch.zeros(num_groups, 3, num_bins), torch.zeros(num_groups, 2)) for _ in found]
+    tables = [[x.double() for x in pair] for pair in tables]
     for several in images:
         places = several.places
         folds = torch.zeros_like(places) if fold_of is None else fold_of[places]
@@ -49,12 +63,15 @@ def before_and_after(
             rows = several if fold_of is None else several.only(folds == fold)
             scaled = scalers[fold].transform(rows.logits)
             predicted = predicted_by(scalers[fold], scaled, rows.predicted, threshold)
-            changed += int((predicted != rows.predicted).sum())
-            total += len(predicted)
+            changed += int(((predicted != rows.predicted) & (rows.labels >= 0)).sum())
+            total += predicted.numel()
             shown = rows.logits if rows.shown is None else rows.shown
             before, after = (shown, rows.predicted), (scaled, predicted)
-            for parts, (logits, classes) in zip(found, (before, after), strict=True):
-                parts.append(counts_of(logits, classes, rows.labels, num_bins))
+            for parts, pair, own in zip(found, tables, (before, after), strict=True):
+                predictions = read(*own, rows.labels)
+                parts.append(Counts.of(predictions, num_bins))
+                if num_groups:
+                    add_by_group(pair, predictions, rows, num_bins)
                 if total > EXACT:
                     parts[:] = [part.round() for part in parts]
     shares = gather((found, changed))
@@ -65,6 +82,8 @@ def before_and_after(
         counts = Counts.total(parts, num_bins)
         figures[when] = {name: value_of(name, counts) for name in COMPARED}
     changed = sum(own for _, own in shares)
+    if num_groups:
+        figures['errors'] = dict(zip(('before', 'after'), map(errors_of, tables), strict=True))
     return {**figures, 'num_predictions': int(counts.count), 'changed': changed}
 
 
@@ -72,16 +91,48 @@ def predicted_by(
     scaler: LogitScaler, scaled: Tensor, predicted: Tensor, threshold: float | None
 ) -> Tensor:
     """Return the classes that scaled logits ``(M, K)`` predict, where `predicted` were."""
-    if scaled.shape[1] == 1:
-        return predicted if threshold is None else (scaled[:, 0].sigmoid() > threshold).long()
+    if scaled.shape[1] == 1 or predicted.ndim == 2:
+        above = lambda: (scaled.sigmoid() > threshold).long().view_as(predicted)  # noqa: E731
+        return predicted if threshold is None else above()
     # Two scaled logits may be rounded to one number.
     return predicted if scaler.keeps_argmax else scaled.argmax(dim=1)
 
 
-def counts_of(logits: Tensor, predicted: Tensor, labels: Tensor, num_bins: int) -> Counts:
-    """Count predictions of logits ``(M, K)``."""
-    # As metrics read a binary segmentation: the probability of class 1, whose rounding they know.
+def read(logits: Tensor, predicted: Tensor, labels: Tensor) -> Predictions:
+    """Return what metrics count of logits ``(M, K)``, of which labels below 0 have no prediction.
+
+    A binary one is read as metrics read it, from the probability of class 1, whose rounding they
+    know; of several labels, each is such a one.
+    """
+    if labels.ndim == 2:
+        logits, predicted, labels = logits.reshape(-1, 1), predicted.flatten(), labels.flatten()
     planes = (logits.sigmoid() if logits.shape[1] == 1 else logits).T[:, None]
-    classes = predicted[None], labels[None], torch.ones_like(labels[None], dtype=torch.bool)
-    found = of_map(planes, *classes, num_bins=num_bins, wanted={'brier'})
-    return Counts.of(found._replace(left_out=None), num_bins)
+    found = of_map(planes, predicted[None], labels[None], labels[None] >= 0, wanted={'brier'})
+    return found._replace(left_out=None)
+
+
+def add_by_group(
+    tables: Sequence[Tensor], found: Predictions, rows: LogitRows, num_bins: int
+) -> None:
+    """Add predictions to the bins ``(G, 3, B)`` and the sums ``(G, 2)`` of their groups."""
+    bins, sums = tables
+    groups = rows.places.view(-1, *[1] * (rows.labels.ndim - 1)).expand(rows.labels.shape)
+    groups = groups[rows.labels.cpu() >= 0]
+    index = groups * num_bins + bin_of(found.conf, num_bins)
+    bins += table_of(index, found.conf, found.correct, len(bins), num_bins).transpose(0, 1)
+    sums.index_add_(0, groups, torch.stack([found.nll, found.brier], dim=1))
+
+
+def errors_of(tables: Sequence[Tensor]) -> dict[str, float]:
+    """Return the standard errors of metrics over groups, by a bootstrap; see :func:`add_by_group`.
+
+    AECE, whose bins are not fixed, has none.
+    """
+    bins, sums = tables
+    draws: dict[str, list[Tensor]] = {}
+    for weights in drawn_weights(len(bins), num_bootstrap=NUM_BOOTSTRAP, seed=0):
+        drawn = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
+        for name in COMPARED:
+            if of_rows := metric_of(name).of_rows:
+                draws.setdefault(name, []).append(of_rows(drawn, weights @ sums))
+    return {name: torch.cat(values).std().item() for name, values in draws.items()}

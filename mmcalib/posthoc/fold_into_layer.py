@@ -104,25 +104,21 @@ def find_predicting_layers(
 
 
 def prove(
-    model: nn.Module, calibrated: nn.Module, scaler: LogitScaler, read: Read, then: str = ''
+    original: Iterable[Tensor], calibrated: Iterable[Tensor], scaler: LogitScaler, then: str = ''
 ) -> float:
-    """Run a model and its calibrated copy, and return how far their probabilities are off.
+    """Return how far the probabilities of a calibrated model are from those of the scaled logits.
 
     Args:
-        model: The original.
-        calibrated: What is to predict the scaled probabilities.
+        original: Logits ``(K, *)`` of images, of the model as it was.
+        calibrated: Those of the calibrated one.
         scaler: Fitted.
-        read: See :func:`find_predicting_layers`.
         then: The end of an error.
 
-    Returns:
-        The largest difference of a probability from that of the scaled logits.
-
     Raises:
-        ValueError: If it is not small.
+        ValueError: If it is not near.
     """
-    expected = [scaler.predict_proba(logits[None])[0] for logits in read(model)]
-    found = [scaler.probabilities(logits[None])[0] for logits in read(calibrated)]
+    expected = [scaler.predict_proba(logits[None])[0] for logits in original]
+    found = [scaler.probabilities(logits[None])[0] for logits in calibrated]
     difference = largest_difference(expected, found)
     if not difference <= TOLERANCE:
         raise UserError(

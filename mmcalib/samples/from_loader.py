@@ -67,7 +67,7 @@ def reader(
                 output = model(**inputs)
             else:
                 output = model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
-            found = _logits_in(output, logits)
+            found = logits_in(output, logits)
         return _checked(found, tensor_of('labels', labels).to(found.device), ignore_index)
 
     try:
@@ -173,7 +173,7 @@ def _moved(inputs: Any, device: torch.device | None) -> Any:
     return inputs
 
 
-def _logits_in(output: Any, logits: Logits | None) -> Tensor:
+def logits_in(output: Any, logits: Logits | None) -> Tensor:
     """Return the logits ``(N, K, *)`` of a model's output, in float32 or float64."""
     if logits is not None:
         output = logits(output)

@@ -119,4 +119,4 @@ def prove(
     fill(calibrated, checkpoint_of(content, 'the calibrated model'))
     calibrated = revert_sync_batchnorm(calibrated).to(model.data_preprocessor.device)
     read = reading(batch, of_samples=hasattr(calibrated, 'calibration'))
-    return fold_into_layer.prove(model, calibrated, scaler, read, '. Nothing was written')
+    return fold_into_layer.prove(read(model), read(calibrated), scaler, '. Nothing was written')

@@ -1,0 +1,313 @@
+"""Calibrating any torch model: its logits read once, a scaling folded into it or attached."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mmcalib.checks import UserError, check_choice
+from mmcalib.metrics.keys import PREFIX, metric_heading, number_text
+from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, attached
+from mmcalib.posthoc.before_and_after import before_and_after
+from mmcalib.posthoc.choose import NONE, choose_method, methods_for
+from mmcalib.posthoc.draw import NUM_SAMPLES, DrawnPredictions, LogitRows, draw
+from mmcalib.posthoc.fold_into_layer import fold_layers, layers_for, prove
+from mmcalib.posthoc.folds import fit_folds, folds_of_groups
+from mmcalib.posthoc.full_precision import full_precision
+from mmcalib.posthoc.methods import SCALERS
+from mmcalib.posthoc.per_label import ScalerPerLabel
+from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
+from mmcalib.samples.from_loader import Logits, group_numbers, progress, reader
+
+AUTO = 'auto'
+
+
+@dataclass
+class Calibrated:
+    """A calibrated model, and what the calibration did; as text, a table.
+
+    Attributes:
+        model: The calibrated copy, in evaluation mode.
+        before: Metrics by name, in percent but for NLL and Brier.
+        after: The same, each image scored by a scaling that was fitted without its fold.
+        errors: The standard errors ``before`` and ``after``, by name, over images or groups.
+        scaler: What was fitted to all images; None if the choice fell on no scaling.
+        folded_into: The layers whose weights are others; none if the scaling is attached.
+        attached: Why it is attached; None if it is not.
+        difference: The largest difference of a probability from the scaled one, on a batch.
+        num_predictions: How many were fitted to and measured.
+        num_groups: How many images, or groups of them, they are of.
+        changed: Of how many of them the predicted class is another.
+        candidates: Of ``method='auto'``, see :func:`~mmcalib.posthoc.choose.choose_method`.
+    """
+
+    model: nn.Module
+    before: dict[str, float]
+    after: dict[str, float]
+    errors: dict[str, dict[str, float]]
+    num_predictions: int
+    num_groups: int
+    changed: int
+    scaler: LogitScaler | ScalerPerLabel | None = None
+    folded_into: list[str] = field(default_factory=list)
+    attached: str | None = None
+    difference: float = 0.0
+    candidates: list[dict] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [['', *(metric_heading(f'{PREFIX}{name}') for name in self.before)]]
+        for when, figures in (('before', self.before), ('after', self.after)):
+            cells = {name: number_text(value, PREFIX + name) for name, value in figures.items()}
+            for name, value in self.errors[when].items():
+                cells[name] += f' ± {number_text(value, PREFIX + name)}'
+            lines.append([when, *cells.values()])
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        cells = ([c.ljust(w) for c, w in zip(row, widths, strict=True)] for row in lines)
+        return '\n'.join([*('  '.join(row).rstrip() for row in cells), *self._sentences()])
+
+    def _sentences(self) -> Iterator[str]:
+        of = f'{self.num_predictions:,} predictions of {self.num_groups:,} independent groups'
+        if self.scaler is None:
+            yield f'No scaling improves on none by a standard error, of {of}.'
+            return
+        name = self.scaler.method
+        if name == 'temperature' and not isinstance(self.scaler, ScalerPerLabel):
+            name = f'temperature {self.scaler.temperature_:.4g}'
+        yield f'Scaling by {name}, fitted on {of}; before and after are cross-fitted.'
+        where = f'Folded into {" and ".join(self.folded_into)}'
+        if self.attached:
+            where = f'Attached behind the model, because {self.attached}'
+        yield f'{where}: its probabilities equal the scaled ones within {self.difference:.1e}.'
+
+
+def calibrate(
+    model: nn.Module,
+    loader: Iterable,
+    *,
+    method: str | LogitScaler = 'temperature',
+    logits: Logits | None = None,
+    groups: Sequence[Hashable] | None = None,
+    ignore_index: int | None = None,
+    device: str | torch.device | None = None,
+) -> Calibrated:
+    r"""Return a calibrated copy of any torch model, and what its probabilities gained.
+
+    The model runs once over the loader, and the scaling of the least likelihood loss is folded into
+    the layer that predicts, which is found by running it: the copy is of the same class, with the
+    same keys, and as fast. A scaling that no layer can absorb is attached: then the copy is a
+    :class:`~mmcalib.posthoc.attached.CalibratedOutput` around the model. A batch is run to prove
+    that its probabilities are the scaled ones. Figures are cross-fitted over 5 folds of the images.
+
+    The given model, its mode, its hooks and the random states are as before. The order of the
+    images does not matter, so the loader may shuffle. Of maps and volumes 200,000 pixels are drawn,
+    each as likely as any other, for fit and figures.
+
+    Args:
+        model: A classifier or segmentor, of one or several labels, that returns logits.
+        loader: Batches of held-out data: ``(inputs, labels)`` or dicts, see
+            :mod:`mmcalib.samples.from_loader`. Logits are ``(N, K)`` or ``(N, K, *)`` with labels
+            ``(N,)`` or ``(N, *)``; K = 1 before a sigmoid. Labels ``(N, L)`` of 0 and 1 are several
+            labels, which get a scaling each.
+        method: A key of ``mmcalib.posthoc.SCALERS``; ``'auto'`` for the simplest within a standard
+            error of the best cross-validated likelihood; or a scaler with options.
+        logits: Which part of the model's output the logits are; by default its ``logits``, its
+            ``['out']``, or the output itself.
+        groups: A name for each image, in the order of a loader that does not shuffle: images of one
+            group, such as slices of a volume or frames of a video, are not independent.
+        ignore_index: The label of what to leave out.
+        device: Where to run; by default where the model is.
+
+    Raises:
+        TypeError: If the model is no ``nn.Module``.
+        ValueError: For a model that is calibrated already, or returns no single tensor of logits;
+            for batches without labels, labels of one class only or out of range, probabilities or
+            NaN in place of logits; for a method that is unknown or not for such a head.
+    """
+    copied = copy_of(model)
+    copied = copied if device is None else copied.to(device)
+    scaler = method if isinstance(method, LogitScaler) else None
+    if scaler is None and check_choice('method', method, (AUTO, *SCALERS)) != AUTO:
+        scaler = SCALERS[method]()
+    with same_random_states(), full_precision():
+        data = _Reading(copied, loader, scaler, logits, ignore_index)
+        rows = data.images()
+        first = next(rows, None)
+        if first is None:
+            raise UserError('the loader has no batches: a generator can be read only once')
+        number = NUM_SAMPLES if data.pixels else float('inf')
+        drawn = draw(chain([first], rows), num_samples=number, seed_of=_seed_of)
+        drawn = grouped(drawn, groups, data.num_images, loader)
+        return _calibrated(copied, drawn, scaler, data, logits)
+
+
+def _calibrated(
+    model: nn.Module,
+    drawn: DrawnPredictions,
+    scaler: LogitScaler | None,
+    data: _Reading,
+    logits: Logits | None,
+) -> Calibrated:
+    """Fit, measure, place and prove a scaling; None to choose one."""
+    labels = drawn.labels[drawn.labels >= 0]
+    if not (labels != labels[0]).any():
+        raise UserError(f'all labels are {int(labels[0])}: calibrate on data of several classes')
+    groups, candidates = int(drawn.images.max()) + 1, []
+    folds = folds_of_groups(groups, seed=0)
+    if scaler is None:
+        methods = methods_for(drawn.logits.shape[1], groups=groups, pixels=data.pixels)
+        chosen, candidates = choose_method(drawn, folds, methods, pixels=data.pixels)
+        scaler = None if chosen == NONE else SCALERS[chosen]()
+    elif data.several:
+        scaler = ScalerPerLabel(scaler)
+    unscaled = [SCALERS['temperature'].from_parameters({'temperature': 1.0})]
+    scalers = fit_folds(scaler, drawn, folds) if scaler else unscaled
+    predicted = predicted_of(drawn.logits, drawn.labels)
+    rows = LogitRows(drawn.logits, drawn.labels, predicted, drawn.images)
+    how = dict(fold_of=folds if scaler else None, num_groups=groups)
+    measured = before_and_after([rows], scalers, **how)
+    found = Calibrated(model, **measured, num_groups=groups, candidates=candidates)
+    if scaler is None:
+        return found
+    found.scaler = drawn.fit(deepcopy(scaler))
+    original = data.read(model)
+    found.folded_into, found.attached = layers_for(model, scaler, data.read, sigmoids=data.several)
+    if found.folded_into:
+        kept = {}
+        for name, tensor in fold_layers(model, found.folded_into, found.scaler).items():
+            parameter = model.get_parameter(name)
+            kept[parameter], parameter.data = parameter.data, tensor.to(parameter)
+        try:
+            found.difference = prove(original, data.read(model), found.scaler)
+        except UserError as error:  # of half precision, or a cap on the logits
+            found.folded_into, found.attached = [], str(error)
+            for parameter, value in kept.items():
+                parameter.data = value
+    if found.attached:
+        found.model = CalibratedOutput(model, attached(found.scaler), logits).eval()
+        # Whose output is logits already, where a function has named them.
+        read = data.read if logits is None else data.reading(None)
+        found.difference = prove(original, read(found.model), found.scaler)
+    model.calibrated_by = found.scaler.method
+    return found
+
+
+class _Reading:
+    """The predictions of a model for the images of a loader, and its first batch."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loader: Iterable,
+        scaler: LogitScaler | None,
+        logits: Logits | None,
+        ignore_index: int | None,
+    ) -> None:
+        self.model, self.loader, self.scaler, self.ignored = model, loader, scaler, ignore_index
+        self.read, self.num_images = self.reading(logits), 0
+        self.options = dict(logits=logits, ignore_index=ignore_index)
+
+    def reading(self, logits: Logits | None) -> Callable[[nn.Module], list[Tensor]]:
+        """Return a function from a model to its logits of the first batch."""
+
+        def read(model: nn.Module) -> list[Tensor]:
+            with reader(model, logits=logits, ignore_index=self.ignored) as predict:
+                return list(predict(self.batch)[0])
+
+        return read
+
+    def images(self) -> Iterator[LogitRows]:
+        """Yield the valid predictions of each image; of each batch of a classifier."""
+        with reader(self.model, **self.options) as predict:
+            for number, batch in enumerate(progress(self.loader, 'Reading logits')):
+                logits, labels = predict(batch)
+                if number == 0:
+                    self._begin(batch, logits, labels)
+                places = torch.arange(len(labels)) + self.num_images
+                self.num_images += len(labels)
+                if not self.pixels:
+                    yield self._rows(logits, labels, places)
+                    continue
+                for values, own, place in zip(logits, labels, places, strict=True):
+                    rows = values.flatten(1).T, own.flatten()
+                    yield self._rows(*rows, place.expand(len(rows[1])))
+
+    def _begin(self, batch: Any, logits: Tensor, labels: Tensor) -> None:
+        self.batch, self.pixels = batch, logits.ndim > 2
+        self.several = labels.ndim == 2 and not self.pixels
+        if self.several and self.scaler is None:
+            raise UserError(f"method={AUTO!r} is for one label: name a method, as 'temperature'")
+        if self.scaler:
+            self.scaler.check_head(logits[:, :1] if self.several else logits)
+
+    def _rows(self, logits: Tensor, labels: Tensor, places: Tensor) -> LogitRows:
+        if self.several and self.ignored is not None:
+            labels = labels.masked_fill(labels == self.ignored, -1)
+        rows = LogitRows(logits, labels, predicted_of(logits, labels), places)
+        return rows if self.several or self.ignored is None else rows.only(labels != self.ignored)
+
+
+def copy_of(model: nn.Module) -> nn.Module:
+    """Return a copy of a model that can be calibrated, in evaluation mode."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f'model must be a torch.nn.Module, got {type(model).__name__}')
+    earlier = getattr(model, 'calibrated_by', None)
+    if earlier or any(isinstance(module, AttachedScaling) for module in model.modules()):
+        earlier = f' (by {earlier})' * bool(earlier)
+        raise UserError(f'the model is calibrated already{earlier}: give the original')
+    try:
+        return deepcopy(model).eval()
+    except (RuntimeError, TypeError, ValueError) as error:
+        name = type(model).__name__
+        raise UserError(f'{name} cannot be copied: give the module in it ({error})') from error
+
+
+def predicted_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the classes that logits ``(M, K)`` predict, shaped as labels."""
+    return (logits > 0).long() if labels.ndim == 2 else with_other_class(logits).argmax(dim=1)
+
+
+def grouped(
+    drawn: DrawnPredictions, groups: Sequence[Hashable] | None, size: int, loader: Iterable
+) -> DrawnPredictions:
+    """Return predictions by their groups, or by images in an order that their content decides.
+
+    So folds, and what they add up to, are the same in whatever order the images came.
+    """
+    number = drawn.images.unique(return_inverse=True)[1]
+    if groups is not None:
+        number = group_numbers(groups, size, loader)[drawn.images].unique(return_inverse=True)[1]
+    else:
+        some = torch.arange(1, drawn.logits.shape[1] + 1, dtype=torch.float64).cos()
+        labels = drawn.labels.double().reshape(len(number), -1).mean(dim=1)
+        number = (
+            group_sums(drawn.logits.double() @ some + labels, number).argsort().argsort()[number]
+        )
+    order = number.argsort(stable=True)
+    columns = (x[order] for x in (drawn.logits, drawn.labels, number))
+    return replace(drawn, **dict(zip(('logits', 'labels', 'images'), columns, strict=True)))
+
+
+def _seed_of(rows: LogitRows) -> int:
+    return zlib.crc32(rows.labels.cpu().numpy().tobytes())
+
+
+@contextmanager
+def same_random_states() -> Iterator[None]:
+    """Leave the random states of Python, NumPy and PyTorch as they were."""
+    states = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])

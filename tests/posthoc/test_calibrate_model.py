@@ -1,0 +1,281 @@
+"""Calibrating any torch model in one call, without OpenMMLab."""
+
+import copy
+import random
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import mmcalib
+from mmcalib.posthoc import SCALERS, TemperatureScaler
+from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput
+
+SHAPES = {'classifier': (), 'segmentor': (6, 7), 'volume': (3, 4, 5)}
+
+
+class Net(nn.Module):
+    """Far too sure of linear functions of its inputs, for images, maps or volumes."""
+
+    def __init__(self, shape=(), num_logits=4, *, cosine=False, key=None):
+        super().__init__()
+        kind = [nn.Linear, None, nn.Conv2d, nn.Conv3d][len(shape)]
+        self.body = kind(5, 8, *[1] * bool(shape))
+        self.norm = [nn.BatchNorm1d, None, nn.BatchNorm2d, nn.BatchNorm3d][len(shape)](8)
+        self.fc = kind(8, num_logits, *[1] * bool(shape))
+        self.cosine, self.key = cosine, key
+        self.fc.weight.data *= 8
+
+    def forward(self, x):
+        features = self.norm(self.body(x)).relu()
+        logits = self.fc(features)
+        if self.cosine:
+            logits = 9 * nn.functional.normalize(logits, dim=1)
+        return {None: logits, 'out': {'out': logits, 'aux': 0}}.get(
+            self.key, SimpleNamespace(logits=logits, loss=None)
+        )
+
+
+def data(shape=(), *, n=60, num_logits=4, sigmoids=False, seed=0):
+    """Inputs of a network with labels drawn from probabilities less sure than its own."""
+    torch.manual_seed(seed)
+    net = Net(shape, num_logits).eval()
+    inputs = torch.randn(n, 5, *shape)
+    with torch.no_grad():
+        logits = net(inputs) / 3
+    if sigmoids or num_logits == 1:
+        return net, inputs, (torch.rand(logits.shape) < logits.sigmoid()).long()
+    probs = logits.softmax(1).movedim(1, -1)
+    labels = torch.distributions.Categorical(probs=probs).sample()
+    return net, inputs, labels
+
+
+def loader_of(inputs, labels, *, batch_size=16, **options):
+    return DataLoader(TensorDataset(inputs, labels), batch_size=batch_size, **options)
+
+
+@pytest.mark.filterwarnings('ignore::UserWarning')
+@pytest.mark.parametrize('method', ['temperature', 'vector', 'matrix', 'ets', 'isotonic'])
+@pytest.mark.parametrize('kind', SHAPES)
+def test_the_copy_predicts_the_scaled_probabilities(kind, method):
+    net, inputs, labels = data(SHAPES[kind])
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), method=method)
+    with torch.no_grad():
+        logits, calibrated = net(inputs), found.model(inputs)
+    images = torch.arange(60).repeat_interleave(labels[0].numel())
+    rows = logits.movedim(1, -1).flatten(0, -2)
+    expected = SCALERS[method]().fit(rows, labels.flatten(), images).predict_proba(logits)
+    torch.testing.assert_close(calibrated.softmax(1), expected, rtol=1e-3, atol=1e-4)
+    folded = method not in ('ets', 'isotonic')
+    assert found.folded_into == ['fc'] * folded and bool(found.attached) != folded
+    assert found.difference < 1e-4 and found.after['NLL'] < found.before['NLL']
+    before = mmcalib.metrics.measure(logits.softmax(1), labels, ['ECE', 'NLL', 'Brier', 'accuracy'])
+    assert {n: found.before[n] for n in before} == pytest.approx(before, rel=1e-4)
+    assert 0 < found.errors['after']['ECE'] < 10 and found.num_predictions == labels.numel()
+    assert re.search(r'before +[\d.]+ ± .*\nafter ', str(found))
+
+
+def test_the_figures_are_those_of_a_loop():
+    """Cross-fitted by folds of groups, in the order of these."""
+    net, inputs, labels = data(n=80)
+    groups = [f'scan {number // 4}' for number in range(80)]
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), groups=groups)
+    with torch.no_grad():
+        logits = net(inputs)
+    fold = torch.from_numpy(np.random.RandomState(0).permutation(20) % 5).repeat_interleave(4)
+    scaled = torch.empty_like(logits)
+    for number in range(5):
+        scaler = TemperatureScaler().fit(logits[fold != number], labels[fold != number])
+        scaled[fold == number] = scaler.transform(logits[fold == number])
+    nll = nn.functional.cross_entropy(scaled, labels, reduction='none').double()
+    assert found.after['NLL'] == pytest.approx(nll.mean().item(), rel=1e-5)
+    by_group = nll.view(20, 4).mean(dim=1)
+    assert found.errors['after']['NLL'] == pytest.approx((by_group.std() / 20**0.5).item(), rel=0.2)
+    assert found.num_groups == 20
+
+
+@pytest.mark.parametrize('method', ['temperature', 'vector', 'isotonic'])
+@pytest.mark.parametrize('kind', ['classifier', 'segmentor'])
+def test_the_order_of_the_images_does_not_matter(kind, method, monkeypatch):
+    monkeypatch.setattr('mmcalib.posthoc.calibrate_model.NUM_SAMPLES', 500)
+    net, inputs, labels = data(SHAPES[kind])
+    found = []
+    for seed in (None, 1, 2):
+        generator = torch.Generator().manual_seed(seed or 0)
+        options = dict(shuffle=seed is not None, generator=generator)
+        found.append(mmcalib.calibrate(net, loader_of(inputs, labels, **options), method=method))
+    for other in found[1:]:
+        assert other.after == pytest.approx(found[0].after, rel=1e-4)
+        for name, value in found[0].scaler.tensors.items():
+            torch.testing.assert_close(other.scaler.tensors[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_given_model_and_the_random_states_are_as_before():
+    net, inputs, labels = data()
+    net.train()
+    net.body.eval()
+    net.fc.bias.requires_grad = False
+    seen = []
+    net.fc.register_forward_hook(lambda *_: seen.append(1))
+    before = copy.deepcopy(net.state_dict())
+    states = [torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()]
+    for method in ('vector', 'ets'):
+        found = mmcalib.calibrate(net, loader_of(inputs, labels, shuffle=True), method=method)
+        assert not any(module.training for module in found.model.modules())
+    assert net.training and not net.body.training and net.fc.training
+    assert not net.fc.bias.requires_grad and len(net.fc._forward_hooks) == 1
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+    assert torch.equal(states[0], torch.get_rng_state()) and states[2] == random.getstate()
+    assert (states[1] == np.random.get_state()[1]).all()
+
+
+@pytest.mark.parametrize('key', ['out', 'logits'])
+def test_what_the_logits_are_of(key):
+    net, inputs, labels = data((6, 7))
+    net.key = key
+    loader, out = loader_of(inputs, labels), {}
+    for method in ('temperature', 'ets'):
+        found = mmcalib.calibrate(net, loader, method=method)
+        output = found.model(inputs)
+        out[method] = output['out'] if key == 'out' else output.logits
+        assert (output['aux'] == 0) if key == 'out' else (output.loss is None)
+        named = mmcalib.calibrate(
+            net, loader, method=method, logits=lambda o: o['out'] if key == 'out' else o.logits
+        )
+        assert named.after == found.after
+    named = named.model(inputs)  # attached behind a function, the logits alone
+    torch.testing.assert_close(named, out['ets'])
+
+
+def test_dicts_as_batches_are_keywords():
+    net, inputs, labels = data()
+    batches = [{'x': x, 'labels': y} for x, y in loader_of(inputs, labels)]
+    found = mmcalib.calibrate(net, batches)
+    assert found.after == mmcalib.calibrate(net, loader_of(inputs, labels)).after
+    assert mmcalib.calibrate(net, (batch for batch in batches)).after == found.after
+
+
+@pytest.mark.parametrize('shape', [(), (6, 7)])
+def test_ignored_labels_do_not_count(shape):
+    net, inputs, labels = data(shape)
+    labels[:, ...][::3] = -100
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), ignore_index=-100)
+    assert found.num_predictions == int((labels >= 0).sum()) and found.num_groups == 40
+    kept = labels.view(60, -1)[:, 0] >= 0
+    other = mmcalib.calibrate(net, loader_of(inputs[kept], labels[kept]))
+    assert found.after == pytest.approx(other.after)
+
+
+@pytest.mark.parametrize('method', ['temperature', 'vector', 'platt', 'isotonic'])
+def test_a_sigmoid(method):
+    net, inputs, labels = data(num_logits=1, n=120)
+    found = mmcalib.calibrate(net, loader_of(inputs, labels[:, 0].float()), method=method)
+    scaler = SCALERS[method]().fit(net(inputs).detach(), labels[:, 0])
+    torch.testing.assert_close(
+        found.model(inputs).sigmoid()[:, 0], scaler.predict_proba(net(inputs).detach())[:, 1],
+        rtol=1e-3, atol=1e-4,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize('method', ['temperature', 'vector', 'platt', 'isotonic'])
+def test_several_labels_have_a_scaling_each(method):
+    net, inputs, labels = data(n=150, num_logits=3, sigmoids=True)
+    labels[5, 1] = -1
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), method=method, ignore_index=-1)
+    with torch.no_grad():
+        logits, calibrated = net(inputs), found.model(inputs)
+    for number in range(3):
+        kept = labels[:, number] >= 0
+        scaler = SCALERS[method]().fit(logits[kept, number, None], labels[kept, number])
+        expected = scaler.predict_proba(logits[:, number, None])[:, 1]
+        torch.testing.assert_close(calibrated[:, number].sigmoid(), expected, rtol=1e-3, atol=1e-4)
+    assert found.folded_into == ['fc'] * (method in ('temperature', 'vector'))
+    assert found.num_predictions == 449 and found.after['NLL'] < found.before['NLL']
+
+
+def test_auto_chooses():
+    net, inputs, labels = data(n=400)
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), method='auto')
+    assert [c['method'] for c in found.candidates][:2] == ['none', 'temperature']
+    assert found.scaler.method == 'temperature' and found.folded_into == ['fc']
+    net.fc.weight.data /= 3
+    net.fc.bias.data /= 3
+    none = mmcalib.calibrate(net, loader_of(inputs, labels), method='auto')
+    assert none.scaler is None and none.before == none.after and 'No scaling improves' in str(none)
+
+
+def test_a_scaler_with_options():
+    net, inputs, labels = data()
+    found = mmcalib.calibrate(
+        net, loader_of(inputs, labels), method=TemperatureScaler(criterion='ece-grid')
+    )
+    temperature = 10 * found.scaler.temperature_
+    assert round(temperature) == pytest.approx(temperature)
+
+
+@pytest.mark.parametrize('several', [False, True])
+def test_an_attached_calibration_is_saved_and_loaded(several, tmp_path):
+    net, inputs, labels = data(sigmoids=several)
+    net.cosine = True
+    found = mmcalib.calibrate(net, loader_of(inputs, labels))
+    assert 'no linear layer' in found.attached and isinstance(found.model, CalibratedOutput)
+    torch.save(found.model.state_dict(), tmp_path / 'calibrated.pth')
+    if several:
+        return
+    other = CalibratedOutput(Net(cosine=True), AttachedScaling('temperature')).eval()
+    other.load_state_dict(torch.load(tmp_path / 'calibrated.pth'))
+    torch.testing.assert_close(other(inputs), found.model(inputs))
+
+
+def test_half_precision_is_attached():
+    net, inputs, labels = data()
+    net.bfloat16()
+    found = mmcalib.calibrate(net, loader_of(inputs.bfloat16(), labels))
+    assert 'differ from the scaled' in found.attached and found.difference < 1e-4
+
+
+REFUSED = {
+    'batches without labels': (dict(loader=[torch.zeros(2, 5)]), 'must be .inputs, labels'),
+    'an empty loader': (dict(loader=[]), 'no batches'),
+    'labels out of range': (dict(labels=lambda y: y + 3), r'outside \[0, 4\)'),
+    'one class': (dict(labels=lambda y: y * 0 + 2), 'all labels are 2'),
+    'probabilities': (dict(logits=lambda o: o.softmax(1)), 'returns probabilities'),
+    'NaN': (dict(inputs=lambda x: x * float('nan')), 'NaN'),
+    'two tensors': (dict(logits=lambda o: (o, o)), 'one tensor of floats'),
+    'an unknown method': (dict(method='temprature'), 'did you mean temperature'),
+    'a method for two classes': (dict(method='platt'), 'takes logits of two classes'),
+    'few groups': (dict(groups=range(3)), 'group of each of 60 images, got 3'),
+    'groups of shuffled images': (dict(groups=range(60), shuffle=True), 'shuffle=False'),
+    'one group': (dict(groups=[0] * 60), 'cannot be divided'),
+    'auto of several labels': (dict(method='auto', sigmoids=True), 'name a method'),
+    'a label that never is': (
+        dict(labels=lambda y: y * torch.tensor([1, 1, 0, 1]), sigmoids=True), 'label 2 is 0 in all',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_what_is_refused(name):
+    options, message = copy.copy(REFUSED[name][0]), REFUSED[name][1]
+    net, inputs, labels = data(sigmoids=options.pop('sigmoids', False))
+    inputs, labels = (
+        options.pop(n, lambda v: v)(v) for n, v in (('inputs', inputs), ('labels', labels))
+    )
+    loader = options.pop('loader', loader_of(inputs, labels, shuffle=options.pop('shuffle', False)))
+    with pytest.raises(ValueError, match=message) as error:
+        mmcalib.calibrate(net, loader, **options)
+    assert '\n' not in str(error.value)
+
+
+@pytest.mark.parametrize('method', ['temperature', 'ets'])
+def test_a_calibrated_model_is_refused(method):
+    net, inputs, labels = data()
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), method=method)
+    with pytest.raises(ValueError, match='calibrated already'):
+        mmcalib.calibrate(found.model, loader_of(inputs, labels))
+    with pytest.raises(TypeError, match='must be a torch'):
+        mmcalib.calibrate(net.forward, loader_of(inputs, labels))
