@@ -233,7 +233,8 @@ def test_names_that_are_late_are_public_and_declared_for_type_checkers():
 
 
 def test_what_is_imported_is_declared():
-    dependencies = load_file(ROOT / 'pyproject.toml')['project']['dependencies']
+    project = load_file(ROOT / 'pyproject.toml')['project']
+    dependencies = project['dependencies'] + project['optional-dependencies']['tools']
     declared = {re.match(r'[\w-]+', each)[0].lower() for each in dependencies}
     distributions = {'cv2': 'opencv-python', 'PIL': 'pillow', 'sklearn': 'scikit-learn'}
     of_the_extras = {'mmengine', 'mmcv', 'mmpretrain', 'mmseg', 'timm', 'imagecorruptions'}

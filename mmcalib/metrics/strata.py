@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tabulate import tabulate
 from torch import Tensor
 
 from mmcalib.metrics import errors
@@ -53,6 +52,8 @@ def stratum_text(table: Tensor, names: Sequence[str], heading: str) -> str:
         names: S of them.
         heading: Of the names.
     """
+    from tabulate import tabulate  # comes with the tools
+
     headings, *rows = stratum_rows(table, names)
     align = ('left', *['right'] * len(headings))
     return tabulate(rows, [heading, *headings], 'outline', colalign=align, disable_numparse=True)
