@@ -68,6 +68,10 @@ def test_few_images_and_wrong_ones_prove_nothing():
     assert threshold_at_risk(wrong, 0.05) is None
     assert threshold_at_risk(wrong[:0], 0.05) is None
     assert set(STARTS) <= set(narrow_bin_thresholds().tolist())
+    # A start that fails leaves nothing to the thresholds below it, which alone would be proven.
+    conf = torch.tensor([0.6] * 30 + [0.4] * 270)[:, None]
+    assert threshold_at_risk(image_narrow_bins(conf, conf < 0.5), 0.2) is None
+    assert risk_p_values(torch.ones(300, 1).double(), (conf > 0.5).double(), 0.2)[0] < 1e-4
 
 
 @pytest.mark.parametrize(('count', 'pixels', 'spread'), [(150, 1, 0.0), (150, 20, 0.5)])

@@ -118,7 +118,9 @@ def test_each_image_and_class_by_thresholds(samples):
 
 def test_a_classifiers_images():
     samples = classified(11)
+    samples[0]['pred_score'] = torch.eye(7)[0]
     found = statistics_of(samples, per_class=True)
+    assert (found.image_narrow_bins[:, 2] == 0).all()  # all have a label
     predicted = [int(sample['pred_score'].argmax()) for sample in samples]
     assert found.image_class.tolist() == [[i, k] for i, k in enumerate(predicted)]
     assert torch.equal(found.image_class_bins, found.image_narrow_bins[:, :2])

@@ -21,6 +21,14 @@ def test_the_draw(batch_size):
     assert not torch.equal(one.logits, again.logits)
 
 
+def test_each_image_has_a_draw_of_its_own():
+    rows = torch.arange(100.0)[:, None].expand(-1, 2)
+    parts = [draw.LogitRows(rows, *[rows[:, 0].long()] * 2, torch.full((100,), n)) for n in (0, 1)]
+    found = draw.draw(parts, num_samples=60)
+    first, second = (found.logits[found.images == n, 0].tolist() for n in (0, 1))
+    assert first != second and 15 < len(first) < 45
+
+
 def test_every_prediction_is_as_likely():
     counts = torch.zeros(60)
     for seed in range(2000):
