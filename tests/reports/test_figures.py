@@ -1,27 +1,25 @@
+"""Figures of tested runs: what tools/visualize.py draws of their files, and a report's page."""
+
 import json
 import re
-import shutil
 
-import numpy as np
 import pytest
 import torch
 from commands import call_here
-from drawings import draw_runs
-from matplotlib.text import Text
-from records import record
+from drawings import draw_runs, view, words
+from records import CE, write
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.counts import bin_of, table_of
 from mmcalib.reports import figures
-from mmcalib.reports.page import page_of
-from mmcalib.reports.runs import find_runs
-from mmcalib.reports.tables import tables_of
-from mmcalib.visualization import ConfidenceMaps, ConfidenceView
+from mmcalib.visualization import ConfidenceMaps
+from mmcalib.visualization.style import looks_of
 
-LOSSES = {'CrossEntropyLoss': 'CE', 'LabelSmoothingLoss': 'LS'}
+LS = dict(type='LabelSmoothingLoss')
 
 
-def statistics(images=20, pixels=30, bins=5, seed=0, **options):
+def statistics(seed=0, images=20, pixels=30, bins=5):
+    """Two classes of images and one that is never predicted, pixels at distances in turn."""
     generator = torch.Generator().manual_seed(seed)
     conf = torch.rand(images, pixels, generator=generator)
     correct = torch.rand(conf.shape, generator=generator) < conf
@@ -29,66 +27,36 @@ def statistics(images=20, pixels=30, bins=5, seed=0, **options):
     values, index = conf.flatten().double().unique(return_inverse=True)
     ones = torch.stack([torch.ones(len(index)), correct.flatten(), conf.flatten()]).double()
     cells = torch.zeros(3, len(values), dtype=torch.float64).index_add_(1, index, ones)
-    defaults = dict(metrics={'ECE': 3.0, 'AECE': 2.0}, protocol='pooled', num_bins=bins)
+    parts = torch.stack(rows).unflatten(0, (2, -1)).sum(dim=1)
     return CalibrationStatistics(
-        **{**defaults, **options}, narrow_bins=cells, image_bins=torch.stack(rows)
-    )
-
-
-def with_strata(saved):
-    """The same, as if its images were of two classes, and its pixels at distances in turn."""
-    parts = saved.image_bins.unflatten(0, (2, -1)).sum(dim=1)
-    saved.class_bins = torch.stack([*parts, torch.zeros_like(parts[0])], dim=1)
-    saved.classes = ['sky', '<road>', 'never']
-    saved.distance_bins = torch.stack([parts[n % 2] * (n != 5) for n in range(8)], dim=1)
-    return saved
-
-
-def view(index):
-    pixels = np.full((4, 6), index % 2, np.int16)
-    return ConfidenceView(
-        index, f'image {index}', np.zeros((4, 6, 3), np.uint8), pixels, pixels,
-        np.ones((4, 6), np.float16), pixels >= 0, statistics(images=1).image_bins[0].numpy(),
+        {'ECE': 3.0, 'AECE': 2.0}, 'pooled', bins, cells, image_bins=torch.stack(rows),
+        class_bins=torch.stack([*parts, torch.zeros_like(parts[0])], dim=1),
+        classes=['sky', '<road>', 'never'],
+        distance_bins=torch.stack([parts[n % 2] * (n != 5) for n in range(8)], dim=1),
     )  # fmt: skip
+
+
+def leave(folder, *images, name='confidence_maps.npz', **content):
+    """Leave all that a test of a segmentor leaves, with maps of some images by their indices."""
+    metrics = {'mIoU': 50.0, 'calibration/ECE': 3.0}
+    write(folder, 'x/demo', metrics=metrics, **content)
+    statistics(len(images)).save(folder / 'calibration.npz')
+    views = [view(index, size=(4, 6), num_classes=2) for index in images]
+    ConfidenceMaps(views, views[:1], ['sky', 'road']).save(folder / name)
+    return folder
+
+
+def leave_sweep(folder, **changes):
+    row = dict(test=[], chosen=False)
+    rows = [row | dict(value=v, val=[{'mIoU': 50.0, 'calibration/ECE': v}]) for v in (1.0, 2.0)]
+    content = dict(experiment='ls/demo', loss='LS', parameter='alpha', rows=rows) | changes
+    folder.mkdir(parents=True)
+    (folder / 'sweep.json').write_text(json.dumps(content))
 
 
 @pytest.fixture
 def runs(tmp_path):
-    """Two tested runs of a data set, with all that their tests leave."""
-    paths = []
-    for seed, (loss, folder) in enumerate(LOSSES.items()):
-        path = tmp_path / folder
-        path.mkdir()
-        with_strata(statistics(seed=seed)).save(path / 'calibration.npz')
-        images = [view(index) for index in ((0, 1) if seed else (1, 2))]
-        ConfidenceMaps(images, images[:1], ['sky', 'road']).save(path / 'confidence_maps.npz')
-        metrics = {'mIoU': 50.0, 'calibration/ECE': 3.0}
-        result = record(f'{folder.lower()}/demo', metrics, loss={'type': loss})
-        (path / 'results.json').write_text(json.dumps(result))
-        paths.append(path)
-    return paths
-
-
-def test_runs_are_called_by_their_loss(runs, tmp_path):
-    assert figures.names_of(runs) == ['CE', 'LS']
-    assert figures.names_of([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
-    assert figures.names_of([runs[0], runs[0]]) == [f'CE, {runs[0]}'] * 2
-    assert figures.names_of(runs, ['a', 'b']) == ['a', 'b']
-    with pytest.raises(ValueError, match='2 runs require as many names'):
-        figures.names_of(runs, ['a'])
-    with pytest.raises(FileNotFoundError, match=r'no .*calibration\.npz: tools/test\.py writes it'):
-        figures.load('reliability', tmp_path)
-    with pytest.raises(FileNotFoundError, match=r'no .*confidence_maps\.npz: .*ConfidenceMapHook'):
-        figures.load('maps', tmp_path)
-
-
-def test_only_shared_images_are_put_side_by_side(runs, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(figures, 'draw_confidence_maps', lambda views, **_: drawn.extend(views))
-    draw_runs('maps', runs)
-    assert [view.name for view in drawn] == ['CE, image 1', 'LS, image 1']
-    with pytest.raises(ValueError, match='no image in common'):
-        draw_runs('maps', runs, images=['image 2'])
+    return [leave(tmp_path / 'ce', 1, 2, loss=CE), leave(tmp_path / 'ls', 0, 1, loss=LS)]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +66,6 @@ def test_only_shared_images_are_put_side_by_side(runs, monkeypatch):
         ('reliability', ['--equal-mass', '--names', 'one', 'two'], 'c.png'),
         ('risk', ['--overlay'], 'r.pdf'),
         ('boundary', ['--names', 'one', 'two'], 'n.png'),
-        ('maps', [], 'd.png'),
         ('maps', ['--images', 'image 1'], 'i.png'),
         ('worst', [], 'e.svg'),
     ],
@@ -109,85 +76,104 @@ def test_the_tool_writes_files(kind, options, out, runs, tmp_path, monkeypatch):
     assert out.stat().st_size > 1000
 
 
-def test_the_tool_says_what_is_missing(tmp_path, monkeypatch, capsys):
-    for arguments, message in (
-        (['reliability', tmp_path, '--out', 'x.png'], 'there is no '),
-        (['maps', tmp_path, '--out', 'x.png'], 'there is no '),
-    ):
-        with pytest.raises(SystemExit):
-            call_here('visualize.py', *arguments, monkeypatch=monkeypatch)
-        assert message in capsys.readouterr().err
-
-
-def test_only_some_images(runs):
-    figure = draw_runs('maps', runs[:1], images=['image 2'])
-    drawn = ' '.join(text.get_text() for text in figure.findobj(Text))
-    assert 'image 2' in drawn and 'image 1' not in drawn
-    with pytest.raises(ValueError, match="no image 'image 9' was drawn; there are image 1, image"):
-        draw_runs('maps', runs[:1], images=['image 1', 'image 9'])
-
-
-def test_without_distances_there_is_no_boundary_to_draw(tmp_path, monkeypatch, capsys):
-    statistics().save(tmp_path / 'calibration.npz')
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['reliability', 'none'], 'there is no none/calibration.npz: tools/test.py writes it'),
+        (['maps', 'none'], 'there is no none/confidence_maps.npz: .*ConfidenceMapHook'),
+        (['robustness', 'no'], 'there is no no: name the work dir of tools/test_robustness.py'),
+        (['robustness', 'none', '--names', 'a'], '--names is not for robustness'),
+        (['reliability', 'ce', '--names', 'a', 'b'], '1 runs require as many names'),
+        (['maps', 'ce', '--images', 'image 9'], "no image 'image 9' .*there are image 1, image 2"),
+        (['maps', 'ce', 'ls', '--images', 'image 2'], 'have no image in common'),
+        (['reliability', 'cut'], 'cut/calibration.npz'),
+        (['maps', 'cut'], 'cut/confidence_maps.npz'),
+        (['risk', 'ce', '--zoom', '80', '100'], '--zoom is not for risk'),
+        (['boundary', 'ce', '--overlay'], '--overlay is not for boundary'),
+        (['worst', 'ce', '--only', 'CE'], '--only is not for worst'),
+    ],
+    ids=lambda value: ' '.join(value) if isinstance(value, list) else '',
+)
+def test_what_cannot_be_drawn_is_said(arguments, message, runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'none').mkdir()
+    (tmp_path / 'cut').mkdir()
+    for name in ('calibration.npz', 'confidence_maps.npz'):
+        (tmp_path / 'cut' / name).write_bytes(b'PK')
     with pytest.raises(SystemExit):
-        call_here('visualize.py', 'boundary', tmp_path, '--out', 'x.png', monkeypatch=monkeypatch)
-    assert 'CalibrationMetric(per_distance=True)' in capsys.readouterr().err
+        call_here('visualize.py', *arguments, '--out', 'x.png', monkeypatch=monkeypatch)
+    assert re.search(message, ' '.join(capsys.readouterr().err.split()))
+    assert not (tmp_path / 'x.png').exists()
 
 
-def test_a_page_needs_nothing_else(runs, tmp_path, monkeypatch):
-    rows = [
-        dict(value=v, val=[{'mIoU': 50.0, 'calibration/ECE': v}], test=[], chosen=v == 1.0)
-        for v in (1.0, 2.0)
+def test_maps_are_of_the_images_that_all_runs_drew(runs, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(figures, 'draw_confidence_maps', lambda views, **_: drawn.append(views))
+    draw_runs('maps', runs)
+    draw_runs('maps', runs[:1], images=['image 2'])
+    draw_runs('maps', [leave(tmp_path / 'x', 11, 1, 21)], images=['image 1'])
+    draw_runs('worst', runs)
+    assert [[view.name for view in views] for views in drawn] == [
+        ['CE, image 1', 'LS, image 1'],
+        ['image 2'],
+        ['image 1'],
+        ['CE, image 1', 'LS, image 0'],
     ]
-    (tmp_path / 'sweep').mkdir()
-    (tmp_path / 'sweep/sweep.json').write_text(
-        json.dumps(dict(experiment='ls/demo', loss='LS', parameter='alpha', rows=rows))
-    )
+    leave(runs[0], 3, name='confidence_maps_val.npz')
+    with pytest.raises(ValueError, match='no image in common'):
+        draw_runs('maps', [runs[1], runs[0] / 'confidence_maps_val.npz'])
+
+
+def test_runs_have_their_losses_as_names_and_the_colour_of_these(runs, tmp_path):
+    assert figures.names_of([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
+    more = [*runs, leave(tmp_path / 'ce1', loss=CE, seed=1), leave(tmp_path / 'ls0', loss=LS)]
+    names = figures.names_of(more)
+    assert names == ['CE, seed 0', f'LS, {more[1]}', 'CE, seed 1', f'LS, {more[3]}']
+    assert figures.names_of(more[:2], ['a', 'b']) == ['a', 'b']
+    colours = [look['color'] for look in looks_of(names)]
+    assert colours == [look['color'] for look in looks_of(['CE', 'LS', 'CE', 'LS'])]
+    assert 'CE, seed 1' in words(draw_runs('reliability', more))
+
+
+def test_a_page_has_each_run_and_needs_nothing_else(runs, tmp_path, monkeypatch):
+    leave_sweep(tmp_path.joinpath(*['a_folder_of_forty_letters_' * 2] * 8, 'sweep'))
     out = tmp_path / 'page.html'
     pictures = ['--figures', tmp_path / 'pictures', '--figure-format', 'svg']
     call_here('report.py', tmp_path, '--html', out, *pictures, monkeypatch=monkeypatch)
     html = out.read_text()
-    for part in ('<h2>demo</h2>', '3.00', 'Worst-calibrated', '<h2>Sweeps</h2>'):
-        assert part in html
+    assert [text.split(', /')[0] for text in re.findall('<figcaption>(.*?)<', html)] == [
+        'Reliability, CE', 'Reliability, LS', 'The same in one panel',
+        'ECE by distance from the nearest boundary', 'Confidence maps, one run of each loss',
+        'Worst-calibrated test images, CE', 'Worst-calibrated test images, LS', 'Sweep',
+    ]  # fmt: skip
     assert html.count('<img') == html.count('src="data:image/png;base64,') == 8
+    assert 'http' not in html and '<h2>demo</h2>' in html
     assert html.count('<details><summary>Each predicted class, one run of ') == 2
     cells = [cell.strip() for cell in re.findall('<td.*?>(.*?)</td>', html)]
-    assert 'LS' in cells and '&lt;road&gt;' in cells
-    assert cells[cells.index('never') + 1] == 'nan'
-    assert 'ECE by distance from the nearest boundary' in html
-    assert 'http' not in html
+    assert '&lt;road&gt;' in cells and cells[cells.index('never') + 1] == 'nan'
     written = sorted(path.name for path in (tmp_path / 'pictures').iterdir())
-    assert len(written) == 8
-    assert written[0] == '01_reliability_ce.svg'
+    assert len(written) == 8 and written[0] == '01_reliability_ce.svg'
 
 
-def test_a_page_names_the_runs_that_lack_files(runs, tmp_path):
-    (runs[1] / 'calibration.npz').unlink()
-    (runs[1] / 'confidence_maps.npz').unlink()
-    shutil.copytree(runs[0], tmp_path / 'more' / '<b>')
-    found, others = find_runs([tmp_path])
-    text = page_of(tables_of(found), others, [tmp_path], title='a < b')
-    assert (
-        'No reliability diagram, since calibration was not measured, or the file is missing: LS.'
-        in text
-    )
-    assert '<title>a &lt; b</title>' in text and '<b>' not in text
-
-
-@pytest.mark.parametrize(
-    ('kind', 'option'),
-    [
-        ('risk', ['--zoom', '80', '100']),
-        ('risk', ['--num-bins', '5']),
-        ('boundary', ['--overlay']),
-        ('maps', ['--equal-mass']),
-        ('reliability', ['--images', 'image 1']),
-        ('worst', ['--only', 'CE']),
-        ('reliability', ['--figure', 'lines']),
-    ],
-)
-def test_an_option_of_another_kind_is_refused(kind, option, runs, tmp_path, monkeypatch, capsys):
-    out = tmp_path / 'x.png'
-    with pytest.raises(SystemExit):
-        call_here('visualize.py', kind, *runs, '--out', out, *option, monkeypatch=monkeypatch)
-    assert f'{option[0]} is not for {kind}' in capsys.readouterr().err and not out.exists()
+def test_a_page_goes_on_without_what_is_broken_or_missing(runs, tmp_path, monkeypatch):
+    for number, name in enumerate(('cut', 'other', 'bare')):
+        leave(tmp_path / name, 1, loss=dict(LS, alpha=number / 10))
+        for file in (tmp_path / name).glob('*.npz'):
+            if name == 'bare':
+                file.unlink()
+            else:
+                file.write_bytes(file.read_bytes()[:300] if name == 'cut' else b'hello')
+    leave_sweep(tmp_path / 'empty', rows=[])
+    leave_sweep(tmp_path / 'torn')
+    (tmp_path / 'torn/sweep.json').write_text('{"rows": [')
+    out = tmp_path / 'page.html'
+    call_here('report.py', tmp_path, '--html', out, monkeypatch=monkeypatch)
+    page = out.read_text()
+    assert page.count('<img') == 7
+    for part in (
+        f'{tmp_path}/cut/calibration.npz cannot be read', f'{tmp_path}/other/calibration.npz',
+        f'{tmp_path}/cut/confidence_maps.npz', f'{tmp_path}/other/confidence_maps.npz',
+        'the file is missing: LS α=0, LS α=0.1, LS α=0.2',
+        f'{tmp_path}/empty is not drawn', f'{tmp_path}/torn/sweep.json cannot be read',
+    ):  # fmt: skip
+        assert part in page, part
