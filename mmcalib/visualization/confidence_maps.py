@@ -20,7 +20,7 @@ from matplotlib.patches import Patch
 
 from mmcalib.checks import UserError
 from mmcalib.metrics.errors import calibration_error
-from mmcalib.visualization.reliability import draw_small
+from mmcalib.visualization.reliability import draw_bars, draw_diagonal
 from mmcalib.visualization.style import GREY, LETTER, percent
 from mmcalib.work_dir import whole_file
 
@@ -213,8 +213,11 @@ def _draw_row(panels: np.ndarray, view: ConfidenceView, colours: np.ndarray, aga
         else:
             axes.imshow(pixels.astype(np.uint8), interpolation='nearest')
     if len(panels) > len(maps):
-        panels[-1].set_box_aspect(1)
-        draw_small(panels[-1], torch.from_numpy(view.table))
+        small, ends = panels[-1], (0, 50, 100)
+        draw_bars(small, torch.from_numpy(view.table))
+        draw_diagonal(small)
+        small.set(box_aspect=1, xlim=(0, 100), ylim=(0, 100), xticks=ends, yticks=ends)
+        small.tick_params(labelsize=7, pad=1.5, length=2)
 
 
 def _legend(axes: Axes, colours: Mapping[str, Sequence[int]], columns: int) -> None:

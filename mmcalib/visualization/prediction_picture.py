@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
@@ -13,8 +13,7 @@ from mmcalib.visualization.confidence_maps import class_colours, confidence_colo
 
 # Of an image on the picture, in pixels.
 LARGEST, SMALLEST = 420, 160
-GAP, LINE, BAR = 12, 20, 150
-WHITE, BLACK, GREY = (255, 255, 255), (0, 0, 0), (90, 90, 90)
+GAP, LINE = 12, 20
 MOST_CLASSES = 5
 
 
@@ -49,19 +48,17 @@ def draw_segmentation(
     """
     size = _size(predicted.shape)
     colours = class_colours(classes, palette)
-    rows, columns = (
-        (np.arange(new) * old // new) for new, old in zip(size[::-1], predicted.shape, strict=True)
-    )
-    predicted, confidence = (plane[rows[:, None], columns] for plane in (predicted, confidence))
-    kept = np.where((confidence > threshold)[..., None], colours[predicted], WHITE)
-    resized = np.array(Image.fromarray(image).resize(size, Image.Resampling.BOX))
+    predicted = _resized(predicted.astype(np.int32), size)
+    confidence = _resized(confidence, size)
+    kept = np.where((confidence > threshold)[..., None], colours[predicted], 255).astype(np.uint8)
+    shown = _resized(image, size, Image.Resampling.BOX)
     if objects is not None:
-        objects = objects[rows[:, None], columns]
-        resized = _outlined(resized, objects, colours[predicted], numbers)
+        objects = _resized(objects.astype(np.int32), size)
+        shown = _outlined(shown, objects, colours[predicted], numbers)
     panels = {
-        'image': resized,
+        'image': shown,
         'prediction': colours[predicted],
-        'confidence (%)': confidence_colours(confidence),
+        'confidence (yellow 0, blue 100 %)': confidence_colours(confidence),
         f'kept above {threshold:.6g} (white: dropped)': kept,
     }
     marks = [f'{number}: ' for number in numbers] or [''] * len(scores)
@@ -69,34 +66,7 @@ def draw_segmentation(
         (colours[k], f'{mark}{classes[k]}{"," * bool(mark)} {text}'.strip())
         for mark, (k, text) in zip(marks, scores, strict=True)
     ]
-    column = max([_width(text) + 32 for _, text in legend], default=1)
-    step = max([size[0], *map(_width, panels)]) + GAP  # of small images, names are wider
-    width = max(
-        [len(panels) * step + GAP, column + GAP, *(_width(line) + 2 * GAP for line in captions)]
-    )
-    per_line = max(1, (width - GAP) // column)
-    lines = -(-len(legend) // per_line)
-    height = LINE + size[1] + LINE * (1 + len(captions) + lines) + 2 * GAP
-    picture = Image.new('RGB', (width, height), WHITE)
-    draw = ImageDraw.Draw(picture)
-    for number, (name, pixels) in enumerate(panels.items()):
-        x = GAP + number * step
-        _write(draw, (x, GAP // 2), name, GREY)
-        picture.paste(Image.fromarray(pixels.astype(np.uint8)), (x, GAP // 2 + LINE))
-        draw.rectangle(
-            (x - 1, GAP // 2 + LINE - 1, x + size[0], GAP // 2 + LINE + size[1]), outline=GREY
-        )
-        if name.startswith('confidence'):
-            _draw_scale(picture, x, GAP + LINE + size[1], size[0])
-    y = GAP + size[1] + 2 * LINE
-    for line in captions:
-        _write(draw, (GAP, y), line)
-        y += LINE
-    for number, (colour, text) in enumerate(legend):
-        x, line = GAP + column * (number % per_line), y + LINE * (number // per_line)
-        draw.rectangle((x, line + 3, x + 16, line + 14), fill=tuple(map(int, colour)), outline=GREY)
-        _write(draw, (x + 22, line), text)
-    return picture
+    return _composed(panels, captions, legend)
 
 
 def _outlined(
@@ -113,10 +83,8 @@ def _outlined(
         if len(places):  # not of an object that the picture is too small for
             distance = np.abs(places - places.mean(axis=0)).sum(axis=1)
             y, x = places[distance.argmin()]
-            place = (int(x) - _width(str(number)) // 2, int(y) - LINE // 2)
-            draw.text(
-                place, str(number), font=_font(), fill=WHITE, stroke_width=2, stroke_fill=BLACK
-            )
+            outline = dict(stroke_width=2, stroke_fill='black', anchor='mm')
+            draw.text((int(x), int(y)), str(number), 'white', _font(), **outline)
     return np.asarray(picture)
 
 
@@ -127,7 +95,7 @@ def draw_classification(
     classes: Sequence[str],
     captions: Sequence[str] = (),
 ) -> Image.Image:
-    """Draw an image beside bars of its most probable classes.
+    """Draw an image above its most probable classes, in the colours of their probabilities.
 
     Args:
         image: ``(h, w, 3)`` uint8, RGB.
@@ -138,25 +106,12 @@ def draw_classification(
     size = _size(image.shape[:2])
     method = Image.Resampling.NEAREST if size[0] > image.shape[1] else Image.Resampling.BOX
     first = np.argsort(-probabilities, kind='stable')[:MOST_CLASSES]
-    names = max(_width(classes[k]) for k in first)
-    beside = 2 * GAP + size[0]
-    width = beside + names + BAR + 90
-    width = max([width, *(_width(line) + 2 * GAP for line in captions)])
-    height = max(size[1], LINE * len(first)) + LINE * len(captions) + 3 * GAP
-    picture = Image.new('RGB', (width, height), WHITE)
-    draw = ImageDraw.Draw(picture)
-    picture.paste(Image.fromarray(image).resize(size, method), (GAP, GAP))
-    for number, k in enumerate(first):
-        y, share = GAP + LINE * number, float(probabilities[k])
-        _write(draw, (beside, y), classes[k])
-        x = beside + names + GAP
-        colour = tuple(map(int, confidence_colours(np.array(min(share, 1)))))
-        draw.rectangle((x, y + 3, x + BAR, y + 14), outline=GREY)
-        draw.rectangle((x, y + 3, x + round(BAR * share), y + 14), fill=colour, outline=GREY)
-        _write(draw, (x + BAR + 6, y), f'{100 * share:.1f} %')
-    for number, line in enumerate(captions):
-        _write(draw, (GAP, height - GAP - LINE * (len(captions) - number)), line)
-    return picture
+    colours = confidence_colours(probabilities[first].clip(max=1))
+    legend = [
+        (colour, f'{100 * probabilities[k]:.1f} % {classes[k]}')
+        for colour, k in zip(colours, first, strict=True)
+    ]
+    return _composed({'image': _resized(image, size, method)}, captions, legend)
 
 
 def _size(shape: tuple[int, int]) -> tuple[int, int]:
@@ -166,25 +121,46 @@ def _size(shape: tuple[int, int]) -> tuple[int, int]:
     return max(1, round(factor * shape[1])), max(1, round(factor * shape[0]))
 
 
-def _draw_scale(picture: Image.Image, x: int, y: int, width: int) -> None:
-    width -= _width('100') + 6
-    colours = confidence_colours(np.linspace(0, 1, width))
-    start = x + _width('0') + 4
-    width -= start - x
-    picture.paste(Image.fromarray(np.repeat(colours[None, :width], 10, axis=0)), (start, y + 2))
+def _resized(
+    pixels: np.ndarray, size: tuple[int, int], method: Image.Resampling = Image.Resampling.NEAREST
+) -> np.ndarray:
+    return np.asarray(Image.fromarray(pixels).resize(size, method))
+
+
+def _composed(
+    panels: Mapping[str, np.ndarray],
+    captions: Sequence[str],
+    legend: Sequence[tuple[np.ndarray, str]],
+) -> Image.Image:
+    """Return panels of one size beside each other, with lines and coloured names below."""
+    font = _font()
+    width_of = lambda text: int(font.getlength(text)) + 1  # noqa: E731
+    high, wide = next(iter(panels.values())).shape[:2]
+    step = max([wide, *map(width_of, panels)]) + GAP
+    column = max([width_of(text) for _, text in legend], default=0) + LINE + GAP
+    width = max([len(panels) * step, column, *map(width_of, captions)])
+    per_line = width // column
+    lines = 1 + len(captions) + -(-len(legend) // per_line)
+    size = width + 2 * GAP, high + LINE * lines + 3 * GAP
+    picture = Image.new('RGB', size, 'white')
     draw = ImageDraw.Draw(picture)
-    _write(draw, (x, y - 2), '0')
-    _write(draw, (start + width + 4, y - 2), '100')
+    for number, (name, pixels) in enumerate(panels.items()):
+        x = GAP + number * step
+        draw.text((x, GAP // 2), name, 'dimgrey', font)
+        picture.paste(Image.fromarray(pixels), (x, GAP // 2 + LINE))
+        corners = x - 1, GAP // 2 + LINE - 1, x + wide, GAP // 2 + LINE + high
+        draw.rectangle(corners, outline='dimgrey')
+    y = high + LINE + GAP
+    for line in captions:
+        draw.text((GAP, y), line, 'black', font)
+        y += LINE
+    for number, (colour, text) in enumerate(legend):
+        x, line = GAP + column * (number % per_line), y + LINE * (number // per_line)
+        draw.rectangle((x, line + 3, x + 12, line + 15), tuple(map(int, colour)), 'dimgrey')
+        draw.text((x + LINE, line), text, 'black', font)
+    return picture
 
 
 @cache
 def _font() -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(font_manager.findfont('DejaVu Sans'), 13)
-
-
-def _width(text: str) -> int:
-    return int(_font().getlength(text)) + 1
-
-
-def _write(draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, colour=BLACK) -> None:
-    draw.text(place, text, font=_font(), fill=colour)

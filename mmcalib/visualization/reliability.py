@@ -87,30 +87,25 @@ def draw_reliability(
     for number, (top, below) in enumerate(panels):
         here = everything if overlay else everything[number : number + 1]
         tables = [_table(found, num_bins, equal_mass) for (_, found), _ in here]
-        insets = [] if zoom is None else [_inset(top, tables)]
+        squares = [top] if zoom is None else [top, _inset(top, tables, zoom)]
         for ((name, found), look), table in zip(here, tables, strict=True):
             own = not equal_mass and num_bins in (None, found.num_bins)
-            title = title_of(name, found, _shown(found), _note(found, own), 2 if overlay else 3)
+            title = _title(name, found, own, between=', ' if overlay else '\n')
             if overlay:
-                draw = partial(draw_curve, table=table, look=look, label=title)
+                draw = partial(draw_curve, look=look, label=title)
             else:
                 band = accuracy_band(found.image_bins) if own else None
-                draw = partial(draw_bars, table=table, equal_mass=equal_mass, band=band)
+                draw = draw_gaps if equal_mass else partial(draw_bars, band=band)
                 top.set_title(wrapped(title, SIDE), fontsize=8)
-            for axes in (top, *insets):
-                draw(axes)
+            for axes in squares:
+                draw(axes, table)
             _draw_histogram(below, _table(found, num_bins), look if overlay else None)
-        for axes in (top, *insets):
-            axes.plot((0, 100), (0, 100), 'k--', linewidth=1, zorder=3, label='calibrated')
-            axes.set(xlim=(0, 100), ylim=(0, 100))
-        for inset in insets:
-            inset.set(xlim=zoom, ylim=zoom, xticks=zoom, yticks=zoom)
-            inset.tick_params(labelsize=7, pad=1.5, length=2)
-            for connector in top.indicate_inset_zoom(inset, edgecolor=GREY).connectors:
-                connector.set_visible(False)
-        below.set(xlabel='confidence (%)', ylim=(0, None))
-        below.spines[['top', 'right']].set_visible(False)
+        for axes in squares:
+            draw_diagonal(axes)
+        top.set(xlim=(0, 100), ylim=(0, 100))
         top.tick_params(labelbottom=False)
+        below.set(xlabel='confidence (%)', xlim=(0, 100), ylim=(0, None))
+        below.spines[['top', 'right']].set_visible(False)
         if number % PER_ROW == 0:
             top.set_ylabel('accuracy (%)')
             below.set_ylabel('share of\npredictions (%)')
@@ -120,70 +115,73 @@ def draw_reliability(
     return figure
 
 
-def _inset(axes: Axes, tables: Sequence[Tensor]) -> Axes:
+def _title(name: str, found: CalibrationStatistics, own: bool, between: str) -> str:
+    """Return a title with the errors, and which bins they are of."""
+    errors = {key: found.metrics[key] for key in TITLED if key in found.metrics}
+    note = f'{"" if own else "errors of "}{found.num_bins} bins' if errors else ''
+    return title_of(name, found, errors, note, between)
+
+
+def _inset(axes: Axes, tables: Sequence[Tensor], zoom: Sequence[float]) -> Axes:
     """Return axes for a zoom, on the side of the diagonal that most of the tables leave free."""
     gaps = [np.subtract(*_points(table)[:0:-1]).sum() for table in tables]
-    return axes.inset_axes(INSETS[bool(sum(gaps) > 0)])
+    inset = axes.inset_axes(INSETS[bool(sum(gaps) > 0)])
+    inset.set(xlim=zoom, ylim=zoom, xticks=zoom, yticks=zoom)
+    inset.set_autoscale_on(False)
+    inset.tick_params(labelsize=7, pad=1.5, length=2)
+    for connector in axes.indicate_inset_zoom(inset, edgecolor=GREY).connectors:
+        connector.set_visible(False)
+    return inset
 
 
-def draw_bars(
-    axes: Axes,
-    table: Tensor,
-    *,
-    equal_mass: bool = False,
-    band: Tensor | None = None,
-    fades: bool = True,
-) -> None:
+def draw_bars(axes: Axes, table: Tensor, band: Tensor | None = None) -> None:
     """Draw the bins of an evaluation and the gaps between their confidence and accuracy."""
     filled, conf, accuracy = _points(table)
-    middle = conf
-    if equal_mass:
-        axes.vlines(conf, conf, accuracy, color=OVER['edgecolor'], linewidth=1.2, label='gap')
-        style = dict(color=COLOURS[0], marker='o', markersize=4, linewidth=1)
-        axes.plot(conf, accuracy, **style, label='bins of equal count')
-    else:
-        edges = np.linspace(0, 100, table.shape[1] + 1)
-        size = edges[1]
-        middle = (filled + 0.5) * size
-        # One outline for all bars takes a fraction of the time of a patch for each.
-        heights = np.zeros((2, len(edges) - 1))
-        heights[:, filled] = accuracy, conf
-        low, high = heights
-        axes.stairs(low, edges, fill=True, color=ACCURACY, linewidth=0, label='accuracy')
-        for style, chosen in ((OVER, high > low), (UNDER, high < low)):
-            tops = np.where(chosen, high, low)
-            axes.stairs(tops, edges, baseline=low, fill=True, linewidth=0, **style)
-        axes.vlines(edges[1:-1], 0, heights.max(axis=0)[:-1], color='white', linewidth=0.6)
-        axes.hlines(accuracy, middle - size / 2, middle + size / 2, color=COLOURS[0], linewidth=1.8)
-        # Whitened as they are, since PDF and SVG draw hatches without any opacity.
-        sparse = filled[_sparse(table)[filled]] if fades else []
-        for start in sparse:
-            span = edges[start : start + 2]
-            axes.axvspan(*span, color='white', alpha=1 - FADED, linewidth=0, zorder=2.5)
-        if len(sparse):
-            axes.fill_between([], [], color='#DDDDDD', label=f'faded: n < {FEW}')
+    edges = np.linspace(0, 100, table.shape[1] + 1)
+    low, high, faded = np.zeros((3, table.shape[1]))
+    low[filled], high[filled] = accuracy, conf
+    # One outline for all bars takes a fraction of the time of a patch for each.
+    axes.stairs(low, edges, fill=True, color=ACCURACY, linewidth=0, label='accuracy')
+    for style, chosen in ((OVER, high > low), (UNDER, high < low)):
+        tops = np.where(chosen, high, low)
+        axes.stairs(tops, edges, baseline=low, fill=True, linewidth=0, **style)
+    axes.vlines(edges[1:-1], 0, np.maximum(low, high)[:-1], color='white', linewidth=0.6)
+    axes.hlines(accuracy, edges[filled], edges[filled + 1], color=COLOURS[0], linewidth=1.8)
+    # Whitened as they are, since PDF and SVG draw hatches without any opacity.
+    faded[filled] = 100 * _sparse(table, filled)
+    white = dict(color='white', alpha=1 - FADED, linewidth=0, zorder=2.5)
+    if faded.any():
+        axes.stairs(faded, edges, fill=True, **white)
+        axes.fill_between([], [], color='#DDDDDD', label=f'faded: n < {FEW}')
     if band is not None and band.isfinite().any():
-        low, high = 100 * band.numpy()[:, filled]
         label = '95 % interval of accuracy'  # of each bin, not of an error
-        axes.vlines(middle, low, high, color='black', linewidth=1, zorder=4, label=label)
+        ends = 100 * band.numpy()[:, filled]
+        axes.vlines(
+            edges[filled] + edges[1] / 2, *ends, color='black', linewidth=1, zorder=4, label=label
+        )
+
+
+def draw_gaps(axes: Axes, table: Tensor) -> None:
+    """Draw bins of equal count as points, and their gaps as lines."""
+    _, conf, accuracy = _points(table)
+    axes.vlines(conf, conf, accuracy, color=OVER['edgecolor'], linewidth=1.2, label='gap')
+    style = dict(color=COLOURS[0], marker='o', markersize=4, linewidth=1)
+    axes.plot(conf, accuracy, **style, label='bins of equal count')
+
+
+def draw_diagonal(axes: Axes) -> None:
+    """Draw where a calibrated network is."""
+    axes.plot((0, 100), (0, 100), 'k--', linewidth=1, zorder=3, label='calibrated')
 
 
 def draw_curve(axes: Axes, table: Tensor, look: Mapping[str, str], *, label: str) -> None:
     """Draw accuracy against confidence as a curve, which is faded where bins are sparse."""
     filled, conf, accuracy = _points(table)
-    sparse = _sparse(table)[filled]
+    sparse = _sparse(table, filled)
     style = {**look, 'linewidth': 1.4, 'markersize': 4.5, 'markeredgecolor': 'white', 'zorder': 5}
     axes.plot(conf, accuracy, **style, alpha=FADED)
     axes.plot(conf, np.where(sparse, np.nan, accuracy), **style, label=label)
     axes.grid(True, linewidth=0.4, alpha=0.5)
-
-
-def draw_small(axes: Axes, table: Tensor) -> None:
-    """Draw the diagram of bins of equal width into axes of the size of a thumbnail."""
-    draw_bars(axes, table, fades=False)  # there is no legend to say so
-    axes.plot((0, 100), (0, 100), 'k--', linewidth=1, zorder=3)
-    axes.tick_params(labelsize=7, pad=1.5, length=2)
-    axes.set(xlim=(0, 100), ylim=(0, 100), xticks=(0, 50, 100), yticks=(0, 50, 100))
 
 
 def _draw_histogram(axes: Axes, table: Tensor, look: Mapping[str, str] | None) -> None:
@@ -213,17 +211,8 @@ def _points(table: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return filled, 100 * conf[filled] / count[filled], 100 * correct[filled] / count[filled]
 
 
-def _sparse(table: Tensor) -> np.ndarray:
-    return table[0].numpy() < FEW
-
-
-def _shown(found: CalibrationStatistics) -> dict[str, float]:
-    return {key: found.metrics[key] for key in TITLED if key in found.metrics}
-
-
-def _note(found: CalibrationStatistics, own: bool) -> str:
-    """Return which bins the errors are of."""
-    return f'{"" if own else "errors of "}{found.num_bins} bins' if _shown(found) else ''
+def _sparse(table: Tensor, filled: np.ndarray) -> np.ndarray:
+    return table[0].numpy()[filled] < FEW
 
 
 def accuracy_band(image_bins: Tensor | None) -> Tensor | None:

@@ -64,7 +64,7 @@ def draw_risk_coverage(
         (axes,) = panels[0 if overlay else number]
         own = {key: of_bins(found.narrow_bins).item() for key, of_bins in COMPUTED.items()}
         figures = {key: found.metrics.get(key, value) for key, value in own.items()}
-        title = title_of(name, found, figures, lines=2 if overlay else 3)
+        title = title_of(name, found, figures, between=', ' if overlay else '\n')
         coverage, risk = _curve(found.narrow_bins)
         highest.append(max(risk[-1], risk[coverage >= STEADY].max(), 0.01))
         look = look if overlay else {**look, 'linestyle': '-'}

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.colors import to_rgb as to_rgb_values
 from matplotlib.figure import Figure
 
 from mmcalib.checks import UserError, check_choice
@@ -22,6 +24,8 @@ from mmcalib.work_dir import whole_file
 COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#777777')
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 LINES = ('-', '--', '-.', ':')
+# Of the runs of one loss: towards black or white, and how far. With four lines these are twelve.
+SHADES = ((0, 0.0), (0, 0.45), (1, 0.45))
 GREY = '#444444'
 # By the names that mmcalib.record gives them, in small letters. The colour-blind can tell those of
 # the first six from each other, which most figures compare.
@@ -44,11 +48,11 @@ PANEL, SIDE = 3.2, 2.8  # inches, of a panel with its labels and of its axes
 LETTER = 0.063  # inches of one of size 8, on average
 
 
-def looks_of(names: Sequence[str]) -> list[dict[str, str]]:
+def looks_of(names: Sequence[str]) -> list[dict]:
     """Return colour, line and marker of runs in one figure, for ``plot``.
 
     A name that begins with a loss has its colour, in all figures. Further runs of a loss have other
-    lines, and names without one the colours that no loss in the figure has.
+    shades and lines, and names without one the colours that no loss in the figure has.
     """
     losses = [re.match(r'[\w-]*', name)[0].lower() for name in names]
     taken = {LOSS_COLOURS.get(loss) for loss in losses}
@@ -58,12 +62,14 @@ def looks_of(names: Sequence[str]) -> list[dict[str, str]]:
         known = [LOSS_COLOURS[loss]] if loss in LOSS_COLOURS else others
         number, index = divmod(before[known[0]], len(known))
         before[known[0]] += 1
+        towards, share = SHADES[number % len(SHADES)]
+        colour = (1 - share) * np.array(to_rgb_values(known[index])) + share * towards
         marker = MARKERS[(place + place // len(MARKERS)) % len(MARKERS)]
-        found.append(dict(color=known[index], linestyle=LINES[number % 4], marker=marker))
+        found.append(dict(color=to_hex(colour).upper(), linestyle=LINES[number % 4], marker=marker))
     return found
 
 
-def panel_figure(count: int, *ratios: float) -> tuple[Figure, list[list[Axes]]]:
+def panel_figure(count: int, *ratios: float) -> tuple[Figure, np.ndarray]:
     """Return a figure of constrained layout, and the axes of each panel, four panels in a row.
 
     Args:
@@ -73,18 +79,14 @@ def panel_figure(count: int, *ratios: float) -> tuple[Figure, list[list[Axes]]]:
     columns, rows, parts = min(count, PER_ROW), -(-count // PER_ROW), (1, *ratios)
     height = rows * (SIDE * sum(parts) + 0.85)
     figure = Figure(figsize=(PANEL * columns + 0.9, height), layout='constrained')
-    grid = figure.add_gridspec(rows * len(parts), columns, height_ratios=parts * rows)
-    panels = []
-    for number in range(count):
-        row, column = divmod(number, columns)
-        first, *others = (row * len(parts) + part for part in range(len(parts)))
-        square = figure.add_subplot(grid[first, column], box_aspect=1)
-        below = [
-            figure.add_subplot(grid[place, column], sharex=square, box_aspect=ratio)
-            for place, ratio in zip(others, ratios, strict=True)
-        ]
-        panels.append([square, *below])
-    return figure, panels
+    grid = figure.subplots(rows * len(parts), columns, squeeze=False, height_ratios=parts * rows)
+    panels = grid.reshape(rows, len(parts), columns).swapaxes(1, 2).reshape(-1, len(parts))
+    for panel in panels:
+        for axes, ratio in zip(panel, parts, strict=True):
+            axes.set_box_aspect(ratio)
+    for axes in panels[count:].flat:
+        axes.remove()
+    return figure, panels[:count]
 
 
 def legend(figure: Figure, most: int = 4) -> None:
@@ -94,14 +96,16 @@ def legend(figure: Figure, most: int = 4) -> None:
         handles, labels = axes.get_legend_handles_labels()
         for handle, label in zip(handles, labels, strict=True):
             found.setdefault(wrapped(label, figure.get_figwidth() - 0.5), handle)
-    longest = max(len(line) for label in found for line in label.split('\n'))
-    columns = min(most, len(found), int(figure.get_figwidth() / (LETTER * longest + 0.45)) or 1)
-    lines = sum(label.count('\n') + 1 for label in found) / columns
-    figure.set_figheight(figure.get_figheight() + 0.19 * lines)
-    figure.legend(
-        found.values(), found, loc='outside lower center', ncols=columns, frameon=False, fontsize=8,
-        handlelength=2.0,
-    )  # fmt: skip
+    for columns in range(min(most, len(found)), 0, -1):
+        drawn = figure.legend(
+            found.values(), found, loc='outside lower center', ncols=columns, frameon=False,
+            fontsize=8, handlelength=3.0,
+        )  # fmt: skip
+        box = drawn.get_window_extent()
+        if columns == 1 or box.width < figure.bbox.width:
+            break
+        drawn.remove()
+    figure.set_figheight(figure.get_figheight() + box.height / figure.dpi)
     figure.draw_without_rendering()  # square panels take the layout a second time
 
 
@@ -116,14 +120,13 @@ def title_of(
     found: CalibrationStatistics,
     figures: Mapping[str, float],
     note: str = '',
-    lines: int = 3,
+    between: str = '\n',
 ) -> str:
-    """Return name, figures in percent, number of predictions and a note in two or three lines."""
+    """Return the name, figures in percent and, behind `between`, the number of predictions."""
     shown = ', '.join(f'{key} {percent(value)}' for key, value in figures.items())
     protocol = f'protocol {found.protocol}' * (found.protocol != 'pooled')
     last = ', '.join(filter(None, [f'n = {found.num_predictions:,}', note, protocol]))
-    rest = [shown, last] if lines > 2 else [', '.join(filter(None, [shown, last]))]
-    return '\n'.join(filter(None, [name, *rest]))
+    return '\n'.join(filter(None, [name, between.join(filter(None, [shown, last]))]))
 
 
 def check_drawable(runs: Mapping[str, CalibrationStatistics]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
 from mmcalib.checks import UserError
 from mmcalib.metrics.keys import ECE, INTERVAL, QUALITIES, metric_heading
@@ -19,6 +20,7 @@ PARAMETERS = {
     'gamma': '$\\gamma$',
 }
 MOST_TICKS = 14  # that an axis has room for
+ASIDE = {'val': -2.5, 'test': 2.5}  # points
 SPLITS = {'val': ('validation', '--'), 'test': ('test, not used for selection', '-')}
 
 
@@ -49,7 +51,7 @@ def draw_sweeps(sweeps: Sequence[Mapping]) -> Figure:
     figure = Figure(figsize=(7.0, 3.0), layout='constrained')
     rows = [row for sweep in sweeps for row in sweep['rows']]
     words = any(isinstance(row['value'], str) for row in rows)
-    values = [] if words else sorted({row['value'] for row in rows})
+    values = [] if words else sorted({float(row['value']) for row in rows})
     names = _names(sweeps)
     for axes, key in zip(figure.subplots(1, 2), (ECE, quality), strict=True):
         for sweep, name, look in zip(sweeps, names, looks_of(names), strict=True):
@@ -92,13 +94,19 @@ def _draw(
     caps = dict(elinewidth=0.9, capsize=2.5 if np.any(bars) else 0)
     if len(points) == 1:
         look = {**look, 'linestyle': ''}
-    axes.errorbar(places, means, np.transpose(bars), **look, markersize=5, linewidth=1.4, **caps)
+    drawn = [*axes.errorbar(
+        places, means, np.transpose(bars), **look, markersize=5, linewidth=1.4, **caps
+    ).get_children()]  # fmt: skip
     for place, mean, _, best in points:
         if best and split == 'val':  # which is what it was chosen by
-            axes.plot(
+            drawn += axes.plot(
                 place, mean, linestyle='', marker='*', markersize=12, color=look['color'],
                 markeredgecolor='white', markeredgewidth=0.7, zorder=5,
             )  # fmt: skip
+    # Bars of the two splits stand beside each other.
+    aside = ScaledTranslation(ASIDE[split] / 72, 0, axes.figure.dpi_scale_trans)
+    for artist in drawn:
+        artist.set_transform(axes.transData + aside)
 
 
 def _mean_and_bars(runs: Sequence[Mapping], key: str) -> tuple[float, tuple[float, float]]:

@@ -35,6 +35,10 @@ def test_axes_have_units_and_curves_are_told_apart():
     assert names[:2] == ['LS', 'MbLS m=0'] and 'test, not used for selection' in names
 
 
+def test_whole_numbers_are_values_too():
+    draw_sweeps([sweep(values=(2, 4, 8), tested=(4,))])
+
+
 def test_a_single_tested_value_is_a_point():
     left, _ = draw_sweeps([sweep()]).axes
     assert lines(left) == ['--']
