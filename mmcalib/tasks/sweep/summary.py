@@ -1,21 +1,23 @@
-"""The result of a sweep: ``sweep.json``, its table, and its figure."""
+"""The result of a sweep: ``sweep.json`` and its table."""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from mmcalib.metrics.keys import ECE, columns_of, metric_heading
-from mmcalib.record import read_json
-from mmcalib.reports.formats import in_markdown, mean_and_deviation
-from mmcalib.visualization.style import save_figure
-from mmcalib.visualization.sweep import draw_sweeps
-from mmcalib.work_dir import SWEEP, whole_file
+from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
+from mmcalib.metrics.errors import calibration_error
+from mmcalib.metrics.intervals import gap_intervals
+from mmcalib.metrics.keys import ECE, INTERVAL, columns_of, metric_heading
+from mmcalib.record import Record
+from mmcalib.reports.formats import in_markdown, mean_and_deviation, table_text
+from mmcalib.work_dir import RESULTS, STATISTICS, SWEEP, of_split, whole_file
 
 TABLE = 'sweep.md'
+SPLITS = ('val', 'test')
 Value = float | str
 
 
@@ -24,105 +26,84 @@ def value_text(value: Value) -> str:
     return f'{value:g}' if isinstance(value, float) else value
 
 
-def summarise(
-    settings: Mapping, results: Sequence[tuple[str, Value, dict | None, dict | None]]
-) -> dict:
-    """Return the metrics of every value, and mark the one with the least ECE on validation data.
+def has_results(mine: Path, split: str) -> bool:
+    """Return whether a training has been evaluated on a split."""
+    return (mine / of_split(RESULTS, split)).is_file()
+
+
+def metrics_in(mine: Path, split: str) -> list[dict]:
+    """Return the metrics of a training, with the interval of its ECE over images, if any."""
+    if not has_results(mine, split):
+        return []
+    metrics = Record.read(mine / of_split(RESULTS, split)).metrics
+    path = mine / of_split(STATISTICS, split)
+    if f'{ECE}{INTERVAL[0]}' not in metrics and path.is_file():
+        statistics = CalibrationStatistics.load(path)
+        if PROTOCOLS[statistics.protocol].group is None:  # else it is a mean of several
+            bounds = gap_intervals(
+                {ECE: calibration_error}, statistics.image_bins,
+                coverage=0.95, num_bootstrap=1000, seed=0, limits={},
+            )[ECE]  # fmt: skip
+            metrics |= {f'{ECE}{end}': bound for end, bound in zip(INTERVAL, bounds, strict=True)}
+    return [metrics]
+
+
+def write_summary(folder: Path, settings: Mapping, trainings: Mapping[Path, Value]) -> dict:
+    """Write the metrics of every value, the one of least ECE on validation data marked.
 
     Args:
-        settings: Settings that all values share.
-        results: Name and value of each training, and its metrics on the validation and the test
-            split, None where there are none yet.
+        folder: Of the sweep.
+        settings: What all values share.
+        trainings: The value of each, by its work dir.
     """
     rows = {}
-    for name, value, validated, tested in results:
+    for mine, value in trainings.items():
         new = {'value': value, 'val': [], 'test': [], 'missing': [], 'chosen': False}
         row = rows.setdefault(value, new)
-        row['val'] += [validated] if validated else []
-        row['test'] += [tested] if tested else []
-        row['missing'] += [] if validated else [name]
-    complete = {value: mean_ece(row) for value, row in rows.items() if not row['missing']}
-    complete = {value: ece for value, ece in complete.items() if math.isfinite(ece)}
+        for split in SPLITS:
+            row[split] += metrics_in(mine, split)
+        if not has_results(mine, 'val'):
+            row['missing'].append(mine.relative_to(folder).as_posix())
+    complete = [row for row in rows.values() if math.isfinite(mean_ece(row))]
     if complete:  # while some are missing, it is the best so far
-        rows[min(complete, key=complete.get)]['chosen'] = True
-    return {**settings, 'rows': list(rows.values())}
-
-
-def mean_ece(row: Mapping) -> float:
-    """Return the mean over seeds on validation data, NaN without any."""
-    values = [metrics[ECE] for metrics in row['val'] if ECE in metrics]
-    return statistics.mean(values) if values else math.nan
-
-
-def read_sweep(folder: str | Path) -> dict:
-    """Read the summary of a sweep.
-
-    Raises:
-        FileNotFoundError: If there is none.
-        ValueError: If it is cut off; the message says what to do.
-    """
-    path = Path(folder, SWEEP)
-    if not path.is_file():
-        raise FileNotFoundError(f'no {SWEEP} in {folder}: it is not the work dir of a sweep')
-    return read_json(
-        path,
-        'remove it and run the sweep again with all of its values; trainings that are finished are '
-        'kept',
-    )
-
-
-def write_sweep(folder: Path, summary: Mapping) -> None:
-    """Write a summary and its table, each as a whole or not at all."""
+        min(complete, key=mean_ece)['chosen'] = True
+    summary = {**settings, 'rows': list(rows.values())}
     content = json.dumps(summary, indent=2, ensure_ascii=False)
     for name, text in ((SWEEP, content), (TABLE, sweep_table(summary))):
         with whole_file(folder / name) as path:
             path.write_text(text + '\n', encoding='utf-8')
+    return summary
 
 
-def write_sweep_figure(summaries: Sequence[Mapping], paths: Sequence[str | Path]) -> None:
-    """Draw sweeps into files, whose suffixes are their formats.
-
-    Raises:
-        ValueError: If there is nothing to draw, or a format is unknown.
-    """
-    figure = draw_sweeps(summaries)
-    for name in paths:
-        save_figure(figure, name)
+def mean_ece(row: Mapping) -> float:
+    """Return the mean over seeds on validation data, NaN while one is missing."""
+    values = [metrics[ECE] for metrics in row['val'] if ECE in metrics]
+    return statistics.mean(values) if values and not row['missing'] else math.nan
 
 
 def sweep_table(summary: Mapping) -> str:
     """Return a sweep in Markdown, with a line for every value."""
-    rows = summary['rows']
-    columns = [
-        (split, key)
-        for split in ('val', 'test')
-        for key in columns_of(key for row in rows for each in row[split] for key in each)
-    ]
-    names = (
-        summary['parameter'],
-        *(f'{split} {metric_heading(key)}' for split, key in columns),
-        '',
-    )
-    table = [[in_markdown(name) for name in names], ['--:'] * (len(names) - 1) + ['---']]
-    for row in rows:
-        figures = (
-            mean_and_deviation([each[key] for each in row[split] if key in each], key)
-            for split, key in columns
-        )
-        table.append([in_markdown(value_text(row['value'])), *figures, _remark(row, rows)])
+    rows, headings = summary['rows'], [summary['parameter']]
+    table = [[value_text(row['value'])] for row in rows]
+    for split in SPLITS:
+        for key in columns_of(key for row in rows for each in row[split] for key in each):
+            headings.append(f'{split} {metric_heading(key)}')
+            for row, cells in zip(rows, table, strict=True):
+                values = [each[key] for each in row[split] if key in each]
+                cells.append(mean_and_deviation(values, key))
+    for row, cells in zip(rows, table, strict=True):
+        cells.append(_remark(row, rows))
     title = in_markdown(f'{summary["loss"]}, {summary["experiment"]}')
-    lines = [title, '', *(f'| {" | ".join(cells)} |' for cells in table)]
+    lines = [title, '', table_text([*headings, ''], table, 'markdown')]
     if summary.get('validates_on_test_data'):
         lines += ['', 'This config validates on its test data, so the choice has seen them.']
     return '\n'.join(lines)
 
 
-def _remark(row: Mapping, rows: Sequence[Mapping]) -> str:
+def _remark(row: Mapping, rows: list[Mapping]) -> str:
     if row['chosen']:
-        others = [each for each in rows if each is not row and not each['missing']]
-        ties = [value_text(each['value']) for each in others if mean_ece(each) == mean_ece(row)]
-        tie = f', the first of a tie with {in_markdown(", ".join(ties))}' if ties else ''
-        return f'**chosen**{tie}'
+        ties = [value_text(each['value']) for each in rows if mean_ece(each) == mean_ece(row)]
+        return f'chosen, the first of a tie with {", ".join(ties[1:])}' if ties[1:] else 'chosen'
     if row['missing']:
-        return in_markdown(f'unfinished: {", ".join(row["missing"])}')
+        return f'unfinished: {", ".join(row["missing"])}'
     return 'test not used for selection' if row['test'] else ''

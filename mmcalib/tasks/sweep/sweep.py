@@ -21,11 +21,8 @@ from mmcalib.cli.arguments import parse_options
 from mmcalib.cli.files import find_config
 from mmcalib.cli.parser import ToolParser
 from mmcalib.datasets.same_data import same_data
-from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
-from mmcalib.metrics.errors import calibration_error
-from mmcalib.metrics.intervals import gap_intervals
-from mmcalib.metrics.keys import ECE, INTERVAL, QUALITIES, metric_name
-from mmcalib.record import Record, differences, loss_label, paths_of
+from mmcalib.metrics.keys import ECE, QUALITIES, metric_name
+from mmcalib.record import Record, differences, loss_label, paths_of, read_json
 from mmcalib.runs.checkpoint import newest_checkpoint
 from mmcalib.runs.config import load_config
 from mmcalib.runs.config_tree import (
@@ -39,22 +36,15 @@ from mmcalib.runs.config_tree import (
 from mmcalib.tasks.sweep.jobs import run_jobs
 from mmcalib.tasks.sweep.summary import (
     Value,
-    read_sweep,
-    summarise,
+    has_results,
+    metrics_in,
     sweep_table,
     value_text,
-    write_sweep,
-    write_sweep_figure,
+    write_summary,
 )
-from mmcalib.work_dir import (
-    RESULTS,
-    STATISTICS,
-    SWEEP,
-    check_writable,
-    experiment_name,
-    locked,
-    of_split,
-)
+from mmcalib.visualization.style import save_figure
+from mmcalib.visualization.sweep import draw_sweeps
+from mmcalib.work_dir import RESULTS, SWEEP, experiment_name, locked, of_split
 
 LOG = 'sweep.log'  # in the folder of each training: what its commands print
 # Of several losses that have a parameter, one of these is taken.
@@ -64,21 +54,16 @@ BEST_KNOWN = (losses.MarginLabelSmoothingLoss, losses.SoftmaxFocalLoss, losses.L
 def run(parser: ToolParser, args: argparse.Namespace, tools: Path) -> None:
     """Run a sweep with the train.py and test.py of a folder, or draw finished ones."""
     with parser.ending_with_errors('Stopped: the same command goes on from here.'):
-        if args.plot:
-            if not args.out:
-                raise UserError('--plot needs --out')
-            write_sweep_figure([read_sweep(folder) for folder in args.plot], [args.out])
+        if args.plot and args.out:
+            summaries = [read_json(Path(folder, SWEEP)) for folder in args.plot]
+            save_figure(draw_sweeps(summaries), args.out)
             print(f'Files: {args.out}')
             return
         if args.config is None or not args.param:
             raise UserError('give a config and --param, or --plot and --out')
-        if len(args.param) > 1:
-            raise UserError(
-                'a sweep is over one parameter: set others with --cfg-options '
-                'model.head.loss.alpha=… or a sweep of their own; got ' + ' '.join(args.param)
-            )
         summary, folder, failed = sweep(args, tools)
-        write_sweep_figure([summary], [folder / f'sweep.{kind}' for kind in ('png', 'pdf')])
+        for kind in ('png', 'pdf'):
+            save_figure(draw_sweeps([summary]), folder / f'sweep.{kind}')
     print(sweep_table(summary))
     if failed:
         sys.exit(f'FAILED: {", ".join(failed)}; the same command tries them again')
@@ -101,27 +86,23 @@ def sweep(args: argparse.Namespace, tools: Path) -> tuple[dict, Path, list[str]]
             differ in more than the parameter; no value could be trained and evaluated.
     """
     check_integer('--jobs', args.jobs)
-    name, values = parse_parameter(args.param[0])
+    name, values = parse_parameter(args.param)
     config = find_config(args.config)
     cfg = load_config(config, parse_options(args.cfg_options))
     given, keys = complete(cfg, name), option_keys(cfg, name)
     folder = Path('work_dirs/sweeps', experiment_name(config), name)
     folder = folder if args.limit is None else folder / f'limit{args.limit}'
     folder = Path(args.work_dir or folder)
-    check_writable(folder / SWEEP)
     loss = main_loss(cfg)
     for part in (loss, *loss.get('losses', ())):
         part.pop(name, None)
+    options = {key: getattr(args, key) for key in ('amp', 'auto_scale_lr', 'gpus', 'limit')}
     settings = {
         'experiment': experiment_name(config),
         'parameter': name,
         'loss': loss_label(loss),
         'validates_on_test_data': same_data(cfg.val_dataloader, cfg.get('test_dataloader')),
-        'training': {
-            **training_in(cfg),
-            **{key: getattr(args, key) for key in ('amp', 'auto_scale_lr', 'gpus', 'limit')},
-            'loss': loss,
-        },
+        'training': {**training_in(cfg), **options, 'loss': loss},
     }
     with locked(folder):
         if given:
@@ -129,123 +110,97 @@ def sweep(args: argparse.Namespace, tools: Path) -> tuple[dict, Path, list[str]]
             cfg.dump(config)
             print(f'The config lacked {", ".join(given)}: the trainings are those of {config}')
         if (folder / SWEEP).is_file():
-            before = read_sweep(folder).get('training', settings['training'])
+            remedy = 'remove it: finished trainings are kept'
+            before = read_json(folder / SWEEP, remedy).get('training', settings['training'])
             if wrong := next(differences(before, settings['training']), None):
                 raise UserError(
                     f'{folder} holds trainings by other settings, {wrong}: give another --work-dir'
                 )
-        trainings = Trainings(folder, name, values, args.seeds or [])
-        run_all = partial(trainings.run_all, args, partial(command, args, tools, config, keys))
-        trainings.summary(settings)  # so that those of another sweep are found before the first
-        failed = run_all(trainings.left('val'), 'val')
-        chosen = [row['value'] for row in trainings.summary(settings)['rows'] if row['chosen']]
+        trainings = trainings_in(folder, name, values, args.seeds or [])
+        check_alike(trainings, name)
+        start = partial(command, args, tools, config, keys)
+        failed = run_all(args, folder, trainings, 'val', start)
+        check_alike(trainings, name)
+        summary = write_summary(folder, settings, trainings)
+        chosen = [row['value'] for row in summary['rows'] if row['chosen']]
         if not chosen:
             raise UserError(f'no value has an ECE: see the {LOG} of each in {folder}')
         if cfg.get('test_dataloader') is not None:
-            todo = [mine for mine in trainings.left('test') if has_results(mine, 'val')]
-            todo = [mine for mine in todo if args.test_all or trainings.values[mine] in chosen]
-            failed += run_all(todo, 'test')
-        return trainings.summary(settings), folder, failed
+            tested = {
+                mine: value
+                for mine, value in trainings.items()
+                if has_results(mine, 'val') and (args.test_all or value in chosen)
+            }
+            failed += run_all(args, folder, tested, 'test', start)
+        return write_summary(folder, settings, trainings), folder, failed
 
 
-class Trainings:
-    """The trainings of a sweep, each in a work dir; what one has finished is not done again.
+def trainings_in(
+    folder: Path, parameter: str, values: Sequence[Value], seeds: Sequence[int]
+) -> dict[Path, Value]:
+    """Return the value of each training by its work dir; those of earlier calls take part."""
+    values, seeds = list(values), list(seeds)
+    for path in folder.glob(f'{parameter}=*/**/{of_split(RESULTS, "val")}'):
+        value, *seed = path.parent.relative_to(folder).parts
+        values.append(value_of(value.partition('=')[2]))
+        seeds += [int(each.removeprefix('seed')) for each in seed]
+    values = sorted(set(values), key=lambda value: (isinstance(value, str), value))
+    below = [f'seed{seed}' for seed in dict.fromkeys(seeds)] or ['']
+    return {
+        folder / f'{parameter}={value_text(value)}' / seed: value
+        for value, seed in product(values, below)
+    }
 
-    Those of earlier calls take part, whatever their values and seeds.
 
-    Attributes:
-        values: The value of each, by its work dir.
+def check_alike(trainings: Sequence[Path], parameter: str) -> None:
+    """Raise a UserError if trainings that are finished differ in more than the parameter."""
+    first = None
+    for mine in trainings:
+        if not has_results(mine, 'val'):
+            continue
+        record = Record.read(mine / of_split(RESULTS, 'val'))
+        (member,) = record.model['members']
+        facts = {key: member[key] for key in ('loss', 'training')}
+        facts['evaluation'] = record.evaluation
+        first = first or (mine, facts)
+        for wrong in differences(first[1], facts):
+            if wrong.split()[0].rpartition('.')[2] != parameter:
+                raise UserError(
+                    f'trainings differ in more than {parameter}, {first[0]} and {mine}: {wrong}. '
+                    'Give another --work-dir, or remove one of them'
+                )
 
-    Args:
-        folder: Of the sweep.
-        parameter: Of the loss.
-        values: Its values.
-        seeds: Each in a work dir of its own; none for the config's.
-    """
 
-    def __init__(
-        self, folder: Path, parameter: str, values: Sequence[Value], seeds: Sequence[int]
-    ) -> None:
-        self.folder, self.parameter = folder, parameter
-        values, seeds = list(values), list(seeds)
-        for path in folder.glob(f'{parameter}=*/**/{of_split(RESULTS, "val")}'):
-            value, *seed = path.parent.relative_to(folder).parts
-            values.append(value_of(value.partition('=')[2]))
-            seeds += [int(each.removeprefix('seed')) for each in seed]
-        values = sorted(set(values), key=lambda value: (isinstance(value, str), value))
-        below = [f'seed{seed}' for seed in dict.fromkeys(seeds)] or ['']
-        self.values = {
-            folder / f'{parameter}={value_text(value)}' / seed: value
-            for value, seed in product(values, below)
-        }
-
-    def name(self, mine: Path) -> str:
-        """Return what a training is called."""
-        return mine.relative_to(self.folder).as_posix()
-
-    def left(self, split: str) -> list[Path]:
-        """Return those that have no results on a split."""
-        return [mine for mine in self.values if not has_results(mine, split)]
-
-    def summary(self, settings: Mapping) -> dict:
-        """Write what has been done until now, and return it."""
-        self.check_alike()
-        found = {
-            mine: [metrics_in(mine, split) for split in ('val', 'test')] for mine in self.values
-        }
-        results = [(self.name(mine), self.values[mine], *both) for mine, both in found.items()]
-        summary = summarise(settings, results)
-        write_sweep(self.folder, summary)
-        return summary
-
-    def check_alike(self) -> None:
-        """Raise a UserError if trainings that are finished differ in more than the parameter."""
-        facts = {}
-        for mine in self.values:
-            if has_results(mine, 'val'):
-                record = Record.read(mine / of_split(RESULTS, 'val'))
-                (member,) = record.model['members']
-                facts[mine] = {key: member[key] for key in ('loss', 'training')}
-                facts[mine]['evaluation'] = record.evaluation
-        for mine in facts:
-            first = next(iter(facts))
-            for wrong in differences(facts[first], facts[mine]):
-                if wrong.split()[0].rpartition('.')[2] != self.parameter:
-                    raise UserError(
-                        f'{self.folder} holds trainings that differ in more than '
-                        f'{self.parameter}, {self.name(first)} and {self.name(mine)}: {wrong}. '
-                        'Give another --work-dir, or remove one of them'
-                    )
-
-    def run_all(
-        self, args: argparse.Namespace, start: Callable, todo: Sequence[Path], split: str
-    ) -> list[str]:
-        """Train or test, say how each ended, and name those that failed."""
-        failed, doing = [], 'Training' if split == 'val' else 'Testing'
-        for mine in todo:
-            mine.mkdir(parents=True, exist_ok=True)
-        jobs = {mine / LOG: start(mine, value_text(self.values[mine]), split) for mine in todo}
-        if not jobs:
-            return []
-        print(f'{doing} {", ".join(map(self.name, todo))}', flush=True)
-        with closing(run_jobs(jobs, args.jobs, gpus=args.gpus or 1)) as ended:
-            for log, status in track(ended, doing, total=len(jobs), console=Console(stderr=True)):
-                failed += self.say(log, split, status)
-        return failed
-
-    def say(self, log: Path, split: str, status: int) -> list[str]:
-        """Say how a command ended, and return the training's name if it failed."""
-        mine, name = log.parent, self.name(log.parent)
-        if status or not has_results(mine, split):
-            said = log.read_text(errors='replace').strip().rpartition('\n')[2]
-            print(f'{name}: FAILED with status {status}, see {log}: {said}', flush=True)
-            return [name]
-        self.check_alike()
-        metrics = metrics_in(mine, split)
-        shown = [key for key in (*QUALITIES, ECE) if key in metrics]
-        text = ', '.join(f'{metric_name(key)} {metrics[key]:.2f}' for key in shown)
-        print(f'{name}: {split} {text}', flush=True)
-        return []
+def run_all(
+    args: argparse.Namespace,
+    folder: Path,
+    trainings: Mapping[Path, Value],
+    split: str,
+    start: Callable,
+) -> list[str]:
+    """Train or test those without results, say how each ended, and name those that failed."""
+    failed, doing = [], 'Training' if split == 'val' else 'Testing'
+    names = {mine: str(mine.relative_to(folder)) for mine in trainings}
+    todo = [mine for mine in trainings if not has_results(mine, split)]
+    if todo:
+        print(f'{doing} {", ".join(names[mine] for mine in todo)}', flush=True)
+    for mine in todo:
+        mine.mkdir(parents=True, exist_ok=True)
+    jobs = {mine / LOG: start(mine, value_text(trainings[mine]), split) for mine in todo}
+    screen = Console(stderr=True, quiet=not jobs)
+    with closing(run_jobs(jobs, args.jobs, gpus=args.gpus or 1)) as ended:
+        for log, status in track(ended, doing, total=len(jobs), console=screen):
+            name = names[log.parent]
+            if status or not has_results(log.parent, split):
+                said = log.read_text(errors='replace').strip().rpartition('\n')[2]
+                print(f'{name}: FAILED with status {status}, see {log}: {said}', flush=True)
+                failed.append(name)
+                continue
+            (metrics,) = metrics_in(log.parent, split)
+            shown = [key for key in (*QUALITIES, ECE) if key in metrics]
+            text = ', '.join(f'{metric_name(key)} {metrics[key]:.2f}' for key in shown)
+            print(f'{name}: {split} {text}', flush=True)
+    return failed
 
 
 def command(
@@ -280,38 +235,19 @@ def command(
     return [*start, *passed, '--cfg-options', *options]
 
 
-def has_results(mine: Path, split: str) -> bool:
-    """Return whether a training has been evaluated on a split."""
-    return (mine / of_split(RESULTS, split)).is_file()
-
-
-def metrics_in(mine: Path, split: str) -> dict | None:
-    """Return the metrics of a training, with the interval of its ECE over images, None without."""
-    if not has_results(mine, split):
-        return None
-    metrics = Record.read(mine / of_split(RESULTS, split)).metrics
-    path = mine / of_split(STATISTICS, split)
-    if f'{ECE}{INTERVAL[0]}' not in metrics and path.is_file():
-        statistics = CalibrationStatistics.load(path)
-        if PROTOCOLS[statistics.protocol].group is None:  # else it is a mean of several
-            bounds = gap_intervals(
-                {ECE: calibration_error}, statistics.image_bins,
-                coverage=0.95, num_bootstrap=1000, seed=0, limits={},
-            )[ECE]  # fmt: skip
-            metrics |= {f'{ECE}{end}': bound for end, bound in zip(INTERVAL, bounds, strict=True)}
-    return metrics
-
-
-def parse_parameter(text: str) -> tuple[str, list[Value]]:
+def parse_parameter(texts: Sequence[str]) -> tuple[str, list[Value]]:
     """Read ``margin=0,2,4``, each value once.
 
     Raises:
-        UserError: If it is not of that form.
+        UserError: If it is not of that form, or not one.
     """
-    name, _, listed = text.partition('=')
+    name, _, listed = texts[0].partition('=')
     values = list(dict.fromkeys(value_of(part.strip()) for part in listed.split(',')))
-    if not name.isidentifier() or '' in values:
-        raise UserError(f'--param takes NAME=VALUE,VALUE,…, such as margin=0,2,4; got {text!r}')
+    if len(texts) > 1 or not name.isidentifier() or '' in values:
+        raise UserError(
+            'a sweep is over one parameter, --param NAME=VALUE,VALUE,…, such as margin=0,2,4; got '
+            f'{" and ".join(texts)}'
+        )
     return name, values
 
 
