@@ -104,21 +104,21 @@ def test_scikit_learns_copy_is_used_only_if_asked_for(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r'http://qwone\.com/~jason/20Newsgroups/'):
-        build(tmp_path)
     settings = dict(type='Newsgroups20', data_root=str(tmp_path / 'nowhere'))
     assert 'qwone' in missing_data_message({'train_dataloader': dict(dataset=settings)})
     settings['download'] = True
     assert missing_data_message({'train_dataloader': dict(dataset=settings)}) is None
-    for wrong in (dict(split='tset'), dict(split='val', protocol='papers')):
-        with pytest.raises(ValueError, match='must be one of'):
-            Newsgroups20(str(tmp_path), **wrong)
+
+    def refused(error, message, **options):
+        with pytest.raises(error, match=message):
+            build(tmp_path, **options)
+
+    refused(FileNotFoundError, r'http://qwone\.com/~jason/20Newsgroups/')
+    refused(ValueError, 'must be one of', protocol='papers')
     write_posts(tmp_path, older=True)
     assert texts(build(tmp_path / '20_newsgroups')['val']) == texts(build(tmp_path)['val'])
-    with pytest.raises(ValueError, match=r"'bydate' requires the by-date archive"):
-        build(tmp_path, protocol='bydate')
+    refused(ValueError, r"'bydate' requires the by-date archive", protocol='bydate')
     with pytest.raises(ValueError, match=r'96 training posts .* too few for num_val=900'):
         Newsgroups20(str(tmp_path), 'val')
     (tmp_path / '20_newsgroups/sci.med').rename(tmp_path / 'aside')
-    with pytest.raises(FileNotFoundError, match=r'20_newsgroups/sci\.med'):
-        build(tmp_path)
+    refused(FileNotFoundError, r'20_newsgroups/sci\.med')

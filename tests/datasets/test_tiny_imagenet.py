@@ -17,20 +17,16 @@ def test_training_images_come_by_class_then_by_name(root):
     data = TinyImageNet(str(root), 'train')
     infos = [data.get_data_info(index) for index in range(len(data))]
     assert [info['gt_label'] for info in infos] == [0] * 4 + [1] * 4 + [2] * 4
-    expected = [
-        root / 'train' / wnid / 'images' / f'{wnid}_{number}.JPEG'
-        for wnid in WNIDS
-        for number in range(4)
-    ]
-    assert [Path(info['img_path']) for info in infos] == expected
+    names = [f'{wnid}/images/{wnid}_{number}.JPEG' for wnid in WNIDS for number in range(4)]
+    assert [Path(info['img_path']) for info in infos] == [root / 'train' / name for name in names]
     assert data.metainfo['classes'] == tuple(f'name of {wnid}, another' for wnid in WNIDS)
 
 
 def test_validation_images_have_the_class_of_their_annotation(root):
     data = TinyImageNet(str(root), 'val', lazy_init=True)
     data.full_init()
-    assert [data[index]['gt_label'] for index in range(len(data))] == [0, 0, 1, 1, 2, 2]
-    assert all(Path(data[index]['img_path']).is_file() for index in range(len(data)))
+    assert [each['gt_label'] for each in data] == [0, 0, 1, 1, 2, 2]
+    assert all(Path(each['img_path']).is_file() for each in data)
 
 
 def test_what_is_missing_is_named_with_its_source(root, monkeypatch):

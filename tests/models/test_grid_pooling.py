@@ -1,3 +1,5 @@
+import itertools
+
 import torch
 from mmengine.registry import MODELS
 
@@ -8,12 +10,9 @@ def test_cells_are_averages_channel_by_channel():
     maps = torch.arange(2 * 3 * 8 * 8, dtype=torch.float64).reshape(2, 3, 8, 8)
     (features,) = GridAveragePooling(size=2)((maps,))
     assert features.shape == (2, 12)
-    for sample in range(2):
-        for channel in range(3):
-            for row in range(2):
-                for column in range(2):
-                    cell = maps[sample, channel, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
-                    assert features[sample, 4 * channel + 2 * row + column] == cell.mean()
+    for sample, channel, row, column in itertools.product(range(2), range(3), range(2), range(2)):
+        cell = maps[sample, channel, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+        assert features[sample, 4 * channel + 2 * row + column] == cell.mean()
 
 
 def test_one_cell_is_global_average_pooling():

@@ -1,36 +1,37 @@
 import pytest
 import torch
-from samples import classified, probabilities, segmented
+from samples import as_segmented, classified, segmented
 
 from mmcalib.samples.reading import read_unlabelled
 
 
-@pytest.mark.parametrize('samples', [classified(5), segmented(3)], ids=['mmpretrain', 'mmseg'])
-def test_without_labels_the_confidences_are_the_same(samples):
-    for sample in samples:
-        if 'gt_sem_seg' in sample:
-            sample['gt_sem_seg']['data'][:] = 0  # all are valid
-        expected = [max(p) for p in probabilities([sample])[0]]
-        label = sample.pop('gt_sem_seg', {'data': None})['data']
-        sample.pop('gt_label', None)
-        found = read_unlabelled(sample, name='image.jpg')
-        if 'pred_score' in sample:
-            assert [found.conf.item()] == pytest.approx(expected)
-            assert found.predicted == sample['pred_score'].argmax()
-        else:
-            valid = label[0] != 255
-            assert found.conf[valid].tolist() == pytest.approx(expected, rel=1e-5)
-            assert torch.equal(found.predicted, sample['pred_sem_seg']['data'][0])
-        probs = sample.get('pred_score')
-        assert found.probs is None if probs is None else torch.equal(found.probs, probs)
+def binary():
+    prob = torch.tensor([[[0.9, 0.2], [0.6, 0.1]]])
+    return as_segmented(prob, (prob[0] > 0.7).long(), torch.zeros(2, 2))
+
+
+@pytest.mark.parametrize('sample', [*classified(3), *segmented(3), binary()])
+def test_without_labels_the_confidences_are_the_same(sample):
+    sample = {key: value for key, value in sample.items() if not key.startswith('gt')}
+    found = read_unlabelled(sample, name='image.jpg')
+    if 'pred_score' in sample:
+        probs, predicted = sample['pred_score'], sample['pred_score'].argmax()
+        assert torch.equal(found.probs, probs)
+    else:
+        logits, predicted = sample['seg_logits']['data'], sample['pred_sem_seg']['data'][0]
+        probs = torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(0)
+        assert found.probs is None
+    assert torch.equal(found.predicted, predicted)
+    torch.testing.assert_close(found.conf, probs.gather(0, predicted[None])[0])
 
 
 def test_what_has_no_confidence_without_labels():
     (sample,) = segmented(1)
     sample['seg_logits']['data'][0, 0, 0] = float('nan')
-    with pytest.raises(ValueError, match=r'seg_logits of image\.jpg has 1 NaN'):
-        read_unlabelled(sample, name='image.jpg')
-    with pytest.raises(ValueError, match='do not sum to 1'):
-        read_unlabelled({'pred_score': torch.tensor([0.9, 0.8])}, name='image.jpg')
-    with pytest.raises(ValueError, match=r"has no pred_score, only \['boxes'\]"):
-        read_unlabelled({'boxes': 1}, name='image.jpg')
+    for broken, message in (
+        (sample, r'seg_logits of image\.jpg has 1 NaN'),
+        ({'pred_score': torch.tensor([0.9, 0.8])}, 'do not sum to 1'),
+        ({'boxes': 1}, r"has no pred_score, only \['boxes'\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_unlabelled(broken, name='image.jpg')
