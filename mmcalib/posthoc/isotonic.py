@@ -8,7 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmcalib.posthoc.scaler import LogitScaler, Rows, best_temperature, gaps_to_top, of_given_head
+from mmcalib.posthoc.scaler import (
+    LogitScaler,
+    Rows,
+    best_temperature,
+    gaps_to_top,
+    odds_of,
+    of_given_head,
+    rows_of,
+)
 
 # How far a confidence stays above what would make another class as likely.
 AHEAD = 1e-6
@@ -46,19 +54,32 @@ class IsotonicScaler(LogitScaler):
     keeps_argmax = True
 
     def _fit(self, rows: Rows) -> dict[str, Any]:
+        temperature = best_temperature(rows)
+        parts = (split(z.double(), temperature) for (z,) in rows.parts())
+        odds = torch.cat([odds[:, 0] for _, _, _, odds, _ in parts])
+        return self._curve(rows, temperature, odds, rows.predicted != rows.y)
+
+    def _curve(self, rows: Rows, temperature: float, odds: Tensor, wrong: Tensor) -> dict[str, Any]:
+        """Return what is learned of log-odds of confidences and of which are wrong."""
         from sklearn.isotonic import IsotonicRegression  # takes a second to import, and few need it
 
-        temperature = best_temperature(rows)
         self.num_effective_ = rows.weights(1 / temperature).sum().item()
-        parts = (split(z.double(), temperature) for (z,) in rows.parts())
-        x = torch.cat([odds[:, 0] for _, _, _, odds, _ in parts]).cpu().numpy()
-        wrong = (rows.predicted != rows.y).double().cpu().numpy()
+        x, wrong = odds.cpu().numpy(), wrong.double().cpu().numpy()
         fitted = IsotonicRegression(increasing=False).fit_transform(x, wrong)
         levels, index, counts = np.unique(fitted, return_inverse=True, return_counts=True)
         knots = torch.from_numpy(np.bincount(index, weights=x) / counts).flip(0)
         least = 1 / (self.num_effective_ + 2)
         errors = torch.from_numpy(levels).flip(0).clamp(least, 1 - least)
         return {'temperature': temperature, 'knots': knots, 'errors': errors}
+
+    def fit_confidence(self, conf: Any, correct: Any, groups: Any = None) -> LogitScaler:
+        """Learn to map a bare confidence to how often it is right, by the curve alone."""
+        rows = rows_of(odds_of(conf), correct, groups)
+        self.num_predictions_, self.num_logits_ = rows.z.shape
+        return self._take(self._curve(rows, 1.0, rows.z[:, 0], rows.y == 0))
+
+    def _of_odds(self, odds: Tensor) -> Tensor:
+        return 1 - interpolate(odds[:, 0], self.tensors['knots'], self.tensors['errors'])
 
     def apply(self, logits: Tensor, temperature: Tensor, knots: Tensor, errors: Tensor) -> Tensor:
         log_probs, predicted, others, odds, second = split(logits, temperature)

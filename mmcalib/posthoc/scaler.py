@@ -20,7 +20,13 @@ from torch.nn.functional import cross_entropy
 
 from mmcalib import __version__
 from mmcalib.arrays import labelled_rows, tensor_of
-from mmcalib.checks import SUM_TOLERANCE, UserError, at_least_single, check_finite
+from mmcalib.checks import (
+    SUM_TOLERANCE,
+    UserError,
+    at_least_single,
+    check_finite,
+    check_range,
+)
 from mmcalib.work_dir import whole_file
 
 # No network needs a temperature beyond these; separable logits would drive it to 0.
@@ -188,6 +194,29 @@ class LogitScaler(BaseEstimator):
         if values.is_floating_point():
             found = found.to(at_least_single(values).dtype)
         return found if torch.is_tensor(logits) else found.numpy()
+
+    def fit_confidence(self, conf: Any, correct: Any, groups: Any = None) -> LogitScaler:
+        """Learn to map a bare confidence to how often it is right, and return self.
+
+        Its log-odds are the one logit that is scaled, as of a classifier of right and wrong.
+
+        Args:
+            conf: ``(N,)`` from 0 to 1, of any origin: a detector, a language model, a person.
+            correct: ``(N,)`` booleans.
+            groups: See :meth:`fit`.
+
+        Raises:
+            ValueError: For confidences outside [0, 1], and as :meth:`fit` does.
+        """
+        return self.fit(odds_of(conf), correct, groups)
+
+    def confidence(self, conf: Any) -> Any:
+        """Return calibrated confidences, of the same kind, after :meth:`fit_confidence`."""
+        found = self._of_odds(odds_of(conf)).to(at_least_single(tensor_of('conf', conf)).dtype)
+        return found if torch.is_tensor(conf) else found.numpy()
+
+    def _of_odds(self, odds: Tensor) -> Tensor:
+        return self.predict_proba(odds)[:, 1]
 
     def check_head(self, logits: Tensor) -> None:
         """Raise a ValueError for logits of a shape or head that it does not take."""
@@ -414,6 +443,14 @@ def least_sum(
     how = {'jac': True, 'method': 'L-BFGS-B', 'bounds': limits, 'options': until}
     found = minimize(objective, flat.cpu().numpy(), **how)
     return unpacked(torch.tensor(found.x, device=flat.device))
+
+
+def odds_of(conf: Any) -> Tensor:
+    """Return the log-odds ``(N, 1)`` of confidences, in float64; those of 0 and 1 are finite."""
+    values = tensor_of('conf', conf)
+    check_range(values, 'conf')
+    least = torch.finfo(values.dtype if values.is_floating_point() else torch.float64).eps / 2
+    return values.double().clamp(least, 1 - least).logit()[:, None]
 
 
 def with_other_class(logits: Tensor) -> Tensor:
