@@ -50,18 +50,24 @@ def confidence_penalty_row(logits, target, alpha, class_reduction='mean', weight
     return _weighted_nll(log_probs, target, weights) - alpha * entropy
 
 
+def _factored(logits, target, factor, weights):
+    """Cross-entropy of one row, each share of which has a factor of its probability."""
+    shares, log_probs = _shares(target, len(logits)), _log_softmax(logits)
+    factors = [factor(math.exp(log_prob)) for log_prob in log_probs]
+    weights = weights or [1.0] * len(logits)
+    weights = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
+    return _weighted_nll(log_probs, shares, weights)
+
+
 def softmax_focal_row(logits, target, gamma, weights=None):
     """Focal loss for one row; `gamma` is a number, or a function of the probability."""
-    num_classes, loss = len(logits), 0.0
-    weights = weights or [1.0] * num_classes
-    for share, weight, log_prob in zip(
-        _shares(target, num_classes), weights, _log_softmax(logits), strict=True
-    ):
-        if not share:
-            continue
-        power = gamma(math.exp(log_prob)) if callable(gamma) else gamma
-        loss -= weight * share * (1 - math.exp(log_prob)) ** power * log_prob
-    return loss
+    power = gamma if callable(gamma) else lambda _: gamma
+    return _factored(logits, target, lambda p: (1 - p) ** power(p), weights)
+
+
+def inverse_focal_row(logits, target, gamma, weights=None):
+    """Inverse focal loss of one row."""
+    return _factored(logits, target, lambda p: (1 + p) ** gamma, weights)
 
 
 def brier_row(logits, target, weights=None):
@@ -81,18 +87,6 @@ def dual_focal_row(logits, target, gamma, weights=None):
     below = [prob for prob in probs if prob < probs[target]]
     factor = 1 - probs[target] + (max(below) if below else 0.0)
     return factor**gamma * _weighted_nll(_log_softmax(logits), target, weights)
-
-
-def inverse_focal_row(logits, target, gamma, weights=None):
-    """Inverse focal loss of one row."""
-    log_probs, loss = _log_softmax(logits), 0.0
-    weights = weights or [1.0] * len(logits)
-    for share, weight, log_prob in zip(
-        _shares(target, len(logits)), weights, log_probs, strict=True
-    ):
-        if share:
-            loss -= weight * share * (1 + math.exp(log_prob)) ** gamma * log_prob
-    return loss
 
 
 def bsce_row(logits, target, gamma, norm, weights=None):
@@ -244,23 +238,27 @@ def expected_calibration_error(conf, correct, num_bins=15):
     return 100 * sum(share * abs(acc - mean) for share, acc, mean in bins)
 
 
-def maximum_calibration_error(conf, correct, num_bins=15):
-    """Largest gap of a bin, in percent."""
-    return 100 * max(
-        abs(acc - mean) for _, acc, mean in bins_of_equal_width(conf, correct, num_bins)
-    )
-
-
-def root_mean_square_calibration_error(conf, correct, num_bins=15):
-    """Root mean square gap of the bins, in percent."""
+def errors_of_bins(conf, correct, num_bins=15):
+    """What the bins of equal width say, by the names of the metrics."""
     bins = bins_of_equal_width(conf, correct, num_bins)
-    return 100 * math.sqrt(sum(share * (acc - mean) ** 2 for share, acc, mean in bins))
-
-
-def overconfidence_error(conf, correct, num_bins=15):
-    """Gaps of over-confident bins, weighted by their confidence too, in percent."""
-    bins = bins_of_equal_width(conf, correct, num_bins)
-    return 100 * sum(share * mean * max(mean - acc, 0) for share, acc, mean in bins)
+    rate, squares, debiased = sum(map(bool, correct)) / len(correct), 0.0, 0.0
+    for share, acc, mean in bins:
+        squares += share * (acc - mean) ** 2
+        count = round(share * len(conf))
+        if count > 1:
+            debiased += share * ((acc - mean) ** 2 - acc * (1 - acc) / (count - 1))
+    gaps = [abs(acc - mean) for _, acc, mean in bins]
+    return {
+        'ECE': expected_calibration_error(conf, correct, num_bins),
+        'MCE': 100 * max(gaps),
+        'ACE': 100 * sum(gaps) / len(bins),
+        'RMSCE': 100 * math.sqrt(squares),
+        'debiasedECE': 100 * math.sqrt(max(debiased, 0)),
+        'OE': 100 * sum(share * mean * max(mean - acc, 0) for share, acc, mean in bins),
+        'reliability': squares,
+        'resolution': sum(share * (acc - rate) ** 2 for share, acc, _ in bins),
+        'uncertainty': rate * (1 - rate),
+    }
 
 
 def nll_at(rows, labels, weights, beta):
@@ -282,35 +280,12 @@ def best_beta(rows, labels, weights, lowest=1 / 16, highest=16.0):
     return math.exp((low + high) / 2)
 
 
-def refinement(rows, labels, images, weights=None):
-    """NLL, the NLL after a temperature fitted on the other four folds, and that of all.
-
-    Image i is in fold floor(5 frac(i φ)) for the golden ratio φ = 0.618…
-    """
-    weights = [1.0] * len(labels) if weights is None else weights
-    data = list(zip(rows, labels, weights, strict=True))
-    folds = [math.floor(5 * math.fmod(i * (math.sqrt(5) - 1) / 2, 1)) for i in images]
-    of_all, after = best_beta(rows, labels, weights), 0.0
-    for fold in set(folds):
-        inside = [x for x, f in zip(data, folds, strict=True) if f == fold]
-        outside = [x for x, f in zip(data, folds, strict=True) if f != fold]
-        if not outside:
-            return nll_at(rows, labels, weights, 1) / sum(weights), math.nan, 1 / of_all
-        beta = best_beta(*zip(*outside, strict=True))
-        after += nll_at(*zip(*inside, strict=True), of_all if beta > 15.99 else beta)
-    return nll_at(rows, labels, weights, 1) / sum(weights), after / sum(weights), 1 / of_all
-
-
 def classwise_calibration_error(probs, labels, num_bins=15):
     """Mean over classes of the ECE of the probability of that class, in percent."""
-    num_classes = len(probs[0])
-    errors = [
-        expected_calibration_error(
-            [row[k] for row in probs], [label == k for label in labels], num_bins
-        )
-        for k in range(num_classes)
-    ]
-    return sum(errors) / num_classes
+    errors = []
+    for k, column in enumerate(zip(*probs, strict=True)):
+        errors.append(expected_calibration_error(column, [y == k for y in labels], num_bins))
+    return sum(errors) / len(errors)
 
 
 def adaptive_calibration_error(conf, correct, num_bins=15):
@@ -428,31 +403,6 @@ def smooth_calibration_error(conf, correct, steps=2000):
         middle = (low + high) / 2
         low, high = (middle, high) if error(middle) > middle else (low, middle)
     return 100 * (low + high) / 2
-
-
-def debiased_calibration_error(conf, correct, num_bins=15):
-    """Kumar et al.'s estimate over bins of equal width, in percent."""
-    total = 0.0
-    for share, acc, mean in bins_of_equal_width(conf, correct, num_bins):
-        count = round(share * len(conf))
-        if count > 1:
-            total += share * ((acc - mean) ** 2 - acc * (1 - acc) / (count - 1))
-    return 100 * math.sqrt(max(total, 0))
-
-
-def average_calibration_error(conf, correct, num_bins=15):
-    """Mean gap of the bins that are not empty, in percent."""
-    bins = bins_of_equal_width(conf, correct, num_bins)
-    return 100 * sum(abs(acc - mean) for _, acc, mean in bins) / len(bins)
-
-
-def brier_parts(conf, correct, num_bins=15):
-    """Reliability, resolution and uncertainty of bins."""
-    bins = bins_of_equal_width(conf, correct, num_bins)
-    accuracy = sum(map(bool, correct)) / len(correct)
-    reliability = sum(share * (acc - mean) ** 2 for share, acc, mean in bins)
-    resolution = sum(share * (acc - accuracy) ** 2 for share, acc, _ in bins)
-    return reliability, resolution, accuracy * (1 - accuracy)
 
 
 def errors_among_the_first(conf, correct):

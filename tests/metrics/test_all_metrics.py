@@ -54,25 +54,17 @@ def by_loops(probs, labels, num_bins=15):
     correct = [p.index(max(p)) == y for p, y in zip(probs, labels, strict=True)]
     n, errors = len(conf), references.errors_among_the_first(conf, correct)
     curve = [wrong / i for i, wrong in enumerate(errors, 1)]
-    parts = references.brier_parts(conf, correct, num_bins)
     squares = (
         (p - (k == y)) ** 2 for row, y in zip(probs, labels, strict=True) for k, p in enumerate(row)
     )
-    return {
-        'ECE': references.expected_calibration_error(conf, correct, num_bins),
+    return references.errors_of_bins(conf, correct, num_bins) | {
         'AECE': references.adaptive_calibration_error(conf, correct, num_bins),
         'ClasswiseECE': references.classwise_calibration_error(probs, labels, num_bins),
         'smECE': references.smooth_calibration_error(np.array(conf), np.array(correct)),
-        'debiasedECE': references.debiased_calibration_error(conf, correct, num_bins),
-        'ACE': references.average_calibration_error(conf, correct, num_bins),
-        'MCE': references.maximum_calibration_error(conf, correct, num_bins),
-        'RMSCE': references.root_mean_square_calibration_error(conf, correct, num_bins),
-        'OE': references.overconfidence_error(conf, correct, num_bins),
         'gap': 100 * (sum(conf) - sum(correct)) / n,
         'gap_size': 100 * abs(sum(conf) - sum(correct)) / n,
         'NLL': -sum(math.log(p[y]) for p, y in zip(probs, labels, strict=True)) / n,
         'Brier': sum(squares) / n,
-        **dict(zip(('reliability', 'resolution', 'uncertainty'), parts, strict=True)),
         'AURC': 100 * sum(curve) / n,
         'AUGRC': 100 * sum(errors) / n**2,
         'AUROC': references.failure_auroc_of_pairs(conf, correct),
