@@ -27,6 +27,7 @@ extensions = [
     'sphinx_copybutton',
     'sphinx_design',
     'sphinx_gallery.gen_gallery',
+    'sphinx-mathjax-offline',  # formulas without a network
     'command_lines',
     'repository_links',
 ]
@@ -98,7 +99,7 @@ copybutton_exclude = '.linenos, .gp, .go'
 
 # -- Looks
 html_theme = 'pydata_sphinx_theme'
-html_title = 'mmcalib'
+html_title = f'mmcalib {release}'
 html_static_path = ['_static']
 html_css_files = ['site.css']
 html_show_sourcelink = False
