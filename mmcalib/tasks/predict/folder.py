@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import errno
 import json
 import os
 import re
@@ -122,8 +121,8 @@ class PredictionFolder:
 
     def write(
         self, found: Prediction, place: Mapping, scorer: Scorer, palette: Sequence | None
-    ) -> str:
-        """Write the files of an image, its scores last; return why they cannot have its name.
+    ) -> None:
+        """Write the files of an image, its scores last.
 
         Raises:
             OSError: If there is no room; the next call goes on here.
@@ -131,24 +130,18 @@ class PredictionFolder:
         arrays = dict(predicted=found.predicted, confidence=found.confidence, objects=found.objects)
         arrays |= dict(probabilities=found.probabilities, **found.disagreement)
         thresholds = np.array(scorer.class_thresholds)
-        try:
-            for kind in self.kinds:
-                with whole_file(self.file(kind, place['files'])) as path:
-                    if kind == ARRAYS:
-                        kept = {key: _narrow(a) for key, a in arrays.items() if a is not None}
-                        np.savez_compressed(path, **kept)
-                    elif kind == PICTURES:
-                        _picture(found, scorer, palette).save(path)
-                    else:
-                        sure = found.confidence > thresholds[found.predicted]
-                        mask = np.where(sure, found.predicted, UNSURE).astype(np.uint8)
-                        Image.fromarray(mask).save(path)
-            _write(self.file(SCORES, place['files']), {**asdict(found.scores), **place})
-        except OSError as error:
-            if error.errno != errno.ENAMETOOLONG:
-                raise
-            return f'its files: {error.strerror}'
-        return ''
+        for kind in self.kinds:
+            with whole_file(self.file(kind, place['files'])) as path:
+                if kind == ARRAYS:
+                    kept = {key: _narrow(a) for key, a in arrays.items() if a is not None}
+                    np.savez_compressed(path, **kept)
+                elif kind == PICTURES:
+                    _picture(found, scorer, palette).save(path)
+                else:
+                    sure = found.confidence > thresholds[found.predicted]
+                    mask = np.where(sure, found.predicted, UNSURE).astype(np.uint8)
+                    Image.fromarray(mask).save(path)
+        _write(self.file(SCORES, place['files']), {**asdict(found.scores), **place})
 
     def close(self, report: Report, *, page: str = '') -> None:
         """Write the tables of all scores, the summary, and the page of pictures if there is one."""

@@ -81,12 +81,6 @@ def prepare(
     checkpoint: Files,
     images: Files,
     *,
-    tta: bool = False,
-    tta_scales: Sequence[float] | None = None,
-    mc_dropout: int = 0,
-    dropout_seed: int = 0,
-    temperature: str | os.PathLike | None = None,
-    disagreement: bool = False,
     validation: str | os.PathLike | None = None,
     risk: float | None = None,
     probability: float = 0.95,
@@ -94,18 +88,12 @@ def prepare(
     device: str | None = None,
     workers: int = 0,
     cfg_options: dict | None = None,
+    **of_mean,
 ) -> tuple[Predictor, Scorer, list[Path]]:
     """Return model, scorer and files, or raise the errors of :func:`predict`, before the first.
 
     Args:
         config, checkpoint, images: As of :func:`predict`.
-        tta: Whether to predict the mean over views of each image, see
-            :func:`~mmcalib.runs.model.set_views`.
-        tta_scales: Mirror images at these scales, in place of the config's own views.
-        mc_dropout: Over how many passes with random dropout to predict the mean; 0 for none.
-        dropout_seed: Seed of the dropout.
-        temperature: The file that a calibration of this mean left.
-        disagreement: Whether to tell how far the predictions of the mean disagree.
         validation: The work dir of a test with labels of the same model or mean, for expected
             accuracies.
         risk: What share of what the threshold keeps may be wrong, which sets the threshold; needs a
@@ -115,6 +103,8 @@ def prepare(
         device: A GPU if there is one.
         workers: Processes that read files.
         cfg_options: Dotted keys and the values that replace those of the config.
+        of_mean: ``tta``, ``tta_scales``, ``mc_dropout``, ``dropout_seed``, ``temperature`` and
+            ``disagreement`` of :func:`~mmcalib.runs.model.set_model`.
     """
     if risk is not None and validation is None:
         raise UserError('a risk requires a validation: give the work dir of a test with labels')
@@ -125,18 +115,7 @@ def prepare(
     split = 'test' if cfg.get('test_dataloader') else 'val'
     unlabelled_steps((cfg.get(f'{split}_dataloader') or {}).get('dataset'))
     configs, checkpoints = members_of(cfg, members, lambda path: load_config(path, cfg_options))
-    model = set_model(
-        cfg,
-        configs,
-        checkpoints,
-        [split],
-        tta=tta,
-        tta_scales=tta_scales,
-        mc_dropout=mc_dropout,
-        dropout_seed=dropout_seed,
-        temperature=temperature,
-        disagreement=disagreement,
-    )
+    model = set_model(cfg, configs, checkpoints, [split], **of_mean)
     predictor = Predictor(cfg, checkpoints, model, device=device, workers=workers)
     evidence = validation and read_validation(
         validation, predictor.description, predictor.classes, risk=risk, probability=probability
@@ -191,10 +170,10 @@ def predict_to_folder(
     places = {place['image']: place for place in left[rank::processes]}
     unreadable: list[Prediction] = []
     for found in predictor(list(map(Path, places)), scorer, show_progress=True):
-        place = places[str(found.image)]
-        reason = found.reason or folder.write(found, place, scorer, predictor.palette)
-        if reason:
-            unreadable.append(Prediction(found.image, reason))
+        if found.scores:
+            folder.write(found, places[str(found.image)], scorer, predictor.palette)
+        else:
+            unreadable.append(found)
     unreadable = [item for some in all_gather_object(unreadable) for item in some]
     if rank:
         return None
@@ -204,7 +183,8 @@ def predict_to_folder(
     _check_any(rows, unreadable)
     before = len(rows) - (len(left) - len(unreadable))
     classes = class_summary(rows, scorer) if labels else []
-    report = Report(scorer.folder(rows), rows, unreadable, before, classes)
+    others = sum(row['path'] not in order for row in rows)
+    report = Report(scorer.folder(rows), rows, unreadable, before, classes, others)
     folder.close(report, page=gallery_of(rows) if pictures else '')
     return report
 

@@ -29,6 +29,7 @@ class Report:
         unreadable: The files that have not, and why.
         before: How many had been predicted by earlier calls.
         classes: Of masks of labels, how much of each class they keep.
+        others: How many of all are not among those that were named now.
     """
 
     scores: FolderScores
@@ -36,6 +37,7 @@ class Report:
     unreadable: Sequence[Prediction]
     before: int
     classes: Sequence[Mapping]
+    others: int
 
 
 def captions_of(scores: ImageScores, threshold: float) -> list[str]:
@@ -88,6 +90,8 @@ def report_in_words(report: Report) -> str:
         f'{100 * scores.confidence:.1f} %, {100 * scores.kept:.1f} % {what} above '
         f'{scores.threshold:.6g}'
     ]
+    if report.others:
+        lines.append(f'{report.others:,} of these images are of earlier calls, and not named now')
     if not math.isnan(scores.expected_accuracy):
         low, high = (100 * end for end in scores.accuracy_interval)
         lines.append(
@@ -152,11 +156,14 @@ def gallery_of(rows: Sequence[Mapping]) -> str:
     key = 'expected_accuracy' if measured else 'confidence'
     objects = [found for row in rows for found in row['objects']]
     calibrated = objects and objects[0]['found'] is not None
+    count = Counter(Path(row['path']).name for row in rows)
+    paths = {row['files']: Path(row['path']) for row in rows}
+    names = {files: path.name if count[path.name] == 1 else path for files, path in paths.items()}
     links = {row['files']: quote(f'{row["files"]}.png', errors='surrogateescape') for row in rows}
     return TEMPLATES.get_template('gallery.html').render(
         title='Predictions to look at',
         rows=sorted(rows, key=lambda row: row[key]),
-        names={row['image']: Path(row['image']).name for row in rows},
+        names=names,
         links=links,
         key=key,
         score='found' if calibrated else 'expected_iou',

@@ -165,16 +165,6 @@ def test_two_images_of_one_stem_have_no_two_masks(photos, segmenting, tmp_path):
         predict_to_folder(*segmenting, tmp_path / 'photos', tmp_path / 'out', labels=True)
 
 
-def test_a_mask_that_is_missing_is_written_again(photos, segmenting, tmp_path):
-    arguments = (*segmenting, photos, tmp_path / 'out')
-    predict_to_folder(*arguments)
-    first = predict_to_folder(*arguments, labels=True)
-    (tmp_path / 'out/labels/1.png').unlink()
-    second = predict_to_folder(*arguments, labels=True)
-    assert (first.before, second.before) == (0, 2)
-    assert len(masks_in(tmp_path / 'out/labels')) == 3
-
-
 def test_the_gallery_has_the_worst_image_first_and_needs_no_server(
     photos, segmenting, validation, tmp_path
 ):

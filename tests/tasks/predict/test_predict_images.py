@@ -363,12 +363,6 @@ def test_statistics_that_do_not_tell_images_apart_are_refused(photos, segmenting
         mmcalib.predict(*segmenting, photos, validation=tmp_path)
 
 
-def test_a_checkpoint_of_another_model_is_refused(photos, segmenting, tmp_path):
-    torch.save({'state_dict': segmentor(fcn_head(7)).state_dict()}, tmp_path / 'seven.pth')
-    with pytest.raises(UserError, match='does not fit the model of this config: size mismatch'):
-        mmcalib.predict(segmenting[0], str(tmp_path / 'seven.pth'), photos)
-
-
 def test_images_that_the_data_set_makes_itself_are_no_files(photos, classifying):
     options = {'test_dataloader.dataset.dataset.pipeline': [dict(type='PackInputs')]}
     with pytest.raises(ValueError, match='starts with PackInputs, so it reads no image files'):
@@ -470,12 +464,3 @@ def test_two_processes_equal_one(photos, tmp_path, free_port):
         str(item.image) for item in one.unreadable
     ]
     assert summary['confidence'] == pytest.approx(one.scores.confidence, abs=1e-6)
-
-
-def test_what_other_processes_left_is_in_the_order_of_the_files(photos, classifying, tmp_path):
-    out = tmp_path / 'out'
-    predict_to_folder(*classifying, [photos / '1.png', photos / '3.png'], out, pictures=False)
-    report = predict_to_folder(*classifying, [photos], out, pictures=False)
-    assert (report.before, report.scores.num_images) == (2, 5)
-    rows = csv.DictReader((out / 'predictions.csv').open())
-    assert [row['image'] for row in rows] == [str(photos / f'{n}.png') for n in range(5)]

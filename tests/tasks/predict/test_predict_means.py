@@ -4,7 +4,6 @@ import csv
 import json
 import math
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,6 @@ from mmcalib.checks import UserError
 from mmcalib.cli.files import tell_checkpoints_from_images
 from mmcalib.datasets import Digits
 from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.record import differences, identity
 from mmcalib.runs.config import load_config
 from mmcalib.tasks.predict.predict import predict_to_folder
 
@@ -150,39 +148,6 @@ def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
         mmcalib.predict(config, checkpoints[:2], photos, **options)
 
 
-def test_a_mean_of_checkpoints_of_equal_names_is_told_apart(classifiers, tmp_path):
-    _, config, checkpoints = classifiers
-    paths = [tmp_path / str(seed) / 'best.pth' for seed in range(3)]
-    for path, checkpoint in zip(paths, checkpoints, strict=True):
-        path.parent.mkdir()
-        shutil.copy(checkpoint, path)
-    there, here = described(config, paths[:2]), described(config, paths[1:])
-    assert all('digest' in each for each in differences(identity(there), identity(here)))
-    assert identity(there) != identity(here)
-    assert identity(there) == identity(described(config, paths[1::-1]))
-    shutil.copy(checkpoints[2], paths[0])  # as a training in the same work dir does
-    assert identity(there) != identity(described(config, paths[:2]))
-
-
-def test_a_temperature_of_other_settings_is_refused(photos, classifiers, tmp_path):
-    _, config, checkpoints = classifiers
-    write_temperature(tmp_path / 't.json', described(config, checkpoints))
-    options = dict(temperature=tmp_path / 't.json')
-    mmcalib.predict(config, checkpoints, photos, **options)
-    steps = CLASSIFIER['test_dataloader']['dataset']['dataset']['pipeline']
-    smaller = [steps[0], dict(type='Resize', scale=16), steps[1]]
-    for changes, text in (
-        (
-            {'data_preprocessor.std': [1.0] * 3},
-            r'network\.data_preprocessor\.std',
-        ),
-        ({'model.head.topk': (1,)}, r'network\.head\.topk'),
-        ({'test_dataloader.dataset.dataset.pipeline': smaller}, 'pipeline .*Resize'),
-    ):
-        with pytest.raises(ValueError, match=rf'made with another model than .*{text}'):
-            mmcalib.predict(config, checkpoints, photos, cfg_options=changes, **options)
-
-
 def test_a_validation_of_another_mean_is_refused(photos, classifiers, tmp_path):
     _, config, checkpoints = classifiers
     found, val = mmcalib.predict(config, checkpoints, photos).images, tmp_path / 'val'
@@ -247,23 +212,6 @@ def test_predictions_of_other_means_do_not_mix(photos, classifiers, tmp_path):
             predict_to_folder(config, images=[photos], **other, **options)
 
 
-@pytest.mark.parametrize(
-    ('checkpoints', 'options', 'text'),
-    [
-        ([0, 0], {}, '0.pth is named twice'),
-        ([], {}, 'name a checkpoint'),
-        ([0], dict(disagreement=True), '--disagreement requires several predictions'),
-        ([0], dict(mc_dropout=2), 'member 1 has no dropout layer'),
-        ([0], dict(mc_dropout=-1), '--mc-dropout must be an integer of at least 0'),
-        ([0], dict(tta_scales=[-1]), '--tta-scales must be a finite number'),
-    ],
-)
-def test_what_has_no_mean_is_said_first(photos, classifiers, checkpoints, options, text):
-    _, config, paths = classifiers
-    with pytest.raises(ValueError, match=text):
-        mmcalib.predict(config, [paths[number] for number in checkpoints], photos, **options)
-
-
 def test_members_of_other_classes_are_refused(photos, classifiers, tmp_path):
     _, config, checkpoints = classifiers
     content = torch.load(checkpoints[1], weights_only=False)
@@ -271,15 +219,6 @@ def test_members_of_other_classes_are_refused(photos, classifiers, tmp_path):
     torch.save(content, tmp_path / 'other.pth')
     with pytest.raises(UserError, match="class 0 is 'class 0', not 'class 1'"):
         mmcalib.predict(config, [checkpoints[0], str(tmp_path / 'other.pth')], photos)
-
-
-def test_the_same_weights_twice_are_refused(photos, classifiers, tmp_path):
-    _, config, checkpoints = classifiers
-    content = torch.load(checkpoints[1], weights_only=False)
-    torch.save({**content, 'meta': content['meta'] | {'epoch': 9}}, tmp_path / 'other.pth')
-    members = [*checkpoints[:2], str(tmp_path / 'other.pth')]
-    with pytest.raises(UserError, match=r'1\.pth and \S+other\.pth have the same weights'):
-        mmcalib.predict(config, members, photos)
 
 
 def test_an_image_that_a_member_fails_at_loses_no_others(photos, classifiers, monkeypatch):

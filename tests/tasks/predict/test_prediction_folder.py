@@ -9,7 +9,6 @@ from urllib.parse import quote
 
 import pytest
 from file_models import CLASSIFIER, write_model, write_photos
-from PIL import Image
 from tiny_models import classifier
 
 from mmcalib.checks import UserError
@@ -49,18 +48,15 @@ def test_the_same_name_elsewhere_is_another_image(model, tmp_path, monkeypatch):
         for before in there:  # and then all are
             report = predict_to_folder(*model, ['photos'], out)
             assert (report.before, report.scores.num_images) == (before, there[1])
+            assert report.others == there[0]
+    assert '2 of these images are of earlier calls' in report_in_words(report)
+    page = (out / 'gallery.html').read_text()
+    assert all(f'alt="{row["path"]}"' in page for row in rows_in(out)[:2])
     assert sorted(row['files'] for row in rows_in(out)) == ['0', '0.png', '1']
     (tmp_path / 'third').mkdir()
     write_photos(tmp_path / 'third', SIZES[:1])
     with pytest.raises(UserError, match=r'0\.png and another image would share'):
         predict_to_folder(*model, [tmp_path / 'third'], out)
-
-
-def test_two_images_of_one_stem_have_files_of_their_own(model, photos, tmp_path):
-    Image.open(photos / '0.png').save(photos / '0.jpg')
-    predict_to_folder(*model, [photos], tmp_path / 'out')
-    assert files_in(tmp_path / 'out' / 'pictures') == {'0.jpg.png', '0.png.png', '1.png'}
-    assert len(rows_in(tmp_path / 'out')) == 3
 
 
 def test_an_image_that_was_replaced_is_predicted_anew(model, photos, tmp_path):
@@ -153,11 +149,3 @@ def test_no_name_of_a_file_ends_it(model, photos, tmp_path, name, shown):
     with (out / 'predictions.csv').open(encoding='utf-8', newline='') as file:
         assert {Path(line['image']).name for line in csv.DictReader(file)} == {shown, '1.png'}
     assert predict_to_folder(*model, [photos], out).before == 2
-
-
-def test_a_name_that_is_too_long_for_its_files_costs_one_image(model, photos, tmp_path):
-    (photos / '0.png').rename(photos / ('a' * 251 + '.png'))
-    report = predict_to_folder(*model, [photos], tmp_path / 'out')
-    (left_out,) = report.unreadable
-    assert left_out.image.name[0] == 'a' and left_out.reason == 'its files: File name too long'
-    assert report.scores.num_images == 1

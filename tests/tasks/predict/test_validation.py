@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-import torch
 from commands import call_here
 from file_models import CLASSIFIER, write_labelled, write_model, write_photos
 from tiny_models import classifier
@@ -45,47 +44,14 @@ def change_results(folder, **changes):
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
-def change_member(folder, **changes):
-    model = json.loads((folder / 'val/results.json').read_text())['model']
-    model['members'][0] |= changes
-    change_results(folder, model=model)
-
-
 def predict(model, photos, folder, **options):
     return mmcalib.predict(*model, photos, validation=folder / 'val', **options)
-
-
-def save_again(checkpoint, seed=0, **meta):
-    content = torch.load(checkpoint, weights_only=False)
-    content['state_dict'] = classifier(HEAD, seed=seed).state_dict()
-    torch.save({**content, 'meta': content['meta'] | meta}, checkpoint)
 
 
 def test_a_copy_elsewhere_is_the_same_model(photos, model, tmp_path):
     assert predict(model, photos, tmp_path).scores.validation_images == 5
     shutil.move(tmp_path / 'best.pth', tmp_path / 'moved.pth')
     predict((model[0], str(tmp_path / 'moved.pth')), photos, tmp_path)
-
-
-def test_the_same_path_with_other_weights_is_another_model(photos, model, tmp_path):
-    save_again(model[1], seed=1)
-    with pytest.raises(ValueError, match=r'members\.0\.digest \w{16} \(here: \w{16}\)'):
-        predict(model, photos, tmp_path)
-    save_again(model[1], seed=1, epoch=4)
-    with pytest.raises(ValueError, match=r'epoch 3 \(here: 4\)'):
-        predict(model, photos, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ('changes', 'text'),
-    [
-        ({'data_preprocessor.std': [1.0] * 3}, r'data_preprocessor\.std'),
-        ({'model.head.topk': (1,)}, r'network\.head\.topk'),
-    ],
-)
-def test_a_validation_of_other_settings_is_refused(photos, model, tmp_path, changes, text):
-    with pytest.raises(ValueError, match=text):
-        predict(model, photos, tmp_path, cfg_options=changes)
 
 
 def test_a_test_that_measures_no_calibration_leaves_none(photos, model, tmp_path, monkeypatch):
