@@ -56,7 +56,7 @@ def test_examples_of_docstrings(tmp_path, monkeypatch):
 
 EXECUTED = (
     'concepts/estimators', 'faq', 'howto/match_other_tools', 'howto/measure', 'coming_from/netcal',
-    'coming_from/torchmetrics',
+    'coming_from/torchmetrics', 'coming_from/timm_and_torchvision',
 )  # fmt: skip
 
 
