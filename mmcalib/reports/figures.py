@@ -4,39 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from mmcalib import visualization as drawing
 from mmcalib.checks import UserError
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.keys import CLEAN, ECE, NLL, QUALITIES
-from mmcalib.record import Record, digest, loss_label, read_json
+from mmcalib.metrics.keys import ECE, NLL, QUALITIES
+from mmcalib.record import digest, loss_label, read_json
 from mmcalib.reports.runs import read_runs
 from mmcalib.reports.shifted import ShiftedTests, measures_of, shifted_tests
-from mmcalib.visualization import (
-    ConfidenceMaps,
-    ShiftedModel,
-    draw_boundary_curves,
-    draw_confidence_maps,
-    draw_image_risk,
-    draw_reliability,
-    draw_risk_coverage,
-    draw_severity_boxes,
-    draw_severity_lines,
-    draw_sweeps,
-    read_image_scores,
-)
 from mmcalib.visualization.confidence_maps import BROKEN_FILE
 from mmcalib.work_dir import MAPS, RESULTS, STATISTICS, SWEEP
 
-# Of tests under shift: what draws them, and which metrics.
+# Of tests under shift: what a figure shows, what draws it, and its metrics.
 SHIFT_FIGURES = {
-    'boxes': (draw_severity_boxes, (*QUALITIES, ECE, NLL)),
-    'lines': (draw_severity_lines, (ECE, NLL)),
+    'boxes': ('Corruptions by severity', drawing.draw_severity_boxes, (*QUALITIES, ECE, NLL)),
+    'lines': ('Mean over corruptions by severity', drawing.draw_severity_lines, (ECE, NLL)),
 }
 
 
@@ -91,16 +79,6 @@ def draw(kind: str, runs: Mapping[str, object], **options) -> Figure:
     return function(runs, **options)
 
 
-def folders_of(kind: str, root: str | Path) -> Iterator[Path]:
-    """Yield the work dirs below a folder that a figure of a kind can be drawn from."""
-    if FIGURES[kind][0]:
-        yield from (path.parent for path in Path(root).rglob(FIGURES[kind][0]))
-        return
-    for path in Path(root).rglob(f'*/{CLEAN}/{RESULTS}'):
-        if 'shift' in Record.read(path).evaluation:
-            yield path.parents[2]
-
-
 def names_of(runs: Sequence[str | Path], names: Sequence[str] | None = None) -> list[str]:
     """Return the names of runs: the given ones, else their losses.
 
@@ -134,11 +112,11 @@ def _images(runs: Mapping[str, tuple]) -> Figure:
     if len(runs) > 1:  # whose images are in no common order
         raise UserError(f'a figure of images shows one file, got {len(runs)}: draw one for each')
     ((name, scores),) = runs.items()
-    return draw_image_risk(*scores, name=name)
+    return drawing.draw_image_risk(*scores, name=name)
 
 
 def _maps(
-    runs: Mapping[str, ConfidenceMaps],
+    runs: Mapping[str, drawing.ConfidenceMaps],
     *,
     worst: bool = False,
     images: Sequence[str] | None = None,
@@ -167,7 +145,7 @@ def _maps(
         )
     if not worst:  # an image of one run below that of another
         drawn.sort(key=lambda view: view.index)
-    return draw_confidence_maps(drawn, classes=first.classes, palette=first.palette)
+    return drawing.draw_confidence_maps(drawn, classes=first.classes, palette=first.palette)
 
 
 def _robustness(
@@ -196,7 +174,7 @@ def _robustness(
     named = {name: named[name] for name in only or named}
     keys = measures_of([model for found in named.values() for model in found])
     drawn = [_drawn(name, found) for name, found in named.items()]
-    draw_severity, wanted = SHIFT_FIGURES[figure]
+    _, draw_severity, wanted = SHIFT_FIGURES[figure]
     return draw_severity(drawn, [key for key in wanted if key in keys])
 
 
@@ -208,14 +186,14 @@ def _tested(model: ShiftedTests) -> str:
     return digest([how, trained, tests, model.source])
 
 
-def _drawn(name: str, models: Sequence[ShiftedTests]) -> ShiftedModel:
+def _drawn(name: str, models: Sequence[ShiftedTests]) -> drawing.ShiftedModel:
     values = defaultdict(list)
     for model in models:
         for test in (model.tests[0], *model.corrupted):
             values[test['severity']].append(test['metrics'])
     record = models[0].clean
     before = loss_label(record.loss) if record.loss and record.calibration else name
-    return ShiftedModel(name, before, values)
+    return drawing.ShiftedModel(name, before, values)
 
 
 # By the file of a work dir: where it comes from.
@@ -228,12 +206,12 @@ HINTS = {
 }
 # By kind: the file of a work dir, or none for the work dir itself; its reader; its drawing.
 FIGURES = {
-    'reliability': (STATISTICS, CalibrationStatistics.load, draw_reliability),
-    'risk': (STATISTICS, CalibrationStatistics.load, draw_risk_coverage),
-    'boundary': (STATISTICS, CalibrationStatistics.load, draw_boundary_curves),
-    'maps': (MAPS, ConfidenceMaps.load, _maps),
-    'worst': (MAPS, ConfidenceMaps.load, partial(_maps, worst=True)),
-    'images': ('images.csv', read_image_scores, _images),
+    'reliability': (STATISTICS, CalibrationStatistics.load, drawing.draw_reliability),
+    'risk': (STATISTICS, CalibrationStatistics.load, drawing.draw_risk_coverage),
+    'boundary': (STATISTICS, CalibrationStatistics.load, drawing.draw_boundary_curves),
+    'maps': (MAPS, drawing.ConfidenceMaps.load, _maps),
+    'worst': (MAPS, drawing.ConfidenceMaps.load, partial(_maps, worst=True)),
+    'images': ('images.csv', drawing.read_image_scores, _images),
     'robustness': ('', shifted_tests, _robustness),
-    'sweep': (SWEEP, read_json, lambda runs: draw_sweeps([*runs.values()])),
+    'sweep': (SWEEP, read_json, lambda runs: drawing.draw_sweeps([*runs.values()])),
 }

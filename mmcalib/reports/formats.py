@@ -155,8 +155,8 @@ def robustness_table(models: Sequence[ShiftedTests]) -> str:
         file = model.file or Path(model.clean.model['members'][0]['checkpoint']).name
         title = ', '.join([label, *([] if seed is None else [f'seed {seed}']), file])
         rows = [
-            [name, *(number_text(v, key) for key, v in zip(keys, values, strict=True))]
-            for name, values in model.summaries(keys)
+            [name, *(number_text(values[key], key) for key in keys)]
+            for name, values in model.rows(model.groups).items()
         ]
         parts.append(f'{title}\n{table_text(["", *map(metric_heading, keys)], rows)}')
     return '\n\n'.join(parts)

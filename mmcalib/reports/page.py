@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -18,22 +18,11 @@ from mmcalib.metrics.strata import stratum_rows
 from mmcalib.reports import figures
 from mmcalib.reports.formats import left_out, runs_text, table_text
 from mmcalib.reports.tables import Table
+from mmcalib.work_dir import SWEEP
 
 DPI = 110
 DPI_OF_FILES = 200
 LONGEST = 60  # letters of a caption, which may have a long path, in the name of a file
-# Of folders: the kind of a figure, the title of its section, captions and their options.
-OF_FOLDERS = (
-    ('sweep', 'Sweeps', {'Sweep': {}}),
-    (
-        'robustness',
-        'Under shift',
-        {
-            'Corruptions by severity': {'figure': 'boxes'},
-            'Mean over corruptions by severity': {'figure': 'lines'},
-        },
-    ),
-)
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True
 )
@@ -52,9 +41,9 @@ def page_of(
 
     Each data set and network has its table, those of single classes where a test measured them, the
     reliability diagram of one run of each loss, and for segmentors the images that those runs
-    share and the worst of each. Sweeps below the folders have their curves, and tests on shifted
-    data theirs. What a figure cannot be drawn from, because it is missing, broken or not yet far
-    enough, is left out of it and named.
+    share and the worst of each. Tests on shifted data have their metrics by severity, and sweeps
+    below the folders their curves. What a figure cannot be drawn from, because it is missing,
+    broken or not yet far enough, is left out of it and named.
 
     Args:
         tables: Of :func:`mmcalib.reports.tables.tables_of`.
@@ -65,7 +54,7 @@ def page_of(
         figure_format: ``'pdf'``, ``'svg'`` or ``'png'``, of the files there.
     """
     shown = track(tables, 'Drawing', transient=True, console=Console(stderr=True))
-    sections = [*map(_of_table, shown), *_of_folders(folders)]
+    sections = [*map(_of_table, shown), _of_sweeps(folders)]
     drawn = [figure for section in sections for figure in section['figures']]
     for number, figure in enumerate(drawn, 1):
         if folder:
@@ -90,10 +79,17 @@ def _of_table(table: Table) -> dict:
     """Return a table with its figures, its tables of classes, and notes on what is not drawn."""
     notes, text = [*table.notes], runs_text(table, 'html')
     section = dict(name=table.name, table=text, notes=notes, figures=[], details=[])
-    if any(run.kind or run.record.split == 'val' for row in table.rows for run in row.runs):
+    runs = {row.label: [run.path for run in row.runs] for row in table.rows}
+    kinds = {(run.kind, run.record.split) for row in table.rows for run in row.runs}
+    if ('under shift', 'test') in kinds:
+        folders = {path: [path] for paths in runs.values() for path in paths}
+        found = _first_of_each('robustness', folders, notes)
+        for figure, (caption, *_) in figures.SHIFT_FIGURES.items():
+            _draw(section, caption, 'robustness', found, figure=figure)
+    if kinds != {('', 'test')}:
         return section
-    statistics = _first_of_each(table, 'reliability', notes)
-    if missing := [row.label for row in table.rows if row.label not in statistics]:
+    statistics = _first_of_each('reliability', runs, notes)
+    if missing := [label for label in runs if label not in statistics]:
         why = 'calibration was not measured, or the file is missing'
         notes.append(f'No reliability diagram, since {why}: {", ".join(missing)}.')
     for label, each in statistics.items():
@@ -106,7 +102,7 @@ def _of_table(table: Table) -> dict:
         _draw(section, 'The same in one panel', 'reliability', statistics, overlay=True)
     if found := {k: each for k, each in statistics.items() if each.distance_bins is not None}:
         _draw(section, 'ECE by distance from the nearest boundary', 'boundary', found)
-    maps = _first_of_each(table, 'maps', notes)
+    maps = _first_of_each('maps', runs, notes)
     if maps:
         _draw(section, 'Confidence maps, one run of each loss', 'maps', maps)
     for label, each in maps.items():
@@ -124,33 +120,26 @@ def _draw(section: dict, caption: str, kind: str, runs: Mapping, **options) -> N
         section['figures'].append({'caption': caption, 'figure': figure})
 
 
-def _first_of_each(table: Table, kind: str, notes: list[str]) -> dict:
-    """Return what the first run of each row with a whole file left; name the broken ones."""
+def _first_of_each(kind: str, runs: Mapping[str, Sequence[str]], notes: list[str]) -> dict:
+    """Return what the first folder of each name with a whole file has; note the broken ones."""
     found = {}
-    for row in table.rows:
-        for run in row.runs:
+    for name, paths in runs.items():
+        for path in paths:
             try:
-                found[row.label] = figures.load(kind, run.path)
+                found[name] = figures.load(kind, path)
+                break
             except FileNotFoundError:
                 continue
             except ValueError as error:
                 notes.append(f'{error}.')
-                continue
-            break
     return found
 
 
-def _of_folders(folders: Sequence[str]) -> Iterator[dict]:
-    """Yield the figures of the sweeps and of the tests on shifted data below some folders."""
-    for kind, title, captions in OF_FOLDERS:
-        section = dict(name=title, notes=[], figures=[])
-        for path in sorted({path for root in folders for path in figures.folders_of(kind, root)}):
-            try:
-                found = {str(path): figures.load(kind, path)}
-            except ValueError as error:
-                section['notes'].append(f'{path} is not drawn: {error}.')
-                continue
-            for caption, options in captions.items():
-                _draw(section, f'{caption}, {path}', kind, found, **options)
-        if section['notes'] or section['figures']:
-            yield section
+def _of_sweeps(folders: Sequence[str]) -> dict:
+    """Return the figures of the sweeps below some folders."""
+    section = dict(name='Sweeps', notes=[], figures=[])
+    paths = {str(path) for root in folders for path in Path(root).rglob(SWEEP)}
+    found = _first_of_each('sweep', {path: [path] for path in sorted(paths)}, section['notes'])
+    for path, sweep in found.items():
+        _draw(section, f'Sweep, {Path(path).parent}', 'sweep', {path: sweep})
+    return section

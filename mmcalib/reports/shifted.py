@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,17 +54,29 @@ class ShiftedTests:
         """The ``seed`` or the ``stored`` set of the corruptions."""
         return {k: v for t in self.corrupted[:1] for k, v in t.items() if k in ('seed', 'stored')}
 
+    def rows(self, groups: Mapping[str, Sequence[dict]]) -> dict[str, dict[str, float]]:
+        """Return metrics by their keys: of clean data, mean and worst of each group, other data."""
+        parts = {CLEAN: [self.tests[0]]}
+        parts |= {f'{g}{end}': part for g, part in groups.items() for end in (MEAN, WORST) if part}
+        parts |= {test['name']: [test] for test in self.tests if test['kind'] == 'data'}
+        return {
+            name: {key: summary(tests, key, name.endswith(WORST)) for key in measures_of([self])}
+            for name, tests in parts.items()
+        }
+
     @property
     def columns(self) -> dict[str, float]:
         """Metrics by key and ``clean``, ``mean``, ``worst`` or the name of other data."""
-        rows = {CLEAN: [self.tests[0]], MEAN: self.corrupted, WORST: self.corrupted}
-        rows |= {test['name']: [test] for test in self.tests if test['kind'] == 'data'}
-        return {
-            f'{key} {name}': summary(tests, key, name == WORST)
-            for key in measures_of([self])
-            for name, tests in rows.items()
-            if tests
-        }
+        rows = self.rows({'': self.corrupted})
+        return {f'{key} {name}': rows[name][key] for key in measures_of([self]) for name in rows}
+
+    @property
+    def groups(self) -> dict[str, list[dict]]:
+        """The tests of each group of corruptions, and of all if there are several."""
+        tests = [test for test in self.tests if test['kind'] == 'corruption']
+        groups = {f'{g}, ': [t for t in tests if t['name'] in names] for g, names in GROUPS.items()}
+        several = sum(bool(part) for name, part in groups.items() if name != 'holdout, ') > 1
+        return {**groups, 'overall, ': self.corrupted * several}
 
     @property
     def shifts(self) -> str:
@@ -83,20 +95,6 @@ class ShiftedTests:
         if 'stored' in source:
             return f'stored set {source["stored"]}: {text}'
         return f'{text}, seed {source["seed"]}' if source.get('seed') else text
-
-    def summaries(self, keys: Sequence[str]) -> Iterator[tuple[str, list[float]]]:
-        """Yield a row's name and metrics: clean, mean and worst of each group, other data."""
-        groups = {
-            group: [t for t in self.tests if t['kind'] == 'corruption' and t['name'] in names]
-            for group, names in GROUPS.items()
-        }
-        if sum(bool(part) for group, part in groups.items() if group != 'holdout') > 1:
-            groups['overall'] = self.corrupted
-        rows = {CLEAN: [self.tests[0]]}
-        rows |= {f'{g}, {end}': part for g, part in groups.items() for end in (MEAN, WORST) if part}
-        rows |= {test['name']: [test] for test in self.tests if test['kind'] == 'data'}
-        for name, tests in rows.items():
-            yield name, [summary(tests, key, name.endswith(f', {WORST}')) for key in keys]
 
 
 def shifted_tests(folder: str | Path) -> list[ShiftedTests]:
