@@ -329,22 +329,6 @@ def orders_of(conf, correct):
         yield [c for group in orders for c in group]
 
 
-def risks(ordered):
-    """Error rate among the i first, for i = 1 … N, as shares."""
-    return [sum(not c for c in ordered[:i]) / i for i in range(1, len(ordered) + 1)]
-
-
-def area_under_risk_coverage(ordered):
-    """Mean of the risks, in percent."""
-    return 100 * sum(risks(ordered)) / len(ordered)
-
-
-def area_under_generalized_risk_coverage(ordered):
-    """Mean over i of the errors among the i first, as shares of all, in percent."""
-    n = len(ordered)
-    return 100 * sum(sum(not c for c in ordered[:i]) / n for i in range(1, n + 1)) / n
-
-
 def failure_auroc(ordered):
     """Share of the pairs of a right and a wrong prediction with the right one first, in percent."""
     pairs = [
@@ -373,12 +357,6 @@ def failure_fpr(ordered, recall=0.95):
         else:
             passed += 1
     raise AssertionError('none is right')
-
-
-def risk_at_coverage(ordered, coverage):
-    """Error rate of the smallest number of first ones that makes up the coverage, in percent."""
-    i = next(i for i in range(1, len(ordered) + 1) if i >= coverage * len(ordered) - 1e-9)
-    return 100 * risks(ordered)[i - 1]
 
 
 def coverage_at_risk(curve, risk):

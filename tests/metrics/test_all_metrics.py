@@ -29,7 +29,6 @@ from mmcalib.metrics import (
     ood_metric,
 )
 from mmcalib.metrics import list_metric as module
-from mmcalib.metrics.definitions import METRICS as DEFINED
 
 LEVELS = ('risk@coverage_0.5', 'coverage@risk_0.3')
 EVERY = (*NAMES, *LEVELS)
@@ -191,19 +190,6 @@ def test_order_ties_and_numbers_of_times(name):
         twice = measure(np.concatenate([probs, probs]), np.concatenate([labels, labels]), name)
         assert twice == pytest.approx(value, abs=1e-9)
     assert math.isnan(measure(probs[:0], labels[:0], name))
-
-
-@pytest.mark.parametrize('name', EVERY)
-def test_right_and_wrong(name):
-    """The best value where all is right and sure, and no better one anywhere."""
-    right = measure(np.eye(2)[[0, 1, 1]], np.array([0, 1, 1]), name)
-    wrong = measure(np.eye(2)[[0, 1, 1]].clip(0.1, 0.9), np.array([1, 0, 0]), name)
-    better = DEFINED[name].better if name in DEFINED else 'greater' if 'risk_' in name else 'less'
-    if better == 'less' and not math.isnan(right):
-        assert right == pytest.approx(0, abs=1e-9)
-        assert wrong > 0 or math.isnan(wrong)
-    if name in ('accuracy', 'coverage@risk_0.3'):
-        assert (right, wrong) == (100, 0)
 
 
 def test_the_interval_of_the_gap_goes_below_0():

@@ -22,24 +22,15 @@ ECE = {'ECE': calibration_error}
 
 @pytest.mark.parametrize(('error', 'effects'), [(3, 'differ'), (0, 'differ in each bin')])
 def test_fifty_images_hold_the_true_error(error, effects):
-    found = simulation.held(
-        partial(simulation.clustered, error, 50, simulation.EFFECTS[effects]),
-        error,
-        sets=40,
-        draws=200,
-    )
+    draw = partial(simulation.clustered, error, 50, simulation.EFFECTS[effects])
+    found = simulation.held(draw, error, sets=40, draws=200)
     assert found['ours'][0] >= 0.9 > found['basic bootstrap'][0]
     assert found['ours'][1] < 2 * found['basic bootstrap'][1]  # and not by being wide
 
 
 @pytest.mark.parametrize('error', [0, 3, 10])
 def test_independent_predictions_hold_the_true_error(error):
-    found = simulation.held(
-        partial(simulation.independent, error, 300),
-        error,
-        sets=40,
-        draws=200,
-    )
+    found = simulation.held(partial(simulation.independent, error, 300), error, sets=40, draws=200)
     assert found['ours'][0] >= 0.9
 
 
