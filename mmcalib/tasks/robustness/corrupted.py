@@ -125,7 +125,7 @@ def stored(
     if of_arrays:
         common |= dict(type='CIFARC', channel_order=place.channel_order)
     else:
-        common |= dict(type='ImageNetC', class_folders=_class_folders(ours, labels))
+        common |= dict(type='ImageNetC', class_folders=_class_folders(ours))
     loading = [] if of_arrays else steps[: place.loader + 1]
     for name, severity in wanted:
         said = f'--stored {root}, {name} {severity}'
@@ -178,19 +178,12 @@ def _count(labels: Sequence[int]) -> str:
     return f'{len(labels):,} images in {len(set(labels))} classes'
 
 
-def _class_folders(dataset, labels: Sequence[int]) -> list[str] | None:
+def _class_folders(dataset) -> list[str] | None:
     """Return the classes' folders by label; None for ImageNet, whose order is alphabetical."""
     if hasattr(dataset, 'class_folders'):
         return dataset.class_folders
     numbers = getattr(dataset, 'folder_to_idx', None)  # of mmpretrain, empty with an ann_file
-    if not numbers:
-        infos = map(dataset.get_data_info, range(len(dataset)))
-        folders = [Path(info['img_path']).parent.name for info in infos]
-        pairs = set(zip(folders, labels, strict=True))
-        numbers = dict(pairs)
-        if not len(pairs) == len(numbers) == len(set(labels)):
-            if type(dataset).__name__ == 'ImageNet':  # flat, as it is published
-                return None
-            hint = 'put the clean images of each class into a folder of the same name'
-            raise UserError(f'--stored: which folder is which class is not known: {hint}')
-    return sorted(numbers, key=numbers.get)
+    if not numbers and type(dataset).__name__ != 'ImageNet':
+        hint = 'put the clean images of each class into a folder of its name, without an ann_file'
+        raise UserError(f'--stored: which folder is which class is not known: {hint}')
+    return sorted(numbers, key=numbers.get) if numbers else None

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
 from copy import deepcopy
+from itertools import product
 from pathlib import Path
 
 from mmengine.config import Config
@@ -42,22 +43,20 @@ SILENT = ('ConfidenceMapHook', 'LoggerHook', 'ReliabilityDiagramHook', 'Visualiz
 
 def run(parser: ToolParser, args: argparse.Namespace) -> None:
     """Test models on clean and on shifted data."""
-    with parser.ending_with_errors():
+    with parser.ending_with_errors('Stopped: the same call goes on where it was.'):
         cfg = prepare(args)
         checkpoints = [read_checkpoint(find_checkpoint(text)) for text in args.checkpoints]
-        described = [models.set_model(cfg, [cfg], [each]) for each in checkpoints]
+        tested = [(each, models.set_model(cfg, [cfg], [each])) for each in checkpoints]
         runner = build_runner(cfg)
         check_run(runner, ['test'])
         shifts = plan_shifts(cfg, args)
-    goes_on = 'Stopped: the same call goes on with the test that was not finished.'
-    with parser.ending_with_errors(goes_on):
         _compare_few_metrics(runner)
         runner._hooks = [hook for hook in runner.hooks if not type(hook).__name__.endswith(SILENT)]
         log_start(runner, ('test',))
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
-            _test_all(runner, shifts, list(zip(checkpoints, described, strict=True)))
+            _test_all(runner, shifts, tested)
     if is_main_process():
-        ours = [identity(model) for model in described]
+        ours = [identity(model) for _, model in tested]
         found = [m for m in shifted_tests(cfg.work_dir) if identity(m.clean.model) in ours]
         found.sort(key=lambda model: ours.index(identity(model.clean.model)))
         print(robustness_table(found))
@@ -115,16 +114,15 @@ def _test_all(
     for handler in runner.logger.handlers:
         if not isinstance(handler, logging.FileHandler):  # which has what single tests say
             handler.setLevel(logging.ERROR)
-    plan = [
-        (checkpoint, model, shift, Path(runner.work_dir, models.folder_of(model), shift.folder))
-        for checkpoint, model in tested
-        for shift in shifts
-    ]
-    done = [_is_done(folder, model, _of(runner, shift)) for _, model, shift, folder in plan]
-    broadcast_object_list(done)  # of the first process, which alone writes files
-    plan = [test for test, is_done in zip(plan, done, strict=True) if not is_done]
-    loaded = None
-    screen = Console(quiet=not is_main_process(), stderr=True)
+    plan = []
+    for (checkpoint, model), shift in product(tested, shifts):
+        folder = Path(runner.work_dir, models.folder_of(model), shift.folder)
+        done = [_is_done(folder, model, _of(runner, shift))]
+        broadcast_object_list(done)  # of the first process, which alone writes files
+        plan += [] if done[0] else [(checkpoint, model, shift, folder)]
+    loaded, screen = None, Console(quiet=not is_main_process(), stderr=True)
+    if finished := len(tested) * len(shifts) - len(plan):
+        screen.print(f'{finished} tests are finished already.')
     for checkpoint, model, shift, folder in track(plan, 'Testing', console=screen):
         if checkpoint is not loaded:
             models.load(runner.model, [checkpoint], classes)
@@ -134,12 +132,9 @@ def _test_all(
         folder.mkdir(parents=True, exist_ok=True)
         metrics = run_test(runner, model, [checkpoint], shift=_of(runner, shift))
         named = model_label(model, experiment=Path(runner.cfg.filename).stem)
-        found = [
-            f'{metric_name(key)} {number_text(metrics[key], key)}'
-            for key in (*QUALITIES, ECE)
-            if key in metrics
-        ]
-        screen.print(f'{named}, {shift.text}: {", ".join(found)}')
+        shown = [key for key in (*QUALITIES, ECE) if key in metrics]
+        text = ', '.join(f'{metric_name(key)} {number_text(metrics[key], key)}' for key in shown)
+        screen.print(f'{named}, {shift.text}: {text}')
 
 
 def _use(runner: Runner, shift: Shift) -> None:

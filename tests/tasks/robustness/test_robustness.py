@@ -171,7 +171,8 @@ def test_two_processes_equal_one(tested, project, free_port):
 def test_what_is_done_is_printed_again_without_a_test(project, tested, monkeypatch, capsys, count):
     again = run(project, 'one', monkeypatch, *SHIFTS)
     assert numbers(again) == numbers(tested) and not count
-    said = capsys.readouterr().out
+    said, progress = capsys.readouterr()
+    assert '10 tests are finished already' in progress
     for text in ('CE + temperature', 'top-1 (%)', 'NLL (nats)', 'noise, mean', 'fog'):
         assert text in said
     assert 'weather, worst' in said and 'overall, worst' in said
