@@ -1,6 +1,7 @@
 """Draw figures of tested runs as PNG, PDF or SVG.
 
 reliability  reliability diagrams
+by-image     accuracy of each segmented image against its mean confidence
 risk         risk–coverage curves
 boundary     ECE by distance from the nearest boundary, for tests with per_distance=True
 maps         confidence maps: the images that all runs have drawn, below one another
@@ -15,7 +16,7 @@ from mmcalib.cli.names import ROBUSTNESS_FIGURES
 from mmcalib.cli.parser import ToolParser
 
 # Of some kinds of figures; the others refuse them.
-OPTIONS = ('images', 'overlay', 'num_bins', 'equal_mass', 'zoom', 'figure', 'only')
+OPTIONS = ('images', 'overlay', 'num_bins', 'equal_mass', 'zoom', 'scale', 'figure', 'only')
 
 
 def parse_args() -> tuple[ToolParser, argparse.Namespace]:
@@ -34,7 +35,7 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     )
     parser.add_argument(
         'kind',
-        choices=['reliability', 'risk', 'boundary', 'maps', 'worst', 'images', 'robustness'],
+        choices=[line.split()[0] for line in __doc__.splitlines()[2:]],
         help='kind of figure, see above',
     )
     parser.add_argument('runs', nargs='+', help='work dirs, or .npz, .json or .csv files in them')
@@ -68,6 +69,11 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         type=float,
         metavar=('LOW', 'HIGH'),
         help='for reliability: range of confidences to enlarge, in percent',
+    )
+    parser.add_argument(
+        '--scale',
+        choices=['linear', 'logit'],
+        help='for reliability: logit tells 99 from 99.9 %%, as pixels need (default: linear)',
     )
     parser.add_argument(
         '--figure',

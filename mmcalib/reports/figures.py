@@ -207,6 +207,7 @@ HINTS = {
 # By kind: the file of a work dir, or none for the work dir itself; its reader; its drawing.
 FIGURES = {
     'reliability': (STATISTICS, CalibrationStatistics.load, drawing.draw_reliability),
+    'by-image': (STATISTICS, CalibrationStatistics.load, drawing.draw_image_calibration),
     'risk': (STATISTICS, CalibrationStatistics.load, drawing.draw_risk_coverage),
     'boundary': (STATISTICS, CalibrationStatistics.load, drawing.draw_boundary_curves),
     'maps': (MAPS, drawing.ConfidenceMaps.load, _maps),

@@ -7,7 +7,7 @@ from mmcalib.visualization.confidence_maps import (
     draw_confidence_maps,
 )
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
-from mmcalib.visualization.reliability import draw_reliability
+from mmcalib.visualization.reliability import draw_image_calibration, draw_reliability
 from mmcalib.visualization.risk import draw_image_risk, draw_risk_coverage, read_image_scores
 from mmcalib.visualization.shift import ShiftedModel, draw_severity_boxes, draw_severity_lines
 from mmcalib.visualization.style import to_rgb
@@ -20,6 +20,7 @@ __all__ = [
     'draw_boundary_curves',
     'draw_classification',
     'draw_confidence_maps',
+    'draw_image_calibration',
     'draw_image_risk',
     'draw_reliability',
     'draw_risk_coverage',

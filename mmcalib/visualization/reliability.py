@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from mmcalib.arrays import A
-from mmcalib.checks import UserError, check_integer
+from mmcalib.checks import UserError, check_choice, check_integer
 from mmcalib.metrics.counts import condensed
 from mmcalib.metrics.definitions import value_of
 from mmcalib.metrics.intervals import drawn_weights, tails_of
@@ -41,6 +41,8 @@ FADED = 0.3  # opacity
 COVERAGE, NUM_BOOTSTRAP, MIN_IMAGES = 0.95, 200, 5
 # Above the diagonal, where over-confident networks leave room, and below it.
 INSETS = (0.11, 0.58, 0.36, 0.36), (0.58, 0.11, 0.36, 0.36)
+# Of an axis of log-odds, in percent: what is nearer to 0 or 100 is drawn at its ends.
+ENDS, TICKS = (0.01, 99.999), (0.1, 1, 10, 50, 90, 99, 99.9, 99.99)
 
 
 def draw_reliability(
@@ -50,6 +52,7 @@ def draw_reliability(
     equal_mass: bool = False,
     overlay: bool = False,
     zoom: Sequence[float] | None = None,
+    scale: str = 'linear',
 ) -> Figure:
     r"""Draw accuracy against confidence for one evaluation, or several.
 
@@ -68,16 +71,20 @@ def draw_reliability(
         equal_mass: Bins of equal count instead of equal width.
         overlay: Draw all as curves in one panel instead.
         zoom: The part of both axes, in percent, to enlarge in an inset.
+        scale: ``'linear'``, or ``'logit'`` for axes of log-odds, on which 90, 99 and 99.9 % are
+            equally far apart, as pixels need; its bins are of equal count.
 
     Returns:
         The figure; ``savefig`` writes it.
 
     Raises:
         TypeError: If `num_bins` is no integer.
-        ValueError: If it is below 1, there is nothing to draw, or the zoom is no interval within 0
-            to 100.
+        ValueError: If it is below 1, there is nothing to draw, the zoom is no interval within 0 to
+            100, or the scale is another.
     """
     check_drawable(runs)
+    logit = check_choice('scale', scale, ('linear', 'logit')) == 'logit'
+    equal_mass = equal_mass or logit
     if num_bins is not None:
         check_integer('num_bins', num_bins)
     if zoom is not None and not 0 <= zoom[0] < zoom[1] <= 100:
@@ -99,12 +106,14 @@ def draw_reliability(
                 top.set_title(wrapped(title, SIDE), fontsize=8)
             for axes in squares:
                 draw(axes, table)
-            _draw_histogram(below, _table(found, num_bins), look if overlay else None)
+            _draw_histogram(below, found, num_bins, look if overlay else None, logit=logit)
         for axes in squares:
             draw_diagonal(axes)
         top.set(xlim=(0, 100), ylim=(0, 100))
         top.tick_params(labelbottom=False)
         below.set(xlabel='confidence (%)', xlim=(0, 100), ylim=(0, None))
+        if logit:
+            _to_log_odds(top, below, tables)
         below.spines[['top', 'right']].set_visible(False)
         if number % PER_ROW == 0:
             top.set_ylabel('accuracy (%)')
@@ -184,10 +193,44 @@ def draw_curve(axes: Axes, table: Tensor, look: Mapping[str, str], *, label: str
     axes.grid(True, linewidth=0.4, alpha=0.5)
 
 
-def _draw_histogram(axes: Axes, table: Tensor, look: Mapping[str, str] | None) -> None:
+def _log_odds(percent: np.ndarray) -> np.ndarray:
+    share = np.clip(percent, *ENDS) / 100
+    return np.log(share / (1 - share))
+
+
+def _percent(log_odds: np.ndarray) -> np.ndarray:
+    return 100 / (1 + np.exp(-log_odds))
+
+
+def _to_log_odds(top: Axes, below: Axes, tables: Sequence[Tensor]) -> None:
+    """Give axes that are drawn a scale of log-odds, from the lowest point on."""
+    lowest = np.clip(min(np.min(_points(table)[1:]) for table in tables), ENDS[0], 50)
+    for set_scale in (top.set_xscale, top.set_yscale, below.set_xscale):
+        set_scale('function', functions=(_log_odds, _percent))
+    span = dict(xticks=TICKS, xlim=(lowest, ENDS[1]))
+    texts = [f'{tick:g}' for tick in TICKS]
+    top.set(**span, yticks=TICKS, yticklabels=texts, ylim=(lowest, ENDS[1]))
+    below.set(**span, xticklabels=texts)
+
+
+def _draw_histogram(
+    axes: Axes,
+    found: CalibrationStatistics,
+    num_bins: int | None,
+    look: Mapping[str, str] | None,
+    *,
+    logit: bool = False,
+) -> None:
     """Draw the distribution of the confidences, of several evaluations as lines of their looks."""
+    table = _table(found, num_bins)
+    edges = np.linspace(0, 100, table.shape[1] + 1)
     count, correct, conf = table.numpy()
-    share, edges = 100 * count / count.sum(), np.linspace(0, 100, len(count) + 1)
+    if logit:
+        places = np.linspace(*_log_odds(np.array(ENDS)), len(edges))
+        cells, _, trust = found.narrow_bins.numpy()
+        count, _ = np.histogram(_log_odds(100 * trust / cells), places, weights=cells)
+        edges = _percent(places)
+    share = 100 * count / count.sum()
     if look:
         axes.stairs(share, edges, color=look['color'], linestyle=look['linestyle'], linewidth=1.4)
         return
@@ -213,6 +256,36 @@ def _points(table: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _sparse(table: Tensor, filled: np.ndarray) -> np.ndarray:
     return table[0].numpy()[filled] < FEW
+
+
+def draw_image_calibration(runs: Mapping[str, CalibrationStatistics]) -> Figure:
+    """Draw the accuracy of each segmented image against its mean confidence, in percent.
+
+    An image below the diagonal is over-confident. An evaluation of all pixels may be calibrated
+    while no image of it is; the title has the median of their gaps, whatever their signs.
+
+    Args:
+        runs: One panel each, four in a row, by their names.
+
+    Raises:
+        ValueError: For an evaluation whose images have one prediction each, or are not kept.
+    """
+    check_drawable(runs)
+    figure, panels = panel_figure(len(runs))
+    for (name, found), (axes,) in zip(runs.items(), panels, strict=True):
+        table = torch.zeros(1, 3, 1) if found.image_bins is None else found.image_bins
+        table = table.sum(dim=2).T
+        if table[0].max() <= 1:
+            raise UserError(f'{name!r} has no images of many pixels: draw its reliability')
+        _, conf, accuracy = _points(table)
+        axes.scatter(conf, accuracy, s=10, alpha=0.5, color=COLOURS[0], linewidth=0, label='image')
+        draw_diagonal(axes)
+        span = np.min([conf, accuracy]), 100
+        axes.set(xlim=span, ylim=span, xlabel='mean confidence (%)', ylabel='accuracy (%)')
+        gap = {'median gap': np.median(abs(conf - accuracy))}
+        axes.set_title(wrapped(title_of(name, found, gap, f'{len(conf)} images'), SIDE), fontsize=8)
+    legend(figure)
+    return figure
 
 
 def accuracy_band(image_bins: Tensor | None) -> Tensor | None:
@@ -242,6 +315,7 @@ def reliability_diagram(
     ignore_index: int | None = None,
     title: str = '',
     zoom: tuple[float, float] | None = None,
+    scale: str = 'linear',
 ) -> Figure:
     """Draw accuracy against confidence, with ECE and AECE in the title.
 
@@ -261,6 +335,7 @@ def reliability_diagram(
         equal_mass: Draw the bins of AECE, which hold equally many predictions.
         title: Heads the figure.
         zoom: The part of both axes, in percent, to enlarge in an inset.
+        scale: ``'logit'`` for axes of log-odds, as pixels need.
 
     Returns:
         A figure of matplotlib without pyplot, which a notebook shows and ``savefig`` writes.
@@ -275,4 +350,5 @@ def reliability_diagram(
     # Which rows are of one image is unknown, so there are no intervals over images.
     metrics = {name: value_of(name, counts) for name in TITLED}
     statistics = CalibrationStatistics(metrics, 'pooled', num_bins, condensed(counts))
-    return draw_reliability({title: statistics}, equal_mass=equal_mass, zoom=zoom)
+    options = dict(equal_mass=equal_mass, zoom=zoom, scale=scale)
+    return draw_reliability({title: statistics}, **options)
