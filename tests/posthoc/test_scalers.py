@@ -83,25 +83,19 @@ def of_curve(z, temperature, knots, errors):
     return np.log(scaled)
 
 
-def mixed(z, temperature, weights):
-    return np.log(
-        weights[0] * softmax(z / temperature) + weights[1] * softmax(z) + weights[2] / len(z)
-    )
-
-
 def of_odds(curve):
     return lambda z, **learned: [0, curve(z[1] - z[0], **learned)]
 
 
-def matrix_row(z, matrix, shift):
-    return [sum(a * (x - z.mean()) for a, x in zip(row, z)) + b for row, b in zip(matrix, shift)]  # noqa: B905
-
-
 LOOPS = {
     'temperature': lambda z, temperature: z / temperature,
-    'vector': lambda z, scale, shift: [a * (x - z.mean()) + b for x, a, b in zip(z, scale, shift)],  # noqa: B905
-    'matrix': matrix_row,
-    'ets': mixed,
+    'vector': lambda z, scale, shift: (z - z.mean()) * scale + shift,
+    'matrix': lambda z, matrix, shift: (
+        [row @ (z - z.mean()) for row in np.array(matrix)] + np.array(shift)
+    ),
+    'ets': lambda z, temperature, weights: np.log(
+        np.array(weights) @ [softmax(z / temperature), softmax(z), np.full(len(z), 1 / len(z))]
+    ),
     'isotonic': of_curve,
     'platt': of_odds(lambda z, scale, shift: scale * z + shift),
     'beta': of_odds(
@@ -185,10 +179,8 @@ class TestTheMap:
         rng = np.random.default_rng(3)
         z, new = rng.normal(size=(2, 8000, classes(name))) * 4
         truth = SCALERS[name].from_parameters(LEARNED[name])
-        labels, expected = (
-            draw_labels(np.log(truth.predict_proba(z)), rng),
-            truth.predict_proba(new),
-        )
+        labels = draw_labels(np.log(truth.predict_proba(z)), rng)
+        expected = truth.predict_proba(new)
         for method in {name, 'temperature'}:
             error = np.abs(fit(method, z, labels).predict_proba(new) - expected).mean()
             assert (error < 0.02) == (method == name), (method, error)
@@ -596,26 +588,23 @@ class TestAttached:
         runtime = pytest.importorskip('onnxruntime')
         rows, labels = tensors(480, k)
         maps, truth = rows.view(6, 8, 10, k).movedim(-1, 1).float(), labels.view(6, 8, 10)
-        module = attached(fit(name, maps, truth)).eval()
-        expected = fit(name, maps, truth).transform(maps)
-        assert module(maps.half()).dtype == module(maps).dtype == torch.float32
-        torch.testing.assert_close(module(maps), expected, rtol=1e-5, atol=1e-5)
-        double = fit(name, maps, truth).transform(maps.double())
-        torch.testing.assert_close(module(maps.double()), double, rtol=1e-12, atol=1e-12)
+        scaler = fit(name, maps, truth)
+        module = attached(scaler).eval()
+        torch.testing.assert_close(module(maps), scaler.transform(maps), rtol=1e-5, atol=1e-5)
+        assert module(maps.half()).dtype == torch.float32
+        double, expected = module(maps.double()), scaler.transform(maps.double())
+        torch.testing.assert_close(double, expected, rtol=1e-12, atol=1e-12)
         again = AttachedScaling(name)
         again.load_state_dict(module.state_dict())
         assert torch.equal(again(maps), module(maps))
         path = str(tmp_path / 'scaling.onnx')
-        # PyTorch before 2.5 has this exporter alone.
-        older = (
-            {'dynamo': False} if 'dynamo' in inspect.signature(torch.onnx.export).parameters else {}
-        )
+        names = dict(input_names=['logits'], output_names=['scaled'])
+        axes = dict(dynamic_axes={'logits': {0: 'n', 2: 'h', 3: 'w'}})
+        if 'dynamo' in inspect.signature(torch.onnx.export).parameters:
+            axes['dynamo'] = False  # PyTorch before 2.5 has this exporter alone
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            torch.onnx.export(
-                module, (maps[:2],), path, input_names=['logits'], output_names=['scaled'],
-                dynamic_axes={'logits': {0: 'n', 2: 'h', 3: 'w'}}, **older,
-            )  # fmt: skip
+            torch.onnx.export(module, (maps[:2],), path, **names, **axes)
         session = runtime.InferenceSession(path, providers=['CPUExecutionProvider'])
         for part in (maps[:2], maps[:1, :, 1:, 2:], maps[:3, :, :5]):
             (found,) = session.run(None, {'logits': part.contiguous().numpy()})

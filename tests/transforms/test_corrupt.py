@@ -101,31 +101,18 @@ def test_noise_has_the_published_strength(severity):
 @needs_extra
 @pytest.mark.parametrize('severity', [1, 2, 5])
 def test_colours_and_compression_are_the_published_formulas(severity):
-    image = RNG.integers(0, 256, (4, 5, 3), dtype=np.uint8)
-
-    def by_pixel(change):
-        rows = [[change(*pixel) for pixel in row] for row in image / 255]
-        return np.clip(np.array(rows), 0, 1) * 255
-
-    row = severity - 1
+    image, row = RNG.integers(0, 256, (4, 5, 3), dtype=np.uint8), severity - 1
+    means, scale = image.mean((0, 1)), [0.4, 0.3, 0.2, 0.1, 0.05][row]
+    expected = ((image - means) * scale + means).clip(0, 255)
+    found = corrupted('contrast', severity, image, channel_order='rgb')
+    np.testing.assert_allclose(found, expected, atol=1.01)
     shift = [0.1, 0.2, 0.3, 0.4, 0.5][row]
-    factor, offset = [(0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)][row]
-    scale, means = [0.4, 0.3, 0.2, 0.1, 0.05][row], image.mean((0, 1)) / 255
-
-    def brighter(r, g, b):
-        h, s, v = colorsys.rgb_to_hsv(r, g, b)
-        return colorsys.hsv_to_rgb(h, s, min(v + shift, 1))
-
-    def saturated(r, g, b):
-        h, s, v = colorsys.rgb_to_hsv(r, g, b)
-        return colorsys.hsv_to_rgb(h, min(max(s * factor + offset, 0), 1), v)
-
-    def flatter(*pixel):
-        return [(x - mean) * scale + mean for x, mean in zip(pixel, means, strict=True)]
-
-    for name, change in (('brightness', brighter), ('saturate', saturated), ('contrast', flatter)):
-        found = corrupted(name, severity, image, channel_order='rgb')
-        np.testing.assert_allclose(found, by_pixel(change), atol=1.01)
+    for values, pixel in zip(
+        image.reshape(-1, 3), corrupted('brightness', severity, image).reshape(-1, 3), strict=True
+    ):
+        h, s, v = colorsys.rgb_to_hsv(*values / 255)
+        brighter = 255 * np.array(colorsys.hsv_to_rgb(h, s, min(v + shift, 1)))
+        np.testing.assert_allclose(pixel, brighter, atol=1.01)
     file = io.BytesIO()
     Image.fromarray(PHOTO).save(file, 'JPEG', quality=[25, 18, 15, 10, 7][row])
     found = corrupted('jpeg_compression', severity, channel_order='rgb')
