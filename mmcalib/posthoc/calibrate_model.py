@@ -76,7 +76,7 @@ class Calibrated:
         return '\n'.join([*('  '.join(row).rstrip() for row in cells), *self._sentences()])
 
     def _sentences(self) -> Iterator[str]:
-        of = f'{self.num_predictions:,} predictions of {self.num_groups:,} independent groups'
+        of = f'{self.num_predictions:,} predictions of {self.num_groups:,} images or groups'
         if self.scaler is None:
             yield f'No scaling improves on none by a standard error, of {of}.'
             return
@@ -264,6 +264,7 @@ def copy_of(model: nn.Module) -> nn.Module:
     if earlier or any(isinstance(module, AttachedScaling) for module in model.modules()):
         earlier = f' (by {earlier})' * bool(earlier)
         raise UserError(f'the model is calibrated already{earlier}: give the original')
+    model = getattr(model, '_orig_mod', model)  # of what was compiled, whose layers do not run
     try:
         return deepcopy(model).eval()
     except (RuntimeError, TypeError, ValueError) as error:
