@@ -28,7 +28,6 @@ import mmcalib
 from mmcalib.checks import UserError
 from mmcalib.cli.files import tell_checkpoints_from_images
 from mmcalib.datasets import Digits
-from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.runs.config import load_config
 from mmcalib.tasks.predict.predict import predict_to_folder
 
@@ -159,10 +158,7 @@ def test_a_validation_of_another_mean_is_refused(photos, classifiers, tmp_path):
     for predicted, model, text in (
         (checkpoints, described(config, checkpoints[:2]), r'members .*\(here: '),
         (checkpoints, right | dict(mc_dropout=4), r'mc_dropout 4 \(here: 0\)'),
-        (checkpoints, right | dict(views=[['a', 'b']]), r"views \[\['a', 'b'\]\] \(here: \[\]"),
-        (checkpoints, right | dict(pipeline=[1]), r'pipeline \[1\] \(here: '),
         (checkpoints, right | dict(temperature=1.5), r'temperature 1\.5 \(here: None\)'),
-        (checkpoints, alone, r'members .*\(here: '),
         (checkpoints[0], right, r'it has members .*\(here: '),
         # The same checkpoint, but of its views: its mean is another one.
         (checkpoints[0], alone | dict(views=[['a', 'b']]), 'views'),
@@ -219,25 +215,6 @@ def test_members_of_other_classes_are_refused(photos, classifiers, tmp_path):
     torch.save(content, tmp_path / 'other.pth')
     with pytest.raises(UserError, match="class 0 is 'class 0', not 'class 1'"):
         mmcalib.predict(config, [checkpoints[0], str(tmp_path / 'other.pth')], photos)
-
-
-def test_an_image_that_a_member_fails_at_loses_no_others(photos, classifiers, monkeypatch):
-    _, config, checkpoints = classifiers
-    step = MeanProbabilityModel.test_step
-
-    def failing(self, data):
-        if any(sample.img_path.endswith('1.png') for sample in data['data_samples']):
-            raise UserError('1.png: its scores are NaN')
-        return step(self, data)
-
-    monkeypatch.setattr(MeanProbabilityModel, 'test_step', failing)
-    found = mmcalib.predict(config, checkpoints, photos)
-    assert [image.scores.image[-5:] for image in found.images] == ['0.png', '2.png']
-    assert [item.reason for item in found.unreadable] == ['1.png: its scores are NaN']
-    found = mmcalib.predict(config, checkpoints, [photos / '1.png', photos / '0.png'])
-    assert [image.scores.image[-5:] for image in found.images] == ['0.png']
-    with pytest.raises(ValueError, match=r'1\.png: its scores are NaN'):
-        mmcalib.predict(config, checkpoints, photos / '1.png')
 
 
 def test_checkpoints_are_told_from_images():
