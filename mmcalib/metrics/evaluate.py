@@ -60,14 +60,13 @@ def evaluate(
         ValueError: For batches without labels, labels out of range, or an output that is not one
             tensor of finite logits of the labels' size; and as of :func:`measure`.
     """
-    names = [metrics] if isinstance(metrics, str) else list(metrics)
     options = dict(interval=interval, groups=groups)
     counting = dict(num_bins=check_integer('num_bins', num_bins), ignore_index=ignore_index)
     if not callable(model_or_probs):
         if logits is not None or device is not None:
             raise TypeError('logits and device go with a model, not with probabilities')
         return measure(model_or_probs, loader_or_labels, metrics, **options, **counting)
-    check_options(names, interval, groups)
+    names = check_options(metrics, interval, groups)
     if groups is not None:
         group_numbers(groups, len(groups), loader_or_labels)
     wanted = {metric_of(name).wanted for name in names}

@@ -66,8 +66,8 @@ def interval_values(
         return {name: metric.of_rows(drawn, weights @ sums) for name, metric in own.items()}
 
     bounds = intervals(estimate, len(bins), **options)
-    if mean is None:
-        gaps = {n: lambda table, m=m: m.of_rows(table, sums) for n, m in own.items() if m.gaps}
+    gaps = {n: lambda table, m=m: m.of_rows(table, sums) for n, m in own.items() if m.gaps}
+    if gaps and mean is None:
         bounds |= gap_intervals(gaps, bins, **options)
     ends = {name: zip(('low', 'high'), bounds[name], strict=True) for name in own}
     return {f'{name}_{side}': end for name in own for side, end in ends[name]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Hashable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,13 +87,16 @@ def measure(
         ValueError: For an unknown metric, values outside [0, 1], rows that do not sum to one,
             labels out of range, or arrays that do not fit each other.
     """
-    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    names = check_options(metrics, interval, groups)
     options = dict(num_bins=num_bins, ignore_index=ignore_index)
-    check_options(names, interval, groups)
+    over = dict(interval=interval, groups=groups)
     if probs is not None and labels is not None and _are_several(probs, labels):
-        columns = zip(*(tensor_of('', x).T for x in (probs, labels)), strict=True)
-        options |= dict(interval=interval, groups=groups)
-        return _of_labels([measure(p, y, names, **options) for p, y in columns], metrics)
+        columns = zip(tensor_of('probs', probs).T, tensor_of('labels', labels).T, strict=True)
+        found = [measure(p, y, names, **options, **over) for p, y in columns]
+        values = {name: np.array([each[name] for each in found]) for name in found[0]}
+        if isinstance(metrics, str) and interval is None:
+            return values[metrics]
+        return values | {f'{name}_macro': _known_mean(values[name]) for name in names}
     found, _ = _predictions(names, probs, labels, conf, correct, **options)
     counts, tables = Counts.total([Counts.of(found, num_bins)], num_bins), None
     if interval is not None:
@@ -101,36 +105,39 @@ def measure(
         unit = torch.arange(size).repeat_interleave(values.numel() // max(size, 1))
         unit = unit if ignore_index is None else unit[values.flatten() != ignore_index]
         tables = by_unit(found, unit, size, num_bins)
-    return figures(metrics, counts, tables, interval=interval, groups=groups)
+    return figures(metrics, counts, tables, **over)
 
 
 def check_options(
-    names: Sequence[str], interval: float | None, groups: Sequence[Hashable] | None
-) -> None:
-    """Raise an error for options of a measurement that do not fit each other."""
+    metrics: str | Sequence[str], interval: float | None, groups: Sequence[Hashable] | None
+) -> list[str]:
+    """Return the names of metrics, or raise an error for options that do not fit each other."""
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
     if interval is not None:
         check_interval('interval', interval, names)
     elif groups is not None:
         raise TypeError('groups are what an interval is over: give interval=0.95 too')
+    return names
 
 
 def figures(
     metrics: str | Sequence[str],
     counts: Counts,
-    tables: tuple[Tensor, Tensor] | None,
+    tables: Sequence[Tensor] | None,
     *,
     interval: float | None,
     groups: Sequence[Hashable] | None,
 ) -> float | dict[str, float]:
     """Return metrics of counts, with intervals by the bins and sums of each image if wanted."""
-    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    if isinstance(metrics, str) and interval is None:
+        return value_of(metrics, counts)
+    names = check_options(metrics, interval, groups)
     values = {name: value_of(name, counts) for name in names}
     if interval is None:
-        return values[metrics] if isinstance(metrics, str) else values
+        return values
     if groups is not None:
         number = group_numbers(groups, len(tables[0]))
-        size = int(number.max()) + 1 if len(number) else 0
-        tables = [t.new_zeros(size, *t.shape[1:]).index_add_(0, number, t) for t in tables]
+        tables = [t.new_zeros(t.shape).index_add_(0, number, t) for t in tables]
     return values | interval_values(names, *tables, coverage=interval)
 
 
@@ -142,32 +149,18 @@ def _are_several(probs: Array, labels: Array) -> bool:
     return not ((probs.sum(dim=1) - 1).abs() < SUM_TOLERANCE).all()
 
 
-def _of_labels(found: Sequence[dict[str, float]], metrics: str | Sequence[str]) -> Values:
-    """Return the values of all labels as arrays, with the means of metrics."""
-    values = {name: np.array([each[name] for each in found]) for name in found[0]}
-    if isinstance(metrics, str) and len(values) == 1:
-        return values[metrics]
-    for name in [metrics] if isinstance(metrics, str) else metrics:
-        known = values[name][~np.isnan(values[name])]
-        values[f'{name}_macro'] = float(known.mean()) if len(known) else math.nan
-    return values
+def _known_mean(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
 
 
-def expected_calibration_error(
-    probs: A = None,
-    labels: A = None,
-    *,
-    conf: A = None,
-    correct: A = None,
-    num_bins: int = 15,
-    ignore_index: int | None = None,
-) -> float:
+def expected_calibration_error(probs: A = None, labels: A = None, **options: Any) -> Values:
     r"""Return the expected calibration error, ECE, in percent.
 
     .. math:: \sum_b \frac{n_b}{n} \left| \mathrm{acc}_b - \mathrm{conf}_b \right|
 
-    over bins of equal width, each (lo, hi]. NaN of no predictions. Arguments and errors are those
-    of :func:`measure`.
+    over bins of equal width, each (lo, hi]. NaN of no predictions. Options and errors are those of
+    :func:`measure`.
 
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
     >>> round(expected_calibration_error(probs, np.array([0, 1, 1, 0]), num_bins=2), 6)
@@ -178,19 +171,10 @@ def expected_calibration_error(
 
     Source: Eq. 8 of the paper.
     """
-    options = dict(num_bins=num_bins, ignore_index=ignore_index)
-    return measure(probs, labels, 'ECE', conf=conf, correct=correct, **options)
+    return measure(probs, labels, 'ECE', **options)
 
 
-def adaptive_calibration_error(
-    probs: A = None,
-    labels: A = None,
-    *,
-    conf: A = None,
-    correct: A = None,
-    num_bins: int = 15,
-    ignore_index: int | None = None,
-) -> float:
+def adaptive_calibration_error(probs: A = None, labels: A = None, **options: Any) -> Values:
     """Return the calibration error over bins of equal count, AECE, in percent.
 
     The formula is that of :func:`expected_calibration_error`. Equal confidences are shared between
@@ -200,8 +184,7 @@ def adaptive_calibration_error(
     >>> round(adaptive_calibration_error(conf=conf, correct=correct, num_bins=2), 6)
     25.0
     """
-    options = dict(num_bins=num_bins, ignore_index=ignore_index)
-    return measure(probs, labels, 'AECE', conf=conf, correct=correct, **options)
+    return measure(probs, labels, 'AECE', **options)
 
 
 def classwise_adaptive_calibration_error(
@@ -238,7 +221,7 @@ def classwise_adaptive_calibration_error(
         kept = prob > threshold
         counts = Counts.total([Counts.of(of_confidences(prob[kept], (labels == k)[kept]))])
         found.append(float(adaptive_error(counts.table, num_bins)) if kept.any() else math.nan)
-    return float(np.nanmean(found)) if not all(map(math.isnan, found)) else math.nan
+    return _known_mean(np.array(found))
 
 
 def predicted_class_calibration(

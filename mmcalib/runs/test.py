@@ -28,7 +28,7 @@ from mmcalib.hooks.drawing_hook import kept_statistics
 from mmcalib.metrics import CalibrationMetric, CalibrationStatistics, ImageScoreMetric, OODMetric
 from mmcalib.metrics.definitions import metric_of
 from mmcalib.metrics.errors import gap
-from mmcalib.metrics.intervals import intervals
+from mmcalib.metrics.intervals import interval_values
 from mmcalib.metrics.keys import (
     GAP,
     INTERVAL,
@@ -284,12 +284,9 @@ def measured_gap(statistics: CalibrationStatistics) -> dict[str, float]:
     found = {GAP: gap(statistics.narrow_bins).item()}
     if statistics.image_bins is None:
         return found
-    bins = statistics.image_bins[statistics.image_bins[:, 0].sum(dim=1) > 0]
-    bounds = intervals(
-        lambda weights: {GAP: gap((weights @ bins.flatten(1)).view(-1, *bins.shape[1:]))},
-        len(bins), coverage=0.95, num_bootstrap=1000, seed=0, limits={GAP: (-100.0, 100.0)},
-    )[GAP]  # fmt: skip
-    return found | {f'{GAP}{end}': bound for end, bound in zip(INTERVAL, bounds, strict=True)}
+    bins = statistics.image_bins
+    ends = interval_values(['gap'], bins, bins.new_zeros(len(bins), 2), coverage=0.95)
+    return found | {f'{PREFIX}{name}': end for name, end in ends.items()}
 
 
 def _heading(record: Record) -> str:
