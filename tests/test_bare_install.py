@@ -41,6 +41,9 @@ logits = model(inputs).detach()
 assert abs(mmcalib.measure(logits.softmax(1), labels, 'NLL') - found['NLL']) < 1e-5
 for scaler in (TemperatureScaler(), VectorScaler(), IsotonicScaler()):
     scaler.fit(logits, labels).predict_proba(logits)
+for method in ('temperature', 'auto'):
+    calibrated = mmcalib.calibrate(model, loader, method=method)
+    mmcalib.evaluate(calibrated.model, loader)
 mmcalib.reliability_diagram(logits.softmax(1), labels).savefig('/dev/null', format='png')
 """
 

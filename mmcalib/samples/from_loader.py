@@ -95,17 +95,22 @@ def read_loader(
         **options: Of :func:`reader`.
 
     Raises:
-        ValueError: See :func:`reader`; for a loader without batches, such as a spent generator.
+        ValueError: See :func:`reader`; for a loader without batches, such as a spent generator, and
+            at its end for labels that are all one-hot, which are of one class rather than several.
     """
-    size = 0
+    size, one_hot = 0, True
     # A loader draws its order at random, too.
     with torch.random.fork_rng(devices=[]), reader(model, **options) as read:
         for batch in progress(loader, text):
             logits, labels = read(batch)
             size += len(logits)
+            several = labels.shape == logits.shape
+            one_hot = one_hot and several and bool((labels.sum(dim=1) == 1).all())
             yield logits, labels
     if not size:
         raise UserError('the loader has no batches: a generator can be read only once')
+    if one_hot:
+        raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')
 
 
 def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None) -> Tensor:
@@ -196,12 +201,9 @@ def _checked(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tuple[
     if labels.ndim == logits.ndim and labels.shape[1] == 1:
         labels = labels[:, 0]
     several = labels.shape == logits.shape and logits.ndim == 2
-    one_hot = several and bool((labels.sum(dim=1) == 1).all())
-    if one_hot or not (several or labels.shape == logits.shape[:1] + logits.shape[2:]):
+    if not several and labels.shape != logits.shape[:1] + logits.shape[2:]:
         remedy = 'check the axes of both'
-        if one_hot:
-            remedy = 'for one-hot labels, give labels.argmax(1)'
-        elif labels.ndim == logits.ndim - 1 and labels.ndim > 1:
+        if labels.ndim == logits.ndim - 1 and labels.ndim > 1:
             remedy = f'interpolate them to {tuple(labels.shape[1:])} in logits=…'
         raise UserError(
             f'logits {tuple(logits.shape)} do not fit labels {tuple(labels.shape)}: {remedy}'

@@ -87,7 +87,6 @@ ROWS = torch.randn(4, 3)
         (([ROWS, ROWS], CLASSES), dict(logits=lambda x: x), 'logits=lambda output'),
         ((ROWS, CLASSES + 2), {}, 'ignore_index'),
         ((ROWS, CLASSES / 3), {}, 'whole numbers'),
-        ((ROWS, nn.functional.one_hot(CLASSES, 3)), {}, 'argmax'),
         ((ROWS.softmax(1), CLASSES), {}, r'log\(\)'),
         ((ROWS / 0, CLASSES), {}, 'NaN or infinite'),
         ((torch.randn(4, 3, 2, 2), torch.zeros(4, 8, 8)), {}, r'interpolate them to \(8, 8\)'),
@@ -109,6 +108,15 @@ def test_groups_belong_to_images_in_order():
     loader = DataLoader(TensorDataset(IMAGES, CLASSES), shuffle=True)
     with pytest.raises(ValueError, match='shuffle=False'):
         group_numbers([0, 1, 0, 1], 4, loader)
+
+
+def test_labels_of_one_class_are_not_one_hot():
+    one_hot = nn.functional.one_hot(CLASSES, 3)
+    with pytest.raises(ValueError, match='argmax'):
+        list(read_loader(lambda x: x, [(ROWS, one_hot)] * 2, 'Reading'))
+    two = one_hot.clone()
+    two[0] = 1
+    assert len(list(read_loader(lambda x: x, [(ROWS, one_hot), (ROWS, two)], 'Reading'))) == 2
 
 
 def test_a_spent_generator():
