@@ -12,10 +12,9 @@ from mmcalib.metrics.counts import (
     EXACT,
     Counts,
     Predictions,
-    bin_of,
+    by_unit,
     of_map,
     round_if_many,
-    table_of,
 )
 from mmcalib.metrics.definitions import metric_of, value_of
 from mmcalib.metrics.intervals import drawn_weights
@@ -55,7 +54,6 @@ def before_and_after(
     """
     found, changed, total = ([], []), 0, 0
     tables = [(torch.zeros(num_groups, 3, num_bins), torch.zeros(num_groups, 2)) for _ in found]
-    tables = [[x.double() for x in pair] for pair in tables]
     for several in images:
         places = several.places
         folds = torch.zeros_like(places) if fold_of is None else fold_of[places]
@@ -67,13 +65,14 @@ def before_and_after(
             total += predicted.numel()
             shown = rows.logits if rows.shown is None else rows.shown
             before, after = (shown, rows.predicted), (scaled, predicted)
-            for parts, pair, own in zip(found, tables, (before, after), strict=True):
+            for place, own in enumerate((before, after)):
                 predictions = read(*own, rows.labels)
-                parts.append(Counts.of(predictions, num_bins))
+                counts = Counts.of(predictions, num_bins)
+                found[place].append(counts.round() if total > EXACT else counts)
                 if num_groups:
-                    add_by_group(pair, predictions, rows, num_bins)
-                if total > EXACT:
-                    parts[:] = [part.round() for part in parts]
+                    groups = rows.places.expand(*reversed(rows.labels.shape)).T[rows.labels >= 0]
+                    more = by_unit(predictions, groups, num_groups, num_bins)
+                    tables[place] = [a + b for a, b in zip(tables[place], more, strict=True)]
     shares = gather((found, changed))
     figures = {}
     for place, when in enumerate(('before', 'after')):
@@ -111,20 +110,8 @@ def read(logits: Tensor, predicted: Tensor, labels: Tensor) -> Predictions:
     return found._replace(left_out=None)
 
 
-def add_by_group(
-    tables: Sequence[Tensor], found: Predictions, rows: LogitRows, num_bins: int
-) -> None:
-    """Add predictions to the bins ``(G, 3, B)`` and the sums ``(G, 2)`` of their groups."""
-    bins, sums = tables
-    groups = rows.places.view(-1, *[1] * (rows.labels.ndim - 1)).expand(rows.labels.shape)
-    groups = groups[rows.labels.cpu() >= 0]
-    index = groups * num_bins + bin_of(found.conf, num_bins)
-    bins += table_of(index, found.conf, found.correct, len(bins), num_bins).transpose(0, 1)
-    sums.index_add_(0, groups, torch.stack([found.nll, found.brier], dim=1))
-
-
 def errors_of(tables: Sequence[Tensor]) -> dict[str, float]:
-    """Return the standard errors of metrics over groups, by a bootstrap; see :func:`add_by_group`.
+    """Return the standard errors of metrics over groups, by a bootstrap; see :func:`by_unit`.
 
     AECE, whose bins are not fixed, has none.
     """

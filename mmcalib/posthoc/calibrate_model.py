@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import length_hint
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
-from mmcalib.samples.from_loader import Logits, group_numbers, progress, reader
+from mmcalib.samples.from_loader import Logits, group_numbers, read_loader, reader
 
 AUTO = 'auto'
 
@@ -139,36 +140,46 @@ def calibrate(
     if scaler is None and check_choice('method', method, (AUTO, *SCALERS)) != AUTO:
         scaler = SCALERS[method]()
     with same_random_states(), full_precision():
-        data = _Reading(copied, loader, scaler, logits, ignore_index)
-        rows = data.images()
-        first = next(rows, None)
-        if first is None:
-            raise UserError('the loader has no batches: a generator can be read only once')
-        number = NUM_SAMPLES if data.pixels else float('inf')
-        drawn = draw(chain([first], rows), num_samples=number, seed_of=_seed_of)
-        drawn = grouped(drawn, groups, data.num_images, loader)
-        return _calibrated(copied, drawn, scaler, data, logits)
+        return _calibrated(copied, loader, scaler, groups, logits, ignore_index)
 
 
 def _calibrated(
     model: nn.Module,
-    drawn: DrawnPredictions,
+    loader: Iterable,
     scaler: LogitScaler | None,
-    data: _Reading,
+    groups: Sequence[Hashable] | None,
     logits: Logits | None,
+    ignore_index: int | None,
 ) -> Calibrated:
-    """Fit, measure, place and prove a scaling; None to choose one."""
+    """Read, fit, measure, place and prove a scaling; None to choose one."""
+    source, sizes = _FirstKept(loader), []
+
+    def read(model: nn.Module, logits: Logits | None = logits) -> list[Tensor]:
+        with reader(model, logits=logits, ignore_index=ignore_index) as predict:
+            return list(predict(source.batch)[0])
+
+    options = dict(logits=logits, ignore_index=ignore_index)
+    batches = read_loader(model, source, 'Reading logits', **options)
+    first = next(batches)
+    pixels, several = first[0].ndim > 2, first[0].shape == first[1].shape
+    if several:
+        if scaler is None:
+            raise UserError(f"method={AUTO!r} is for one label: name a method, as 'temperature'")
+        scaler = ScalerPerLabel(scaler)
+    if scaler:  # before the long part
+        scaler.check_head(first[0])
+    images = images_of(chain([first], batches), ignore_index, sizes)
+    drawn = draw(images, num_samples=NUM_SAMPLES if pixels else float('inf'), seed_of=_seed_of)
+    drawn = grouped(drawn, groups, sum(sizes), loader)
     labels = drawn.labels[drawn.labels >= 0]
     if not (labels != labels[0]).any():
         raise UserError(f'all labels are {int(labels[0])}: calibrate on data of several classes')
     groups, candidates = int(drawn.images.max()) + 1, []
     folds = folds_of_groups(groups, seed=0)
     if scaler is None:
-        methods = methods_for(drawn.logits.shape[1], groups=groups, pixels=data.pixels)
-        chosen, candidates = choose_method(drawn, folds, methods, pixels=data.pixels)
+        methods = methods_for(drawn.logits.shape[1], groups=groups, pixels=pixels)
+        chosen, candidates = choose_method(drawn, folds, methods, pixels=pixels)
         scaler = None if chosen == NONE else SCALERS[chosen]()
-    elif data.several:
-        scaler = ScalerPerLabel(scaler)
     unscaled = [SCALERS['temperature'].from_parameters({'temperature': 1.0})]
     scalers = fit_folds(scaler, drawn, folds) if scaler else unscaled
     predicted = predicted_of(drawn.logits, drawn.labels)
@@ -179,15 +190,15 @@ def _calibrated(
     if scaler is None:
         return found
     found.scaler = drawn.fit(deepcopy(scaler))
-    original = data.read(model)
-    found.folded_into, found.attached = layers_for(model, scaler, data.read, sigmoids=data.several)
+    original = read(model)
+    found.folded_into, found.attached = layers_for(model, scaler, read, sigmoids=several)
     if found.folded_into:
         kept = {}
         for name, tensor in fold_layers(model, found.folded_into, found.scaler).items():
             parameter = model.get_parameter(name)
             kept[parameter], parameter.data = parameter.data, tensor.to(parameter)
         try:
-            found.difference = prove(original, data.read(model), found.scaler)
+            found.difference = prove(original, read(model), found.scaler)
         except UserError as error:  # of half precision, or a cap on the logits
             found.folded_into, found.attached = [], str(error)
             for parameter, value in kept.items():
@@ -195,65 +206,50 @@ def _calibrated(
     if found.attached:
         found.model = CalibratedOutput(model, attached(found.scaler), logits).eval()
         # Whose output is logits already, where a function has named them.
-        read = data.read if logits is None else data.reading(None)
-        found.difference = prove(original, read(found.model), found.scaler)
+        found.difference = prove(original, read(found.model, None), found.scaler)
     model.calibrated_by = found.scaler.method
     return found
 
 
-class _Reading:
-    """The predictions of a model for the images of a loader, and its first batch."""
+class _FirstKept:
+    """A loader that keeps its first batch, so that it can be run again."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        loader: Iterable,
-        scaler: LogitScaler | None,
-        logits: Logits | None,
-        ignore_index: int | None,
-    ) -> None:
-        self.model, self.loader, self.scaler, self.ignored = model, loader, scaler, ignore_index
-        self.read, self.num_images = self.reading(logits), 0
-        self.options = dict(logits=logits, ignore_index=ignore_index)
+    def __init__(self, loader: Iterable) -> None:
+        self.loader, self.batch = loader, None
 
-    def reading(self, logits: Logits | None) -> Callable[[nn.Module], list[Tensor]]:
-        """Return a function from a model to its logits of the first batch."""
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.loader:
+            self.batch = batch if self.batch is None else self.batch
+            yield batch
 
-        def read(model: nn.Module) -> list[Tensor]:
-            with reader(model, logits=logits, ignore_index=self.ignored) as predict:
-                return list(predict(self.batch)[0])
+    def __length_hint__(self) -> int:
+        return length_hint(self.loader)
 
-        return read
 
-    def images(self) -> Iterator[LogitRows]:
-        """Yield the valid predictions of each image; of each batch of a classifier."""
-        with reader(self.model, **self.options) as predict:
-            for number, batch in enumerate(progress(self.loader, 'Reading logits')):
-                logits, labels = predict(batch)
-                if number == 0:
-                    self._begin(batch, logits, labels)
-                places = torch.arange(len(labels)) + self.num_images
-                self.num_images += len(labels)
-                if not self.pixels:
-                    yield self._rows(logits, labels, places)
-                    continue
-                for values, own, place in zip(logits, labels, places, strict=True):
-                    rows = values.flatten(1).T, own.flatten()
-                    yield self._rows(*rows, place.expand(len(rows[1])))
+def images_of(
+    batches: Iterable[tuple[Tensor, Tensor]], ignore_index: int | None, sizes: list[int]
+) -> Iterator[LogitRows]:
+    """Yield the valid predictions of each image with maps, or of each batch without.
 
-    def _begin(self, batch: Any, logits: Tensor, labels: Tensor) -> None:
-        self.batch, self.pixels = batch, logits.ndim > 2
-        self.several = labels.ndim == 2 and not self.pixels
-        if self.several and self.scaler is None:
-            raise UserError(f"method={AUTO!r} is for one label: name a method, as 'temperature'")
-        if self.scaler:
-            self.scaler.check_head(logits[:, :1] if self.several else logits)
-
-    def _rows(self, logits: Tensor, labels: Tensor, places: Tensor) -> LogitRows:
-        if self.several and self.ignored is not None:
-            labels = labels.masked_fill(labels == self.ignored, -1)
-        rows = LogitRows(logits, labels, predicted_of(logits, labels), places)
-        return rows if self.several or self.ignored is None else rows.only(labels != self.ignored)
+    Args:
+        batches: Logits and labels.
+        ignore_index: Of what is left out; of several labels, it becomes -1.
+        sizes: To which the number of images of each batch is added.
+    """
+    for logits, labels in batches:
+        places = torch.arange(len(labels)) + sum(sizes)
+        sizes.append(len(labels))
+        several, parts = logits.shape == labels.shape, [(logits, labels, places)]
+        if logits.ndim > 2:
+            parts = [
+                (values.flatten(1).T, own.flatten(), place.expand(own.numel()))
+                for values, own, place in zip(logits, labels, places, strict=True)
+            ]
+        for values, own, place in parts:
+            valid = own != ignore_index if ignore_index is not None else own == own
+            own = own.masked_fill(~valid, -1) if several else own
+            rows = LogitRows(values, own, predicted_of(values, own), place)
+            yield rows if several else rows.only(valid)
 
 
 def copy_of(model: nn.Module) -> nn.Module:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import length_hint
 from typing import Any
 
 import torch
@@ -142,7 +143,7 @@ def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterabl
     from rich.console import Console
     from rich.progress import track
 
-    total = len(items) if total is None and hasattr(items, '__len__') else total
+    total = (length_hint(items) or None) if total is None else total
     group = torch.distributed.is_available() and torch.distributed.is_initialized()
     others = group and torch.distributed.get_rank() > 0
     return track(items, text, total=total, console=Console(stderr=True), disable=others)
