@@ -20,7 +20,7 @@ from mmcalib.checks import UserError, check_choice
 from mmcalib.metrics.keys import PREFIX, metric_heading, number_text
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, attached
 from mmcalib.posthoc.before_and_after import before_and_after
-from mmcalib.posthoc.choose import NONE, choose_method, methods_for
+from mmcalib.posthoc.choose import choose
 from mmcalib.posthoc.draw import NUM_SAMPLES, DrawnPredictions, LogitRows, draw
 from mmcalib.posthoc.fold_into_layer import fold_layers, layers_for, prove
 from mmcalib.posthoc.folds import fit_folds, folds_of_groups
@@ -177,9 +177,7 @@ def _calibrated(
     groups, candidates = int(drawn.images.max()) + 1, []
     folds = folds_of_groups(groups, seed=0)
     if scaler is None:
-        methods = methods_for(drawn.logits.shape[1], groups=groups, pixels=pixels)
-        chosen, candidates = choose_method(drawn, folds, methods, pixels=pixels)
-        scaler = None if chosen == NONE else SCALERS[chosen]()
+        scaler, candidates = choose(drawn, pixels=pixels)
     unscaled = [SCALERS['temperature'].from_parameters({'temperature': 1.0})]
     scalers = fit_folds(scaler, drawn, folds) if scaler else unscaled
     predicted = predicted_of(drawn.logits, drawn.labels)

@@ -197,6 +197,12 @@ def test_several_labels_have_a_scaling_each(method):
     assert found.num_predictions == 449 and found.after['NLL'] < found.before['NLL']
 
 
+def test_a_batch_of_one_label_each_is_of_several_labels():
+    net, inputs, labels = data(n=150, num_logits=3, sigmoids=True)
+    found = [mmcalib.calibrate(net, loader_of(inputs, labels, batch_size=n)) for n in (1, 150)]
+    assert found[0].after == pytest.approx(found[1].after, rel=1e-4)
+
+
 def test_auto_chooses():
     net, inputs, labels = data(n=400)
     found = mmcalib.calibrate(net, loader_of(inputs, labels), method='auto')
@@ -252,6 +258,7 @@ REFUSED = {
     'groups of shuffled images': (dict(groups=range(60), shuffle=True), 'shuffle=False'),
     'one group': (dict(groups=[0] * 60), 'cannot be divided'),
     'auto of several labels': (dict(method='auto', sigmoids=True), 'name a method'),
+    'one-hot labels': (dict(labels=lambda y: nn.functional.one_hot(y, 4)), r'labels\.argmax\(1\)'),
     'a label that never is': (
         dict(labels=lambda y: y * torch.tensor([1, 1, 0, 1]), sigmoids=True), 'label 2 is 0 in all',
     ),

@@ -31,7 +31,7 @@ from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.posthoc.before_and_after import before_and_after
-from mmcalib.posthoc.choose import NONE, choose_method, methods_for
+from mmcalib.posthoc.choose import NONE, choose
 from mmcalib.posthoc.draw import DrawnPredictions, draw, joined
 from mmcalib.posthoc.folds import FOLDS, fit_folds, folds_of_groups, independent_groups
 from mmcalib.posthoc.model_logits import predictions
@@ -192,7 +192,7 @@ def calibrate(
     Args:
         runner: Of the config that :func:`prepare` returned.
         scaler: Not fitted yet; None to choose a method by
-            :func:`~mmcalib.tasks.calibrate.choose.choose_method`.
+            :func:`~mmcalib.posthoc.choose.choose`.
         args: Of tools/calibrate.py, as :func:`prepare` left them.
         tested: The model, as its record has it.
         checkpoints: Of its members.
@@ -227,13 +227,10 @@ def calibrate(
     drawn = replace(drawn, images=group_of[drawn.images])
     groups = int(group_of.max()) + 1
     if scaler is None:
-        methods = methods_for(drawn.logits.shape[1], groups=groups, pixels=pixels)
-        folds = folds_of_groups(groups, seed=args.seed)
-        chosen, candidates = choose_method(drawn, folds, methods, pixels=pixels)
-        if chosen == NONE:
+        scaler, candidates = choose(drawn, pixels=pixels, seed=args.seed)
+        if not scaler:
             samples = {'samples': drawn.num_images}
             return dict(method=NONE, candidates=candidates, groups=groups, dataset=samples)
-        scaler = SCALERS[chosen]()
         layers, attached = layers_for(model, scaler, batch)
     fitted = drawn.fit(deepcopy(scaler))
     scalers, fold_of = [fitted], None
