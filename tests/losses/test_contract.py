@@ -76,8 +76,8 @@ def graphs(kernels, monkeypatch):  # noqa: F811
 
 
 SCHEDULED = {
-    **dict.fromkeys(('mbls', 'acls', 'ls', 'ecp'), 'alpha'),
-    **{'mbls m=0, sum': 'margin', 'cals': 'margin'},
+    **dict.fromkeys(('mbls', 'acls'), 'alpha'),
+    **dict.fromkeys(('mbls m=0, sum', 'cals'), 'margin'),
     **{'bsce, norm 1': 'gamma', 'fl': 'gamma', 'svls': 'sigma'},
 }
 
