@@ -108,7 +108,9 @@ def test_what_cannot_be_drawn_is_said(arguments, message, runs, tmp_path, monkey
 
 def test_maps_are_of_the_images_that_all_runs_drew(runs, tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(figures.drawing, 'draw_confidence_maps', lambda views, **_: drawn.append(views))
+    monkeypatch.setattr(
+        figures.drawing, 'draw_confidence_maps', lambda views, **_: drawn.append(views)
+    )
     draw_runs('maps', runs)
     draw_runs('maps', runs[:1], images=['image 2'])
     draw_runs('maps', [leave(tmp_path / 'x', 11, 1, 21)], images=['image 1'])
