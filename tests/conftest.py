@@ -83,9 +83,8 @@ LONGEST = (
     'test_tools.py',
     'test_every_tool.py',
     'test_configs.py',
-    'test_value_and_gradient.py',
     'test_calibrate.py',
-    'test_calibration_metric.py',
+    'test_all_metrics.py',
     'test_drawing_hooks.py',
     'test_package.py',
 )
