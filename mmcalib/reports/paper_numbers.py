@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from mmcalib.record import COUNTS_VALID_PIXELS
+from mmcalib.record import COUNTS_VALID_PIXELS, is_ensemble
 from mmcalib.reports.runs import Run
 
 
@@ -28,7 +28,7 @@ def published_values(entry: Mapping, run: Run) -> tuple[str, dict]:
     loss = {k: v for k, v in (run.record.loss or {}).items() if (k, v) != COUNTS_VALID_PIXELS}
     losses = {**published()['losses'], 'MbLS': entry['MbLS']}
     found = next((name for name, paper in losses.items() if paper == loss), '')
-    if run.record.calibration or run.is_ensemble or found not in entry['values']:
+    if run.record.calibration or is_ensemble(run.record.model) or found not in entry['values']:
         return '', {}
     return found, entry['values'][found]
 

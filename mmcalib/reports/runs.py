@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
 from mmcalib.metrics.keys import CLEAN, OOD
-from mmcalib.record import Record, is_ensemble, model_label
+from mmcalib.record import Record, model_label
 from mmcalib.reports.shifted import shifted_tests
 from mmcalib.samples import OOD_GROUPS
 from mmcalib.work_dir import EARLIER, RESULTS, SWEEP, VALIDATION_RESULTS
@@ -45,7 +45,7 @@ class Run:
     path: str
     record: Record
     metrics: dict[str, float]
-    evaluation: dict = field(default_factory=dict)
+    evaluation: dict
     kind: str = ''
     about: str = ''
     suffix: str = ''
@@ -54,11 +54,6 @@ class Run:
     def members(self) -> list[dict]:
         """The networks of the tested model."""
         return self.record.model['members']
-
-    @property
-    def is_ensemble(self) -> bool:
-        """Whether it is more than a network that predicts an image once."""
-        return is_ensemble(self.record.model)
 
     @property
     def config(self) -> dict:
@@ -138,16 +133,15 @@ def read_runs(path: Path) -> Iterator[Run]:
         ValueError: If it is cut off or another file.
     """
     record = Record.read(path)
-    evaluation = {k: part for k, part in record.evaluation.items() if k not in NOT_COMPARED}
     if 'shift' in record.evaluation:
         folder = path.parents[2]
-        if path == min(folder.glob(f'*/{CLEAN}/{RESULTS}'), default=None):
-            for model in shifted_tests(folder):
-                if len(model.tests) > 1:
-                    about = dict(kind='under shift', about=f'under {model.shifts}')
-                    about['suffix'] = f', {model.file}' if model.file else ''
-                    how = {k: p for k, p in model.clean.evaluation.items() if k not in NOT_COMPARED}
-                    yield Run(str(folder), model.clean, model.columns, how, **about)
+        first = path == min(folder.glob(f'*/{CLEAN}/{RESULTS}'), default=None)
+        for model in shifted_tests(folder) if first else ():
+            if len(model.tests) > 1:
+                about = dict(kind='under shift', about=f'under {model.shifts}')
+                about['suffix'] = f', {model.file}' if model.file else ''
+                how = _compared(model.clean)
+                yield Run(str(folder), model.clean, model.columns, how, **about)
         return
     unseen = record.evaluation.get('ood', ())
     prefixes = tuple(f'{metric["prefix"]}/' for metric in unseen)
@@ -157,9 +151,13 @@ def read_runs(path: Path) -> Iterator[Run]:
         if isinstance(value, Real) and not key.startswith(prefixes)  # a confusion matrix is none
     }
     if rest or not unseen:
-        yield Run(str(path.parent), record, rest, evaluation)
+        yield Run(str(path.parent), record, rest, _compared(record))
     for metric in unseen:
         yield from _against_unseen(str(path.parent), record, metric)
+
+
+def _compared(record: Record) -> dict:
+    return {key: part for key, part in record.evaluation.items() if key not in NOT_COMPARED}
 
 
 def _against_unseen(folder: str, record: Record, metric: dict) -> Iterator[Run]:

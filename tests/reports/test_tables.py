@@ -224,11 +224,12 @@ def test_a_test_without_calibration_does_not_displace_those_that_measured_it(tmp
 
 def test_a_protocol_of_segmentation_keeps_classifiers(reported, tmp_path):
     write(tmp_path / 'digits', 'mbls/digits', ece=1.25)
-    for protocol, ece in (('pooled', 2.25), ('paper', 3.25)):
+    for protocol, ece in (('pooled', 2.25), ('pooled', 2.5), ('paper', 3.25)):
         options = dict(dataset=VOC, protocol=protocol)
-        write(tmp_path / protocol, 'mbls/voc', quality='mIoU', ece=ece, evaluation=options)
+        content = dict(quality='mIoU', ece=ece, evaluation=options, seed=int(4 * ece))
+        write(tmp_path / f'{int(4 * ece)}', 'mbls/voc', **content)
     text = reported(tmp_path, '--protocol', 'paper')
-    assert '1.25' in text and '3.25' in text and '2.25' not in text
+    assert '1.25' in text and '3.25' in text and '2.25' not in text and '2.50' not in text
     assert 'No run is left' not in text
 
 
