@@ -41,7 +41,8 @@ def leave(
     for number, kind in enumerate(corruptions):
         for severity in severities:
             found = metrics(80.0 - number - severity, ece + number * severity)
-            tests.append(('corruption', kind, severity, found | dict.fromkeys(nan, math.nan)))
+            missing = dict.fromkeys(nan if severity == severities[-1] else (), math.nan)
+            tests.append(('corruption', kind, severity, found | missing))
     tests += [('data', each, 0, metrics(50.0, 9.0)) for each in data]
     for kind, name, severity, found in tests:
         shift = dict(kind=kind, name=name, severity=severity, **dict(made if severity else ()))
@@ -124,8 +125,9 @@ def test_what_was_measured_or_made_otherwise_or_replaced_is_left_out(tmp_path):
     leave(tmp_path, 'CE', date='2026-01-02', corruptions=['fog', 'snow'])
     leave(tmp_path, 'CE', digest='old', **FOG)
     assert only(tmp_path).clean.model['members'][0]['digest'] == 'CE'
-    leave(tmp_path / 'x', 'CE', corruptions=['frost'], num_bins=5)
-    for parts in (FOG, dict(corruptions=['snow'], made=dict(seed=3).items(), date='2026-01-03')):
+    later = dict(made=dict(seed=3).items(), date='2026-01-03')
+    leave(tmp_path / 'x', 'CE', corruptions=['frost'], num_bins=5, **later)
+    for parts in (FOG, dict(corruptions=['snow'], **later)):
         leave(tmp_path / 'x', 'CE', **parts)
     assert only(tmp_path / 'x').shifts == 'snow at severity 1, 5, seed 3'
 
