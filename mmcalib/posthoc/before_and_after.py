@@ -70,7 +70,9 @@ def before_and_after(
                 counts = Counts.of(predictions, num_bins)
                 found[place].append(counts.round() if total > EXACT else counts)
                 if num_groups:
-                    groups = rows.places.expand(*reversed(rows.labels.shape)).T[rows.labels >= 0]
+                    groups = rows.places.expand(*reversed(rows.labels.shape)).movedim(-1, 0)[
+                        rows.labels >= 0
+                    ]
                     more = by_unit(predictions, groups, num_groups, num_bins)
                     tables[place] = [a + b for a, b in zip(tables[place], more, strict=True)]
     shares = gather((found, changed))
