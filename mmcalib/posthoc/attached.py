@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mmcalib.checks import UserError, at_least_single, check_choice
-from mmcalib.samples.from_loader import Logits, logits_in
+from mmcalib.samples.from_loader import Logits, logits_of
 
 if TYPE_CHECKING:
     from mmcalib.posthoc.per_label import ScalerPerLabel
@@ -120,7 +120,7 @@ class CalibratedOutput(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         output = self.model(*args, **kwargs)
-        scaled = self.calibration(logits_in(output, self.logits))
+        scaled = self.calibration(logits_of(output, self.logits))
         if self.logits is not None:
             return scaled
         if torch.is_tensor(output):

@@ -18,11 +18,11 @@ from mmcalib.metrics.counts import (
 )
 from mmcalib.metrics.definitions import metric_of, value_of
 from mmcalib.metrics.intervals import drawn_weights
+from mmcalib.metrics.measure import MEASURED
 from mmcalib.posthoc.draw import LogitRows, alone
 from mmcalib.posthoc.scaler import LogitScaler
 
 NUM_BOOTSTRAP = 200  # which tell a standard error to 5 %
-COMPARED = ('ECE', 'AECE', 'NLL', 'Brier', 'accuracy')
 
 
 def before_and_after(
@@ -70,9 +70,8 @@ def before_and_after(
                 counts = Counts.of(predictions, num_bins)
                 found[place].append(counts.round() if total > EXACT else counts)
                 if num_groups:
-                    groups = rows.places.expand(*reversed(rows.labels.shape)).movedim(-1, 0)[
-                        rows.labels >= 0
-                    ]
+                    groups = rows.places.repeat_interleave(rows.labels[0].numel())
+                    groups = groups[(rows.labels >= 0).flatten()]
                     more = by_unit(predictions, groups, num_groups, num_bins)
                     tables[place] = [a + b for a, b in zip(tables[place], more, strict=True)]
     shares = gather((found, changed))
@@ -81,7 +80,7 @@ def before_and_after(
         parts = [part for own, _ in shares for part in own[place]]
         round_if_many(parts)
         counts = Counts.total(parts, num_bins)
-        figures[when] = {name: value_of(name, counts) for name in COMPARED}
+        figures[when] = {name: value_of(name, counts) for name in MEASURED}
     changed = sum(own for _, own in shares)
     if num_groups:
         figures['errors'] = dict(zip(('before', 'after'), map(errors_of, tables), strict=True))
@@ -121,7 +120,7 @@ def errors_of(tables: Sequence[Tensor]) -> dict[str, float]:
     draws: dict[str, list[Tensor]] = {}
     for weights in drawn_weights(len(bins), num_bootstrap=NUM_BOOTSTRAP, seed=0):
         drawn = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
-        for name in COMPARED:
+        for name in MEASURED:
             if of_rows := metric_of(name).of_rows:
                 draws.setdefault(name, []).append(of_rows(drawn, weights @ sums))
     return {name: torch.cat(values).std().item() for name, values in draws.items()}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import length_hint
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +25,13 @@ from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
-from mmcalib.samples.from_loader import Logits, group_numbers, read_loader, reader
+from mmcalib.samples.from_loader import (
+    Logits,
+    group_numbers,
+    read_loader,
+    reader,
+    unchanged_randomness,
+)
 
 AUTO = 'auto'
 
@@ -139,7 +142,7 @@ def calibrate(
     scaler = method if isinstance(method, LogitScaler) else None
     if scaler is None and check_choice('method', method, (AUTO, *SCALERS)) != AUTO:
         scaler = SCALERS[method]()
-    with same_random_states(), full_precision():
+    with unchanged_randomness(), full_precision():
         return _calibrated(copied, loader, scaler, groups, logits, ignore_index)
 
 
@@ -294,15 +297,3 @@ def grouped(
 
 def _seed_of(rows: LogitRows) -> int:
     return zlib.crc32(rows.labels.cpu().numpy().tobytes())
-
-
-@contextmanager
-def same_random_states() -> Iterator[None]:
-    """Leave the random states of Python, NumPy and PyTorch as they were."""
-    states = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])

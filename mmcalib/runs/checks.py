@@ -6,14 +6,12 @@ Each check prevents a wrong number, or an error that would come hours later.
 from __future__ import annotations
 
 import inspect
-import random
 import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
 
-import numpy as np
 import torch
 from mmengine import registry
 from mmengine.config import Config
@@ -33,6 +31,7 @@ from mmcalib.metrics.keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_ru
 from mmcalib.models.predicting_head import classes_of_head
 from mmcalib.posthoc.attached import AttachedScaling
 from mmcalib.runs.checkpoint import check_classes, classes_of
+from mmcalib.samples.from_loader import unchanged_randomness
 
 # What parts of a config raise that cannot be built.
 NOT_BUILT = (AssertionError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError)
@@ -268,15 +267,3 @@ def _no_such_type(kind: str, name: str) -> str:
         f'there is no {name} of type={kind!r}{near or "."} A class of your own needs '
         "custom_imports=dict(imports=['ITS.MODULE']) in the config"
     )
-
-
-@contextmanager
-def unchanged_randomness() -> Iterator[None]:
-    """Put the states of the random number generators back, so that a run stays the same."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])

@@ -9,11 +9,13 @@ read as they are.
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import length_hint
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -68,7 +70,7 @@ def reader(
                 output = model(**inputs)
             else:
                 output = model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
-            found = logits_in(output, logits)
+            found = logits_of(output, logits)
         return _checked(found, tensor_of('labels', labels).to(found.device), ignore_index)
 
     try:
@@ -100,8 +102,8 @@ def read_loader(
             at its end for labels that are all one-hot, which are of one class rather than several.
     """
     size, one_hot = 0, True
-    # A loader draws its order at random, too.
-    with torch.random.fork_rng(devices=[]), reader(model, **options) as read:
+    # A loader draws its order at random, and its transforms may.
+    with unchanged_randomness(), reader(model, **options) as read:
         for batch in progress(loader, text):
             logits, labels = read(batch)
             size += len(logits)
@@ -112,6 +114,18 @@ def read_loader(
         raise UserError('the loader has no batches: a generator can be read only once')
     if one_hot:
         raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')
+
+
+@contextmanager
+def unchanged_randomness() -> Iterator[None]:
+    """Put the states of the random number generators back, of Python, NumPy and PyTorch."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
 
 
 def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None) -> Tensor:
@@ -179,7 +193,7 @@ def _moved(inputs: Any, device: torch.device | None) -> Any:
     return inputs
 
 
-def logits_in(output: Any, logits: Logits | None) -> Tensor:
+def logits_of(output: Any, logits: Logits | None) -> Tensor:
     """Return the logits ``(N, K, *)`` of a model's output, in float32 or float64."""
     if logits is not None:
         output = logits(output)

@@ -14,7 +14,7 @@ from PIL import Image
 from mmcalib.checks import UserError
 from mmcalib.datasets.cifar_c import LABELS
 from mmcalib.datasets.download_sources import dataset_configs
-from mmcalib.runs.checks import unchanged_randomness
+from mmcalib.samples.from_loader import unchanged_randomness
 from mmcalib.transforms.corrupt import check_image
 
 BEHIND = ('Pad', 'Normalize', 'ToTensor', 'TestTimeAug')
