@@ -222,6 +222,8 @@ def test_what_a_user_mistakes_in_numbers_and_formats_is_said_in_a_line(
     torch.save({}, 'a.pth')
     Path('sweep.json').write_text('{')
     Path('bad.py').write_text("raise ValueError('by the config')")
+    Path('base.py').write_text("_base_ = 'no/such.py'")
+    Path('text.pth').write_text('no checkpoint')
     for error, tool, *arguments in (
         ('--limit must be', 'train.py', CE, '--limit', '0'),
         ('--limit must be', 'test.py', CE, 'a.pth', '--limit', '-1'),
@@ -234,6 +236,9 @@ def test_what_a_user_mistakes_in_numbers_and_formats_is_said_in_a_line(
         ('--dpi must be', 'visualize.py', 'reliability', 'w', '--out', 'a.png', '--dpi', '0'),
         ('sweep.json cannot be read', 'sweep.py', '--plot', '.', '--out', 'a.png'),
         ('by the config', 'train.py', 'bad.py'),
+        ('base.py cannot be read', 'train.py', 'base.py'),
+        ("'text.pth' is no config", 'test.py', 'text.pth', CE),
+        ('is no readable checkpoint: it is another kind', 'test.py', CE, 'text.pth'),
     ):
         with pytest.raises(SystemExit) as end:
             call_here(tool, *arguments, monkeypatch=monkeypatch)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from mmcalib.checks import UserError, nearest, suggestion
 
+KINDS = ('.py', '.json', '.yaml', '.yml')  # of configs, by mmengine
+
 
 def package_folder(package: str, name: str) -> Path | None:
     """Return a folder that a package of OpenMMLab carries, such as its configs or tools.
@@ -33,6 +35,8 @@ def find_config(text: str | os.PathLike) -> str:
     package, shipped, name = text.partition('::')
     if not shipped:
         if os.path.isfile(text):
+            if Path(text).suffix not in KINDS:
+                raise UserError(f'{text!r} is no config: name a .py file, then the checkpoint')
             return text
         raise UserError(f'there is no config {text!r} in {os.getcwd()}{_near(text)}')
     folder = package_folder(package, 'configs') if package.isidentifier() else None

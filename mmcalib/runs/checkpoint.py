@@ -96,10 +96,11 @@ def load_file(path: str, map_location: Any = 'cpu', **_) -> Mapping:
             f'there is no checkpoint {file!r} in {os.getcwd()}{other_checkpoints(file)}'
         )
     try:
+        if why := damage(file):
+            raise ValueError(why)
         content = _load(file, map_location, trusted='://' not in path)
     except Exception as error:  # of whatever its bytes, or its code, led to
-        why = damage(file) or error
-        raise UserError(f'{file!r} is no readable checkpoint: {why}') from error
+        raise UserError(f'{file!r} is no readable checkpoint: {error}') from error
     for part in (content, *map(getattr(content, 'get', lambda key: {}), ('state_dict', 'meta'))):
         if part is not None and not isinstance(part, Mapping):
             raise UserError(

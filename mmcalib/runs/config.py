@@ -34,6 +34,7 @@ OWN_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler
 STACKS = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
 UNREADABLE = (
     *(SyntaxError, KeyError, TypeError, ValueError, NameError, AttributeError, RuntimeError),
+    OSError,  # of a _base_ that is not there
 )
 
 # For ``_base_ = 'mmcalib::…'``: mmengine refuses packages that it does not list, and looks for them
