@@ -83,8 +83,7 @@ def register() -> None:
         'models',
         'posthoc.attached_model',
         'transforms.corrupt',
-        'transforms.evaluate_at_input_size',
-        'transforms.label_untrained_classes',
+        'transforms.segmentation',
     ):
         import_module(f'mmcalib.{name}')
     registries = import_module('mmengine.registry')

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Sequence
+from types import MethodType
 
 import torch
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
 from mmcalib.checks import UserError
 from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
+
+LOSSES = 'loss_decode'
 
 
 @HOOKS.register_module()
@@ -39,20 +40,19 @@ class FusedUpsamplingHook(Hook):
     """
 
     def before_train(self, runner: Runner) -> None:
-        self._heads, said = [], 'FusedUpsamplingHook: '
-        heads = decode_heads(runner.model)
+        self._heads, heads = [], decode_heads(runner.model)
         if not heads:
             raise UserError(
                 'FusedUpsamplingHook is for decode heads of mmseg, but the model has none'
             )
         for name, head in heads.items():
-            reason = why_not(head)
-            if reason is None:
-                self._heads.append(head)
-                head.loss_by_feat = types.MethodType(fused_loss_by_feat, head)
-                runner.logger.info(f'{said}{name} computes its losses without the upsampled logits')
-            else:
-                runner.logger.warning(f'{said}{name} is left as it is: {reason}')
+            if reason := why_not(head):
+                runner.logger.warning(f'FusedUpsamplingHook: {name} is left as it is: {reason}')
+                continue
+            self._heads.append(head)
+            head.loss_by_feat = MethodType(fused_loss_by_feat, head)
+            said = f'{name} computes its losses without the upsampled logits'
+            runner.logger.info(f'FusedUpsamplingHook: {said}')
 
     def after_train(self, runner: Runner) -> None:
         for head in self._heads:
@@ -61,21 +61,14 @@ class FusedUpsamplingHook(Hook):
 
 def decode_heads(model: nn.Module) -> dict[str, nn.Module]:
     """Return the decode heads of mmseg in a model, possibly wrapped, by their names."""
-    try:
-        from mmseg.models.decode_heads.decode_head import BaseDecodeHead
-    except ImportError:
-        return {}
-    model = model.module if is_model_wrapper(model) else model
-    modules = model.named_modules()
-    return {name: module for name, module in modules if isinstance(module, BaseDecodeHead)}
+    heads = {name.removeprefix('module.'): module for name, module in model.named_modules()}
+    return {k: x for k, x in heads.items() if hasattr(x, 'loss_by_feat') and hasattr(x, LOSSES)}
 
 
 def why_not(head: nn.Module) -> str | None:
     """Return the reason why a head cannot compute its losses by tiles; None if it can."""
-    from mmseg.models.decode_heads.decode_head import BaseDecodeHead
-
     kind = type(head)
-    if kind.loss_by_feat is not BaseDecodeHead.loss_by_feat:
+    if kind.loss_by_feat.__qualname__ != 'BaseDecodeHead.loss_by_feat':
         return f'{kind.__name__} has a loss_by_feat of its own'
     if head.sampler is not None:
         return f'its sampler, {type(head.sampler).__name__}, looks at all pixels'
@@ -83,19 +76,16 @@ def why_not(head: nn.Module) -> str | None:
         return 'it has one channel, which a softmax does not take'
     if head.ignore_index is None:
         return 'it has no ignore_index'
-    return next(filter(None, map(why_only_whole, _losses(head))), None)
+    return next(filter(None, map(why_only_whole, losses_of(head))), None)
 
 
 def fused_loss_by_feat(
     head: nn.Module, seg_logits: Tensor, batch_data_samples: Sequence
 ) -> dict[str, Tensor]:
     """Return the losses of ``BaseDecodeHead.loss_by_feat``, by :func:`upsampled_loss`."""
-    losses = _losses(head)
-    watched = any(
-        module._forward_hooks or module._forward_pre_hooks
-        for loss in losses
-        for module in loss.modules()
-    )
+    losses = losses_of(head)
+    parts = [module for loss in losses for module in loss.modules()]
+    watched = any(module._forward_hooks or module._forward_pre_hooks for module in parts)
     if watched or torch.compiler.is_compiling():
         return type(head).loss_by_feat(head, seg_logits, batch_data_samples)
     labels = head._stack_batch_gt(batch_data_samples).squeeze(1)
@@ -111,6 +101,7 @@ def fused_loss_by_feat(
     return result
 
 
-def _losses(head: nn.Module) -> list[nn.Module]:
-    several = isinstance(head.loss_decode, nn.ModuleList)
-    return list(head.loss_decode) if several else [head.loss_decode]
+def losses_of(head: nn.Module) -> list[nn.Module]:
+    """Return the losses of a head, of which it may have several."""
+    losses = getattr(head, LOSSES)
+    return list(losses) if isinstance(losses, nn.ModuleList) else [losses]

@@ -19,20 +19,17 @@ class KeepLogitsHook(Hook):
     """Add the output of a classifier's head to its data samples, as ``logits``.
 
     In validations and tests. :class:`~mmcalib.metrics.OODMetric` needs them for the scores
-    ``'max_logit'`` and ``'energy'``; a segmentor's samples have their logits anyway.
+    ``'max_logit'`` and ``'energy'``; a segmentor's samples have their logits anyway. It is for
+    mmpretrain's classifiers, without test-time augmentation.
 
     Raises:
-        ValueError: Before evaluating, if the model has no head; while evaluating, if the head
-            returns anything but one tensor with a row for each sample.
+        AttributeError: Before evaluating, if the model has no head.
+        ValueError: While evaluating, if the head returns anything but one tensor with a row for
+            each sample.
     """
 
     def before_val(self, runner: Runner) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        if not isinstance(getattr(model, 'head', None), nn.Module):
-            raise UserError(
-                f"KeepLogitsHook: {type(model).__name__} has no head; it is for mmpretrain's "
-                'classifiers, without test-time augmentation'
-            )
         self._logits = None
         self._handles = [
             model.head.register_forward_hook(self._keep),

@@ -9,7 +9,6 @@ from itertools import zip_longest
 import torch
 from mmengine.dist import all_gather_object
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor
@@ -46,8 +45,7 @@ class LearnFromValidationHook(Hook):
 
     Raises:
         TypeError: If `ignore_index` is no integer.
-        ValueError: Before training, if the model has no such loss, or the run no validation; at a
-            validation, if its predictions are of another number of classes than ``CALSLoss``.
+        ValueError: Before training, if the model has no such loss, or the run no validation.
     """
 
     # After EMAHook has put the trained weights back, before CheckpointHook saves the best.
@@ -58,8 +56,8 @@ class LearnFromValidationHook(Hook):
         self._losses: list[CALSLoss | AdaFocalLoss] = []
 
     def before_train(self, runner: Runner) -> None:
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        self._losses = [x for x in model.modules() if isinstance(x, CALSLoss | AdaFocalLoss)]
+        modules = runner.model.modules()
+        self._losses = [loss for loss in modules if isinstance(loss, CALSLoss | AdaFocalLoss)]
         if not self._losses or runner.val_loop is None:
             raise UserError(
                 f'{type(self).__name__} needs a CALSLoss or an AdaFocalLoss in the model, and '
@@ -104,13 +102,7 @@ class LearnFromValidationHook(Hook):
         """Return what a loss learns from a sample, which errors call `name`."""
         options = dict(ignore_index=self.ignore_index, name=name)
         if isinstance(loss, CALSLoss):
-            logits = logits_in(sample)
-            if len(logits) != loss.num_classes:
-                raise UserError(
-                    f'the validation predicts {len(logits)} classes of {name}, but CALSLoss has '
-                    f'num_classes={loss.num_classes}: set num_classes={len(logits)}'
-                )
-            return loss.statistics(read_logits(sample, logits, **options)[0])
+            return loss.statistics(read_logits(sample, logits_in(sample), **options)[0])
         if 'seg_logits' in sample:
             maps = read_pixels(sample, **options)
             return Counts.of(of_map(*maps, maps[-1] != self.ignore_index, name=name)).round()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 import torch
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
+from mmengine.logging import MessageHub
 from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ class LogitDistanceHook(Hook):
 
     They are of the first loss of the main head, in the first training iteration, and then in every
     `interval`-th. In between the hook does nothing: it attaches itself to the loss only for the
-    iteration that it measures. Under several processes the figures are of the main process's batch.
+    call that it measures. Under several processes the figures are of the main process's batch.
 
     Source: the constraint :math:`d(l) \le m` of Eq. 6.
 
@@ -48,43 +48,29 @@ class LogitDistanceHook(Hook):
     def __init__(self, *, interval: int = 50, margin: float | None = None) -> None:
         self.interval = check_integer('interval', interval)
         self.margin = None if margin is None else check_number('margin', margin)
-        self._handle = None
 
     def before_train(self, runner: Runner) -> None:
-        self._loss = find_loss(runner.model)
-        self._first = True
+        self._loss, self._first = find_loss(runner.model), True
 
     def before_train_iter(self, runner: Runner, batch_idx: int, data_batch=None) -> None:
-        if self._first or (runner.iter + 1) % self.interval == 0:
+        if self._first or self.every_n_train_iters(runner, self.interval):
             self._first = False
-            self._measured = None
-            self._handle = self._loss.register_forward_hook(self._measure, with_kwargs=True)
+            measure = partial(self._measure, runner.message_hub)
+            self._handle = self._loss.register_forward_hook(measure, with_kwargs=True)
 
-    def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None, outputs: dict | None = None
-    ) -> None:
-        if self._handle is None:
-            return
+    def _measure(self, hub: MessageHub, loss: nn.Module, args: tuple, kwargs: dict, output) -> None:
         self._handle.remove()
-        self._handle = None
-        if self._measured is not None:
-            for name, value in self._measured.items():
-                runner.message_hub.update_scalar(f'train/logit_distance_{name}', value.item())
-
-    def _measure(self, loss: nn.Module, args: Sequence, kwargs: dict, output) -> None:
         logits, target = [*args, *kwargs.values()][:2]
         ignore_index = kwargs.get('ignore_index', getattr(loss, 'ignore_index', None))
         margin = self.margin if self.margin is not None else getattr(loss, 'margin', None)
-        self._measured = logit_distances(logits, target, margin=margin, ignore_index=ignore_index)
+        values = logit_distances(logits, target, margin=margin, ignore_index=ignore_index)
+        for name, value in values.items():
+            hub.update_scalar(f'train/logit_distance_{name}', value.item())
 
 
 @torch.no_grad()
 def logit_distances(
-    logits: Tensor,
-    target: Tensor,
-    *,
-    margin: float | None = None,
-    ignore_index: int | None = None,
+    logits: Tensor, target: Tensor, *, margin: float | None = None, ignore_index: int | None = None
 ) -> dict[str, Tensor]:
     r"""Return figures of the distances :math:`\max_j l_j - l_k` of a batch, as scalar tensors.
 
@@ -120,7 +106,6 @@ def find_loss(model: nn.Module) -> nn.Module:
     Raises:
         ValueError: If there is none.
     """
-    model = model.module if is_model_wrapper(model) else model
     found = {
         name: module
         for name, module in model.named_modules()

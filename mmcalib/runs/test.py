@@ -24,7 +24,7 @@ from mmcalib.cli.parser import ToolParser
 from mmcalib.datasets.same_data import same_data
 from mmcalib.distributed import leave_processes
 from mmcalib.hooks import ReliabilityDiagramHook
-from mmcalib.hooks.drawing_hook import kept_statistics
+from mmcalib.hooks.drawing_hooks import kept_statistics
 from mmcalib.metrics import CalibrationMetric, CalibrationStatistics, ImageScoreMetric, OODMetric
 from mmcalib.metrics.definitions import metric_of
 from mmcalib.metrics.errors import gap
@@ -198,7 +198,7 @@ def run_test(
 
     That is ``results.json`` with the :class:`~mmcalib.record.Record`, and ``calibration.npz`` with
     what the ``CalibrationMetric`` has counted; see
-    :func:`~mmcalib.hooks.drawing_hook.kept_statistics` for more than one. Of the split ``'val'``
+    :func:`~mmcalib.hooks.drawing_hooks.kept_statistics` for more than one. Of the split ``'val'``
     their names end in ``_val``. The record is written last: where it is, the others are its own.
 
     Args:
@@ -366,7 +366,7 @@ def strata(kept: Mapping) -> dict:
     """Return the calibration of each class, and at each distance, that a test has measured.
 
     Args:
-        kept: Of :func:`~mmcalib.hooks.drawing_hook.kept_statistics`.
+        kept: Of :func:`~mmcalib.hooks.drawing_hooks.kept_statistics`.
 
     Returns:
         ``per_class`` and ``per_distance``, each with tables by the name of the file of statistics

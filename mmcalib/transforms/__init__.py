@@ -6,15 +6,14 @@ from mmcalib import late_names
 
 if TYPE_CHECKING:
     from mmcalib.transforms.corrupt import Corrupt
-    from mmcalib.transforms.evaluate_at_input_size import AtInputSize
-    from mmcalib.transforms.label_untrained_classes import LabelUntrainedClasses
+    from mmcalib.transforms.segmentation import AtInputSize, LabelUntrainedClasses
 else:
     __getattr__ = late_names(
         __name__,
         {
             'Corrupt': 'mmcalib.transforms.corrupt',
-            'AtInputSize': 'mmcalib.transforms.evaluate_at_input_size',
-            'LabelUntrainedClasses': 'mmcalib.transforms.label_untrained_classes',
+            'AtInputSize': 'mmcalib.transforms.segmentation',
+            'LabelUntrainedClasses': 'mmcalib.transforms.segmentation',
         },
     )
 

@@ -10,12 +10,11 @@ import numpy as np
 from mmengine.registry import TRANSFORMS
 
 from mmcalib.checks import UserError, check_choice, check_integer
-from mmcalib.transforms.corruption_names import CORRUPTIONS, SEVERITIES
+from mmcalib.samples.from_loader import unchanged_randomness
+from mmcalib.transforms.corruption_names import CORRUPTIONS, GROUPS, SEVERITIES
 
-ORDERS = ('bgr', 'rgb')  # of channels
 # What is done to each pixel by itself; the others reach around it.
-NOISES = ('gaussian_noise', 'shot_noise', 'impulse_noise', 'speckle_noise')
-OF_PIXELS = (*NOISES, 'brightness', 'contrast', 'saturate')
+OF_PIXELS = (*GROUPS['noise'], 'speckle_noise', 'brightness', 'contrast', 'saturate')
 LEAST_SIZE = 32  # of both sides, as imagecorruptions has it for all
 # They take their random numbers from generators of their own.
 SEEDED = ('impulse_noise', 'glass_blur')
@@ -63,7 +62,9 @@ class Corrupt:
         self.corruption = check_choice('corruption', corruption, CORRUPTIONS)
         self.severity = check_choice('severity', severity, (0, *SEVERITIES))
         self.seed = check_integer('seed', seed, least=0)
-        self.flip = -1 if check_choice('channel_order', channel_order, ORDERS) == 'bgr' else 1
+        self.flip = (
+            -1 if check_choice('channel_order', channel_order, ('bgr', 'rgb')) == 'bgr' else 1
+        )
         self.value_range = value_range
         if value_range is not None and not -np.inf < value_range[0] < value_range[1] < np.inf:
             raise UserError(f'value_range must rise from black to white, got {value_range}')
@@ -81,43 +82,37 @@ class Corrupt:
             levels = np.rint(np.clip((image - low) / (high - low), 0, 1) * 255)
             values = low + self._corrupted(np.uint8(levels)) * ((high - low) / 255)
             values = np.rint(values) if image.dtype.kind in 'iu' else values
-            results['img'] = values.astype(image.dtype)
+            results['img'] = np.ascontiguousarray(values, image.dtype)
         return results
 
     def _corrupted(self, image: np.ndarray) -> np.ndarray:
         """Return the corrupted image of 8 bits."""
-        if image.ndim == 2 or image.shape[2] == 1:  # three equal colours, of which red is kept
-            colours = image.reshape(*image.shape[:2], 1).repeat(3, axis=2)
-            return np.ascontiguousarray(self._corrupted_rgb(colours)[..., 0]).reshape(image.shape)
-        corrupted = self._corrupted_rgb(image[..., :: self.flip])
-        return np.ascontiguousarray(corrupted[..., :: self.flip])
-
-    def _corrupted_rgb(self, image: np.ndarray) -> np.ndarray:
         from PIL import Image
 
-        image = np.ascontiguousarray(image)
+        grey = image.ndim == 2 or image.shape[2] == 1  # three equal colours, of which red is kept
+        colours = image.reshape(*image.shape[:2], 1).repeat(3, axis=2) if grey else image
+        rgb = np.ascontiguousarray(colours[..., :: 1 if grey else self.flip])
         # Four words of 32 bits that only the image and the options decide.
-        options = f'{self.seed} {self.corruption} {self.severity} {image.shape}'
+        options = f'{self.seed} {self.corruption} {self.severity} {rgb.shape}'
         digest = blake2b(options.encode(), digest_size=16)
-        digest.update(image)
+        digest.update(rgb)
         words = np.frombuffer(digest.digest(), '<u4')
         seed = {'seed': int(words[0])} if self.corruption in SEEDED else {}
-        state = np.random.get_state()
-        np.random.seed(words)
-        try:
+        with unchanged_randomness():
+            np.random.seed(words)
             function = corruption_function(self.corruption)
-            return np.uint8(function(Image.fromarray(image), self.severity, **seed))
-        finally:
-            np.random.set_state(state)
+            found = np.uint8(function(Image.fromarray(rgb), self.severity, **seed))
+        return found[..., 0].reshape(image.shape) if grey else found[..., :: self.flip]
 
 
 def check_image(image: object, value_range: Sequence[float] | None = None) -> None:
     """Raise a ValueError unless an image has 8 bits or a range, without which it would wrap."""
     dtype = getattr(image, 'dtype', type(image))
     if dtype != np.uint8 and value_range is None:
-        hint = 'or set their black and white as value_range=(0, 65535), in metainfo or in Corrupt'
-        found = f'8-bit images, got {dtype}'
-        raise UserError(f'corruptions require {found}: corrupt before normalising, {hint}')
+        raise UserError(
+            f'corruptions require 8-bit images, got {dtype}: corrupt before normalising, or set '
+            'their black and white as value_range=(0, 65535), in metainfo or in Corrupt'
+        )
 
 
 def too_wide(shape: Sequence[int], corruptions: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mmcalib.checks import UserError, suggestion
+from mmcalib.checks import UserError, did_you_mean
 
 GROUPS = {
     'noise': ('gaussian_noise', 'shot_noise', 'impulse_noise'),
@@ -30,10 +30,7 @@ def corruptions_of(names: Iterable[str]) -> tuple[str, ...]:
     found = {}
     for name in names:
         if name not in SETS and name not in CORRUPTIONS:
-            near = suggestion(name, (*SETS, *CORRUPTIONS))
-            raise UserError(
-                f'there is no corruption {name!r}: take {", ".join(SETS)}, or any of '
-                f'{", ".join(CORRUPTIONS)}{near}'
-            )
+            there = (*SETS, *CORRUPTIONS)
+            raise UserError(f'there is no corruption {name!r}{did_you_mean(name, there)}')
         found |= dict.fromkeys(SETS.get(name, (name,)))
     return tuple(name for name in CORRUPTIONS if name in found)

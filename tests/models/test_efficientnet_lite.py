@@ -42,7 +42,7 @@ def converted(network, tmp_path, monkeypatch, capsys):
     foreign['_0.weight'] = foreign['_0.weight'][..., :1]
     torch.save(foreign, tmp_path / 'broken.pth')
     for options, found in (
-        (['--weights', source, '--variant', '1'], '296 tensors, but Lite1'),
+        (['--weights', source, '--variant', '1'], 'is not Lite1: zip'),
         (['--weights', tmp_path / 'broken.pth'], 'size mismatch'),
     ):
         with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""Label the pixels of classes that were not trained as out of distribution."""
+"""Transforms for test pipelines of mmseg: at which size it predicts, and what is unseen."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from mmengine.registry import TRANSFORMS
 from mmcalib.checks import check_integer
 
 IGNORED = 255  # by which mmseg's data sets replace what is not in their `classes`
+
+
+@TRANSFORMS.register_module()
+class AtInputSize:
+    """Make mmseg predict at the resized size of an image instead of its original one.
+
+    It stands in a test pipeline between ``LoadAnnotations`` followed by ``Resize`` and
+    ``PackSegInputs``, so that predictions and resized labels are compared. mmseg brings its logits
+    to ``ori_shape``; this replaces it.
+
+    Source: the paper's published code evaluates VOC at a longest side of 480.
+    """
+
+    def __call__(self, results: dict) -> dict:
+        results['ori_shape'] = results['img_shape']
+        return results
 
 
 @TRANSFORMS.register_module()
