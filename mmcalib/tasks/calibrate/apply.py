@@ -12,8 +12,7 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS
 from torch import nn
 
-from mmcalib.checks import UserError
-from mmcalib.models.predicting_head import has_several_labels, head_of
+from mmcalib.models.predicting_head import has_several_labels
 from mmcalib.posthoc import LogitScaler, fold_into_layer
 from mmcalib.posthoc.attached import attached
 from mmcalib.posthoc.fold_into_layer import fold_layers
@@ -34,11 +33,6 @@ def layers_for(model: nn.Module, scaler: LogitScaler, batch: Any) -> tuple[list[
         ValueError: If the method is not for such a head, or logits are NaN or infinite.
     """
     if has_several_labels(model):
-        if 'sigmoid' not in scaler.heads:
-            raise UserError(
-                f'--method {scaler.method} is not for {type(head_of(model)).__name__}, whose '
-                'classes have separate sigmoids: use temperature, platt or beta'
-            )
         return [], 'each class has a separate sigmoid'
     read = reading(batch, of_samples=not scaler.affine)
     return fold_into_layer.layers_for(model, scaler, read)

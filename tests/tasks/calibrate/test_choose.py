@@ -1,18 +1,28 @@
-"""The choice of a method: who wins where the truth is known."""
+"""The choice of a method where the truth is known, and which images are independent."""
 
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, call_here
+from mmengine.registry import DATASETS
 from overconfident import draw_labels
 
+from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.choose import NONE, choose_method, methods_for
 from mmcalib.posthoc.draw import DrawnPredictions
+from mmcalib.posthoc.folds import (
+    fit_folds,
+    folds_of_groups,
+    independent_groups,
+    neighbours_alike,
+)
+from mmcalib.tasks.calibrate.groups import groups_of_images
+
+SHIFT = np.array([0.2, 1.5, 0.7, 1.0]), np.array([2.0, -1.0, 0.0, 0.0])
 
 
-def predictions(change, *, n=6000, num_classes=4, of_image=1, seed=0):
+def predictions(change=lambda z: z, *, n=6000, num_classes=4, of_image=1):
     """Logits whose truth is that of `change`, applied to them."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     logits = 2 * rng.normal(size=(n, num_classes))
     labels = draw_labels(change(logits), rng)
     images = torch.arange(n) // of_image
@@ -20,36 +30,30 @@ def predictions(change, *, n=6000, num_classes=4, of_image=1, seed=0):
     return DrawnPredictions(logits, labels, images, n, n // of_image)
 
 
-def choose(drawn, **options):
+def choose(drawn, pixels=False):
+    """The method, and of each that was compared what was measured."""
     fold_of = torch.arange(drawn.num_images) % 5
-    methods = methods_for(
-        drawn.logits.shape[1], groups=drawn.num_images, pixels=options.get('pixels', False)
-    )
-    return choose_method(drawn, fold_of, methods, **{'pixels': False, **options})
+    methods = methods_for(drawn.logits.shape[1], groups=drawn.num_images, pixels=pixels)
+    chosen, candidates = choose_method(drawn, fold_of, methods, pixels=pixels)
+    assert [c['method'] for c in candidates] == [NONE, *methods]
+    return chosen, {c['method']: c for c in candidates}
 
 
-def test_calibrated_logits_are_left_alone():
-    chosen, candidates = choose(predictions(lambda z: z))
-    assert chosen == NONE and candidates[0]['method'] == NONE
-
-
-def test_one_temperature():
-    chosen, candidates = choose(predictions(lambda z: z / 2.5))
-    assert chosen == 'temperature'
-    by_name = {c['method']: c for c in candidates}
-    assert by_name[NONE]['nll'] > by_name['temperature']['nll'] + 0.1
-    assert by_name['temperature']['accuracy'] == by_name[NONE]['accuracy']
-
-
-def test_a_scale_and_a_shift_of_each_class():
-    change = np.array([0.2, 1.5, 0.7, 1.0]), np.array([2.0, -1.0, 0.0, 0.0])
-    chosen, _ = choose(predictions(lambda z: z * change[0] + change[1]))
-    assert chosen == 'vector'
-
-
-def test_a_sigmoid():
-    chosen, _ = choose(predictions(lambda z: 0.3 * z - 1, num_classes=1))
-    assert chosen != NONE and 'vector' in methods_for(1, groups=100, pixels=False)
+@pytest.mark.parametrize(
+    ('change', 'num_classes', 'expected'),
+    [
+        (lambda z: z, 4, [NONE]),
+        (lambda z: z / 2.5, 4, ['temperature']),
+        (lambda z: z * SHIFT[0] + SHIFT[1], 4, ['vector']),
+        (lambda z: 0.3 * z - 1, 1, ['platt', 'vector']),
+    ],
+)
+def test_the_truth_is_chosen(change, num_classes, expected):
+    chosen, found = choose(predictions(change, num_classes=num_classes))
+    assert chosen in expected and 'vector' in found
+    assert found['temperature']['accuracy'] == found[NONE]['accuracy']
+    if chosen == 'temperature':
+        assert found[NONE]['nll'] > found['temperature']['nll'] + 0.1
 
 
 def test_images_and_not_pixels_are_the_observations():
@@ -57,74 +61,104 @@ def test_images_and_not_pixels_are_the_observations():
     drawn = predictions(lambda z: z / 1.5, n=200)
     rows = torch.arange(200).repeat_interleave(20)
     copies = DrawnPredictions(drawn.logits[rows], drawn.labels[rows], rows, 4000, 200)
-    once, often = ({c['method']: c for c in choose(d)[1]} for d in (drawn, copies))
+    once, often = (choose(d)[1] for d in (drawn, copies))
     for key in ('nll', 'standard_error'):
         assert often['temperature'][key] == pytest.approx(once['temperature'][key], rel=1e-6)
         assert often[NONE][key] == pytest.approx(once[NONE][key], rel=0.3)
 
 
-def test_the_standard_error_is_that_of_a_loop():
+def test_what_is_measured_is_that_of_a_loop():
     drawn = predictions(lambda z: z / 2, n=300, of_image=10)
-    _, candidates = choose(drawn, pixels=True)
-    none, temperature = candidates[0], candidates[1]
-    assert temperature['above_best'] < none['above_best']
+    _, found = choose(drawn, pixels=True)
+    none = found[NONE]
+    assert found['temperature']['above_best'] < none['above_best']
     # By hand for none against the best, with the folds refitted.
-    from mmcalib.posthoc.folds import fit_folds
-    from mmcalib.posthoc.methods import SCALERS
-
-    best = min((c for c in candidates if not c['problem']), key=lambda c: c['nll'])['method']
-    fold_of = torch.arange(30) % 5
-    folds = fit_folds(SCALERS[best](), drawn, fold_of)
+    best = min((c for c in found.values() if not c['problem']), key=lambda c: c['nll'])['method']
+    folds = fit_folds(SCALERS[best](), drawn, torch.arange(30) % 5)
     more = []
     for z, y, image in zip(drawn.logits, drawn.labels, drawn.images, strict=True):
-        scaled = folds[int(fold_of[image])].transform(z[None])[0]
+        scaled = folds[int(image) % 5].transform(z[None])[0]
         more.append((z.logsumexp(0) - z[y] - scaled.logsumexp(0) + scaled[y]).item())
     mean = sum(more) / len(more)
     sums = [sum(m - mean for m in more[10 * i : 10 * i + 10]) for i in range(30)]
     assert none['above_best'] == pytest.approx(mean)
     assert none['standard_error'] == pytest.approx(sum(s**2 for s in sums) ** 0.5 / 300)
-
-
-def test_mean_iou_is_that_of_a_loop():
-    drawn = predictions(lambda z: z, n=200)
-    _, candidates = choose(drawn, pixels=True)
-    predicted = drawn.logits.argmax(1)
-    ious = []
+    ious, predicted = [], drawn.logits.argmax(1)
     for k in range(4):
         a, b = predicted == k, drawn.labels == k
         ious.append(((a & b).sum() / (a | b).sum()).item())
-    assert candidates[0]['miou'] == pytest.approx(100 * sum(ious) / 4)
+    assert none['miou'] == pytest.approx(100 * sum(ious) / 4)
 
 
 def test_what_cannot_be_fitted_is_listed():
-    drawn = predictions(lambda z: z, n=50)
+    drawn = predictions(n=50)
     drawn.labels[:] = 2
-    chosen, candidates = choose(drawn)
-    problems = {c['method']: c['problem'] for c in candidates}
-    assert 'all labels have class 2' in problems['vector'] and chosen not in ('vector', 'matrix')
+    chosen, found = choose(drawn)
+    assert 'all labels have class 2' in found['vector']['problem']
+    assert chosen not in ('vector', 'matrix')
 
 
-def test_the_tool(tmp_path, monkeypatch, capsys):
-    from test_calibrate import write_checkpoint
+class Images(list):
+    """A data set of such infos."""
 
-    monkeypatch.chdir(tmp_path)
-    config = ROOT / 'configs/ce/digits.py'
-    checkpoint = write_checkpoint(tmp_path / 'ce.pth', config, 'head.fc')
-    call_here(
-        'calibrate.py', config, checkpoint, '--out', 'out.pth', '--work-dir', 'work', '--method',
-        'auto', monkeypatch=monkeypatch,
-    )  # fmt: skip
-    output = capsys.readouterr().out
-    meta = torch.load('out.pth', weights_only=False)['meta']['calibration']
-    assert meta['method'] != NONE and 'Cross-validated over 200 images' in output
-    assert [c['method'] for c in meta['candidates']][:2] == [NONE, 'temperature']
-    calibrated = tmp_path / 'out.pth'
-    weights = torch.load(calibrated, weights_only=False)
-    del weights['meta']['calibration']
-    torch.save(weights, 'as_if_new.pth')
-    call_here(
-        'calibrate.py', config, 'as_if_new.pth', '--out', 'none.pth', '--work-dir', 'work',
-        '--method', 'auto', monkeypatch=monkeypatch,
-    )  # fmt: skip
-    output = capsys.readouterr().out
-    assert 'Nothing was written' in output and not (tmp_path / 'none.pth').exists()
+    def get_data_info(self, index):
+        return self[index]
+
+
+def test_which_images_belong_together():
+    groups = groups_of_images(Images({'group': number % 7} for number in range(40)))
+    assert groups.tolist() == [number % 7 for number in range(40)]
+    # Each image once, but not the images of a list that stands for several.
+    digits = dict(type='Digits', split='test', pipeline=[], indices=12)
+    repeated = DATASETS.build(dict(type='RepeatDataset', dataset=digits, times=2))
+    first, second = groups_of_images(repeated).split(12)
+    assert torch.equal(first, second) and len(first.unique()) == 12
+    both = DATASETS.build(dict(type='ConcatDataset', datasets=[digits, digits]))
+    assert len(groups_of_images(both).unique()) == 12
+    paths = [f'data/{city}/{city}_{number}.png' for city in ('Ulm', 'Bonn') for number in range(3)]
+    images = Images({'img_path': path} for path in paths)
+    for pattern in ('Ulm|Bonn', r'/(\w+)/', r'(\w+)_\d'):
+        assert groups_of_images(images, pattern).tolist() == [0, 0, 0, 1, 1, 1]
+    # Names of two kinds are never of one group.
+    assert groups_of_images(images, r'Ulm_(\d)|Bonn_(\d)').tolist() == list(range(6))
+    with pytest.raises(ValueError, match='--groups Ulm finds nothing in data'):
+        groups_of_images(images, 'Ulm')
+
+
+def test_folds_are_of_nearly_equal_sizes():
+    sizes = folds_of_groups(42, seed=0).bincount()
+    assert len(sizes) == 5 and sizes.max() - sizes.min() <= 1
+    assert folds_of_groups(3, seed=0).sort().values.tolist() == [0, 1, 2]
+
+
+def frames(content, error, *, pixels=50, seed=0):
+    """Pixels of images whose logits have an error, `(n, K)`, beside what the images show."""
+    rng = np.random.default_rng(seed)
+    images = np.arange(len(content)).repeat(pixels)
+    truth = content[images] + rng.normal(size=(len(images), content.shape[1]))
+    parts = map(torch.as_tensor, (truth + error[images], draw_labels(truth, rng), images))
+    return DrawnPredictions(*parts, len(images), len(content))
+
+
+def test_frames_of_a_video_are_found_and_runs_of_them_are_the_groups():
+    rng, images = np.random.default_rng(0), torch.arange(60)
+    for seed in range(10):
+        # Walks from frame to frame.
+        walks = rng.normal(size=(2, 60, 4)).cumsum(axis=1)
+        content, error = (walk / walk.std() for walk in walks)
+        video, order = frames(content, error, seed=seed), rng.permutation(60)
+        assert independent_groups(video, images).tolist() == [n // 12 for n in range(60)]
+        shuffled = frames(content[order], error[order], seed=seed)
+        assert independent_groups(shuffled, images) is images
+
+
+def test_images_in_the_order_of_their_classes_are_independent():
+    """Each class has an error of its own, which is no sign of a video."""
+    rng, order = np.random.default_rng(0), np.arange(200) * 4 // 200
+    for seed in range(10):
+        drawn = frames(rng.normal(size=(200, 4)), 2 * np.eye(4)[order], pixels=1, seed=seed)
+        drawn.labels = torch.as_tensor(order)
+        assert not neighbours_alike(drawn)
+        content = rng.normal(size=(200, 4))
+        content = content[content.argmax(axis=1).argsort(kind='stable')]
+        assert not neighbours_alike(frames(content, rng.normal(size=(200, 4)), seed=seed))
