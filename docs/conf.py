@@ -28,7 +28,6 @@ extensions = [
     'sphinx_design',
     'sphinx_gallery.gen_gallery',
     'sphinx-mathjax-offline',  # formulas without a network
-    'command_lines',
     'repository_links',
 ]
 # The gallery's notebooks are downloads.

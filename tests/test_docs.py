@@ -193,6 +193,22 @@ def test_commands_of_pages_have_their_arguments():
     assert {'tools/train.py', 'tools/test.py', 'tools/calibrate.py', 'tools/report.py'} <= tools
 
 
+def test_the_text_of_the_command_lines_is_current():
+    """If not: python docs/_ext/command_lines_text.py. Python versions wrap it in other ways."""
+    text = (ROOT / 'docs/reference/command_lines.txt').read_text('utf-8')
+    told = {part.split()[0]: ''.join(part.split()) for part in text.split('== ')[1:]}
+    for tool, said in told.items():
+        parsers = [parser_of(tool)]
+        for parser in parsers:
+            for action in parser._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    parsers += action.choices.values()
+                meant = parser._get_formatter()._expand_help(action) if action.help else ''
+                for words in (*action.option_strings, meant):
+                    assert ''.join(words.split()) in said, (tool, words)
+    assert len(told) == 10
+
+
 def test_that_the_test_above_finds_mistakes():
     for tool, arguments in (('train', ['config.py', '--ressume']), ('train', []), ('nothing', [])):
         assert problem(f'tools/{tool}.py', arguments, whole=True)

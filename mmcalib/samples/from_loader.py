@@ -2,8 +2,8 @@
 
 A batch is ``(inputs, labels)`` or a dict with its labels under ``labels``, ``label``, ``mask`` or
 ``target``. The model gets tensors as they are, tuples as arguments, and dicts as keywords, or
-their ``image`` alone if they have one. So loaders of torchvision, timm, transformers and MONAI are
-read as they are.
+their ``image`` or ``data`` alone if they have one. So loaders of torchvision, timm, transformers,
+MONAI and nnU-Net are read as they are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mmcalib.arrays import tensor_of
 from mmcalib.checks import UserError, at_least_single, check_finite, check_labels
 
 LABELS = ('labels', 'label', 'mask', 'target')
-INPUT = 'image'
+INPUTS = ('image', 'data')
 # Returns the logits of what a model returns.
 Logits = Callable[[Any], Tensor]
 
@@ -169,7 +169,7 @@ def _parts(batch: Any) -> tuple[Any, Any]:
         for key in LABELS:
             if key in batch:
                 inputs = {name: value for name, value in batch.items() if name != key}
-                return inputs.get(INPUT, inputs), batch[key]
+                return next((inputs[k] for k in INPUTS if k in inputs), inputs), batch[key]
         found = f'a dict of {", ".join(map(str, batch))}'
     elif isinstance(batch, (tuple, list)):
         if len(batch) == 2:

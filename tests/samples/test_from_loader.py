@@ -37,6 +37,7 @@ def model_of(kind=nn.Linear, classes=2):
         (nn.Linear, (IMAGES, CLASSES), None),
         (nn.Linear, [IMAGES, CLASSES[:, None]], None),
         (nn.Linear, {'image': IMAGES, 'label': CLASSES.float(), 'path': 'x'}, None),
+        (nn.Linear, {'data': IMAGES, 'target': CLASSES, 'keys': ['x']}, None),
         (Named, {'pixel_values': IMAGES, 'labels': CLASSES}, None),
         (Named, (dict(pixel_values=IMAGES), CLASSES.tolist()), lambda output: output['logits']),
         (Pair, ((IMAGES, 0 * IMAGES), CLASSES.numpy()), None),
