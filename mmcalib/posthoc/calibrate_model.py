@@ -87,7 +87,8 @@ class Calibrated:
         name = self.scaler.method
         if name == 'temperature' and not isinstance(self.scaler, ScalerPerLabel):
             name = f'temperature {self.scaler.temperature_:.4g}'
-        yield f'Scaling by {name}, fitted on {of}; before and after are cross-fitted.'
+        yield f'Scaling by {name}, fitted on {of};'
+        yield 'before and after are cross-fitted.'
         where = f'Folded into {" and ".join(n or "the model" for n in self.folded_into)}'
         if self.attached:
             where = f'Attached behind the model, because {self.attached}'
