@@ -41,17 +41,22 @@ def test_the_split_is_that_of_the_published_code(total, sizes):
     assert drawn == indices.tolist()
 
 
-@pytest.mark.parametrize('older', [False, True])
-def test_the_papers_protocol_pools_and_splits_all_posts(tmp_path, older, monkeypatch):
-    splits = build(write_posts(tmp_path, older=older))
-    assert [len(data) for data in splits.values()] == [87, 9, 24]
-    assert len(set(paths(splits))) == 120
+@pytest.mark.parametrize(
+    ('older', 'protocol', 'sizes'),
+    [(False, 'paper', [87, 9, 24]), (True, 'paper', [87, 9, 24]), (False, 'bydate', [71, 9, 40])],
+)
+def test_protocols(older, protocol, sizes, tmp_path, monkeypatch):
+    splits = build(write_posts(tmp_path, older=older), protocol=protocol)
+    found, other = paths(splits), paths(build(tmp_path, protocol=protocol, seed=2))
+    assert [len(data) for data in splits.values()] == sizes and len(set(found)) == 120
     plain = Path.iterdir  # another file system has another order
     monkeypatch.setattr(Path, 'iterdir', lambda folder: reversed(list(plain(folder))))
-    assert paths(build(tmp_path)) == paths(splits) != paths(build(tmp_path, seed=2))
+    assert paths(build(tmp_path, protocol=protocol)) == found != other
+    if protocol == 'bydate':  # keeps the archive's test
+        assert ['bydate-test' in path for path in found] == [False] * 80 + [True] * 40
+        assert set(found[80:]) == set(other[80:]) and set(found[71:80]) != set(other[71:80])
     sample, text = splits['train'][0], texts(splits['train'])[0]
-    group = Path(sample['path']).parent.name
-    assert sample['gt_label'] == GROUPS.index(group)
+    assert sample['gt_label'] == GROUPS.index(Path(sample['path']).parent.name)
     assert f'the group{sample["gt_label"]} the ' in text and text.endswith('th café')
     assert splits['train'].metainfo['classes'] == GROUPS
 
@@ -77,16 +82,6 @@ def test_ids_are_those_of_keras_on_the_words_of_the_training_posts(tmp_path):
         assert words_of(Post('sci.med', '1', '', '', raw)) == words
 
 
-def test_the_standard_protocol_keeps_the_archives_test(tmp_path):
-    splits = build(write_posts(tmp_path), protocol='bydate')
-    assert [len(data) for data in splits.values()] == [71, 9, 40]
-    assert all('bydate-test' in path for path in paths(splits)[80:])
-    assert all('bydate-train' in path for path in paths(splits)[:80])
-    other = build(tmp_path, protocol='bydate', seed=2)
-    assert set(paths(splits)[80:]) == set(paths(other)[80:])
-    assert set(paths(splits)[71:80]) != set(paths(other)[71:80])
-
-
 def test_scikit_learns_copy_is_used_only_if_asked_for(tmp_path, monkeypatch):
     folder = write_posts(tmp_path / 'unpacked')
 
@@ -105,9 +100,9 @@ def test_scikit_learns_copy_is_used_only_if_asked_for(tmp_path, monkeypatch):
 
 def test_what_cannot_be_is_refused(tmp_path):
     settings = dict(type='Newsgroups20', data_root=str(tmp_path / 'nowhere'))
-    assert 'qwone' in missing_data_message({'train_dataloader': dict(dataset=settings)})
-    settings['download'] = True
-    assert missing_data_message({'train_dataloader': dict(dataset=settings)}) is None
+    for download, found in ((False, True), (True, False)):
+        loader = dict(dataset=settings | dict(download=download))
+        assert ('qwone' in (missing_data_message({'train_dataloader': loader}) or '')) is found
 
     def refused(error, message, **options):
         with pytest.raises(error, match=message):

@@ -12,7 +12,6 @@ from torch import nn
 from mmcalib.checks import UserError
 from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.ensembles.mc_dropout import seed_of
-from mmcalib.metrics import CalibrationMetric
 from mmcalib.samples.writing import probabilities_in
 
 LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=8)
@@ -74,6 +73,8 @@ def test_it_predicts_what_a_loop_over_its_members_does(case, temperature):
             found = sample.mutual_information
         else:
             scores = sample.seg_logits.data.flatten(1).T
+            if case == 'segmentor' and temperature is None:  # logarithms of probabilities
+                assert scores.logsumexp(1).abs().max() < 1e-4
             scores = scores if case == 'binary' else scores.softmax(1)
             label = sample.pred_sem_seg.data.flatten()
             found = sample.disagreement.mutual_information
@@ -89,36 +90,6 @@ def test_it_predicts_what_a_loop_over_its_members_does(case, temperature):
         else:
             assert torch.equal(label, scores.argmax(1))
         torch.testing.assert_close(found.flatten().double(), information, rtol=0, atol=1e-5)
-
-
-def test_the_logits_are_the_logarithm_of_the_mean():
-    batches = scenes(2)
-    members = [segmentor(fcn_head(), seed=seed) for seed in range(2)]
-    (sample, _) = predict(mean_of(members), batches)
-    probs = sum(predict(m, batches)[0].seg_logits.data.softmax(0) for m in members) / 2
-    torch.testing.assert_close(sample.seg_logits.data, probs.log(), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize('case', CASES)
-def test_metrics_take_it_as_any_model(case):
-    build, batches = CASES[case]
-    model = mean_of([build(0)])
-    values = []
-    for each in (build(0), model):
-        metrics = [CalibrationMetric(['ECE', 'NLL', 'Brier'])]
-        if case == 'segmentor':
-            from mmseg.evaluation import IoUMetric
-
-            metrics.append(IoUMetric())
-            metrics[-1].dataset_meta = dict(classes=tuple('abcd'))
-        samples = [sample.to_dict() for sample in predict(each, batches)]
-        found = {}
-        for metric in metrics:
-            metric.process(None, samples)
-            found |= metric.evaluate(len(samples))
-        values.append(found)
-    # Of one member, the mean is that member; ECE may put a rounded confidence into another bin.
-    assert values[0] == pytest.approx(values[1], rel=1e-4)
 
 
 def flipped(batches):
@@ -226,18 +197,6 @@ def test_dropout_does_not_depend_on_the_batch_nor_the_order(case):
     assert not torch.allclose(probabilities_in(one[0]), probabilities_in(another[0]))
 
 
-@pytest.mark.parametrize('case', CASES)
-def test_half_precision_is_averaged_in_single(case):
-    build, batches = CASES[case]
-    model = mean_of([build(seed) for seed in range(2)])
-    exact = predict(model, batches)
-    with torch.autocast('cpu', torch.bfloat16):
-        samples = predict(model, batches)
-    for sample, other in zip(samples, exact, strict=True):
-        assert probabilities_in(sample).dtype == torch.float32
-        assert 0 < (probabilities_in(sample) - probabilities_in(other)).abs().max() < 0.1
-
-
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16, torch.float64])
 def test_half_precision_becomes_single_and_double_stays(dtype):
     samples = predict(classifier(LINEAR), images(3))
@@ -274,13 +233,6 @@ def test_scores_that_are_no_softmax_are_refused():
         sample.set_pred_score(score) for sample, score in zip(samples, scores, strict=True)
     ]
     with pytest.raises(UserError, match=r'member 1.*take the softmax first'):
-        predict(model, images())
-
-
-def test_a_member_that_has_diverged_is_named():
-    model = mean_of([classifier(LINEAR), classifier(LINEAR, seed=1)])
-    model.others[0].head.fc.weight.data[0] = float('nan')
-    with pytest.raises(UserError, match=r'member 2.*NaN or infinite'):
         predict(model, images())
 
 
@@ -322,22 +274,7 @@ def test_a_model_without_dropout_has_no_random_passes():
         mean_of([model], mc_dropout=2)
 
 
-@pytest.mark.parametrize(
-    ('options', 'error'),
-    [
-        (dict(mc_dropout=-1), ValueError),
-        (dict(mc_dropout=1.5), TypeError),
-        (dict(passes_at_once=0), ValueError),
-        (dict(temperature=0.0), ValueError),
-        (dict(temperature=True), TypeError),
-    ],
-)
-def test_options_out_of_range_are_refused(options, error):
-    with pytest.raises(error):
-        mean_of([classifier(LINEAR)], **options)
-
-
-def test_equal_members_disagree_in_nothing():
-    model = mean_of([classifier(LINEAR)] * 5, disagreement=True)
-    for sample in predict(model, images()):
-        assert sample.mutual_information < 1e-6
+def test_options_out_of_range_are_refused():
+    for options in (dict(mc_dropout=-1), dict(passes_at_once=0), dict(temperature=0.0)):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            mean_of([classifier(LINEAR)], **options)

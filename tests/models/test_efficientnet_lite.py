@@ -16,64 +16,55 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch, capsys):
         lite.EfficientNetLiteInit(str(tmp_path / 'none.pth'))(torch.nn.Linear(1, 1))
 
 
-@pytest.fixture(scope='module')
-def network():
-    """EfficientNet-Lite0 with random weights and statistics."""
+def built(name, **backbone):
+    cfg = load_config(str(ROOT / f'configs/{name}.py'))
+    init_default_scope(cfg.default_scope)
+    cfg.model.backbone.init_cfg.update(backbone)
+    if 'head' in cfg.model:
+        cfg.model.head.num_classes = 1000
+    return MODELS.build(cfg.model).eval()
+
+
+def test_a_package_s_file_becomes_the_classifier_and_backbones_start_from_it(
+    tmp_path, monkeypatch, capsys
+):
     timm = pytest.importorskip('timm')
     torch.manual_seed(0)
-    model = timm.create_model('tf_efficientnet_lite0')
-    for name, buffer in model.named_buffers():
+    network = timm.create_model('tf_efficientnet_lite0').eval()
+    for name, buffer in network.named_buffers():
         if 'running' in name:
             buffer.uniform_(0.5, 1.5)
-    return model.eval()
-
-
-@pytest.fixture
-def converted(network, tmp_path, monkeypatch, capsys):
-    """The file that the tool writes from a package's."""
-    source, out = tmp_path / 'package.pth', tmp_path / 'data/converted.pth'
+    theirs = network.state_dict()
     foreign = {
-        f'_{index}.{name.rpartition(".")[2]}': tensor
-        for index, (name, tensor) in enumerate(network.state_dict().items())
+        f'_{i}.{k.rpartition(".")[2]}': tensor for i, (k, tensor) in enumerate(theirs.items())
     }
-    torch.save(foreign, source)
-    call_here('convert_efficientnet_lite.py', out, '--weights', source, monkeypatch=monkeypatch)
+    package, broken, out = (tmp_path / name for name in ('package', 'broken', 'data/converted.pth'))
+    torch.save(foreign, package)
+    torch.save({**foreign, '_0.weight': foreign['_0.weight'][..., :1]}, broken)
+
+    def convert(*options):
+        call_here('convert_efficientnet_lite.py', out, *options, monkeypatch=monkeypatch)
+
+    convert('--weights', package)
     assert '296 tensors' in capsys.readouterr().out
-    foreign['_0.weight'] = foreign['_0.weight'][..., :1]
-    torch.save(foreign, tmp_path / 'broken.pth')
     for options, found in (
-        (['--weights', source, '--variant', '1'], 'is not Lite1: zip'),
-        (['--weights', tmp_path / 'broken.pth'], 'size mismatch'),
+        (['--weights', package, '--variant', '1'], 'is not Lite1: zip'),
+        (['--weights', broken], 'size mismatch'),
     ):
         with pytest.raises(SystemExit):
-            call_here('convert_efficientnet_lite.py', out, *options, monkeypatch=monkeypatch)
-        err = capsys.readouterr().err
-        assert found in err, err
-    return out
+            convert(*options)
+        assert found in capsys.readouterr().err
 
-
-def test_the_file_is_the_whole_classifier(network, converted):
-    cfg = load_config(str(ROOT / 'configs/ce/efflite0_cifar10_finetune.py'))
-    init_default_scope('mmpretrain')
-    cfg.model.head.num_classes = 1000
-    model = MODELS.build(cfg.model).eval()
-    weights = torch.load(converted, weights_only=True)['state_dict']
+    model = built('ce/efflite0_cifar10_finetune')
+    weights = torch.load(out, weights_only=True)['state_dict']
     assert model.load_state_dict(weights) and len(weights) == 296
     images = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         torch.testing.assert_close(model(images), network(images))
-
-
-@pytest.mark.parametrize(
-    'name', ['ce/efflite0_cifar10_finetune', 'ce/deeplabv3plus_efflite0_people_animals']
-)
-def test_a_backbone_starts_from_the_file(network, converted, name):
-    cfg = load_config(str(ROOT / f'configs/{name}.py'))
-    init_default_scope(cfg.default_scope)
-    cfg.model.backbone.init_cfg.checkpoint = str(converted)
-    model = MODELS.build(cfg.model)
-    model.init_weights()
-    mine, theirs = model.backbone.timm_model.state_dict(), network.state_dict()
-    assert len(mine) >= 288 and set(mine) <= set(theirs)
-    assert all(torch.equal(tensor, theirs[key]) for key, tensor in mine.items())
-    assert mine['conv_stem.weight'].is_contiguous(memory_format=torch.channels_last)
+    for name in ('ce/efflite0_cifar10_finetune', 'ce/deeplabv3plus_efflite0_people_animals'):
+        model = built(name, checkpoint=str(out))
+        model.init_weights()
+        mine = model.backbone.timm_model.state_dict()
+        assert len(mine) >= 288 and set(mine) <= set(theirs)
+        assert all(torch.equal(tensor, theirs[key]) for key, tensor in mine.items())
+        assert mine['conv_stem.weight'].is_contiguous(memory_format=torch.channels_last)

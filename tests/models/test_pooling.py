@@ -1,10 +1,12 @@
+import itertools
+
 import pytest
 import torch
 from mmengine.registry import MODELS
 from posts import write_vectors
 from torch.nn import functional as F
 
-from mmcalib.models import GlobalPoolingCNN
+from mmcalib.models import GlobalPoolingCNN, GridAveragePooling
 
 
 def texts(number, length, words):
@@ -62,3 +64,14 @@ def test_given_vectors_are_frozen_and_unknown_words_zero(tmp_path):
         GlobalPoolingCNN(vectors=str(path), embed_dims=7).set_words(['the'])
     with pytest.raises(FileNotFoundError, match=r'nlp\.stanford\.edu/projects/glove/'):
         GlobalPoolingCNN(vectors=str(tmp_path / 'nowhere.txt')).set_words(['the'])
+
+
+def test_cells_of_a_grid_are_averages_channel_by_channel():
+    maps = (torch.randn(2, 3, 8, 8), torch.randn(2, 5, 4, 4))
+    first, second = GridAveragePooling(size=2)(maps)
+    assert second.shape == (2, 20)
+    for place in itertools.product(range(2), range(3), range(2), range(2)):
+        sample, channel, row, column = place
+        cell = maps[0][sample, channel, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+        found = first[sample, 4 * channel + 2 * row + column]
+        torch.testing.assert_close(found, cell.mean())
