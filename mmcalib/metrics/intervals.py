@@ -62,8 +62,7 @@ def interval_values(
     def estimate(weights: Tensor) -> dict[str, Tensor]:
         if mean is not None:
             return {name: mean(m.of_rows(bins, sums), bins, weights) for name, m in own.items()}
-        drawn = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
-        return {name: metric.of_rows(drawn, weights @ sums) for name, metric in own.items()}
+        return of_drawn(own, bins, sums, weights)
 
     bounds = intervals(estimate, len(bins), **options)
     gaps = {n: lambda table, m=m: m.of_rows(table, sums) for n, m in own.items() if m.gaps}
@@ -71,6 +70,15 @@ def interval_values(
         bounds |= gap_intervals(gaps, bins, **options)
     ends = {name: zip(('low', 'high'), bounds[name], strict=True) for name in own}
     return {f'{name}_{side}': end for name in own for side, end in ends[name]}
+
+
+def of_drawn(
+    names: Iterable[str], bins: Tensor, sums: Tensor, weights: Tensor
+) -> dict[str, Tensor]:
+    """Return metrics of units that count as often as ``(R, U)`` weights say, ``(R,)`` each."""
+    drawn = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
+    formulas = {name: metric_of(name).of_rows for name in names}
+    return {name: of_rows(drawn, weights @ sums) for name, of_rows in formulas.items() if of_rows}
 
 
 def intervals(

@@ -16,11 +16,11 @@ from mmcalib.metrics.counts import (
     of_map,
     round_if_many,
 )
-from mmcalib.metrics.definitions import metric_of, value_of
-from mmcalib.metrics.intervals import drawn_weights
+from mmcalib.metrics.definitions import value_of
+from mmcalib.metrics.intervals import drawn_weights, of_drawn
 from mmcalib.metrics.measure import MEASURED
 from mmcalib.posthoc.draw import LogitRows, alone
-from mmcalib.posthoc.scaler import LogitScaler
+from mmcalib.posthoc.scaler import LogitScaler, with_other_class
 
 NUM_BOOTSTRAP = 200  # which tell a standard error to 5 %
 
@@ -60,13 +60,15 @@ def before_and_after(
         for fold in folds.unique().tolist():
             rows = several if fold_of is None else several.only(folds == fold)
             scaled = scalers[fold].transform(rows.logits)
-            predicted = predicted_by(scalers[fold], scaled, rows.predicted, threshold)
-            changed += int(((predicted != rows.predicted) & (rows.labels >= 0)).sum())
+            own = rows.predicted
+            own = predicted_of(rows.logits, rows.labels) if own is None else own
+            predicted = predicted_by(scalers[fold], scaled, own, threshold)
+            changed += int(((predicted != own) & (rows.labels >= 0)).sum())
             total += predicted.numel()
             shown = rows.logits if rows.shown is None else rows.shown
-            before, after = (shown, rows.predicted), (scaled, predicted)
-            for place, own in enumerate((before, after)):
-                predictions = read(*own, rows.labels)
+            pairs = (shown, own), (scaled, predicted)
+            for place, (logits, classes) in enumerate(pairs):
+                predictions = read(logits, classes, rows.labels)
                 counts = Counts.of(predictions, num_bins)
                 found[place].append(counts.round() if total > EXACT else counts)
                 if num_groups:
@@ -85,6 +87,11 @@ def before_and_after(
     if num_groups:
         figures['errors'] = dict(zip(('before', 'after'), map(errors_of, tables), strict=True))
     return {**figures, 'num_predictions': int(counts.count), 'changed': changed}
+
+
+def predicted_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the classes that logits ``(M, K)`` predict, shaped as labels."""
+    return (logits > 0).long() if labels.ndim == 2 else with_other_class(logits).argmax(dim=1)
 
 
 def predicted_by(
@@ -116,11 +123,6 @@ def errors_of(tables: Sequence[Tensor]) -> dict[str, float]:
 
     AECE, whose bins are not fixed, has none.
     """
-    bins, sums = tables
-    draws: dict[str, list[Tensor]] = {}
-    for weights in drawn_weights(len(bins), num_bootstrap=NUM_BOOTSTRAP, seed=0):
-        drawn = (weights @ bins.flatten(1)).view(len(weights), *bins.shape[1:])
-        for name in MEASURED:
-            if of_rows := metric_of(name).of_rows:
-                draws.setdefault(name, []).append(of_rows(drawn, weights @ sums))
-    return {name: torch.cat(values).std().item() for name, values in draws.items()}
+    weights = torch.cat([*drawn_weights(len(tables[0]), num_bootstrap=NUM_BOOTSTRAP, seed=0)])
+    draws = of_drawn(MEASURED, *tables, weights)
+    return {name: values.std().item() for name, values in draws.items()}

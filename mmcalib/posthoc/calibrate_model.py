@@ -19,12 +19,12 @@ from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, attached
 from mmcalib.posthoc.before_and_after import before_and_after
 from mmcalib.posthoc.choose import choose
 from mmcalib.posthoc.draw import NUM_SAMPLES, DrawnPredictions, LogitRows, draw
-from mmcalib.posthoc.fold_into_layer import fold_layers, layers_for, prove
+from mmcalib.posthoc.fold_into_layer import fold_layers, layers_for, prove, swapped_parameters
 from mmcalib.posthoc.folds import fit_folds, folds_of_groups
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
-from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
+from mmcalib.posthoc.scaler import LogitScaler, group_sums
 from mmcalib.samples.from_loader import (
     Logits,
     group_numbers,
@@ -184,8 +184,7 @@ def _calibrated(
         scaler, candidates = choose(drawn, pixels=pixels)
     unscaled = [SCALERS['temperature'].from_parameters({'temperature': 1.0})]
     scalers = fit_folds(scaler, drawn, folds) if scaler else unscaled
-    predicted = predicted_of(drawn.logits, drawn.labels)
-    rows = LogitRows(drawn.logits, drawn.labels, predicted, drawn.images)
+    rows = LogitRows(drawn.logits, drawn.labels, drawn.images)
     how = dict(fold_of=folds if scaler else None, num_groups=groups)
     measured = before_and_after([rows], scalers, **how)
     found = Calibrated(model, **measured, num_groups=groups, candidates=candidates)
@@ -195,16 +194,15 @@ def _calibrated(
     original = read(model)
     found.folded_into, found.attached = layers_for(model, scaler, read, sigmoids=several)
     if found.folded_into:
-        kept = {}
-        for name, tensor in fold_layers(model, found.folded_into, found.scaler).items():
-            parameter = model.get_parameter(name)
-            kept[parameter], parameter.data = parameter.data, tensor.to(parameter)
+        folded = fold_layers(model, found.folded_into, found.scaler)
         try:
-            found.difference = prove(original, read(model), found.scaler)
+            with swapped_parameters(model, folded):
+                found.difference = prove(original, read(model), found.scaler)
+            for name, tensor in folded.items():
+                parameter = model.get_parameter(name)
+                parameter.data = tensor.to(parameter)
         except UserError as error:  # of half precision, or a cap on the logits
             found.folded_into, found.attached = [], str(error)
-            for parameter, value in kept.items():
-                parameter.data = value
     if found.attached:
         found.model = CalibratedOutput(model, attached(found.scaler), logits).eval()
         # Whose output is logits already, where a function has named them.
@@ -250,7 +248,7 @@ def images_of(
         for values, own, place in parts:
             valid = own != ignore_index if ignore_index is not None else own == own
             own = own.masked_fill(~valid, -1) if several else own
-            rows = LogitRows(values, own, predicted_of(values, own), place)
+            rows = LogitRows(values, own, place)
             yield rows if several else rows.only(valid)
 
 
@@ -268,11 +266,6 @@ def copy_of(model: nn.Module) -> nn.Module:
     except (RuntimeError, TypeError, ValueError) as error:
         name = type(model).__name__
         raise UserError(f'{name} cannot be copied: give the module in it ({error})') from error
-
-
-def predicted_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the classes that logits ``(M, K)`` predict, shaped as labels."""
-    return (logits > 0).long() if labels.ndim == 2 else with_other_class(logits).argmax(dim=1)
 
 
 def grouped(

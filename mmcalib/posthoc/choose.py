@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from mmcalib.checks import UserError
+from mmcalib.metrics.image_scores import image_risks
 from mmcalib.posthoc.draw import DrawnPredictions
 from mmcalib.posthoc.folds import fit_folds, folds_of_groups
 from mmcalib.posthoc.methods import SCALERS
@@ -105,7 +107,8 @@ def choose_method(
         losses[method], predicted = _scored(folds, drawn, fold_of)
         candidate['nll'] = losses[method].mean().item()
         candidate['accuracy'] = 100 * (predicted == drawn.labels).double().mean().item()
-        candidate['miou'] = mean_iou(predicted, drawn.labels) if pixels else None
+        risks = image_risks(predicted, drawn.labels, ignore_index=None)
+        candidate['miou'] = 100 * (1 - risks['IoU']) if pixels else None
     best = min(losses.values(), key=Tensor.mean)
     for candidate in candidates:
         if candidate['problem'] is None:
@@ -121,21 +124,8 @@ def _scored(
     folds: Sequence[LogitScaler], drawn: DrawnPredictions, fold_of: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the NLL of each prediction and its class, under the scaling of its fold."""
-    nll = torch.empty(len(drawn.labels), dtype=torch.float64)
-    predicted = torch.empty_like(drawn.labels)
-    fold = fold_of[drawn.images]
-    for number in fold.unique().tolist():
-        rows = fold == number
-        logits = drawn.logits[rows].double()
-        scaled = with_other_class(folds[number].transform(logits) if folds else logits)
-        own = drawn.labels[rows, None]
-        nll[rows] = -scaled.log_softmax(dim=1).gather(1, own)[:, 0]
-        predicted[rows] = scaled.argmax(dim=1)
-    return nll, predicted
-
-
-def mean_iou(predicted: Tensor, labels: Tensor) -> float:
-    """Return the mean IoU in percent over the classes that occur."""
-    classes = torch.cat([predicted, labels]).unique()
-    found, true = (rows[:, None] == classes for rows in (predicted, labels))
-    return 100 * ((found & true).sum(dim=0) / (found | true).sum(dim=0)).mean().item()
+    scaled, fold = drawn.logits.to(torch.float64, copy=True), fold_of[drawn.images]
+    for number, scaler in enumerate(folds):
+        scaled[fold == number] = scaler.transform(scaled[fold == number])
+    scaled = with_other_class(scaled)
+    return cross_entropy(scaled, drawn.labels, reduction='none'), scaled.argmax(dim=1)

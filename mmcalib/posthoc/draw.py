@@ -23,15 +23,15 @@ class LogitRows(NamedTuple):
     Attributes:
         logits: ``(M, K)`` float32 or float64.
         labels: ``(M,)`` int64; ``(M, K)`` of 0 and 1 where each logit is of a label of its own.
-        predicted: As labels, the classes that the model predicts.
         places: ``(M,)`` int64, on the CPU: which image of the data each is of.
+        predicted: As labels, the classes that the model predicts; None for those of the logits.
         shown: ``(M, K)`` logits that metrics read, where these are others.
     """
 
     logits: Tensor
     labels: Tensor
-    predicted: Tensor
     places: Tensor
+    predicted: Tensor | None = None
     shown: Tensor | None = None
 
     def only(self, kept: Tensor) -> LogitRows:

@@ -134,12 +134,12 @@ def predictions(
         for number, image in enumerate(images):
             if (place := place_of(number)) < len(loader.dataset):
                 options = dict(ignore_index=ignore_index, name=image.name)
-                rows = read_logits(image.sample, image.logits, **options)
-                places, shown = torch.full((len(rows[1]),), place), None
+                logits, labels, predicted = read_logits(image.sample, image.logits, **options)
+                places, shown = torch.full((len(labels),), place), None
                 if scores:  # of which metrics read the softmax
                     seg_logits = tensor_of(image.sample, 'seg_logits')
                     shown = read_logits(image.sample, seg_logits, **options)[0]
-                yield LogitRows(*rows, places, shown)
+                yield LogitRows(logits, labels, places, predicted, shown)
 
 
 def draw_predictions(

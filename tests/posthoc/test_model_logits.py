@@ -85,7 +85,7 @@ def test_the_draw(batch_size):
 
 def test_each_image_has_a_draw_of_its_own():
     rows = torch.arange(100.0)[:, None].expand(-1, 2)
-    parts = [draw.LogitRows(rows, *[rows[:, 0].long()] * 2, torch.full((100,), n)) for n in (0, 1)]
+    parts = [draw.LogitRows(rows, rows[:, 0].long(), torch.full((100,), n)) for n in (0, 1)]
     found = draw.draw(parts, num_samples=60)
     first, second = (found.logits[found.images == n, 0].tolist() for n in (0, 1))
     assert first != second and 15 < len(first) < 45

@@ -18,9 +18,9 @@ from mmengine.runner import Runner
 
 from mmcalib.cli.arguments import ConfigOptions
 from mmcalib.cli.parser import ToolParser
-from mmcalib.metrics import measure
+from mmcalib.metrics import image_risks, measure
 from mmcalib.posthoc import SCALERS
-from mmcalib.posthoc.choose import MOST_CLASSES, NONE, mean_iou
+from mmcalib.posthoc.choose import MOST_CLASSES, NONE
 from mmcalib.posthoc.folds import FOLDS, folds_of_groups
 from mmcalib.posthoc.model_logits import draw_predictions
 from mmcalib.posthoc.scaler import with_other_class
@@ -88,7 +88,8 @@ def main():
             found = measure(probs, drawn.labels, FIGURES)
             found = {f'calibration/{key}': value for key, value in found.items()}
             if hasattr(model, 'decode_head'):
-                found['mIoU'] = mean_iou(probs.argmax(dim=1), drawn.labels)
+                risks = image_risks(probs.argmax(dim=1), drawn.labels, ignore_index=None)
+                found['mIoU'] = 100 * (1 - risks['IoU'])
             label = f'{name}, {method}'
             rows.append({'label': label, 'runs': [{'metrics': found}], 'seconds': seconds})
             cells.append([method, *(f'{v:.4f}' for v in found.values()), f'{seconds:.3f}'])
