@@ -1,5 +1,7 @@
 """Configs of tiny models of both toolboxes that predict image files, and their checkpoints."""
 
+import os
+
 import cv2
 import numpy as np
 import torch
@@ -67,6 +69,16 @@ def write_model(folder, config, model, **changes):
     return str(path), str(folder / 'best.pth')
 
 
+def write_members(folder, config, models):
+    """Write a config and a checkpoint of each model, and return the paths."""
+    members = []
+    for number, model in enumerate(models):
+        path, checkpoint = write_model(folder, config, model)
+        members.append(str(folder / f'{number}.pth'))
+        os.rename(checkpoint, members[-1])
+    return path, members
+
+
 def write_photos(folder, sizes):
     """Write images of these heights and widths, 0.png and so on."""
     rng = np.random.default_rng(0)
@@ -108,11 +120,11 @@ def resized(height, width):
     return int(width * factor + 0.5), int(height * factor + 0.5)
 
 
-def described(config, checkpoints, **changes):
-    """The model of a record of a test of these checkpoints."""
-    cfg = load_config(config)
+def described(config, checkpoints):
+    """The model of a record of a test of a checkpoint, or of several."""
+    checkpoints = [checkpoints] if isinstance(checkpoints, str) else checkpoints
     found = list(map(read_checkpoint, checkpoints))
-    return describe([cfg] * len(found), found, ['test']) | changes
+    return describe([load_config(config)] * len(found), found, ['test'])
 
 
 def write_validation(folder, model, found, *, images=300, unlabelled=0, **changes):

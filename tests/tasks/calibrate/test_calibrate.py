@@ -73,6 +73,19 @@ def write_checkpoint(path, config, layer='head.fc', count=200):
     return path
 
 
+def predicted(config, checkpoint, split, count):
+    """The logits and data samples of a toolbox's model for the first images of a split."""
+    cfg = load_config(str(config))
+    init_default_scope(cfg.default_scope)
+    model = MODELS.build({'data_preprocessor': cfg.get('data_preprocessor'), **cfg.model}).eval()
+    model.load_state_dict(load(checkpoint)['state_dict'])
+    data = DATASETS.build({**cfg[f'{split}_dataloader'].dataset, 'indices': count})
+    batch = pseudo_collate([data[i] for i in range(count)])
+    with torch.no_grad():
+        inputs = model.data_preprocessor(batch)['inputs']
+        return model(inputs, mode='tensor').double(), model.val_step(batch)
+
+
 @pytest.fixture(scope='module')
 def digits(tmp_path_factory):
     return write_checkpoint(tmp_path_factory.mktemp('digits') / 'ce.pth', DIGITS)
@@ -224,7 +237,12 @@ def test_a_binary_segmentor_says_how_many_pixels_changed_side(run, tmp_path):
     checkpoint = write_checkpoint(tmp_path / 'b.pth', config, 'decode_head.conv_seg', 8)
     content, output = run(config, checkpoint)
     count = of(content)['fitted']['changed']
-    assert count > 0 and f'{count:,} of' in output and 'side of the threshold 0.4' in output
+    assert f'{count:,} of' in output and 'side of the threshold 0.4' in output
+    both = zip(
+        *(predicted(config, file, 'val', 4)[1] for file in (checkpoint, 'out.pth')), strict=True
+    )
+    sides = ((a.pred_sem_seg.data, b.pred_sem_seg.data, a.gt_sem_seg.data < 255) for a, b in both)
+    assert count == sum(int((a != b)[valid].sum()) for a, b, valid in sides) > 0
 
 
 def test_the_method_s_options_are_passed(digits, run):
@@ -249,27 +267,16 @@ def test_what_is_forced_is_marked(options, cfg, reason, digits, run):
     assert meta['tested'] == (meta['fitted'] if options else None)
 
 
-def logits_of(checkpoint):
-    """The logits of the first 60 digits of the test set, and their labels."""
-    cfg = load_config(str(DIGITS))
-    init_default_scope('mmpretrain')
-    model = MODELS.build({**cfg.model, 'data_preprocessor': cfg.data_preprocessor}).eval()
-    model.load_state_dict(load(checkpoint)['state_dict'])
-    data = DATASETS.build({**cfg.test_dataloader.dataset, 'indices': 60})
-    batch = model.data_preprocessor(pseudo_collate([data[i] for i in range(60)]))
-    with torch.no_grad():
-        logits = model(batch['inputs'], mode='tensor').double()
-    return logits, torch.cat([sample.gt_label for sample in batch['data_samples']])
-
-
 @pytest.mark.parametrize('method', ['temperature', 'vector', 'ets'])
 def test_the_function_comes_to_the_same_cross_fitted_figures(method, digits, run):
     content, output = run(DIGITS, digits, '--method', method, '--test', cfg=[SAME])
     meta = of(content)
     assert 'Validation and test data are the same' in output and 'other 4 of 5 folds' in output
     assert meta['forced'] == [] and meta['tested'] is None and meta['folds'] == 5
+    logits, samples = predicted(DIGITS, digits, 'test', 60)
+    labels = torch.cat([sample.gt_label for sample in samples])
     options = dict(method=method, groups=range(60))  # by their places
-    found = mmcalib.calibrate(nn.Identity(), [logits_of(digits)], **options)
+    found = mmcalib.calibrate(nn.Identity(), [(logits, labels)], **options)
     for name, value in found.scaler.tensors.items():
         given = torch.as_tensor(meta['parameters'][name]).double()
         torch.testing.assert_close(given, value, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,424 @@
+"""Predictions in a folder: what is written, taken up again, and kept; masks, objects, gallery."""
+
+import csv
+import errno
+import json
+import math
+import os
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from commands import call_here
+from file_models import (
+    CLASSIFIER,
+    SEGMENTOR,
+    described,
+    write_members,
+    write_model,
+    write_photos,
+    write_record_of,
+    write_validation,
+)
+from forked import call_forked
+from PIL import Image
+from sklearn.isotonic import isotonic_regression
+from tiny_models import classifier, fcn_head, segmentor
+
+import mmcalib
+from mmcalib.checks import UserError
+from mmcalib.metrics import CalibrationStatistics, class_thresholds
+from mmcalib.metrics.counts import Counts, of_confidences
+from mmcalib.metrics.statistics import of_images
+from mmcalib.tasks.predict import folder as prediction_folder
+from mmcalib.tasks.predict.predict import predict_to_folder
+from mmcalib.tasks.predict.summary import report_in_words
+
+SIZES = [(24, 36), (24, 36), (30, 20)]
+CLASSES = [f'class {k}' for k in range(4)]
+TABLES = {'predictions.csv', 'settings.json', 'summary.json', 'gallery.html'}
+
+
+def files_of(*names):
+    kinds = (('arrays', 'npz'), ('pictures', 'png'), ('scores', 'json'))
+    return {f'{kind}/{name}.{suffix}' for name in names for kind, suffix in kinds}
+
+
+@pytest.fixture(scope='module')
+def classifying(tmp_path_factory):
+    models = [classifier(CLASSIFIER['model']['head'], seed=seed) for seed in range(3)]
+    return write_members(tmp_path_factory.mktemp('classifiers'), CLASSIFIER, models)
+
+
+@pytest.fixture(scope='module')
+def model(classifying):
+    """Config and checkpoint of a classifier."""
+    return classifying[0], classifying[1][0]
+
+
+@pytest.fixture(scope='module')
+def segmenting(tmp_path_factory):
+    imported = dict(imports=['tiny_models'])  # by processes that are not pytest
+    folder = tmp_path_factory.mktemp('segmentor')
+    return write_model(folder, SEGMENTOR, segmentor(fcn_head()), custom_imports=imported)
+
+
+@pytest.fixture
+def photos(tmp_path):
+    (tmp_path / 'photos').mkdir()
+    return write_photos(tmp_path / 'photos', SIZES)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / 'out'
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Run the tool, and return its status and what it prints."""
+
+    def call_tool(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            call_here('predict.py', *arguments, monkeypatch=monkeypatch)
+        said = capsys.readouterr()
+        return ended.value.code, said.out + said.err
+
+    return call_tool
+
+
+def rows_in(folder):
+    return [json.loads(path.read_text()) for path in sorted((folder / 'scores').rglob('*.json'))]
+
+
+def table_in(folder, name='predictions.csv'):
+    with (folder / name).open(encoding='utf-8', newline='') as file:
+        return list(csv.DictReader(file))
+
+
+def files_in(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file()}
+
+
+@pytest.fixture
+def validation(photos, segmenting, tmp_path):
+    """The work dir of a test of the same model, which counted classes and objects."""
+    found = mmcalib.predict(*segmenting, photos).images
+    folder, model = tmp_path / 'val', described(*segmenting)
+    write_validation(folder, model, found, unlabelled=100)
+    generator = torch.Generator().manual_seed(0)
+    counts, objects = [], []
+    for place in range(300):
+        image = found[place % len(found)]
+        conf = torch.from_numpy(image.confidence).flatten()
+        predicted = torch.from_numpy(image.predicted).flatten()
+        wrong = torch.rand(conf.shape, generator=generator) > 0.95 * conf
+        rows = of_confidences(conf, ~wrong)._replace(predicted=predicted, left_out=conf[:0])
+        counts.append(Counts.of(rows, strata={'predicted': (rows.predicted, 4)}))
+        for o in image.scores.objects:
+            iou = float(torch.rand((), generator=generator)) * o.expected_iou
+            iou = math.nan if o.object == 2 else iou
+            objects.append([place, o.label, o.pixels, o.confidence, o.expected_iou, iou])
+    file = folder / 'calibration_val.npz'
+    statistics, tables = CalibrationStatistics.load(file), of_images(counts)
+    statistics.image_class = tables['image_class']
+    statistics.image_class_bins = tables['image_class_bins']
+    statistics.objects = torch.tensor(objects, dtype=torch.float64)
+    statistics.save(file)
+    write_record_of(folder, model)
+    return folder
+
+
+def test_files_hold_what_python_returns(photos, segmenting, out):
+    expected = mmcalib.predict(*segmenting, photos, threshold=0.6).images
+    report = predict_to_folder(*segmenting, [photos], out, threshold=0.6, labels=True)
+    assert files_in(out) == {
+        *TABLES, 'objects.csv', *files_of(*'012'), *(f'labels/{n}.png' for n in '012')
+    }  # fmt: skip
+    objects, kept, pixels = table_in(out, 'objects.csv'), np.zeros(4), np.zeros(4)
+    for image, row, line in zip(expected, rows_in(out), table_in(out), strict=True):
+        assert row['image'] == line['image'] == image.scores.image
+        assert row['confidence'] == float(line['confidence'])
+        assert row['confidence'] == pytest.approx(image.scores.confidence)
+        ours = [o for o in objects if o['image'] == row['image']]
+        for own, found in zip(ours, row['objects'], strict=True):
+            assert int(own['object']) == found['object']
+            assert float(own['expected_iou']) == found['expected_iou']
+            assert [int(own[end]) for end in ('top', 'bottom', 'left', 'right')] == found['box']
+            rows, columns = (image.objects == found['object']).nonzero()
+            assert found['box'] == [rows.min(), rows.max(), columns.min(), columns.max()]
+        with np.load(out / 'arrays' / f'{row["files"]}.npz') as arrays:
+            assert arrays['predicted'].dtype == np.uint8
+            assert np.array_equal(arrays['predicted'], image.predicted)
+            assert np.array_equal(arrays['objects'], image.objects)
+            np.testing.assert_allclose(arrays['confidence'], image.confidence, atol=1e-6)
+        assert cv2.imread(str(out / 'pictures' / f'{row["files"]}.png')) is not None
+        mask = np.asarray(Image.open(out / 'labels' / f'{row["files"]}.png'))
+        assert mask.dtype == np.uint8
+        assert np.array_equal(mask, np.where(image.confidence > 0.6, image.predicted, 255))
+        pixels += np.bincount(image.predicted.ravel(), minlength=4)
+        kept += np.bincount(mask[mask < 255], minlength=4)
+    summary, said = json.loads((out / 'summary.json').read_text()), report_in_words(report)
+    assert summary['kept'] == report.scores.kept and said.startswith('3 images: mean confidence ')
+    for key, values in (('name', CLASSES), ('kept', kept.tolist()), ('pixels', pixels.tolist())):
+        assert [row[key] for row in summary['classes']] == values
+    k = int(pixels.argmax())
+    assert f'class {k}: {100 * kept[k] / pixels[k]:.1f} % of {pixels[k]:,.0f}, above 0.6' in said
+
+
+def test_a_validation_sets_the_thresholds_of_classes(photos, segmenting, validation, out):
+    options = dict(validation=validation, risk=0.5)
+    images = mmcalib.predict(*segmenting, photos, **options)
+    text = report_in_words(predict_to_folder(*segmenting, photos, out, labels=True, **options))
+    statistics = CalibrationStatistics.load(validation / 'calibration_val.npz')
+    table = statistics.image_class, statistics.image_class_bins
+    expected = class_thresholds(*table, CLASSES, 0.5)
+    limits = [t.bound.threshold if t.bound else math.inf for t in expected]
+    assert len(set(limits)) > 1 and min(limits) < math.inf
+    summary = json.loads((out / 'summary.json').read_text())['classes']
+    for row, threshold, limit in zip(summary, expected, limits, strict=True):
+        assert row['threshold'] == (None if math.isinf(limit) else limit)
+        assert row['reason'] == threshold.reason
+    for number, image in enumerate(images.images):
+        mask = np.asarray(Image.open(out / f'labels/{number}.png'))
+        kept = image.confidence > np.array(limits)[image.predicted]
+        assert np.array_equal(mask, np.where(kept, image.predicted, 255))
+    again = predict_to_folder(*segmenting, photos, out, labels=True, **options)
+    assert again.before == 3 and again.scores == images.scores  # out of the files
+    scores, bound = images.scores, images.scores.bound
+    for part in (
+        f'expected accuracy {100 * scores.expected_accuracy:.1f} %, between ',
+        f'threshold {bound.threshold:.6g}: at most 50 % of what it keeps is wrong, on average',
+        f'{100 * scores.validation_unlabelled:.2g} % of the validation pixels have no label: '
+        'accuracies and errors refer to pixels that would get one',
+    ):
+        assert part in text
+
+
+def test_objects_are_calibrated_and_the_gallery_has_the_worst_image_first(
+    photos, segmenting, validation, out
+):
+    predict_to_folder(*segmenting, photos, out, validation=validation)
+    (image, *_) = mmcalib.predict(*segmenting, photos, validation=validation).images
+    rows = CalibrationStatistics.load(validation / 'calibration_val.npz').objects
+    scores, ious = rows[~rows[:, 5].isnan()][:, 4:].numpy().T
+    # A curve between the objects of the validation that are next in score: no object beyond.
+    for of, key in ((ious > 0.5, 'found'), (ious, 'calibrated_iou')):
+        levels, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+        curve = isotonic_regression(np.bincount(place, of) / count, sample_weight=count)
+        expected = np.interp([o.expected_iou for o in image.scores.objects], levels, curve)
+        assert [getattr(o, key) for o in image.scores.objects] == pytest.approx(expected)
+    assert image.scores.objects[0].score == image.scores.objects[0].found
+
+    page = ' '.join((out / 'gallery.html').read_text().split())
+    rows = sorted(table_in(out), key=lambda row: float(row['expected_accuracy']))
+    places = [page.index(f'src="pictures/{row["files"]}.png"') for row in rows]
+    assert places == sorted(places) and 'http' not in page  # it needs no server
+    assert f'expected accuracy {100 * float(rows[0]["expected_accuracy"]):.1f} %' in page
+    worst = json.loads((out / 'scores' / f'{rows[0]["files"]}.json').read_text())
+    doubtful = [o for o in worst['objects'] if o['found'] < 0.5]
+    largest = max(doubtful, key=lambda o: o['pixels'])
+    text = f'{len(doubtful)} of {len(worst["objects"])} objects probably have an IoU below 0.5'
+    named = f'{largest["name"]} (no. {largest["object"]}, {100 * largest["found"]:.0f} %)'
+    assert f'{text}, the largest: {named}' in page
+
+
+def test_what_has_no_labels_is_refused(photos, segmenting, model, out, tmp_path):
+    found = mmcalib.predict(*segmenting, photos).images
+    write_validation(tmp_path / 'val', described(*segmenting), found)
+    options = dict(validation=tmp_path / 'val', risk=0.5, labels=True)
+    with pytest.raises(ValueError, match=r'has no counts of each class, .* --split val --objects'):
+        predict_to_folder(*segmenting, photos, out, **options)
+    with pytest.raises(ValueError, match='--labels requires a segmentor'):
+        predict_to_folder(*model, photos, out, labels=True)
+    assert not out.exists()
+    Image.open(photos / '0.png').save(photos / '0.jpg')
+    with pytest.raises(ValueError, match=r'0\.jpg and another image would share a file 0 '):
+        predict_to_folder(*segmenting, photos, out, labels=True)
+
+
+def test_the_tool_says_how_it_ended(photos, segmenting, out, tmp_path, call):
+    (tmp_path / 'text.png').write_text('hello')
+    status, said = call(*segmenting, photos, '--out', out, '--labels', '--threshold', 1.0)
+    assert status == 0 and '3 of 3 masks hold nothing but 255' in said
+    status, said = call(*segmenting, tmp_path / 'text.png', '--out', tmp_path / 'other')
+    assert status == 2 and 'none of the 1 files can be predicted; ' in said
+    status, said = call(*segmenting, photos, '--out', tmp_path / 'text.png')
+    assert status == 2 and f'{tmp_path / "text.png"}/settings.json cannot be written' in said
+
+
+def test_a_mean_has_its_disagreement_in_the_files(photos, classifying, out, call):
+    config, checkpoints = classifying
+    call(config, *checkpoints, photos, '--out', out, '--disagreement')
+    for row in table_in(out):
+        with np.load(out / f'arrays/{row["files"]}.npz') as arrays:
+            information = float(row['mutual_information'])
+            assert arrays['mutual_information'] == pytest.approx(information) != 0
+
+
+def test_what_a_full_disk_leaves_is_taken_up_again(photos, model, out, tmp_path, monkeypatch, call):
+    whole = tmp_path / 'whole'
+    predict_to_folder(*model, [photos], whole)
+    save, count = np.savez_compressed, [0]
+
+    def full(path, **arrays):
+        count[0] += 1
+        if count[0] > 2:
+            path.write_bytes(b'PK')
+            raise OSError(errno.ENOSPC, 'No space left on device')
+        save(path, **arrays)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(prediction_folder.np, 'savez_compressed', full)
+        status, said = call(*model, photos, '--out', out)
+    assert status == 2 and f'{out}/arrays/2.npz' in said and 'No space left' in said
+    assert sorted(p.name for p in (out / 'arrays').iterdir()) == ['0.npz', '1.npz']
+    (out / 'scores/.2.1234.json').write_text('{"image": "cut o')  # as a killed process leaves it
+    report = predict_to_folder(*model, [photos], out)
+    assert (report.before, report.scores.num_images) == (2, 3)
+    for name in ('scores/0.json', 'scores/2.json', 'summary.json', 'predictions.csv'):
+        assert (out / name).read_text() == (whole / name).read_text()
+    (out / 'scores/0.json').write_text('{')
+    with pytest.raises(ValueError, match=r'scores/0.json cannot be read .* remove it, and run'):
+        predict_to_folder(*model, [photos], out)
+
+
+def test_predictions_of_other_settings_do_not_mix(photos, classifying, out):
+    config, checkpoints = classifying
+    options = dict(config=config, images=[photos], out=out, pictures=False)
+    two = dict(checkpoint=checkpoints[:2], tta=True)
+    predict_to_folder(**options, **two)
+    # Members have no order.
+    assert predict_to_folder(**options, checkpoint=checkpoints[1::-1], tta=True).before == 3
+    for other, text in (
+        (two | dict(threshold=0.5), r'threshold 0\.9 \(here: 0\.5\): name'),
+        (dict(checkpoint=checkpoints[:2]), 'views'),
+        (dict(checkpoint=checkpoints, tta=True), 'members'),
+        (two | dict(disagreement=True), 'disagreement False'),
+        (two | dict(cfg_options={'model.head.topk': (1,)}), 'network'),
+        (
+            two | dict(cfg_options={'data_preprocessor.std': [1.0] * 3}),
+            r'data_preprocessor\.std\.0 60 \(here: 1\)',
+        ),
+    ):
+        with pytest.raises(ValueError, match=rf'has predictions with [\w.]*{text}'):
+            predict_to_folder(**options, **other)
+    report = predict_to_folder(**options, **two, threshold=0.5, overwrite=True)
+    assert (report.before, report.scores.num_images) == (0, 3)
+
+
+def test_the_same_name_elsewhere_is_another_image(model, out, tmp_path, monkeypatch):
+    for name, there in (('one', (0, 2)), ('other', (2, 3))):
+        folder = tmp_path / name / 'photos'
+        folder.mkdir(parents=True)
+        write_photos(folder, SIZES[: there[1] - there[0]])
+        monkeypatch.chdir(folder.parent)
+        for before in there:  # and then all are
+            report = predict_to_folder(*model, ['photos'], out)
+            assert (report.before, report.scores.num_images) == (before, there[1])
+            assert report.others == there[0]
+    assert '2 of these images are of earlier calls' in report_in_words(report)
+    page = (out / 'gallery.html').read_text()
+    assert all(f'alt="{row["path"]}"' in page for row in rows_in(out)[:2])
+    assert sorted(row['files'] for row in rows_in(out)) == ['0', '0.png', '1']
+    (tmp_path / 'third').mkdir()
+    write_photos(tmp_path / 'third', SIZES[:1])
+    with pytest.raises(UserError, match=r'0\.png and another image would share'):
+        predict_to_folder(*model, [tmp_path / 'third'], out)
+
+
+def test_an_image_that_was_replaced_is_predicted_anew(model, photos, out):
+    predict_to_folder(*model, [photos], out)
+    before = rows_in(out)
+    (photos / '0.png').write_bytes((photos / '1.png').read_bytes())
+    os.utime(photos / '0.png', ns=(0, 0))
+    assert predict_to_folder(*model, [photos], out).before == 2
+    (ours, *others) = rows_in(out)
+    assert len(others) == 2 and files_in(out) == TABLES | files_of(*'012')
+    assert ours['confidence'] == pytest.approx(before[1]['confidence'], abs=1e-6)
+    assert ours['confidence'] != before[0]['confidence']
+
+
+@pytest.mark.parametrize('kind', ['arrays', 'pictures'])
+def test_a_file_that_is_wanted_later_comes(model, photos, out, kind):
+    for wanted, before in ((False, 0), (False, 3), (True, 0), (False, 3)):
+        assert predict_to_folder(*model, [photos], out, **{kind: wanted}).before == before
+        assert (out / kind).exists() == (wanted or (before == 3 and (out / kind).exists()))
+    assert len(list((out / kind).iterdir())) == len(rows_in(out)) == 3
+
+
+def test_overwriting_leaves_nothing_of_before_and_all_that_is_not_ours(
+    model, photos, out, tmp_path
+):
+    predict_to_folder(*model, [photos], out)
+    mine = {'notes.txt', 'arrays/mine.npz', 'masks.csv.npz'}
+    for name in mine:
+        (out / name).write_text('x')
+    (tmp_path / 'text.png').write_text('hello')
+    with pytest.raises(ValueError, match='none of the 1 files can be predicted'):
+        predict_to_folder(*model, [tmp_path / 'text.png'], out, threshold=0.5, overwrite=True)
+    assert files_in(out) == {'settings.json', *mine}
+    # Scores of something else are left alone.
+    (tmp_path / 'scores').mkdir()
+    (tmp_path / 'scores/0.json').write_text('mine')
+    for overwrite in (False, True):
+        with pytest.raises(UserError, match='scores is not from this tool'):
+            predict_to_folder(*model, [photos], tmp_path, overwrite=overwrite)
+    assert (tmp_path / 'scores/0.json').read_text() == 'mine'
+
+
+@pytest.mark.parametrize(
+    ('name', 'shown'),
+    [
+        (b'caf\xe9.png', 'caf\\udce9.png'),
+        (b'two\nlines.png', 'two\nlines.png'),
+        ('ä\u3000\u2028ö.png'.encode(), 'ä\u3000\u2028ö.png'),
+        (b'a & <b> #1.png', 'a & <b> #1.png'),
+    ],
+    ids=['no text', 'two lines', 'wide spaces', 'marks'],
+)
+def test_no_name_of_a_file_ends_it(model, photos, out, name, shown):
+    odd = photos / os.fsdecode(name)
+    (photos / '0.png').rename(odd)
+    (photos / 'wrong').mkdir()
+    (photos / 'wrong' / odd.name).write_text('hello')
+    report = predict_to_folder(*model, [photos], out)
+    assert report.scores.num_images == 3
+    assert report_in_words(report).encode().count(b'it is not an image') == 1
+    (row,) = (row for row in rows_in(out) if row['image'] == str(odd))
+    assert files_in(out) >= files_of(row['files'])
+    link = quote(f'{row["files"]}.png', errors='surrogateescape')
+    page = (out / 'gallery.html').read_text(encoding='utf-8')
+    assert f'<img alt="{escape(shown)}" loading="lazy" src="pictures/{link}">' in page
+    assert (f'{row["name"]}, not above the threshold' in page) == (row['kept'] == 0)
+    assert {Path(line['image']).name for line in table_in(out)} == {shown, '1.png', '2.png'}
+    assert predict_to_folder(*model, [photos], out).before == 3
+
+
+def test_two_processes_equal_one(photos, segmenting, tmp_path, free_port, call):
+    """With 3 at the end, since two files are left out."""
+    whole = (photos / '0.png').read_bytes()
+    for name, content in (('cut.png', whole[:200]), ('text.png', b'hello')):
+        (tmp_path / name).write_bytes(content)
+    files = [photos / '0.png', tmp_path / 'cut.png', tmp_path / 'text.png', photos]
+    status, one = call(*segmenting, *files, '--out', tmp_path / 'one')
+    assert status == 3 and f'{tmp_path / "text.png"}: it is not an image' in one
+    arguments = [*segmenting, *files, '--out', tmp_path / 'two']
+    with pytest.raises(AssertionError) as ended:
+        call_forked('predict.py', *arguments, cwd=tmp_path, ranks=2, port=free_port)
+    assert str(ended.value).count('2 files without a prediction:') == 1
+    folders = [tmp_path / name for name in ('one', 'two')]
+    assert files_in(folders[0]) == files_in(folders[1])
+    for ours, theirs in zip(*map(table_in, folders), strict=True):
+        assert ours['image'] == theirs['image']
+        assert float(ours['confidence']) == pytest.approx(float(theirs['confidence']), abs=1e-6)
+    summaries = [json.loads((folder / 'summary.json').read_text()) for folder in folders]
+    for summary in summaries:
+        names = [Path(item['image']).name for item in summary['unreadable']]
+        assert names == ['cut.png', 'text.png']
+    both = (summary['confidence'] for summary in summaries)
+    assert next(both) == pytest.approx(next(both), abs=1e-6)

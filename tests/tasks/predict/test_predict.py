@@ -1,0 +1,399 @@
+"""Predictions of image files, by one model or the mean of several: against plain loops."""
+
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import ROOT, call_here
+from file_models import (
+    CLASSIFIER,
+    SEGMENTOR,
+    described,
+    normalised,
+    resized,
+    write_labelled,
+    write_members,
+    write_model,
+    write_photos,
+    write_record_of,
+    write_validation,
+)
+from mmengine.model import BaseModel
+from mmengine.registry import MODELS
+from tiny_models import classifier, fcn_head, segmentor
+
+import mmcalib
+from mmcalib.checks import UserError
+from mmcalib.cli.files import tell_checkpoints_from_images
+from mmcalib.datasets import Digits
+from mmcalib.metrics import CalibrationStatistics
+from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.risk_threshold import threshold_at_risk
+from mmcalib.runs.config import load_config
+from mmcalib.samples.objects import objects_of_logits
+
+SIZES = [(24, 36), (24, 36), (24, 36), (30, 20), (24, 36)]
+HEAD = CLASSIFIER['model']['head']
+
+
+@pytest.fixture(scope='module')
+def photos(tmp_path_factory):
+    return write_photos(tmp_path_factory.mktemp('photos'), SIZES)
+
+
+@pytest.fixture(scope='module')
+def classifiers(tmp_path_factory):
+    models = [classifier(HEAD, seed=seed) for seed in range(3)]
+    return models, *write_members(tmp_path_factory.mktemp('classifiers'), CLASSIFIER, models)
+
+
+@pytest.fixture(scope='module')
+def segmentors(tmp_path_factory):
+    models = [segmentor(fcn_head(), seed=seed) for seed in range(2)]
+    return models, *write_members(tmp_path_factory.mktemp('segmentors'), SEGMENTOR, models)
+
+
+@pytest.fixture(scope='module')
+def segmenting(segmentors):
+    """Config and checkpoint of one."""
+    return segmentors[1], segmentors[2][0]
+
+
+def probabilities(models, path, size, *, flips=(False,)):
+    """The mean of segmentors' probabilities, ``(K, H, W)``, and its logits if it is of one."""
+    inputs, mean = normalised(path, resized(*size)), 0
+    for model in models:
+        for flip in flips:
+            view = inputs.flip(3) if flip else inputs
+            with torch.no_grad():
+                logits = model.encode_decode(view, [dict(img_shape=view.shape[2:])])
+            logits = logits.flip(3) if flip else logits
+            logits = torch.nn.functional.interpolate(logits, size, mode='bilinear')[0]
+            mean = mean + logits.softmax(0) / (len(models) * len(flips))
+    return mean, logits
+
+
+def test_a_segmentors_maps_and_objects_are_those_of_its_logits(photos, segmentors, segmenting):
+    found = mmcalib.predict(*segmenting, photos, threshold=0.6)
+    names = [str(photos / f'{n}.png') for n in range(5)]
+    assert [image.scores.image for image in found.images] == names
+    for image, size in zip(found.images, SIZES, strict=True):
+        scores = image.scores
+        probs, logits = probabilities(segmentors[0][:1], scores.image, size)
+        conf, predicted = probs.max(0)
+        assert np.array_equal(image.predicted, predicted)
+        np.testing.assert_allclose(image.confidence, conf, atol=1e-5)
+        assert scores.confidence == pytest.approx(conf.mean().item(), abs=1e-5)
+        assert scores.kept == pytest.approx((conf > 0.6).double().mean().item(), abs=1e-9)
+        assert math.isnan(scores.expected_accuracy) and scores.label is None
+        for share in scores.classes:
+            inside = predicted == share['label']
+            expected = inside.sum(), (inside & (conf > 0.6)).sum()
+            assert (share['pixels'], share['kept']) == expected
+        assert sum(share['pixels'] for share in scores.classes) == predicted.numel()
+        objects = objects_of_logits(logits.double(), predicted)
+        np.testing.assert_array_equal(image.objects, objects.number + 1)
+        for n, own in enumerate(scores.objects):
+            inside = torch.from_numpy(image.objects == n + 1)
+            assert (own.object, own.name, own.pixels) == (n + 1, f'class {own.label}', inside.sum())
+            assert set(predicted[inside].tolist()) == {own.label}
+            assert own.confidence == pytest.approx(conf[inside].mean().item(), abs=1e-5)
+            assert own.expected_iou == pytest.approx(objects.expected_iou[n], abs=1e-5)
+            assert own.share == pytest.approx(inside.double().mean().item())
+            assert math.isnan(own.found) and own.score == own.expected_iou
+    mean = np.mean([image.scores.confidence for image in found.images])
+    assert found.scores.confidence == pytest.approx(mean)
+    assert (found.scores.num_images, found.scores.threshold) == (5, 0.6)
+
+
+def test_a_binary_segmentors_confidence_is_that_of_what_its_threshold_predicts(photos, tmp_path):
+    head = fcn_head(2, out_channels=1, threshold=0.3)
+    config = dict(SEGMENTOR, model=dict(SEGMENTOR['model'], decode_head=head))
+    (image, *_) = mmcalib.predict(*write_model(tmp_path, config, segmentor(head)), photos).images
+    low = np.where(image.predicted == 1, image.confidence, 1 - image.confidence)
+    assert set(np.unique(image.predicted)) == {0, 1}
+    assert np.array_equal(image.predicted == 1, low > 0.3)
+
+
+@pytest.mark.parametrize('count', [1, 3])
+def test_a_classifiers_probabilities_are_the_mean_of_members_and_views(count, photos, classifiers):
+    models, config, checkpoints = classifiers
+    options = dict(tta=True, disagreement=True) if count > 1 else {}
+    found = mmcalib.predict(config, checkpoints[:count], photos, threshold=0.5, **options)
+    assert len(found.images) == len(SIZES)
+    for image in found.images:
+        inputs, scores = normalised(image.scores.image), image.scores
+        views = [inputs, inputs.flip(3)] if count > 1 else [inputs]
+        with torch.no_grad():
+            probs = [m(v, mode='tensor').softmax(1) for m in models[:count] for v in views]
+        probs = torch.cat(probs)
+        mean = probs.mean(0)
+        np.testing.assert_allclose(image.probabilities, mean, atol=1e-5)
+        assert image.predicted == scores.label == mean.argmax()
+        assert scores.name == f'class {mean.argmax()}' and scores.objects == scores.classes == ()
+        assert image.confidence == pytest.approx(mean.max().item(), abs=1e-5)
+        assert scores.kept == float(mean.max() > 0.5)
+        information = (probs * probs.log()).sum(1).mean() - (mean * mean.log()).sum()
+        information = information.item() if count > 1 else math.nan
+        assert scores.mutual_information == pytest.approx(information, abs=1e-4, nan_ok=True)
+
+
+@pytest.mark.parametrize('own_views', [False, True])
+def test_a_segmentor_s_mean_is_brought_back_from_its_views(photos, segmentors, tmp_path, own_views):
+    models, config, checkpoints = segmentors
+    options = dict(tta_scales=[1])
+    if own_views:  # with the steps for labels that mmseg's configs have there
+        load, resize, label, pack = SEGMENTOR['test_dataloader']['dataset']['pipeline']
+        flips = [dict(type='RandomFlip', prob=0.0), dict(type='RandomFlip', prob=1.0)]
+        views = dict(type='TestTimeAug', transforms=[[resize], flips, [label], [pack]])
+        (tmp_path / 'own.py').write_text(
+            f'_base_ = {config!r}\ntta_pipeline = {[load, views]}\n'
+            "tta_model = dict(type='SegTTAModel')\n"
+        )
+        config, options = str(tmp_path / 'own.py'), dict(tta=True)
+    found = mmcalib.predict(config, checkpoints, photos, disagreement=True, **options)
+    for image, size in zip(found.images, SIZES, strict=True):
+        mean, _ = probabilities(models, image.scores.image, size, flips=(False, True))
+        conf, predicted = mean.max(0)
+        assert np.array_equal(image.predicted, predicted)
+        np.testing.assert_allclose(image.confidence, conf, atol=1e-5)
+        assert image.disagreement['mutual_information'].shape == size
+        information = image.disagreement['mutual_information'].mean()
+        assert image.scores.mutual_information == pytest.approx(information, rel=1e-5) != 0
+
+
+def test_random_dropout_depends_on_the_image_and_the_seed_alone(photos, segmenting):
+    options = dict(mc_dropout=3, cfg_options={'model.decode_head.dropout_ratio': 0.5})
+    together = mmcalib.predict(*segmenting, photos, **options).images
+    alone = mmcalib.predict(*segmenting, photos / '1.png', **options).images[0]
+    np.testing.assert_allclose(together[1].confidence, alone.confidence, atol=1e-5)
+    other = mmcalib.predict(*segmenting, photos / '1.png', dropout_seed=1, **options)
+    assert np.abs(other.images[0].confidence - alone.confidence).max() > 0.01
+
+
+def test_a_temperature_of_the_mean_is_applied(photos, classifiers, tmp_path):
+    models, config, checkpoints = classifiers
+    content = dict(temperature=2.0, model=described(config, checkpoints), method='temperature')
+    content |= dict(options={}, split='val', forced=[])
+    (tmp_path / 't.json').write_text(json.dumps(content))
+    options = dict(temperature=tmp_path / 't.json')
+    (image, *_) = mmcalib.predict(config, checkpoints, photos, **options).images
+    with torch.no_grad():
+        inputs = normalised(image.scores.image)
+        mean = torch.cat([m(inputs, mode='tensor').softmax(1) for m in models]).mean(0)
+    np.testing.assert_allclose(image.probabilities, (mean.log() / 2).softmax(0), atol=1e-5)
+    with pytest.raises(ValueError, match=r't\.json was made with another model than'):
+        mmcalib.predict(config, checkpoints[:2], photos, **options)
+
+
+def test_files_that_break_or_do_not_fit_lose_no_others(photos, segmenting, tmp_path, monkeypatch):
+    good = sorted(photos.iterdir())
+    (tmp_path / 'cut.png').write_bytes(good[0].read_bytes()[:200])
+    (tmp_path / 'text.png').write_bytes(b'hello')
+    files = [good[0], tmp_path / 'cut.png', good[1], tmp_path / 'text.png', *good[2:]]
+    expected = mmcalib.predict(*segmenting, photos)
+    found = mmcalib.predict(*segmenting, files)
+    assert [item.image.name for item in found.unreadable] == ['cut.png', 'text.png']
+    for one, other in zip(found.images, expected.images, strict=True):
+        assert one.scores.image == other.scores.image
+        np.testing.assert_allclose(one.confidence, other.confidence, atol=1e-6)
+    with pytest.raises(UserError, match=r'none of the 1 files .*cut\.png: it is damaged'):
+        mmcalib.predict(*segmenting, [tmp_path / 'cut.png'])
+
+    step, sizes = BaseModel.test_step, []
+
+    def limited(self, data):
+        sizes.append(len(data['inputs']))
+        if len(data['inputs']) > 1 or data['inputs'][0].shape[1] > data['inputs'][0].shape[2]:
+            raise torch.cuda.OutOfMemoryError('CUDA out of memory. Tried to allocate')
+        samples = step(self, data)
+        if samples[0].img_path.endswith('2.png'):
+            samples[0].seg_logits.data[:] = float('nan')
+        return samples
+
+    monkeypatch.setattr(BaseModel, 'test_step', limited)
+    found = mmcalib.predict(*segmenting, photos)
+    assert [image.scores.image[-5:] for image in found.images] == ['0.png', '1.png', '4.png']
+    broken, large = found.unreadable
+    assert 'seg_logits of' in broken.reason and 'NaN' in broken.reason
+    assert large.image.name == '3.png'
+    assert large.reason == 'OutOfMemoryError: CUDA out of memory. Tried to allocate'
+    assert sizes == [2, 1, 1, 1, 1, 1]
+
+
+def test_a_validation_says_what_to_expect(photos, segmenting, classifiers, tmp_path):
+    found, val = mmcalib.predict(*segmenting, photos), tmp_path / 'val'
+    bins = write_validation(val, described(*segmenting), found.images, unlabelled=100)
+    accuracy, bound = ExpectedAccuracy(bins), threshold_at_risk(bins, 0.5)
+    with_it = mmcalib.predict(*segmenting, photos, validation=val, risk=0.5)
+    assert with_it.scores.bound == bound and with_it.scores.threshold == bound.threshold
+    for image in with_it.images:
+        expected = accuracy.of_image(torch.from_numpy(image.confidence))
+        assert image.scores.expected_accuracy == pytest.approx(expected)
+        assert image.scores.accuracy_interval == accuracy.image_interval(expected)
+        assert image.scores.kept == pytest.approx((image.confidence > bound.threshold).mean())
+    mean = np.mean([image.scores.expected_accuracy for image in with_it.images])
+    assert with_it.scores.expected_accuracy == pytest.approx(mean)
+    assert with_it.scores.accuracy_interval == accuracy.folder_interval(mean, 5)
+    share = (200 / (200 + bins[:, 0].sum(dim=1))).mean().item()
+    assert with_it.scores.validation_unlabelled == pytest.approx(share)
+
+    # An image of a classifier has no interval: it is right or wrong.
+    _, config, checkpoints = classifiers
+    found = mmcalib.predict(config, checkpoints, photos)
+    write_validation(val, described(config, checkpoints[::-1]), found.images)
+    scores = mmcalib.predict(config, checkpoints, photos, validation=val)
+    assert all(0 < image.scores.expected_accuracy < 1 for image in scores.images)
+    assert all(math.isnan(image.scores.accuracy_interval[0]) for image in scores.images)
+    low, high = scores.scores.accuracy_interval
+    assert low < scores.scores.expected_accuracy < high
+
+
+def test_a_validation_of_another_model_is_refused(photos, segmenting, classifiers, tmp_path):
+    found, val = mmcalib.predict(*segmenting, photos).images, tmp_path / 'val'
+    right = described(*segmenting)
+    (same,) = right['members']
+    last = same | dict(checkpoint='last weights')  # in no file
+    steps = [dict(type='LoadImageFromFile'), dict(type='PackSegInputs')]
+    _, config, checkpoints = classifiers
+    mean, alone = described(config, checkpoints), described(config, checkpoints[:1])
+    for model, of, changes, text in (
+        (segmenting, right, dict(members=[last | dict(seed=2)]), r'seed 2 \(here: 1\)'),
+        (segmenting, right, dict(members=[last | dict(epoch=4)]), r'epoch 4 \(here: 3\)'),
+        (segmenting, right, dict(members=[same | dict(digest='0' * 16)]), r'digest 0{16} \(here'),
+        (segmenting, right, dict(pipeline=steps), 'it has pipeline'),
+        ((config, checkpoints), described(config, checkpoints[:2]), {}, r'members .*\(here: '),
+        ((config, checkpoints), mean, dict(mc_dropout=4), r'mc_dropout 4 \(here: 0\)'),
+        ((config, checkpoints), mean, dict(temperature=1.5), r'temperature 1\.5 \(here: None\)'),
+        ((config, checkpoints[0]), mean, {}, r'it has members .*\(here: '),
+        # The same checkpoint, but of its views: its mean is another one.
+        ((config, checkpoints[0]), alone, dict(views=[['a', 'b']]), 'views'),
+    ):
+        write_validation(val, of | changes, found, images=3)
+        with pytest.raises(ValueError, match=text):
+            mmcalib.predict(*model, photos, validation=val)
+    write_validation(val, right, found, images=3, tta=True)
+    with pytest.raises(ValueError, match='measured under test-time augmentation'):
+        mmcalib.predict(*segmenting, photos, validation=val)
+    write_validation(val, right | dict(members=[last]), found, images=3)
+    mmcalib.predict(*segmenting, photos / '0.png', validation=val)
+    with pytest.raises(ValueError, match=r'no threshold is proven to keep at most 5 % .* 3 images'):
+        mmcalib.predict(*segmenting, photos, validation=val, risk=0.05)
+    CalibrationStatistics({}, 'paper', 15, torch.zeros(3, 1)).save(val / 'calibration_val.npz')
+    with pytest.raises(ValueError, match=r"no statistics for each image: its protocol, 'paper'"):
+        mmcalib.predict(*segmenting, photos, validation=val)
+    write_record_of(val, right, limit=5)
+    with pytest.raises(ValueError, match='is from a smoke run with --limit'):
+        mmcalib.predict(*segmenting, photos, validation=val)
+    (val / 'results_val.json').unlink()
+    with pytest.raises(UserError, match=r'results_val\.json, which belongs to'):
+        mmcalib.predict(*segmenting, photos, validation=val)
+    with pytest.raises(UserError, match=r'there is no calibration\.npz of a test in'):
+        mmcalib.predict(*segmenting, photos, validation=tmp_path)
+
+
+def test_what_a_test_leaves_is_evidence_of_the_same_model_wherever_it_lies(
+    photos, classifiers, tmp_path, monkeypatch
+):
+    _, config, checkpoints = classifiers
+    config, val = write_labelled(tmp_path, config, photos), tmp_path / 'val'
+    test = ['test.py', config, *checkpoints[:2], '--tta', '--work-dir', val]
+    call_here(*test, '--calibration', monkeypatch=monkeypatch)
+    copies = [shutil.copy(each, tmp_path) for each in checkpoints[1::-1]]
+    options = dict(images=photos, tta=True, validation=val)
+    assert mmcalib.predict(config, copies, **options).scores.validation_images == 5
+    with pytest.raises(UserError, match=', not from '):
+        mmcalib.predict(config, copies[:1], **options)
+
+    # Statistics of a test that was killed are not those of the one before.
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match='Stopped'):
+        patch.setattr('mmcalib.record.Record.write', interrupted)
+        call_here(*test, '--calibration', '--cfg-options', 'data_preprocessor.mean=[0,0,0]',
+                  monkeypatch=patch)  # fmt: skip
+    with pytest.raises(ValueError, match='which belongs to calibration'):
+        mmcalib.predict(config, copies, **options)
+    # A test that measures no calibration leaves none.
+    call_here(*test, monkeypatch=monkeypatch)
+    with pytest.raises(UserError, match='there is no calibration'):
+        mmcalib.predict(config, copies, **options)
+
+
+@pytest.mark.parametrize(
+    ('options', 'text'),
+    [
+        (dict(treshold=0.5), "unexpected keyword argument 'treshold'"),
+        (dict(risk=0.05), 'a risk requires a validation'),
+        (dict(threshold=1.5), r'threshold must be in \[0, 1\], got 1.5'),
+        (dict(workers=-1), 'num_workers option should be non-negative'),
+        (dict(probability=95), r'probability must be in \[0, 1\], got 95'),
+        (dict(probability=0), 'probability must be a share between 0 and 1'),
+        (dict(device='gpu'), 'cannot be built: Expected one of cpu, '),
+        (dict(device='cuda:99'), 'cannot be built: '),
+        (
+            dict(cfg_options={'test_dataloader.dataset.pipeline': [dict(type='PackSegInputs')]}),
+            'starts with PackSegInputs, so it reads no image files',
+        ),
+    ],
+)
+def test_options_that_make_no_sense(photos, segmenting, options, text):
+    with pytest.raises((TypeError, ValueError), match=text):
+        mmcalib.predict(*segmenting, photos, **options)
+
+
+def test_heads_and_members_that_cannot_be_averaged_are_refused(photos, classifiers, tmp_path):
+    _, config, checkpoints = classifiers
+    content = torch.load(checkpoints[1], weights_only=False)
+    content['meta']['dataset_meta'] = {'classes': [f'class {k}' for k in (1, 0, 2, 3, 4)]}
+    torch.save(content, tmp_path / 'other.pth')
+    with pytest.raises(UserError, match="class 0 is 'class 0', not 'class 1'"):
+        mmcalib.predict(config, [checkpoints[0], str(tmp_path / 'other.pth')], photos)
+    head = dict(type='MultiLabelLinearClsHead', num_classes=5, in_channels=8)
+    config = dict(CLASSIFIER, model=dict(CLASSIFIER['model'], head=head))
+    with pytest.raises(ValueError, match='each class by a sigmoid'):
+        mmcalib.predict(*write_model(tmp_path, config, classifier(head)), photos)
+
+
+def test_paths_and_checkpoints_are_told_from_images(photos, segmenting):
+    config, checkpoint = map(Path, segmenting)
+    expected = mmcalib.predict(*segmenting, str(photos / '0.png')).scores.confidence
+    for given in (checkpoint, [checkpoint]):
+        found = mmcalib.predict(config, given, photos / '0.png')
+        assert found.scores.confidence == pytest.approx(expected)
+    tell = tell_checkpoints_from_images
+    assert tell('c.py', ['best', 'photos']) == (['best'], ['photos'])
+    assert tell('c.py', ['a.pth', 'b.pth', 'x.jpg']) == (['a.pth', 'b.pth'], ['x.jpg'])
+    assert tell('c.py', ['a', 'x.jpg', 'd.py:b']) == (['a', 'd.py:b'], ['x.jpg'])
+    assert tell('c.py:a.pth', ['photos', 'b.pth']) == (['b.pth'], ['photos'])
+
+
+def test_the_digits_of_the_documentation_can_be_averaged(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / 'docs/howto/images_without_labels.md').read_text(encoding='utf-8')
+    blocks = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+    (config,) = (block for block in blocks if block.startswith('# digit_files.py'))
+    (images,) = (block for block in blocks if 'cv2.imwrite' in block)
+    Path('digit_files.py').write_text(config.replace("'configs/", f"'{ROOT}/configs/"))
+    exec(images, {})
+    trained = load_config(str(ROOT / 'configs/ce/digits.py'))
+    first = torch.from_numpy(Digits('test')[0]['img'])
+    expected = 0
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        with MODELS.switch_scope_and_registry(trained.default_scope) as registry:
+            prepare = trained.data_preprocessor
+            model = registry.build({**trained.model, 'data_preprocessor': prepare}).eval()
+        content = {'state_dict': model.state_dict(), 'meta': {'cfg': trained.pretty_text}}
+        torch.save(content, f'{seed}.pth')
+        with torch.no_grad():
+            expected += model((first[None, None] - 0.3) / 0.5, mode='tensor').softmax(1)[0] / 2
+    file = next(Path('digits/test').rglob('0.png'))
+    (image,) = mmcalib.predict('digit_files.py', ['0.pth', '1.pth'], file).images
+    np.testing.assert_allclose(image.probabilities, expected, atol=5e-3)  # of rounded levels
