@@ -1,4 +1,4 @@
-"""Figures out of tables and arrays: no runner, no hooks, no pyplot."""
+"""Figures out of tables and arrays, by the names of runs: no runner, no hooks, no pyplot."""
 
 from mmcalib.visualization.boundary import draw_boundary_curves
 from mmcalib.visualization.confidence_maps import (
@@ -9,14 +9,13 @@ from mmcalib.visualization.confidence_maps import (
 from mmcalib.visualization.prediction_picture import draw_classification, draw_segmentation
 from mmcalib.visualization.reliability import draw_image_calibration, draw_reliability
 from mmcalib.visualization.risk import draw_image_risk, draw_risk_coverage, read_image_scores
-from mmcalib.visualization.shift import ShiftedModel, draw_severity_boxes, draw_severity_lines
+from mmcalib.visualization.shift import draw_severity
 from mmcalib.visualization.style import to_rgb
-from mmcalib.visualization.sweep import draw_sweeps
+from mmcalib.visualization.sweep import draw_sweep
 
 __all__ = [
     'ConfidenceMaps',
     'ConfidenceView',
-    'ShiftedModel',
     'draw_boundary_curves',
     'draw_classification',
     'draw_confidence_maps',
@@ -25,9 +24,8 @@ __all__ = [
     'draw_reliability',
     'draw_risk_coverage',
     'draw_segmentation',
-    'draw_severity_boxes',
-    'draw_severity_lines',
-    'draw_sweeps',
+    'draw_severity',
+    'draw_sweep',
     'read_image_scores',
     'to_rgb',
 ]

@@ -39,28 +39,29 @@ def draw_boundary_curves(runs: Mapping[str, CalibrationStatistics]) -> Figure:
             )
     figure = Figure(figsize=(8.0, 4.0), layout='constrained')
     upper, lower = figure.subplots(2, 2, height_ratios=(4, 1), sharex=True)
-    drawn = {name: stratum_figures(found.distance_bins) for name, found in runs.items()}
-    filled = [i for i in range(len(RANGE_NAMES)) if any(f['count'][i] for f in drawn.values())]
-    for (name, figures), look in zip(drawn.items(), looks_of([*runs]), strict=True):
-        protocol = runs[name].protocol
+    drawn = [stratum_figures(found.distance_bins) for found in runs.values()]
+    counts = np.array([figures['count'] for figures in drawn], dtype=float)
+    filled = np.flatnonzero(counts.any(axis=0))
+    for (name, found), figures, look in zip(
+        runs.items(), drawn, looks_of([*runs]), strict=True
+    ):  # fmt: skip
         # Under the protocol of images the pixels are the same.
-        label = name + f', protocol {protocol}' * (protocol not in ('pooled', 'image'))
-        style = {**look, 'linestyle': '-', 'linewidth': 1.5, 'markersize': 4.5}
-        for axes, key in (upper[0], 'ECE'), (upper[1], 'accuracy'):
-            axes.plot(np.array(figures[key])[filled], **style, label=label)
-        dashed = {**style, 'linestyle': '--', 'markerfacecolor': 'white'}
-        upper[1].plot(np.array(figures['confidence'])[filled], **dashed)
+        label = name + f', protocol {found.protocol}' * (found.protocol not in ('pooled', 'image'))
+        look = {**look, 'linestyle': '-', 'markersize': 4.5}
+        for axes, key in zip(upper, ('ECE', 'accuracy'), strict=True):
+            axes.plot(np.array(figures[key])[filled], **look, label=label)
+        look |= {'linestyle': '--', 'markerfacecolor': 'white'}
+        upper[1].plot(np.array(figures['confidence'])[filled], **look)
     upper[1].plot([], [], color=GREY, label='accuracy')
     upper[1].plot([], [], color=GREY, linestyle='--', label='mean confidence')
-    counts = np.array(next(iter(drawn.values()))['count'], dtype=float)[filled]
     for axes in lower:
-        axes.bar(range(len(filled)), 100 * counts / counts.sum(), color=GREY, width=0.7)
+        axes.bar(range(len(filled)), 100 * counts[0, filled] / counts[0].sum(), color=GREY)
         axes.set_xticks(range(len(filled)), [RANGE_NAMES[i] for i in filled])
         axes.set_xlabel('distance from the nearest boundary (pixels)')
     lower[0].set_ylabel('pixels (%)')
     upper[0].set(ylabel='ECE (%)', ylim=(0, None))
     upper[1].set_ylabel('accuracy and confidence (%)')
-    for axes in (*upper, *lower):
+    for axes in figure.axes:
         tidy(axes)
     legend(figure, 3)
     return figure

@@ -61,12 +61,13 @@ def draw_segmentation(
         'confidence (yellow 0, blue 100 %)': confidence_colours(confidence),
         f'kept above {threshold:.6g} (white: dropped)': kept,
     }
-    marks = [f'{number}: ' for number in numbers] or [''] * len(scores)
-    legend = [
-        (colours[k], f'{mark}{classes[k]}{"," * bool(mark)} {text}'.strip())
-        for mark, (k, text) in zip(marks, scores, strict=True)
-    ]
-    return _composed(panels, captions, legend)
+    texts = [f'{classes[k]} {text}' for k, text in scores]
+    if numbers:
+        texts = [
+            f'{number}: {classes[k]}, {text}'
+            for number, (k, text) in zip(numbers, scores, strict=True)
+        ]
+    return _composed(panels, captions, texts, [colours[k] for k, _ in scores])
 
 
 def _outlined(
@@ -81,10 +82,9 @@ def _outlined(
     for number in numbers:
         places = np.argwhere(objects == number)
         if len(places):  # not of an object that the picture is too small for
-            distance = np.abs(places - places.mean(axis=0)).sum(axis=1)
-            y, x = places[distance.argmin()]
+            y, x = places[np.abs(places - places.mean(axis=0)).sum(axis=1).argmin()].tolist()
             outline = dict(stroke_width=2, stroke_fill='black', anchor='mm')
-            draw.text((int(x), int(y)), str(number), 'white', _font(), **outline)
+            draw.text((x, y), str(number), 'white', _font(), **outline)
     return np.asarray(picture)
 
 
@@ -105,13 +105,10 @@ def draw_classification(
     """
     size = _size(image.shape[:2])
     method = Image.Resampling.NEAREST if size[0] > image.shape[1] else Image.Resampling.BOX
+    panels = {'image': _resized(image, size, method)}
     first = np.argsort(-probabilities, kind='stable')[:MOST_CLASSES]
-    colours = confidence_colours(probabilities[first].clip(max=1))
-    legend = [
-        (colour, f'{100 * probabilities[k]:.1f} % {classes[k]}')
-        for colour, k in zip(colours, first, strict=True)
-    ]
-    return _composed({'image': _resized(image, size, method)}, captions, legend)
+    texts = [f'{100 * probabilities[k]:.1f} % {classes[k]}' for k in first]
+    return _composed(panels, captions, texts, confidence_colours(probabilities[first].clip(max=1)))
 
 
 def _size(shape: tuple[int, int]) -> tuple[int, int]:
@@ -130,34 +127,32 @@ def _resized(
 def _composed(
     panels: Mapping[str, np.ndarray],
     captions: Sequence[str],
-    legend: Sequence[tuple[np.ndarray, str]],
+    texts: Sequence[str],
+    colours: Sequence[np.ndarray],
 ) -> Image.Image:
-    """Return panels of one size beside each other, with lines and coloured names below."""
-    font = _font()
-    width_of = lambda text: int(font.getlength(text)) + 1  # noqa: E731
+    """Return panels of one size beside each other, with captions and coloured texts below."""
+    widest = lambda lines: int(max(map(_font().getlength, lines), default=0)) + 1  # noqa: E731
     high, wide = next(iter(panels.values())).shape[:2]
-    step = max([wide, *map(width_of, panels)]) + GAP
-    column = max([width_of(text) for _, text in legend], default=0) + LINE + GAP
-    width = max([len(panels) * step, column, *map(width_of, captions)])
+    step, column = max(wide, widest(panels)) + GAP, widest(texts) + LINE + GAP
+    width = max(len(panels) * step, column, widest(captions))
     per_line = width // column
-    lines = 1 + len(captions) + -(-len(legend) // per_line)
-    size = width + 2 * GAP, high + LINE * lines + 3 * GAP
-    picture = Image.new('RGB', size, 'white')
+    lines = 1 + len(captions) + -(-len(texts) // per_line)
+    picture = Image.new('RGB', (width + 2 * GAP, high + LINE * lines + 3 * GAP), 'white')
     draw = ImageDraw.Draw(picture)
+    draw.font, top = _font(), GAP // 2 + LINE
     for number, (name, pixels) in enumerate(panels.items()):
         x = GAP + number * step
-        draw.text((x, GAP // 2), name, 'dimgrey', font)
-        picture.paste(Image.fromarray(pixels), (x, GAP // 2 + LINE))
-        corners = x - 1, GAP // 2 + LINE - 1, x + wide, GAP // 2 + LINE + high
-        draw.rectangle(corners, outline='dimgrey')
-    y = high + LINE + GAP
-    for line in captions:
-        draw.text((GAP, y), line, 'black', font)
-        y += LINE
-    for number, (colour, text) in enumerate(legend):
-        x, line = GAP + column * (number % per_line), y + LINE * (number // per_line)
-        draw.rectangle((x, line + 3, x + 12, line + 15), tuple(map(int, colour)), 'dimgrey')
-        draw.text((x + LINE, line), text, 'black', font)
+        draw.text((x, GAP // 2), name, 'dimgrey')
+        draw.rectangle((x - 1, top - 1, x + wide, top + high), outline='dimgrey')
+        picture.paste(Image.fromarray(pixels), (x, top))
+    below = high + LINE + GAP
+    for number, line in enumerate(captions):
+        draw.text((GAP, below + LINE * number), line, 'black')
+    below += LINE * len(captions)
+    for number, (text, colour) in enumerate(zip(texts, colours, strict=True)):
+        x, y = GAP + column * (number % per_line), below + LINE * (number // per_line)
+        draw.rectangle((x, y + 3, x + 12, y + 15), tuple(map(int, colour)), 'dimgrey')
+        draw.text((x + LINE, y), text, 'black')
     return picture
 
 

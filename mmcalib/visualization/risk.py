@@ -15,20 +15,10 @@ from mmcalib.checks import UserError
 from mmcalib.metrics.image_scores import image_failure_figures
 from mmcalib.metrics.ranking import augrc, aurc, auroc, risk_coverage_curve
 from mmcalib.metrics.statistics import CalibrationStatistics
-from mmcalib.visualization.style import (
-    GREY,
-    PER_ROW,
-    SIDE,
-    check_drawable,
-    legend,
-    looks_of,
-    panel_figure,
-    tidy,
-    title_of,
-    wrapped,
-)
+from mmcalib.visualization import style
 
 COMPUTED = {'AURC': aurc, 'AUGRC': augrc, 'AUROC': auroc}
+BEST = dict(color=style.GREY, linestyle='--', linewidth=0.9)
 # Below this coverage a few predictions make the risk, so the axis of risks need not reach them.
 STEADY = 5.0
 
@@ -55,41 +45,37 @@ def draw_risk_coverage(
     Raises:
         ValueError: If there is nothing to draw.
     """
-    check_drawable(runs)
-    figure, panels = panel_figure(1 if overlay else len(runs))
-    highest = []
-    for number, ((name, found), look) in enumerate(
-        zip(runs.items(), looks_of([*runs]), strict=True)
-    ):
-        (axes,) = panels[0 if overlay else number]
-        own = {key: of_bins(found.narrow_bins).item() for key, of_bins in COMPUTED.items()}
-        figures = {key: found.metrics.get(key, value) for key, value in own.items()}
-        title = title_of(name, found, figures, between=', ' if overlay else '\n')
-        coverage, risk = _curve(found.narrow_bins)
-        highest.append(max(risk[-1], risk[coverage >= STEADY].max(), 0.01))
-        look = look if overlay else {**look, 'linestyle': '-'}
-        line = dict(color=look['color'], linestyle=look['linestyle'], linewidth=1.6, zorder=5)
-        axes.plot(coverage, risk, **line, label=title if overlay else 'by confidence; area: AURC')
-        axes.plot(100, risk[-1], 'o', color=look['color'], markersize=5, clip_on=False, zorder=6)
-        covered = np.linspace(max(100 - risk[-1], 1e-6), 100, 200)
-        best = 100 * (1 - (100 - risk[-1]) / covered)
-        dashed = dict(color=look['color'] if overlay else GREY, linestyle='--', linewidth=0.9)
-        axes.plot([0, *covered], [0, *best], **dashed, zorder=4)
+    style.check_drawable(runs)
+    figure, panels = style.panels_of(runs, overlay=overlay)
+    highest = 0.01
+    for (axes,), shown in panels:
+        for name, found, look in shown:
+            figures = {key: of_bins(found.narrow_bins).item() for key, of_bins in COMPUTED.items()}
+            figures |= {key: found.metrics[key] for key in COMPUTED if key in found.metrics}
+            title = style.title_of(name, found, figures, between=', ' if overlay else '\n')
+            coverage, risk = _curve(found.narrow_bins)
+            highest = max(highest, risk[-1], risk[coverage >= STEADY].max())
+            colour, line = look['color'], look['linestyle'] if overlay else '-'
+            label = title if overlay else 'by confidence; area: AURC'
+            axes.plot(coverage, risk, color=colour, linestyle=line, linewidth=1.6, label=label)
+            axes.plot(100, risk[-1], 'o', color=colour, markersize=5, clip_on=False, zorder=6)
+            covered = np.linspace(max(100 - risk[-1], 1e-6), 100, 200)
+            best = 100 * (1 - (100 - risk[-1]) / covered)
+            axes.plot([0, *covered], [0, *best], **(BEST | dict(color=colour)))
         if not overlay:
-            axes.fill_between(coverage, 0, risk, color=look['color'], alpha=0.12, linewidth=0)
+            axes.fill_between(coverage, 0, risk, color=colour, alpha=0.12, linewidth=0)
             axes.axhline(risk[-1], color='black', linestyle=':', linewidth=1.1, label='by chance')
-            axes.set_title(wrapped(title, SIDE), fontsize=8)
-    panels[0][0].plot([], [], color=GREY, linestyle='--', linewidth=0.9, label='best order')
-    for number, (axes,) in enumerate(panels):
-        axes.set(xlim=(0, 100), ylim=(0, min(1.15 * max(highest), 100)), xlabel='coverage (%)')
+            style.set_title(axes, title)
+    axes.plot([], [], **BEST, label='best order')
+    for axes in figure.axes:
+        axes.set(xlim=(0, 100), ylim=(0, min(1.15 * highest, 100)), xlabel='coverage (%)')
+        axes.set_ylabel('risk: errors among the accepted (%)')
         axes.grid(True, linewidth=0.4, alpha=0.5)
-        if number % PER_ROW == 0:
-            axes.set_ylabel('risk: errors among the accepted (%)')
-    legend(figure)
+    style.legend(figure)
     return figure
 
 
-def draw_image_risk(scores: Mapping[str, np.ndarray], risks: np.ndarray, *, name: str) -> Figure:
+def draw_image_risk(runs: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarray]]) -> Figure:
     """Draw the risk–coverage curves of image scores, and all images in the order of each score.
 
     The first panel has the mean risk of the share of images with the highest scores, for all
@@ -97,42 +83,41 @@ def draw_image_risk(scores: Mapping[str, np.ndarray], risks: np.ndarray, *, name
     highest score first, with its risk, and their running mean. All axes are in percent.
 
     Args:
-        scores: By name, ``(N,)``; higher is to be trusted more.
-        risks: ``(N,)`` in [0, 1]; images whose risk is NaN are left out.
-        name: Of the run.
+        runs: By name, the scores by their names, ``(N,)`` each and higher to be trusted more, and
+            the risks, ``(N,)`` in [0, 1]. Images whose risk is NaN are left out.
 
     Raises:
         ValueError: If there is no score, or no image with a risk.
     """
-    labelled = ~np.isnan(risks)
-    if not scores or not labelled.any():
-        raise UserError(f'{name!r} has {len(scores)} scores of {labelled.sum()} images with a risk')
-    risks = risks[labelled]
-    figure, ((curves,), *panels) = panel_figure(1 + len(scores))
-    places = 100 * (np.arange(len(risks)) + 0.5) / len(risks)
-    for (key, values), look, (axes,) in zip(
-        scores.items(), looks_of([*scores]), panels, strict=True
-    ):
-        values = values[labelled]
+    drawn, titles = {}, []
+    for name, (scores, risks) in runs.items():
+        kept = ~np.isnan(risks)
+        if not scores or not kept.any():
+            raise UserError(f'{name!r} has {len(scores)} scores of {kept.sum()} images with a risk')
+        titles.append(f'{name}, {kept.sum():,} images')
+        several = f'{name}, ' * (len(runs) > 1)
+        drawn |= {several + key: (each[kept], risks[kept]) for key, each in scores.items()}
+    figure, (((curves,), _), *panels) = style.panels_of({'': None, **drawn})
+    for (axes,), ((name, (values, risks), look),) in panels:
         figures = image_failure_figures(values, risks)
-        label = f'{key}: AURC {figures["AURC"]:.2f} %, Spearman {figures["Spearman"]:.2f}'
+        label = f'{name}: AURC {figures["AURC"]:.2f} %, Spearman {figures["Spearman"]:.2f}'
         line = dict(color=look['color'], linestyle=look['linestyle'], linewidth=1.6)
         curves.plot(*_curve(_table(values, risks)), **line, label=label)
+        curves.plot(*_curve(_table(-risks, risks)), **BEST)
         ordered = 100 * risks[np.argsort(-values, kind='stable')]
-        axes.scatter(places, ordered, s=9, color=look['color'], alpha=0.6, linewidths=0)
-        running = ordered.cumsum() / np.arange(1, len(risks) + 1)
-        axes.plot(places, running, color=GREY, linewidth=1.2, label='running mean')
-        axes.set(
-            xlabel='images by their score (%)', ylabel='risk (%)', xlim=(0, 100), ylim=(0, 100)
-        )
-        axes.set_title(f'{key}\nmost trusted first', fontsize=8)
-        tidy(axes)
-    style = dict(color=GREY, linestyle='--', linewidth=0.9, label='best order')
-    curves.plot(*_curve(_table(-risks, risks)), **style)
-    curves.set(xlabel='images kept (%)', ylabel='mean risk (%)', xlim=(0, 100), ylim=(0, None))
-    curves.set_title(wrapped(f'{name}\n{len(risks):,} images', SIDE), fontsize=8)
-    tidy(curves)
-    legend(figure, 2)
+        place = np.arange(1, len(risks) + 1)
+        at = 100 * (place - 0.5) / len(risks)
+        axes.scatter(at, ordered, s=9, color=look['color'], alpha=0.6, linewidths=0)
+        axes.plot(at, ordered.cumsum() / place, color=style.GREY, label='running mean')
+        axes.set(xlabel='images by their score (%)', ylabel='risk (%)', ylim=(0, 100))
+        style.set_title(axes, f'{name}\nmost trusted first')
+    curves.plot([], [], **BEST, label='best order')
+    curves.set(xlabel='images kept (%)', ylabel='mean risk (%)', ylim=(0, None))
+    style.set_title(curves, '\n'.join(titles))
+    for axes in figure.axes:
+        axes.set_xlim(0, 100)
+        style.tidy(axes)
+    style.legend(figure, 2)
     return figure
 
 
@@ -156,11 +141,6 @@ def read_image_scores(path: str | Path) -> tuple[dict[str, np.ndarray], np.ndarr
         FileNotFoundError: If there is none.
         ValueError: If it is of something else.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(
-            f"there is no {path}: a test with ImageScoreMetric(out_file='….csv') in its evaluator "
-            'leaves one'
-        )
     with Path(path).open(newline='', encoding='utf-8') as file:
         header, *rows = list(csv.reader(file)) or [[]]
     if header[:2] != ['image', 'risk'] or not rows:

@@ -1,129 +1,84 @@
-"""Metrics against the severity of corruptions: boxes over corruptions, and lines of their means."""
+"""Metrics against the severity of corruptions: boxes over corruptions, or lines of their means."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mmcalib.checks import UserError
+from mmcalib.checks import UserError, check_choice
 from mmcalib.metrics.keys import metric_heading
-from mmcalib.visualization.style import legend, looks_of, tidy
-
-# Of boxes, by the style of the same model's line.
-HATCHES = {'-': '', '--': '..', '-.': 'xx', ':': 'oo'}
+from mmcalib.visualization.style import HATCHES, LINES, legend, looks_of, tidy
 
 
-@dataclass(frozen=True)
-class ShiftedModel:
-    """A model on corrupted data, with any number of seeds, for figures.
+def draw_severity(
+    runs: Mapping[str, Mapping[int, Sequence[Mapping[str, float]]]],
+    keys: Sequence[str],
+    *,
+    figure: str = 'boxes',
+) -> Figure:
+    """Draw metrics of tests on corrupted data by severity, with a panel for each metric.
 
-    Attributes:
-        name: Of its loss, and of its calibration.
-        before: Name of the same loss without its calibration; the same name where there is none.
-        by_severity: Metrics of each corruption (and seed), by severity; 0 is the clean data.
-    """
-
-    name: str
-    before: str
-    by_severity: Mapping[int, Sequence[Mapping[str, float]]]
-
-    def values(self, severity: int, key: str) -> list[float]:
-        """Return a metric of all corruptions at a severity, without those that are NaN."""
-        values = [metrics[key] for metrics in self.by_severity.get(severity, ())]
-        return [value for value in values if not math.isnan(value)]
-
-
-def draw_severity_boxes(models: Sequence[ShiftedModel], keys: Sequence[str]) -> Figure:
-    """Draw a box over corruptions per severity, with a colour per model and a panel per metric.
-
-    A box has the quartiles and the median, its whiskers the least and the largest value, and a
-    dot the mean. Calibrated models are hatched and have the colour of the model before it; further
-    models of a loss have dots, crosses or rings.
+    ``'boxes'`` have the quartiles and the median over corruptions, whiskers to the least and the
+    largest value, and a dot at the mean; ``'lines'`` are the mean alone. A calibrated model has the
+    colour of its loss, hatched or dashed, if it follows the one before its calibration.
 
     Source: Ovadia et al., "Can You Trust Your Model's Uncertainty?", NeurIPS 2019, Figure 2.
 
     Args:
-        models: At least one.
-        keys: Metrics that all of them have.
+        runs: By name, the metrics of each corruption (and seed) by severity; 0 is the clean data.
+        keys: Metrics that all of them have; NaN is left out.
+        figure: ``'boxes'`` or ``'lines'``.
 
     Returns:
         The figure; ``savefig`` writes it.
 
     Raises:
-        ValueError: If there is nothing to draw.
+        ValueError: If there is nothing to draw, or the figure is another.
     """
-    severities = _severities(models, keys)
-    figure = Figure(figsize=(7.4, 2.1 * len(keys) + 0.6), layout='constrained')
-    width = 0.8 / len(models)
-    panels = figure.subplots(len(keys), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, key in zip(panels, keys, strict=True):
-        for number, (model, look) in enumerate(_looks(models)):
-            hatch = HATCHES[look['linestyle']] + '///' * (model.name != model.before)
-            offset = (number - (len(models) - 1) / 2) * width
-            filled = [s for s in severities if model.values(s, key)]
-            boxes = axes.boxplot(
-                [model.values(severity, key) for severity in filled],
-                positions=[severity + offset for severity in filled],
-                widths=0.85 * width,
-                whis=(0, 100),
-                showmeans=True,
-                patch_artist=True,
-                medianprops=dict(color='black', linewidth=1),
-                meanprops=dict(marker='.', markerfacecolor='black', markeredgecolor='black'),
-                manage_ticks=False,
-            )
-            style = dict(facecolor=look['color'], alpha=0.75, hatch=hatch or None, linewidth=0.7)
-            for box in boxes['boxes']:
-                box.set(**style)
-            boxes['boxes'][0].set_label(model.name)
-        _style(axes, severities, metric_heading(key))
-    panels[-1].set_xlabel('severity of the corruptions')
-    legend(figure, 3)
-    return figure
-
-
-def draw_severity_lines(models: Sequence[ShiftedModel], keys: Sequence[str]) -> Figure:
-    """Draw the mean over corruptions against severity, with a line per model.
-
-    Calibrated models are dashed with hollow markers and have the colour of the model before it.
-    Arguments, result and errors are those of :func:`draw_severity_boxes`.
-    """
-    severities = _severities(models, keys)
-    figure = Figure(figsize=(3.4 * len(keys) + 0.4, 3.3), layout='constrained')
-    for axes, key in zip(figure.subplots(1, len(keys), squeeze=False)[0], keys, strict=True):
-        for model, look in _looks(models):
-            look = {**look, 'linestyle': '-'}
-            if model.name != model.before:
-                look |= {'linestyle': '--', 'markerfacecolor': 'white'}
-            filled = [s for s in severities if model.values(s, key)]
-            means = [statistics.fmean(model.values(s, key)) for s in filled]
-            axes.plot(filled, means, **look, markersize=5, linewidth=1.4, label=model.name)
-        axes.set(xlabel='severity of the corruptions', ylim=(0, None))
-        _style(axes, severities, f'{metric_heading(key)}, mean')
-    legend(figure, 3)
-    return figure
-
-
-def _severities(models: Sequence[ShiftedModel], keys: Sequence[str]) -> list[int]:
-    severities = sorted({s for model in models for s in model.by_severity})
+    boxes = check_choice('figure', figure, ('boxes', 'lines')) == 'boxes'
+    severities = sorted({severity for tests in runs.values() for severity in tests})
     if not keys or not any(severities):
         raise UserError('there is no test on corrupted data to draw')
-    return severities
+    size = (7.4, 2.1 * len(keys) + 0.6) if boxes else (3.4 * len(keys) + 0.4, 3.3)
+    shape = (len(keys), 1) if boxes else (1, len(keys))
+    drawing = Figure(figsize=size, layout='constrained')
+    panels = drawing.subplots(*shape, squeeze=False, sharex=True)
+    for axes, key in zip(panels.flat, keys, strict=True):
+        for place, (name, look) in enumerate(zip(runs, looks_of([*runs]), strict=True)):
+            values = {
+                severity: [test[key] for test in tests if not math.isnan(test[key])]
+                for severity, tests in sorted(runs[name].items())
+            }
+            values = {severity: found for severity, found in values.items() if found}
+            if boxes:
+                width = 0.8 / len(runs)
+                _draw_boxes(axes, values, width, (place + 0.5) * width - 0.4, look, name)
+            else:
+                hollow = dict(markerfacecolor=None if look['linestyle'] == '-' else 'white')
+                means = [*map(statistics.fmean, values.values())]
+                axes.plot([*values], means, **look, **hollow, markersize=5, label=name)
+        axes.set_ylabel(metric_heading(key) + ', mean' * (not boxes))
+        axes.set_xticks(severities, [str(severity or 'clean') for severity in severities])
+        tidy(axes)
+    for axes in panels[-1]:
+        axes.set(xlabel='severity of the corruptions', ylim=(None if boxes else 0, None))
+    legend(drawing, 3)
+    return drawing
 
 
-def _looks(models: Sequence[ShiftedModel]) -> list[tuple[ShiftedModel, dict[str, str]]]:
-    """Return models with the look before their calibration, which the calibrated one shares."""
-    names = list(dict.fromkeys(model.before for model in models))
-    looks = dict(zip(names, looks_of(names), strict=True))
-    return [(model, looks[model.before]) for model in models]
-
-
-def _style(axes: Axes, severities: Sequence[int], label: str) -> None:
-    axes.set_xticks(severities, ['clean' if s == 0 else str(s) for s in severities])
-    axes.set_ylabel(label)
-    tidy(axes)
+def _draw_boxes(
+    axes: Axes, values: Mapping[int, Sequence], width: float, aside: float, look: dict, name: str
+) -> None:
+    dot = dict(marker='.', markerfacecolor='black', markeredgecolor='black')
+    box = dict(facecolor=look['color'], alpha=0.75, linewidth=0.7)
+    style = dict(medianprops=dict(color='black'), meanprops=dot, boxprops=box, patch_artist=True)
+    places = [severity + aside for severity in values]
+    options = dict(positions=places, widths=0.85 * width, manage_ticks=False)
+    drawn = axes.boxplot([*values.values()], whis=(0, 100), showmeans=True, **options, **style)
+    for each in drawn['boxes']:
+        each.set_hatch(HATCHES[LINES.index(look['linestyle'])])
+    drawn['boxes'][0].set_label(name)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex
-from matplotlib.colors import to_rgb as to_rgb_values
 from matplotlib.figure import Figure
 
 from mmcalib.checks import UserError, check_choice
@@ -23,26 +22,15 @@ from mmcalib.work_dir import whole_file
 # with grey for their black, which is that of hatches; these and markers do without any colour.
 COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#777777')
 MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
-LINES = ('-', '--', '-.', ':')
-# Of the runs of one loss: towards black or white, and how far. With four lines these are twelve.
-SHADES = ((0, 0.0), (0, 0.45), (1, 0.45))
+# Of the runs of one colour, and the hatches of their boxes.
+LINES = ('-', '--', '-.', ':', (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (5, 5)))
+HATCHES = (None, '///', '..', 'xx', 'oo', '\\\\\\', '++', '**')
 GREY = '#444444'
 # By the names that mmcalib.record gives them, in small letters. The colour-blind can tell those of
 # the first six from each other, which most figures compare.
-LOSS_COLOURS = {
-    **dict(zip(('ce', 'mbls', 'ls', 'fl', 'flsd', 'ecp'), COLOURS, strict=False)),
-    'brier': '#875692',
-    'dfl': '#BE0032',
-    'ifl': '#A89A00',
-    'bsce': '#3F2E8C',
-    'mdca': '#8DB600',
-    'svls': '#654522',
-    'nacl': '#2B3D26',
-    'ml1-ace': '#C2A878',
-    'acls': '#7A1200',
-    'cals': '#FF6FB5',
-    'adafocal': '#00B8B0',
-}
+LOSSES = 'ce mbls ls fl flsd ecp brier dfl ifl bsce mdca svls nacl ml1-ace acls cals adafocal'
+OTHERS = '#875692 #BE0032 #A89A00 #3F2E8C #8DB600 #654522 #2B3D26 #C2A878 #7A1200 #FF6FB5 #00B8B0'
+LOSS_COLOURS = dict(zip(LOSSES.split(), (*COLOURS[:6], *OTHERS.split()), strict=True))
 PER_ROW = 4
 PANEL, SIDE = 3.2, 2.8  # inches, of a panel with its labels and of its axes
 LETTER = 0.063  # inches of one of size 8, on average
@@ -51,32 +39,41 @@ LETTER = 0.063  # inches of one of size 8, on average
 def looks_of(names: Sequence[str]) -> list[dict]:
     """Return colour, line and marker of runs in one figure, for ``plot``.
 
-    A name that begins with a loss has its colour, in all figures. Further runs of a loss have other
-    shades and lines, and names without one the colours that no loss in the figure has.
+    A name that begins with a loss has its colour, in all figures; others have those that no loss in
+    the figure has. Further runs of a loss, and a run with ``' + temperature'`` behind the name of
+    another, have its colour and the next line.
     """
-    losses = [re.match(r'[\w-]*', name)[0].lower() for name in names]
-    taken = {LOSS_COLOURS.get(loss) for loss in losses}
-    others = [colour for colour in COLOURS if colour not in taken]
-    found, before = [], Counter()
-    for place, loss in enumerate(losses):
-        known = [LOSS_COLOURS[loss]] if loss in LOSS_COLOURS else others
-        number, index = divmod(before[known[0]], len(known))
-        before[known[0]] += 1
-        towards, share = SHADES[number % len(SHADES)]
-        colour = (1 - share) * np.array(to_rgb_values(known[index])) + share * towards
-        marker = MARKERS[(place + place // len(MARKERS)) % len(MARKERS)]
-        found.append(dict(color=to_hex(colour).upper(), linestyle=LINES[number % 4], marker=marker))
-    return found
+    words = [re.match(r'[\w-]*', name)[0].lower() for name in names]
+    kinds = [
+        word if word in LOSS_COLOURS else name.split(' + ')[0]
+        for word, name in zip(words, names, strict=True)
+    ]
+    taken = {LOSS_COLOURS.get(kind) for kind in kinds}
+    free = cycle(colour for colour in COLOURS if colour not in taken)
+    colours = {kind: LOSS_COLOURS.get(kind) or next(free) for kind in dict.fromkeys(kinds)}
+    lines, markers = defaultdict(lambda: cycle(LINES)), cycle(MARKERS)
+    return [
+        dict(color=colours[kind], linestyle=next(lines[colours[kind]]), marker=next(markers))
+        for kind in kinds
+    ]
 
 
-def panel_figure(count: int, *ratios: float) -> tuple[Figure, np.ndarray]:
-    """Return a figure of constrained layout, and the axes of each panel, four panels in a row.
+def panels_of(
+    runs: Mapping[str, object], *ratios: float, overlay: bool = False
+) -> tuple[Figure, list[tuple[np.ndarray, list]]]:
+    """Return a figure of constrained layout, and the axes of each panel with what it shows.
 
     Args:
-        count: Of the panels; their first axes are square.
+        runs: One panel each, four in a row; the first axes of a panel are square.
         ratios: Heights of further axes below these, as shares of them.
+        overlay: Show all runs in one panel.
+
+    Returns:
+        The figure and, for each panel, its axes and the names, runs and looks to draw there.
     """
-    columns, rows, parts = min(count, PER_ROW), -(-count // PER_ROW), (1, *ratios)
+    drawn = [*zip(runs, runs.values(), looks_of([*runs]), strict=True)]
+    shown = [drawn] if overlay else [[each] for each in drawn]
+    columns, rows, parts = min(len(shown), PER_ROW), -(-len(shown) // PER_ROW), (1, *ratios)
     height = rows * (SIDE * sum(parts) + 0.85)
     figure = Figure(figsize=(PANEL * columns + 0.9, height), layout='constrained')
     grid = figure.subplots(rows * len(parts), columns, squeeze=False, height_ratios=parts * rows)
@@ -84,23 +81,20 @@ def panel_figure(count: int, *ratios: float) -> tuple[Figure, np.ndarray]:
     for panel in panels:
         for axes, ratio in zip(panel, parts, strict=True):
             axes.set_box_aspect(ratio)
-    for axes in panels[count:].flat:
+    for axes in panels[len(shown) :].flat:
         axes.remove()
-    return figure, panels[:count]
+    return figure, [*zip(panels, shown, strict=False)]
 
 
 def legend(figure: Figure, most: int = 4) -> None:
     """Add a legend of all labels below a figure, which grows by the lines that it has."""
     found = {}
     for axes in figure.axes:
-        handles, labels = axes.get_legend_handles_labels()
-        for handle, label in zip(handles, labels, strict=True):
-            found.setdefault(wrapped(label, figure.get_figwidth() - 0.5), handle)
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(wrapped(label, figure.get_figwidth() - 0.6), handle)
+    style = dict(loc='outside lower center', frameon=False, fontsize=8, handlelength=3.0)
     for columns in range(min(most, len(found)), 0, -1):
-        drawn = figure.legend(
-            found.values(), found, loc='outside lower center', ncols=columns, frameon=False,
-            fontsize=8, handlelength=3.0,
-        )  # fmt: skip
+        drawn = figure.legend(found.values(), found, ncols=columns, **style)
         box = drawn.get_window_extent()
         if columns == 1 or box.width < figure.bbox.width:
             break
@@ -110,9 +104,15 @@ def legend(figure: Figure, most: int = 4) -> None:
 
 
 def wrapped(text: str, inches: float) -> str:
-    """Break the lines of a text of size 8 that are wider."""
-    letters = max(int(inches / LETTER), 1)
-    return '\n'.join(textwrap.fill(line, letters) for line in text.split('\n'))
+    """Break the lines of a text of size 8 that are wider: paths behind their slashes."""
+    letters, marked = max(int(inches / LETTER), 1), re.sub(r'(?<=[/_])(?=\w)', '\0 ', text)
+    lines = (textwrap.fill(line, letters) for line in marked.split('\n'))
+    return re.sub('\0 ?', '', '\n'.join(lines))
+
+
+def set_title(axes: Axes, text: str) -> None:
+    """Give a panel a title, in lines of its width."""
+    axes.set_title(wrapped(text, SIDE), fontsize=8)
 
 
 def title_of(
@@ -123,7 +123,7 @@ def title_of(
     between: str = '\n',
 ) -> str:
     """Return the name, figures in percent and, behind `between`, the number of predictions."""
-    shown = ', '.join(f'{key} {percent(value)}' for key, value in figures.items())
+    shown = ', '.join(f'{key} {value:.2f} %' for key, value in figures.items())
     protocol = f'protocol {found.protocol}' * (found.protocol != 'pooled')
     last = ', '.join(filter(None, [f'n = {found.num_predictions:,}', note, protocol]))
     return '\n'.join(filter(None, [name, between.join(filter(None, [shown, last]))]))
@@ -144,11 +144,6 @@ def save_figure(figure: Figure, path: str | Path, *, dpi: float = 200) -> None:
     check_choice(f'the format of {path}', Path(path).suffix.removeprefix('.'), formats)
     with whole_file(path) as temporary:
         figure.savefig(temporary, dpi=dpi)
-
-
-def percent(value: float) -> str:
-    """Return a percentage with two digits behind the point."""
-    return f'{value:.2f} %'
 
 
 def tidy(axes: Axes) -> None:
