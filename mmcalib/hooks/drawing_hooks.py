@@ -249,8 +249,8 @@ class ConfidenceMapHook(DrawingHook):
             title = f'The {len(worst)} worst-calibrated of {self._size:,} {self._data} images'
             figures.append(('confidence_map_worst', worst, title))
         for name, rows, title in figures:
-            figure = draw_confidence_maps(rows, **style, title=title, diagrams=not title)
-            self.add_figure(runner, name, figure)
+            maps = {title: ConfidenceMaps(rows, rows, **style)}
+            self.add_figure(runner, name, draw_confidence_maps(maps, worst=bool(title)))
 
 
 def _worst(views: list[ConfidenceView], count: int) -> list[ConfidenceView]:

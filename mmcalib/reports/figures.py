@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,16 +13,16 @@ from mmcalib import visualization as drawing
 from mmcalib.checks import UserError
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.keys import ECE, NLL, QUALITIES
-from mmcalib.record import digest, loss_label, read_json
+from mmcalib.record import digest, read_json
 from mmcalib.reports.runs import read_runs
 from mmcalib.reports.shifted import ShiftedTests, measures_of, shifted_tests
 from mmcalib.visualization.confidence_maps import BROKEN_FILE
 from mmcalib.work_dir import MAPS, RESULTS, STATISTICS, SWEEP
 
-# Of tests under shift: what a figure shows, what draws it, and its metrics.
+# Of tests under shift: the caption of a figure, and its metrics.
 SHIFT_FIGURES = {
-    'boxes': ('Corruptions by severity', drawing.draw_severity_boxes, (*QUALITIES, ECE, NLL)),
-    'lines': ('Mean over corruptions by severity', drawing.draw_severity_lines, (ECE, NLL)),
+    'boxes': ('Corruptions by severity', (*QUALITIES, ECE, NLL)),
+    'lines': ('Mean over corruptions by severity', (ECE, NLL)),
 }
 
 
@@ -71,11 +69,9 @@ def draw(kind: str, runs: Mapping[str, object], **options) -> Figure:
     """Draw what :func:`load` returned of some runs, by their names.
 
     Raises:
-        ValueError: If there is nothing to draw, or an option is not for this kind.
+        ValueError: If there is nothing to draw.
     """
     _, _, function = FIGURES[kind]
-    for name in sorted(options.keys() - inspect.signature(function).parameters.keys()):
-        raise UserError(f'--{name.replace("_", "-")} is not for {kind}: leave it out')
     return function(runs, **options)
 
 
@@ -108,46 +104,6 @@ def _label_and_seed(run: Path) -> tuple[str, int | None]:
     return first.label, first.record.seed
 
 
-def _images(runs: Mapping[str, tuple]) -> Figure:
-    if len(runs) > 1:  # whose images are in no common order
-        raise UserError(f'a figure of images shows one file, got {len(runs)}: draw one for each')
-    ((name, scores),) = runs.items()
-    return drawing.draw_image_risk(*scores, name=name)
-
-
-def _maps(
-    runs: Mapping[str, drawing.ConfidenceMaps],
-    *,
-    worst: bool = False,
-    images: Sequence[str] | None = None,
-) -> Figure:
-    """Draw the images that all runs have, below one another, or the worst of each run."""
-    first, *others = runs.values()
-    if any(other.classes != first.classes for other in others):
-        raise UserError(f'{", ".join(runs)} have other classes: compare runs on the same data')
-    views = {name: each.worst if worst else each.views for name, each in runs.items()}
-    there = dict.fromkeys(view.name for found in views.values() for view in found)
-    for image in images or ():
-        if image not in there:
-            raise UserError(f'no image {image!r} was drawn; there are {", ".join(there)}')
-    shared = [{(v.index, v.name) for v in found} for found in views.values()]
-    shared = (set.union if worst else set.intersection)(*shared)
-    drawn = [
-        replace(view, name=f'{name}, {view.name}') if others else view
-        for name, found in views.items()
-        for view in found
-        if (view.index, view.name) in shared and (not images or view.name in images)
-    ]
-    if others and not drawn:
-        raise UserError(
-            f'the runs {", ".join(runs)} have no image in common: give their ConfidenceMapHook '
-            'the same indices or interval, and compare tests of the same data'
-        )
-    if not worst:  # an image of one run below that of another
-        drawn.sort(key=lambda view: view.index)
-    return drawing.draw_confidence_maps(drawn, classes=first.classes, palette=first.palette)
-
-
 def _robustness(
     runs: Mapping[str, Sequence[ShiftedTests]],
     *,
@@ -173,9 +129,13 @@ def _robustness(
             raise UserError(f'--only: no checkpoint is named {name!r}; there are {[*named]}')
     named = {name: named[name] for name in only or named}
     keys = measures_of([model for found in named.values() for model in found])
-    drawn = [_drawn(name, found) for name, found in named.items()]
-    _, draw_severity, wanted = SHIFT_FIGURES[figure]
-    return draw_severity(drawn, [key for key in wanted if key in keys])
+    values = {}
+    for name, found in named.items():
+        values[name] = defaultdict(list)
+        for test in (test for model in found for test in (model.tests[0], *model.corrupted)):
+            values[name][test['severity']].append(test['metrics'])
+    _, wanted = SHIFT_FIGURES[figure]
+    return drawing.draw_severity(values, [key for key in wanted if key in keys], figure=figure)
 
 
 def _tested(model: ShiftedTests) -> str:
@@ -186,21 +146,11 @@ def _tested(model: ShiftedTests) -> str:
     return digest([how, trained, tests, model.source])
 
 
-def _drawn(name: str, models: Sequence[ShiftedTests]) -> drawing.ShiftedModel:
-    values = defaultdict(list)
-    for model in models:
-        for test in (model.tests[0], *model.corrupted):
-            values[test['severity']].append(test['metrics'])
-    record = models[0].clean
-    before = loss_label(record.loss) if record.loss and record.calibration else name
-    return drawing.ShiftedModel(name, before, values)
-
-
 # By the file of a work dir: where it comes from.
 HINTS = {
     STATISTICS: "tools/test.py writes it to the work dir, and CalibrationMetric(out_file='….npz')",
     MAPS: 'a test of segmentation with a ConfidenceMapHook in default_hooks leaves it there',
-    'images.csv': 'an ImageScoreMetric writes it',
+    'images.csv': "a test with ImageScoreMetric(out_file='images.csv') in its evaluator writes it",
     '': 'name the work dir of tools/test_robustness.py',
     SWEEP: 'tools/sweep.py writes it',
 }
@@ -210,9 +160,13 @@ FIGURES = {
     'by-image': (STATISTICS, CalibrationStatistics.load, drawing.draw_image_calibration),
     'risk': (STATISTICS, CalibrationStatistics.load, drawing.draw_risk_coverage),
     'boundary': (STATISTICS, CalibrationStatistics.load, drawing.draw_boundary_curves),
-    'maps': (MAPS, drawing.ConfidenceMaps.load, _maps),
-    'worst': (MAPS, drawing.ConfidenceMaps.load, partial(_maps, worst=True)),
-    'images': ('images.csv', drawing.read_image_scores, _images),
+    'maps': (MAPS, drawing.ConfidenceMaps.load, drawing.draw_confidence_maps),
+    'worst': (
+        MAPS,
+        drawing.ConfidenceMaps.load,
+        partial(drawing.draw_confidence_maps, worst=True),
+    ),
+    'images': ('images.csv', drawing.read_image_scores, drawing.draw_image_risk),
     'robustness': ('', shifted_tests, _robustness),
-    'sweep': (SWEEP, read_json, lambda runs: drawing.draw_sweeps([*runs.values()])),
+    'sweep': (SWEEP, read_json, drawing.draw_sweep),
 }

@@ -141,5 +141,5 @@ def _of_sweeps(folders: Sequence[str]) -> dict:
     paths = {str(path) for root in folders for path in Path(root).rglob(SWEEP)}
     found = _first_of_each('sweep', {path: [path] for path in sorted(paths)}, section['notes'])
     for path, sweep in found.items():
-        _draw(section, f'Sweep, {Path(path).parent}', 'sweep', {path: sweep})
+        _draw(section, f'Sweep, {Path(path).parent}', 'sweep', {sweep['loss']: sweep})
     return section

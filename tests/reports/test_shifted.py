@@ -13,7 +13,7 @@ from mmcalib.reports.runs import find_runs
 from mmcalib.reports.shifted import shifted_tests
 from mmcalib.reports.tables import tables_of
 from mmcalib.transforms.corruption_names import BENCHMARK, CORRUPTIONS
-from mmcalib.visualization import ShiftedModel, draw_severity_boxes, draw_severity_lines
+from mmcalib.visualization import draw_severity
 
 LOSSES = {'CE': CE, 'LS α=0.1': dict(type='LabelSmoothingLoss', alpha=0.1)}
 TEMPERATURE = dict(methods=['temperature'], options={}, split='val', forced=[])
@@ -204,9 +204,9 @@ def test_nothing_to_draw_is_said(tmp_path):
 def test_twenty_models_look_different():
     tests = {severity: [metrics(50, 5.0)] for severity in (0, 1)}
     names = [f'{number}{more}' for number in range(10) for more in ('', ' + temperature')]
-    models = [ShiftedModel(name, name.split()[0], tests) for name in names]
-    boxes = draw_severity_boxes(models, [ECE]).legends[0].get_patches()
+    models = dict.fromkeys(names, tests)
+    boxes = draw_severity(models, [ECE]).legends[0].get_patches()
     assert len({(box.get_facecolor(), box.get_hatch()) for box in boxes}) == 20
-    lines = draw_severity_lines(models, [ECE]).legends[0].get_lines()
+    lines = draw_severity(models, [ECE], figure='lines').legends[0].get_lines()
     looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
     assert len(looks) == 20

@@ -1,41 +1,36 @@
+"""Confidence maps: the pixels and captions of each panel, and which images are drawn."""
+
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from drawings import view, words
+from drawings import check_nothing_is_cut, view, words
 
 from mmcalib.visualization import ConfidenceMaps, draw_confidence_maps, to_rgb
-from mmcalib.visualization.confidence_maps import (
-    IGNORED_COLOUR,
-    RIGHT_COLOUR,
-    WRONG_COLOUR,
-)
+from mmcalib.visualization.confidence_maps import IGNORED_COLOUR, RIGHT_COLOUR, WRONG_COLOUR
 
 CLASSES = ['sky', 'road', 'car']
 PALETTE = [[0, 0, 0], [0, 114, 178], [230, 159, 0]]
 
 
-def test_rows_have_their_numbers_and_classes():
-    figure = draw_confidence_maps([view(3), view(5, seed=1)], classes=CLASSES, palette=PALETTE)
-    text = words(figure)
-    for part in (
-        f'image 3: ECE {view(3).error:.2f} %', 'image 5: ECE', '500 pixels', 'ground truth',
-        'confidence (%)', 'sky', 'car', 'wrong', 'ignored',
-    ):  # fmt: skip
-        assert part in text
-    assert text.count('reliability (%)') == 1
-    alone = draw_confidence_maps([view(3)], classes=CLASSES, diagrams=False)
-    assert 'reliability (%)' not in words(alone)
+def draw(*views, classes=CLASSES, palette=PALETTE, run='', **options):
+    return draw_confidence_maps({run: ConfidenceMaps([*views], [], classes, palette)}, **options)
 
 
 def panels(figure):
-    """The pixels of each panel, of axes that have some."""
-    return [axes.images[0].get_array() for axes in figure.axes if axes.images]
+    """The pixels of each panel, of axes that have some and are no colour bar."""
+    images = [axes.images[0].get_array() for axes in figure.axes if axes.images]
+    return [pixels for pixels in images if pixels.ndim == 3]
+
+
+def captions(figure):
+    return [axes.get_xlabel() for axes in figure.axes if ': ' in axes.get_xlabel()]
 
 
 def test_panels_show_the_pixels():
     one = view(size=(20, 20))
-    image, label, predicted, conf, errors = panels(
-        draw_confidence_maps([one], classes=CLASSES, palette=PALETTE)
-    )
+    figure = draw(one)
+    image, label, predicted, conf, errors = panels(figure)
     np.testing.assert_array_equal(image, one.image)
     np.testing.assert_array_equal(label[one.valid], np.array(PALETTE)[one.label[one.valid]])
     assert (label[~one.valid] == IGNORED_COLOUR).all()
@@ -46,16 +41,65 @@ def test_panels_show_the_pixels():
     order = np.argsort(one.conf, axis=None)
     brightness = conf.reshape(-1, 3).sum(axis=1)[order].astype(int)
     assert brightness[0] > brightness[len(order) // 2] > brightness[-1]  # dark where sure
+    count, correct, total = one.table
+    accuracy, trust = 100 * correct.sum() / 500, 100 * total.sum() / 500
+    ece = 100 * abs(correct - total).sum() / 500
+    assert captions(figure) == [
+        f'image 0: ECE {ece:.2f} %, accuracy {accuracy:.2f} %, mean confidence {trust:.2f} %, '
+        '500 pixels'
+    ]
+    (bars,) = (b for axes in figure.axes for b in axes.containers if b.get_label() == 'accuracy')
+    filled = count > 0
+    heights = [bar.get_height() for bar in bars]
+    np.testing.assert_allclose(heights, 100 * correct[filled] / count[filled])
+
+
+def test_the_legend_has_the_classes_of_labels_and_predictions():
+    one = view(size=(4, 4))
+    one.label[1:], one.predicted[:] = 1, 2
+    legend = draw(one).legends[0]
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names[:5] == ['road', 'car', 'right', 'wrong', 'ignored']
+    colours = [handle.get_facecolor()[0, :3] for handle in legend.legend_handles[:2]]
+    np.testing.assert_allclose(colours, np.array(PALETTE[1:]) / 255)
 
 
 def test_an_image_that_follows_itself_is_not_repeated():
-    assert len(panels(draw_confidence_maps([view(), view()], classes=CLASSES))) == 5 + 3
+    other = replace(view(), label=view(seed=5).label)
+    runs = {
+        name: ConfidenceMaps([view(7), each], [view(3)], CLASSES)
+        for name, each in (('CE', view()), ('MbLS', view()), ('LS', other))
+    }
+    figure = draw_confidence_maps(runs)
+    assert len(panels(figure)) == 5 + 3 + 5 + 5 + 3 + 3
+    names = [text.split(':')[0] for text in captions(figure)]
+    assert names == [f'{run}, image {i}' for i in (0, 7) for run in runs]
+    worst = captions(draw_confidence_maps(runs, worst=True))
+    assert [text.split(':')[0] for text in worst] == [f'{run}, image 3' for run in runs]
 
 
-@pytest.mark.parametrize('size', [(1, 1), (40, 40), (30, 200), (512, 100)])
-def test_any_size_is_drawn_at_a_bounded_one(size):
-    pixels = to_rgb(draw_confidence_maps([view(size=size), view(1)], classes=CLASSES))
-    assert pixels.shape[0] < 800 and pixels.shape[1] < 1300
+def boxes(figure):
+    """The boxes of captions, and of the panels, in pixels."""
+    to_rgb(figure)
+    texts = [axes.xaxis.label for axes in figure.axes if ': ' in axes.get_xlabel()]
+    shown = [axes for axes in figure.axes if axes.get_visible() and axes.axison]
+    return [text.get_window_extent() for text in texts], [axes.bbox for axes in shown]
+
+
+@pytest.mark.parametrize(
+    'sizes', [[(1, 1)], [(40, 40), (40, 40)], [(30, 200), (300, 40)], [(512, 100), (40, 300)]]
+)
+@pytest.mark.parametrize('run', ['', f'a run /{"of_a_path/" * 30}'])
+def test_captions_lie_in_the_figure_and_on_no_panel(sizes, run):
+    views = [view(number, size=size) for number, size in enumerate(sizes)]
+    maps = ConfidenceMaps(views, [], CLASSES)
+    figure = draw_confidence_maps({run: maps, **({'other': maps} if run else {})})
+    check_nothing_is_cut(figure)
+    texts, shown = boxes(figure)
+    for text in texts:
+        assert figure.bbox.x0 <= text.x0 and text.x1 <= figure.bbox.x1
+        assert not any(text.overlaps(box.padded(-1)) for box in shown)
+    assert figure.get_figheight() < 4 * len(texts) + 2 and figure.get_figwidth() < 12
 
 
 def test_an_image_without_valid_pixels():
@@ -63,12 +107,12 @@ def test_an_image_without_valid_pixels():
     one.valid[:] = False
     one.table[:] = 0
     assert np.isnan(one.error)  # as of the metric
-    assert 'no valid pixel' in words(draw_confidence_maps([one], classes=CLASSES))
+    assert 'image 0: no valid pixel' in words(draw(one, palette=None, run='CE'))
 
 
 def test_saved_and_loaded(tmp_path):
     path = tmp_path / 'maps.npz'
-    maps = ConfidenceMaps([view(0), view(7, size=(3, 4))], [view(9)], CLASSES, PALETTE)
+    maps = ConfidenceMaps([view(0), view(7, size=(3, 4))], [view(9, seed=1)], CLASSES, PALETTE)
     maps.save(path)
     loaded = ConfidenceMaps.load(path)
     assert (loaded.classes, loaded.palette) == (CLASSES, PALETTE)
@@ -81,10 +125,13 @@ def test_saved_and_loaded(tmp_path):
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path):
-    with pytest.raises(ValueError, match='no image'):
-        draw_confidence_maps([], classes=CLASSES)
+    with pytest.raises(ValueError, match='no image in common'):
+        draw()
     with pytest.raises(ValueError, match='3 classes need as many colours, got 1'):
-        draw_confidence_maps([view()], classes=CLASSES, palette=[[0, 0, 0]])
+        draw(view(), palette=[[0, 0, 0]])
+    with pytest.raises(ValueError, match='a, b have other classes'):
+        maps = [ConfidenceMaps([view()], [], CLASSES[:n]) for n in (2, 3)]
+        draw_confidence_maps(dict(zip('ab', maps, strict=True)))
     np.savez(tmp_path / 'other.npz', x=1)
     with pytest.raises(ValueError, match=r'other\.npz does not hold confidence maps'):
         ConfidenceMaps.load(tmp_path / 'other.npz')

@@ -4,81 +4,107 @@ import numpy as np
 import pytest
 import torch
 from drawings import check_nothing_is_cut, statistics, table, words
-from matplotlib.figure import Figure
-from matplotlib.patches import StepPatch
+from matplotlib.colors import to_hex
+from samples import classified, segmented
 
 import mmcalib
 from mmcalib import metrics
-from mmcalib.metrics import counts
-from mmcalib.visualization import draw_reliability
+from mmcalib.metrics import CalibrationMetric, counts
+from mmcalib.visualization import draw_image_calibration, draw_reliability
 
 
 def image_bins(images=20, num_bins=10):
     return torch.stack([table(num_bins, n=50, seed=seed) for seed in range(images)])
 
 
-def test_a_panel_says_what_was_measured_in_units():
-    found = statistics(num_bins=15, ECE=12.345, AECE=11.0)
-    text = words(draw_reliability({'mbls/digits': found}))
-    for part in (
-        'mbls/digits', 'ECE 12.35 %, AECE 11.00 %', 'n = 500, 15 bins', 'confidence (%)',
-        'accuracy (%)', 'predictions (%)', 'over-confident by',
-    ):  # fmt: skip
+def measured(samples):
+    metric = CalibrationMetric(['ECE', 'AECE'])
+    metric.process(None, samples)
+    metric.evaluate(len(samples))
+    return metric.statistics
+
+
+def artist(axes, label):
+    """The one artist or group of bars with a label, or a label that begins so."""
+    drawn = [*axes.containers, *axes.lines, *axes.collections]
+    (found,) = (each for each in drawn if str(each.get_label()).startswith(label))
+    return found
+
+
+def bars(axes, label):
+    """Where each bar begins, and its two ends."""
+    return [(*bar.get_xy(), bar.get_y() + bar.get_height()) for bar in artist(axes, label)]
+
+
+def shares(axes):
+    (histogram,) = axes.patches
+    return histogram.get_data().values
+
+
+def test_bars_gaps_and_shares_are_those_of_the_table():
+    rows = torch.tensor([[4.0, 0, 6], [1, 0, 6], [1.2, 0, 5.1]], dtype=torch.float64)
+    found = statistics(rows, num_bins=3, ECE=12.345, AECE=11.0)
+    figure = draw_reliability({'mbls/digits': found})
+    top, bottom = figure.axes
+    np.testing.assert_allclose(bars(top, 'accuracy'), [(0, 0, 25), (200 / 3, 0, 100)])
+    np.testing.assert_allclose(bars(top, 'over-confident'), [(0, 25, 30)])
+    np.testing.assert_allclose(bars(top, 'under-confident'), [(200 / 3, 100, 85)])
+    np.testing.assert_allclose(shares(bottom), [40, 0, 60])
+    means = {f'mean {name}': artist(bottom, f'mean {name}') for name in ('accuracy', 'confidence')}
+    assert [line.get_xdata()[0] for line in means.values()] == pytest.approx([70, 63])
+    text = words(figure)
+    for part in ('mbls/digits\nECE 12.35 %, AECE 11.00 %\nn = 10, 3 bins', 'confidence (%)',
+                 'accuracy (%)', 'predictions (%)', 'calibrated', 'faded: n < 20'):  # fmt: skip
         assert part in text
     finer = draw_reliability({'': statistics(ECE=1.0, protocol='paper')}, num_bins=25)
     assert 'n = 500, errors of 10 bins, protocol paper' in words(finer)
 
 
-def test_bars_and_gaps_are_those_of_the_table():
-    rows = torch.tensor([[4.0, 6], [1, 6], [1.2, 5.1]], dtype=torch.float64)
-    top, bottom = draw_reliability({'': statistics(rows, num_bins=3)}).axes
-    accuracy, over, under, _ = (
-        patch.get_data() for patch in top.patches if isinstance(patch, StepPatch)
-    )
-    np.testing.assert_allclose(accuracy.values, [25, 0, 100])
-    np.testing.assert_allclose(over.values, [30, 0, 100])  # conf 30 over accuracy 25
-    np.testing.assert_allclose(under.values, [25, 0, 85])
-    (histogram,) = (patch for patch in bottom.patches if isinstance(patch, StepPatch))
-    np.testing.assert_allclose(histogram.get_data().values, [40, 0, 60])
-
-
 def test_bins_of_equal_count_have_a_histogram_of_equal_width():
     found = statistics(table(100), num_bins=20)
     top, bottom = draw_reliability({'': found}, equal_mass=True, num_bins=5).axes
-    assert len(bottom.patches[0].get_data().values) == 5
     count, correct, conf = found.bins(5, equal_mass=True)
-    line = next(line for line in top.lines if line.get_marker() == 'o')
-    np.testing.assert_allclose(line.get_xdata(), 100 * conf / count)
-    np.testing.assert_allclose(line.get_ydata(), 100 * correct / count)
+    np.testing.assert_allclose(shares(bottom), 100 * found.bins(5)[0] / 500)
+    points = np.transpose(artist(top, 'bins of equal count').get_data())
+    np.testing.assert_allclose(points, 100 * (torch.stack([conf, correct]) / count).T)
+    gaps = np.array(artist(top, 'gap').get_segments())
+    np.testing.assert_allclose(gaps[:, 0], 100 * (torch.stack([conf, conf]) / count).T)
+    np.testing.assert_allclose(gaps[:, 1], points)
 
 
-@pytest.mark.parametrize('count', [1, 2, 5])
+@pytest.mark.parametrize('count', [1, 5])
 def test_side_by_side_and_overlaid(count):
     runs = {
-        f'run {i}, {"with words " * 9}': statistics(table(seed=i), ECE=1.0, AECE=2.0)
+        f'run {i}, {"with words " * 9}/{"and_a_path/" * 9}': statistics(table(n=9000, seed=i))
         for i in range(count)
     }
     figure = draw_reliability(runs)
     check_nothing_is_cut(figure)
-    assert len(figure.axes) == 2 * count
-    assert figure.axes[0].get_xlim() == figure.axes[0].get_ylim() == (0, 100)
-    figure = draw_reliability(runs, overlay=True, zoom=(80, 100))
-    check_nothing_is_cut(figure)
-    assert len(figure.axes) == 2 and len(figure.axes[0].child_axes) == 1
-    assert figure.axes[0].child_axes[0].get_xlim() == (80, 100)
-    assert all(f'run {i}, with' in words(figure) for i in range(count))
-
-
-def test_no_two_runs_of_many_look_alike():
-    runs = {str(i): statistics(table(seed=i)) for i in range(20)}
-    top, bottom = draw_reliability(runs, overlay=True).axes
-    curves = [
-        (each.get_color(), each.get_linestyle())
-        for each in top.lines
-        if len(each.get_xdata()) > 2 and not each.get_alpha()
-    ]
-    outlines = [(each.get_edgecolor(), each.get_linestyle()) for each in bottom.patches]
-    assert len(set(curves)) == len(set(outlines)) == 20
+    overlaid = draw_reliability(runs, overlay=True, zoom=(80, 100))
+    check_nothing_is_cut(overlaid)
+    assert len(figure.axes) == 2 * count and len(overlaid.axes) == 2
+    (inset,) = overlaid.axes[0].child_axes
+    assert inset.get_xlim() == inset.get_ylim() == (80, 100)
+    looks = set()
+    for number, found in enumerate(runs.values()):
+        # Constrained layout may give a panel's first axes any place in the list.
+        (panel,) = (axes for axes in figure.axes if axes.get_title().startswith(f'run {number}'))
+        assert panel.get_xlim() == panel.get_ylim() == (0, 100)
+        assert 'and_a_path/\n' in panel.get_title()  # no word is broken
+        filled = found.bins(10)[:, found.bins(10)[0] > 0]
+        accuracy = 100 * filled[1] / filled[0]
+        np.testing.assert_allclose([top for *_, top in bars(panel, 'accuracy')], accuracy)
+        for axes in (overlaid.axes[0], inset):
+            line = artist(axes, f'run {number}')
+            np.testing.assert_allclose(line.get_xdata(), 100 * filled[2] / filled[0])
+            whole = ~np.isnan(line.get_ydata())
+            np.testing.assert_allclose(line.get_ydata()[whole], accuracy[whole])
+            assert whole.tolist() == (filled[0] >= 20).tolist()
+        outline = overlaid.axes[1].patches[number]
+        assert to_hex(outline.get_edgecolor()) == to_hex(line.get_color())
+        np.testing.assert_allclose(outline.get_data().values, 100 * found.bins(10)[0] / 9000)
+        looks.add((line.get_color(), line.get_linestyle()))
+    assert len(looks) == count
 
 
 @pytest.mark.parametrize(('fewest', 'faded'), [(19, 1), (20, 0), (0, 0)])
@@ -87,10 +113,12 @@ def test_bins_of_few_predictions_are_faded_and_the_legend_says_so(fewest, faded)
     rows = torch.stack([rows, rows / 2, rows * torch.tensor([0.1, 0.5, 0.9])])
     runs = {'run': statistics(rows, num_bins=3)}
     figure = draw_reliability(runs)
-    whitened = [p for p in figure.axes[0].patches if p.get_facecolor() == (1, 1, 1, 0.7)]
-    assert [p.get_data().values.tolist() for p in whitened] == [[0, 100, 0]] * faded
     assert ('faded: n < 20' in words(figure)) == bool(faded)
-    _, whole, *_ = draw_reliability(runs, overlay=True).axes[0].lines
+    if faded:
+        white = artist(figure.axes[0], 'faded')
+        np.testing.assert_allclose(bars(figure.axes[0], 'faded'), [(100 / 3, 0, 100)])
+        assert white[0].get_facecolor() == (1, 1, 1, 0.7)
+    whole = artist(draw_reliability(runs, overlay=True).axes[0], 'run')
     assert np.isnan(whole.get_ydata()).sum() == faded
 
 
@@ -109,60 +137,78 @@ def test_the_inset_keeps_off_the_curve(under):
 def test_the_interval_of_each_bin_is_that_of_its_accuracy_over_images():
     found = statistics(image_bins=image_bins())
     count, correct, _ = found.image_bins.sum(dim=0)
-    figure = draw_reliability({'run': found})
-    (band,) = (c for c in figure.axes[0].collections if 'interval' in str(c.get_label()))
+    band = artist(draw_reliability({'run': found}).axes[0], '95 % interval of accuracy')
     ends = np.array([segment[:, 1] for segment in band.get_segments()]) / 100
     accuracy = (correct / count).numpy()
     error = np.sqrt(accuracy * (1 - accuracy) / count.numpy())
     assert (ends[:, 0] <= accuracy).all() and (accuracy <= ends[:, 1]).all()
     np.testing.assert_allclose(ends[5:, 1] - ends[5:, 0], 2 * 1.96 * error[5:], rtol=0.5)
-    assert '95 % interval of accuracy' in words(figure)
-    for other in (draw_reliability({'run': found}, num_bins=5), draw_reliability(
-        {'run': statistics(image_bins=image_bins(4))}
-    ), draw_reliability({'run': statistics()})):  # fmt: skip
+    few = {'run': statistics(image_bins=image_bins(4))}
+    for other in (draw_reliability({'run': found}, num_bins=5), draw_reliability(few)):
         assert 'interval' not in words(other)
 
 
-def test_what_cannot_be_drawn_is_said():
-    with pytest.raises(ValueError, match='no run'):
-        draw_reliability({})
-    with pytest.raises(ValueError, match="'run' has no predictions"):
-        draw_reliability({'run': statistics(torch.zeros(3, 5))})
-    with pytest.raises(ValueError, match=r'interval in percent.*got \(90, 110\)'):
-        draw_reliability({'run': statistics()}, zoom=(90, 110))
-    with pytest.raises(ValueError, match='num_bins must be an integer of at least 1, got 0'):
-        draw_reliability({'run': statistics()}, num_bins=0)
+def test_log_odds():
+    found = measured(segmented(6))
+    figure = draw_reliability({'a': found}, scale='logit')
+    top, below = figure.axes
+    count, correct, conf = found.bins(found.num_bins, equal_mass=True).numpy()
+    curve = artist(top, 'bins of equal count')
+    np.testing.assert_allclose(curve.get_data(), 100 * np.stack([conf, correct]) / count)
+    # 90 and 99 % are as far apart as 99 and 99.9 %, but for a few hundredths.
+    for ends in (
+        top.transData.transform([(x, 90) for x in (90, 99, 99.9)])[:, 0],
+        top.transData.transform([(90, y) for y in (90, 99, 99.9)])[:, 1],
+        below.transData.transform([(x, 0) for x in (90, 99, 99.9)])[:, 0],
+    ):
+        assert np.diff(ends)[1] == pytest.approx(np.diff(ends)[0], rel=0.05)
+    assert shares(below).sum() == pytest.approx(100)
+    assert '99.99' in words(figure)
+    check_nothing_is_cut(figure)
+    check_nothing_is_cut(draw_reliability({'a': found, 'b': found}, scale='logit', overlay=True))
+    sure = mmcalib.reliability_diagram(conf=np.ones(50), correct=np.ones(50, bool), scale='logit')
+    assert shares(sure.axes[1])[-1] == 100
+
+
+def test_each_image_is_a_point():
+    samples = segmented(6)
+    figure = draw_image_calibration({'a': measured(samples)})
+    points = artist(figure.axes[0], 'image').get_offsets()
+    for sample, (conf, accuracy) in zip(samples, points, strict=True):
+        logits, label = sample['seg_logits']['data'].double(), sample['gt_sem_seg']['data'][0]
+        trust, guess = logits.softmax(0).max(0)
+        valid = label != 255
+        assert conf == pytest.approx(100 * trust[valid].mean().item(), rel=1e-6)
+        assert accuracy == pytest.approx(100 * (guess == label)[valid].double().mean().item())
+    gap = np.median(abs(np.subtract(*np.asarray(points).T)))
+    assert f'median gap {gap:.2f} %' in words(figure) and '6 images' in words(figure)
+    check_nothing_is_cut(figure)
 
 
 def draw(n=400, num_classes=3):
     rng = np.random.default_rng(0)
-    probs = rng.dirichlet([0.6] * num_classes, n)
-    return probs, rng.integers(num_classes, size=n)
+    return rng.dirichlet([0.6] * num_classes, n), rng.integers(num_classes, size=n)
 
 
-def bars(figure):
-    return [p.get_data().values for p in figure.axes[0].patches if isinstance(p, StepPatch)]
-
-
-def test_bars_are_the_accuracies_of_plain_loops():
+def test_arrays_are_drawn_as_by_plain_loops():
     probs, labels = draw()
     figure = mmcalib.reliability_diagram(probs, labels, num_bins=10, title='a loss')
-    assert isinstance(figure, Figure)
-    counts, correct = np.zeros(10), np.zeros(10)
+    count, correct = np.zeros(10), np.zeros(10)
     for row, label in zip(probs, labels, strict=True):
         place = int(np.ceil(row.max() * 10)) - 1
-        counts[place] += 1
+        count[place] += 1
         correct[place] += row.argmax() == label
-    np.testing.assert_allclose(bars(figure)[0], 100 * correct / np.maximum(counts, 1))
-    errors = [
-        f'{name} {function(probs, labels, num_bins=10):.2f} %'
-        for name, function in (
-            ('ECE', metrics.expected_calibration_error),
-            ('AECE', metrics.adaptive_calibration_error),
-        )
-    ]
-    assert figure.axes[0].get_title() == f'a loss\n{", ".join(errors)}\nn = 400, 10 bins'
+    filled = count > 0
+    drawn = [top for *_, top in bars(figure.axes[0], 'accuracy')]
+    np.testing.assert_allclose(drawn, 100 * correct[filled] / count[filled])
+    ece = metrics.expected_calibration_error(probs, labels, num_bins=10)
+    aece = metrics.adaptive_calibration_error(probs, labels, num_bins=10)
+    title = f'a loss\nECE {ece:.2f} %, AECE {aece:.2f} %\nn = 400, 10 bins'
+    assert figure.axes[0].get_title() == title
     assert '95 %' not in words(figure)  # which rows are of one image is unknown
+    equal = mmcalib.reliability_diagram(probs, labels, equal_mass=True, zoom=(80, 100))
+    assert 'bins of equal count' in words(equal)
+    assert equal.axes[0].child_axes[0].get_xlim() == (80, 100)
 
 
 def test_maps_lists_confidences_and_pieces_are_drawn_alike(monkeypatch):
@@ -174,26 +220,29 @@ def test_maps_lists_confidences_and_pieces_are_drawn_alike(monkeypatch):
     conf, correct = probs.max(1), probs.argmax(1) == labels
     drawn = [
         mmcalib.reliability_diagram(torch.from_numpy(maps), targets, ignore_index=255),
-        mmcalib.reliability_diagram(probs.tolist(), labels.tolist()),
-        mmcalib.reliability_diagram(conf=conf, correct=correct),
+        mmcalib.reliability_diagram(conf=conf.tolist(), correct=correct),
     ]
     monkeypatch.setattr(counts, 'PIECE_BYTES', 1)
     drawn.append(mmcalib.reliability_diagram(probs, labels))
     for figure in drawn:
         assert words(figure) == words(expected)
-        np.testing.assert_allclose(bars(figure), bars(expected))
+        accuracy = [bars(each.axes[0], 'accuracy') for each in (figure, expected)]
+        np.testing.assert_allclose(*accuracy)
 
 
-def test_bins_of_equal_count_and_a_zoom():
-    probs, labels = draw()
-    figure = mmcalib.reliability_diagram(probs, labels, equal_mass=True, zoom=(80, 100))
-    assert 'bins of equal count' in words(figure)
-    assert figure.axes[0].child_axes[0].get_xlim() == (80, 100)
-
-
-def test_arrays_that_cannot_be_drawn_are_refused():
-    for labels, options in (([255], dict(ignore_index=255)), ([], {})):
-        with pytest.raises(ValueError, match='there are no predictions to draw'):
-            mmcalib.reliability_diagram([[0.5, 0.5]] * len(labels), labels, **options)
-    with pytest.raises(ValueError, match='take the softmax first'):
-        mmcalib.reliability_diagram([[5.0, -2.0]], [0])
+@pytest.mark.parametrize(
+    ('make', 'message'),
+    [
+        (lambda: draw_reliability({}), 'no run'),
+        (lambda: draw_reliability({'a': statistics(torch.zeros(3, 5))}), "'a' has no predictions"),
+        (lambda: draw_reliability({'a': statistics()}, zoom=(90, 110)), r'zoom .*got \(90, 110\)'),
+        (lambda: draw_reliability({'a': statistics()}, num_bins=0), 'num_bins .*got 0'),
+        (lambda: draw_reliability({'a': statistics()}, scale='log'), 'scale must be one of'),
+        (lambda: draw_image_calibration({'a': measured(classified(6))}), 'no images of many'),
+        (lambda: mmcalib.reliability_diagram([[0.5, 0.5]], [9], ignore_index=9), 'no predictions'),
+        (lambda: mmcalib.reliability_diagram([[5.0, -2.0]], [0]), 'take the softmax first'),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

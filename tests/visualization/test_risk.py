@@ -6,7 +6,7 @@ import torch
 from drawings import check_nothing_is_cut, statistics, table, words
 
 from mmcalib.metrics.ranking import aurc
-from mmcalib.visualization import draw_image_risk, draw_risk_coverage, read_image_scores, to_rgb
+from mmcalib.visualization import draw_image_risk, draw_risk_coverage, read_image_scores
 
 
 def test_figures_are_those_that_were_printed_else_computed():
@@ -24,36 +24,33 @@ def test_the_curve_is_that_of_the_cells():
     curve, end, best, chance, *_ = axes.lines
     np.testing.assert_allclose(curve.get_xdata(), [0, 20, 60, 100])
     np.testing.assert_allclose(curve.get_ydata(), [0, 0, 100 / 6, 40])
-    assert (end.get_xdata(), end.get_ydata()) == ([100], [40])
+    assert (list(end.get_xdata()), list(end.get_ydata())) == ([100], [40])
     assert set(chance.get_ydata()) == {40}
     covered, risk = best.get_data()
     for x, y in zip(covered, risk, strict=True):  # 6 of 10 are right
         assert y == pytest.approx(max(0, 100 * (1 - 60 / x)) if x else 0, abs=1e-9)
+    right = torch.tensor([[1.0, 4], [0, 4], [0.5, 3.2]], dtype=torch.float64)
+    wrong_first = draw_risk_coverage({'': statistics(right[:, :1])}).axes[0]
+    assert wrong_first.lines[0].get_ydata() == pytest.approx([100, 100])
+    assert wrong_first.get_ylim()[1] == 100
+    assert draw_risk_coverage({'': statistics(right[:, 1:])}).axes[0].get_ylim()[1] < 0.02
 
 
-@pytest.mark.parametrize('correct', [0.0, 1.0])
-def test_all_right_or_all_wrong(correct):
-    cells = torch.tensor([[5.0], [5 * correct], [4]], dtype=torch.float64)
-    figure = draw_risk_coverage({'run': statistics(cells)})
-    assert to_rgb(figure).shape[2] == 3
-    assert figure.axes[0].get_ylim()[1] == (100 if not correct else pytest.approx(0.0115))
-
-
-@pytest.mark.parametrize('count', [1, 2, 5])
+@pytest.mark.parametrize('count', [1, 5])
 def test_side_by_side_and_overlaid(count):
     runs = {f'run {i}': statistics(table(seed=i)) for i in range(count)}
-    for overlay in (False, True):
-        figure = draw_risk_coverage(runs, overlay=overlay)
-        assert len(figure.axes) == (1 if overlay else count)
+    side_by_side, overlaid = (draw_risk_coverage(runs, overlay=o) for o in (False, True))
+    assert (len(side_by_side.axes), len(overlaid.axes)) == (count, 1)
+    curves = [line for line in overlaid.axes[0].lines if line.get_label().startswith('run')]
+    for axes, curve, (name, found) in zip(side_by_side.axes, curves, runs.items(), strict=True):
+        assert axes.get_title().startswith(name) and curve.get_label().startswith(name)
+        count_, correct, _ = found.narrow_bins.flip(1).cumsum(1)
+        for line in (axes.lines[0], curve):
+            np.testing.assert_allclose(line.get_ydata()[1:], 100 * (1 - correct / count_))
+        assert axes.lines[0].get_color() == curve.get_color()
+    assert len({curve.get_color() for curve in curves}) == count
+    for figure in (side_by_side, overlaid):
         check_nothing_is_cut(figure)
-        assert all(f'run {i}\n' in words(figure) for i in range(count))
-
-
-def test_what_cannot_be_drawn_is_said():
-    with pytest.raises(ValueError, match='no run'):
-        draw_risk_coverage({})
-    with pytest.raises(ValueError, match="'run' has no predictions"):
-        draw_risk_coverage({'run': statistics(torch.zeros(3, 5))})
 
 
 RISKS = np.array([0.5, 0.0, np.nan, 0.25, 1.0])
@@ -61,17 +58,22 @@ SCORES = {'good': np.array([0.6, 0.9, 1.0, 0.7, 0.1]), 'tied': np.ones(5)}
 
 
 def test_curves_are_the_mean_risks_of_the_first_images():
-    figure = draw_image_risk(SCORES, RISKS, name='a run')
-    curves, good, tied = figure.axes
+    curves, good, tied = draw_image_risk({'a run': (SCORES, RISKS)}).axes
     expected = np.cumsum([0, 0.25, 0.5, 1]) / [1, 2, 3, 4] * 100
-    by_score, by_chance, best = (line.get_ydata() for line in curves.lines)
+    by_score, best, by_chance, *_ = (line.get_ydata() for line in curves.lines)
     np.testing.assert_allclose(by_score[1:], expected)
     np.testing.assert_allclose(best[1:], expected)  # the score has found the best order
     np.testing.assert_allclose(by_chance, 100 * 1.75 / 4)
     np.testing.assert_allclose(good.collections[0].get_offsets()[:, 1], [0, 25, 50, 100])
     np.testing.assert_allclose(good.lines[0].get_ydata(), expected)
-    assert tied.get_title().startswith('tied')
-    assert '4 images' in curves.get_title()
+    assert tied.get_title().startswith('tied') and curves.get_title() == 'a run, 4 images'
+    assert good.collections[0].get_facecolor()[0, :3] != pytest.approx(
+        tied.collections[0].get_facecolor()[0, :3]
+    )
+    two = draw_image_risk({'a': (SCORES, RISKS), 'b': (SCORES, RISKS[::-1])})
+    titles = [axes.get_title().split('\n')[0] for axes in two.axes]
+    assert titles == ['a, 4 images', 'a, good', 'a, tied', 'b, good', 'b, tied']
+    check_nothing_is_cut(two)
 
 
 def test_the_file_of_a_metric_is_read(tmp_path):
@@ -82,14 +84,17 @@ def test_the_file_of_a_metric_is_read(tmp_path):
     np.testing.assert_equal(scores, {'confidence': np.array([0.9, 0.5])})
 
 
-def test_what_has_nothing_to_draw_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match='ImageScoreMetric'):
-        read_image_scores(tmp_path / 'none.csv')
-    (tmp_path / 'other.csv').write_text('image,label\na,1\n')
-    with pytest.raises(ValueError, match=r"first line is \['image', 'label'\]"):
+@pytest.mark.parametrize('text', ['image,label\na,1\n', '', 'image,risk\n'])
+def test_another_file_is_refused(text, tmp_path):
+    (tmp_path / 'other.csv').write_text(text)
+    with pytest.raises(ValueError, match='holds no scores of images'):
         read_image_scores(tmp_path / 'other.csv')
-    (tmp_path / 'empty.csv').touch()
-    with pytest.raises(ValueError, match='holds no scores'):
-        read_image_scores(tmp_path / 'empty.csv')
+
+
+def test_what_cannot_be_drawn_is_said():
+    with pytest.raises(ValueError, match='no run'):
+        draw_risk_coverage({})
+    with pytest.raises(ValueError, match="'run' has no predictions"):
+        draw_risk_coverage({'run': statistics(torch.zeros(3, 5))})
     with pytest.raises(ValueError, match='0 images with a risk'):
-        draw_image_risk(SCORES, np.full(5, np.nan), name='a run')
+        draw_image_risk({'a run': (SCORES, np.full(5, np.nan))})

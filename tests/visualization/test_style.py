@@ -12,13 +12,8 @@ from matplotlib.figure import Figure
 from mmcalib.checks import UserError
 from mmcalib.metrics.keys import ECE
 from mmcalib.record import SHORT_NAMES
-from mmcalib.visualization import (
-    ShiftedModel,
-    draw_reliability,
-    draw_risk_coverage,
-    draw_severity_lines,
-)
-from mmcalib.visualization.style import LOSS_COLOURS, looks_of, save_figure
+from mmcalib.visualization import draw_reliability, draw_risk_coverage, draw_severity
+from mmcalib.visualization.style import COLOURS, LOSS_COLOURS, looks_of, save_figure
 
 
 def test_every_loss_has_a_colour_that_differs_from_all_others():
@@ -39,9 +34,14 @@ def test_a_loss_has_its_colour_whatever_is_beside_it(name, others):
 
 def test_other_names_take_no_colour_of_a_loss_in_the_figure():
     names = ['CE', 'run 1', 'MbLS m=8', 'MbLSX', 'MbLS-like', '', 'CE, seed 2']
-    looks = looks_of(names)
-    assert len({look['color'] for look in looks}) == len(names)
-    assert looks[0]['linestyle'] != looks[-1]['linestyle']
+    looks = looks_of([*names, 'run 1 + temperature'])
+    colours = [look['color'] for look in looks]
+    assert len({*colours[:6]}) == 6 and not {*colours[3:6]} & {*LOSS_COLOURS.values()} - {*COLOURS}
+    assert colours[6:] == [colours[0], colours[1]]  # a further run is told by its line
+    assert looks[0]['linestyle'] != looks[6]['linestyle']
+    assert looks[1]['linestyle'] != looks[7]['linestyle']
+    many = looks_of([f'CE, seed {i}' for i in range(8)] + [f'run {i}' for i in range(40)])
+    assert len({(look['color'], look['linestyle']) for look in many}) == 48
 
 
 def lines(axes):
@@ -56,11 +56,11 @@ def lines(axes):
 def test_figures_agree(names):
     expected = {LOSS_COLOURS[name.split()[0].lower()] for name in names}
     runs = {name: statistics() for name in names}
-    shift = [ShiftedModel(name, name, {s: [{ECE: 3.0 + s}] for s in range(4)}) for name in names]
+    shift = {name: {s: [{ECE: 3.0 + s}] for s in range(4)} for name in names}
     figures = [
         draw_reliability(runs, overlay=True),
         draw_risk_coverage(runs, overlay=True),
-        draw_severity_lines(shift, [ECE]),
+        draw_severity(shift, [ECE], figure='lines'),
     ]
     assert [lines(figure.axes[0]) for figure in figures] == [expected] * 3
     alone = draw_risk_coverage(runs)

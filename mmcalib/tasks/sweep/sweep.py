@@ -43,7 +43,7 @@ from mmcalib.tasks.sweep.summary import (
     write_summary,
 )
 from mmcalib.visualization.style import save_figure
-from mmcalib.visualization.sweep import draw_sweeps
+from mmcalib.visualization.sweep import draw_sweep
 from mmcalib.work_dir import RESULTS, SWEEP, experiment_name, locked, of_split
 
 LOG = 'sweep.log'  # in the folder of each training: what its commands print
@@ -56,14 +56,20 @@ def run(parser: ToolParser, args: argparse.Namespace, tools: Path) -> None:
     with parser.ending_with_errors('Stopped: the same command goes on from here.'):
         if args.plot and args.out:
             summaries = [read_json(Path(folder, SWEEP)) for folder in args.plot]
-            save_figure(draw_sweeps(summaries), args.out)
+            losses = [summary['loss'] for summary in summaries]
+            names = [
+                loss if losses.count(loss) == 1 else f'{loss}, {folder}'
+                for loss, folder in zip(losses, args.plot, strict=True)
+            ]
+            runs = dict(zip(names, summaries, strict=True))
+            save_figure(draw_sweep(runs), args.out)
             print(f'Files: {args.out}')
             return
         if args.config is None or not args.param:
             raise UserError('give a config and --param, or --plot and --out')
         summary, folder, failed = sweep(args, tools)
         for kind in ('png', 'pdf'):
-            save_figure(draw_sweeps([summary]), folder / f'sweep.{kind}')
+            save_figure(draw_sweep({summary['loss']: summary}), folder / f'sweep.{kind}')
     print(sweep_table(summary))
     if failed:
         sys.exit(f'FAILED: {", ".join(failed)}; the same command tries them again')

@@ -1,0 +1,196 @@
+"""Curves of runs by distance, severity and a parameter of the loss: the values and looks drawn."""
+
+import numpy as np
+import pytest
+import torch
+from drawings import check_nothing_is_cut, statistics, table
+
+from mmcalib.metrics.keys import ECE
+from mmcalib.visualization import draw_boundary_curves, draw_severity, draw_sweep
+
+QUALITY = 'mIoU'
+
+
+def distances(seed=0, empty=(6,)):
+    tables = [table(15, n=50 + 100 * i, seed=seed + i) * (i not in empty) for i in range(8)]
+    return torch.stack(tables, dim=1)
+
+
+def test_curves_by_distance_are_the_figures_of_ranges_that_have_pixels():
+    bins = {name: distances(seed) for name, seed in (('one', 0), ('two', 50))}
+    runs = {name: statistics(protocol='paper', distance_bins=b) for name, b in bins.items()}
+    figure = draw_boundary_curves(runs)
+    left, right, *below = figure.axes
+    kept = [i for i in range(8) if i != 6]
+    for number, (name, found) in enumerate(bins.items()):
+        ece, accuracy, conf = left.lines[number], *right.lines[2 * number : 2 * number + 2]
+        assert ece.get_label() == accuracy.get_label() == f'{name}, protocol paper'
+        assert ece.get_color() == accuracy.get_color() == conf.get_color()
+        assert (accuracy.get_linestyle(), conf.get_linestyle()) == ('-', '--')
+        for place, i in enumerate(kept):
+            n, correct, trust = found[:, i].sum(dim=-1).tolist()
+            gaps = (found[1, i] - found[2, i]).abs().sum().item()
+            assert ece.get_ydata()[place] == pytest.approx(100 * gaps / n)
+            assert accuracy.get_ydata()[place] == pytest.approx(100 * correct / n)
+            assert conf.get_ydata()[place] == pytest.approx(100 * trust / n)
+            share = 100 * n / found[0].sum().item()
+            assert below[0].patches[place].get_height() == pytest.approx(share)
+    assert left.lines[0].get_color() != left.lines[1].get_color()
+    names = [tick.get_text() for tick in below[0].get_xticklabels()]
+    assert names == ['1', '2', '3–4', '5–8', '9–16', '17–32', 'over 64']
+    check_nothing_is_cut(figure)
+    check_nothing_is_cut(draw_boundary_curves({f'{i}, {"long " * 30}': runs['one'] for i in '12'}))
+
+
+TESTS = {
+    0: [{ECE: 1.0, QUALITY: 90.0}],
+    3: [{ECE: e, QUALITY: 2 * e} for e in (2.0, 3.0, 10.0, np.nan)],
+    5: [{ECE: e, QUALITY: 3 * e} for e in (7.0, 5.0)],
+}
+SHIFTED = {
+    'CE': TESTS,
+    'CE + temperature': {s: [{k: v / 2 for k, v in t.items()} for t in TESTS[s]] for s in TESTS},
+    'LS': TESTS,
+}
+
+
+def test_boxes_by_severity_are_over_the_corruptions_of_each_run():
+    figure = draw_severity(SHIFTED, [ECE, QUALITY])
+    for axes, factor in zip(figure.axes, (1, 2), strict=True):
+        boxes = axes.patches
+        assert [box.get_label() for box in boxes[::3]] == [*SHIFTED]
+        colours = [box.get_facecolor() for box in boxes[::3]]
+        assert colours[0] == colours[1] != colours[2]
+        assert [bool(box.get_hatch()) for box in boxes[::3]] == [False, True, False]
+        places = [np.mean(box.get_path().vertices[:4, 0]) for box in boxes]
+        assert [round(place) for place in places] == [0, 3, 5] * 3
+        assert places[1] < places[4] < places[7]
+        dots = [line.get_ydata()[0] for line in axes.lines if line.get_marker() == '.']
+        assert dots[1] == pytest.approx(factor * 5) and dots[4] == pytest.approx(factor * 2.5)
+    first = figure.axes[0]
+    whiskers = {float(y) for line in first.lines for y in line.get_ydata()}
+    assert {2.0, 10.0} <= whiskers  # the least and the largest
+    assert [tick.get_text() for tick in figure.axes[1].get_xticklabels()] == ['clean', '3', '5']
+    assert [axes.get_ylabel() for axes in figure.axes] == ['ECE (%)', 'mIoU (%)']
+
+
+def test_lines_by_severity_are_means_over_corruptions():
+    figure = draw_severity(SHIFTED, [ECE, QUALITY], figure='lines')
+    left, right = figure.axes
+    for (name, found), *lines in zip(SHIFTED.items(), left.lines, right.lines, strict=True):
+        for key, line in zip((ECE, QUALITY), lines, strict=True):
+            assert line.get_label() == name
+            assert list(line.get_xdata()) == [0, 3, 5]
+            means = [np.nanmean([test[key] for test in found[s]]) for s in found]
+            assert line.get_ydata() == pytest.approx(means)
+    plain, warm, other = left.lines
+    assert (plain.get_linestyle(), warm.get_linestyle()) == ('-', '--')
+    assert plain.get_color() == warm.get_color() != other.get_color()
+    assert left.get_ylim()[0] == 0 and left.get_ylim()[1] > 6
+    check_nothing_is_cut(draw_severity({f'{i} {"/path" * 30}': TESTS for i in range(6)}, [ECE]))
+
+
+def sweep(values=(0.0, 0.05, 0.1), tested=(0.05,), quality=QUALITY, parameter='alpha', **more):
+    def metrics(value, shift=0):
+        return [{quality: 60 + value + shift, ECE: 3 + value + shift}]
+
+    rows = [
+        dict(
+            value=value,
+            val=metrics(value),
+            test=metrics(value, 5) if value in tested else [],
+            chosen=value == tested[0],
+        )
+        for value in values
+    ]
+    return dict(experiment='ls/x', loss='LS', parameter=parameter, rows=rows) | more
+
+
+def curves(axes):
+    """Values and heights of each curve, by colour, line and the face of its markers."""
+    drawn = [bars.lines[0] for bars in axes.containers]
+    return {
+        (line.get_color(), line.get_linestyle(), line.get_markerfacecolor()): line.get_data()
+        for line in drawn
+    }
+
+
+def names(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_curves_of_sweeps_are_their_values_on_both_splits():
+    figure = draw_sweep({'LS': sweep(tested=(0.05, 0.0, 0.1)), 'MbLS': sweep((2, 4, 8), (4, 8))})
+    for axes, unit, start in zip(figure.axes, ('ECE (%)', 'mIoU (%)'), (3, 60), strict=True):
+        assert axes.get_ylabel() == unit and 'alpha' in axes.get_xlabel()
+        expected = [(0, 0.05, 0.1), (0, 0.05, 0.1), (2, 4, 8), (4, 8)]
+        drawn = curves(axes)
+        assert len(drawn) == 4
+        for (look, (places, heights)), values, shift in zip(
+            drawn.items(), expected, (0, 5, 0, 5), strict=True
+        ):
+            assert (look[1] == '--') == (look[2] == 'white') == (shift == 0)
+            assert list(places) == list(values)
+            assert heights == pytest.approx([start + v + shift for v in values])
+        assert axes.get_xlim()[0] <= 0 and axes.get_xlim()[1] >= 8
+        assert axes.get_ylim()[1] > start + 8
+        named = [line.get_color() for line in axes.lines if line.get_label() in ('LS', 'MbLS')]
+        assert named == [look[0] for look in drawn][::2]
+    assert names(figure) == [
+        'LS', 'MbLS', 'validation', 'test, not used for selection', 'chosen on validation'
+    ]  # fmt: skip
+    check_nothing_is_cut(figure)
+
+
+def test_one_tested_value_is_a_point_and_the_star_is_on_the_chosen_validation_value():
+    left, _ = draw_sweep({'LS': sweep()}).axes
+    assert [look[1] for look in curves(left)] == ['--', 'None']
+    (star,) = [line for line in left.lines if line.get_marker() == '*']
+    assert (star.get_xdata()[0], star.get_ydata()[0]) == (0.05, 3.05)
+
+
+def test_bars_are_the_interval_of_one_run_or_the_deviation_of_several():
+    drawn = sweep()
+    first, second, third = drawn['rows']
+    first['val'][0] |= {f'{ECE}_low': 1.0, f'{ECE}_high': 7.0}
+    second['val'] = [{QUALITY: 60.0, ECE: ece} for ece in (2.0, 4.0)]
+    third['val'].append(third['val'][0] | {ECE: float('nan')})
+    validation = draw_sweep({'': drawn}).axes[0].containers[0]
+    heights = validation.lines[0].get_ydata()
+    assert heights[:2] == pytest.approx([3, 3]) and np.isnan(heights[2])
+    ends = [[y for _, y in segment] for segment in validation.lines[2][0].get_segments()]
+    assert ends[0] == [1.0, 7.0]
+    assert ends[1] == pytest.approx([3 - 2**0.5, 3 + 2**0.5])
+
+
+def test_the_legend_of_a_sweep_has_what_is_drawn():
+    untested = sweep(tested=(9.0,))  # nothing chosen, nothing tested
+    assert names(draw_sweep({'LS': untested})) == ['LS', 'validation']
+    on_test = draw_sweep({'LS': untested | dict(validates_on_test_data=True)})
+    assert names(on_test) == ['LS', 'validation (on test data)']
+    two = {'a': untested, 'b': sweep(parameter='gamma', tested=(9.0,))}
+    assert names(draw_sweep(two))[:2] == ['a, over alpha', 'b, over gamma']
+    of_words = sweep(tested=(9.0,))
+    for row, word in zip(of_words['rows'], ('mean', 0.5, 'sum'), strict=True):
+        row['value'] = word
+    ticks = draw_sweep({'LS': of_words}).axes[0].get_xticklabels()
+    assert [text.get_text() for text in ticks] == ['mean', '0.5', 'sum']
+
+
+@pytest.mark.parametrize(
+    ('make', 'message'),
+    [
+        (lambda: draw_boundary_curves({}), 'no run'),
+        (lambda: draw_boundary_curves({'a': statistics()}), "'a' has no dist.*per_distance=True"),
+        (lambda: draw_severity({'CE': {0: TESTS[0]}}, [ECE]), 'no test on corrupted data'),
+        (lambda: draw_severity(SHIFTED, [ECE], figure='bars'), 'figure must be one of'),
+        (lambda: draw_sweep({}), 'no sweep'),
+        (
+            lambda: draw_sweep({'a': sweep(), 'b': sweep(quality='accuracy/top1')}),
+            'accuracy/top1, mIoU in common',
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
