@@ -228,10 +228,10 @@ def fill(model: nn.Module, checkpoint: Checkpoint, *, resumed: bool = False) -> 
         )
 
 
-def classes_of(metainfo: object) -> list[str]:
-    """Return the names of a data set's classes, of none if it does not say."""
-    if not isinstance(metainfo, Mapping):
-        return []
+def classes_of(data: object) -> list[str]:
+    """Return the names of a data set's classes, by it or its metainfo; none if it does not say."""
+    metainfo = getattr(data, 'metainfo', data)
+    metainfo = metainfo if isinstance(metainfo, Mapping) else {}
     classes = metainfo.get('classes', metainfo.get('CLASSES'))
     return [str(name) for name in classes] if isinstance(classes, (list, tuple)) else []
 

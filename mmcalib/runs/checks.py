@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
@@ -59,9 +60,9 @@ def check_run(runner: Runner, splits: Iterable[str]) -> None:
     for split in splits:
         with building(f'the {split} data or their metrics: '):
             loops[split] = getattr(runner, f'{split}_loop')
-        for check in (check_size, check_class_count, check_metrics, check_first_sample):
-            check(split, loops[split], classes_of_head(model))
-        check_same_classes(split, next(iter(loops.values())), loops[split])
+        classes, (first, *_) = classes_of_head(model), loops.values()
+        check_metrics(split, loops[split], classes)
+        check_samples(split, loops[split], classes, first)
     if 'train' in loops:
         if isinstance(runner, Runner):  # mmengine's FlexibleRunner leaves it to its strategy
             with building('optim_wrapper: '):
@@ -92,73 +93,60 @@ def innermost(model: nn.Module) -> nn.Module:
     return model
 
 
-def check_size(split: str, loop: BaseLoop, classes: int | None) -> None:
-    if not len(loop.dataloader.dataset):
+def check_samples(split: str, loop: BaseLoop, classes: int | None, first: BaseLoop) -> None:
+    """Refuse no samples, other classes than those of the training, and a sample that breaks.
+
+    So are classes that the head has no logit for, and logits that no sample trains.
+    """
+    data = loop.dataloader.dataset
+    if not len(data):
         raise UserError(f'the {split} data have no samples')
-
-
-def check_class_count(split: str, loop: BaseLoop, classes: int | None) -> None:
-    """Refuse classes that the head has no logit for, and logits that no sample trains."""
-    found = len(_classes(loop))
+    trained, here = classes_of(first.dataloader.dataset), classes_of(data)
+    found = len(here)
     if found and classes and (found > classes or (split == 'train' and found < classes)):
         raise UserError(
             f'the {split} data have {found} classes, but the head of the model has {classes}. Is '
             f'the data set complete? If so, set num_classes of the head to {found}'
         )
-
-
-def check_first_sample(split: str, loop: BaseLoop, classes: int | None) -> None:
-    """Load a sample by the whole pipeline, whose errors name it."""
-    if split == 'train':  # whose transforms are random, and may be a GPU's
-        return
-    name_samples(loop.dataloader.dataset)
-    with unchanged_randomness():
-        try:
-            loop.dataloader.dataset[0]
-        except UserError as error:
-            raise UserError(f'the {split} data: {error.reason}') from error
+    check_classes(trained, here, f'the training and the {split} set')
+    if split != 'train':  # whose transforms are random, and may be a GPU's
+        name_samples(data)
+        with unchanged_randomness():
+            try:
+                data[0]
+            except UserError as error:
+                raise UserError(f'the {split} data: {error.reason}') from error
 
 
 def check_metrics(split: str, loop: BaseLoop, classes: int | None) -> None:
     """Refuse metrics of one key, and those that count predictions of unseen classes as wrong."""
     metrics = loop.evaluator.metrics if split != 'train' else ()
-    seen: set[str] = set()
     for metric in metrics:
         if type(metric).__name__ == 'Accuracy' and max(metric.topk) > (classes or max(metric.topk)):
             raise UserError(
                 f'{split}_evaluator: Accuracy has topk={metric.topk}, but the head {classes} '
                 'classes: set topk=(1,)'
             )
-        keys = keys_of(metric) if isinstance(metric, CalibrationMetric) else set()
-        if seen & keys:
-            raise UserError(
-                f'{split}_evaluator measures {", ".join(sorted(seen & keys))} twice: give one of '
-                "the two metrics another prefix, such as dict(type='ECE', num_bins=25, "
-                "prefix='ece25')"
-            )
-        seen |= keys
-    for ours in (metric for metric in metrics if isinstance(metric, OODMetric)):
-        index = ours.ood_index
-        blind = ', '.join(
+    measured = Counter(key for metric in metrics for key in keys_of(metric) or ())
+    if twice := sorted(key for key, count in measured.items() if count > 1):
+        raise UserError(
+            f'{split}_evaluator measures {", ".join(twice)} twice: give one of the two metrics '
+            "another prefix, such as dict(type='ECE', num_bins=25, prefix='ece25')"
+        )
+    for index in [metric.ood_index for metric in metrics if isinstance(metric, OODMetric)]:
+        trained = index is not None and 0 <= index < (classes or 0)
+        blind = [
             type(metric).__name__
             for metric in metrics
-            if not isinstance(metric, (OODMetric, ImageScoreMetric))
+            if not isinstance(metric, OODMetric | ImageScoreMetric)
             and (index is None or getattr(metric, 'ignore_index', None) != index)
-        )
-        if blind and not (index is not None and 0 <= index < (classes or 0)):
+        ]
+        if blind and not trained:
             raise UserError(
-                f'{split}_evaluator: OODMetric treats some labels as unseen, but {blind} would '
-                'count all their predictions as wrong. Test these in a separate run'
+                f'{split}_evaluator: OODMetric treats some labels as unseen, but '
+                f'{", ".join(blind)} would count all their predictions as wrong. Test these in a '
+                'separate run'
             )
-
-
-def check_same_classes(split: str, first: BaseLoop, loop: BaseLoop) -> None:
-    """Refuse a set whose labels mean other classes than those of the training."""
-    check_classes(_classes(first), _classes(loop), f'the training and the {split} set')
-
-
-def _classes(loop: BaseLoop) -> list[str]:
-    return classes_of(getattr(loop.dataloader.dataset, 'metainfo', None))
 
 
 def check_selection(runner: Runner) -> None:
@@ -179,10 +167,7 @@ def check_selection(runner: Runner) -> None:
                     f'default_hooks.checkpoint: val_evaluator does not measure {key!r}'
                     f'{did_you_mean(key, known)}'
                 )
-            ours = any(
-                key in keys_of(metric) for metric in found if isinstance(metric, CalibrationMetric)
-            )
-            if ours and rule and better_rule(key) not in (None, rule):
+            if key in known and rule and better_rule(key) not in (None, rule):
                 raise UserError(
                     f'save_best={key!r}: set rule={better_rule(key)!r}; rule={rule!r} would keep '
                     'the worst checkpoint'
@@ -208,23 +193,22 @@ def keys_of(metric: BaseMetric) -> set[str] | None:
 def check_learning(runner: Runner, model: nn.Module) -> None:
     """Refuse a loss, or an attached calibration, that would not learn."""
     learns = any(isinstance(hook, LearnFromValidationHook) for hook in runner.hooks)
+    validates = runner.cfg.get('val_dataloader')
     for module in model.modules():
-        learning = isinstance(module, CALSLoss | AdaFocalLoss)
-        if learning and not learns:
-            raise UserError(
-                f'{type(module).__name__} learns nothing without its hook: add '
-                "custom_hooks=[dict(type='LearnFromValidationHook')]"
-            )
-        if learning and not runner.cfg.get('val_dataloader'):
-            raise UserError(
-                f'{type(module).__name__} learns from validations, but this training has '
-                'none: set val_cfg, val_dataloader and val_evaluator, and leave out --no-validate'
-            )
+        name = type(module).__name__
         if isinstance(module, AttachedScaling):
             raise UserError(
                 'the config has a calibration attached, which would not follow the training: '
                 'train with the config that was calibrated, load this checkpoint with load_from, '
                 'and calibrate again'
+            )
+        if isinstance(module, CALSLoss | AdaFocalLoss) and not (learns and validates):
+            raise UserError(
+                f'{name} learns from validations, but this training has none: set val_cfg, '
+                'val_dataloader and val_evaluator, and leave out --no-validate'
+                if learns
+                else f'{name} learns nothing without its hook: add '
+                "custom_hooks=[dict(type='LearnFromValidationHook')]"
             )
 
 

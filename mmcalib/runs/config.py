@@ -26,6 +26,7 @@ from mmcalib import register
 from mmcalib.checks import UserError, check_integer, did_you_mean, nearest
 from mmcalib.cli.files import find_config
 from mmcalib.hooks.drawing_hooks import TESTED_SPLIT
+from mmcalib.runs.config_tree import walk
 from mmcalib.work_dir import experiment_name
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
@@ -73,7 +74,11 @@ def load_config(path: str, options: dict | None = None) -> Config:
         raise UserError(f'{path}: {reason}') from error
     except UNREADABLE as error:
         raise UserError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
-    _drop_own_scope(cfg._cfg_dict)
+    # Inheriting from `mmcalib::` names the package as the scope of every dict, as if of a toolbox;
+    # our classes are in the root registries, and all others in those of the config's own toolbox.
+    for _, part in walk(cfg._cfg_dict):
+        if part.get('_scope_') == 'mmcalib':
+            del part['_scope_']
     if options:
         before = deepcopy(cfg)
         try:
@@ -127,21 +132,6 @@ def _reason_of_import(error: ImportError) -> str:
         f'there is no module {name!r}, which custom_imports names: put {file} beside the config, '
         'or its folder on PYTHONPATH'
     )
-
-
-def _drop_own_scope(node: object) -> None:
-    """Take out the ``_scope_='mmcalib'`` that inheriting from ``mmcalib::`` puts into every dict.
-
-    mmengine takes the package for a toolbox, and would look for all classes in registries named
-    mmcalib. But ours are in the root ones, and all others in those of the config's own toolbox.
-    """
-    if isinstance(node, dict):
-        if node.get('_scope_') == 'mmcalib':
-            del node['_scope_']
-        node = list(node.values())
-    if isinstance(node, (list, tuple)):
-        for item in node:
-            _drop_own_scope(item)
 
 
 def prepare(path: str, args: argparse.Namespace) -> Config:

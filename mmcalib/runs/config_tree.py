@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,10 @@ SPLIT_FOLDERS = ('images', 'test', 'train', 'training', 'val', 'validation')
 DATASET_KEYS = ('type', 'split', 'part', 'ann_file', 'protocol')
 # Said of every loss that has them, also where the config leaves them at their defaults.
 NAMED_PARAMETERS = ('margin', 'alpha', 'gamma', 'avg_non_ignore')
+# Of a loss: what its label does not say.
+NOT_TOLD = NEUTRAL | {'type', 'num_classes'}
+# What a text of code raises that is read as a config.
+NO_CONFIG = (AttributeError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError)
 KNOWN_PACKAGES = ('mmcalib', 'mmengine', 'mmpretrain', 'mmseg')
 
 
@@ -50,7 +55,9 @@ def walk(node: object, path: str = '') -> Iterator[tuple[str, Mapping]]:
         yield from walk(item, f'{path}.{key}'.lstrip('.'))
 
 
-def plain(node: object, left_out: Callable[[str], bool] = NEUTRAL.__contains__) -> object:
+def plain(
+    node: object, left_out: Callable[[str, object], bool] = lambda key, item: key in NEUTRAL
+) -> object:
     """Return a part in JSON's types, alike for configs that mean the same.
 
     Types lose their scope, paths and addresses all but their last part, and whole numbers are
@@ -65,7 +72,7 @@ def plain(node: object, left_out: Callable[[str], bool] = NEUTRAL.__contains__) 
             if key == 'data_root' and isinstance(item, str)
             else plain(item, left_out)
             for key, item in node.items()
-            if not left_out(str(key)) and not (known and key == 'data_root')
+            if not left_out(str(key), item) and not (known and key == 'data_root')
         }
     if isinstance(node, (list, tuple)):
         return [plain(item, left_out) for item in node]
@@ -107,23 +114,19 @@ def describe_loss(loss: Mapping, scope: str | None) -> dict:
     class outside of mmcalib and the toolboxes.
     """
     kind = class_of(loss, scope)  # None of a checkpoint from elsewhere, maybe
-    foreign = kind is not None and kind.__module__.split('.')[0] not in KNOWN_PACKAGES
     known = parameters_of(kind).items()
     defaults = {name: p.default for name, p in known if p.default is not p.empty}
-    own = {
-        name
-        for name, value in defaults.items()
-        if foreign and name not in ('reduction', 'loss_weight')
-        and isinstance(value, (bool, int, float, str))
-    }  # fmt: skip
-    named = {name: defaults[name] for name in {*NAMED_PARAMETERS, *own} & defaults.keys()}
-    given = {
+    shown = {*NAMED_PARAMETERS}
+    if kind is not None and kind.__module__.split('.')[0] not in KNOWN_PACKAGES:
+        shown |= {name for name, x in defaults.items() if isinstance(x, (bool, int, float, str))}
+        shown -= {'reduction', 'loss_weight'}
+    told = {
         name: value
-        for name, value in loss.items()
-        if name not in NEUTRAL | {'type', 'num_classes'}
-        and (name not in defaults or value != defaults[name])
+        for name, value in {**defaults, **loss}.items()
+        if name not in NOT_TOLD
+        and (name in shown or name not in defaults or value != defaults[name])
     }
-    return {'type': type_name(loss['type']), **plain({**named, **given})}
+    return {'type': type_name(loss['type']), **plain(told)}
 
 
 def class_of(loss: Mapping, scope: str | None) -> type | None:
@@ -174,7 +177,7 @@ def training_in(cfg: Mapping, *, processes: int | None = None) -> dict:
     if processes is None and cfg.get('launcher', 'none') == 'none':
         processes = 1
     return {
-        'model': plain(without_losses(model)),
+        'model': plain(model, lambda key, item: key in NEUTRAL or is_loss(key, item)),
         **plain(kept),
         **({'custom_hooks': plain(hooks)} if hooks else {}),
         **({'other_losses': others} if others else {}),
@@ -186,15 +189,9 @@ def training_in(cfg: Mapping, *, processes: int | None = None) -> dict:
     }
 
 
-def without_losses(node: object) -> object:
-    """Return a part of a config without its losses."""
-    if isinstance(node, Mapping):
-        return {
-            key: without_losses(item)
-            for key, item in node.items()
-            if not (str(key).startswith('loss') and isinstance(item, (Mapping, list, tuple)))
-        }
-    return [without_losses(item) for item in node] if isinstance(node, (list, tuple)) else node
+def is_loss(key: str, item: object) -> bool:
+    """Return whether a part of a model's config is a loss, or several."""
+    return key.startswith('loss') and isinstance(item, (Mapping, list, tuple))
 
 
 def data_of(dataset: object) -> dict:
@@ -202,10 +199,11 @@ def data_of(dataset: object) -> dict:
 
     The innermost has the type, wrappers may add to it.
     """
-    result, left_out = {}, (NEUTRAL | {'pipeline'}).__contains__
+    result = {}
     while isinstance(dataset, Mapping):
         inner = dataset.get('dataset')
-        result |= plain({key: item for key, item in dataset.items() if key != 'dataset'}, left_out)
+        own = {key: item for key, item in dataset.items() if key != 'dataset'}
+        result |= plain(own, lambda key, _: key == 'pipeline' or key in NEUTRAL)
         dataset = inner
     return result
 
@@ -213,3 +211,44 @@ def data_of(dataset: object) -> dict:
 def pipelines_of(dataset: object) -> list[Mapping]:
     """Return the parts of a dataset's config that have transforms, the innermost first."""
     return [part for _, part in walk(dataset) if part.get('pipeline')][::-1]
+
+
+class _Literals(ast.NodeTransformer):
+    """Makes dicts of ``dict(a=1)`` and ``dict({'a': 1})``, and texts of the names of classes."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if ast.unparse(node.func) != 'dict':
+            return node
+        found = ast.Dict([], [])
+        pairs = [(None, each) for each in node.args] + [(k.arg, k.value) for k in node.keywords]
+        for key, value in pairs:
+            value = self.visit(value)
+            found.keys += value.keys if key is None else [ast.Constant(key)]
+            found.values += value.values if key is None else [value]
+        return found
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return ast.Constant(float(node.id) if node.id in ('inf', 'nan') else node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        named = isinstance(node.value, (ast.Name, ast.Attribute))
+        return ast.Constant(ast.unparse(node)) if named else node
+
+
+def parse_config(text: str) -> dict:
+    """Return the values in a text of ``key = value`` lines, as checkpoints of mmengine hold it.
+
+    Values are literals, ``dict(…)`` of them, and names of classes, which become texts. No part of
+    it is executed, since a checkpoint may be anyone's.
+
+    Raises:
+        ValueError: If the text holds anything else.
+    """
+    found = {}
+    try:
+        for line in ast.parse(text).body:
+            (target,) = line.targets
+            found[target.id] = ast.literal_eval(_Literals().visit(line.value))
+    except NO_CONFIG as error:
+        raise ValueError(f'it is not a config: {error}') from error
+    return found

@@ -5,11 +5,11 @@ A single network is a mean of one.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from itertools import combinations
 from pathlib import Path
@@ -21,33 +21,13 @@ from mmengine.registry import MODELS
 from mmengine.runner import Runner
 from torch import nn
 
+from mmcalib import record
 from mmcalib.checks import UserError, check_integer, check_number
 from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.record import (
-    Record,
-    differences,
-    digest,
-    identity,
-    is_ensemble,
-    paths_of,
-    view_count,
-)
-from mmcalib.runs.checkpoint import (
-    CALIBRATION,
-    Checkpoint,
-    check_classes,
-    fill,
-    read_checkpoint,
-)
-from mmcalib.runs.config_tree import (
-    main_loss,
-    pipelines_of,
-    plain,
-    training_in,
-    type_name,
-    without_losses,
-)
-from mmcalib.runs.parse_config_text import parse_config
+from mmcalib.record import differences, identity, paths_of
+from mmcalib.runs import config_tree
+from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, check_classes, fill, read_checkpoint
+from mmcalib.runs.config_tree import pipelines_of, plain, type_name
 from mmcalib.work_dir import RESULTS, VALIDATION_RESULTS
 
 FACTS = 'facts'  # in `meta` of a checkpoint: its loss and its training
@@ -127,7 +107,7 @@ def set_model(
         views = [set_views(cfg, split, tta_scales) for split in splits][-1]
     model |= dict(views=views, mc_dropout=mc_dropout)
     model['dropout_seed'] = dropout_seed if mc_dropout else None
-    predictions = len(checkpoints) * view_count(model) * max(mc_dropout, 1)
+    predictions = len(checkpoints) * record.view_count(model) * max(mc_dropout, 1)
     if disagreement and predictions == 1:
         raise UserError(
             '--disagreement requires several predictions: name more checkpoints, or add --tta or '
@@ -135,7 +115,7 @@ def set_model(
         )
     if temperature is not None:
         model = with_temperature(model, os.fspath(temperature))
-    if as_mean or is_ensemble(model) or disagreement:
+    if as_mean or record.is_ensemble(model) or disagreement:
         first, *others = map(model_of, configs)
         cfg.model = ConfigDict(
             type='MeanProbabilityModel',
@@ -180,6 +160,7 @@ def describe(
     members = []
     for cfg, checkpoint in zip(configs, checkpoints, strict=True):
         meta, facts = checkpoint.meta, facts_of(checkpoint.meta) or facts_in(cfg)
+        calibration = _calibration_in(meta)
         members.append({
             'checkpoint': checkpoint.path,
             'digest': checkpoint.digest,
@@ -187,22 +168,19 @@ def describe(
             'seed': meta.get('seed'),
             'epoch': meta.get('epoch'),
             **facts,
-            'finished': finished_of(meta, checkpoint.path, facts['training']),
-            'file': _file_of_training(meta, checkpoint.path),
+            'finished': finished_of(checkpoint.path, facts['training'], calibration),
+            'file': os.path.basename(calibration.get('checkpoint', checkpoint.path)),
             'calibration': describe_calibration(meta),
         })  # fmt: skip
         _check_member(configs[0], cfg, members[-1], splits, alone=len(configs) == 1)
     for one, other in combinations(members, 2):
-        both = f'{one["checkpoint"]} and {other["checkpoint"]}'
-        if one['digest'] == other['digest']:
+        trained = all(one[key] == other[key] is not None for key in ('training', 'seed', 'epoch'))
+        calibrated = trained and one['calibration'] != other['calibration']
+        if calibrated or one['digest'] == other['digest']:
+            how = 'are one checkpoint, calibrated differently' if calibrated else ''
             raise UserError(
-                f'{both} have the same weights: the mean would count them double. Name one of them'
-            )
-        same = all(one[key] == other[key] is not None for key in ('training', 'seed', 'epoch'))
-        if same and one['calibration'] != other['calibration']:
-            raise UserError(
-                f'{both} are one checkpoint, calibrated differently: the mean would count it '
-                'double. Name one of them'
+                f'{one["checkpoint"]} and {other["checkpoint"]} {how or "have the same weights"}: '
+                'the mean would count it double. Name one of them'
             )
     steps = [p['pipeline'] for p in pipelines_of(configs[0][f'{splits[-1]}_dataloader'].dataset)]
     return {
@@ -225,13 +203,14 @@ def model_of(cfg: Config) -> ConfigDict:
 
 
 def _predicting(cfg: Config) -> dict:
-    left_out = {'_scope_', '_delete_', *OF_TRAINING}.__contains__
-    return plain(without_losses(model_of(cfg)), left_out)
+    left_out = {'_scope_', '_delete_', *OF_TRAINING}
+    return plain(model_of(cfg), lambda k, item: k in left_out or config_tree.is_loss(k, item))
 
 
 def facts_in(cfg: Mapping, *, processes: int | None = None) -> dict:
     """Return loss and training in a config, for the ``meta`` of checkpoints and for records."""
-    return {'loss': main_loss(cfg), 'training': training_in(cfg, processes=processes)}
+    training = config_tree.training_in(cfg, processes=processes)
+    return {'loss': config_tree.main_loss(cfg), 'training': training}
 
 
 def facts_of(meta: Mapping) -> dict | None:
@@ -243,80 +222,67 @@ def facts_of(meta: Mapping) -> dict | None:
     if FACTS in meta or not isinstance(text, str):
         return meta.get(FACTS)
     try:
-        cfg = parse_config(text)
+        cfg = config_tree.parse_config(text)
     except ValueError as error:
         print_log(f"The checkpoint's own config cannot be read ({error}): using yours.", 'current')
         return None
     return facts_in(cfg) if 'model' in cfg else None
 
 
+def _calibration_in(meta: Mapping) -> Mapping:
+    """Return what ``tools/calibrate.py`` has written into a checkpoint, nothing without it."""
+    found = meta.get(CALIBRATION)
+    return found if isinstance(found, Mapping) and 'method' in found else {}  # another tool's word
+
+
 def describe_calibration(meta: Mapping) -> dict | None:
     """Return the calibrations of a checkpoint after its training, None without any."""
-    found = meta.get(CALIBRATION)
-    if not isinstance(found, Mapping) or 'method' not in found:  # another tool's word
+    if not (found := _calibration_in(meta)):
         return None
-    methods, earlier = [found['method']], found.get('earlier')
-    while earlier:
-        methods.insert(0, earlier['method'])
-        earlier = earlier.get('earlier')
-    return {'methods': methods, **{key: found[key] for key in ('options', 'split', 'forced')}}
+    told = {key: found[key] for key in ('options', 'split', 'forced')}
+    return {'methods': found.get('methods', [found['method']]), **told}
 
 
-def _file_of_training(meta: Mapping, path: str) -> str:
-    """Return the name under which a training left a checkpoint, before any calibration."""
-    found = meta.get(CALIBRATION)
-    while isinstance(found, Mapping) and 'checkpoint' in found:
-        path, found = found['checkpoint'], found.get('earlier')
-    return os.path.basename(path)
-
-
-def finished_of(meta: Mapping, path: str, training: Mapping) -> bool | None:
+def finished_of(path: str, training: Mapping, calibration: Mapping) -> bool | None:
     """Return whether the training of a checkpoint came to its end, None if unknown.
 
     Its results beside it tell, or the number of the last checkpoint; of a calibrated one in another
     folder, its calibration.
     """
-    folder = Path(path).parent
+    folder, length = Path(path).parent, training.get('train_cfg') or {}
     for name in (RESULTS, VALIDATION_RESULTS):  # early stopping ends it before its last epoch
-        try:
-            if all(each['finished'] for each in Record.read(folder / name).model['members']):
+        with suppress(OSError, ValueError):
+            found = record.Record.read(folder / name)
+            if all(each['finished'] for each in found.model['members']):
                 return True
-        except (OSError, ValueError):
-            continue
-    length = training.get('train_cfg') or {}
     last = folder / 'last_checkpoint'
     number = re.search(r'_(\d+)\.pth$', last.read_text().strip()) if last.is_file() else None
     end = length.get('max_epochs') or length.get('max_iters')
-    if number and end:
-        return int(number[1]) >= end
-    calibrated = meta.get(CALIBRATION)
-    return calibrated.get('finished') if isinstance(calibrated, Mapping) else None
+    return int(number[1]) >= end if number and end else calibration.get('finished')
 
 
 def _check_member(
     cfg: Config, own: Config, member: Mapping, splits: Sequence[str], *, alone: bool
 ) -> None:
     """Raise a UserError if a member needs other images than the run has."""
-    if own.get('default_scope') != cfg.get('default_scope'):
-        raise UserError(
-            f'{own.filename} is for {own.get("default_scope")}, but {cfg.filename} for '
-            f'{cfg.get("default_scope")}: they cannot be averaged'
-        )
     for split in splits if own is not cfg else ():
         here, theirs = (
             plain([part['pipeline'] for part in pipelines_of(each[f'{split}_dataloader'].dataset)])
             for each in (cfg, own)
         )
-        wrong = next(differences(theirs, here), None)
-        if wrong:
+        if wrong := next(differences(theirs, here), None):
             raise UserError(
                 f'{own.filename} prepares the images of {split} differently from {cfg.filename}, '
-                f'whose images all members would get: {wrong}. Only members of one pipeline can be '
-                'averaged; put a normalisation in the data_preprocessor, since each member has its '
-                'own'
+                f'whose images all members would get: {wrong}. Put a normalisation in the '
+                'data_preprocessor, since each member has its own'
             )
-    trained, wanted = member['training'], member['network'].get('data_preprocessor')
-    trained, wanted = map(_normalising, (trained['model'].get('data_preprocessor'), wanted))
+    trained, wanted = (
+        plain({key: found[key] for key in NORMALISATION if found.get(key)})
+        for found in (
+            network.get('data_preprocessor') or {}
+            for network in (member['training']['model'], member['network'])
+        )
+    )
     if trained != wanted:
         text = (
             f'{member["checkpoint"]} was trained on images normalised by {trained}, but '
@@ -328,24 +294,17 @@ def _check_member(
         print_log(text, 'current', logging.WARNING)
 
 
-def _normalising(preprocessor: Mapping | None) -> dict:
-    found = preprocessor or {}
-    return plain({key: found[key] for key in NORMALISATION if found.get(key)})
-
-
 def without_labels(pipeline: Sequence[Mapping]) -> list[Mapping]:
     """Return the transforms of a test pipeline that have nothing to do with labels.
 
     Also in the views of a ``TestTimeAug``, where a place with no other alternative goes.
     """
-    kept = [
-        step for step in pipeline if not any(word in type_name(step['type']) for word in OF_LABELS)
-    ]
     return [
-        {**step, 'transforms': list(filter(None, map(without_labels, step['transforms'])))}
+        {**step, 'transforms': [*filter(None, map(without_labels, step['transforms']))]}
         if type_name(step['type']) == 'TestTimeAug'
         else step
-        for step in kept
+        for step in pipeline
+        if not any(word in type_name(step['type']) for word in OF_LABELS)
     ]
 
 
@@ -374,25 +333,11 @@ def set_views(cfg: Config, split: str, scales: Sequence[float] | None = None) ->
             f'--tta: the tta_model {kind} of the config merges predictions in its own way, and '
             'only the mean of probabilities can be measured: remove it (tta_model=None)'
         )
-    holders = pipelines_of(cfg[f'{split}_dataloader'].dataset)
-    if not holders:
-        raise UserError(f'--tta: {split}_dataloader.dataset has no pipeline to add views to')
-    for holder in holders:
-        if cfg.get('tta_pipeline') and scales is None:
-            holder.pipeline = deepcopy(cfg.tta_pipeline)
-        else:
-            *before, last = holder.pipeline
-            views = dict(type='TestTimeAug', transforms=[*_own_views(cfg, scales), [last]])
-            holder.pipeline = [*before, views]
-    steps = [step for step in holders[0].pipeline if type_name(step['type']) == 'TestTimeAug']
-    found = [list(each) for step in steps for each in step['transforms'] if len(each) > 1]
-    return plain(found)
-
-
-def _own_views(cfg: Config, scales: Sequence[float] | None) -> list[list[dict]]:
-    segments = cfg.get('default_scope') == 'mmseg'
+    segments, own = cfg.get('default_scope') == 'mmseg', cfg.get('tta_pipeline')
     if scales is None:
         scales = SEGMENTATION_SCALES if segments else (1.0,)
+    else:
+        own = None
     for scale in scales:
         check_number('--tta-scales', scale, least=0.01)
     if segments and 1 not in scales:
@@ -400,12 +345,20 @@ def _own_views(cfg: Config, scales: Sequence[float] | None) -> list[list[dict]]:
             f'--tta-scales {" ".join(map(str, scales))}: labels are those of the view at scale 1, '
             'since other scales resize them too: add 1'
         )
+    holders = pipelines_of(cfg[f'{split}_dataloader'].dataset)
+    if not holders:
+        raise UserError(f'--tta: {split}_dataloader.dataset has no pipeline to add views to')
     # The first view is the image as it would be without the others.
     scales = sorted(scales, key=lambda scale: scale != 1)
+    sizes = [dict(type='Resize', scale_factor=scale, keep_ratio=True) for scale in scales]
     flips = [dict(type='RandomFlip', prob=prob) for prob in (0.0, 1.0)]
-    if tuple(scales) == (1.0,):
-        return [flips]
-    return [[dict(type='Resize', scale_factor=s, keep_ratio=True) for s in scales], flips]
+    views = [flips] if scales == [1] else [sizes, flips]
+    for holder in holders:
+        *before, last = holder.pipeline
+        added = dict(type='TestTimeAug', transforms=[*views, [last]])
+        holder.pipeline = deepcopy(own) if own else [*before, added]
+    steps = [step for step in holders[0].pipeline if type_name(step['type']) == 'TestTimeAug']
+    return plain([list(each) for step in steps for each in step['transforms'] if len(each) > 1])
 
 
 def with_temperature(model: dict, file: str) -> dict:
@@ -415,18 +368,13 @@ def with_temperature(model: dict, file: str) -> dict:
         OSError: If the file cannot be read.
         UserError: If it holds no temperature of an ensemble, or another model's.
     """
-    try:
-        content = json.loads(Path(file).read_text(encoding='utf-8'))
-        told = {key: content[key] for key in ('options', 'split', 'forced')}
-        fitted = {'calibration': {'methods': [content['method']], **told}}
-        fitted['temperature'] = content['temperature']
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f'{file} holds no temperature of an ensemble: name the file that tools/calibrate.py '
-            'has written for the same checkpoints and options'
-        ) from error
+    remedy = 'name the file that tools/calibrate.py wrote for the same checkpoints and options'
+    content = record.read_json(file, remedy)
+    if 'temperature' not in content:
+        raise UserError(f'{file} holds no temperature of an ensemble: {remedy}')
     refuse_other_model(content.get('model'), model, file)
-    return model | fitted
+    calibration = describe_calibration({CALIBRATION: content})
+    return model | {'temperature': content['temperature'], 'calibration': calibration}
 
 
 def refuse_other_model(there: Mapping | None, here: Mapping, file: str | Path) -> None:
@@ -484,4 +432,4 @@ def folder_of(model: Mapping) -> str:
     parts += ['tta'] if model['views'] else []
     parts += [f'mc{model["mc_dropout"]}'] if model['mc_dropout'] else []
     parts += ['temperature'] if model['calibration'] else []
-    return f'{"_".join(parts).replace(" ", "_")}-{digest(identity(model))[:8]}'
+    return f'{"_".join(parts).replace(" ", "_")}-{record.digest(identity(model))[:8]}'

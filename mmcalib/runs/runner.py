@@ -11,7 +11,7 @@ from traceback import walk_tb
 import torch
 from mmengine.config import Config
 from mmengine.dist import get_world_size
-from mmengine.hooks import CheckpointHook
+from mmengine.hooks import CheckpointHook, Hook
 from mmengine.logging import MMLogger
 from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
 from mmengine.registry import MODEL_WRAPPERS, RUNNERS
@@ -23,10 +23,10 @@ from mmcalib.distributed import join_processes
 from mmcalib.hooks import SameBuffersHook
 from mmcalib.hooks.name_broken_samples_hook import BrokenSamples
 from mmcalib.hooks.resume_hook import ResumeHook
-from mmcalib.runs.checkpoint import load_safely
+from mmcalib.record import differences
+from mmcalib.runs.checkpoint import check_classes, checkpoint_of, classes_of, fill, load_safely
 from mmcalib.runs.checks import reason_of
-from mmcalib.runs.model import facts_in
-from mmcalib.runs.run_facts_hook import RunFactsHook
+from mmcalib.runs.model import FACTS, facts_in, facts_of
 from mmcalib.work_dir import RESULTS, check_writable
 
 # Lines of every checkpoint, and of each parameter, that tell a reader nothing.
@@ -160,3 +160,43 @@ def log_start(runner: Runner, splits: tuple[str, ...]) -> None:
     smoke = f'; SMOKE RUN with --limit {limit}' if limit else ''
     runner.logger.info(f'Samples: {counts}{smoke}')
     runner.logger.info(f'Environment, config and hooks are in {log_file(runner)}')
+
+
+class RunFactsHook(Hook):
+    """Writes loss and training into checkpoints, and refuses to resume those of another one.
+
+    Args:
+        facts: Of :func:`~mmcalib.runs.model.facts_in`.
+
+    Raises:
+        UserError: For a resume under another loss or model, whose result would stand in the row of
+            the new one; with weights that do not fill the model; on other classes.
+    """
+
+    def __init__(self, facts: dict) -> None:
+        self.facts = facts
+
+    def after_load_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        if not runner._resume:
+            return
+        read = checkpoint_of(checkpoint, str(runner._load_from))
+        if earlier := facts_of(read.meta):
+            was, now = (
+                {'loss': each['loss'], 'model': each['training']['model']}
+                for each in (earlier, self.facts)
+            )
+            if wrong := next(differences(was, now), None):
+                raise UserError(
+                    f'{read.path} is from another training, {wrong}: resume it with its own '
+                    'config, or start anew in another --work-dir, from its weights if you like '
+                    f'(--cfg-options load_from={read.path})'
+                )
+            # A training that is resumed still started from what it first started from.
+            if 'load_from' in earlier['training']:
+                self.facts['training']['load_from'] = earlier['training']['load_from']
+        here = classes_of(runner.train_dataloader.dataset)
+        check_classes(read.classes, here, f'{read.path} and the train set')
+        fill(getattr(runner.model, 'module', runner.model), read, resumed=True)
+
+    def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
+        checkpoint['meta'][FACTS] = self.facts

@@ -25,19 +25,16 @@ from mmcalib.datasets.same_data import same_data
 from mmcalib.distributed import leave_processes
 from mmcalib.hooks import ReliabilityDiagramHook
 from mmcalib.hooks.drawing_hooks import kept_statistics
-from mmcalib.metrics import CalibrationMetric, CalibrationStatistics, ImageScoreMetric, OODMetric
+from mmcalib.metrics import (
+    CalibrationMetric,
+    CalibrationStatistics,
+    ImageScoreMetric,
+    OODMetric,
+    keys,
+)
 from mmcalib.metrics.definitions import metric_of
 from mmcalib.metrics.errors import gap
 from mmcalib.metrics.intervals import interval_values
-from mmcalib.metrics.keys import (
-    GAP,
-    INTERVAL,
-    PREFIX,
-    TOP1,
-    is_percentage,
-    metric_name,
-    number_text,
-)
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.models.predicting_head import classes_of_head
 from mmcalib.record import Record, model_label, paths_of
@@ -254,26 +251,28 @@ def summary(record: Record, statistics: CalibrationStatistics | None = None) -> 
         statistics: Of the test's calibration metric; None if it had none.
     """
     metrics = record.metrics
-    rows = [(key, number(key, x), '') for key, x in metrics.items() if not key.startswith(PREFIX)]
+    rows = [
+        (key, number(key, x), '') for key, x in metrics.items() if not key.startswith(keys.PREFIX)
+    ]
     if statistics is not None and statistics.num_predictions:
         count, correct, confidence = statistics.narrow_bins.sum(dim=1).tolist()
-        if not any(key.startswith(TOP1) for key in metrics):
+        if not any(key.startswith(keys.TOP1) for key in metrics):
             of_what = f'of {statistics.num_predictions:,} predictions'
             rows.append(('accuracy', f'{100 * correct / count:.2f} %', of_what))
         rows.append(('mean confidence', f'{100 * confidence / count:.2f} %', ''))
-        metrics = metrics if GAP in metrics else {**metrics, **measured_gap(statistics)}
-    ours = [key for key in metrics if key.startswith(PREFIX)]
-    ours.sort(key=lambda key: key != GAP)  # below the confidence
-    ends = {f'{key}{end}' for key in ours for end in INTERVAL}
+        metrics = metrics if keys.GAP in metrics else {**metrics, **measured_gap(statistics)}
+    ours = [key for key in metrics if key.startswith(keys.PREFIX)]
+    ours.sort(key=lambda key: key != keys.GAP)  # below the confidence
+    ends = {f'{key}{end}' for key in ours for end in keys.INTERVAL}
     for key in [key for key in ours if key not in ends]:
         remark = ''
-        if f'{key}{INTERVAL[0]}' in metrics:
-            low, high = (metrics[f'{key}{end}'] for end in INTERVAL)
+        if f'{key}{keys.INTERVAL[0]}' in metrics:
+            low, high = (metrics[f'{key}{end}'] for end in keys.INTERVAL)
             judged = 'under-confident' if high < 0 else 'not told from 0'
             judged = 'over-confident' if low > 0 else judged
-            remark = f'{judged}; ' if key == GAP else ''
+            remark = f'{judged}; ' if key == keys.GAP else ''
             remark += f'interval {number(key, low).removesuffix(" %")} to {number(key, high)}'
-        rows.append((metric_name(key), number(key, metrics[key]), remark))
+        rows.append((keys.metric_name(key), number(key, metrics[key]), remark))
     names, values, _ = ([len(text) for text in column] for column in zip(*rows, strict=True))
     rows = [f'{a:<{max(names)}}  {b:>{max(values)}}  {c}'.rstrip() for a, b, c in rows]
     return [_heading(record), *rows]
@@ -281,12 +280,12 @@ def summary(record: Record, statistics: CalibrationStatistics | None = None) -> 
 
 def measured_gap(statistics: CalibrationStatistics) -> dict[str, float]:
     """Return the gap between confidence and accuracy, with its interval where images are known."""
-    found = {GAP: gap(statistics.narrow_bins).item()}
+    found = {keys.GAP: gap(statistics.narrow_bins).item()}
     if statistics.image_bins is None:
         return found
     bins = statistics.image_bins
     ends = interval_values(['gap'], bins, bins.new_zeros(len(bins), 2), coverage=0.95)
-    return found | {f'{PREFIX}{name}': end for name, end in ends.items()}
+    return found | {f'{keys.PREFIX}{name}': end for name, end in ends.items()}
 
 
 def _heading(record: Record) -> str:
@@ -303,8 +302,8 @@ def number(key: str, value: object) -> str:
     """Return a metric's value with its unit."""
     if not isinstance(value, Real):
         return str(value)
-    sign = '+' if key == GAP and value >= 0 else ''
-    return sign + number_text(value, key) + (' %' if is_percentage(key) else '')
+    sign = '+' if key == keys.GAP and value >= 0 else ''
+    return sign + keys.number_text(value, key) + (' %' if keys.is_percentage(key) else '')
 
 
 def _warn_of_fitted_images(cfg: Config, members: Sequence[Mapping]) -> None:

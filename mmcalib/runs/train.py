@@ -26,8 +26,7 @@ from mmcalib.runs.checkpoint import (
 from mmcalib.runs.checks import check_amp, check_data, check_run
 from mmcalib.runs.config import limit_samples, prepare, set_loader_defaults
 from mmcalib.runs.model import FACTS, describe, load
-from mmcalib.runs.run_facts_hook import RunFactsHook
-from mmcalib.runs.runner import build_runner, log_start
+from mmcalib.runs.runner import RunFactsHook, build_runner, log_start
 from mmcalib.runs.test import classes_in, run_test
 from mmcalib.work_dir import locked, set_aside
 
@@ -69,15 +68,15 @@ def resume_from(cfg: Config, start: str) -> None:
     """
     folder = cfg.work_dir if start == 'auto' else start
     found = newest_checkpoint(folder) if Path(folder).is_dir() else None
-    if start == 'auto' and found is None and Path(folder, 'last_checkpoint').is_file():
-        best = ', '.join(str(path) for path in sorted(Path(folder).glob('best_*.pth')))
-        others = f', such as {best}, which has no state of the optimizer' if best else ''
-        raise UserError(
-            f'--resume: the last checkpoint in {folder} is missing or damaged, as after a stop '
-            f'while it was written. Resume from another with --resume PATH{others}'
-        )
-    if start == 'auto' and found is None:  # a first start, with the weights that the config names
-        return
+    if start == 'auto' and found is None:
+        if Path(folder, 'last_checkpoint').is_file():
+            best = ', '.join(str(path) for path in sorted(Path(folder).glob('best_*.pth')))
+            others = f', such as {best}, which has no state of the optimizer' if best else ''
+            raise UserError(
+                f'--resume: the last checkpoint in {folder} is missing or damaged, as after a stop '
+                f'while it was written. Resume from another with --resume PATH{others}'
+            )
+        return  # a first start, with the weights that the config names
     cfg.resume, cfg.load_from = True, str(found or start)
     load_file(cfg.load_from)  # raises its errors before the data are listed
 

@@ -26,7 +26,7 @@ from mmcalib.hooks.name_broken_samples_hook import (
     labels_known_to,
     name_samples,
 )
-from mmcalib.runs.checks import check_first_sample, check_selection
+from mmcalib.runs.checks import check_samples, check_selection
 from mmcalib.runs.train import train_and_test
 
 LOAD = [dict(type='LoadImageFromFile'), dict(type='mmpretrain.PackInputs')]
@@ -132,11 +132,11 @@ def test_a_first_sample_leaves_randomness_as_it_was(tmp_path):
     loop = SimpleNamespace(dataloader=SimpleNamespace(dataset=data))
     before = random.getstate(), torch.get_rng_state().tolist()
     data.pipeline.transforms.insert(1, lambda sample: (random.random(), torch.rand(3), sample)[2])
-    check_first_sample('test', loop, 3)
+    check_samples('test', loop, 3, loop)
     assert (random.getstate(), torch.get_rng_state().tolist()) == before
     (tmp_path / 'class_0/0.jpg').unlink()
     with pytest.raises(UserError, match=r'test data: cannot load .*no file .*class_0/0\.jpg'):
-        check_first_sample('test', loop, 3)
+        check_samples('test', loop, 3, loop)
 
 
 @pytest.mark.parametrize('workers', [0, 1])

@@ -6,8 +6,7 @@ import pytest
 from commands import ROOT
 
 from mmcalib.runs.config import load_config
-from mmcalib.runs.config_tree import training_in
-from mmcalib.runs.parse_config_text import parse_config
+from mmcalib.runs.config_tree import parse_config, training_in
 
 
 def trained(name='ce/digits', processes=1, **options):

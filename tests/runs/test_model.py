@@ -213,7 +213,7 @@ def test_a_temperature_of_a_mean_is_fitted_kept_and_read(digits, run, tmp_path):
     error = run('test.py', DIGITS, *digits, '--tta', '--temperature', 't.json', fails=True)
     assert 'views [] (here: [[' in error
     error = run('test.py', DIGITS, *digits, '--temperature', digits[0], fails=True)
-    assert 'holds no temperature of an ensemble' in error
+    assert 'name the file that tools/calibrate.py wrote' in error
     error = run('calibrate.py', DIGITS, *digits, '--out', 't.json', fails=True)
     assert '--out t.json exists' in error
     error = run('calibrate.py', DIGITS, *digits, '--out', 't.pth', fails=True)
@@ -286,7 +286,7 @@ def test_a_copy_of_a_checkpoint_is_no_other_member(digits, run, tmp_path):
         (['a', '--tta-scales', -1], '--tta-scales must be a finite number'),
         (['a', '--tta', '--show-dir', 'drawn'], 'leave out --tta'),
         (['a', '--temperature', 'none.json'], "No such file or directory: 'none.json'"),
-        (['a', f'{SCENES}:b'], 'is for mmseg, but'),
+        (['a', f'{SCENES}:b'], 'prepares the images of test differently'),
         (['a', 'none.pth'], "there is no checkpoint 'none.pth'"),
     ],
 )

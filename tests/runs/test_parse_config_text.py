@@ -5,8 +5,8 @@ from commands import ROOT
 from mmengine.config import Config
 
 from mmcalib.runs.config import load_config
+from mmcalib.runs.config_tree import parse_config
 from mmcalib.runs.model import facts_of
-from mmcalib.runs.parse_config_text import parse_config
 
 
 @pytest.mark.parametrize('name', ['mbls/digits', 'flsd/digit_scenes', 'ce/deeplabv3_r50_voc'])

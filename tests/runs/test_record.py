@@ -53,7 +53,7 @@ def test_the_auxiliary_head_is_not_the_main_one():
 
 def test_whether_a_training_is_over(tmp_path):
     def finished(length):
-        return finished_of({}, str(tmp_path / 'best.pth'), dict(train_cfg=dict(max_epochs=length)))
+        return finished_of(str(tmp_path / 'best.pth'), dict(train_cfg=dict(max_epochs=length)), {})
 
     assert finished(9) is None
     (tmp_path / 'last_checkpoint').write_text('/elsewhere/epoch_8.pth')

@@ -277,10 +277,11 @@ def calibrate(
     if of_mean:
         record |= {'temperature': fitted.temperature_, 'model': tested}
     else:
-        path, meta = args.members[0][1], content['meta']
+        (member,), meta = tested['members'], content['meta']
+        earlier = (member['calibration'] or {'methods': []})['methods']
         record |= {'layers': layers, 'attached': attached, 'difference': difference}
-        finished = tested['members'][0]['finished']
-        record |= {'checkpoint': os.path.basename(path), 'finished': finished}
+        record |= {'checkpoint': member['file'], 'finished': member['finished']}
+        record['methods'] = [*earlier, record['method']]
         if CALIBRATION in meta:
             record['earlier'] = meta[CALIBRATION]
         meta[CALIBRATION] = record
