@@ -134,16 +134,6 @@ def test_without_a_compiler_there_is_one_warning(kernels, monkeypatch):  # noqa:
             close(loss(logits, target), expected)
 
 
-def test_the_error_of_a_formula_is_not_laid_on_the_compiler(graphs):
-    def raising(logits, target):
-        raise KeyError('a mistake in the formula')
-
-    logits, target = draw((6, 5))
-    with pytest.raises(KeyError, match='a mistake in the formula'):
-        engine.weighted_sum(raising, logits, target, torch.ones(6), {}, compile=True)
-    assert raising not in engine._not_compilable
-
-
 @pytest.mark.parametrize(
     ('name', 'dtype'), [('mbls', torch.float32), ('flsd', torch.float16), ('nacl', torch.bfloat16)]
 )

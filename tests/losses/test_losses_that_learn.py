@@ -4,7 +4,7 @@ import pytest
 import references
 import torch
 
-from mmcalib.losses import AdaFocalLoss, CALSLoss, InverseFocalLoss, SoftmaxFocalLoss
+from mmcalib.losses import AdaFocalLoss, CALSLoss
 
 
 def draw(rows, num_classes, scale=6.0, seed=0):
@@ -67,15 +67,6 @@ class TestCALS:
 
 
 class TestAdaFocal:
-    def test_it_begins_as_focal_or_inverse_focal_loss(self):
-        logits, target = draw(9, 4).double(), torch.arange(9) % 4
-        pairs = [
-            (AdaFocalLoss(gamma=1.5), SoftmaxFocalLoss(gamma=1.5)),
-            (AdaFocalLoss(gamma=-1.5), InverseFocalLoss(gamma=1.5)),
-        ]
-        for loss, expected in pairs:
-            torch.testing.assert_close(loss(logits, target), expected(logits, target))
-
     def test_a_probability_at_an_edge_is_in_the_upper_bin(self):
         loss = AdaFocalLoss(num_bins=2, reduction='none')
         loss.update([0.5], [1.0, -5.0])  # the gammas e and, after the switch, -0.2

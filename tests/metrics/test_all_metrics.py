@@ -192,16 +192,6 @@ def test_order_ties_and_numbers_of_times(name):
     assert math.isnan(measure(probs[:0], labels[:0], name))
 
 
-def test_the_interval_of_the_gap_goes_below_0():
-    score = torch.tensor([0.6, 0.4])
-    samples = [dict(pred_score=score, gt_label=torch.tensor([n % 10 == 0])) for n in range(40)]
-    options = dict(confidence_interval=0.95, num_bootstrap=200)
-    found = evaluate(samples, CalibrationMetric(['gap'], **options))
-    assert found['calibration/gap'] == pytest.approx(-30)
-    low, high = (found[f'calibration/gap_{end}'] for end in ('low', 'high'))
-    assert -100 <= low < -30 < high < 0
-
-
 def _shares(samples, world_size, kind):
     """What each rank has; a sampler interleaves, and pads with the first samples."""
     shares = [samples[rank::world_size] for rank in range(world_size)]

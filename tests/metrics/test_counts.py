@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import references
 import torch
-from overconfident import drawn_in_a_row
 from samples import as_segmented, segmented
 
 from mmcalib.metrics import CalibrationMetric, counts, measure, ranking
@@ -157,18 +156,6 @@ def test_smooth_ece_is_its_definition(conf, correct):
     expected = references.smooth_calibration_error(conf, correct)
     found = measure(metrics='smECE', conf=np.array(conf), correct=np.array(correct))
     assert found == pytest.approx(expected, abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ('n', 'share', 'printed'),
-    [(1, 1, 32.6697), (50, 1, 10.6775), (3000, 0.9, 6.9331), (3000, 0.5, 28.0754)],
-)
-def test_relplot_prints_the_same_smooth_ece(n, share, printed):
-    # relplot.smECE(conf, correct), times 100, of the same predictions, which are drawn in a row. It
-    # integrates over 200 points and finds the width to 0.1 points.
-    conf, correct = drawn_in_a_row(n, share)
-    found = measure(metrics='smECE', conf=conf, correct=correct)
-    assert found == pytest.approx(printed, abs=0.06)
 
 
 FIGURES = {

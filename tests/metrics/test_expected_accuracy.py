@@ -12,24 +12,6 @@ from mmcalib.metrics.counts import narrow_counts
 from mmcalib.metrics.expected_accuracy import FOLDS, SEED, ExpectedAccuracy, learned_of
 
 
-def test_the_fit_is_isotonic_regression():
-    """By its definition, the largest over starts of the smallest mean over ends."""
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        count = rng.integers(0, 30, 15) * (rng.uniform(size=15) < 0.7)
-        table = torch.from_numpy(np.stack([count, rng.binomial(count, 0.6), 0 * count])).double()
-        found, (count, right, _) = learned_of(table)[0], table.tolist()
-        filled = [k for k in range(15) if count[k]]
-        for k in filled:
-            means = [
-                [sum(right[i : j + 1]) / sum(count[i : j + 1]) for j in filled if j >= k]
-                for i in filled
-                if i <= k
-            ]
-            assert found[k].item() == pytest.approx(max(map(min, means)), abs=1e-12)
-        assert found.diff().ge(0).all()
-
-
 def test_an_image_expects_the_accuracy_of_its_cells():
     table = torch.zeros(40, 3, NUM_NARROW_BINS, dtype=torch.int32)
     table[:, 0, -1], table[:, 1, -1] = 10, 9  # of confidence 1, nine in ten are right

@@ -39,23 +39,6 @@ def test_scores_are_those_of_loops(background):
             assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_expectations_are_nearly_those_over_all_label_maps():
-    """Of two classes, each of 2^9 label maps with its probability."""
-    errors = []
-    for seed in range(10):
-        probs = draw((9,), 2, seed=seed)
-        p, found = probs[1].tolist(), image_scores(probs, background=0)
-        predicted = [x > 0.5 for x in p]
-        iou = 0.0
-        for labels in itertools.product([False, True], repeat=9):
-            chance = math.prod(x if y else 1 - x for x, y in zip(p, labels, strict=True))
-            both = sum(a and b for a, b in zip(predicted, labels, strict=True))
-            either = sum(a or b for a, b in zip(predicted, labels, strict=True))
-            iou += chance * both / either
-        errors.append(abs(found['expected_iou'] - iou))
-    assert np.mean(errors) < 0.01 and np.max(errors) < 0.05
-
-
 def test_risks_at_their_limits():
     nothing, one = np.zeros(4, int), np.array([0, 0, 0, 1])
     assert set(image_risks(nothing, nothing, background=0).values()) == {0}

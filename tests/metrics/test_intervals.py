@@ -34,15 +34,6 @@ def test_independent_predictions_hold_the_true_error(error):
     assert found['ours'][0] >= 0.9
 
 
-def test_the_simulation_has_the_error_that_it_says():
-    rng = np.random.default_rng(0)
-    for error in (0, 3, 10):
-        bins = simulation.independent(error, 400_000, rng)
-        assert calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
-        bins = simulation.clustered(error, 20_000, (0.6, 0.3), rng)
-        assert calibration_error(bins.sum(0)).item() == pytest.approx(error, abs=0.3)
-
-
 @pytest.mark.parametrize(
     ('num_units', 'coverage'), [(3, 0.95), (10, 0.95), (100, 0.95), (100, 0.5)]
 )

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.isotonic import IsotonicRegression
-from sklearn.linear_model import LogisticRegression
 
 from mmcalib.metrics import measure
 from mmcalib.posthoc import SCALERS, IsotonicScaler, PlattScaler, load_scaler
@@ -31,14 +30,6 @@ def test_every_method_of_a_sigmoid_calibrates_a_confidence(method, tmp_path):
     assert measure(conf=after, correct=correct[1::2], metrics='ECE') < limit < before + 1
     scaler.save(tmp_path / 'scaler.json')
     assert np.array_equal(load_scaler(tmp_path / 'scaler.json').confidence(conf[1::2]), after)
-
-
-def test_platt_is_a_logistic_regression():
-    conf, correct = confidences()
-    odds = np.log(conf / (1 - conf))[:, None]
-    expected = LogisticRegression(C=1e9).fit(odds, correct).predict_proba(odds)[:, 1]
-    found = PlattScaler().fit_confidence(conf, correct).confidence(conf)
-    np.testing.assert_allclose(found, expected, atol=2e-3)
 
 
 def test_isotonic_is_scikit_learn_s_at_the_centres_of_its_steps():

@@ -196,18 +196,3 @@ def test_a_layer_that_takes_a_temperature_alone(kind):
     check(model, loader, [name], 'temperature')
     with pytest.raises(ValueError, match='no linear layer'):
         find_predicting_layers(model, reading(loader[0]), per_class=True)
-
-
-@pytest.mark.parametrize('method', AFFINE)
-def test_what_is_added_to_all_logits_changes_no_folded_probability(method):
-    loader, found = images(), []
-    for offset in (0.0, 20.0):
-        model = classifier(LINEAR)
-        model.head.fc.bias.data += offset
-        drawn = draw_predictions(model, loader)
-        scaler = SCALERS[method]().fit(drawn.logits, drawn.labels)
-        tensors = fold_layers(model, ['head.fc'], scaler)
-        assert difference(model, loader, scaler, tensors) < TOLERANCE
-        with swapped_parameters(model, tensors):
-            found.append(probabilities(draw_predictions(model, loader).logits))
-    torch.testing.assert_close(found[1], found[0], rtol=0, atol=1e-5)

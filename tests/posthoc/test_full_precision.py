@@ -58,10 +58,3 @@ def test_it_is_set_and_set_back(name):
     process.start()
     process.join()
     assert process.exitcode == 0
-
-
-def test_it_is_set_back_after_an_error():
-    before = states()
-    with pytest.raises(KeyError), full_precision():
-        raise KeyError
-    assert states() == before

@@ -25,8 +25,6 @@ ALL = list(SCALERS)
 TWO = ('platt', 'beta')
 CASES = [(m, k) for m in ALL for k in (1, 2, 4) if k < 3 or m not in TWO]
 KEEPING = [case for case in CASES if SCALERS[case[0]].keeps_argmax]
-# Those with a penalty or a prior, which few predictions do not outweigh.
-COUNTING = ('vector', 'matrix', 'isotonic', 'platt', 'class-temperatures', 'class-conditional')
 # Not the defaults, and all different.
 OPTIONS = {
     'vector': dict(diagonal=2.0, intercept=0.5),
@@ -354,19 +352,6 @@ class TestTemperature:
             assert np.isnan(each.standard_error(logits, labels))
 
 
-@pytest.mark.parametrize('share', [0.0, 0.2, 1.0])
-def test_the_effective_number_is_that_of_a_known_correlation(share):
-    """Rows of a group share a part of their slope: N / (1 + (m - 1) rho) are independent."""
-    rng, size, count = np.random.default_rng(0), 50, 4000
-    common = rng.normal(size=(count, 1)).repeat(size, axis=1)
-    found = np.sqrt(share) * common + np.sqrt(1 - share) * rng.normal(size=(count, size))
-    groups = torch.arange(count).repeat_interleave(size)
-    number = scaler.effective_number(torch.as_tensor(found).flatten(), groups)
-    assert number == pytest.approx(count * size / (1 + (size - 1) * share), rel=0.06)
-    assert scaler.effective_number(torch.zeros(30), torch.arange(30) // 10) == 3
-    assert scaler.effective_number(torch.randn(30), torch.zeros(30, dtype=torch.int64)) == 1
-
-
 @pytest.mark.parametrize(('name', 'k'), CASES)
 class TestTheFit:
     def test_kinds(self, name, k):
@@ -405,15 +390,6 @@ class TestTheFit:
         torch.testing.assert_close(found[0].value, here.transform(logits))
         torch.testing.assert_close(found[1].value, here.predict_proba(logits), rtol=0, atol=1e-5)
 
-    def test_the_classes_have_no_order(self, name, k):
-        if k == 1:
-            return
-        logits, labels = draw(num_classes=k)
-        order = np.array([2, 0, 3, 1] if k == 4 else [1, 0])
-        expected = fit(name, logits, labels).predict_proba(logits)[:, order]
-        permuted = fit(name, logits[:, order], np.argsort(order)[labels])
-        np.testing.assert_allclose(permuted.predict_proba(logits[:, order]), expected, atol=1e-5)
-
     def test_what_a_softmax_ignores_changes_nothing(self, name, k):
         logits, labels = draw(300, num_classes=k)
         plain = fit(name, logits, labels)
@@ -428,15 +404,6 @@ class TestTheFit:
         single = torch.as_tensor(logits + 1e5).float()  # apart by steps of 0.008
         found, expected = (plain.predict_proba(z) for z in (single, single.double() - 1e5))
         torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=0)
-
-    def test_copies_in_one_group_are_one_row(self, name, k):
-        logits, labels = draw(60, num_classes=k)
-        once = fit(name, logits, labels).predict_proba(logits)
-        copies = [np.repeat(a, 5, axis=0) for a in (logits, labels, np.arange(60))]
-        grouped = fit(name, *copies).predict_proba(logits)
-        np.testing.assert_allclose(grouped, once, atol=1e-4)
-        apart = fit(name, *copies[:2]).predict_proba(logits)
-        assert (np.abs(apart - once).max() > 1e-3) == (name in COUNTING)
 
     @pytest.mark.filterwarnings('ignore:the temperature reached its bound')
     def test_poor_data(self, name, k):
@@ -492,13 +459,6 @@ def test_the_predicted_class_is_kept(name, k, dtype):
     found = scaler.transform(z.double())
     assert scaler.keeps_argmax and found.isfinite().all()
     assert torch.equal(torch.as_tensor(pair(found.numpy())).argmax(dim=1), predicted)
-
-
-@pytest.mark.parametrize(('name', 'k'), [('matrix', 4), ('vector', 1), ('platt', 2)])
-def test_others_change_it(name, k):
-    z, _ = draw(2000, num_classes=k, seed=1)
-    changed = pair(fitted(name, k).transform(z)).argmax(1) != pair(z).argmax(1)
-    assert changed.any() and not SCALERS[name].keeps_argmax
 
 
 @pytest.mark.parametrize('name', ['temperature', 'isotonic', 'beta', 'class-temperatures', 'platt'])
