@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 
 import numpy as np
 from matplotlib import font_manager
@@ -26,9 +27,8 @@ def draw_segmentation(
     classes: Sequence[str],
     palette: Sequence[Sequence[int]] | None = None,
     captions: Sequence[str] = (),
-    scores: Sequence[tuple[int, str]] = (),
     objects: np.ndarray | None = None,
-    numbers: Sequence[int] = (),
+    scores: Mapping[int, tuple[int, str]] = MappingProxyType({}),
 ) -> Image.Image:
     """Draw an image, its predicted classes, their confidence, and what a threshold keeps of them.
 
@@ -42,9 +42,8 @@ def draw_segmentation(
         classes: K names.
         palette: K RGB colours; those of matplotlib if None.
         captions: Lines below the panels.
-        scores: Classes and what the legend says of them.
         objects: ``(H, W)`` numbers of objects, 0 for none, to be outlined on the image.
-        numbers: Of the objects that `scores` are of, which are written beside them.
+        scores: By numbers of objects, their classes and what the legend says of them.
     """
     size = _size(predicted.shape)
     colours = class_colours(classes, palette)
@@ -54,24 +53,19 @@ def draw_segmentation(
     shown = _resized(image, size, Image.Resampling.BOX)
     if objects is not None:
         objects = _resized(objects.astype(np.int32), size)
-        shown = _outlined(shown, objects, colours[predicted], numbers)
+        shown = _outlined(shown, objects, colours[predicted], scores)
     panels = {
         'image': shown,
         'prediction': colours[predicted],
         'confidence (yellow 0, blue 100 %)': confidence_colours(confidence),
         f'kept above {threshold:.6g} (white: dropped)': kept,
     }
-    texts = [f'{classes[k]} {text}' for k, text in scores]
-    if numbers:
-        texts = [
-            f'{number}: {classes[k]}, {text}'
-            for number, (k, text) in zip(numbers, scores, strict=True)
-        ]
-    return _composed(panels, captions, texts, [colours[k] for k, _ in scores])
+    texts = [f'{number}: {classes[k]}, {text}' for number, (k, text) in scores.items()]
+    return _composed(panels, captions, texts, [colours[k] for k, _ in scores.values()])
 
 
 def _outlined(
-    pixels: np.ndarray, objects: np.ndarray, colours: np.ndarray, numbers: Sequence[int]
+    pixels: np.ndarray, objects: np.ndarray, colours: np.ndarray, numbers: Iterable[int]
 ) -> np.ndarray:
     """Return an image with a line in its class's colour around each object, and some numbers."""
     padded = np.pad(objects, 1, constant_values=-1)

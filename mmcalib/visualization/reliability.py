@@ -164,8 +164,9 @@ def draw_bars(axes: Axes, bins: Bins, band: np.ndarray | None = None) -> None:
     axes.vlines(left[1:], 0, 100, color='white', linewidth=0.6)
     axes.hlines(accuracy, left, right, color=BLUE, linewidth=1.8)
     # Whitened as they are, since PDF and SVG draw hatches without any opacity.
-    white = dict(color='white', alpha=1 - FADED, zorder=2.5, label=f'faded: n < {FEW}')
-    draw(count < FEW, 100 + 0 * count, 0 * count, **white)
+    draw(count < FEW, 100 + 0 * count, 0 * count, color='white', alpha=1 - FADED, zorder=2.5)
+    if (count < FEW).any():
+        axes.fill_between([], [], color='#DDDDDD', label=f'faded: n < {FEW}')
     if band is not None and np.isfinite(band).any():
         label = '95 % interval of accuracy'  # of each bin, not of an error
         axes.vlines((left + right) / 2, *band, color='black', linewidth=1, zorder=4, label=label)

@@ -32,7 +32,7 @@ LOSSES = 'ce mbls ls fl flsd ecp brier dfl ifl bsce mdca svls nacl ml1-ace acls 
 OTHERS = '#875692 #BE0032 #A89A00 #3F2E8C #8DB600 #654522 #2B3D26 #C2A878 #7A1200 #FF6FB5 #00B8B0'
 LOSS_COLOURS = dict(zip(LOSSES.split(), (*COLOURS[:6], *OTHERS.split()), strict=True))
 PER_ROW = 4
-PANEL, SIDE = 3.2, 2.8  # inches, of a panel with its labels and of its axes
+PANEL, SIDE = 3.4, 2.8  # inches, of a panel with its labels and of its axes
 LETTER = 0.063  # inches of one of size 8, on average
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -48,12 +49,18 @@ def draw_sweep(runs: Mapping[str, Mapping]) -> Figure:
         ValueError: If there is no sweep, none has been evaluated, or they have no quality measure
             in common.
     """
-    quality = _quality(runs)
+    measured = [{*chain(*chain(*(row['val'] for row in s['rows'])))} for s in runs.values()]
+    common = [key for key in QUALITIES if runs and all(key in keys for keys in measured)]
+    if not common:
+        raise UserError(
+            f'{len(runs)} sweeps have none of {", ".join(QUALITIES)} in common, or have no '
+            'finished value'
+        )
     rows = [row for sweep in runs.values() for row in sweep['rows']]
     place = str if any(isinstance(row['value'], str) for row in rows) else float
     parameters = [*dict.fromkeys(sweep['parameter'] for sweep in runs.values())]
     figure = Figure(figsize=(7.0, 3.0), layout='constrained')
-    for axes, key in zip(figure.subplots(1, 2), (ECE, quality), strict=True):
+    for axes, key in zip(figure.subplots(1, 2), (ECE, common[0]), strict=True):
         for (name, sweep), look in zip(runs.items(), looks_of([*runs]), strict=True):
             for split, (style, aside) in SPLITS.items():
                 _draw(axes, sweep['rows'], split, key, place, {**look, **style}, aside)
@@ -110,19 +117,3 @@ def _mean_and_bar(runs: Sequence[Mapping], key: str) -> tuple[float, tuple[float
     low, high = (runs[0].get(f'{key}{end}', mean) for end in INTERVAL)
     # An estimate that is mostly noise may lie outside of its interval.
     return mean, (max(mean - low, 0.0), max(high - mean, 0.0))
-
-
-def _quality(runs: Mapping[str, Mapping]) -> str:
-    """Return the measure beside the ECE that all sweeps have."""
-    if not runs:
-        raise UserError('there is no sweep to draw')
-    measured = [
-        {key for row in sweep['rows'] for each in row['val'] for key in each}
-        for sweep in runs.values()
-    ]
-    for key in QUALITIES:
-        if all(key in each for each in measured):
-            return key
-    raise UserError(
-        f'the sweeps have none of {", ".join(QUALITIES)} in common, or have no finished value'
-    )

@@ -47,41 +47,33 @@ TESTS = {
     3: [{ECE: e, QUALITY: 2 * e} for e in (2.0, 3.0, 10.0, np.nan)],
     5: [{ECE: e, QUALITY: 3 * e} for e in (7.0, 5.0)],
 }
-SHIFTED = {
-    'CE': TESTS,
-    'CE + temperature': {s: [{k: v / 2 for k, v in t.items()} for t in TESTS[s]] for s in TESTS},
-    'LS': TESTS,
-}
+HALF = {s: [{k: v / 2 for k, v in test.items()} for test in TESTS[s]] for s in TESTS}
+SHIFTED = {'CE': TESTS, 'CE + temperature': HALF, 'LS': TESTS}
 
 
 def test_boxes_by_severity_are_over_the_corruptions_of_each_run():
     figure = draw_severity(SHIFTED, [ECE, QUALITY])
-    for axes, factor in zip(figure.axes, (1, 2), strict=True):
-        boxes = axes.patches
+    for axes, factor, unit in zip(figure.axes, (1, 2), ('ECE (%)', 'mIoU (%)'), strict=True):
+        boxes, (first, warm, other) = axes.patches, axes.patches[::3]
         assert [box.get_label() for box in boxes[::3]] == [*SHIFTED]
-        colours = [box.get_facecolor() for box in boxes[::3]]
-        assert colours[0] == colours[1] != colours[2]
+        assert first.get_facecolor() == warm.get_facecolor() != other.get_facecolor()
         assert [bool(box.get_hatch()) for box in boxes[::3]] == [False, True, False]
         places = [np.mean(box.get_path().vertices[:4, 0]) for box in boxes]
         assert [round(place) for place in places] == [0, 3, 5] * 3
         assert places[1] < places[4] < places[7]
         dots = [line.get_ydata()[0] for line in axes.lines if line.get_marker() == '.']
         assert dots[1] == pytest.approx(factor * 5) and dots[4] == pytest.approx(factor * 2.5)
-    first = figure.axes[0]
-    whiskers = {float(y) for line in first.lines for y in line.get_ydata()}
-    assert {2.0, 10.0} <= whiskers  # the least and the largest
-    assert [tick.get_text() for tick in figure.axes[1].get_xticklabels()] == ['clean', '3', '5']
-    assert [axes.get_ylabel() for axes in figure.axes] == ['ECE (%)', 'mIoU (%)']
+        ends = {float(y) for line in axes.lines for y in line.get_ydata()}
+        assert {factor * 2.0, factor * 10.0} <= ends and axes.get_ylabel() == unit
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ['clean', '3', '5']
 
 
 def test_lines_by_severity_are_means_over_corruptions():
-    figure = draw_severity(SHIFTED, [ECE, QUALITY], figure='lines')
-    left, right = figure.axes
+    left, right = draw_severity(SHIFTED, [ECE, QUALITY], figure='lines').axes
     for (name, found), *lines in zip(SHIFTED.items(), left.lines, right.lines, strict=True):
         for key, line in zip((ECE, QUALITY), lines, strict=True):
-            assert line.get_label() == name
-            assert list(line.get_xdata()) == [0, 3, 5]
             means = [np.nanmean([test[key] for test in found[s]]) for s in found]
+            assert line.get_label() == name and list(line.get_xdata()) == [0, 3, 5]
             assert line.get_ydata() == pytest.approx(means)
     plain, warm, other = left.lines
     assert (plain.get_linestyle(), warm.get_linestyle()) == ('-', '--')
@@ -184,7 +176,7 @@ def test_the_legend_of_a_sweep_has_what_is_drawn():
         (lambda: draw_boundary_curves({'a': statistics()}), "'a' has no dist.*per_distance=True"),
         (lambda: draw_severity({'CE': {0: TESTS[0]}}, [ECE]), 'no test on corrupted data'),
         (lambda: draw_severity(SHIFTED, [ECE], figure='bars'), 'figure must be one of'),
-        (lambda: draw_sweep({}), 'no sweep'),
+        (lambda: draw_sweep({}), '0 sweeps have none of'),
         (
             lambda: draw_sweep({'a': sweep(), 'b': sweep(quality='accuracy/top1')}),
             'accuracy/top1, mIoU in common',

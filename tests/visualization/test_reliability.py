@@ -13,10 +13,6 @@ from mmcalib.metrics import CalibrationMetric, counts
 from mmcalib.visualization import draw_image_calibration, draw_reliability
 
 
-def image_bins(images=20, num_bins=10):
-    return torch.stack([table(num_bins, n=50, seed=seed) for seed in range(images)])
-
-
 def measured(samples):
     metric = CalibrationMetric(['ECE', 'AECE'])
     metric.process(None, samples)
@@ -50,57 +46,52 @@ def test_bars_gaps_and_shares_are_those_of_the_table():
     np.testing.assert_allclose(bars(top, 'over-confident'), [(0, 25, 30)])
     np.testing.assert_allclose(bars(top, 'under-confident'), [(200 / 3, 100, 85)])
     np.testing.assert_allclose(shares(bottom), [40, 0, 60])
-    means = {f'mean {name}': artist(bottom, f'mean {name}') for name in ('accuracy', 'confidence')}
-    assert [line.get_xdata()[0] for line in means.values()] == pytest.approx([70, 63])
+    means = [artist(bottom, f'mean {name}').get_xdata()[0] for name in ('accuracy', 'confidence')]
+    assert means == pytest.approx([70, 63])
     text = words(figure)
     for part in ('mbls/digits\nECE 12.35 %, AECE 11.00 %\nn = 10, 3 bins', 'confidence (%)',
                  'accuracy (%)', 'predictions (%)', 'calibrated', 'faded: n < 20'):  # fmt: skip
         assert part in text
     finer = draw_reliability({'': statistics(ECE=1.0, protocol='paper')}, num_bins=25)
     assert 'n = 500, errors of 10 bins, protocol paper' in words(finer)
+    assert len(shares(finer.axes[1])) == 25
 
 
 def test_bins_of_equal_count_have_a_histogram_of_equal_width():
     found = statistics(table(100), num_bins=20)
     top, bottom = draw_reliability({'': found}, equal_mass=True, num_bins=5).axes
-    count, correct, conf = found.bins(5, equal_mass=True)
+    count, correct, conf = found.bins(5, equal_mass=True).numpy()
     np.testing.assert_allclose(shares(bottom), 100 * found.bins(5)[0] / 500)
-    points = np.transpose(artist(top, 'bins of equal count').get_data())
-    np.testing.assert_allclose(points, 100 * (torch.stack([conf, correct]) / count).T)
+    points = 100 * np.stack([conf, correct]) / count
+    np.testing.assert_allclose(artist(top, 'bins of equal count').get_data(), points)
     gaps = np.array(artist(top, 'gap').get_segments())
-    np.testing.assert_allclose(gaps[:, 0], 100 * (torch.stack([conf, conf]) / count).T)
-    np.testing.assert_allclose(gaps[:, 1], points)
+    np.testing.assert_allclose(gaps.T, np.stack([points[[0, 0]], points], axis=1))
 
 
 @pytest.mark.parametrize('count', [1, 5])
 def test_side_by_side_and_overlaid(count):
-    runs = {
-        f'run {i}, {"with words " * 9}/{"and_a_path/" * 9}': statistics(table(n=9000, seed=i))
-        for i in range(count)
-    }
+    names = [f'run {i}, {"with words " * 9}/{"and_a_path/" * 9}' for i in range(count)]
+    runs = {name: statistics(table(n=9000, seed=i)) for i, name in enumerate(names)}
     figure = draw_reliability(runs)
-    check_nothing_is_cut(figure)
     overlaid = draw_reliability(runs, overlay=True, zoom=(80, 100))
+    check_nothing_is_cut(figure)
     check_nothing_is_cut(overlaid)
-    assert len(figure.axes) == 2 * count and len(overlaid.axes) == 2
-    (inset,) = overlaid.axes[0].child_axes
+    top, below = overlaid.axes
+    (inset,) = top.child_axes
     assert inset.get_xlim() == inset.get_ylim() == (80, 100)
     looks = set()
     for number, found in enumerate(runs.values()):
-        # Constrained layout may give a panel's first axes any place in the list.
         (panel,) = (axes for axes in figure.axes if axes.get_title().startswith(f'run {number}'))
         assert panel.get_xlim() == panel.get_ylim() == (0, 100)
         assert 'and_a_path/\n' in panel.get_title()  # no word is broken
-        filled = found.bins(10)[:, found.bins(10)[0] > 0]
-        accuracy = 100 * filled[1] / filled[0]
-        np.testing.assert_allclose([top for *_, top in bars(panel, 'accuracy')], accuracy)
-        for axes in (overlaid.axes[0], inset):
+        whole = found.bins(10)[:, found.bins(10)[0] >= 20]
+        accuracy = 100 * whole[1] / whole[0]
+        np.testing.assert_allclose([y for *_, y in bars(panel, 'accuracy')][-9:], accuracy[-9:])
+        for axes in (top, inset):
             line = artist(axes, f'run {number}')
-            np.testing.assert_allclose(line.get_xdata(), 100 * filled[2] / filled[0])
-            whole = ~np.isnan(line.get_ydata())
-            np.testing.assert_allclose(line.get_ydata()[whole], accuracy[whole])
-            assert whole.tolist() == (filled[0] >= 20).tolist()
-        outline = overlaid.axes[1].patches[number]
+            drawn = line.get_xydata()[~np.isnan(line.get_ydata())]  # without sparse bins
+            np.testing.assert_allclose(drawn.T, 100 * whole[[2, 1]] / whole[0])
+        outline = below.patches[number]
         assert to_hex(outline.get_edgecolor()) == to_hex(line.get_color())
         np.testing.assert_allclose(outline.get_data().values, 100 * found.bins(10)[0] / 9000)
         looks.add((line.get_color(), line.get_linestyle()))
@@ -111,15 +102,10 @@ def test_side_by_side_and_overlaid(count):
 def test_bins_of_few_predictions_are_faded_and_the_legend_says_so(fewest, faded):
     rows = torch.tensor([100, fewest, 50], dtype=torch.float64)
     rows = torch.stack([rows, rows / 2, rows * torch.tensor([0.1, 0.5, 0.9])])
-    runs = {'run': statistics(rows, num_bins=3)}
-    figure = draw_reliability(runs)
+    figure = draw_reliability({'run': statistics(rows, num_bins=3)})
     assert ('faded: n < 20' in words(figure)) == bool(faded)
-    if faded:
-        white = artist(figure.axes[0], 'faded')
-        np.testing.assert_allclose(bars(figure.axes[0], 'faded'), [(100 / 3, 0, 100)])
-        assert white[0].get_facecolor() == (1, 1, 1, 0.7)
-    whole = artist(draw_reliability(runs, overlay=True).axes[0], 'run')
-    assert np.isnan(whole.get_ydata()).sum() == faded
+    white = [bar for bar in figure.axes[0].patches if bar.get_facecolor() == (1, 1, 1, 0.7)]
+    assert [(bar.get_x(), bar.get_height()) for bar in white] == [(100 / 3, 100)] * faded
 
 
 @pytest.mark.parametrize('under', [False, True])
@@ -135,15 +121,16 @@ def test_the_inset_keeps_off_the_curve(under):
 
 
 def test_the_interval_of_each_bin_is_that_of_its_accuracy_over_images():
-    found = statistics(image_bins=image_bins())
-    count, correct, _ = found.image_bins.sum(dim=0)
+    images = torch.stack([table(n=50, seed=seed) for seed in range(20)])
+    found = statistics(image_bins=images)
+    count, correct, _ = images.sum(dim=0)
     band = artist(draw_reliability({'run': found}).axes[0], '95 % interval of accuracy')
     ends = np.array([segment[:, 1] for segment in band.get_segments()]) / 100
     accuracy = (correct / count).numpy()
     error = np.sqrt(accuracy * (1 - accuracy) / count.numpy())
     assert (ends[:, 0] <= accuracy).all() and (accuracy <= ends[:, 1]).all()
     np.testing.assert_allclose(ends[5:, 1] - ends[5:, 0], 2 * 1.96 * error[5:], rtol=0.5)
-    few = {'run': statistics(image_bins=image_bins(4))}
+    few = {'run': statistics(image_bins=images[:4])}
     for other in (draw_reliability({'run': found}, num_bins=5), draw_reliability(few)):
         assert 'interval' not in words(other)
 
@@ -152,16 +139,12 @@ def test_log_odds():
     found = measured(segmented(6))
     figure = draw_reliability({'a': found}, scale='logit')
     top, below = figure.axes
-    count, correct, conf = found.bins(found.num_bins, equal_mass=True).numpy()
-    curve = artist(top, 'bins of equal count')
-    np.testing.assert_allclose(curve.get_data(), 100 * np.stack([conf, correct]) / count)
+    assert len(artist(top, 'bins of equal count').get_xdata()) == found.num_bins
     # 90 and 99 % are as far apart as 99 and 99.9 %, but for a few hundredths.
-    for ends in (
-        top.transData.transform([(x, 90) for x in (90, 99, 99.9)])[:, 0],
-        top.transData.transform([(90, y) for y in (90, 99, 99.9)])[:, 1],
-        below.transData.transform([(x, 0) for x in (90, 99, 99.9)])[:, 0],
-    ):
-        assert np.diff(ends)[1] == pytest.approx(np.diff(ends)[0], rel=0.05)
+    for transform in (top.transData, below.transData):
+        ends = transform.transform([(x, x) for x in (90, 99, 99.9)])
+        steps = np.diff(ends, axis=0)[:, : 2 if transform is top.transData else 1]
+        np.testing.assert_allclose(steps[1], steps[0], rtol=0.05)
     assert shares(below).sum() == pytest.approx(100)
     assert '99.99' in words(figure)
     check_nothing_is_cut(figure)
@@ -185,49 +168,36 @@ def test_each_image_is_a_point():
     check_nothing_is_cut(figure)
 
 
-def draw(n=400, num_classes=3):
+def test_arrays_are_drawn_as_by_plain_loops(monkeypatch):
     rng = np.random.default_rng(0)
-    return rng.dirichlet([0.6] * num_classes, n), rng.integers(num_classes, size=n)
-
-
-def test_arrays_are_drawn_as_by_plain_loops():
-    probs, labels = draw()
+    probs, labels = rng.dirichlet([0.6] * 3, 400), rng.integers(3, size=400)
     figure = mmcalib.reliability_diagram(probs, labels, num_bins=10, title='a loss')
-    count, correct = np.zeros(10), np.zeros(10)
+    count, correct = np.zeros((2, 10))
     for row, label in zip(probs, labels, strict=True):
         place = int(np.ceil(row.max() * 10)) - 1
         count[place] += 1
         correct[place] += row.argmax() == label
-    filled = count > 0
-    drawn = [top for *_, top in bars(figure.axes[0], 'accuracy')]
-    np.testing.assert_allclose(drawn, 100 * correct[filled] / count[filled])
+    expected = 100 * correct[count > 0] / count[count > 0]
     ece = metrics.expected_calibration_error(probs, labels, num_bins=10)
     aece = metrics.adaptive_calibration_error(probs, labels, num_bins=10)
     title = f'a loss\nECE {ece:.2f} %, AECE {aece:.2f} %\nn = 400, 10 bins'
-    assert figure.axes[0].get_title() == title
-    assert '95 %' not in words(figure)  # which rows are of one image is unknown
-    equal = mmcalib.reliability_diagram(probs, labels, equal_mass=True, zoom=(80, 100))
-    assert 'bins of equal count' in words(equal)
-    assert equal.axes[0].child_axes[0].get_xlim() == (80, 100)
-
-
-def test_maps_lists_confidences_and_pieces_are_drawn_alike(monkeypatch):
-    probs, labels = draw()
-    expected = mmcalib.reliability_diagram(probs, labels)
     maps = np.moveaxis(probs.reshape(4, 10, 10, 3), -1, 1)
     targets = np.pad(labels.reshape(4, 10, 10), ((0, 0), (0, 2), (0, 0)), constant_values=255)
-    maps = np.pad(maps, ((0, 0), (0, 0), (0, 2), (0, 0)))
-    conf, correct = probs.max(1), probs.argmax(1) == labels
+    maps = torch.from_numpy(np.pad(maps, ((0, 0), (0, 0), (0, 2), (0, 0))))
+    hits = dict(conf=probs.max(1).tolist(), correct=probs.argmax(1) == labels)
+    options = dict(num_bins=10, title='a loss')
     drawn = [
-        mmcalib.reliability_diagram(torch.from_numpy(maps), targets, ignore_index=255),
-        mmcalib.reliability_diagram(conf=conf.tolist(), correct=correct),
+        figure,
+        mmcalib.reliability_diagram(maps, targets, ignore_index=255, **options),
+        mmcalib.reliability_diagram(**hits, **options),
     ]
     monkeypatch.setattr(counts, 'PIECE_BYTES', 1)
-    drawn.append(mmcalib.reliability_diagram(probs, labels))
-    for figure in drawn:
-        assert words(figure) == words(expected)
-        accuracy = [bars(each.axes[0], 'accuracy') for each in (figure, expected)]
-        np.testing.assert_allclose(*accuracy)
+    for each in [*drawn, mmcalib.reliability_diagram(probs, labels, **options)]:
+        np.testing.assert_allclose([y for *_, y in bars(each.axes[0], 'accuracy')], expected)
+        assert each.axes[0].get_title() == title
+        assert '95 %' not in words(each)  # which rows are of one image is unknown
+    equal = mmcalib.reliability_diagram(probs, labels, equal_mass=True, zoom=(80, 100))
+    assert 'bins of equal count' in words(equal) and equal.axes[0].child_axes
 
 
 @pytest.mark.parametrize(

@@ -172,8 +172,8 @@ def _picture(found: Prediction, scorer: Scorer, palette: Sequence | None) -> Ima
     if found.probabilities is not None:
         return draw_classification(found.pixels, found.probabilities, **texts)
     shown = sorted(found.scores.objects, key=lambda o: -o.pixels)[:MOST_OBJECTS]
-    texts['scores'] = [(o.label, f'{100 * o.score:.1f} %') for o in shown]
-    texts |= dict(objects=found.objects, numbers=[o.object for o in shown])
+    texts['scores'] = {o.object: (o.label, f'{100 * o.score:.1f} %') for o in shown}
+    texts['objects'] = found.objects
     texts |= dict(threshold=scorer.threshold, palette=palette)
     return draw_segmentation(found.pixels, found.predicted, found.confidence, **texts)
 
