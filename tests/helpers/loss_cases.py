@@ -26,7 +26,6 @@ class Case:
     shapes: tuple = ((7, 5), (1, 2), (2, 4, 3, 5), (3, 1000))
     soft: bool = True
     batch: bool = False
-    shift: bool = True
 
 
 def draw(shape, dtype=torch.float64, scale=4.0, ignore=False, soft=False, seed=0):
@@ -144,7 +143,7 @@ def of(kind, row, as_row=None, **options):
 def of_maps(kind, kernel, pixel, **options):
     build = lambda **more: kind(**{**options, **more})  # noqa: E731
     shapes = (2, 4, 5, 6), (1, 3, 1, 1)
-    return Case(build, by_pixels(kernel, pixel), shapes, soft=False, shift=kind is losses.SVLSLoss)
+    return Case(build, by_pixels(kernel, pixel), shapes, soft=False)
 
 
 def of_batches(kind, function, per_image=True, **options):
@@ -191,7 +190,6 @@ ROWS = {
     'nacl, wide': of_maps(losses.NACLLoss, [[1.0] * 5] * 5, nacl_pixel, alpha=0.3, kernel_size=5),
 }
 ROWS['dual focal'].soft = False
-ROWS['acls'].shift = False  # the largest logit itself is smoothed
 BATCHES = {
     'mdca': of_batches(losses.MDCALoss, references.mdca),
     'l1 ace': of_batches(losses.L1ACELoss, l1_ace(6), num_bins=6),

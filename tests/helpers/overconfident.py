@@ -26,14 +26,3 @@ def nll(logits, labels):
     logits = logits - logits.max(axis=1, keepdims=True)
     log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     return -log_probs[np.arange(len(labels)), labels].mean()
-
-
-def drawn_in_a_row(n, share):
-    """Confidences and correctness, one of six draws that were given to other programs in a row."""
-    rng = np.random.default_rng(0)
-    for count, part in ((1, 1), (50, 1), (3000, 0.9), (3000, 1), (3000, 0.5), (3000, 0.05)):
-        conf = rng.uniform(0.1, 1, count)
-        correct = rng.uniform(size=count) < conf * part
-        if (count, part) == (n, share):
-            return conf, correct
-    raise ValueError(f'no draw of {n} predictions with a share of {share}')

@@ -306,19 +306,6 @@ def adaptive_calibration_error(conf, correct, num_bins=15):
     return 100 * total
 
 
-def published_adaptive_calibration_error(conf, correct, num_bins=15):
-    """AECE as the paper's code defines it: interpolated edges, then bins (lo, hi]."""
-    conf, correct = np.asarray(conf, float), np.asarray(correct, float)
-    n = len(conf)
-    edges = np.interp(np.linspace(0, n, num_bins + 1), np.arange(n), np.sort(conf))
-    total = 0.0
-    for lo, hi in itertools.pairwise(edges):
-        inside = (conf > lo) & (conf <= hi)
-        if inside.any():
-            total += inside.mean() * abs(correct[inside].mean() - conf[inside].mean())
-    return 100 * total
-
-
 def orders_of(conf, correct):
     """Correctness from the most confident on, once for each order of predictions that are tied."""
     groups = [

@@ -1,6 +1,5 @@
 """The call of a loss, and the engine behind it, shown on a few losses."""
 
-import inspect
 import warnings
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 from loss_cases import IGNORED, ROWS, draw
 from test_every_loss import kernels  # noqa: F401
 
-from mmcalib import losses
 from mmcalib.losses import MarginLabelSmoothingLoss, SoftmaxFocalLoss
 from mmcalib.losses import value_and_gradient as engine
 
@@ -36,15 +34,6 @@ def test_no_checkpoint_holds_class_weights_and_no_schedule_changes_a_default():
     loss.set_parameters(margin=2)
     assert loss.margin == 2.0 and MarginLabelSmoothingLoss().margin == 10.0
     assert repr(loss) == "MarginLabelSmoothingLoss(margin=2.0, alpha=0.1, class_reduction='mean')"
-
-
-def test_the_signature_is_that_of_the_formula():
-    found = inspect.signature(losses.BSCELoss).parameters
-    for name, parameter in inspect.signature(losses.bsce).parameters.items():
-        if name not in ('logits', 'target', 'class_weight'):
-            assert found[name].default == parameter.default
-    assert found['loss_name'].default == losses.BSCELoss().loss_name == 'loss_bsce'
-    assert {'num_classes', 'margin'} <= {*inspect.signature(losses.CALSLoss).parameters}
 
 
 def test_memory_holds_the_gradient_alone(monkeypatch):

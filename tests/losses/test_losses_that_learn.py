@@ -40,10 +40,6 @@ class TestCALS:
             assert loss.rho.item() == pytest.approx(rho)
         assert rho == pytest.approx(2.4) and min(multipliers) > 1e-6
 
-    def test_each_derivative_is_at_least_1e_6(self):
-        found = CALSLoss(4).statistics(torch.zeros(3, 4))
-        assert found[:4].tolist() == pytest.approx([3e-6] * 4) and found[5] == 3
-
     def test_rho_stays_below_its_largest(self):
         loss = CALSLoss(4, margin=1.0, rho=1.0, rho_max=1.3, rho_interval=1)
         for seed in range(4):

@@ -10,7 +10,6 @@ from mmcalib.losses import AdaFocalLoss, CALSLoss, L1ACELoss, MDCALoss, SVLSLoss
 MBLS, FLSD = losses.MarginLabelSmoothingLoss, losses.SampleDependentFocalLoss
 OPTIONS = [
     (MBLS, dict(margin=-0.1), 'margin must be a finite number of at least 0, got -0.1'),
-    (MBLS, dict(alpha=float('inf')), 'alpha'),
     (MBLS, dict(margin=True), 'margin must be a number, got True'),
     (MBLS, dict(class_reduction='none'), "class_reduction must be one of .* got 'none'"),
     (MBLS, dict(smoothing=0.1), 'smoothing'),
@@ -21,24 +20,16 @@ OPTIONS = [
     (MBLS, dict(compile='yes'), "compile must be .* got 'yes'"),
     (losses.LabelSmoothingLoss, dict(alpha=1.1), r'alpha must be in \[0, 1\], got 1\.1'),
     (FLSD, dict(schedule=[(0.2, 5.0)]), 'must ascend to 1'),
-    (FLSD, dict(schedule=[(0.5, 5), (0.2, 1), (1, 3)]), 'must ascend'),
     (FLSD, dict(schedule=[(1, -3)]), 'a gamma of schedule must be'),
-    (losses.BSCELoss, dict(norm=3), r'norm must be one of \(1, 2\), got 3'),
-    (AdaFocalLoss, dict(num_bins=0), 'num_bins must be an integer of at least 1, got 0'),
     (AdaFocalLoss, dict(gamma=-3.0), r'gamma must be in \[-2, 20\], got -3.0'),
-    (AdaFocalLoss, dict(gamma_min=0.0), r'gamma_min must be .*, got 0.0'),
     (CALSLoss, dict(num_classes=1), 'num_classes must be an integer of at least 2, got 1'),
     (CALSLoss, dict(num_classes=4, margin=0.0), 'margin must be .*, got 0.0'),
     (CALSLoss, dict(num_classes=4, rho=2.0, rho_max=1.0), 'rho_max must be .*, got 1.0'),
-    (CALSLoss, dict(num_classes=4, rho_growth=0.5), 'rho_growth must be .*, got 0.5'),
     (losses.NACLLoss, dict(kernel_size=4), 'kernel_size must be .* got 4'),
-    (SVLSLoss, dict(sigma=0), 'sigma'),
     (MDCALoss, dict(reduction='sum'), "reduction must be .* got 'sum'"),
     (MDCALoss, dict(class_weight=[1, 2]), 'has no class_weight'),
     (L1ACELoss, dict(compile=True), 'no compile'),
     (L1ACELoss, dict(share_statistics=True), 'set per_image=False'),
-    (L1ACELoss, dict(num_bins=0), 'num_bins'),
-    (L1ACELoss, dict(binning='kernel'), r"binning must be .* got 'kernel'"),
     (losses.CombinedLoss, dict(losses=[MDCALoss()], loss_name='sum'), 'must contain "loss"'),
     (
         losses.CombinedLoss,
@@ -58,7 +49,6 @@ ZEROS = torch.zeros(4, dtype=torch.long)
 CALLS = [
     (MBLS(), (4, 3), torch.tensor([0, 1, 2, 3]), {}, r'1 labels outside \[0, 3\): 3\. '),
     (MBLS(), (4, 3), torch.tensor([0, -1, 2, 0]), {}, r': -1\. They are not ignore_index=-100'),
-    (MBLS(ignore_index=7), (4, 2), ZEROS + 2, {}, 'ignore_index=7'),
     (MDCALoss(), (2, 3), torch.tensor([0, 3]), {}, '1 labels outside'),
     # A narrow label does not wrap around to the ignored one.
     (MBLS(), (2, 4), torch.tensor([1, 156], dtype=torch.uint8), {}, '156'),
@@ -66,7 +56,6 @@ CALLS = [
     (MBLS(), (4, 3), torch.tensor([0, 1]), {}, r'target \(2,\) .* does not fit pred \(4, 3\)'),
     (MBLS(), (4, 3, 2, 2), torch.zeros(4, 1, 2, 2, dtype=int), {}, r'\(4, 1, 2, 2\)'),
     (MBLS(), (4, 3), torch.zeros(4), {}, r'target \(4,\) of torch.float32'),
-    (MBLS(), (4, 3), torch.zeros(4, 3, dtype=int), {}, r'target \(4, 3\) of torch.int64'),
     (MBLS(), (4, 1), ZEROS, {}, 'out_channels=2'),
     (MBLS(), (4,), ZEROS, {}, r'got \(4,\)'),
     (MBLS(), (4, 3), ZEROS, dict(weight=torch.ones(3)), r'weight \(3,\) .* does not fit'),

@@ -272,20 +272,6 @@ def test_any_split_over_ranks(world_size, patches, tmp_path, monkeypatch):
         assert exact != found == pytest.approx(exact, abs=2)
 
 
-@pytest.mark.parametrize('dtype', [torch.float32, torch.float16, torch.float64])
-def test_batches_of_any_size(dtype):
-    samples = classified(23)
-    for number, sample in enumerate(samples):  # in one batch of 5 they are not alike
-        sample['pred_score'] = sample['pred_score'].to(torch.float64 if number == 21 else dtype)
-    found = []
-    for batch in (1, 5, 23):
-        metric = CalibrationMetric(EVERY, per_class=True)
-        found.append((evaluate(samples, metric, batch=batch), tables(metric)))
-    for values, parts in found[1:]:
-        assert values == pytest.approx(found[0][0], abs=1e-5, nan_ok=True)
-        assert all(torch.equal(table, found[0][1][name]) for name, table in parts.items())
-
-
 def test_what_an_image_leaves_is_pickled_and_small():
     generator = torch.Generator().manual_seed(0)
     logits = 6 * torch.randn(3, 300, 300, generator=generator)

@@ -8,7 +8,6 @@ import torch
 from samples import image_confidences, image_narrow_bins
 
 from mmcalib.metrics.counts import NUM_NARROW as NUM_NARROW_BINS
-from mmcalib.metrics.counts import narrow_counts
 from mmcalib.metrics.expected_accuracy import FOLDS, SEED, ExpectedAccuracy, learned_of
 
 
@@ -36,18 +35,6 @@ def test_residuals_are_of_images_that_the_fit_has_not_seen():
             expected.append(((right - count * accuracy).sum() / count.sum()).item())
     found = ExpectedAccuracy(table).residuals.tolist()
     assert found == pytest.approx(sorted(expected))
-
-
-def test_a_period_of_the_data_set_is_not_that_of_the_folds():
-    """Ten classes in turn, of which the first is mostly wrong: no fold is one class."""
-    conf, correct = image_confidences(400, pixels=30)
-    correct[::10] &= torch.rand(40, 30, generator=torch.Generator().manual_seed(0)) < 0.3
-    order = torch.randperm(400, generator=torch.Generator().manual_seed(1))
-    found, shuffled = (
-        ExpectedAccuracy(image_narrow_bins(conf[i], correct[i])).residuals
-        for i in (torch.arange(400), order)
-    )
-    assert (found - shuffled).abs().mean() < 0.003
 
 
 def test_intervals_of_an_image_are_order_statistics():
@@ -82,33 +69,6 @@ def test_a_confidence_weighs_as_often_as_it_gets_a_label():
     assert accuracy.residuals.abs().max() < 1e-3
     table[:, 2] = 0
     assert ExpectedAccuracy(table).weights.eq(1).all()
-
-
-@pytest.mark.parametrize(('pixels', 'least'), [(1, 1.0), (20, 1.0), (60, 0.2)])
-def test_intervals_hold_the_accuracy_of_new_images(pixels, least):
-    """Of the pixels that get a label: all of them, or the sure ones more often than the unsure."""
-    conf, correct = image_confidences(3000, pixels=pixels, spread=0.5, seed=3)
-    generator = torch.Generator().manual_seed(1)
-    chance = least + (1 - least) * (2 * conf - 1)
-    labelled = torch.rand(conf.shape, generator=generator) < chance
-    population = torch.stack(
-        [narrow_counts(c[m], r[m], c[~m]) for c, r, m in zip(conf, correct, labelled, strict=True)]
-    )
-    true = (correct & labelled).sum(dim=1) / labelled.sum(dim=1)
-    folders, in_image = 0, []
-    for _ in range(40):
-        order = torch.randperm(len(population), generator=generator)
-        accuracy, new = ExpectedAccuracy(population[order[:100]]), order[100:150].tolist()
-        expected = [accuracy.of_image(conf[i]) for i in new]
-        low, high = accuracy.folder_interval(sum(expected) / 50, 50)
-        folders += low <= true[new].mean().item() <= high
-        assert low < sum(expected) / 50 < high
-        for value, i in zip(expected[:5], new, strict=False):
-            low, high = accuracy.image_interval(value)
-            in_image.append(low <= true[i].item() <= high)
-    assert folders >= 35
-    if pixels > 1:
-        assert sum(in_image) >= 0.92 * len(in_image)
 
 
 def test_one_image_says_nothing_about_another():

@@ -20,14 +20,11 @@ from mmcalib.metrics import classwise_adaptive_calibration_error as classwise
 
 OPTIONS = [
     (dict(num_bins=0), 'num_bins'),
-    (dict(num_bins=True), 'num_bins'),
     (dict(metrics=['ECE', 'MCE!']), r"got 'MCE!'.*MCE"),
     (dict(metrics=['TACE']), 'classwise_adaptive_calibration_error'),
-    (dict(metrics=['risk@coverage']), r'as in risk@coverage_0\.8'),
     (dict(metrics=['coverage@risk_5']), "between 0 and 1.*'coverage@risk_5'"),
     (dict(metrics=[]), 'metrics must be some of'),
     (dict(protocol='voc'), "protocol .*'voc'"),
-    (dict(boundary_width=0), 'boundary_width'),
     (dict(confidence_interval=95), 'confidence_interval .* got 95'),
     (dict(metrics=['AECE'], confidence_interval=0.9), 'AECE has no interval'),
     *((dict(ignore_index=value), 'ignore_index') for value in ([0, 255], '255', True, None)),
@@ -36,10 +33,8 @@ OPTIONS = [
 
 OTHERS = [
     (OODMetric, dict(scores='odin'), 'scores must be one of .*got .odin.'),
-    (OODMetric, dict(scores=()), 'got none'),
     (OODMetric, dict(ood_index=255), 'ood_index and ignore_index are both 255.*such as -1'),
     (ImageScoreMetric, dict(scores='variance'), 'variance is gone since 0.3.0: use mutual'),
-    (ImageScoreMetric, dict(risk='mIoU'), "risk must be one of .*, got 'mIoU'"),
     (ImageScoreMetric, dict(failure=50), 'failure must be in'),
     (ImageScoreMetric, dict(out_file='images.json'), r"a \.csv file, got 'images.json'"),
 ]
@@ -74,15 +69,12 @@ NOT_A_SOFTMAX = r'outside \[0, 1\], such as 1.00001: take the softmax first'
 # A field, what becomes of it, or None where it is missing, and what is said.
 BROKEN = [
     (segmented, 'seg_logits', with_nan, 'seg_logits of image_0.jpg has 1 NaN .* out of 1020'),
-    (segmented, 'seg_logits', lambda z: z.where(z < z.max(), torch.inf), 'has 1 NaN or infinite'),
     (segmented, 'gt_sem_seg', lambda y: y[:, :6, :8], r'\(12, 17\), .* \(6, 8\).*after Resize'),
     (segmented, 'seg_logits', lambda z: z[:, :6], r'\(6, 17\), gt_sem_seg \(12, 17\)'),
     (segmented, 'gt_sem_seg', lambda y: y * 0 + 5, r'204 labels outside \[0, 5\): 5\. check the'),
     (segmented, 'pred_sem_seg', lambda k: (k + 1) % 5, 'argmax of its seg_logits at 204 pixels'),
     (segmented, 'gt_sem_seg', None, 'LoadAnnotations'),
-    (segmented, 'pred_sem_seg', None, 'image_0.jpg has no pred_sem_seg, only '),
     (binary, 'seg_logits', lambda z: 5 * z, 'of one class, has .* values outside'),
-    (binary, 'seg_logits', with_nan, 'NaN'),
     (classified, 'pred_score', with_nan, 'pred_score of sample 0 has 1 NaN'),
     (classified, 'pred_score', lambda p: p * 0 + 0.4, 'do not sum to 1, such as 2.8'),
     (classified, 'pred_score', lambda p: torch.eye(7)[0] * 1.00001, NOT_A_SOFTMAX),
@@ -108,7 +100,6 @@ ARRAYS = [
     (dict(probs=[[3.0, -1.0]], labels=[0]), r'2 of 2 values .* such as 3: take the softmax'),
     (dict(probs=[[0.4, 0.4]], labels=[0]), '1 of 1 rows that do not sum to 1, such as 0.8'),
     (dict(probs=[[np.nan, 1.0]], labels=[0]), 'such as nan: leave out what has no prediction'),
-    (dict(probs=HALF, labels=[2]), r'labels has 1 labels outside \[0, 2\): 2'),
     (dict(probs=HALF, labels=[0, 1]), r'\(1, 2\) and \(2,\)'),
     (dict(probs=HALF, labels=[[0, 1]]), r'one-hot labels, give labels.argmax\(1\)'),
     (dict(probs=[0.5], labels=[True]), 'must be integers, got bool .* give conf=… and correct=…'),
@@ -134,8 +125,6 @@ def test_arrays(arrays, message):
 
 IMAGES = [
     (image_scores, ([[2.0], [0.5]],), r'outside \[0, 1\]'),
-    (image_scores, ([[1], [0]],), 'probs must be floats'),
-    (image_scores, ([[0.5], [0.5]], [0, 0]), 'probs must be'),
     (image_scores, ([[0.5], [0.5]], [7]), r'outside \[0, 2\): 7'),
     (image_failure_figures, ([0.1], [0.1, 0.2]), r'must be \(N,\), got \(1,\) and \(2,\)'),
     (image_failure_figures, ([np.nan, 0.1], [0.1, 0.2]), '1 of 2 scores are NaN or infinite'),

@@ -173,14 +173,3 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / 'results.json').write_text('{"metrics": {}}')
     with pytest.raises(ValueError, match='does not hold calibration statistics'):
         CalibrationStatistics.load(tmp_path / 'results.json')
-
-
-def test_the_log_has_a_line_for_each(monkeypatch):
-    lines = []
-    monkeypatch.setattr(module, 'print_log', lambda text, **_: lines.append(text))
-    for classes, names in ((list('[:*-|'), ['[', ':']), (('one', 'two'), ['0', '1'])):
-        lines.clear()  # of other data than the classes, numbers stand for them
-        evaluate(in_patches(3), CalibrationMetric(['ECE'], **ALL), meta=dict(classes=classes))
-        rows = [row for row in '\n'.join(lines).splitlines() if row.startswith('|')]
-        assert [row[2] for row in rows[1:3]] == names and len(rows) == 1 + 5 + 1 + 8
-        assert rows[-1].startswith('| over 64')

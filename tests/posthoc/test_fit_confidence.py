@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.isotonic import IsotonicRegression
 
 from mmcalib.metrics import measure
-from mmcalib.posthoc import SCALERS, IsotonicScaler, PlattScaler, load_scaler
+from mmcalib.posthoc import SCALERS, PlattScaler, load_scaler
 
 METHODS = [name for name, kind in SCALERS.items() if 'sigmoid' in kind.heads]
 
@@ -30,16 +29,6 @@ def test_every_method_of_a_sigmoid_calibrates_a_confidence(method, tmp_path):
     assert measure(conf=after, correct=correct[1::2], metrics='ECE') < limit < before + 1
     scaler.save(tmp_path / 'scaler.json')
     assert np.array_equal(load_scaler(tmp_path / 'scaler.json').confidence(conf[1::2]), after)
-
-
-def test_isotonic_is_scikit_learn_s_at_the_centres_of_its_steps():
-    conf, correct = confidences()
-    scaler = IsotonicScaler().fit_confidence(conf, correct)
-    steps = IsotonicRegression().fit(conf, correct).predict(conf)
-    found = scaler.confidence(conf)
-    assert (np.diff(found[conf.argsort()]) >= -1e-12).all() and found.min() < 0.2
-    np.testing.assert_allclose(found.mean(), correct.mean(), atol=0.01)
-    assert np.abs(found - steps).mean() < 0.02
 
 
 def test_kinds_and_refusals():

@@ -134,7 +134,6 @@ def test_segmentors(name, method):
         assert (result['changed'] > 0) == (name == 'binary')
 
 
-MASKS = dict(num_layers=1, num_heads=1, embed_dims=8, dropout_ratio=0.0)
 # A classifier whose head is another, and what is done to it.
 REFUSED = {
     'cosine': (head('ArcFaceClsHead'), lambda m: None, r'head\.norm_product does not halve'),
@@ -159,13 +158,6 @@ def test_classifiers_that_refuse(name):
     change(model)
     with pytest.raises(ValueError, match=message):
         find_predicting_layers(model, reading(images()[0]))
-
-
-def test_a_mask_transformer_refuses():
-    head = other_head('mmseg.SegmenterMaskTransformerHead', **MASKS)
-    model = segmentor({key: value for key, value in head.items() if key != 'norm_cfg'})
-    with pytest.raises(ValueError, match='no linear layer that a scaling can be folded into'):
-        find_predicting_layers(model, reading(scenes()[0]))
 
 
 def test_what_no_trial_of_halves_shows_the_proof_does():

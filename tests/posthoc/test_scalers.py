@@ -604,15 +604,11 @@ class TestAttached:
 Z, Y = draw(20, num_classes=3)
 REFUSED = {
     'nothing': (lambda: fit('temperature', Z[:0], Y[:0]), 'nothing to fit'),
-    'all ignored': (lambda: SCALERS['temperature']().fit(Z, 0 * Y, ignore_index=0), 'nothing to'),
     'fewer labels': (lambda: fit('temperature', Z, Y[:5]), r'\(20, 3\) and \(5,\)'),
     'one axis': (lambda: fit('temperature', Z[:, 0], Y), r'must be .*\(20,\)'),
-    'one axis to transform': (lambda: fitted('platt').transform(Z[:, 0]), r'must be .*\(20,\)'),
     'real labels': (lambda: fit('vector', Z, Y + 0.5), 'labels must be integers'),
     'labels above': (lambda: fit('matrix', Z, Y + 9), r'outside \[0, 3\).*ignore_index'),
-    'labels below': (lambda: fit('matrix', Z, Y - 9), r'outside \[0, 3\)'),
     'NaN': (lambda: fit('isotonic', np.where(Z[2, 0] == Z, np.nan, Z), Y), '1 NaN'),
-    'infinite': (lambda: fit('beta', np.where(Z[2, 0] == Z, np.inf, Z)[:, :2], Y % 2), 'inf'),
     'groups': (lambda: fit('vector', Z, Y, Y[:7]), r'groups must be \(20,\)'),
     'error groups': (lambda: fitted('temperature').standard_error(Z, Y, Y[:7]), 'groups must be'),
     'three classes': (lambda: fit('platt', Z, Y), r'two classes.*\(20, 3\).*temperature'),
