@@ -1,10 +1,9 @@
 """Inverse focal loss."""
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import cross_entropy, nll, of_label, power
+from mmcalib.losses.cross_entropy import power, with_factor
 from mmcalib.losses.registry import MODELS
 
 
@@ -41,13 +40,8 @@ def inverse_focal(
         >>> inverse_focal(torch.tensor([[0., 0.]]), torch.tensor([0]), gamma=1.0)
         tensor([1.0397])
     """
-    if target.is_floating_point():
-        log_probs = F.log_softmax(logits, dim=1)
-        factor = power(1 + log_probs.exp(), gamma, detach_weight)
-        return nll(log_probs, target * factor, class_weight)
-    rows = cross_entropy(logits, target)
-    factor = power(1 + (-rows).exp(), gamma, detach_weight)
-    return of_label(factor * rows, target, class_weight)
+    factor = lambda x: power(1 + x.exp(), gamma, detach_weight)  # noqa: E731
+    return with_factor(logits, target, factor, class_weight)
 
 
 @MODELS.register_module()

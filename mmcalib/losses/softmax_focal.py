@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mmcalib.checks import check_number
 from mmcalib.losses.calibration_loss import CalibrationLoss
-from mmcalib.losses.cross_entropy import cross_entropy, nll, of_label, power
+from mmcalib.losses.cross_entropy import power, with_factor
 from mmcalib.losses.registry import MODELS
 
 
@@ -43,12 +42,7 @@ def softmax_focal(
         >>> softmax_focal(torch.tensor([[0., 0.]]), torch.tensor([0]), gamma=1.0)
         tensor([0.3466])
     """
-    if target.is_floating_point():
-        log_probs = F.log_softmax(logits, dim=1)
-        return nll(log_probs, target * _factor(log_probs, gamma), class_weight)
-    # In this form it is compiled to 0.87 of cross-entropy's time at 4096×1000, as f·r to 1.57.
-    log_probs = -cross_entropy(logits, target)
-    return of_label(-_factor(log_probs, gamma) * log_probs, target, class_weight)
+    return with_factor(logits, target, lambda x: _factor(x, gamma), class_weight)
 
 
 def _factor(log_probs: Tensor, gamma: float | Sequence[tuple[float, float]]) -> Tensor:

@@ -33,8 +33,6 @@ KINDS = {
     **{name: ('%', better) for name, (_, better) in WITH_LEVEL.items()},
     **{'AUPR': ('%', 'greater'), 'risk': ('%', 'less'), 'Spearman': ('', 'greater')},
 }
-# Errors that a network of low accuracy cannot have low.
-ERRORS_WITH_ACCURACY = ('NLL', 'refinement_NLL', 'Brier', 'AURC', 'AUGRC', 'risk@coverage')
 # Ends of an interval: they belong to the metric before them.
 INTERVAL = ('_low', '_high')
 # What a test under shift has of each metric, behind its key and a space.

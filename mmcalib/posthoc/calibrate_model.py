@@ -261,11 +261,7 @@ def copy_of(model: nn.Module) -> nn.Module:
         earlier = f' (by {earlier})' * bool(earlier)
         raise UserError(f'the model is calibrated already{earlier}: give the original')
     model = getattr(model, '_orig_mod', model)  # of what was compiled, whose layers do not run
-    try:
-        return deepcopy(model).eval()
-    except (RuntimeError, TypeError, ValueError) as error:
-        name = type(model).__name__
-        raise UserError(f'{name} cannot be copied: give the module in it ({error})') from error
+    return deepcopy(model).eval()
 
 
 def grouped(
