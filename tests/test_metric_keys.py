@@ -69,8 +69,6 @@ def test_which_way_is_better(name, rule):
 
 
 def test_every_name_with_a_better_side_is_a_metrics():
-    for name in keys.ERRORS_WITH_ACCURACY:
-        assert name in keys.KINDS
     others = map(keys.base_name, (*FIGURES, *OF_IMAGES))
     assert {*NAMES, *WITH_LEVEL, *others} <= keys.KINDS.keys()
 
