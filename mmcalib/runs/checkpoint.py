@@ -194,8 +194,8 @@ _statistic.__name__ = _statistic.__qualname__ = 'getattr'
 def fill(model: nn.Module, checkpoint: Checkpoint, *, resumed: bool = False) -> None:
     """Load weights into a model that they must fill.
 
-    Only ``num_batches_tracked`` may lack, as in old checkpoints, what the model makes anew at
-    loading, and, where it only predicts, auxiliary heads and what losses have learnt.
+    Only what the model makes anew at loading may lack, and, where it only predicts, auxiliary heads
+    and what losses have learnt.
 
     Raises:
         UserError: If something is missing, or has another shape.
@@ -216,7 +216,6 @@ def fill(model: nn.Module, checkpoint: Checkpoint, *, resumed: bool = False) -> 
             key
             for key in missing
             if key not in checkpoint.weights  # those that the model makes anew, as Swin-V2 does
-            and not key.endswith('num_batches_tracked')
             and (resumed or not ('auxiliary' in key or key.startswith(tuple(losses))))
         ]
         problem = f'it lacks {len(lacking)} tensors, such as {lacking[0]}' if lacking else ''

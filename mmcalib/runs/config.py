@@ -33,10 +33,6 @@ DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 # mmengine's default hooks, which None turns off.
 OWN_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
 STACKS = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
-UNREADABLE = (
-    *(SyntaxError, KeyError, TypeError, ValueError, NameError, AttributeError, RuntimeError),
-    OSError,  # of a _base_ that is not there
-)
 
 # For ``_base_ = 'mmcalib::…'``: mmengine refuses packages that it does not list, and looks for them
 # beside their metadata, where neither mmseg of the onedl stack nor those of `pip install -e` are.
@@ -72,7 +68,7 @@ def load_config(path: str, options: dict | None = None) -> Config:
     except ImportError as error:
         reason = _reason_of_import(error) or f'{error}. For the toolboxes: {STACKS}'
         raise UserError(f'{path}: {reason}') from error
-    except UNREADABLE as error:
+    except Exception as error:  # of whatever its code led to
         raise UserError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
     # Inheriting from `mmcalib::` names the package as the scope of every dict, as if of a toolbox;
     # our classes are in the root registries, and all others in those of the config's own toolbox.

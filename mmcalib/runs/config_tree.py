@@ -213,6 +213,12 @@ def pipelines_of(dataset: object) -> list[Mapping]:
     return [part for _, part in walk(dataset) if part.get('pipeline')][::-1]
 
 
+def pipelines_in(cfg: Mapping, split: str) -> list[list]:
+    """Return the transforms of a split's datasets, the innermost first, for JSON."""
+    holders = pipelines_of(cfg[f'{split}_dataloader']['dataset'])
+    return [plain(holder['pipeline']) for holder in holders]
+
+
 class _Literals(ast.NodeTransformer):
     """Makes dicts of ``dict(a=1)`` and ``dict({'a': 1})``, and texts of the names of classes."""
 

@@ -27,9 +27,10 @@ from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.record import differences, identity, paths_of
 from mmcalib.runs import config_tree
 from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, check_classes, fill, read_checkpoint
-from mmcalib.runs.config_tree import pipelines_of, plain, type_name
+from mmcalib.runs.config_tree import pipelines_in, pipelines_of, plain, type_name
 from mmcalib.work_dir import RESULTS, VALIDATION_RESULTS
 
+BEFORE_VIEWS = 'pipelines_before_views'  # in a config: of its images
 FACTS = 'facts'  # in `meta` of a checkpoint: its loss and its training
 # Of a model's config: what only a training needs.
 OF_TRAINING = ('auxiliary_head', 'batch_augments', 'init_cfg', 'pretrained', 'train_cfg')
@@ -104,6 +105,7 @@ def set_model(
     check_integer('--mc-dropout', mc_dropout, least=0)
     model, views = describe(configs, checkpoints, splits), []
     if tta or tta_scales is not None:
+        cfg[BEFORE_VIEWS] = pipelines_in(cfg, splits[-1])
         views = [set_views(cfg, split, tta_scales) for split in splits][-1]
     model |= dict(views=views, mc_dropout=mc_dropout)
     model['dropout_seed'] = dropout_seed if mc_dropout else None
@@ -182,10 +184,10 @@ def describe(
                 f'{one["checkpoint"]} and {other["checkpoint"]} {how or "have the same weights"}: '
                 'the mean would count it double. Name one of them'
             )
-    steps = [p['pipeline'] for p in pipelines_of(configs[0][f'{splits[-1]}_dataloader'].dataset)]
+    pipelines = pipelines_in(configs[0], splits[-1])
     return {
         'members': members,
-        'pipeline': plain(without_labels(steps[0])) if steps else [],
+        'pipeline': without_labels(pipelines[0]) if pipelines else [],
         'views': [],
         'mc_dropout': 0,
         'dropout_seed': None,
@@ -266,11 +268,7 @@ def _check_member(
 ) -> None:
     """Raise a UserError if a member needs other images than the run has."""
     for split in splits if own is not cfg else ():
-        here, theirs = (
-            plain([part['pipeline'] for part in pipelines_of(each[f'{split}_dataloader'].dataset)])
-            for each in (cfg, own)
-        )
-        if wrong := next(differences(theirs, here), None):
+        if wrong := next(differences(pipelines_in(own, split), pipelines_in(cfg, split)), None):
             raise UserError(
                 f'{own.filename} prepares the images of {split} differently from {cfg.filename}, '
                 f'whose images all members would get: {wrong}. Put a normalisation in the '

@@ -42,7 +42,7 @@ from mmcalib.runs import config
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, classes_of
 from mmcalib.runs.checks import check_amp, check_data, check_metrics, check_run, innermost
-from mmcalib.runs.config_tree import DATASET_KEYS, data_of, pipelines_of, plain
+from mmcalib.runs.config_tree import DATASET_KEYS, data_of, pipelines_in, plain
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.samples.boundary import RANGE_NAMES
 from mmcalib.work_dir import (
@@ -67,7 +67,7 @@ MEASURED = ('ECE', 'AECE', 'gap', 'NLL', 'Brier')
 def run(parser: ToolParser, args: argparse.Namespace) -> None:
     """Test a checkpoint or an ensemble."""
     with parser.ending_with_errors():
-        cfg, model, checkpoints, pipelines = prepare(args)
+        cfg, model, checkpoints = prepare(args)
         check_data(cfg, ['test'])  # before there is a work dir
         runner = build_runner(cfg)
         check_run(runner, ['test'])
@@ -76,14 +76,14 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
         log_start(runner, ('test',))
         models.load(runner.model, checkpoints, classes_in(runner))
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
-            run_test(runner, model, checkpoints, split=args.split, pipelines=pipelines)
+            run_test(runner, model, checkpoints, split=args.split)
     if is_main_process():
         print(f'Files: {", ".join(filter(None, [cfg.work_dir, args.out, args.disagreement]))}')
     leave_processes()
 
 
-def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint], list]:
-    """Return config, model, checkpoints, and the pipelines of an image before its views."""
+def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint]]:
+    """Return config, model and checkpoints as the arguments ask for them."""
     if args.out:
         if not args.out.endswith(('.pkl', '.pickle')):
             raise UserError(f'--out {args.out}: predictions go to a .pkl file')
@@ -104,7 +104,6 @@ def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint], l
     if args.calibration and not cfg.get('test_evaluator'):
         cfg.test_evaluator = []
     configs, checkpoints = models.members_of(cfg, args.members, load)
-    pipelines = plain([part['pipeline'] for part in pipelines_of(cfg.test_dataloader.dataset)])
     model = models.set_model(
         cfg,
         configs,
@@ -121,7 +120,7 @@ def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint], l
     if args.limit is not None:
         config.limit_samples(cfg, args.limit)
     config.set_loader_defaults(cfg)
-    return cfg, model, checkpoints, pipelines
+    return cfg, model, checkpoints
 
 
 def add_metrics(runner: Runner, args: argparse.Namespace) -> None:
@@ -188,7 +187,6 @@ def run_test(
     checkpoints: Sequence[Checkpoint],
     *,
     split: str = 'test',
-    pipelines: list | None = None,
     shift: Mapping | None = None,
 ) -> dict:
     """Test, and leave the files that later tools read in the work dir.
@@ -203,7 +201,6 @@ def run_test(
         model: That is tested, see :func:`~mmcalib.runs.model.describe`.
         checkpoints: Of its members.
         split: The split that the config tests on.
-        pipelines: Those of an image before its views; None for the config's.
         shift: What the record says of the shift of the data; None for none.
     """
     models.tell_hooks(runner, checkpoints)
@@ -213,13 +210,11 @@ def run_test(
         return metrics
     ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
     kept = kept_statistics(ours)
-    if pipelines is None:
-        pipelines = plain([p['pipeline'] for p in pipelines_of(runner.cfg.test_dataloader.dataset)])
     record = Record(
         experiment=experiment_name(runner.cfg.filename),
         split=split,
         model=model,
-        evaluation=evaluation(runner, pipelines) | ({'shift': dict(shift)} if shift else {}),
+        evaluation=evaluation(runner) | ({'shift': dict(shift)} if shift else {}),
         metrics=metrics,
         strata=strata(kept),
         date=datetime.now().astimezone().isoformat(timespec='seconds'),
@@ -318,7 +313,7 @@ def _warn_of_fitted_images(cfg: Config, members: Sequence[Mapping]) -> None:
         )
 
 
-def evaluation(runner: Runner, pipelines: list) -> dict:
+def evaluation(runner: Runner) -> dict:
     """Return the data and the options of an evaluation, for JSON.
 
     Returns:
@@ -347,7 +342,7 @@ def evaluation(runner: Runner, pipelines: list) -> dict:
             'samples': len(runner.test_dataloader.dataset),
         },
         'data_options': {key: value for key, value in data.items() if key not in DATASET_KEYS},
-        'pipeline': pipelines,
+        'pipeline': cfg.get(models.BEFORE_VIEWS) or pipelines_in(cfg, 'test'),
         'tta': 'module' in cfg.model and cfg.model['type'] != 'MeanProbabilityModel',
         'limit': cfg.get('limit'),
         **first,

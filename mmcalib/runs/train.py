@@ -25,8 +25,8 @@ from mmcalib.runs.checkpoint import (
 )
 from mmcalib.runs.checks import check_amp, check_data, check_run
 from mmcalib.runs.config import limit_samples, prepare, set_loader_defaults
-from mmcalib.runs.model import FACTS, describe, load
-from mmcalib.runs.runner import RunFactsHook, build_runner, log_start
+from mmcalib.runs.model import describe, load
+from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.test import classes_in, run_test
 from mmcalib.work_dir import locked, set_aside
 
@@ -114,21 +114,17 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
         best = best_checkpoint(runner)
         barrier()  # until the main process has written it
         weights = getattr(runner.model, 'module', runner.model)
-        averaging = [hook for hook in runner.hooks if isinstance(hook, EMAHook)]
         if best is None or not fileio.exists(best):  # a resumed run may have been moved
             print_log('No best checkpoint was kept: testing the last weights.', logger='current')
-            for hook in averaging:  # those that it has averaged, as a checkpoint has them
-                if getattr(hook, 'evaluate_on_ema', True):
-                    hook._swap_ema_parameters()
-            facts = next(hook.facts for hook in runner.hooks if isinstance(hook, RunFactsHook))
-            meta = {FACTS: facts, 'epoch': runner.epoch, 'seed': runner.seed}
+            meta = {'epoch': runner.epoch, 'seed': runner.seed}
             content = {'state_dict': weights.state_dict(), 'meta': meta}
+            runner.call_hook('before_save_checkpoint', checkpoint=content)  # puts in averages
             checkpoint = checkpoint_of(content, LAST_WEIGHTS)
         else:
             print_log('Testing the best checkpoint.', logger='current')
             checkpoint = read_checkpoint(best)
-            load(weights, [checkpoint], classes_in(runner))
-        runner._hooks = [hook for hook in runner.hooks if hook not in averaging]
+        load(weights, [checkpoint], classes_in(runner))
+        runner._hooks = [hook for hook in runner.hooks if not isinstance(hook, EMAHook)]
         runner._resume = False
         model = describe([runner.cfg], [checkpoint], ['test'])
         model['members'][0]['finished'] = True

@@ -1,6 +1,5 @@
 """Checkpoints that a run must not use, and what is left of them when it is stopped."""
 
-import json
 import os
 import pickle
 import shutil
@@ -13,16 +12,19 @@ import numpy as np
 import pytest
 import torch
 from commands import ROOT, call_here
+from mmengine.config import Config
 from tested import test_checkpoint
 
 from mmcalib.checks import UserError
 from mmcalib.record import Record
 from mmcalib.runs import checkpoint as checkpoint_module
-from mmcalib.runs.checkpoint import ONLY_WEIGHTS, load_file
+from mmcalib.runs.checkpoint import ONLY_WEIGHTS, load_file, read_checkpoint
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.train import resume_from, train_and_test
 from mmcalib.work_dir import locked, set_aside
+
+MBLS = ROOT / 'configs/mbls/digits.py'
 
 
 def config(folder, name='mbls/digits', **options):
@@ -37,8 +39,6 @@ def config(folder, name='mbls/digits', **options):
     options = {key.replace('__', '.'): value for key, value in options.items()}
     cfg = load_config(str(ROOT / f'configs/{name}.py'), {**short, **options})
     cfg.work_dir, cfg.launcher = str(folder), 'none'
-    # Else mmengine gives two runs that start in one second the same message hub.
-    cfg.experiment_name = folder.name
     set_loader_defaults(cfg)
     return cfg
 
@@ -51,12 +51,25 @@ def trained(tmp_path_factory):
     return folder / 'epoch_1.pth'
 
 
-def changed(path, folder, change):
-    """Save a checkpoint again after `change` was made to it."""
+def changed(path, folder, *changes):
+    """Save a checkpoint again after changes to its content."""
     content = torch.load(path, weights_only=False)
-    change(content)
+    for change in changes:
+        change(content)
     torch.save(content, folder / 'changed.pth')
     return str(folder / 'changed.pth')
+
+
+def without(end):
+    def change(content):
+        for key in [key for key in content['state_dict'] if key.endswith(end)]:
+            del content['state_dict'][key]
+
+    return change
+
+
+def of_classes(names):
+    return lambda content: content['meta']['dataset_meta'].update(classes=tuple(names))
 
 
 def resume(folder, checkpoint, **options):
@@ -68,14 +81,37 @@ def evaluate(folder, checkpoint, **options):
     return test_checkpoint(config(folder, **options), checkpoint)
 
 
-BOTH = pytest.mark.parametrize('run', [resume, evaluate], ids=['resume', 'test'])
+WIDER = dict(model__backbone__base_channels=16, model__head__in_channels=64)
+OTHER = "class 4 is '4', not '5'"
 
 
-@BOTH
-def test_another_architecture_is_refused(run, trained, tmp_path):
-    with pytest.raises(UserError, match=r'size mismatch.*Use the config|another training, model\.'):
-        run(tmp_path, trained, model__backbone__base_channels=16, model__head__in_channels=64)
-    assert not list(tmp_path.glob('*.json')) and not list(tmp_path.glob('*.pth'))
+@pytest.mark.parametrize('run', [resume, evaluate])
+@pytest.mark.parametrize(
+    ('change', 'options', 'message'),
+    [
+        (None, WIDER, r'size mismatch.*Use the config|another training, model\.'),
+        (without('running_var'), {}, r'lacks \d+ tensors, .*running_var'),
+        (of_classes('0123567894'), {}, OTHER),
+        (of_classes('012356789'), {}, f'it has 10 classes, not 9; {OTHER}'),
+    ],
+)
+def test_what_does_not_fit_is_refused(run, change, options, message, trained, tmp_path):
+    path = changed(trained, tmp_path, change) if change else trained
+    with pytest.raises(UserError, match=message):
+        run(tmp_path, path, **options)
+    assert not list(tmp_path.glob('*.json')) and not list(tmp_path.glob('epoch_*.pth'))
+
+
+def test_old_checkpoints_are_used(trained, tmp_path):
+    """Without counters of batches, with a config as text, which is not executed."""
+    code = dict(config=f"x = open({str(tmp_path / 'made')!r}, 'w')")
+    old = changed(
+        trained, tmp_path, without('num_batches_tracked'), lambda c: c['meta'].update(code)
+    )
+    resume(tmp_path / 'resumed', old)
+    assert not (tmp_path / 'made').exists()
+    # The data have the first ten of twelve classes.
+    assert evaluate(tmp_path / 'tested', changed(old, tmp_path, of_classes('0123456789ab')))
 
 
 def test_another_loss_is_refused(trained, tmp_path):
@@ -86,67 +122,13 @@ def test_another_loss_is_refused(trained, tmp_path):
         cfg = config(tmp_path, name, resume=True, load_from=str(trained), **options)
         with pytest.raises(UserError, match=text):
             build_runner(cfg).train()
-    cfg = config(tmp_path, 'ce/digits', load_from=str(trained))
-    cfg.experiment_name += '_anew'
-    build_runner(cfg).train()
-
-
-@BOTH
-def test_missing_statistics_of_batch_normalisation_are_refused(run, trained, tmp_path):
-    def change(content):
-        for key in [key for key in content['state_dict'] if key.endswith('running_var')]:
-            del content['state_dict'][key]
-
-    with pytest.raises(UserError, match=r'lacks \d+ tensors, .*running_var'):
-        run(tmp_path, changed(trained, tmp_path, change))
-
-
-@BOTH
-def test_counters_of_batches_may_lack(run, trained, tmp_path):
-    def change(content):
-        for key in [key for key in content['state_dict'] if key.endswith('num_batches_tracked')]:
-            del content['state_dict'][key]
-
-    run(tmp_path, changed(trained, tmp_path, change))
-
-
-@BOTH
-@pytest.mark.parametrize(
-    ('classes', 'message'),
-    [
-        ('0123567894', "class 4 is '4', not '5'"),
-        ('012356789', "it has 10 classes, not 9; class 4 is '4', not '5'"),
-        ('0123456789ab', None),
-    ],
-)
-def test_data_of_other_classes_are_refused(run, classes, message, trained, tmp_path):
-    def change(content):
-        content['meta']['dataset_meta']['classes'] = tuple(classes)
-
-    path = changed(trained, tmp_path, change)
-    if message is None:
-        if run is evaluate:  # it has the first ten of twelve classes
-            assert evaluate(tmp_path, path)
-        return
-    with pytest.raises(UserError, match=message):
-        run(tmp_path, path)
-
-
-@pytest.mark.parametrize('split', ['val', 'test'])
-def test_a_training_is_not_validated_or_tested_on_other_classes(split, tmp_path):
-    options = {f'{split}_dataloader__dataset__metainfo': dict(classes=list('abcdefghij'))}
-    with pytest.raises(UserError, match=rf"the {split} set: class 0 is 'a', not '0'"):
-        train_and_test(config(tmp_path, **options))
-    assert not (tmp_path / 'results.json').exists()
-
-
-def test_a_damaged_last_checkpoint_is_said_with_the_best_one(tmp_path):
-    cfg = config(tmp_path)
-    for name in ('epoch_1.pth', 'best_top1_epoch_1.pth'):
-        (tmp_path / name).write_bytes(b'PK cut off')
-    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_1.pth'))
-    with pytest.raises(UserError, match=r'missing or damaged.*best_top1_epoch_1'):
-        resume_from(cfg, 'auto')
+    build_runner(config(tmp_path, 'ce/digits', load_from=str(trained))).train()
+    # A training that is resumed still started from what it first started from.
+    resumed = config(tmp_path, 'ce/digits', train_cfg__max_epochs=2)
+    resume_from(resumed, 'auto')
+    build_runner(resumed).train()
+    facts = load_file(str(tmp_path / 'epoch_2.pth'))['meta']['facts']
+    assert facts['training']['load_from'] == 'epoch_1.pth'
 
 
 class Command:
@@ -196,104 +178,70 @@ def test_code_in_a_checkpoint_is_said_or_refused(what, tmp_path, monkeypatch):
     assert len(said) == 1 and f'{ONLY_WEIGHTS}=1 refuses it' in said[0]
 
 
-@pytest.fixture
-def served(tmp_path, monkeypatch):
-    """A folder, and the address at which it can be read."""
+@pytest.mark.skipif(
+    torch.__version__ < '2.5', reason='needs PyTorch 2.5, which tells logged values from code'
+)
+def test_a_checkpoint_at_an_address_is_read_as_data(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'downloads'))
-    (tmp_path / 'served').mkdir()
+    content = load_file(str(trained))
+    for name, scale in (('one', 1), ('other', 0)):
+        (tmp_path / 'served' / name).mkdir(parents=True)
+        content['state_dict']['head.fc.weight'] *= scale
+        torch.save(content, tmp_path / 'served' / name / 'best.pth')
+    content['meta']['a'] = Command(tmp_path / 'made')
+    torch.save(content, tmp_path / 'served/bad.pth')
     handler = partial(SimpleHTTPRequestHandler, directory=tmp_path / 'served')
+    few = ['--cfg-options', 'test_dataloader.dataset.indices=40']
     with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-        yield tmp_path / 'served', f'http://127.0.0.1:{server.server_port}'
+
+        def call(name):
+            url, folder = f'http://127.0.0.1:{server.server_port}/{name}', tmp_path / name
+            call_here('test.py', MBLS, url, '--work-dir', folder, *few, monkeypatch=monkeypatch)
+            return Record.read(folder / 'results.json').model['members'][0]['digest']
+
+        for name, text in (('bad.pth', 'more than data'), ('none.pth', '404')):
+            with pytest.raises(SystemExit):
+                call(name)
+            said = capsys.readouterr().err
+            assert text in said and name in said
+        assert not (tmp_path / 'made').exists()
+        assert call('one/best.pth') != call('other/best.pth')
         server.shutdown()
 
 
-# PyTorch before 2.5 allows no logged values in data, and code at an address is never run.
-of_data = pytest.mark.skipif(
-    torch.__version__ < '2.5', reason='needs torch.serialization.safe_globals'
-)
+BROKEN = {
+    'a list': ([1, 2], 'it holds a list'),
+    'no state': ({'state_dict': [1]}, 'it holds a list'),
+    'no meta': ({'state_dict': {}, 'meta': 'x'}, 'it holds a str'),
+    'cut pickle': (pickle.dumps({'a': 1})[:-3], r"a\.pth' is no readable checkpoint"),
+    'text': (b'# text', 'another kind of file'),
+    'folder': (None, 'no checkpoint'),
+}
 
 
-@of_data
-@pytest.mark.parametrize('tool', ['test.py', 'export.py', 'calibrate.py'])
-def test_a_checkpoint_at_an_address_is_read_as_data(
-    tool, trained, served, tmp_path, monkeypatch, capsys
-):
-    folder, address = served
-    shutil.copy(trained, folder / 'good.pth')
-    content = load_file(str(trained))
-    content['meta']['a'] = Command(tmp_path / 'made')
-    torch.save(content, folder / 'bad.pth')
-    arguments = {
-        'test.py': ['--work-dir', tmp_path / 'w'],
-        'export.py': ['--out', tmp_path / 'm.onnx'],
-        'calibrate.py': ['--out', tmp_path / 'c.pth', '--work-dir', tmp_path / 'w'],
-    }
-    config = ROOT / 'configs/mbls/digits.py'
-
-    def call(name):
-        url = f'{address}/{name}'
-        call_here(tool, config, url, *arguments[tool], monkeypatch=monkeypatch)
-
-    for name in ('bad.pth', 'none.pth'):
-        with pytest.raises(SystemExit):
-            call(name)
-        said = capsys.readouterr().err
-        assert ('more than data' if name == 'bad.pth' else '404') in said and name in said
-    assert not (tmp_path / 'made').exists()
-    if tool == 'test.py':
-        call('good.pth')
-        assert (tmp_path / 'w/results.json').is_file()
-
-
-@of_data
-def test_two_addresses_of_one_name_are_two_checkpoints(trained, served, tmp_path, monkeypatch):
-    folder, address = served
-    content = load_file(str(trained))
-    for name, scale in (('one', 1), ('other', 0)):
-        (folder / name).mkdir()
-        content['state_dict']['head.fc.weight'] *= scale
-        torch.save(content, folder / name / 'best.pth')
-        call_here(
-            'test.py', ROOT / 'configs/mbls/digits.py', f'{address}/{name}/best.pth',
-            '--work-dir', tmp_path / name, '--cfg-options',
-            'test_dataloader.dataset.indices=40', monkeypatch=monkeypatch,
-        )  # fmt: skip
-    one, other = (Record.read(tmp_path / name / 'results.json') for name in ('one', 'other'))
-    assert one.model['members'][0]['digest'] != other.model['members'][0]['digest']
-
-
-def test_the_config_of_an_old_checkpoint_is_not_executed(trained, tmp_path):
-    def change(content):
-        content['meta']['config'] = f"x = open({str(tmp_path / 'made')!r}, 'w')"
-
-    resume(tmp_path, changed(trained, tmp_path, change), train_cfg__max_epochs=1)
-    assert not (tmp_path / 'made').exists()
-
-
-@pytest.mark.parametrize(
-    ('content', 'message'),
-    [
-        ([1, 2], 'it holds a list'),
-        ({'state_dict': [1]}, 'it holds a list'),
-        ({'state_dict': {}, 'meta': 'x'}, 'it holds a str'),
-    ],
-)
-def test_other_contents_are_named(content, message, tmp_path):
-    torch.save(content, tmp_path / 'a.pth')
+@pytest.mark.parametrize('name', BROKEN)
+def test_what_is_no_checkpoint_is_named(name, tmp_path):
+    content, message = BROKEN[name]
+    path = tmp_path if content is None else tmp_path / 'a.pth'
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content is not None:
+        torch.save(content, path)
     with pytest.raises(UserError, match=message):
-        evaluate(tmp_path, tmp_path / 'a.pth')
+        read_checkpoint(path)
 
 
-def test_what_cannot_be_read_is_named(tmp_path):
-    (tmp_path / 'a.pth').write_bytes(pickle.dumps({'a': 1})[:-3])
-    with pytest.raises(UserError, match=r"a\.pth' is no readable checkpoint"):
-        load_file(str(tmp_path / 'a.pth'))
-
-
-def test_importing_changes_no_environment():
-    for path in (ROOT / 'mmcalib').rglob('*.py'):
-        assert 'FORCE_NO_WEIGHTS_ONLY' not in path.read_text()
+def test_a_checkpoint_is_its_weights_whole_and_in_either_format(tmp_path):
+    whole, legacy = tmp_path / 'whole.pth', tmp_path / 'legacy.pth'
+    torch.save({'a': torch.zeros(3)}, whole)
+    torch.save({'module.a': torch.zeros(3)}, legacy, _use_new_zipfile_serialization=False)
+    assert read_checkpoint(whole).digest == read_checkpoint(legacy).digest
+    torch.save({'a': torch.ones(3)}, legacy)
+    assert read_checkpoint(whole).digest != read_checkpoint(legacy).digest
+    whole.write_bytes(whole.read_bytes()[:-30])
+    with pytest.raises(UserError, match='not written to its end'):
+        read_checkpoint(str(whole))
 
 
 @pytest.mark.parametrize(
@@ -312,44 +260,26 @@ def test_a_stop_while_results_are_written_leaves_no_mixed_ones(
         with pytest.raises(KeyboardInterrupt):
             evaluate(tmp_path, trained)
     assert not (tmp_path / 'results.json').exists()
-    evaluate(tmp_path, trained)
-    assert Record.read(tmp_path / 'results.json').metrics
 
 
-def test_two_checkpoints_are_kept_where_one_is_asked_for(tmp_path):
-    """Since mmengine removes the last before it writes the next."""
-    options = {'train_cfg__max_epochs': 3, 'default_hooks__checkpoint__max_keep_ckpts': 1}
-    train_and_test(config(tmp_path, **options), test=False)
-    kept = sorted(path.name.rstrip('0123456789.pth') for path in tmp_path.glob('*.pth'))
-    assert kept == ['best_accuracy_top1_epoch_', 'epoch_', 'epoch_']
-    assert (tmp_path / 'epoch_3.pth').exists()
-
-
-def test_a_second_training_in_a_work_dir_is_refused(tmp_path, monkeypatch):
+def test_a_work_dir_that_is_in_use_or_cannot_be_made_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv('SLURM_PROCID', '1')  # a task that trains by itself
-    with (
-        locked(tmp_path),
-        pytest.raises(UserError, match='a training, a test or a sweep'),
-    ):
-        train_and_test(config(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ['.lock']
-
-
-def test_a_work_dir_that_cannot_be_made_is_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / 'file').touch()
-    with pytest.raises(SystemExit):
-        call_here(
-            'train.py', ROOT / 'configs/mbls/digits.py', '--work-dir', tmp_path / 'file/w',
-            monkeypatch=monkeypatch,
-        )  # fmt: skip
-    assert 'file/w/results.json cannot be written: Not a directory' in capsys.readouterr().err
+    for folder, text in (
+        (tmp_path / 'used', 'a training, a test or a sweep'),
+        (tmp_path / 'file', "file' is a file"),
+        (tmp_path / 'file/w', 'file/w/results.json cannot be written: Not a directory'),
+    ):
+        with locked(tmp_path / 'used'), pytest.raises(SystemExit):
+            call_here('train.py', MBLS, '--work-dir', folder, monkeypatch=monkeypatch)
+        assert text in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / 'used').iterdir()] == ['.lock']
 
 
-@pytest.mark.parametrize('options', [[], ['--no-validate']])
-def test_a_training_may_keep_no_checkpoints(options, tmp_path, monkeypatch):
+def test_a_training_may_keep_no_checkpoints(tmp_path, monkeypatch):
     call_here(
-        'train.py', ROOT / 'configs/mbls/digits.py', *options, '--work-dir', tmp_path,
-        '--cfg-options', 'default_hooks.checkpoint=None', 'train_cfg.max_epochs=1',
+        'train.py', MBLS, '--no-validate', '--work-dir', tmp_path, '--cfg-options',
+        'default_hooks.checkpoint=None', 'train_cfg.max_epochs=1',
         'train_dataloader.dataset.indices=16', monkeypatch=monkeypatch,
     )  # fmt: skip
     (member,) = Record.read(tmp_path / 'results.json').model['members']
@@ -357,67 +287,59 @@ def test_a_training_may_keep_no_checkpoints(options, tmp_path, monkeypatch):
     assert not list(tmp_path.glob('*.pth'))
 
 
-@pytest.mark.parametrize('left', [{}, {'members': [{'checkpoint': 'a.pth'}]}])
-def test_a_record_that_lacks_a_part_costs_no_test(left, trained, tmp_path, monkeypatch):
-    (tmp_path / 'results.json').write_text(json.dumps(dict(metrics={}, model=left)))
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(trained, 'a.pth')
-    call_here(
-        'test.py', ROOT / 'configs/mbls/digits.py', 'a.pth', '--work-dir', '.', '--cfg-options',
-        'test_dataloader.dataset.indices=20', monkeypatch=monkeypatch,
-    )  # fmt: skip
-    assert Record.read('results.json').metrics
-
-
 def test_a_second_training_sets_the_first_aside(tmp_path, capsys):
     train_and_test(config(tmp_path, train_cfg__max_epochs=3))
     first = {path.name for path in tmp_path.glob('*.pth')} | {'results.json', 'calibration.npz'}
     (tmp_path / 'notes.txt').touch()
-    cfg = config(tmp_path, randomness__seed=1)
-    cfg.experiment_name += '_again'
-    train_and_test(cfg, test=False)
+    train_and_test(config(tmp_path, randomness__seed=1), test=False)
     aside = tmp_path / 'earlier_1'
     assert {path.name for path in aside.iterdir()} == {*first, 'last_checkpoint'}
     assert len(list(tmp_path.glob('best_*.pth'))) == 1
     assert str(aside) in capsys.readouterr().out and (tmp_path / 'notes.txt').exists()
-    assert not (tmp_path / 'results.json').exists()
     # A resume goes on with the second one, although the first has later epochs.
     again = config(tmp_path, train_cfg__max_epochs=2, randomness__seed=1)
-    again.experiment_name += '_resumed'
     resume_from(again, 'auto')
     assert again.load_from == str(tmp_path / 'epoch_1.pth')
     train_and_test(again, test=False)
     assert not (tmp_path / 'earlier_2').exists()
 
 
-def test_a_training_may_start_from_a_checkpoint_in_its_work_dir(trained, tmp_path):
-    for name in ('epoch_1.pth', 'epoch_2.pth'):
-        (tmp_path / name).write_bytes(trained.read_bytes())
-    assert set_aside(tmp_path, keep=str(tmp_path / 'epoch_1.pth')) == tmp_path / 'earlier_1'
-    assert (tmp_path / 'epoch_1.pth').exists() and (tmp_path / 'earlier_1/epoch_2.pth').exists()
-    assert set_aside(tmp_path, keep=str(tmp_path / 'epoch_1.pth')) is None
-    assert set_aside(tmp_path / 'none') is None
-
-
-def test_a_resume_from_elsewhere_sets_what_is_there_aside(trained, tmp_path):
+def test_what_starts_elsewhere_sets_aside_what_is_there_and_a_refused_one_nothing(
+    trained, tmp_path
+):
     for name in ('results.json', 'robustness.json', 'best_x_epoch_9.pth'):
         (tmp_path / name).touch()
-    resume_into = config(tmp_path, resume=True, load_from=str(trained), train_cfg__max_epochs=2)
-    train_and_test(resume_into, test=False)
-    assert len(list((tmp_path / 'earlier_1').iterdir())) == 3
-    assert (tmp_path / 'epoch_2.pth').exists()
-
-
-def test_a_training_that_is_refused_sets_nothing_aside(tmp_path):
-    (tmp_path / 'results.json').touch()
-    options = {'model.head.num_classes': 3, 'test_dataloader.dataset.indices': 16}
-    with pytest.raises(Exception, match='class'):
-        train_and_test(config(tmp_path, **options))
+    with pytest.raises(UserError, match='class'):
+        train_and_test(config(tmp_path, **{'model.head.num_classes': 3}))
     assert not (tmp_path / 'earlier_1').exists()
+    resumed = config(tmp_path, resume=True, load_from=str(trained), train_cfg__max_epochs=2)
+    train_and_test(resumed, test=False)
+    assert len(list((tmp_path / 'earlier_1').iterdir())) == 3
+    start = str(tmp_path / 'epoch_2.pth')
+    assert set_aside(tmp_path, keep=start) == tmp_path / 'earlier_2'
+    assert [path.name for path in tmp_path.glob('*.pth')] == ['epoch_2.pth']
+    assert set_aside(tmp_path, keep=start) is None and set_aside(tmp_path / 'none') is None
+
+
+def test_resuming_takes_the_newest_whole_checkpoint(tmp_path):
+    cfg = Config(dict(work_dir=str(tmp_path)))
+    resume_from(cfg, 'auto')
+    assert 'resume' not in cfg and 'load_from' not in cfg  # nothing yet: it starts
+    torch.save({}, tmp_path / 'epoch_9.pth')
+    (tmp_path / 'epoch_10.pth').write_bytes((tmp_path / 'epoch_9.pth').read_bytes()[:100])
+    (tmp_path / 'last_checkpoint').write_text(str(tmp_path / 'epoch_10.pth'))
+    resume_from(cfg, 'auto')
+    assert cfg.load_from == str(tmp_path / 'epoch_9.pth')
+    for path in tmp_path.glob('epoch_*'):
+        path.unlink()
+    (tmp_path / 'best_top1_epoch_7.pth').touch()
+    with pytest.raises(UserError, match=r'is missing or damaged.*best_top1_epoch_7'):
+        resume_from(cfg, 'auto')
 
 
 @pytest.mark.parametrize('floor', [False, True])
 def test_a_copied_work_dir_goes_on_without_the_original(floor, tmp_path):
+    """And keeps two checkpoints, since mmengine removes the last before it writes the next."""
     options = dict(default_hooks__checkpoint__max_keep_ckpts=1)
     if floor:
         options |= {
@@ -434,16 +356,6 @@ def test_a_copied_work_dir_goes_on_without_the_original(floor, tmp_path):
     resume_from(cfg, 'auto')
     train_and_test(cfg, test=False)
     assert sorted(original.glob('*.pth')) == before
-    assert len(list(copy.glob('best_*.pth'))) == 1 and (copy / 'epoch_3.pth').exists()
+    assert len(list(copy.glob('best_*.pth'))) == 1 and len(list(copy.glob('epoch_*.pth'))) == 2
     named = load_file(str(copy / 'epoch_3.pth'))['message_hub']['runtime_info']['best_ckpt']
     assert Path(named).parent == copy and Path(named).exists()
-
-
-def test_a_resumed_training_started_from_what_it_first_did(trained, tmp_path):
-    cfg = config(tmp_path, load_from=str(trained))
-    train_and_test(cfg, test=False)
-    cfg = config(tmp_path, resume=True, load_from=str(tmp_path / 'epoch_1.pth'))
-    cfg.train_cfg.max_epochs = 2
-    train_and_test(cfg, test=False)
-    content = load_file(str(tmp_path / 'epoch_2.pth'))
-    assert content['meta']['facts']['training']['load_from'] == 'epoch_1.pth'

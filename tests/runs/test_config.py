@@ -1,12 +1,30 @@
-"""Configs and options that cannot be read, and options with the name that may be meant."""
+"""Configs that inherit by package, what cannot be read, and options with the name that is meant."""
 
 import pytest
-from commands import ROOT, call_here
+import torch
+from commands import ROOT
+from mmengine.config import Config
+from mmengine.config.utils import MODULE2PACKAGE
 
-from mmcalib.runs.config import load_config
+from mmcalib.checks import UserError
+from mmcalib.datasets.download_sources import missing_data_message
+from mmcalib.runs.config import limit_samples, load_config, set_work_dir
+from mmcalib.runs.runner import build_runner
+from mmcalib.work_dir import experiment_name
 
 DIGITS = str(ROOT / 'configs/mbls/digits.py')
 SCENES = str(ROOT / 'configs/mbls/digit_scenes.py')
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Read a config with this text."""
+
+    def load(text):
+        (tmp_path / 'mine.py').write_text(text)
+        return load_config(str(tmp_path / 'mine.py'))
+
+    return load
 
 
 @pytest.mark.parametrize(
@@ -16,16 +34,13 @@ SCENES = str(ROOT / 'configs/mbls/digit_scenes.py')
         ('work_dri', 'work_dir'),
         ('train_cfg.max_epoch', 'max_epochs'),
         ('train_dataloader.batchsize', 'batch_size'),
-        ('model.hed.loss.margin', 'head'),
         ('model.head.loss.margn', 'margin'),
-        ('default_hooks.chekpoint.interval', 'checkpoint'),
         ('default_hooks.checkpoint.save_bset', 'save_best'),
-        ('optim_wrapper.optimzer.lr', 'optimizer'),
         ('randomness.sed', 'seed'),
     ],
 )
 def test_what_was_meant_is_named(key, meant):
-    with pytest.raises(ValueError, match=rf'--cfg-options {key}: did you mean {meant}\?'):
+    with pytest.raises(UserError, match=rf'--cfg-options {key}: did you mean {meant}\?'):
         load_config(DIGITS, {key: 1})
 
 
@@ -36,54 +51,107 @@ def test_what_was_meant_is_named(key, meant):
         ({'custom_hooks': [dict(type='EMAHook')], 'randomness.deterministic': True}, 1),
         ({'model.train_cfg.augments': dict(type='Mixup', alpha=0.2)}, 1),
         ({'model.head.loss._delete_': True, 'model.head.loss.type': 'BrierLoss'}, 0),
-        ({'model.backbone.ignore_index': 1, 'train_cfg.min_epochs': 1}, 2),
-        ({'load_from': 'a.pth', 'resume': True}, 0),
+        ({'load_from': 'a.pth', 'resume': True, 'train_cfg.max_epochs': 3}, 0),
     ],
 )
 def test_what_a_config_lacks_is_said_and_taken(options, new, recwarn):
-    load_config(DIGITS, options)
+    cfg = load_config(DIGITS, options)
     assert len([w for w in recwarn if 'had no such key' in str(w.message)]) == new
+    assert all(cfg.get(key, value) == value for key, value in options.items())
 
 
 def test_lists_and_plain_values_are_named():
-    with pytest.raises(ValueError, match=r'--cfg-options val_evaluator\.7\.num_bins: '):
+    with pytest.raises(UserError, match=r'--cfg-options val_evaluator\.7\.num_bins: '):
         load_config(DIGITS, {'val_evaluator.7.num_bins': 10})
     load_config(SCENES, {'model.decode_head.norm_cfg.requires_grad': False})
 
 
-def test_a_config_that_cannot_be_read_is_named(tmp_path):
-    path = tmp_path / 'mine.py'
-    for text in ("model = dict(head='a'", 'a = 1\nb = a.x', f"_base_ = ['{DIGITS}', '{SCENES}']"):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=r'mine\.py cannot be read: \w+Error: '):
-            load_config(str(path))
-    # As of mmpretrain's RepLKNet-31B, whose base imports the toolbox.
-    (tmp_path / 'base.py').write_text('from mmpretrain.models import build_classifier\n')
-    path.write_text("_base_ = 'base.py'\n")
-    with pytest.raises(ValueError, match=r'mine\.py cannot be read: \w+Error: .*inheritance'):
-        load_config(str(path))
-
-
-def test_a_metric_with_metrics_alone_is_an_evaluator(tmp_path):
-    path = tmp_path / 'mine.py'
-    metric = "dict(type='CalibrationMetric', metrics=['NLL'], _delete_=True)"
-    path.write_text(f"_base_ = '{DIGITS}'\ntest_evaluator = {metric}\n")
-    assert load_config(str(path)).test_evaluator == [
-        dict(type='CalibrationMetric', metrics=['NLL'])
-    ]
+# As of mmpretrain's RepLKNet-31B, whose base imports the toolbox.
+IMPORTING = 'from mmpretrain.models import build_classifier\n'
 
 
 @pytest.mark.parametrize(
-    ('options', 'message'),
+    ('text', 'message'),
     [
-        ('model.head', 'takes KEY=VALUE'),
-        ('=3', 'takes KEY=VALUE'),
-        ('a=[1,(2]', 'Imbalanced brackets'),
-        ("a=[dict(type='X',b=1)]", 'takes no dict'),
-        ("a={'type':'X'}", 'takes no dict'),
+        ("model = dict(head='a'", r'mine\.py cannot be read: SyntaxError: '),
+        ('a = 1\nb = a.x', r'mine\.py cannot be read: AttributeError: '),
+        (f"_base_ = ['{DIGITS}', '{SCENES}']", r'mine\.py cannot be read: KeyError: '),
+        ("_base_ = 'base.py'", r'mine\.py cannot be read: \w+Error: .*inheritance'),
+        ("default_scope = 'mmtoolbox'", r'mmtoolbox.*mmcalib\[onedl\]'),
+        ("_base_ = 'mmdet::a/b.py'", r'mine\.py: no_such_package is not .*mmcalib\[onedl\]'),
     ],
 )
-def test_what_is_no_option_is_an_error_of_the_command_line(options, message, monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        call_here('train.py', DIGITS, '--cfg-options', options, monkeypatch=monkeypatch)
-    assert f'argument --cfg-options: {message}' in capsys.readouterr().err
+def test_a_config_that_cannot_be_read_is_named(text, message, read, tmp_path, monkeypatch):
+    monkeypatch.setitem(MODULE2PACKAGE, 'mmdet', 'no_such_package')
+    (tmp_path / 'base.py').write_text(IMPORTING)
+    with pytest.raises(UserError, match=message):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ('base', 'loss'),
+    [
+        ('mmcalib::mbls/digits.py', 'MarginLabelSmoothingLoss'),
+        ('mmpretrain::resnet/resnet50_8xb16_cifar10.py', 'CrossEntropyLoss'),
+        ('mmseg::deeplabv3/deeplabv3_r50-d8_4xb4-20k_voc12aug-512x512.py', 'CrossEntropyLoss'),
+    ],
+)
+def test_configs_inherit_by_package(base, loss, read):
+    cfg = read(f"_base_ = '{base}'\ncustom_imports = dict(imports=['mmcalib'])\nwork_dir = 'w'\n")
+    assert cfg.work_dir == 'w' and loss in str(cfg.model)
+    assert "_scope_='mmcalib'" not in cfg.pretty_text
+
+
+def test_a_metric_with_metrics_alone_is_an_evaluator(read):
+    metric = "dict(type='CalibrationMetric', metrics=['NLL'], _delete_=True)"
+    cfg = read(f"_base_ = '{DIGITS}'\ntest_evaluator = {metric}\n")
+    assert cfg.test_evaluator == [dict(type='CalibrationMetric', metrics=['NLL'])]
+
+
+def test_missing_data_are_named_with_their_source(tmp_path):
+    root = tmp_path / 'VOC2012'
+    dataset = dict(type='PascalVOCDataset', data_root=str(root), ann_file='lists/aug.txt')
+    wrapped = dict(type='RepeatDataset', dataset=dict(type='ConcatDataset', datasets=[dataset]))
+    loaders = {'train_dataloader': dict(dataset=dataset), 'val_dataloader': dict(dataset=wrapped)}
+    message = missing_data_message(loaders)
+    assert str(root) in message and 'VOCtrainval_11-May-2012.tar' in message
+    inner = 'val_dataloader.dataset.dataset.datasets.0.data_root=…'
+    assert f'--cfg-options train_dataloader.dataset.data_root=… {inner}' in message
+    root.mkdir()
+    message = missing_data_message(loaders)
+    assert f'there is no file {root}/lists/aug.txt' in message and 'voc_aug.py' in message
+    (root / 'lists').mkdir()
+    (root / 'lists/aug.txt').touch()
+    assert missing_data_message(loaders) is None
+    remote = dict(dataset=dict(type='CustomDataset', data_root='s3://bucket/images'))
+    assert missing_data_message({'train_dataloader': remote, 'val_dataloader': None}) is None
+
+
+def test_experiments_of_the_same_file_name_keep_apart():
+    assert experiment_name('/x/configs/mbls/digits.py') == 'mbls/digits'
+    assert experiment_name('/x/configs/y/configs/ce/digits.py') == 'ce/digits'
+    assert experiment_name('/x/mine.py') == 'mine'
+
+
+def test_other_launchers_need_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
+    with pytest.raises(UserError, match=r'--launcher slurm needs GPUs.*dist_train\.sh'):
+        build_runner(Config(dict(launcher='slurm', work_dir='none')))
+
+
+@pytest.mark.parametrize(('limit', 'batch_size', 'steps'), [(8, 4, 2), (9, 4, 3), (3, 4, 1)])
+def test_a_smoke_run_has_as_many_iterations_as_an_epoch_and_a_folder(limit, batch_size, steps):
+    cfg = Config(
+        dict(
+            train_cfg=dict(max_iters=20_000, val_interval=2000, val_begin=100),
+            train_dataloader=dict(batch_size=batch_size, dataset=dict(type='X')),
+            val_dataloader=None,
+        )
+    )
+    limit_samples(cfg, limit)
+    assert cfg.train_cfg == dict(max_iters=steps, val_interval=steps)
+    assert cfg.train_dataloader.batch_size == min(limit, batch_size)
+    assert cfg.train_dataloader.dataset.samples == cfg.limit == limit
+    for given, folder in (('mine', 'mine'), (None, f'mine/limit{limit}')):
+        set_work_dir(cfg, given, limit=limit)  # files of real runs are left alone
+        assert cfg.work_dir == folder

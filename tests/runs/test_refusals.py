@@ -1,0 +1,234 @@
+"""What a user does wrong, and the one line that says what to do instead, before hours are spent."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import call, call_here
+from images import write_folders, write_voc
+from PIL import Image
+from test_checkpoint import MBLS, config
+from tiny_models import fcn_head, segmentor
+
+from mmcalib.checks import UserError
+from mmcalib.hooks.name_broken_samples_hook import labels_known_to
+from mmcalib.runs.train import train_and_test
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """Run a tool in an empty folder, and return the one line that it ends with."""
+
+    def run(tool, *arguments):
+        with pytest.raises(SystemExit) as stop:
+            call_here(tool, *arguments, monkeypatch=monkeypatch)
+        said = capsys.readouterr()
+        assert stop.value.code == 2 and 'Traceback' not in said.err + said.out
+        assert 'Epoch(train)' not in said.out
+        return said.err.splitlines()[-1]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, 'path', list(sys.path))
+    return run
+
+
+LOSS = "model = dict(head=dict(loss=dict(_delete_=True, type='{}', {})))"
+DATA = '{}_dataloader = dict(dataset=dict({}))'
+IMPORTS = "custom_imports = dict(imports=['mmcalib', '{}'])"
+TRAINING = {
+    'model = dict(head=dict(loss=dict(margn=8.0)))': r'has no option margn; did you mean margin\?',
+    "model = dict(head=dict(loss=dict(type='CrossEntropyLoss')))": 'no option .*_delete_=True',
+    LOSS.format('CombinedLoss', "losses=[dict(type='MDCALoss', los_weight=2.0)]"): (
+        'MDCALoss has no option los_weight; did you mean loss_weight'
+    ),
+    LOSS.format('CALSLoss', 'num_classes=10'): r"learns nothing .*\[dict\(type='LearnFromV",
+    "custom_hooks = [dict(type='LossScheduleHook', parametre='margin')]": 'did you mean parameter',
+    "custom_hooks = [dict(type='LossScheduleHook', factor=2.0)]": 'factor is gone .*: use values=',
+    "custom_hooks = [dict(type='LossScheduleHook', parameter='margin', values={0: -1.0})]": (
+        'error: margin must be'
+    ),
+    'model = dict(head=dict(num_classes=12))': 'train data have 10 classes, .* the model has 12. ',
+    'model = dict(head=dict(in_channels=64))': r'head\.fc .*in_channels.*\.log',
+    'model = dict(backbone=dict(depth=19))': r'the config cannot be built: .*depth 19.*\.log\)',
+    "test_evaluator = [dict(type='ECE', bins=15)]": 'no option bins; .*num_bins',
+    "test_evaluator = [dict(type='ECE', num_bins=0)]": 'test data or their metrics: num_bins .* 0',
+    "test_evaluator = [dict(type='CalibrationMetrics')]": 'did you mean CalibrationMetric?',
+    "test_evaluator = [dict(type='OODMetric'), dict(type='Accuracy')]": 'but Accuracy would count',
+    "val_evaluator = [dict(type='ECE'), dict(type='ECE', num_bins=9)]": '/ECE twice.*prefix=',
+    "val_evaluator = [dict(type='Accuracy', topk=(1, 11))]": r'the head 10 .*topk=\(1,\)',
+    'optim_wrapper = dict(optimizer=dict(lrr=0.1))': r'optim_wrapper: .*no option lrr; .*mean lr\?',
+    DATA.format('val', 'spilt=0'): 'Digits has no option spilt; did you mean split',
+    DATA.format('val', "metainfo=dict(classes=[*'abcdefghij'])"): (
+        "the val set: class 0 is 'a', not '0'"
+    ),
+    DATA.format('test', 'metainfo=dict(classes=[*range(1, 11)])'): 'classes differ',
+    DATA.format('test', 'indices=[]'): 'the test data .*: there are no samples',
+    DATA.format('train', "_delete_=True, type='CUB', data_root='no'"): (
+        r'train_dataloader\.dataset: there is no folder .*/no\. Unpack CUB.*dataset\.data_root='
+    ),
+    IMPORTS.format('not_written'): "no module 'not_written'.* put not_written.py beside the config",
+    IMPORTS.format('it_fails'): 'it_fails cannot be imported: No module named .nothing_like_it',
+    'default_hooks = dict(checkpoint=dict(rule="less"))': 'would keep the worst checkpoint',
+}
+
+
+@pytest.mark.parametrize('text', TRAINING)
+def test_what_a_training_would_meet_later(text, refused, tmp_path):
+    Path('own.py').write_text(f"_base_ = 'mmcalib::mbls/digits.py'\n{text}\n")
+    Path('it_fails.py').write_text('import nothing_like_it')
+    limit = [] if 'indices' in text else ['--limit', 4]
+    said = refused('train.py', 'own.py', *limit)
+    assert re.search(TRAINING[text], said), said
+    assert not list(tmp_path.rglob('*.pth'))
+    if '.log' in TRAINING[text]:
+        (log,) = tmp_path.rglob('*.log')
+        assert 'Traceback' in log.read_text() and str(log.relative_to(tmp_path)) in said
+
+
+TEST = {
+    ('c.pth', '--out', 'folder.pkl'): r'folder\.pkl is a folder: name a file',
+    ('c.pth', '--out', 'c.pth/below.pkl'): r'below\.pkl cannot be written',
+    ('c.pth', '--out', 'metrics.txt'): r'predictions go to a \.pkl file',
+    ('c.pth', '--cfg-options', 'test_dataloader.dataset.indices=[]'): (
+        'error: the test data or their metrics: there are no samples'
+    ),
+    ('c.pth', '--tta'): r'does not fit the model of this config: it lacks .*Use the config that it',
+    ('c.pth', '--objects', '--cfg-options', 'test_evaluator=[]'): 'add --calibration',
+    ('c.pth', '--evaluation', 'unsen'): r'no such evaluation; did you mean unseen\?',
+    ('c.pth', '--show-dir', 'drawn'): 'needs default_hooks.visualization',
+    ('c.pth', '--amp'): 'needs a CUDA device',
+}
+
+
+@pytest.mark.parametrize('arguments', TEST)
+def test_what_cannot_be_tested(arguments, refused, tmp_path):
+    Path('folder.pkl').mkdir()
+    torch.save({'state_dict': {'backbone.weight': torch.zeros(2)}, 'meta': {}}, 'c.pth')
+    said = refused('test.py', 'mmcalib::ce/digits.py', *arguments)
+    assert re.search(TEST[arguments], said), said
+    assert not list(tmp_path.rglob('results.json'))
+
+
+@pytest.mark.parametrize(
+    ('options', 'message'),
+    [
+        ('model.head', 'takes KEY=VALUE'),
+        ('=3', 'takes KEY=VALUE'),
+        ('a=[1,(2]', 'Imbalanced brackets'),
+        ("a=[dict(type='X',b=1)]", 'takes no dict'),
+        ("a={'type':'X'}", 'takes no dict'),
+    ],
+)
+def test_what_is_no_option(options, message, refused):
+    said = refused('train.py', MBLS, '--cfg-options', options)
+    assert f'argument --cfg-options: {message}' in said
+
+
+OWN_CLASS = """
+from mmengine.registry import MODELS
+from torch import nn
+
+@MODELS.register_module(force=True)
+class MyLoss(nn.Module):
+    def __init__(self, q=1.5, kind='plain', reduction='mean', loss_weight=1.0):
+        super().__init__()
+
+    def forward(self, pred, target, **_):
+        return nn.functional.cross_entropy(pred, target)
+"""
+
+
+def test_a_class_beside_the_config_is_found_and_its_options_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, 'path', list(sys.path))
+    Path('project').mkdir()
+    Path('project/a_loss_of_mine.py').write_text(OWN_CLASS)
+    text = f'{IMPORTS.format("a_loss_of_mine")}\n{LOSS.format("MyLoss", "q=1.5")}\n'
+    text += 'train_cfg = dict(max_epochs=1)\ntest_dataloader = dict(dataset=dict(indices=5))\n'
+    Path('project/own.py').write_text(f"_base_ = 'mmcalib::ce/digits.py'\n{text}")
+    few = ['--cfg-options', 'train_dataloader.dataset.indices=16']
+    call_here('train.py', 'project/own.py', *few, monkeypatch=monkeypatch)
+    assert list(tmp_path.glob('work_dirs/own/best_*.pth'))
+    capsys.readouterr()
+    call_here('report.py', 'work_dirs', monkeypatch=monkeypatch)
+    assert 'MyLoss kind=plain q=1.5' in capsys.readouterr().out
+
+
+LOAD = [dict(type='LoadImageFromFile'), dict(type='mmpretrain.PackInputs')]
+
+
+@pytest.mark.parametrize(('number', 'workers'), [(0, 0), (7, 0), (7, 1)])
+def test_a_training_names_the_image_that_breaks_it(number, workers, tmp_path):
+    root = write_folders(tmp_path / 'images', per_class=1)
+    path = root / f'class_{number}/0.jpg'
+    path.write_bytes(b'')
+    cfg = config(tmp_path / 'run')
+    data = dict(type='CustomDataset', data_root=str(root), pipeline=LOAD)
+    cfg.train_dataloader.dataset = cfg.val_dataloader.dataset = data
+    cfg.train_dataloader.num_workers = workers
+    with pytest.raises(UserError) as error:  # by the first step, or in a look before it
+        train_and_test(cfg, test=False)
+    start = 'the val data: ' if number == 0 else ''
+    assert error.value.reason == f'{start}cannot load {path}: {path} is empty (0 bytes)'
+
+
+def masks(folder, loss, label, **options):
+    """A training on Pascal VOC, one of whose masks has a label in a corner."""
+    root = write_voc(folder / 'VOC2012')
+    path = root / 'SegmentationClass/b.png'
+    mask = np.asarray(Image.open(path)).copy()
+    mask[:6, :6] = label
+    Image.fromarray(mask).save(path)
+    cfg = config(folder / 'run', 'mbls/digit_scenes', **options)
+    load = [dict(type='LoadImageFromFile', color_type='grayscale'), dict(type='LoadAnnotations')]
+    steps = [*load, dict(type='Resize', scale=(40, 40)), dict(type='PackSegInputs')]
+    cfg.train_dataloader.dataset = dict(
+        type='PascalVOCDataset', data_root=str(root), ann_file='ImageSets/Segmentation/train.txt',
+        data_prefix=dict(img_path='JPEGImages', seg_map_path='SegmentationClass'), pipeline=steps,
+    )  # fmt: skip
+    cfg.val_cfg = cfg.val_dataloader = cfg.val_evaluator = None
+    cfg.model.decode_head.num_classes = 21
+    cfg.model.decode_head.loss_decode = dict(type=loss)
+    return cfg
+
+
+@pytest.mark.parametrize(
+    ('loss', 'label', 'options', 'message'),
+    [
+        ('MarginLabelSmoothingLoss', 77, {'train_dataloader__num_workers': 1}, '77. .* 21 .* 255:'),
+        ('DiceLoss', 77, {}, '77. The model has 21 classes and ignores 255: check the file'),
+        ('CrossEntropyLoss', 77, dict(model__decode_head__ignore_index=77), '255. .* ignores 77:'),
+        ('CrossEntropyLoss', 21, {}, '21. '),
+    ],
+)
+def test_a_training_names_the_mask_with_a_label_out_of_range(
+    loss, label, options, message, tmp_path
+):
+    with pytest.raises(UserError) as error:
+        train_and_test(masks(tmp_path, loss, label, **options), test=False)
+    start, _, end = error.value.reason.partition(' labels outside [0, 21): ')
+    assert start.startswith(f'{tmp_path}/VOC2012/SegmentationClass/') and re.match(message, end)
+    assert '\n' not in error.value.reason
+
+
+def test_on_two_processes_the_other_one_says_no_more(tmp_path, free_port):
+    cfg = masks(tmp_path, 'CrossEntropyLoss', 77, train_dataloader__batch_size=1)
+    cfg.dump(tmp_path / 'masks.py')
+    said = call(
+        'dist_train.sh', tmp_path / 'masks.py', 2, '--work-dir', 'run', '--no-test',
+        '--cfg-options', 'no_such=1', cwd=tmp_path, check=False, PORT=free_port,
+    )  # fmt: skip
+    (line,) = [line for line in said.splitlines() if 'error:' in line]
+    assert 'SegmentationClass/b.png has ' in line and 'outside [0, 21): 77' in line
+    assert 'Traceback' not in said
+    # Warnings are one line, without their place in another's source.
+    assert 'train.py: warning: --cfg-options no_such: ' in said and 'warnings.warn' not in said
+
+
+def test_a_single_logit_tells_two_classes_apart():
+    for classes, expected in ((1, 2), (4, 4)):
+        known = labels_known_to(segmentor(fcn_head(num_classes=classes, ignore_index=7)))
+        assert known[0] == expected and 7 in known[1]

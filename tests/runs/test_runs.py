@@ -1,0 +1,185 @@
+"""Trainings and tests from the outside: resumed ones, smoke runs, and what is written down."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from commands import ROOT, call_here
+from forked import call_forked
+
+from mmcalib.record import Record, paths_of
+from mmcalib.reports.runs import find_runs
+
+KILLED = """
+_base_ = 'mmcalib::ce/digits.py'
+custom_imports = dict(imports=['mmcalib', 'kills'])
+custom_hooks = [dict(type='KillBeforeSave', number={number})]
+"""
+KINDS = {
+    'epochs': """
+train_cfg = dict(max_epochs=4, val_interval=1)
+train_dataloader = dict(dataset=dict(indices=128))
+""",
+    'iterations': """
+train_cfg = dict(_delete_=True, by_epoch=False, max_iters=12, val_interval=3)
+train_dataloader = dict(dataset=dict(indices=128), sampler=dict(type='InfiniteSampler'))
+default_hooks = dict(checkpoint=dict(by_epoch=False, interval=3))
+log_processor = dict(by_epoch=False)
+""",
+}
+
+
+@pytest.mark.parametrize(('kind', 'number'), [('epochs', 9), ('iterations', 6)])
+def test_a_killed_training_ends_as_one_that_was_not(kind, number, tmp_path, monkeypatch):
+    """Killed where a best one is there, and the checkpoint of its step does not know of it yet."""
+    monkeypatch.chdir(tmp_path)
+
+    def train(folder, *options, kill=0):
+        Path('config.py').write_text(KILLED.format(number=kill) + KINDS[kind])
+        command = ['train.py', 'config.py', '--work-dir', folder, *options]
+        if kill:
+            with pytest.raises(AssertionError):
+                call_forked(*command, cwd=tmp_path)
+            assert not Path(folder, 'results.json').exists()
+            return None
+        call_here(*command, monkeypatch=monkeypatch)
+        metrics = Record.read(Path(folder, 'results.json')).metrics
+        return [path.name for path in sorted(Path(folder).glob('best_*'))], metrics
+
+    (best,), metrics = train('whole')
+    train('run', kill=number)
+    # Left where a kill came between the two writes and the removal of what they replace.
+    Path('run', re.sub(r'\d+\.', '0.', best)).touch()
+    Path('run/best_of_mine.pth').touch()
+    assert train('run', '--resume') == (sorted([best, 'best_of_mine.pth']), metrics)
+
+
+def test_resuming_what_was_never_started_keeps_the_weights_to_start_from(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ['train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=64']
+    frozen = ['load_from=first/epoch_1.pth', 'optim_wrapper.optimizer.lr=0.0']
+    config = 'mmcalib::ce/digits.py'
+
+    def train(folder, *arguments):
+        call_here('train.py', config, '--work-dir', folder, *arguments, monkeypatch=monkeypatch)
+
+    train('first', '--no-test', '--cfg-options', *options)
+    for folder, more in (('plain', []), ('resumed', ['--resume'])):
+        train(folder, *more, '--cfg-options', *options, *frozen)
+    found = [Record.read(Path(folder, 'results.json')).metrics for folder in ('plain', 'resumed')]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ('name', 'options', 'checkpoint'),
+    [
+        ('digits', ['--no-validate'], 'epoch_2.pth'),  # of which the last weights are tested
+        ('digit_scenes', [], 'best_*.pth'),
+    ],
+)
+def test_averaged_weights_are_tested_and_calibrated_as_checkpoints_have_them(
+    name, options, checkpoint, tmp_path, monkeypatch
+):
+    """mmpretrain's EMAHook is not mmengine's, which the scenes have."""
+    monkeypatch.chdir(tmp_path)
+    Path('mine.py').write_text(
+        f"_base_ = '{ROOT}/configs/ce/{name}.py'\n"
+        "custom_hooks = [dict(type='EMAHook', momentum=0.05)]\n"
+        'train_cfg = dict(max_epochs=2, val_interval=2)\n'
+        'train_dataloader = dict(batch_size=8, dataset=dict(indices=32))\n'
+        'val_dataloader = dict(dataset=dict(indices=8))\n'
+        'test_dataloader = dict(dataset=dict(indices=20))\n'
+    )
+    call_forked('train.py', 'mine.py', '--work-dir', 'trained', *options, cwd=tmp_path)
+    (path,) = Path('trained').glob(checkpoint)
+    trained = Record.read('trained/results.json').metrics
+    call_here('test.py', 'mine.py', path, '--work-dir', 'tested', monkeypatch=monkeypatch)
+    assert trained == Record.read('tested/results.json').metrics
+    call_here(
+        'calibrate.py', 'mine.py', path, '--out', 'out.pth', '--test', monkeypatch=monkeypatch
+    )
+    calibration = torch.load('out.pth', weights_only=False)['meta']['calibration']
+    before = calibration['tested']['before']['ECE']
+    assert before == pytest.approx(trained['calibration/ECE'], abs=1e-4)
+
+
+def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = [
+        *('train_cfg.max_epochs=1', 'train_cfg.val_interval=1', 'randomness.seed=7'),
+        *('train_dataloader.dataset.indices=16', 'val_dataloader.dataset.indices=20'),
+        *('train_dataloader.dataset.noise=0.2', 'model.head.loss.margin=5'),
+        'train_dataloader.batch_size=8',
+    ]
+    call_here(
+        'train.py', 'mmcalib::mbls/digits.py', '--work-dir', 'a', '--split', 'val',
+        '--cfg-options', *options, monkeypatch=monkeypatch,
+    )  # fmt: skip
+    assert not Path('a/results.json').exists()
+    validated = Record.read('a/results_val.json')
+    call_here(
+        'test.py', 'mmcalib::ce/digits.py', *paths_of(validated.model), '--work-dir', 'b',
+        '--cfg-options', 'test_dataloader.dataset.indices=30', monkeypatch=monkeypatch,
+    )  # fmt: skip
+    tested = Record.read('b/results.json')
+    assert validated.evaluation == dict(
+        dataset=dict(type='Digits', split='val', samples=20), data_options=dict(indices=20),
+        pipeline=[[dict(type='PackInputs')]], tta=False, limit=None, protocol='pooled',
+        num_bins=15, ignore_index=255,
+    )  # fmt: skip
+    assert tested.evaluation['dataset'] == dict(type='Digits', split='test', samples=30)
+    assert tested.date and tested.version and validated.model['members'] == tested.model['members']
+    (found,) = tested.model['members']
+    assert found['seed'] == 7 and found['loss']['margin'] == 5 and found['epoch'] == 1
+    assert found['finished'] and found['file'] == 'best_accuracy_top1_epoch_1.pth'
+    assert found['training']['train_dataloader']['dataset']['noise'] == 0.2
+
+
+@pytest.mark.parametrize('name', ['digits', 'digit_scenes'])
+def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
+    name, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    evaluator = {'digits': 'Accuracy', 'digit_scenes': 'IoUMetric'}[name]
+    Path('mine.py').write_text(
+        f"_base_ = 'mmcalib::mbls/{name}.py'\n"
+        f"test_evaluator = [dict(type='{evaluator}')]\n"
+        'default_hooks = dict(reliability_diagram=None, confidence_map=None)\n'
+    )
+    torch.set_num_threads(2)
+    call_here('train.py', 'mine.py', '--limit', 11, monkeypatch=monkeypatch)
+    assert torch.get_num_threads() == 1  # which such a small network is fastest with
+    folder = 'work_dirs/mine/limit11'
+    record = Record.read(f'{folder}/results.json')
+    assert record.evaluation['limit'] == 11 == record.evaluation['dataset']['samples']
+    said = ''.join(capsys.readouterr())
+    assert 'Samples: train on 11, validate on 11, test on 11; SMOKE RUN with --limit 11' in said
+    assert 'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration' in said
+    with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {folder}'):
+        find_runs(['.'])
+    if name == 'digit_scenes':
+        return
+
+    # The checkpoint of a smoke run stays one, whatever it is tested on. A config with a metric of
+    # its own keeps it, and has what it lacks beside it.
+    def test(config, folder):
+        options = ['--calibration', '--objects', '--work-dir', folder]
+        call_here('test.py', config, *paths_of(record.model), *options, monkeypatch=monkeypatch)
+        said = ''.join(capsys.readouterr())
+        assert 'the checkpoint of a SMOKE RUN with --limit 11' in said
+        return json.loads(Path(folder, 'results.json').read_text()), said.splitlines()
+
+    tested, _ = test('mine.py', 'full')
+    assert tested['evaluation']['dataset']['samples'] == 797
+    assert len(tested['strata']['per_class']['calibration']['ECE']) == 10
+    assert list(tmp_path.rglob('vis_image/reliability_diagram_test*'))
+    content, said = test('mmcalib::mbls/digits.py', 'own')
+    own = content['metrics']
+    assert own == tested['metrics'] and 'calibration/ECE_low' in own
+    (gap,) = [line for line in said if line.startswith('gap ')]
+    low, high = (own[f'calibration/gap_{end}'] for end in ('low', 'high'))
+    judged = 'over-confident' if low > 0 else 'under-confident' if high < 0 else 'not told'
+    assert f' {own["calibration/gap"]:+.2f} % ' in gap and f' {judged}' in gap
+    assert gap.endswith(f'; interval {low:+.2f} to {high:+.2f} %')
