@@ -61,8 +61,9 @@ def test_protocols(older, protocol, sizes, tmp_path, monkeypatch):
     assert splits['train'].metainfo['classes'] == GROUPS
 
 
-def test_ids_are_those_of_keras_on_the_words_of_the_training_posts(tmp_path):
-    splits = build(write_posts(tmp_path), num_words=5, length=2)
+@pytest.mark.parametrize('length', [2, 5])
+def test_ids_are_those_of_keras_on_the_words_of_the_training_posts(length, tmp_path):
+    splits = build(write_posts(tmp_path), num_words=5, length=length)
     posts = [Path(path).read_text('latin-1') for path in paths(splits)]
     # Without the header, which names the group.
     bodies = [post.partition('\n\n')[2].lower().replace(',', ' ').split() for post in posts]
@@ -71,8 +72,11 @@ def test_ids_are_those_of_keras_on_the_words_of_the_training_posts(tmp_path):
     for split, part in zip(SPLITS, (bodies[:87], bodies[87:96], bodies[96:]), strict=True):
         assert splits[split].metainfo['words'] == words
         for index, body in enumerate(part):
-            ids = [words.index(word) + 1 for word in body if word in words][-2:]
-            assert splits[split][index]['ids'].tolist() == [0] * (2 - len(ids)) + ids
+            ids = [words.index(word) + 1 for word in body if word in words][-length:]
+            assert splits[split][index]['ids'].tolist() == [0] * (length - len(ids)) + ids
+
+
+def test_words_are_those_of_keras_behind_the_header():
     for raw, words in (
         ('From: a\n\nb\n\nC', ['b', 'c']),
         ('no empty line', ['no', 'empty', 'line']),

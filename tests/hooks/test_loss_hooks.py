@@ -45,6 +45,9 @@ def test_a_schedule_of_iterations(epochs, tmp_path):
     loss = MarginLabelSmoothingLoss(margin=1.0)
     runner = train(tmp_path, loss, hook, note=lambda loss: loss.margin, by_epoch=epochs)
     assert runner.model.noted == [10] * 4 + [9] * 2 + [8] * 3
+    if not epochs:
+        with pytest.raises(ValueError, match='set by_epoch=False'):
+            train(tmp_path, loss, LossScheduleHook('margin', values=VALUES), by_epoch=False)
 
 
 @pytest.mark.parametrize(
