@@ -135,7 +135,8 @@ def fold_layers(model: nn.Module, names: Sequence[str], scaler: LogitScaler) -> 
     for name in names:
         own = {k: p.detach().cpu() for k, p in model.get_submodule(name).named_parameters()}
         new = zip(('weight', 'bias'), scaler.fold(own['weight'], own.get('bias')), strict=True)
-        folded |= {f'{name}.{key}': value for key, value in new if value is not None}
+        # A model may itself be the layer, whose name is empty.
+        folded |= {f'{name}.{key}'.lstrip('.'): x for key, x in new if x is not None}
     return folded
 
 

@@ -101,6 +101,10 @@ def test_groups_are_units():
     of_arrays = measure(slices[0].softmax(1), slices[1], groups=groups, **options)
     assert of_arrays == pytest.approx(whole, rel=1e-5)
     narrower = evaluate(nn.Identity(), cut, **options)
+    rows, classes, few = loader_of(size=28)
+    options['groups'] = np.arange(28) // 4
+    found = evaluate(nn.Identity(), few, **options)
+    assert found == pytest.approx(measure(rows.softmax(1), classes, **options), rel=1e-5)
     assert narrower['NLL'] == pytest.approx(whole['NLL'])
     assert narrower['NLL_low'] != pytest.approx(whole['NLL_low'], rel=1e-3)
 

@@ -151,6 +151,15 @@ def test_what_the_logits_are_of(key):
     torch.testing.assert_close(named, out['ets'])
 
 
+@pytest.mark.parametrize('method', ['temperature', 'vector'])
+def test_a_model_that_is_one_layer(method):
+    net, inputs, labels = data()
+    loader = loader_of(net.norm(net.body(inputs)).relu().detach(), labels)
+    found = mmcalib.calibrate(net.fc, loader, method=method)
+    assert found.folded_into == [''] and 'Folded into the model' in str(found)
+    assert not torch.equal(found.model.weight, net.fc.weight)
+
+
 def test_dicts_as_batches_are_keywords():
     net, inputs, labels = data()
     batches = [{'x': x, 'labels': y} for x, y in loader_of(inputs, labels)]
