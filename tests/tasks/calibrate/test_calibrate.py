@@ -20,10 +20,10 @@ from mmengine.hooks import Hook
 from mmengine.model import BaseModel
 from mmengine.registry import DATASETS, HOOKS, MODELS, TRANSFORMS, init_default_scope
 from mmengine.runner import BaseLoop
-from PIL import Image
 from torch import nn
 
 import mmcalib
+from mmcalib.datasets import Digits
 from mmcalib.datasets.same_data import same_data
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import describe_calibration
@@ -410,18 +410,17 @@ class Sequence(Hook):
 
     seen = []
 
-    def note(self, event, runner):
+
+def note(event):
+    def noted(self, runner, **_):
         loops = [isinstance(loop, BaseLoop) for loop in (runner._val_loop, runner._test_loop)]
         self.seen.append((event, *loops))
 
-    def before_run(self, runner):
-        self.note('before_run', runner)
+    setattr(Sequence, event, noted)
+    return event
 
-    def after_load_checkpoint(self, runner, checkpoint):
-        self.note('after_load_checkpoint', runner)
 
-    def after_run(self, runner):
-        self.note('after_run', runner)
+EVENTS = [note(event) for event in ('before_run', 'after_load_checkpoint', 'after_run')]
 
 
 @pytest.mark.parametrize('test', [False, True])
@@ -430,8 +429,7 @@ def test_hooks_run_as_in_a_test(test, digits, run):
     Sequence.seen.clear()
     Path('own.py').write_text(f"_base_ = '{DIGITS}'\ncustom_hooks = [dict(type='Sequence')]\n")
     run('own.py', digits, *(['--test'] if test else []), cfg=FEW[DIGITS])
-    events = ('before_run', 'after_load_checkpoint', 'after_run')
-    assert Sequence.seen == [(event, True, test) for event in events]
+    assert Sequence.seen == [(event, True, test) for event in EVENTS]
 
 
 REFUSED = [
@@ -560,36 +558,27 @@ def test_auto_chooses(digits, run, call):
     assert 'Nothing was written' in output and not Path('none.pth').exists()
 
 
-@pytest.fixture
-def videos(tmp_path):
-    """A config of the digits in files: each of 12 is a video of 6 frames, under a little noise."""
-    rng = np.random.default_rng(0)
-    digits = DATASETS.build(dict(type='Digits', split='val', pipeline=[]))
-    lines, folder = [], tmp_path / 'videos'
-    folder.mkdir()
-    for place, frame in np.ndindex(12, 6):
-        data = digits[place]
-        image = 255 * (data['img'][..., 0] + rng.normal(0, 0.01, (8, 8)))
-        name = f'v{place:02d}_{frame}.png'
-        Image.fromarray(image.clip(0, 255).astype('uint8')).save(folder / name)
-        lines.append(f'{name} {data["gt_label"]}')
-    (folder / 'labels.txt').write_text('\n'.join(lines))
-    path = tmp_path / 'videos.py'
-    path.write_text(f"""
-_base_ = '{DIGITS}'
-val_dataloader = dict(dataset=dict(
-    _delete_=True, type='CustomDataset', data_root='{folder}', ann_file='labels.txt', pipeline=[
-        dict(type='LoadImageFromFile', color_type='grayscale'),
-        dict(type='Normalize', mean=[0.0], std=[255.0], to_rgb=False),
-        dict(type='PackInputs')]))
-""")
-    return path
+@DATASETS.register_module(force=True)
+class Videos(Digits):
+    """Each of 12 digits is a video of 6 frames, under a little noise."""
+
+    def load_data_list(self):
+        rng, digits = np.random.default_rng(0), super().load_data_list()
+        return [
+            digits[place]
+            | dict(
+                img=digits[place]['img'] + rng.normal(0, 0.01, (8, 8)).astype('float32'),
+                img_path=f'v{place:02d}_{frame}.png',
+            )
+            for place, frame in np.ndindex(12, 6)
+        ]
 
 
 @pytest.mark.parametrize(('pattern', 'groups'), [(None, 5), (r'v(\d+)_', 12), (r'(v\d)\d_', 2)])
-def test_auto_compares_by_groups(pattern, groups, videos, digits, run):
+def test_auto_compares_by_groups(pattern, groups, digits, run):
     options = ['--groups', pattern] if pattern else []
-    _, output = run(videos, digits, '--method', 'auto', *options)
+    few = dict(cfg=['val_dataloader.dataset.type=Videos'])
+    _, output = run('mmcalib::ce/digits.py', digits, '--method', 'auto', *options, **few)
     assert ('Neighbours among the 72 images are alike' in output) == (pattern is None)
     assert f'Cross-validated over {groups} groups of 72 images' in output
     assert ('only a temperature is compared' in output) == (groups < 10)
