@@ -32,6 +32,7 @@ from mmcalib.metrics.keys import AACC, INTERVAL, MIOU, OF_IOU_METRICS, better_ru
 from mmcalib.models.predicting_head import classes_of_head
 from mmcalib.posthoc.attached import AttachedScaling
 from mmcalib.runs.checkpoint import check_classes, classes_of
+from mmcalib.runs.config_tree import parameters_of
 from mmcalib.samples.from_loader import unchanged_randomness
 
 # What parts of a config raise that cannot be built.
@@ -232,11 +233,10 @@ def reason_of(error: Exception) -> str:
     kinds = [f.f_locals['obj_cls'] for f in frames if inspect.isclass(f.f_locals.get('obj_cls'))]
     option = UNKNOWN_OPTION.search(reason)
     if option and kinds:
-        own = [kinds[-1]] if '__signature__' in vars(kinds[-1]) else kinds[-1].__mro__[:-1]
-        known = {name for kind in own for name in inspect.signature(kind).parameters}
+        kind, name = kinds[-1], kinds[-1].__name__
         return (
-            f'{kinds[-1].__name__} has no option {option[1]}'
-            f'{did_you_mean(option[1], known, of=kinds[-1].__name__)} '
+            f'{name} has no option {option[1]}'
+            f'{did_you_mean(option[1], parameters_of(kind), of=name)} '
             '(if the _base_ has set it, add _delete_=True beside the new type)'
         )
     return UNKNOWN_TYPE.sub(lambda found: _no_such_type(*found.groups()), reason)

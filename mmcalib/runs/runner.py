@@ -26,6 +26,7 @@ from mmcalib.hooks.resume_hook import ResumeHook
 from mmcalib.record import differences
 from mmcalib.runs.checkpoint import check_classes, checkpoint_of, classes_of, fill, load_safely
 from mmcalib.runs.checks import reason_of
+from mmcalib.runs.config import set_loader_defaults
 from mmcalib.runs.model import FACTS, facts_in, facts_of
 from mmcalib.work_dir import RESULTS, check_writable
 
@@ -45,6 +46,7 @@ def build_runner(cfg: Config) -> Runner:
         ValueError: If a launcher other than ``pytorch`` is asked for without a GPU.
     """
     check_writable(Path(cfg.work_dir, RESULTS))
+    set_loader_defaults(cfg)
     if cfg.get('num_threads'):
         torch.set_num_threads(min(cfg.num_threads, torch.get_num_threads()))
     if cfg.launcher != 'none' and not torch.cuda.is_available():

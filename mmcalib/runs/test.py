@@ -24,7 +24,7 @@ from mmcalib.cli.parser import ToolParser
 from mmcalib.datasets.same_data import same_data
 from mmcalib.distributed import leave_processes
 from mmcalib.hooks import ReliabilityDiagramHook
-from mmcalib.hooks.drawing_hooks import kept_statistics
+from mmcalib.hooks.drawing_hooks import kept_statistics, tested_split
 from mmcalib.metrics import (
     CalibrationMetric,
     CalibrationStatistics,
@@ -76,7 +76,7 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
         log_start(runner, ('test',))
         models.load(runner.model, checkpoints, classes_in(runner))
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
-            run_test(runner, model, checkpoints, split=args.split)
+            run_test(runner, model, checkpoints)
     if is_main_process():
         print(f'Files: {", ".join(filter(None, [cfg.work_dir, args.out, args.disagreement]))}')
     leave_processes()
@@ -119,66 +119,53 @@ def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint]]:
         cfg.work_dir = str(Path(cfg.work_dir, models.folder_of(model)))
     if args.limit is not None:
         config.limit_samples(cfg, args.limit)
-    config.set_loader_defaults(cfg)
     return cfg, model, checkpoints
 
 
 def add_metrics(runner: Runner, args: argparse.Namespace) -> None:
-    """Have a test measure, draw and write what the arguments ask for besides."""
-    metrics, added = runner.test_evaluator.metrics, []
-    if args.calibration:
-        added += complete_calibration(metrics)
-        if not any(isinstance(hook, ReliabilityDiagramHook) for hook in runner.hooks):
-            runner.register_hook(ReliabilityDiagramHook(splits=['test']))
+    """Have a test measure, draw and write what the arguments ask for besides.
+
+    Raises:
+        UserError: If objects are to be measured, and no metric is of all pixels.
+    """
+    metrics, data = runner.test_evaluator.metrics, runner.test_dataloader.dataset
+
+    def add(metric: BaseMetric) -> None:
+        metric.dataset_meta = data.metainfo
+        metrics.append(metric)
+
+    ours = [m for m in metrics if isinstance(m, CalibrationMetric) and m.prefix == 'calibration']
+    if args.calibration and not ours:
+        add(CalibrationMetric(MEASURED, confidence_interval=0.95))
+    elif args.calibration:  # the config's keeps its options, and has what it lacks
+        measured = {name for metric in ours for name in metric.metrics}
+        missing = [name for name in MEASURED if name not in measured]
+        ours[0].metrics += tuple(missing)
+        ours[0].wanted |= {metric_of(name).wanted for name in missing} - {None}
+        ours[0].confidence_interval = ours[0].confidence_interval or 0.95
+    if args.calibration and not any(isinstance(x, ReliabilityDiagramHook) for x in runner.hooks):
+        runner.register_hook(ReliabilityDiagramHook(splits=['test']))
     if args.objects:
-        count_objects([*metrics, *added], segments=runner.cfg.get('default_scope') == 'mmseg')
+        pooled = [m for m in metrics if isinstance(m, CalibrationMetric) and m.protocol == 'pooled']
+        if not pooled:
+            raise UserError(
+                '--objects requires a CalibrationMetric of all pixels, and the config has none: '
+                'add --calibration'
+            )
+        for metric in pooled:
+            metric.per_class = True
+            metric.per_object = runner.cfg.get('default_scope') == 'mmseg'
     if args.disagreement is not None:
         file = os.path.join(args.disagreement, 'disagreement.csv')
         scores = dict(scores=['mutual_information'], confidence_interval=None, out_file=file)
-        added.append(ImageScoreMetric(prefix='disagreement', **scores))
+        add(ImageScoreMetric(prefix='disagreement', **scores))
     if args.out:
-        added.append(DumpResults(out_file_path=args.out))
-    for metric in added:
-        metric.dataset_meta = runner.test_dataloader.dataset.metainfo
-    metrics += added
-
-
-def complete_calibration(metrics: Sequence[BaseMetric]) -> list[CalibrationMetric]:
-    """Have a metric of the calibration measure what it lacks; return one where there is none.
-
-    A metric that the config has keeps its options.
-    """
-    ours = [m for m in metrics if isinstance(m, CalibrationMetric) and m.prefix == 'calibration']
-    if not ours:
-        return [CalibrationMetric(MEASURED, confidence_interval=0.95)]
-    measured = [name for metric in ours for name in metric.metrics]
-    first, missing = ours[0], [name for name in MEASURED if name not in measured]
-    first.metrics += tuple(missing)
-    first.wanted |= {metric_of(name).wanted for name in missing} - {None}
-    first.confidence_interval = first.confidence_interval or 0.95
-    return []
-
-
-def count_objects(metrics: Sequence[BaseMetric], *, segments: bool) -> None:
-    """Have a test keep its classes and objects apart, for thresholds and scores of each.
-
-    Raises:
-        UserError: If no metric measures the calibration of all pixels.
-    """
-    ours = [metric for metric in metrics if isinstance(metric, CalibrationMetric)]
-    ours = [metric for metric in ours if metric.protocol == 'pooled']
-    if not ours:
-        raise UserError(
-            '--objects requires a CalibrationMetric of all pixels, and the config has none: add '
-            '--calibration'
-        )
-    for metric in ours:
-        metric.per_class, metric.per_object = True, segments
+        add(DumpResults(out_file_path=args.out))
 
 
 def classes_in(runner: Runner) -> list[str]:
     """Return the classes of a Runner's test data, which are there then, for hooks to look at."""
-    return classes_of(getattr(runner.test_loop.dataloader.dataset, 'metainfo', None))
+    return classes_of(runner.test_loop.dataloader.dataset)
 
 
 def run_test(
@@ -186,7 +173,6 @@ def run_test(
     model: dict,
     checkpoints: Sequence[Checkpoint],
     *,
-    split: str = 'test',
     shift: Mapping | None = None,
 ) -> dict:
     """Test, and leave the files that later tools read in the work dir.
@@ -200,7 +186,6 @@ def run_test(
         runner: Of a config with a test split, with the weights loaded.
         model: That is tested, see :func:`~mmcalib.runs.model.describe`.
         checkpoints: Of its members.
-        split: The split that the config tests on.
         shift: What the record says of the shift of the data; None for none.
     """
     models.tell_hooks(runner, checkpoints)
@@ -208,6 +193,7 @@ def run_test(
     metrics = runner.test()
     if not is_main_process():
         return metrics
+    split = tested_split(runner)
     ours = [m for m in runner.test_evaluator.metrics if isinstance(m, CalibrationMetric)]
     kept = kept_statistics(ours)
     record = Record(

@@ -6,7 +6,6 @@ import argparse
 from contextlib import nullcontext
 from pathlib import Path
 
-from mmengine import fileio
 from mmengine.config import Config
 from mmengine.dist import barrier, is_main_process
 from mmengine.hooks import CheckpointHook, EMAHook
@@ -24,7 +23,7 @@ from mmcalib.runs.checkpoint import (
     read_checkpoint,
 )
 from mmcalib.runs.checks import check_amp, check_data, check_run
-from mmcalib.runs.config import limit_samples, prepare, set_loader_defaults
+from mmcalib.runs.config import limit_samples, prepare
 from mmcalib.runs.model import describe, load
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.test import classes_in, run_test
@@ -50,7 +49,6 @@ def configure(args: argparse.Namespace) -> Config:
         cfg.auto_scale_lr.enable = True
     if args.limit is not None:
         limit_samples(cfg, args.limit)
-    set_loader_defaults(cfg)
     return cfg
 
 
@@ -81,13 +79,12 @@ def resume_from(cfg: Config, start: str) -> None:
     load_file(cfg.load_from)  # raises its errors before the data are listed
 
 
-def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict | None:
+def train_and_test(cfg: Config, test: bool = True) -> dict | None:
     """Train, then test the best checkpoint if the config has a test split and `test` is set.
 
     Args:
         cfg: As :func:`load_config` and what follows it made it.
         test: Whether to test at all.
-        split: What the config tests on, ``'val'`` after :func:`test_on_validation`.
 
     Returns:
         The metrics of the test, or None without one.
@@ -114,7 +111,7 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
         best = best_checkpoint(runner)
         barrier()  # until the main process has written it
         weights = getattr(runner.model, 'module', runner.model)
-        if best is None or not fileio.exists(best):  # a resumed run may have been moved
+        if best is None or not Path(best).is_file():  # a resumed run may have been moved
             print_log('No best checkpoint was kept: testing the last weights.', logger='current')
             meta = {'epoch': runner.epoch, 'seed': runner.seed}
             content = {'state_dict': weights.state_dict(), 'meta': meta}
@@ -128,7 +125,7 @@ def train_and_test(cfg: Config, test: bool = True, split: str = 'test') -> dict 
         runner._resume = False
         model = describe([runner.cfg], [checkpoint], ['test'])
         model['members'][0]['finished'] = True
-        return run_test(runner, model, [checkpoint], split=split)
+        return run_test(runner, model, [checkpoint])
 
 
 def goes_on(cfg: Config) -> bool:
@@ -150,7 +147,7 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
         cfg = configure(args)
     goes_on = 'Stopped: the same command with --resume goes on from the last checkpoint.'
     with parser.ending_with_errors(goes_on):
-        train_and_test(cfg, test=not args.no_test, split=args.split)
+        train_and_test(cfg, test=not args.no_test)
     if is_main_process():
         print(f'Files: {cfg.work_dir}')
     leave_processes()

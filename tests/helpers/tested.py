@@ -15,12 +15,12 @@ def test_checkpoint(cfg, path, **options):
     return run_test(runner, model, checkpoints)
 
 
-def test_weights(runner, split='test', **meta):
+def test_weights(runner, **meta):
     """Test the weights that a Runner has."""
     content = {'state_dict': runner.model.state_dict(), 'meta': meta}
     checkpoint = checkpoint_of(content, 'best.pth')
     model = describe([runner.cfg], [checkpoint], ['test'])
-    return run_test(runner, model, [checkpoint], split=split)
+    return run_test(runner, model, [checkpoint])
 
 
 for each in (test_checkpoint, test_weights):

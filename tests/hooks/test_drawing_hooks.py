@@ -122,7 +122,7 @@ def test_what_is_drawn_of_chosen_validation_images_says_so(tmp_path):
     cfg.val_dataloader.dataset.indices = 6
     validate_in_test(cfg)
     set_loader_defaults(cfg)
-    test_weights(build_runner(cfg), split='val')
+    test_weights(build_runner(cfg))
     assert drawn(tmp_path) == [
         'confidence_map_1_0', 'confidence_map_3_0', 'reliability_diagram_val_0',
     ]  # fmt: skip

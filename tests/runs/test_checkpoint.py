@@ -19,7 +19,7 @@ from mmcalib.checks import UserError
 from mmcalib.record import Record
 from mmcalib.runs import checkpoint as checkpoint_module
 from mmcalib.runs.checkpoint import ONLY_WEIGHTS, load_file, read_checkpoint
-from mmcalib.runs.config import load_config, set_loader_defaults
+from mmcalib.runs.config import load_config
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.train import resume_from, train_and_test
 from mmcalib.work_dir import locked, set_aside
@@ -39,7 +39,6 @@ def config(folder, name='mbls/digits', **options):
     options = {key.replace('__', '.'): value for key, value in options.items()}
     cfg = load_config(str(ROOT / f'configs/{name}.py'), {**short, **options})
     cfg.work_dir, cfg.launcher = str(folder), 'none'
-    set_loader_defaults(cfg)
     return cfg
 
 
@@ -283,7 +282,7 @@ def test_a_training_may_keep_no_checkpoints(tmp_path, monkeypatch):
         'train_dataloader.dataset.indices=16', monkeypatch=monkeypatch,
     )  # fmt: skip
     (member,) = Record.read(tmp_path / 'results.json').model['members']
-    assert member['file'] == 'last weights'
+    assert member['file'] == 'last weights' and member['finished'] is True
     assert not list(tmp_path.glob('*.pth'))
 
 
