@@ -65,7 +65,7 @@ def main() -> None:
         runs, others = find_runs(args.folders)
         tables = tables_of(runs, args.protocol)
         for out, kind in wanted.items():
-            content = content_of(kind, tables, others, args)
+            content = content_of(kind, tables, others, runs, args)
             if out is None:
                 print(content)
                 continue
@@ -74,7 +74,9 @@ def main() -> None:
             print(f'Written to {out}', file=sys.stderr)
 
 
-def content_of(kind: str, tables: list, others: dict, args: argparse.Namespace) -> str:
+def content_of(
+    kind: str, tables: list, others: list[str], runs: list, args: argparse.Namespace
+) -> str:
     """Return tables in a format; what CSV and JSON have no place for is printed."""
     from mmcalib.reports import formats
 
@@ -82,9 +84,10 @@ def content_of(kind: str, tables: list, others: dict, args: argparse.Namespace) 
         from mmcalib.reports.page import page_of  # takes matplotlib along
 
         options = dict(folder=args.figures, figure_format=args.figure_format)
-        return page_of(tables, others, args.folders, **options)
+        return page_of(tables, others, runs, **options)
     if kind in ('csv', 'json'):
-        print('\n'.join(formats.left_out(others, tables)), file=sys.stderr)
+        notes = [f'{table.name}: {note}' for table in tables for note in table.notes]
+        print('\n'.join([*notes, *others]), file=sys.stderr)
         return dict(csv=formats.comma_separated, json=formats.measured)[kind](tables)
     return formats.report(tables, others, kind)
 

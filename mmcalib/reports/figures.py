@@ -12,10 +12,12 @@ from matplotlib.figure import Figure
 from mmcalib import visualization as drawing
 from mmcalib.checks import UserError
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.keys import ECE, NLL, QUALITIES
-from mmcalib.record import digest, read_json
-from mmcalib.reports.runs import read_runs
-from mmcalib.reports.shifted import ShiftedTests, measures_of, shifted_tests
+from mmcalib.metrics.keys import CLEAN, ECE, NLL, QUALITIES
+from mmcalib.record import read_json
+from mmcalib.reports.runs import Run, read_runs
+from mmcalib.reports.settings import distinct
+from mmcalib.reports.shifted import corrupted, measures_of
+from mmcalib.reports.tables import rows_of
 from mmcalib.visualization.confidence_maps import BROKEN_FILE
 from mmcalib.work_dir import MAPS, RESULTS, STATISTICS, SWEEP
 
@@ -75,7 +77,7 @@ def draw(kind: str, runs: Mapping[str, object], **options) -> Figure:
     return function(runs, **options)
 
 
-def names_of(runs: Sequence[str | Path], names: Sequence[str] | None = None) -> list[str]:
+def names_of(paths: Sequence[str | Path], names: Sequence[str] | None = None) -> list[str]:
     """Return the names of runs: the given ones, else their losses.
 
     Runs of one loss have their seeds behind it where these differ, else their paths.
@@ -84,66 +86,52 @@ def names_of(runs: Sequence[str | Path], names: Sequence[str] | None = None) -> 
         ValueError: If there are not as many names as runs.
     """
     if names is not None:
-        if len(set(names)) != len(runs):
-            raise UserError(f'{len(runs)} runs require as many names, got {sorted(set(names))}')
+        if len(set(names)) != len(paths):
+            raise UserError(f'{len(paths)} runs require as many names, got {sorted(set(names))}')
         return list(names)
-    found = [_label_and_seed(Path(run)) for run in runs]
-    labels = [label for label, _ in found]
-    names = []
-    for (label, seed), run in zip(found, runs, strict=True):
-        apart = run if seed is None or found.count((label, seed)) > 1 else f'seed {seed}'
-        names.append(f'{label}, {apart}' if labels.count(label) > 1 else label)
-    return names
+    labels, seeds = zip(*map(_label_and_seed, map(Path, paths)), strict=True)
+    return distinct(distinct(labels, seeds), [{'path': str(path)} for path in paths])
 
 
-def _label_and_seed(run: Path) -> tuple[str, int | None]:
+def _label_and_seed(path: Path) -> tuple[str, dict]:
     try:
-        first = next(read_runs((run if run.is_dir() else run.parent) / RESULTS))
+        run = next(read_runs((path if path.is_dir() else path.parent) / RESULTS))
     except (OSError, ValueError):  # the file of a figure can be whole without it
-        return str(run), None
-    return first.label, first.record.seed
+        return str(path), {}
+    return run.label, {'seed': run.record.seed}
 
 
 def _robustness(
-    runs: Mapping[str, Sequence[ShiftedTests]],
-    *,
-    figure: str = 'boxes',
-    only: Sequence[str] | None = None,
+    runs: Mapping[str, Sequence[Run]], *, figure: str = 'boxes', only: Sequence[str] | None = None
 ) -> Figure:
     """Draw quality, ECE and NLL by severity, as boxes over corruptions or lines of their means.
 
     Args:
-        runs: Of :func:`~mmcalib.reports.shifted.shifted_tests`.
+        runs: Tests under shift; those that differ only in their seed are drawn as one.
         figure: One of :data:`SHIFT_FIGURES`.
-        only: Names of the models to draw, in this order; None for all.
+        only: Labels of the rows to draw, in this order; None for all.
     """
-    models = [model for found in runs.values() for model in found]
-    tested = {(model.name, _tested(model)) for model in models}
-    names = [name for name, _ in tested]
-    named = defaultdict(list)  # the seeds of a name that were tested alike are drawn as one
-    for model in models:
-        more = f', {model.folder.parent}' if names.count(model.name) > 1 else ''
-        named[model.name + more].append(model)
+    rows, _ = rows_of([run for found in runs.values() for run in found])
+    rows = {row.label: row for row in rows}
     for name in only or ():
-        if name not in named:
-            raise UserError(f'--only: no checkpoint is named {name!r}; there are {[*named]}')
-    named = {name: named[name] for name in only or named}
-    keys = measures_of([model for found in named.values() for model in found])
-    values = {}
-    for name, found in named.items():
-        values[name] = defaultdict(list)
-        for test in (test for model in found for test in (model.tests[0], *model.corrupted)):
-            values[name][test['severity']].append(test['metrics'])
+        if name not in rows:
+            raise UserError(f'--only: no checkpoint is named {name!r}; there are {[*rows]}')
+    drawn, tests = {}, []
+    for name in only or rows:
+        drawn[name] = defaultdict(list)
+        for test in (t for run in rows[name].runs for t in (run.tests[0], *corrupted(run.tests))):
+            drawn[name][test['severity']].append(test['metrics'])
+            tests.append(test)
     _, wanted = SHIFT_FIGURES[figure]
-    return drawing.draw_severity(values, [key for key in wanted if key in keys], figure=figure)
+    keys = [key for key in wanted if key in measures_of(tests)]
+    return drawing.draw_severity(drawn, keys, figure=figure)
 
 
-def _tested(model: ShiftedTests) -> str:
-    """Return a digest of the training, the data, the protocol and the shifts of a model."""
-    tests = sorted([test['name'], test['severity']] for test in model.corrupted)
-    how = {key: part for key, part in model.clean.evaluation.items() if key != 'shift'}
-    trained = [member['training'] for member in model.clean.model['members']]
-    return digest([how, trained, tests, model.source])
+def _shifted(folder: Path) -> list[Run]:
+    paths = sorted(folder.rglob(f'{CLEAN}/{RESULTS}'))
+    if not paths:
+        raise FileNotFoundError(f'there is no test below {folder}: {HINTS[""]}')
+    return [run for path in paths for run in read_runs(path)]
 
 
 # By the file of a work dir: where it comes from.
@@ -167,6 +155,6 @@ FIGURES = {
         partial(drawing.draw_confidence_maps, worst=True),
     ),
     'images': ('images.csv', drawing.read_image_scores, drawing.draw_image_risk),
-    'robustness': ('', shifted_tests, _robustness),
+    'robustness': ('', _shifted, _robustness),
     'sweep': (SWEEP, read_json, drawing.draw_sweep),
 }

@@ -9,14 +9,14 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tabulate import tabulate
 
 from mmcalib.metrics.keys import INTERVAL, metric_heading, number_text
-from mmcalib.record import model_label
-from mmcalib.reports.shifted import ShiftedTests, measures_of
+from mmcalib.reports import shifted
+from mmcalib.reports.runs import Run
 from mmcalib.reports.tables import Row, Table
 
 NOTHING = '–'
@@ -91,14 +91,14 @@ def _interval(row: Row, key: str) -> str:
     return ' [{}, {}]'.format(*(number_text(values[0], key) for values in ends))
 
 
-def report(tables: Sequence[Table], others: Mapping[str, Sequence[str]], kind: str = 'text') -> str:
+def report(tables: Sequence[Table], others: Sequence[str], kind: str = 'text') -> str:
     """Return tables with their notes, and what is in none of them, as text, Markdown or LaTeX."""
     (title, gap, item), mark = MARKS[kind], in_markdown if kind == 'markdown' else str
     parts = []
     for table in tables:
         notes = '\n'.join(f'{item}{mark(note)}' for note in table.notes)
         parts.append(gap.join([title + mark(table.name), runs_text(table, kind), notes]).rstrip())
-    lines = '\n'.join(f'{item}{mark(line)}' for line in left_out(others))
+    lines = '\n'.join(f'{item}{mark(line)}' for line in others)
     return '\n\n'.join(filter(None, [*parts, lines]))
 
 
@@ -125,38 +125,29 @@ def measured(tables: Sequence[Table]) -> str:
         {
             'name': table.name,
             'notes': [note for note in table.notes if note.startswith('Evaluation')],
-            'rows': [{'label': row.label, 'runs': _measured(row)} for row in table.rows],
+            'rows': [
+                {'label': row.label, 'runs': [*map(_measured, row.runs)]} for row in table.rows
+            ],
         }
         for table in tables
     ]
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def _measured(row: Row) -> list[dict]:
-    runs = [
-        {'seed': run.record.seed, 'date': run.record.date, 'metrics': run.metrics}
-        for run in row.runs
-    ]
-    return sorted(runs, key=lambda run: (str(run['seed']), run['date']))
+def _measured(run: Run) -> dict:
+    return {'seed': run.record.seed, 'date': run.record.date, 'metrics': run.metrics}
 
 
-def left_out(others: Mapping[str, Sequence[str]], tables: Sequence[Table] = ()) -> list[str]:
-    """Return a line for each reason why folders are in no table, behind the notes of tables."""
-    notes = [f'{table.name}: {note}' for table in tables for note in table.notes]
-    return notes + [f'In no table, {why}: {", ".join(paths)}.' for why, paths in others.items()]
-
-
-def robustness_table(models: Sequence[ShiftedTests]) -> str:
+def robustness_table(runs: Sequence[Run]) -> str:
     """Return the tables of models as text: clean, and mean and worst of each group."""
     parts = []
-    for model in models:
-        keys, seed = measures_of([model]), model.clean.seed
-        label = model_label(model.clean.model, experiment=model.clean.experiment)
-        file = model.file or Path(model.clean.model['members'][0]['checkpoint']).name
-        title = ', '.join([label, *([] if seed is None else [f'seed {seed}']), file])
+    for run in runs:
+        keys = shifted.measures_of(run.tests)
         rows = [
             [name, *(number_text(values[key], key) for key in keys)]
-            for name, values in model.rows(model.groups).items()
+            for name, values in shifted.rows(run.tests, shifted.groups(run.tests)).items()
         ]
+        seed, path = run.record.seed, run.record.model['members'][0]['checkpoint']
+        title = ', '.join([run.label, *([] if seed is None else [f'seed {seed}']), Path(path).name])
         parts.append(f'{title}\n{table_text(["", *map(metric_heading, keys)], rows)}')
     return '\n\n'.join(parts)

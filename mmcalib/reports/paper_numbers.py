@@ -17,49 +17,46 @@ def published() -> dict:
     return json.loads(Path(__file__).with_suffix('.json').read_text(encoding='utf-8'))
 
 
-def published_values(entry: Mapping, run: Run) -> tuple[str, dict]:
-    """Return the paper's name of a run's loss and its figures by key, empty if it has none.
+def loss_in_paper(entry: Mapping, run: Run) -> str:
+    """Return the paper's name of a run's loss, empty if it has no figures of it.
 
     Args:
         entry: Of a data set and network, of the experiments in :func:`published`.
-        run: One network whose loss has all of the paper's parameters.
+        run: Of a loss that has all of the paper's parameters.
     """
     # mmseg's default counts ignored pixels, which the paper's code does not.
     loss = {k: v for k, v in (run.record.loss or {}).items() if (k, v) != COUNTS_VALID_PIXELS}
     losses = {**published()['losses'], 'MbLS': entry['MbLS']}
     found = next((name for name, paper in losses.items() if paper == loss), '')
-    if run.record.calibration or is_ensemble(run.record.model) or found not in entry['values']:
-        return '', {}
-    return found, entry['values'][found]
+    is_single = not (run.record.calibration or is_ensemble(run.record.model))
+    return found if is_single and found in entry['values'] else ''
 
 
 def why_not_comparable(entry: Mapping, run: Run) -> str | None:
     """Return the reason why a run must not stand beside the paper's figures, None if it may."""
-    data = run.evaluation.get('dataset', {})
-    measured = {'tta': False, **run.evaluation}
-    backbone = run.network.get('backbone', entry['backbone'])
-    wanted = {'protocol': entry['protocol'], 'num_bins': entry['num_bins']}
-    wanted |= {'tta': False, 'other_metrics': None}
-    conditions = [
-        *((f'backbone.{key}', backbone.get(key), [it]) for key, it in entry['backbone'].items()),
-        *((f'evaluation.{key}', measured.get(key), [it]) for key, it in wanted.items()),
-        *((f'dataset.{key}', data.get(key), [it]) for key, it in entry['dataset'].items()),
-        ('dataset.samples', data.get('samples'), entry['samples']),
-    ]
-    for place, found, paper in conditions:
-        if found not in paper:
-            return f'{place}={found}, where the paper has {paper[0]}'
+    parts = {
+        'backbone': run.network.get('backbone', {}),
+        'evaluation': {'tta': False, **run.evaluation},
+        'dataset': run.evaluation.get('dataset', {}),
+    }
+    for part, wanted in entry['conditions'].items():
+        for key, paper in wanted.items():
+            found, paper = parts[part].get(key), paper if isinstance(paper, list) else [paper]
+            if found not in paper:
+                return f'{part}.{key}={found}, where the paper has {paper[0]}'
     return None
 
 
 def remarks(entry: Mapping, runs: Sequence[Run]) -> list[str]:
     """Return where runs beside published figures are not quite the paper's, and other sources."""
     notes, samples = [], runs[0].evaluation['dataset']['samples']
-    lengths = sorted({str(run.epochs or 'unknown') for run in runs})
-    if entry['epochs'] and lengths != [str(entry['epochs'])]:
-        notes.append(f'Epochs: {" or ".join(lengths)}, where the paper has {entry["epochs"]}.')
-    if samples != entry['samples'][0]:
-        notes.append(f'Samples: {samples:,}, where the paper has {entry["samples"][0]:,}.')
+    lengths = {(run.config.get('train_cfg') or {}).get('max_epochs') or 'unknown' for run in runs}
+    if entry['epochs'] and lengths != {entry['epochs']}:
+        ours = ' or '.join(sorted(map(str, lengths)))
+        notes.append(f'Epochs: {ours}, where the paper has {entry["epochs"]}.')
+    paper = entry['conditions']['dataset']['samples']
+    if isinstance(paper, list) and samples != paper[0]:
+        notes.append(f'Samples: {samples:,}, where the paper has {paper[0]:,}.')
     sources = published()['sources']
-    names = sorted({published_values(entry, run)[0] for run in runs} & {*sources})
+    names = sorted({loss_in_paper(entry, run) for run in runs} & {*sources})
     return notes + [f'Published figures of {name}: {sources[name]}.' for name in names]

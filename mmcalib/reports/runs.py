@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 
-from mmcalib.metrics.keys import CLEAN, OOD
+from mmcalib.metrics.keys import OOD
 from mmcalib.record import Record, model_label
-from mmcalib.reports.shifted import shifted_tests
+from mmcalib.reports import shifted
 from mmcalib.samples import OOD_GROUPS
 from mmcalib.work_dir import EARLIER, RESULTS, SWEEP, VALIDATION_RESULTS
 
@@ -40,6 +40,7 @@ class Run:
         kind: What the table is of, if not of the test data alone, such as ``'under shift'``.
         about: The details of that, such as the corruptions.
         suffix: Tells the run from others of one record.
+        tests: On shifted data, see :func:`~mmcalib.reports.shifted.tests_in`.
     """
 
     path: str
@@ -49,16 +50,12 @@ class Run:
     kind: str = ''
     about: str = ''
     suffix: str = ''
-
-    @property
-    def members(self) -> list[dict]:
-        """The networks of the tested model."""
-        return self.record.model['members']
+    tests: list[dict] = field(default_factory=list)
 
     @property
     def config(self) -> dict:
         """What decided about the training, of the first member."""
-        return self.members[0]['training']
+        return self.record.model['members'][0]['training']
 
     @property
     def network(self) -> dict:
@@ -66,14 +63,9 @@ class Run:
         return {key: part for key, part in self.config['model'].items() if key != 'train_cfg'}
 
     @property
-    def epochs(self) -> int | None:
-        """The planned length of the training, None if it is not in epochs."""
-        return (self.config.get('train_cfg') or {}).get('max_epochs')
-
-    @property
     def checkpoint(self) -> str:
         """Which checkpoints of their trainings were tested, by their names."""
-        found = {ROLE.match(member['file']) for member in self.members}
+        found = {ROLE.match(member['file']) for member in self.record.model['members']}
         return ' & '.join(sorted({role[0] if role else 'renamed' for role in found}))
 
     @property
@@ -82,66 +74,77 @@ class Run:
         return model_label(self.record.model, experiment=self.record.experiment) + self.suffix
 
 
-def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], dict[str, list[str]]]:
-    """Return the tested runs below some folders, and the paths of the others by what they lack.
+def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
+    """Return the tested runs below some folders, and a line for each reason to leave others out.
 
-    Tests on shifted data are runs of their own; so is each score by which unseen classes were told
-    from the others, and each evaluation of a sweep on validation data. What later trainings have
-    set aside is no run.
+    Tests of a model on shifted data are a run together; each score by which unseen classes were
+    told from the others is one, and each evaluation of a sweep on validation data. What later
+    trainings have set aside is no run.
 
     Raises:
         FileNotFoundError: If there is no tested run.
     """
     runs, others = [], defaultdict(list)
-    paths = {
-        path
+    found = {
+        path.parent
         for root in map(Path, folders)
         for path in root.rglob('*')
         if path.name in LEFT_OUT and f'/{EARLIER}' not in f'/{path.relative_to(root)}'
     }
-    for path in sorted(paths):
-        folder = str(path.parent)
-        first = next(name for name in LEFT_OUT if path.with_name(name).is_file())
+    for folder in sorted(found):
+        here = [name for name in LEFT_OUT if (folder / name).is_file()]
         # A sweep chooses by the results on validation data, and tests the chosen value alone.
-        of_sweep = path.name == VALIDATION_RESULTS and (path.parents[1] / SWEEP).is_file()
-        if path.name != RESULTS and not of_sweep:
-            if path.name == first:
-                others[LEFT_OUT[first]].append(folder)
-            continue
-        try:
-            found = list(read_runs(path))
-        except (OSError, ValueError) as error:
-            others[f'unreadable {path.name}'].append(f'{folder} ({error})')
-            continue
-        if any(run.record.limit for run in found):
-            others['smoke runs with --limit'].append(folder)
-        else:
-            runs += found
+        wanted = (RESULTS, VALIDATION_RESULTS) if sweep_of(folder) else (RESULTS,)
+        if not {*here} & {*wanted}:
+            others[LEFT_OUT[here[0]]].append(str(folder))
+        for name in (name for name in here if name in wanted):
+            try:
+                read = list(read_runs(folder / name))
+            except (OSError, ValueError) as error:
+                others[f'unreadable {name}'].append(f'{folder} ({error})')
+                continue
+            why = _unfit(read[0].record) if read else ''
+            if why:
+                others[why].append(str(folder))
+            else:
+                runs += read
+    lines = [f'In no table, {why}: {", ".join(paths)}.' for why, paths in others.items()]
     if not runs:
-        found = ''.join(f'; {reason}: {", ".join(paths)}' for reason, paths in others.items())
-        raise FileNotFoundError(f'no {RESULTS} below {", ".join(map(str, folders))}{found}')
-    return runs, dict(others)
+        where = ', '.join(map(str, folders))
+        raise FileNotFoundError('\n'.join([f'no {RESULTS} to report below {where}', *lines]))
+    return runs, lines
+
+
+def sweep_of(folder: str | Path) -> Path | None:
+    """Return the folder of the sweep that a training is part of, by its value or value and seed."""
+    above = [*Path(folder).parents][:2]
+    return next((parent for parent in above if (parent / SWEEP).is_file()), None)
+
+
+def _unfit(record: Record) -> str:
+    """Return why no figure of a test may stand beside those of others."""
+    if record.limit:
+        return 'smoke runs with --limit'
+    finished = all(member['finished'] is not False for member in record.model['members'])
+    return '' if finished else 'training unfinished'
 
 
 def read_runs(path: Path) -> Iterator[Run]:
-    """Yield what a ``results.json`` has for tables.
-
-    Tests under shift are a run together, at the first of their clean tests.
+    """Yield what a ``results.json`` has for tables; tests under shift are read with the clean one.
 
     Raises:
         OSError: If it cannot be opened.
         ValueError: If it is cut off or another file.
     """
     record = Record.read(path)
-    if 'shift' in record.evaluation:
-        folder = path.parents[2]
-        first = path == min(folder.glob(f'*/{CLEAN}/{RESULTS}'), default=None)
-        for model in shifted_tests(folder) if first else ():
-            if len(model.tests) > 1:
-                about = dict(kind='under shift', about=f'under {model.shifts}')
-                about['suffix'] = f', {model.file}' if model.file else ''
-                how = _compared(model.clean)
-                yield Run(str(folder), model.clean, model.columns, how, **about)
+    folder, shift = str(path.parent), record.evaluation.get('shift')
+    how = {key: part for key, part in record.evaluation.items() if key not in NOT_COMPARED}
+    if shift:
+        if shift['kind'] == 'clean':
+            folder = path.parents[1]
+            tests = shifted.tests_in(folder)
+            about = dict(kind='under shift', about=f'under {shifted.words(tests)}', tests=tests)
+            yield Run(str(folder), record, shifted.columns(tests), how, **about)
         return
     unseen = record.evaluation.get('ood', ())
     prefixes = tuple(f'{metric["prefix"]}/' for metric in unseen)
@@ -151,13 +154,9 @@ def read_runs(path: Path) -> Iterator[Run]:
         if isinstance(value, Real) and not key.startswith(prefixes)  # a confusion matrix is none
     }
     if rest or not unseen:
-        yield Run(str(path.parent), record, rest, _compared(record))
+        yield Run(folder, record, rest, how)
     for metric in unseen:
-        yield from _against_unseen(str(path.parent), record, metric)
-
-
-def _compared(record: Record) -> dict:
-    return {key: part for key, part in record.evaluation.items() if key not in NOT_COMPARED}
+        yield from _against_unseen(folder, record, metric)
 
 
 def _against_unseen(folder: str, record: Record, metric: dict) -> Iterator[Run]:

@@ -9,6 +9,17 @@ Place = tuple[str, ...]
 ABSENT = '–'
 
 
+def distinct(names: Sequence[str], configs: Sequence[Mapping]) -> list[str]:
+    """Return names, those that several configs have with the settings in which these differ."""
+    found = list(names)
+    for name in dict.fromkeys(names):
+        places = [number for number, each in enumerate(names) if each == name]
+        told = told_apart([configs[number] for number in places])
+        for number, words in zip(places, told, strict=True):
+            found[number] = ', '.join([name, *words])
+    return found
+
+
 def told_apart(configs: Sequence[Mapping]) -> list[list[str]]:
     """Return what each config has otherwise than most, such as ``max_epochs=30``.
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from mmcalib.metrics.keys import ACCURACIES, PREFIX, columns_of
-from mmcalib.record import SHORT_NAMES, SYMBOLS, digest
+from mmcalib.record import SHORT_NAMES, SYMBOLS, digest, paths_of
 from mmcalib.reports import paper_numbers
 from mmcalib.reports.runs import Run
-from mmcalib.reports.settings import flatten, key_and_value, told_apart
+from mmcalib.reports.settings import distinct, flatten, key_and_value, told_apart
 
 # Of a test set: with them a part of it is tested, which is another evaluation of the same data.
 PART_OF_DATA = ('samples', 'indices')
 # What must be equal in ensembles that are averaged over several runs.
 OF_ENSEMBLE = ('views', 'mc_dropout', 'calibration')
 OF_MEMBER = ('loss', 'training', 'network', 'calibration')
+# Of an evaluation, what a note does not repeat.
+SAID_ELSEWHERE = ('dataset', 'data_options', 'pipeline', 'inference')
 NOT_MEASURED = 'calibration not measured (tools/test.py CONFIG CHECKPOINT --calibration)'
 
 
@@ -26,7 +28,7 @@ class Row:
 
     label: str
     runs: list[Run]
-    paper: dict
+    paper: dict = field(default_factory=dict)
 
     def values(self, column: str) -> list[float]:
         return [run.metrics[column] for run in self.runs if column in run.metrics]
@@ -46,19 +48,17 @@ def tables_of(runs: Sequence[Run], protocol: str | None = None) -> list[Table]:
     """Return a table for each test set and network, by name.
 
     All runs of a table were evaluated alike: as most of them were, or by `protocol`. The others,
-    the unfinished, and second runs of a seed are named in the notes.
+    and second runs of a seed, are named in the notes.
 
     Args:
         runs: Of :func:`~mmcalib.reports.runs.find_runs`.
         protocol: Of the calibration metric of segmentors, ``'pooled'`` or ``'paper'``; None for
             the commonest.
     """
-    tables = []
     groups = _grouped(runs, _of_table)
-    for alike in _grouped([group[0] for group in groups], _name):
-        for first, words in zip(alike, told_apart([*map(_of_table, alike)]), strict=True):
-            (group,) = [group for group in groups if group[0] is first]
-            tables.append(_table(', '.join([_name(first), *words]), group, protocol))
+    names = [_name(group[0]) for group in groups]
+    titles = distinct(names, [_of_table(group[0]) for group in groups])
+    tables = [_table(title, group, protocol) for title, group in zip(titles, groups, strict=True)]
     return sorted(tables, key=lambda table: table.name)
 
 
@@ -83,19 +83,24 @@ def _name(run: Run) -> str:
 
 
 def _table(title: str, runs: list[Run], protocol: str | None) -> Table:
-    kept, notes = _kept(runs, protocol)
-    if not kept:
+    kept, left_out = _measured_alike(runs, protocol)
+    rows, again = rows_of(kept)
+    notes = [
+        f'Left out, {why}: {", ".join(sorted(paths))}.'
+        for why, paths in {**left_out, **again}.items()
+    ]
+    if not rows:
         return Table(title, [], [], ['No run is left.', *notes])
     before = [f'Evaluation: {evaluation_text(kept[0])}.']
-    entry = paper_numbers.published()['experiments'].get(_name(runs[0]))
-    if entry:
+    if entry := paper_numbers.published()['experiments'].get(_name(runs[0])):
         title = f'{title} ({entry["title"]})'
         if reason := paper_numbers.why_not_comparable(entry, kept[0]):
             before.append(f'No published value stands beside these: {reason}.')
-            entry = None
-    rows = _rows(kept, entry)
-    if published := [row.runs[0] for row in rows if row.paper]:
-        before += paper_numbers.remarks(entry, published)
+        else:
+            for row in rows:
+                row.paper = entry['values'].get(paper_numbers.loss_in_paper(entry, row.runs[0]), {})
+            if published := [row.runs[0] for row in rows if row.paper]:
+                before += paper_numbers.remarks(entry, published)
     columns = columns_of(key for row in rows for run in row.runs for key in run.metrics)
     return Table(title, columns, rows, before + notes)
 
@@ -104,77 +109,84 @@ def evaluation_text(run: Run) -> str:
     """Return the test set and the options of the calibration metric."""
     data = run.evaluation.get('dataset', {})
     about = ' '.join([*(str(v) for k, v in data.items() if k != 'samples'), run.about]).strip()
-    left_out = ('dataset', 'data_options', 'pipeline', 'inference')
-    options = flatten({k: v for k, v in run.evaluation.items() if k not in left_out})
+    options = flatten({k: v for k, v in run.evaluation.items() if k not in SAID_ELSEWHERE})
     said = [key_and_value(*pair) for pair in options.items() if pair[1] is not False]
     return ', '.join([f'{data.get("samples", 0):,} samples of {about}', *said])
 
 
-def _kept(runs: Sequence[Run], protocol: str | None) -> tuple[list[Run], list[str]]:
-    """Return the runs that may stand in one table, and notes that name the others."""
-    left_out = defaultdict(set)  # the scores of unseen classes of one test are several
-    finished = [run for run in runs if all(m['finished'] is not False for m in run.members)]
-    left_out['training unfinished'] = {run.path for run in runs} - {run.path for run in finished}
+def _measured_alike(
+    runs: Sequence[Run], protocol: str | None
+) -> tuple[list[Run], dict[str, set[str]]]:
+    """Return the runs that may stand in one table, and the paths of the others by the reason."""
     # Protocols of one prediction of an image are the same.
     wanted = [
         run
-        for run in finished
+        for run in runs
         if protocol in (None, run.evaluation.get('protocol')) or _has(run, ACCURACIES)
     ]
     # A test without calibration metrics is no other way to measure calibration.
     measured = [run for run in wanted if _has(run, PREFIX)] or wanted
     usual = max(_grouped(measured, lambda run: run.evaluation), key=len, default=[None])[0]
-    kept = {}
-    for run in sorted(finished, key=lambda run: run.record.date, reverse=True):
-        key = digest(_of_row(run)), run.path if run.record.seed is None else run.record.seed
+    kept, left_out = [], defaultdict(set)
+    for run in runs:
         how = usual.evaluation if usual else {**run.evaluation, 'protocol': protocol}
-        if run.evaluation != how:
-            reason = f'evaluated otherwise ({", ".join(told_apart([run.evaluation, how])[0])})'
-            if usual and _has(usual, PREFIX) and not _has(run, PREFIX):
-                reason = NOT_MEASURED
-            left_out[reason].add(run.path)
-        elif key in kept:
-            again = f'{run.label}, seed {run.record.seed} again, older than {kept[key].path}'
-            left_out[again].add(run.path)
+        if run.evaluation == how:
+            kept.append(run)
+        elif usual and _has(usual, PREFIX) and not _has(run, PREFIX):
+            left_out[NOT_MEASURED].add(run.path)
         else:
-            kept[key] = run
-    notes = [f'Left out, {why}: {", ".join(sorted(p))}.' for why, p in left_out.items() if p]
-    return list(kept.values()), notes
+            otherwise = ', '.join(told_apart([run.evaluation, how])[0])
+            left_out[f'evaluated otherwise ({otherwise})'].add(run.path)
+    return kept, left_out
 
 
 def _has(run: Run, prefix: str) -> bool:
     return any(key.startswith(prefix) for key in run.metrics)
 
 
+def rows_of(runs: Sequence[Run]) -> tuple[list[Row], dict[str, list[str]]]:
+    """Return runs that differ only in their seed as rows, and older runs of a seed by the reason.
+
+    The label of a row has its loss, and the settings that most rows have otherwise.
+    """
+    groups = _grouped(sorted(runs, key=lambda run: run.record.date, reverse=True), _of_row)
+    said = told_apart([_settings(group[0]) for group in groups])
+    labels = [', '.join([g[0].label, *words]) for g, words in zip(groups, said, strict=True)]
+    # As where transforms change places.
+    labels = distinct(labels, [{'digest': digest(_of_row(group[0]))[:6]} for group in groups])
+    rows, again = [], defaultdict(list)
+    for label, group in zip(labels, groups, strict=True):
+        newest = {}
+        for run in group:
+            seed = run.record.seed
+            first = newest.setdefault((*paths_of(run.record.model),) if seed is None else seed, run)
+            if first is not run:
+                again[f'{run.label}, seed {seed} again, older than {first.path}'].append(run.path)
+        in_order = sorted(newest.values(), key=lambda run: (str(run.record.seed), run.record.date))
+        rows.append(Row(label, in_order))
+    return sorted(rows, key=_order), again
+
+
 def _of_row(run: Run) -> list:
     """Return what all runs of a row share."""
-    members = [[member[key] for key in OF_MEMBER] for member in run.members]
-    name = any(member['loss'] for member in run.members) or run.record.experiment
-    tested = [run.record.model[key] for key in OF_ENSEMBLE]
-    return [name, run.suffix, run.checkpoint, sorted(members, key=digest), tested]
+    members = [[m[key] for key in OF_MEMBER] for m in run.record.model['members']]
+    name = any(m['loss'] for m in run.record.model['members']) or run.record.experiment
+    model = [run.record.model[key] for key in OF_ENSEMBLE]
+    tested = [run.kind, run.about, run.evaluation, run.suffix, run.checkpoint]
+    return [name, sorted(members, key=digest), model, tested]
 
 
 def _settings(run: Run) -> dict:
     """Return the settings in which rows may differ, for their labels."""
+    network = run.record.model['members'][0]['network']
     return {
         **run.config,
         'model': {'train_cfg': run.config['model'].get('train_cfg')},
         'checkpoint': run.checkpoint,
-        'tested': run.members[0]['network'].get('data_preprocessor'),
+        'preprocessor': network.get('data_preprocessor'),
+        'evaluation': run.evaluation,
+        'tested': run.about,
     }
-
-
-def _rows(runs: Sequence[Run], entry: Mapping | None) -> list[Row]:
-    groups = _grouped(runs, _of_row)
-    said = told_apart([_settings(group[0]) for group in groups])
-    labels = [', '.join([g[0].label, *words]) for g, words in zip(groups, said, strict=True)]
-    rows = []
-    for label, group in zip(labels, groups, strict=True):
-        if labels.count(label) > 1:  # as where transforms change places
-            label += f', digest={digest(_of_row(group[0]))[:6]}'
-        paper = paper_numbers.published_values(entry, group[0])[1] if entry else {}
-        rows.append(Row(label, group, paper))
-    return sorted(rows, key=_order)
 
 
 def _order(row: Row) -> tuple:

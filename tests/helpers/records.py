@@ -15,7 +15,7 @@ NETWORK = dict(type='ImageClassifier', data_preprocessor={})
 def member(checkpoint='best.pth', **changes):
     """One of the networks of a model, whose training is over."""
     about = dict(seed=0, epoch=300, finished=True, file='best.pth', calibration=None, loss=MBLS)
-    about |= dict(digest='0', network=NETWORK, training=trained(model=dict(type='ImageClassifier')))
+    about |= dict(digest='0', network=NETWORK, training=trained())
     return dict(checkpoint=checkpoint, **(about | changes))
 
 
@@ -52,7 +52,7 @@ def write(folder, experiment, *, ece=4.0, quality='accuracy/top1', name='results
 def trained(**parts):
     """What decides about a training, by the keys of its config."""
     config = dict(
-        model=dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=50)),
+        model=dict(type='ImageClassifier', backbone=dict(type='ResNet_CIFAR', depth=50)),
         train_dataloader=dict(
             batch_size=128,
             dataset=dict(

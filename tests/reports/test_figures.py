@@ -7,7 +7,9 @@ import pytest
 import torch
 from commands import call_here
 from drawings import draw_runs, view, words
-from records import CE, write
+from matplotlib.figure import Figure
+from records import CE, CIFAR10, write
+from test_shifted import leave as leave_shifted
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.counts import bin_of, table_of
@@ -18,9 +20,9 @@ from mmcalib.visualization.style import looks_of
 LS = dict(type='LabelSmoothingLoss')
 
 
-def statistics(seed=0, images=20, pixels=30, bins=5):
+def statistics(ece=3.0, images=20, pixels=30, bins=5):
     """Two classes of images and one that is never predicted, pixels at distances in turn."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     conf = torch.rand(images, pixels, generator=generator)
     correct = torch.rand(conf.shape, generator=generator) < conf
     rows = [table_of(bin_of(c, bins), c, k, bins) for c, k in zip(conf, correct, strict=True)]
@@ -28,52 +30,47 @@ def statistics(seed=0, images=20, pixels=30, bins=5):
     ones = torch.stack([torch.ones(len(index)), correct.flatten(), conf.flatten()]).double()
     cells = torch.zeros(3, len(values), dtype=torch.float64).index_add_(1, index, ones)
     parts = torch.stack(rows).unflatten(0, (2, -1)).sum(dim=1)
-    return CalibrationStatistics(
-        {'ECE': 3.0, 'AECE': 2.0}, 'pooled', bins, cells, image_bins=torch.stack(rows),
-        class_bins=torch.stack([*parts, torch.zeros_like(parts[0])], dim=1),
-        classes=['sky', '<road>', 'never'],
-        distance_bins=torch.stack([parts[n % 2] * (n != 5) for n in range(8)], dim=1),
-    )  # fmt: skip
+    distances = torch.stack([parts[n % 2] * (n != 5) for n in range(8)], dim=1)
+    tables = dict(image_bins=torch.stack(rows), distance_bins=distances)
+    return CalibrationStatistics({'ECE': ece, 'AECE': 2.0}, 'pooled', bins, cells, **tables)
 
 
-def leave(folder, *images, name='confidence_maps.npz', **content):
+def leave(folder, *images, name='confidence_maps.npz', ece=3.0, **content):
     """Leave all that a test of a segmentor leaves, with maps of some images by their indices."""
-    metrics = {'mIoU': 50.0, 'calibration/ECE': 3.0}
-    write(folder, 'x/demo', metrics=metrics, **content)
-    statistics(len(images)).save(folder / 'calibration.npz')
+    metrics = {'mIoU': 50.0, 'calibration/ECE': ece}
+    columns = dict(classes=['sky', '<road>'], ECE=[ece + 40, None])
+    columns |= dict(accuracy=[80.0, None], confidence=[90.0, None], count=[1234, 0])
+    strata = dict(per_class=dict(calibration=columns))
+    write(folder, 'x/demo', metrics=metrics, strata=strata, **content)
+    statistics(ece).save(folder / 'calibration.npz')
     views = [view(index, size=(4, 6), num_classes=2) for index in images]
     ConfidenceMaps(views, views[:1], ['sky', 'road']).save(folder / name)
     return folder
 
 
-def leave_sweep(folder, **changes):
+def leave_sweep(folder, ece=3.0, **changes):
+    val = dict(evaluation=dict(dataset=dict(CIFAR10, split='val')), split='val', ece=ece)
+    write(folder / 'a=1', 'x/swept', name='results_val.json', **val)
     row = dict(test=[], chosen=False)
-    rows = [row | dict(value=v, val=[{'mIoU': 50.0, 'calibration/ECE': v}]) for v in (1.0, 2.0)]
+    rows = [row | dict(value=v, val=[{'mIoU': 50.0, 'calibration/ECE': v}]) for v in (1.0, ece)]
     content = dict(experiment='ls/demo', loss='LS', parameter='alpha', rows=rows) | changes
-    folder.mkdir(parents=True)
     (folder / 'sweep.json').write_text(json.dumps(content))
 
 
 @pytest.fixture
 def runs(tmp_path):
-    return [leave(tmp_path / 'ce', 1, 2, loss=CE), leave(tmp_path / 'ls', 0, 1, loss=LS)]
+    return [leave(tmp_path / 'ce', 1, 2, loss=CE), leave(tmp_path / 'ls', 0, 1, ece=4.0, loss=LS)]
 
 
-@pytest.mark.parametrize(
-    ('kind', 'options', 'out'),
-    [
-        ('reliability', ['--overlay', '--zoom', '80', '100', '--num-bins', '25'], 'a/b.pdf'),
-        ('reliability', ['--equal-mass', '--names', 'one', 'two'], 'c.png'),
-        ('risk', ['--overlay'], 'r.pdf'),
-        ('boundary', ['--names', 'one', 'two'], 'n.png'),
-        ('maps', ['--images', 'image 1'], 'i.png'),
-        ('worst', [], 'e.svg'),
-    ],
-)
-def test_the_tool_writes_files(kind, options, out, runs, tmp_path, monkeypatch):
-    out = tmp_path / out
-    call_here('visualize.py', kind, *runs, '--out', out, *options, monkeypatch=monkeypatch)
-    assert out.stat().st_size > 1000
+def test_the_tool_writes_files(runs, tmp_path, monkeypatch):
+    options = ['--overlay', '--zoom', '80', '100', '--num-bins', '25', '--names', 'one', 'two']
+    for out, *arguments in (
+        ('a/b.pdf', 'reliability', *runs, *options),
+        ('c.svg', 'reliability', runs[0], '--equal-mass', '--scale', 'logit'),
+        ('i.png', 'maps', *runs, '--images', 'image 1'),
+    ):
+        call_here('visualize.py', *arguments, '--out', tmp_path / out, monkeypatch=monkeypatch)
+        assert (tmp_path / out).stat().st_size > 1000
 
 
 @pytest.mark.parametrize(
@@ -82,6 +79,7 @@ def test_the_tool_writes_files(kind, options, out, runs, tmp_path, monkeypatch):
         (['reliability', 'none'], 'there is no none/calibration.npz: tools/test.py writes it'),
         (['maps', 'none'], 'there is no none/confidence_maps.npz: .*ConfidenceMapHook'),
         (['robustness', 'no'], 'there is no no: name the work dir of tools/test_robustness.py'),
+        (['robustness', 'none'], 'there is no test below none: name the work dir'),
         (['robustness', 'none', '--names', 'a'], 'unrecognized arguments: --names a'),
         (['reliability', 'ce', '--names', 'a', 'b'], '1 runs require as many names'),
         (['maps', 'ce', '--images', 'image 9'], "no image 'image 9' .*there are image 1, image 2"),
@@ -113,6 +111,8 @@ def test_maps_are_of_the_images_that_all_runs_drew(runs, tmp_path):
     assert captions('maps', runs[:1], images=['image 2']) == ['image 2']
     assert captions('maps', [leave(tmp_path / 'x', 11, 1, 21)], images=['image 1']) == ['image 1']
     assert captions('worst', runs) == ['CE, image 1', 'LS, image 0']
+    two = [leave(tmp_path / name, 2, 0, loss=dict(type=name)) for name in ('Y', 'Z')]
+    assert captions('maps', two) == [f'{name}, image {n}' for n in (0, 2) for name in 'YZ']
     leave(runs[0], 3, name='confidence_maps_val.npz')
     with pytest.raises(ValueError, match='no image in common'):
         draw_runs('maps', [runs[1], runs[0] / 'confidence_maps_val.npz'])
@@ -122,31 +122,72 @@ def test_runs_have_their_losses_as_names_and_the_colour_of_these(runs, tmp_path)
     assert figures.names_of([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
     more = [*runs, leave(tmp_path / 'ce1', loss=CE, seed=1), leave(tmp_path / 'ls0', loss=LS)]
     names = figures.names_of(more)
-    assert names == ['CE, seed 0', f'LS, {more[1]}', 'CE, seed 1', f'LS, {more[3]}']
+    assert names == ['CE, seed=0', f'LS, path={more[1]}', 'CE, seed=1', f'LS, path={more[3]}']
     assert figures.names_of(more[:2], ['a', 'b']) == ['a', 'b']
     colours = [look['color'] for look in looks_of(names)]
     assert colours == [look['color'] for look in looks_of(['CE', 'LS', 'CE', 'LS'])]
-    assert 'CE, seed 1' in words(draw_runs('reliability', more))
+    assert 'CE, seed=1' in words(draw_runs('reliability', more))
+
+
+def content_of(found):
+    """What tells the runs of a figure apart: errors, images, severities or values of a sweep."""
+    if isinstance(found, CalibrationStatistics):
+        return found.metrics['ECE']
+    if isinstance(found, ConfidenceMaps):
+        return [view.index for view in found.views]
+    if isinstance(found, dict):
+        return found['rows'][-1]['value']
+    return [run.tests[0]['metrics']['calibration/ECE'] for run in found]
 
 
 def test_a_page_has_each_run_and_needs_nothing_else(runs, tmp_path, monkeypatch):
-    leave_sweep(tmp_path.joinpath(*['a_folder_of_forty_letters_' * 2] * 8, 'sweep'))
+    for number, long in enumerate(['a_folder_of_forty_letters_' * 2] * 2):
+        leave_sweep(tmp_path.joinpath(*[long] * 8, f's{number}'), 5.0 + number)
+    for label, seed, ece in (('CE', 0, 6.0), ('CE', 1, 7.0), ('LS α=0.1', 0, 8.0)):
+        leave_shifted(tmp_path / 'shift', label, seed=seed, ece=ece, corruptions=['fog'])
+    drawn = []
+
+    def draw(kind, runs, **options):
+        told = {str(name).split('/')[-1]: content_of(found) for name, found in runs.items()}
+        drawn.append((kind, told, *options.values()))
+        return Figure(figsize=(len(drawn), 1))
+
+    monkeypatch.setattr(figures, 'draw', draw)
     out = tmp_path / 'page.html'
     pictures = ['--figures', tmp_path / 'pictures', '--figure-format', 'svg']
     call_here('report.py', tmp_path, '--html', out, *pictures, monkeypatch=monkeypatch)
-    html = out.read_text()
-    assert [text.split(', /')[0] for text in re.findall('<figcaption>(.*?)<', html)] == [
-        'Reliability, CE', 'Reliability, LS', 'The same in one panel',
-        'ECE by distance from the nearest boundary', 'Confidence maps, one run of each loss',
-        'Worst-calibrated test images, CE', 'Worst-calibrated test images, LS', 'Sweep',
-    ]  # fmt: skip
-    assert html.count('<img') == html.count('src="data:image/png;base64,') == 8
+    both, maps = {'CE': 3.0, 'LS': 4.0}, {'CE': [1, 2], 'LS': [0, 1]}
+    shifted = {'CE': [6.0, 7.0], 'LS α=0.1': [8.0]}
+    expected = {
+        'Reliability, CE': ('reliability', {'CE': 3.0}),
+        'Reliability, LS': ('reliability', {'LS': 4.0}),
+        'The same in one panel': ('reliability', both, True),
+        'ECE by distance from the nearest boundary': ('boundary', both),
+        'Confidence maps, one run of each loss': ('maps', maps),
+        'Worst-calibrated test images, CE': ('worst', {'CE': maps['CE']}),
+        'Worst-calibrated test images, LS': ('worst', {'LS': maps['LS']}),
+        'Corruptions by severity': ('robustness', shifted, 'boxes'),
+        'Mean over corruptions by severity': ('robustness', shifted, 'lines'),
+        'Sweep s0': ('sweep', {'LS': 5.0}),
+        'Sweep s1': ('sweep', {'LS': 6.0}),
+    }
+    assert drawn == [*expected.values()]
+    assert 'forty_<wbr>letters_<wbr>' in out.read_text()
+    html = out.read_text().replace('<wbr>', '')
+    captions = re.findall('<figcaption>(.*?)<.*?width="(.*?)"', html, re.DOTALL)
+    captions = [(re.sub(r', /.*/', ' ', caption), int(width)) for caption, width in captions]
+    assert captions == [(name, 96 * n) for n, name in enumerate(expected, 1)]  # each its own
+    assert html.count('<img') == html.count('src="data:image/png;base64,') == len(expected)
     assert 'http' not in html and '<h2>demo</h2>' in html
-    assert html.count('<details><summary>Each predicted class, one run of ') == 2
+    details = re.findall(r'one run of (\w+)</summary>.*?</details>', html, re.DOTALL)
     cells = [cell.strip() for cell in re.findall('<td.*?>(.*?)</td>', html)]
-    assert '&lt;road&gt;' in cells and cells[cells.index('never') + 1] == 'nan'
+    assert details == ['CE', 'LS'] and [c for c in cells if c in ('43.00', '44.00')] == [
+        '43.00',
+        '44.00',
+    ]
+    assert cells[cells.index('&lt;road&gt;') + 1] == 'nan' and '1,234' in cells
     written = sorted(path.name for path in (tmp_path / 'pictures').iterdir())
-    assert len(written) == 8 and written[0] == '01_reliability_ce.svg'
+    assert len(written) == len(expected) and written[0] == '01_reliability_ce.svg'
 
 
 def test_a_page_goes_on_without_what_is_broken_or_missing(runs, tmp_path, monkeypatch):
@@ -157,17 +198,25 @@ def test_a_page_goes_on_without_what_is_broken_or_missing(runs, tmp_path, monkey
                 file.unlink()
             else:
                 file.write_bytes(file.read_bytes()[:300] if name == 'cut' else b'hello')
+    leave(tmp_path / 'second', 1, ece=9.0, loss=dict(LS, alpha=0.0), seed=1)  # the first is cut
     leave_sweep(tmp_path / 'empty', rows=[])
     leave_sweep(tmp_path / 'torn')
     (tmp_path / 'torn/sweep.json').write_text('{"rows": [')
+    drawn, draw_really = [], figures.draw
+
+    def draw(kind, runs, **options):
+        drawn.append((kind, [*runs]))
+        return draw_really(kind, runs, **options) if kind == 'sweep' else Figure()
+
+    monkeypatch.setattr(figures, 'draw', draw)
     out = tmp_path / 'page.html'
     call_here('report.py', tmp_path, '--html', out, monkeypatch=monkeypatch)
-    page = out.read_text()
-    assert page.count('<img') == 7
+    page = out.read_text().replace('<wbr>', '')
+    assert ('maps', ['CE', 'LS', 'LS α=0']) in drawn
     for part in (
         f'{tmp_path}/cut/calibration.npz cannot be read', f'{tmp_path}/other/calibration.npz',
         f'{tmp_path}/cut/confidence_maps.npz', f'{tmp_path}/other/confidence_maps.npz',
-        'the file is missing: LS α=0, LS α=0.1, LS α=0.2',
+        'the file is missing: LS α=0.1, LS α=0.2',
         f'{tmp_path}/empty is not drawn', f'{tmp_path}/torn/sweep.json cannot be read',
     ):  # fmt: skip
         assert part in page, part

@@ -10,7 +10,6 @@ from records import CE, member, model, trained, write
 from mmcalib.metrics.keys import ECE
 from mmcalib.reports.formats import report, robustness_table
 from mmcalib.reports.runs import find_runs
-from mmcalib.reports.shifted import shifted_tests
 from mmcalib.reports.tables import tables_of
 from mmcalib.transforms.corruption_names import BENCHMARK, CORRUPTIONS
 from mmcalib.visualization import draw_severity
@@ -28,13 +27,13 @@ def metrics(quality, ece):
 
 def leave(
     folder, label, *, seed=0, corruptions=CORRUPTIONS, severities=(1, 5), ece=1.0, data=(),
-    made=(('seed', 0),), checkpoint='best.pth', digest='', nan=(), date='2026-01-01', num_bins=15,
+    made=(('seed', 0),), file='best.pth', digest='', nan=(), date='2026-01-01', num_bins=15,
     **of_training,
 ):  # fmt: skip
     """Leave the tests of a model as tools/test_robustness.py does."""
     base, _, calibrated = label.partition(' + ')
     about = member(
-        f'{label}{seed}/{checkpoint}', seed=seed, loss=LOSSES[base], digest=label + digest,
+        f'{label}{seed}/{file}', seed=seed, loss=LOSSES[base], digest=label + digest, file=file,
         calibration=TEMPERATURE if calibrated else None, training=trained(**of_training),
     )  # fmt: skip
     tests = [('clean', 'clean', 0, metrics(80.0, ece))]
@@ -45,35 +44,38 @@ def leave(
             tests.append(('corruption', kind, severity, found | missing))
     tests += [('data', each, 0, metrics(50.0, 9.0)) for each in data]
     for kind, name, severity, found in tests:
-        shift = dict(kind=kind, name=name, severity=severity, **dict(made if severity else ()))
+        shift = dict(kind=kind, name=name, severity=severity, digest=seed)
+        shift |= dict(made if severity else ())
         how = dict(dataset=dict(type='VOC', samples=7), num_bins=num_bins, shift=shift)
-        place = f'{label}{seed}-{checkpoint}{digest}/{name}' + f'_{severity}' * (severity > 0)
+        place = f'{label}{seed}-{file}{digest}/{name}' + f'_{severity}' * (severity > 0)
         tested = model(dict(about))
         write(folder / place, 'ce/tiny', metrics=found, model=tested, date=date, evaluation=how)
     return folder
 
 
 def only(folder):
-    (found,) = shifted_tests(folder)
-    return found
+    ((run,), others) = find_runs([folder])
+    assert not others
+    return run
 
 
 def test_mean_and_worst_are_those_of_a_loop(tmp_path):
     leave(tmp_path, 'CE', data=['night'])
-    columns = only(tmp_path).columns
     mious, eces = [], []
     for number, name in enumerate(CORRUPTIONS):
         for severity in (1, 5):
             if name in BENCHMARK:  # the held-out four are to choose by
                 mious.append(80.0 - number - severity)
                 eces.append(1.0 + number * severity)
-    assert columns['mIoU clean'] == 80 and columns['calibration/ECE clean'] == 1
-    assert columns['mIoU mean'] == pytest.approx(statistics.fmean(mious))
-    assert columns['mIoU worst'] == min(mious)
-    assert columns['calibration/ECE mean'] == pytest.approx(statistics.fmean(eces))
-    assert columns['calibration/ECE worst'] == max(eces)
-    assert columns['calibration/NLL night'] == 0.9
-    table = robustness_table(shifted_tests(tmp_path))
+    expected = {
+        'mIoU clean': 80, f'{ECE} clean': 1, 'mIoU mean': statistics.fmean(mious),
+        'mIoU worst': min(mious), f'{ECE} mean': statistics.fmean(eces), f'{ECE} worst': max(eces),
+        'calibration/NLL night': 0.9,
+    }  # fmt: skip
+    run = only(tmp_path)
+    assert {key: run.metrics[key] for key in expected} == pytest.approx(expected)
+    table = robustness_table([run])
+    assert table.startswith('CE, seed 0, best.pth\n')
     lines = {' '.join(line.split()[:-5]): line.split()[-5:] for line in table.splitlines()}
     assert lines['clean'][:2] == ['80.00', '1.00'] and lines['night'][:2] == ['50.00', '9.00']
     assert lines['noise, mean'][0] == f'{statistics.fmean(mious[:6]):.2f}'
@@ -82,10 +84,9 @@ def test_mean_and_worst_are_those_of_a_loop(tmp_path):
 
 
 def test_without_a_prediction_there_is_no_mean(tmp_path):
-    leave(tmp_path, 'CE', corruptions=['fog', 'snow'], nan=[ECE])
-    columns = only(tmp_path).columns
-    assert math.isnan(columns[f'{ECE} mean']) and math.isnan(columns[f'{ECE} worst'])
-    assert columns['mIoU worst'] == 74
+    found = only(leave(tmp_path, 'CE', corruptions=['fog', 'snow'], nan=[ECE])).metrics
+    assert math.isnan(found[f'{ECE} mean']) and math.isnan(found[f'{ECE} worst'])
+    assert found['mIoU worst'] == 74
 
 
 def test_reports_have_columns_that_name_the_shift(tmp_path):
@@ -109,40 +110,35 @@ def test_reports_have_columns_that_name_the_shift(tmp_path):
     said = ' '.join(table.notes[0] for table in shifted)
     for about in ('', 'stored set c: '):
         assert f'under {about}the 15 corruptions of ImageNet-C at severity 1, 5' in said
-    assert ', seed 3' in said and 'fog at severity 1, 5' in said
+    assert ', seed 3' in said and 'fog at severity 1, 5' in said and 'shift' not in said
     text = ' '.join(report(tables, others, 'markdown').split())
     assert '| ECE clean (%) | ECE mean (%) | ECE worst (%) |' in text and '1.50 ± 0.71' in text
 
 
-def test_severities_of_several_calls_are_said_of_each_corruption(tmp_path):
+def test_what_was_measured_or_made_otherwise_is_left_out(tmp_path):
     leave(tmp_path, 'CE', corruptions=['fog', 'snow'])
-    assert only(tmp_path).shifts == 'snow, fog at severity 1, 5'
-    leave(tmp_path, 'CE', severities=[3], **FOG)
-    assert only(tmp_path).shifts == 'snow at severity 1, 5; fog at severity 1, 3, 5'
-
-
-def test_what_was_measured_or_made_otherwise_or_replaced_is_left_out(tmp_path):
-    leave(tmp_path, 'CE', date='2026-01-02', corruptions=['fog', 'snow'])
-    leave(tmp_path, 'CE', digest='old', **FOG)
-    assert only(tmp_path).clean.model['members'][0]['digest'] == 'CE'
+    assert only(tmp_path).about == 'under snow, fog at severity 1, 5'
+    leave(tmp_path, 'CE', severities=[3], **FOG)  # severities of several calls
+    assert only(tmp_path).about == 'under snow at severity 1, 5; fog at severity 1, 3, 5'
     later = dict(made=dict(seed=3).items(), date='2026-01-03')
     leave(tmp_path / 'x', 'CE', corruptions=['frost'], num_bins=5, **later)
     for parts in (FOG, dict(corruptions=['snow'], **later)):
         leave(tmp_path / 'x', 'CE', **parts)
-    assert only(tmp_path / 'x').shifts == 'snow at severity 1, 5, seed 3'
+    assert only(tmp_path / 'x').about == 'under snow at severity 1, 5, seed 3'
 
 
 def test_a_file_that_was_cut_off_is_named(tmp_path):
     leave(tmp_path, 'CE', **FOG)
     next(tmp_path.glob('*/fog_1/results.json')).write_text('{"exp')
-    with pytest.raises(ValueError, match=r'fog_1/results\.json is no record'):
-        shifted_tests(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r'fog_1/results\.json is no record'):
+        find_runs([tmp_path])
 
 
 @pytest.mark.parametrize('what', ['boxes', 'lines'])
 def test_figures_tell_before_from_after(what, tmp_path):
     for number, label in enumerate(['CE', 'CE + temperature', 'LS α=0.1']):
-        leave(tmp_path, label, ece=1.0 - number % 2 / 2, date=f'2026-01-0{number + 1}')
+        leave(tmp_path, label, ece=1.0 - number % 2 / 2)
+    leave(tmp_path, 'CE', seed=1, ece=3.0)
     figure = draw_runs('robustness', [tmp_path], figure=what)
     for text in ('CE + temperature', 'LS α=0.1', 'clean', 'ECE (%)', 'NLL (nats)', 'severity'):
         assert text in words(figure)
@@ -155,7 +151,7 @@ def test_figures_tell_before_from_after(what, tmp_path):
         plain, warm, _ = figure.axes[0].lines
         assert (plain.get_linestyle(), warm.get_linestyle()) == ('-', '--')
         assert plain.get_color() == warm.get_color()
-        values = [1 + number for number in range(len(BENCHMARK))]
+        values = [2 + number for number in range(len(BENCHMARK))]  # of two seeds
         assert plain.get_ydata()[1] == pytest.approx(statistics.fmean(values))
         assert list(plain.get_xdata()) == [0, 1, 5]
 
@@ -165,18 +161,20 @@ def names_in_figure(*folders, **options):
     return [text.get_text().replace('\n', '') for text in legend.get_texts()]
 
 
-def test_files_of_one_loss_and_seed_are_told_apart(tmp_path):
-    for checkpoint in ('best.pth', 'last.pth'):
-        leave(tmp_path, 'CE', checkpoint=checkpoint)
-    leave(tmp_path, 'LS α=0.1')
-    names = {'CE, CE0-best.pth', 'CE, CE0-last.pth', 'LS α=0.1'}
-    assert {*names_in_figure(tmp_path)} == names
-    assert names_in_figure(tmp_path, only=['LS α=0.1']) == ['LS α=0.1']
+def test_checkpoints_of_one_training_are_told_apart_and_the_newest_weights_drawn(tmp_path):
+    for file in ('best.pth', 'epoch_9.pth'):
+        leave(tmp_path, 'CE', file=file, **FOG)
+    leave(tmp_path, 'LS α=0.1', **FOG)
+    (table,) = tables_of(find_runs([tmp_path])[0])
+    names = ['CE', 'CE, checkpoint=epoch_9', 'LS α=0.1']
+    assert [row.label for row in table.rows] == names
+    assert names_in_figure(tmp_path) == [row.label for row in table.rows]
+    assert names_in_figure(tmp_path, only=[names[1]]) == [names[1]]
     with pytest.raises(ValueError, match=r"no checkpoint is named 'LS'; there are .*'LS α"):
-        names_in_figure(tmp_path, only=['LS'])
-    text = robustness_table(shifted_tests(tmp_path))
-    for title in ('CE, seed 0, CE0-best.pth', 'CE, seed 0, CE0-last.pth', 'LS α=0.1, seed 0, best'):
-        assert title in text
+        draw_runs('robustness', [tmp_path], only=['LS'])
+    leave(tmp_path, 'CE', digest='new', date='2026-01-02', ece=7.0, **FOG)  # of the same file
+    (table,) = tables_of(find_runs([tmp_path])[0])
+    assert table.rows[0].values(f'{ECE} clean') == [7.0] and 'seed 0 again' in table.notes[-1]
 
 
 @pytest.mark.parametrize(
@@ -188,11 +186,14 @@ def test_files_of_one_loss_and_seed_are_told_apart(tmp_path):
         dict(severities=[5]),
         dict(made=[('seed', 3)]),
     ],
+    ids=str,
 )
 def test_only_seeds_that_were_tested_alike_share_a_line(change, tmp_path):
     folders = [leave(tmp_path / 'a', 'CE'), leave(tmp_path / 'b', 'CE', seed=1, **change)]
-    alone = [f'CE, {folder}' for folder in folders]
-    assert names_in_figure(*folders) == (alone if change else ['CE'])
+    names = names_in_figure(*folders)
+    assert (
+        len(set(names)) == 2 and all('=' in name for name in names) if change else names == ['CE']
+    )
 
 
 def test_nothing_to_draw_is_said(tmp_path):

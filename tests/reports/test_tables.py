@@ -11,21 +11,21 @@ from records import CE, CIFAR10, MBLS, VOC, member, model, trained, write
 
 from mmcalib.metrics.keys import HEADLINE
 from mmcalib.reports import paper_numbers
-from mmcalib.reports.formats import report
 from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of
 from mmcalib.runs.config import load_config
 
 NAME = 'mbls/resnet50_cifar10'
+TEMPERATURE = dict(methods=['temperature'], options={}, split='val', forced=[])
 
 
 @pytest.fixture
 def reported(monkeypatch, capsys):
-    """Run tools/report.py and return what it prints."""
+    """Run tools/report.py and return what it prints, each space once."""
 
     def run(*arguments):
         call_here('report.py', *arguments, monkeypatch=monkeypatch)
-        return capsys.readouterr().out
+        return ' '.join(capsys.readouterr().out.split())
 
     return run
 
@@ -35,37 +35,29 @@ def only_table(*folders, **options):
     return table
 
 
-def rows_of(folder):
-    """Label, number of runs, and the paper's ECE, of each row."""
-    rows = only_table(folder).rows
-    return [(row.label, len(row.runs), row.paper.get('calibration/ECE')) for row in rows]
+def eces(table):
+    return [row.values('calibration/ECE') for row in table.rows]
 
 
-def test_every_format_has_each_seed_or_their_mean(reported, tmp_path):
+def test_every_format_has_each_seed_or_their_mean(reported, tmp_path, capsys):
     for seed, ece in enumerate([4.0, 6.0]):
         write(tmp_path / f'm/seed{seed}', NAME, seed=seed, ece=ece)
     write(tmp_path / 'ce', 'ce/resnet50_cifar10', loss=CE)
     row = ['MbLS m=6 α=0.1', '2', '90.00 ± 0.00', '95.25', '5.00 ± 1.41', '1.16']
-    assert ' '.join(row) in ' '.join(reported(tmp_path).split())
-    out = tmp_path / 'table.md'
-    reported(tmp_path, '--out', out)
-    assert ' | '.join(row) in ' '.join(out.read_text().split())
-    assert out.read_text().startswith('### resnet50_cifar10')
-    assert ' & '.join(row[2:]) in ' '.join(reported(tmp_path, '--format', 'latex').split())
-    lines = [*csv.DictReader(io.StringIO(reported(tmp_path, '--format', 'csv')))]
+    assert ' '.join(row) in reported(tmp_path)
+    reported(tmp_path, '--out', tmp_path / 'table.md', '--html', tmp_path / 'page.html')
+    text = (tmp_path / 'table.md').read_text()
+    assert text.startswith('### resnet50_cifar10') and ' | '.join(row) in ' '.join(text.split())
+    assert '>5.00 ± 1.41<' in (tmp_path / 'page.html').read_text().replace(' <', '<')
+    assert ' & '.join(row[2:]) in reported(tmp_path, '--format', 'latex')
+    reported(tmp_path, '--out', tmp_path / 'table.csv')
+    lines = [*csv.DictReader(io.StringIO((tmp_path / 'table.csv').read_text()))]
     assert [(line['loss'], line['seed'], float(line['calibration/ECE'])) for line in lines] == [
-        ('CE', '0', 4.0),
-        ('MbLS m=6 α=0.1', '0', 4.0),
-        ('MbLS m=6 α=0.1', '1', 6.0),
-    ]
+        ('CE', '0', 4.0), ('MbLS m=6 α=0.1', '0', 4.0), ('MbLS m=6 α=0.1', '1', 6.0)
+    ]  # fmt: skip
     (table,) = json.loads(reported(tmp_path, '--format', 'json'))
     runs = table['rows'][1]['runs']
-    assert [(run['seed'], run['metrics']['calibration/ECE']) for run in runs] == [
-        (0, 4.0),
-        (1, 6.0),
-    ]
-    assert '5.00 ± 1.41' in reported(tmp_path, '--html', tmp_path / 'page.html')
-    assert '>5.00 ± 1.41<' in (tmp_path / 'page.html').read_text().replace(' <', '<')
+    assert [(run['seed'], run['metrics']['calibration/ECE']) for run in runs] == [(0, 4), (1, 6)]
 
 
 def test_metrics_are_columns_in_order_and_only_finite_ones_deviate(reported, tmp_path):
@@ -75,16 +67,11 @@ def test_metrics_are_columns_in_order_and_only_finite_ones_deviate(reported, tmp
         'ece25/ECE': 3.5, 'confusion_matrix/result': [[1, 2], [3, 4]],
     }  # fmt: skip
     write(tmp_path / 'a', NAME, metrics=metrics)
-    text = ' '.join(reported(tmp_path, '--format', 'markdown').split())
-    for part in (
-        '| top-1 (%) | paper | ECE (%) | paper | NLL (nats) | top-5 (%) | ece25/ECE (%) |',
-        '| 90.00 | 95.25 | 3.00 [2.00, 4.50] | 1.16 | 0.2500 | 99.00 | 3.50 |',
-    ):
-        assert part in text
+    text = reported(tmp_path, '--format', 'markdown')
+    head = '| top-1 (%) | paper | ECE (%) | paper | NLL (nats) | top-5 (%) | ece25/ECE (%) |'
+    assert head in text and '| 90.00 | 95.25 | 3.00 [2.00, 4.50] | 1.16 | 0.2500 | 99.00 |' in text
     write(tmp_path / 'b', NAME, seed=1, metrics=metrics | {'calibration/ECE': float('nan')})
-    assert '| 90.00 ± 0.00 | 95.25 | nan | 1.16 |' in (
-        ' '.join(reported(tmp_path, '--format', 'markdown').split())
-    )
+    assert '| 90.00 ± 0.00 | 95.25 | nan | 1.16 |' in reported(tmp_path, '--format', 'markdown')
 
 
 def test_names_are_no_markup(reported, tmp_path):
@@ -94,40 +81,48 @@ def test_names_are_no_markup(reported, tmp_path):
             loss = dict(type=name, option='a|b', avg_factor=1)
             experiment = f'x/{number}{name.replace("/", "")}'
             write(tmp_path / folder, experiment, loss=loss, finished=finished)
-    text = reported(tmp_path, '--format', 'markdown')
-    parsed = MarkdownIt('commonmark').enable('table').parse(text)
-    shown = [''.join(c.content for c in t.children) for t in parsed if t.type == 'inline']
-    assert {f'{name} avg_factor=1 option=a|b' for name in names} <= {*shown}
+    labels = {f'{name} avg_factor=1 option=a|b' for name in names}
     plain = reported(tmp_path, '--html', tmp_path / 'page.html')
-    assert all(f'{name} avg_factor=1 option=a|b' in plain for name in names)
+    assert all(label in plain for label in labels)
     assert '<img src=x' not in (tmp_path / 'page.html').read_text()
+    reported(tmp_path, '--out', tmp_path / 'a.md')
+    parsed = MarkdownIt('commonmark').enable('table').parse((tmp_path / 'a.md').read_text())
+    shown = [''.join(c.content for c in t.children) for t in parsed if t.type == 'inline']
+    assert labels <= {*shown}
 
 
-def test_a_long_label_is_whole_and_a_table_no_wider_than_it_needs(reported, tmp_path):
+def test_a_long_label_is_whole_and_a_table_no_wider_than_it_needs(tmp_path, monkeypatch, capsys):
     options = {f'a_long_option_{n}': 'a long value' for n in range(9)}
-    write(tmp_path / 'a', 'mbls/digits', loss=MBLS | options)
-    label = ' '.join(line[:60].strip() for line in reported(tmp_path).splitlines())
-    assert all(f'{option}=a long value' in label for option in options)
-    write(tmp_path / 'b/c', 'mbls/digits')
-    assert max(map(len, reported(tmp_path / 'b').splitlines()[1:4])) < 60
+    for number, loss in enumerate((MBLS | options, MBLS)):
+        write(tmp_path / f'{number}', 'mbls/digits', loss=loss)
+        call_here('report.py', tmp_path / f'{number}', monkeypatch=monkeypatch)
+        said = capsys.readouterr().out.splitlines()
+        label = ' '.join(line[:60].strip() for line in said)
+        assert number or all(f'{option}=a long value' in label for option in options)
+    assert max(map(len, said[1:4])) < 60
 
 
 def test_losses_calibrations_and_ensembles_are_rows(tmp_path):
-    done = dict(methods=['temperature'], options={}, split='val', forced=[])
-    forced = dict(done, methods=['vector', 'temperature'], forced=['fitted on the test split'])
-    m0, m8 = (dict(margin=0.0, alpha=0.05), dict(margin=8.0))
-    write(tmp_path / 'm8', NAME, loss=MBLS | m8)
-    write(tmp_path / 'm0', f'{NAME}_m0', loss=MBLS | m0)
+    forced = TEMPERATURE | dict(
+        methods=['vector', 'temperature'], forced=['fitted on the test split']
+    )
+    for kind in ('SoftmaxFocalLoss', 'LabelSmoothingLoss'):  # in the paper's order
+        write(tmp_path / kind, NAME, loss=dict(type=kind))
+    write(tmp_path / 'm8', NAME, loss=MBLS | dict(margin=8.0))
+    write(tmp_path / 'm0', f'{NAME}_m0', loss=MBLS | dict(margin=0.0, alpha=0.05))
     for seed in range(2):
         write(tmp_path / f'{seed}', NAME, seed=seed, ece=4.0 + seed)
         views = model(member(f'{seed}.pth'), views=[[1, 2]])
         write(tmp_path / f'tta{seed}', NAME, seed=seed, ece=2.0, model=views)
-    write(tmp_path / 't', NAME, ece=1.0, calibration=done)
+    write(tmp_path / 't', NAME, ece=1.0, calibration=TEMPERATURE)
     write(tmp_path / 'v', NAME, ece=0.5, calibration=forced)
-    for name, second in (('x', None), ('y', done)):
+    for name, second in (('x', None), ('y', TEMPERATURE)):
         mean = model(member('0.pth'), member('1.pth', calibration=second))
         write(tmp_path / name, NAME, seed=None, model=mean)
-    assert rows_of(tmp_path) == [
+    table = only_table(tmp_path)
+    assert [(row.label, len(row.runs), row.paper.get('calibration/ECE')) for row in table.rows] == [
+        ('LS', 1, None),
+        ('FL', 1, None),
         ('MbLS m=0 α=0.05', 1, 3.72),
         ('MbLS m=6 α=0.1', 2, 1.16),
         ('MbLS m=6 α=0.1 + TTA (2)', 2, None),
@@ -137,53 +132,49 @@ def test_losses_calibrations_and_ensembles_are_rows(tmp_path):
         ('MbLS m=6 α=0.1 × 2 (1 of them + temperature)', 1, None),
         ('MbLS m=8 α=0.1', 1, None),
     ]
-    assert only_table(tmp_path).rows[1].values('calibration/ECE') == [4.0, 5.0]
+    assert eces(table)[3] == [4.0, 5.0]
 
 
 LOADER, PACK = trained()['train_dataloader'], dict(type='PackInputs')
+CROP = dict(type='RandomCrop')
 NETWORK = dict(type='ImageClassifier', data_preprocessor=dict(mean=[0.3], std=[0.5]))
 OTHER_MEAN = NETWORK | dict(data_preprocessor=dict(mean=[9], std=[0.5]))
 
 
 def read_by(*steps):
-    parts = dict(LOADER, dataset=dict(LOADER['dataset'], pipeline=[*steps]))
-    return dict(training=trained(train_dataloader=parts))
+    return dict(train_dataloader=dict(LOADER, dataset=dict(LOADER['dataset'], pipeline=[*steps])))
 
 
 @pytest.mark.parametrize(
-    ('change', 'words'),
+    ('training', 'change', 'words'),
     [
-        (dict(train_dataloader=dict(LOADER, batch_size=64)), 'batch_size=64'),
-        (dict(optim_wrapper=dict(type='AmpOptimWrapper')), 'optim_wrapper=AmpOptimWrapper'),
-        (dict(train_cfg=dict(by_epoch=True, max_epochs=30)), 'max_epochs=30'),
-        (dict(load_from='a.pth'), 'load_from=a.pth'),
-        (dict(other_losses={'model.aux.loss': CE}), 'model.aux.loss=CrossEntropyLoss'),
-        (dict(custom_hooks=[dict(type='SomeHook', factor=-1)]), 'SomeHook'),
-        (read_by(PACK), 'dataset.pipeline.RandomCrop=–'),
-        (
-            read_by(dict(type='RandomCrop', padding=2), PACK),
-            'dataset.pipeline.RandomCrop.padding=2',
-        ),
-        (read_by(PACK, dict(type='RandomCrop', padding=4)), 'digest='),
-        (dict(file='epoch_1.pth'), 'checkpoint=epoch_1'),
-        (dict(file='mine.pth'), 'checkpoint=renamed'),
-        (dict(network=OTHER_MEAN), 'mean=[9]'),
-        (dict(network=NETWORK | dict(head={})), 'digest='),
+        (dict(train_dataloader=dict(LOADER, batch_size=64)), {}, 'batch_size=64'),
+        (dict(optim_wrapper=dict(type='Amp')), {}, 'optim_wrapper=Amp'),
+        (dict(train_cfg=dict(by_epoch=True, max_epochs=30)), {}, 'max_epochs=30'),
+        (dict(load_from='a.pth'), {}, 'load_from=a.pth'),
+        (dict(other_losses={'model.aux.loss': CE}), {}, 'model.aux.loss=CrossEntropyLoss'),
+        (dict(custom_hooks=[dict(type='SomeHook', factor=-1)]), {}, 'SomeHook'),
+        (read_by(PACK), {}, 'dataset.pipeline.RandomCrop=–'),
+        (read_by(dict(CROP, padding=2), PACK), {}, 'dataset.pipeline.RandomCrop.padding=2'),
+        (read_by(dict(CROP, padding=4), CROP, PACK), {}, 'dataset.pipeline.RandomCrop 2='),
+        (read_by(PACK, dict(CROP, padding=4)), {}, 'digest='),
+        ({}, dict(file='epoch_1.pth'), 'checkpoint=epoch_1'),
+        ({}, dict(file='mine.pth'), 'checkpoint=renamed'),
+        ({}, dict(network=OTHER_MEAN), 'mean=[9]'),
+        ({}, dict(network=NETWORK | dict(head={})), 'digest='),
     ],
     ids=lambda value: value if isinstance(value, str) else '',
-)
-def test_another_training_or_model_of_it_is_a_row_and_said(change, words, tmp_path):
-    if not {*change} & {'training', 'file', 'network'}:
-        change = dict(training=trained(**change))
-    usual = dict(training=trained(), network=NETWORK)
+)  # fmt: skip
+def test_another_training_or_model_of_it_is_a_row_and_said(training, change, words, tmp_path):
     for seed in range(3):
-        write(tmp_path / f'{seed}', NAME, seed=seed, **usual)
-    write(tmp_path / 'ce', NAME, loss=CE, **usual)
-    write(tmp_path / 'other', NAME, seed=9, ece=9.0, **(usual | change))
+        write(tmp_path / f'{seed}', NAME, seed=seed, network=NETWORK)
+    write(tmp_path / 'ce', NAME, loss=CE, network=NETWORK)
+    changed = dict(network=NETWORK, training=trained(**training)) | change
+    write(tmp_path / 'other', NAME, seed=9, ece=9.0, **changed)
     rows = only_table(tmp_path).rows
     assert sorted(len(row.runs) for row in rows) == [1, 1, 3]
     (row,) = [row for row in rows if row.values('calibration/ECE') == [9.0]]
-    assert row.label.startswith(f'MbLS m=6 α=0.1, {words}')
+    assert row.label.startswith(f'MbLS m=6 α=0.1, {words}') and '.padding=–' not in row.label
     assert sum(words in each.label for each in rows) == (2 if words == 'digest=' else 1)
 
 
@@ -197,29 +188,25 @@ def test_members_in_another_order_are_seeds_of_a_row(tmp_path):
 @pytest.mark.parametrize(
     ('evaluation', 'reason'),
     [
-        (dict(protocol='paper'), 'protocol=paper'),
-        (dict(num_bins=25), 'num_bins=25'),
-        (dict(dataset=CIFAR10 | dict(samples=100)), 'samples=100'),
-        (dict(tta=True), 'tta=True'),
+        (dict(protocol='paper'), 'evaluated otherwise (protocol=paper)'),
+        (dict(num_bins=25), 'evaluated otherwise (num_bins=25)'),
+        (dict(dataset=CIFAR10 | dict(samples=100)), 'evaluated otherwise (samples=100)'),
+        (dict(tta=True), 'evaluated otherwise (tta=True)'),
+        (None, 'calibration not measured (tools/test.py CONFIG CHECKPOINT --calibration)'),
     ],
 )
 def test_another_evaluation_is_named_and_not_averaged(evaluation, reason, tmp_path):
-    for seed in range(2):
-        write(tmp_path / f's{seed}', NAME, seed=seed)
-    write(tmp_path / 'other', NAME, seed=2, ece=50.0, evaluation=evaluation)
+    bare = dict(metrics={'accuracy/top1': 90.0}, evaluation=dict(num_bins=None))
+    write(tmp_path / 'a', NAME, ece=7.25)
+    if evaluation:
+        write(tmp_path / 'b', NAME, seed=1, ece=7.25)
+    else:  # more of these do not displace the one that measured it
+        write(tmp_path / 'other/b', NAME, seed=1, **bare)
+    other = dict(ece=50.0, evaluation=evaluation) if evaluation else bare
+    write(tmp_path / 'other', NAME, seed=2, **other)
     table = only_table(tmp_path)
-    assert [len(row.runs) for row in table.rows] == [2]
-    assert table.notes[-1] == f'Left out, evaluated otherwise ({reason}): {tmp_path / "other"}.'
-
-
-def test_a_test_without_calibration_does_not_displace_those_that_measured_it(tmp_path):
-    for seed in (0, 1):
-        bare = dict(metrics={'accuracy/top1': 90.0}, evaluation=dict(num_bins=None))
-        write(tmp_path / f'{seed}', NAME, seed=seed, **bare)
-    write(tmp_path / '0' / 'epoch_3', NAME, ece=7.25)
-    table = only_table(tmp_path)
-    assert table.rows[0].values('calibration/ECE') == [7.25]
-    assert 'calibration not measured' in table.notes[-1]
+    assert eces(table) == [[7.25, 7.25] if evaluation else [7.25]]
+    assert table.notes[-1].startswith(f'Left out, {reason}: {tmp_path / "other"}')
 
 
 def test_a_protocol_of_segmentation_keeps_classifiers(reported, tmp_path):
@@ -231,25 +218,26 @@ def test_a_protocol_of_segmentation_keeps_classifiers(reported, tmp_path):
     text = reported(tmp_path, '--protocol', 'paper')
     assert '1.25' in text and '3.25' in text and '2.25' not in text and '2.50' not in text
     assert 'No run is left' not in text
+    assert 'No run is left' in reported(tmp_path, '--protocol', 'image')
 
 
 def test_tables_are_of_data_and_network_not_of_names(tmp_path):
-    small = dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=18))
-    usual, noisy = dict(training=trained()), dict(evaluation=dict(data_options=dict(noise=9)))
-    write(tmp_path / 'a', 'ce/cifar', loss=CE, **usual)
-    write(tmp_path / 'b', 'other/name', seed=1, loss=CE, **usual)
-    write(tmp_path / 'c', 'ce/cifar', training=trained(model=small))
-    write(tmp_path / 'd', 'ce/cifar', **usual, **noisy)
-    write(tmp_path / 'e', 'ce/cifar', loss=CE, **usual, **noisy)
+    small = trained(
+        model=dict(type='ImageClassifier', backbone=dict(type='ResNet_CIFAR', depth=18))
+    )
+    noisy = dict(evaluation=dict(data_options=dict(noise=9)))
+    write(tmp_path / 'a', 'ce/cifar', loss=CE)
+    write(tmp_path / 'b', 'other/name', seed=1, loss=CE)
+    write(tmp_path / 'c', 'ce/cifar', training=small)
+    write(tmp_path / 'd', 'ce/cifar', **noisy)
+    write(tmp_path / 'e', 'ce/cifar', loss=CE, **noisy)
     tables = tables_of(find_runs([tmp_path])[0])
     assert [(table.name, [len(row.runs) for row in table.rows]) for table in tables] == [
-        ('cifar', [2]),
-        ('cifar, backbone.depth=18', [1]),
-        ('cifar, noise=9', [1, 1]),
-    ]
+        ('cifar', [2]), ('cifar, backbone.depth=18', [1]), ('cifar, noise=9', [1, 1])
+    ]  # fmt: skip
 
 
-def test_what_is_in_no_table_is_named(tmp_path):
+def test_what_is_in_no_table_is_named(tmp_path, reported):
     write(tmp_path / 'a', NAME, ece=9.0)
     write(tmp_path / 'again', NAME, ece=3.0, date='2026-02-02')
     write(tmp_path / 'unfinished', NAME, seed=1, finished=False)
@@ -263,80 +251,72 @@ def test_what_is_in_no_table_is_named(tmp_path):
         (tmp_path / path).parent.mkdir()
         (tmp_path / path).write_text(content)
     runs, others = find_runs([tmp_path, tmp_path / 'a'])  # a folder given twice counts once
-    broken = others.pop('unreadable results.json')
-    assert others == {
-        'unfinished or not tested, no results.json': [str(tmp_path / 'stopped')],
-        'not tested, only validated': [str(tmp_path / 'validated')],
-        'smoke runs with --limit': [str(tmp_path / 'smoke')],
-    }
-    assert [line.split(' ')[0] for line in broken] == [
-        str(tmp_path / name) for name in ('cut', 'list', 'no_metrics')
+    broken, *others = others
+    assert others == [
+        f'In no table, {why}: {tmp_path / name}.'
+        for name, why in (
+            ('smoke', 'smoke runs with --limit'),
+            ('stopped', 'unfinished or not tested, no results.json'),
+            ('unfinished', 'training unfinished'),
+            ('validated', 'not tested, only validated'),
+        )
     ]
-    assert 'Expecting value' in broken[0] and 'no record of a test' in broken[1]
-    (table,) = tables_of(runs)
-    assert [row.values('calibration/ECE') for row in table.rows] == [[3.0]]
-    assert table.notes[-2:] == [
-        f'Left out, training unfinished: {tmp_path / "unfinished"}.',
-        f'Left out, MbLS m=6 α=0.1, seed 0 again, older than {tmp_path / "again"}: '
-        f'{tmp_path / "a"}.',
-    ]
-    assert f'In no table, not tested, only validated: {tmp_path / "validated"}.' in (
-        report([table], others)
-    )
-    with pytest.raises(
-        FileNotFoundError, match=r'no results\.json below .*smoke runs with --limit'
+    assert broken.startswith('In no table, unreadable results.json: ')
+    for name, why in (
+        ('cut', 'Expecting value'),
+        ('list', 'no record of a test'),
+        ('no_m', 'no re'),
     ):
+        assert str(tmp_path / name) in broken and why in broken
+    (table,) = tables_of(runs)
+    older = f'MbLS m=6 α=0.1, seed 0 again, older than {tmp_path / "again"}: {tmp_path / "a"}'
+    assert eces(table) == [[3.0]] and table.notes[-1] == f'Left out, {older}.'
+    assert all(' '.join(line.split()) in reported(tmp_path) for line in (*others, table.notes[-1]))
+    with pytest.raises(FileNotFoundError, match=r'(?s)no results\.json .*smoke runs with --limit'):
         find_runs([tmp_path / 'smoke'])
 
 
-def test_the_values_of_a_sweep_are_in_a_table(tmp_path):
+@pytest.mark.parametrize('seed', ['', 'seed3'])
+def test_the_values_of_a_sweep_are_in_a_table(seed, tmp_path):
     val = dict(dataset=CIFAR10 | dict(split='val'))
     for margin in (2.0, 6.0):
         about = dict(loss=MBLS | dict(margin=margin), name='results_val.json', split='val')
-        write(tmp_path / f'margin={margin:g}', NAME, ece=margin, evaluation=val, **about)
-    write(tmp_path / 'margin=2', NAME, loss=MBLS | dict(margin=2.0), ece=7.0)
+        write(tmp_path / f'margin={margin:g}' / seed, NAME, ece=margin, evaluation=val, **about)
+    write(tmp_path / 'margin=2' / seed, NAME, loss=MBLS | dict(margin=2.0), ece=7.0)
     (tmp_path / 'sweep.json').write_text('{}')
     runs, others = find_runs([tmp_path])
     assert not others
-    values = [[row.values('calibration/ECE') for row in t.rows] for t in tables_of(runs)]
-    assert sorted(values, key=len) == [[[7.0]], [[2.0], [6.0]]]
+    assert sorted(map(eces, tables_of(runs)), key=len) == [[[7.0]], [[2.0], [6.0]]]
 
 
 SMALL = dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=50))
 
 
 @pytest.mark.parametrize(
-    ('content', 'reason'),
+    ('training', 'evaluation', 'reason'),
     [
-        (
-            dict(training=trained(model=SMALL)),
-            'backbone.type=ResNet, where the paper has ResNet_CIFAR',
-        ),
-        (dict(evaluation=dict(num_bins=25)), 'evaluation.num_bins=25, where the paper has 15'),
-        (dict(evaluation=dict(protocol='paper')), 'evaluation.protocol=paper'),
-        (dict(evaluation=dict(tta=True)), 'evaluation.tta=True'),
-        (
-            dict(evaluation=dict(other_metrics=dict(AECE=dict(num_bins=25)))),
-            'evaluation.other_metrics={',
-        ),
-        (dict(evaluation=dict(dataset=CIFAR10 | dict(type='Mine'))), 'dataset.type=Mine'),
-        (dict(evaluation=dict(dataset=CIFAR10 | dict(samples=9))), 'dataset.samples=9'),
+        (dict(model=SMALL), {}, 'backbone.type=ResNet, where the paper has ResNet_CIFAR'),
+        ({}, dict(num_bins=25), 'evaluation.num_bins=25, where the paper has 15'),
+        ({}, dict(protocol='paper'), 'evaluation.protocol=paper'),
+        ({}, dict(tta=True), 'evaluation.tta=True'),
+        ({}, dict(other_metrics=dict(AECE=dict(num_bins=25))), 'evaluation.other_metrics={'),
+        ({}, dict(dataset=CIFAR10 | dict(type='Mine')), 'dataset.type=Mine'),
+        ({}, dict(dataset=CIFAR10 | dict(samples=9)), 'dataset.samples=9'),
     ],
     ids=lambda value: value if isinstance(value, str) else '',
 )
-def test_what_was_measured_otherwise_has_no_published_value(content, reason, tmp_path):
-    write(tmp_path / 'a', NAME, **content)
+def test_what_was_measured_otherwise_has_no_published_value(training, evaluation, reason, tmp_path):
+    write(tmp_path / 'a', NAME, training=trained(**training), evaluation=evaluation)
     table = only_table(tmp_path)
     assert not table.rows[0].paper
     assert f'No published value stands beside these: {reason}' in table.notes[1]
 
 
 def test_what_is_not_quite_the_papers_is_said(tmp_path):
-    shorter = trained(model=dict(type='ImageClassifier'), train_cfg=dict(max_epochs=30))
     tiny = dict(dataset=dict(type='TinyImageNet', split='val', samples=10000))
-    acls = dict(type='ACLSLoss', margin=10.0, alpha=1.0)
-    experiment = 'acls/resnet50_tinyimagenet'
-    write(tmp_path / 'a', experiment, loss=acls, evaluation=tiny, training=shorter)
+    content = dict(loss=dict(type='ACLSLoss', margin=10.0, alpha=1.0), evaluation=tiny)
+    content['training'] = trained(train_cfg=dict(max_epochs=30))
+    write(tmp_path / 'a', 'acls/resnet50_tinyimagenet', **content)
     table = only_table(tmp_path)
     assert table.rows[0].paper['calibration/ECE'] == 1.05
     assert table.notes[1] == 'Epochs: 30, where the paper has 100.'
@@ -347,8 +327,8 @@ def test_the_published_figures_are_of_our_configs():
     tables = paper_numbers.published()['experiments']
     assert len(tables) == 10
     for name, entry in tables.items():
-        cfg = load_config(str(ROOT / 'configs/ce' / f'{name}.py'))
-        assert dict(cfg.model.backbone, **entry['backbone']) == cfg.model.backbone
+        backbone = load_config(str(ROOT / 'configs/ce' / f'{name}.py')).model.backbone
+        assert dict(backbone, **entry['conditions']['backbone']) == backbone
         assert 'MbLS' in entry['values']
         for figures in entry['values'].values():
             assert set(figures) <= set(HEADLINE)

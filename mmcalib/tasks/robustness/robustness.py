@@ -22,10 +22,11 @@ from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.parser import ToolParser
 from mmcalib.distributed import leave_processes
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.metrics.keys import ECE, QUALITIES, metric_name, number_text
+from mmcalib.metrics.keys import CLEAN, ECE, QUALITIES, metric_name, number_text
 from mmcalib.record import Record, digest, identity, model_label
 from mmcalib.reports.formats import robustness_table
-from mmcalib.reports.shifted import shifted_tests
+from mmcalib.reports.runs import read_runs
+from mmcalib.reports.shifted import words
 from mmcalib.runs import config
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, class_difference, read_checkpoint
@@ -56,13 +57,12 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
         with locked(cfg.work_dir) if is_main_process() else nullcontext():
             _test_all(runner, shifts, tested)
     if is_main_process():
-        ours = [identity(model) for _, model in tested]
-        found = [m for m in shifted_tests(cfg.work_dir) if identity(m.clean.model) in ours]
-        found.sort(key=lambda model: ours.index(identity(model.clean.model)))
+        folders = [Path(cfg.work_dir, models.folder_of(model), CLEAN) for _, model in tested]
+        found = [next(read_runs(folder / RESULTS)) for folder in folders]
         print(robustness_table(found))
         if any(shift.kind == 'corruption' for shift in shifts):
             how = 'Images of the' if args.stored else 'Corrupted by'
-            print(f'{how} {found[0].shifts}.')
+            print(f'{how} {words(found[0].tests)}.')
         print(f'Files: {cfg.work_dir}')
     leave_processes()
 

@@ -13,7 +13,7 @@ from forked import call_forked
 from shifted import needs_extra
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.reports.shifted import shifted_tests
+from mmcalib.reports.runs import read_runs
 from mmcalib.tasks.robustness import robustness
 
 pytestmark = needs_extra
@@ -37,9 +37,14 @@ def run(project, monkeypatch):
     def call_tool(work_dir, *arguments, config='tiny.py', checkpoints=('plain.pth',)):
         arguments = [config, *checkpoints, *(arguments or SHIFTS), '--work-dir', work_dir]
         call_here('test_robustness.py', *arguments, monkeypatch=monkeypatch)
-        return shifted_tests(work_dir)
+        return models_in(work_dir)
 
     return call_tool
+
+
+def models_in(folder):
+    paths = sorted(Path(folder).glob('*/clean/results.json'))
+    return [run for path in paths for run in read_runs(path)]
 
 
 def names(model):
@@ -47,8 +52,8 @@ def names(model):
 
 
 def numbers(models):
-    models = sorted(models, key=lambda model: model.name)
-    metrics = [(model.name, [test['metrics'] for test in model.tests]) for model in models]
+    models = sorted(models, key=lambda model: model.label)
+    metrics = [(model.label, [test['metrics'] for test in model.tests]) for model in models]
     return metrics, list(map(names, models))
 
 
@@ -58,7 +63,7 @@ def tested(project):
         monkeypatch.chdir(project)
         arguments = ['tiny.py', 'plain.pth', 'warm.pth', *SHIFTS, '--work-dir', 'one']
         call_here('test_robustness.py', *arguments, monkeypatch=monkeypatch)
-        return shifted_tests(project / 'one')
+        return models_in(project / 'one')
 
 
 @pytest.fixture
@@ -81,7 +86,7 @@ def count(monkeypatch):
 
 
 def test_every_checkpoint_is_tested_on_every_shift_once(tested, project):
-    assert [model.name for model in tested] == ['CE', 'CE + temperature']
+    assert [model.label for model in tested] == ['CE', 'CE + temperature']
     wanted = {'accuracy/top1', 'calibration/AECE', 'calibration/NLL', 'calibration/AUGRC'}
     for model in tested:
         assert names(model) == TESTS
@@ -96,7 +101,7 @@ def test_every_checkpoint_is_tested_on_every_shift_once(tested, project):
         record = json.loads((file.parent / 'results.json').read_text())
         assert statistics.metrics['ECE'] == pytest.approx(record['metrics']['calibration/ECE'])
     plain, warm = tested
-    assert plain.clean.evaluation['dataset']['samples'] == 12
+    assert plain.record.evaluation['dataset']['samples'] == 12
     assert plain.tests[0]['metrics'] != warm.tests[0]['metrics']
 
 
@@ -143,7 +148,7 @@ def test_only_what_was_tested_alike_is_kept(tested, project, run, count):
     shutil.copytree(project / 'one', project / 'more')
     narrow = ['--corruptions', 'fog', '--severities', '3', '--seed']
     more = run('more', *narrow, 0)
-    assert [model.name for model in more] == ['CE', 'CE + temperature']
+    assert [model.label for model in more] == ['CE', 'CE + temperature']
     assert more[1].tests == tested[1].tests and count == [('fog', 3)]
     assert names(more[0]) == [*TESTS[:4], ('fog', 3), TESTS[4]]
     # Corruptions of another seed are no more tests of the same, nor what has other bins.
@@ -151,8 +156,8 @@ def test_only_what_was_tested_alike_is_kept(tested, project, run, count):
     assert [test.get('seed') for test in other[0].tests] == [None, 1] and len(count) == 2
     narrow[3] = '1'
     more = run('more', *narrow, 0, '--cfg-options', 'test_evaluator.1.num_bins=5')
-    changed = next(model for model in more if model.name == 'CE')
-    assert len(count) == 4 and changed.clean.evaluation['num_bins'] == 5
+    changed = next(model for model in more if model.label == 'CE')
+    assert len(count) == 4 and changed.record.evaluation['num_bins'] == 5
     assert names(changed) == [TESTS[0], ('fog', 1)]
     # Nor are other weights the same model.
     state = torch.load('plain.pth', weights_only=False)
@@ -168,8 +173,8 @@ def test_two_processes_equal_one(tested, project, free_port):
         'test_robustness.py', 'tiny.py', 'plain.pth', 'warm.pth', *shifts, '--work-dir', 'two',
         cwd=project, ranks=2, port=free_port,
     )  # fmt: skip
-    for one, two in zip(tested, shifted_tests(project / 'two'), strict=True):
-        assert (one.name, [TESTS[0], TESTS[2]]) == (two.name, names(two))
+    for one, two in zip(tested, models_in(project / 'two'), strict=True):
+        assert (one.label, [TESTS[0], TESTS[2]]) == (two.label, names(two))
         for ours, theirs in zip((one.tests[0], one.tests[2]), two.tests, strict=True):
             # float32 in other batches
             assert ours['metrics'] == pytest.approx(theirs['metrics'], rel=1e-6)
@@ -184,7 +189,7 @@ def test_a_stored_set_of_some_samples(project, run, capsys):
     np.save(project / 'c/labels.npy', np.tile(np.repeat(np.arange(4), 3), 5))
     shifts = ['--corruptions', 'fog', 'snow', '--severities', '1', '5']
     (model,) = run('stored', '--stored', 'c', *shifts, '--limit', '8')
-    assert len(model.tests) == 5 and model.clean.limit == 8
+    assert len(model.tests) == 5 and model.record.limit == 8
     assert [test.get('stored') for test in model.tests] == [None, *['c'] * 4]
     assert 'Images of the stored set c: snow, fog at severity 1, 5.' in capsys.readouterr().out
 
