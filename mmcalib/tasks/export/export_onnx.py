@@ -5,10 +5,8 @@ from __future__ import annotations
 import inspect
 import io
 import json
-import os
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 
@@ -84,9 +82,7 @@ def export_onnx(
         import onnx
         import onnxruntime  # noqa: F401
     except ImportError as error:
-        raise UserError(
-            f'the export requires {error.name}: pip install onnx onnxruntime, or mmcalib[export]'
-        ) from error
+        raise UserError(f'there is no {error.name}: pip install onnx onnxruntime') from error
     check_number('--tolerance', tolerance)
     check_writable(out)
     found = read_checkpoint(find_checkpoint(checkpoint))
@@ -95,14 +91,11 @@ def export_onnx(
     with building('the model cannot be built: '), of_toolbox:
         model = build(cfg, [found])
         pixels = _random_image(model, size) if size else _first_image(cfg)
-    network = PredictingNetwork(model, logits=logits).eval()
-    problems = []
+    network, problems = PredictingNetwork(model, logits=logits).eval(), []
     for free in [()] if fixed else FREE:
         try:
             content = _traced(network, pixels, free, opset)
             difference = _difference(content, network, pixels, free)
-        except UserError:
-            raise
         except Exception as error:  # of whatever operator PyTorch or onnxruntime lacks
             problems.append(f'{type(error).__name__}: {str(error).strip().splitlines()[0]}')
             continue
@@ -115,36 +108,29 @@ def export_onnx(
             f'the model cannot be exported: {problems[-1]}. Nothing was written. A larger '
             '--tolerance or another --opset may help'
         )
-    calibration = describe_calibration(found.meta)
-    model = onnx.load_from_string(content)
-    about = {**_about(network, found), 'mmcalib': __version__}
+    exported, about = onnx.load_from_string(content), _about(network, found)
     about = {key: json.dumps(value, ensure_ascii=False) for key, value in about.items()}
-    onnx.helper.set_model_props(model, about)
-    onnx.checker.check_model(model)
+    onnx.helper.set_model_props(exported, about)
     with whole_file(out) as path:
-        onnx.save(model, path)
+        onnx.save(exported, path)
     sizes = zip(AXES, pixels.shape, strict=True)
     shape = ', '.join(axis if axis in free else str(extent) for axis, extent in sizes)
-    calibrated = ', '.join(calibration['methods']) if calibration else 'none in the checkpoint'
-    lines = [
-        f'Input {INPUT!r} ({shape}), output {network.output!r}; calibration: {calibrated}.',
+    done = describe_calibration(found.meta) or {'methods': ['none in the checkpoint']}
+    fixed = ' and '.join(axis for axis in AXES if axis in FREE[0] and axis not in free)
+    return '\n'.join([
+        f'Input {INPUT!r} ({shape}), output {network.output!r}; '
+        f'calibration: {", ".join(done["methods"])}.',
         f'Largest difference of a probability from PyTorch: {difference:.1e}.',
-    ]
-    if problems:
-        both = 'height' if 'batch' in free else 'batch, height'
-        lines.append(f'Fixed: {both} and width, since others failed. {problems[0]}')
-    return '\n'.join([*lines, f'Written: {out}'])
+        *(f'Fixed: {fixed}, since others failed. {problem}' for problem in problems[:1]),
+        f'Written: {out}',
+    ])  # fmt: skip
 
 
 def _random_image(model: nn.Module, size: Sequence[int]) -> Tensor:
     """Return pixels ``(1, C, H, W)`` whose normalised values are a normal distribution's."""
-    first = next((weight for weight in model.parameters() if weight.ndim == 4), None)
-    if first is None:
-        raise UserError(
-            f'{type(model).__name__} has no convolution, and only image models can be exported'
-        )
+    channels = next((each.shape[1] for each in model.parameters() if each.ndim == 4), 3)
     prepare, generator = model.data_preprocessor, torch.Generator().manual_seed(0)
-    pixels = torch.randn(1, first.shape[1], *size, generator=generator)
+    pixels = torch.randn(1, channels, *size, generator=generator)
     if getattr(prepare, '_enable_normalize', False):
         pixels = pixels * prepare.std + prepare.mean
     return pixels
@@ -165,37 +151,24 @@ def _first_image(cfg: Config) -> Tensor:
 
 
 def _traced(network: PredictingNetwork, pixels: Tensor, free: Sequence[str], opset: int) -> bytes:
-    # Of the two exporters of newer PyTorch, the older: the other takes minutes over free sizes.
-    has_two = 'dynamo' in inspect.signature(torch.onnx.export).parameters
     axes = {number: axis for number, axis in enumerate(AXES) if axis in free}
-    of_output = {n: axis for n, axis in axes.items() if n == 0 or network.segments}
+    options = {
+        'input_names': [INPUT],
+        'output_names': [network.output],
+        'dynamic_axes': {
+            INPUT: axes,
+            network.output: {n: axis for n, axis in axes.items() if n == 0 or network.segments},
+        },
+        'opset_version': opset,
+    }
+    # Of the two exporters of newer PyTorch, the older: the other takes minutes over free sizes.
+    if 'dynamo' in inspect.signature(torch.onnx.export).parameters:
+        options['dynamo'] = False
     content = io.BytesIO()
-    with _no_stdout(), warnings.catch_warnings(), full_precision():
+    with warnings.catch_warnings(), full_precision():
         warnings.simplefilter('ignore')  # of values that the trace takes as constants
-        torch.onnx.export(
-            network,
-            (pixels,),
-            content,
-            input_names=[INPUT],
-            output_names=[network.output],
-            dynamic_axes={INPUT: axes, network.output: of_output},
-            opset_version=opset,
-            **({'dynamo': False} if has_two else {}),
-        )
+        torch.onnx.export(network, (pixels,), content, **options)
     return content.getvalue()
-
-
-@contextmanager
-def _no_stdout() -> Iterator[None]:
-    """Drop what is written to standard output by PyTorch's C++: the graph, where it ends early."""
-    kept = os.dup(1)
-    with open(os.devnull, 'wb') as nothing:
-        os.dup2(nothing.fileno(), 1)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
 
 
 def _difference(
@@ -244,6 +217,7 @@ def _about(network: PredictingNetwork, checkpoint: Checkpoint) -> dict:
         'classes': checkpoint.classes,
         'calibration': describe_calibration(checkpoint.meta),
         'checkpoint': Path(checkpoint.path).name,
+        'mmcalib': __version__,
     }
     if getattr(prepare, '_enable_normalize', False):
         found |= {'mean': prepare.mean.flatten().tolist(), 'std': prepare.std.flatten().tolist()}

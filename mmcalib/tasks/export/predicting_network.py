@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mmcalib.checks import UserError
-from mmcalib.models.predicting_head import has_several_labels, head_of, returns_scores
+from mmcalib.models.predicting_head import has_several_labels, returns_scores
 
 # The option of a data preprocessor that reverses the channels, as the toolboxes' versions call it.
 REVERSES = ('to_rgb', 'channel_conversion', '_channel_conversion')
@@ -62,9 +62,6 @@ class PredictingNetwork(nn.Module):
     def _classified(self, pixels: Tensor) -> Tensor:
         divisor = getattr(self.model.data_preprocessor, 'pad_size_divisor', None)
         logits = self.model(self._prepared(pixels, None, divisor, 'pad_value'), mode='tensor')
-        if not torch.is_tensor(logits) or logits.ndim != 2:
-            kind = type(head_of(self.model)).__name__
-            raise UserError(f'{kind} returns no (N, K) logits, so it cannot be exported')
         if self.several_labels:  # each label is a binary prediction, as a pixel's is
             return self._calibrated(logits[:, None, None]).reshape(logits.shape)
         return self._calibrated(logits)
@@ -93,14 +90,11 @@ class PredictingNetwork(nn.Module):
 
 
 def _check_exportable(model: nn.Module) -> None:
-    kind = type(model).__name__
     if returns_scores(model):
         raise UserError(
-            f'{kind} classifies masks, and its scores are not the logits of a softmax, so it '
-            'cannot be exported'
+            f'{type(model).__name__} classifies masks, and its scores are not the logits of a '
+            'softmax, so it cannot be exported'
         )
-    if not hasattr(model, 'encode_decode') and not hasattr(model, 'head'):
-        raise UserError(f'{kind} is neither an mmpretrain classifier nor an mmseg segmentor')
     if (getattr(model, 'test_cfg', None) or {}).get('mode') == 'slide':
         raise UserError(
             "test_cfg.mode='slide' averages over windows, which an ONNX file does not: export the "
