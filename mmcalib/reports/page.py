@@ -7,7 +7,6 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from operator import itemgetter
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
@@ -62,9 +61,9 @@ def page_of(
     drawn = 0
     for section in track(sections, 'Drawing', transient=True, console=Console(stderr=True)):
         section['figures'] = []
-        for caption, kind, found, options in filter(
-            itemgetter(2), section['wanted']
-        ):  # of some runs
+        for caption, kind, found, options in section['wanted']:
+            if not found:
+                continue
             try:
                 figure = figures.draw(kind, found, **options)
             except ValueError as error:

@@ -111,7 +111,7 @@ def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
     lines = [f'In no table, {why}: {", ".join(paths)}.' for why, paths in others.items()]
     if not runs:
         where = ', '.join(map(str, folders))
-        raise FileNotFoundError('\n'.join([f'no {RESULTS} to report below {where}', *lines]))
+        raise FileNotFoundError(' '.join([f'no {RESULTS} to report below {where}.', *lines]))
     return runs, lines
 
 

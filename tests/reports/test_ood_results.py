@@ -4,7 +4,6 @@ import pytest
 from records import CE
 from records import write as write_record
 
-from mmcalib.metrics.keys import metric_heading
 from mmcalib.reports.formats import report
 from mmcalib.reports.runs import find_runs
 from mmcalib.reports.tables import tables_of
@@ -75,9 +74,3 @@ def test_other_sets_are_another_table_and_other_metrics_stay(tmp_path):
     for name, table in found.items():
         assert 'against unseen classes, tested=against ' in name
         assert all(key.startswith('ood/') for key in table.columns)
-
-
-def test_headings_tell_unseen_classes_from_failures():
-    assert metric_heading('ood/AUROC') == 'OOD AUROC (%)'
-    assert metric_heading('ood/svhn/AUPR_in') == 'OOD AUPR_in svhn (%)'
-    assert metric_heading('calibration/AUROC') == 'AUROC (%)'
