@@ -170,11 +170,9 @@ def limit_samples(cfg: Config, limit: int) -> None:
         UserError: If it is below 1.
     """
     cfg.limit = check_integer('--limit', limit)
-    for key in DATALOADERS:
-        loader = cfg.get(key)
-        if loader is not None:
-            loader.dataset = dict(type='EvenSubset', dataset=loader.dataset, samples=limit)
-            loader.pop('num_batch_per_epoch', None)
+    for loader in filter(None, map(cfg.get, DATALOADERS)):
+        loader.dataset = dict(type='EvenSubset', dataset=loader.dataset, samples=limit)
+        loader.pop('num_batch_per_epoch', None)
     loader, schedule = cfg.get('train_dataloader'), cfg.get('train_cfg')
     if not loader or not schedule:
         return
@@ -182,11 +180,9 @@ def limit_samples(cfg: Config, limit: int) -> None:
         loader.batch_size = min(loader.batch_size, limit)
     schedule.pop('dynamic_intervals', None)
     schedule.pop('val_begin', None)
-    if schedule.get('max_epochs'):
-        schedule.update(max_epochs=1, val_interval=1)
-    else:
-        iterations = -(-limit // (loader.get('batch_size') or 1))
-        schedule.update(max_iters=iterations, val_interval=iterations)
+    key = 'max_epochs' if schedule.get('max_epochs') else 'max_iters'
+    length = 1 if key == 'max_epochs' else -(-limit // (loader.get('batch_size') or 1))
+    schedule.update({key: length, 'val_interval': length})
 
 
 def test_on_validation(cfg: Config) -> None:
@@ -205,10 +201,7 @@ def test_on_validation(cfg: Config) -> None:
 
 def set_loader_defaults(cfg: Config) -> None:
     """Fill in the defaults of mmpretrain's own tools, and turn off what needs a GPU or workers."""
-    for key in DATALOADERS:
-        loader = cfg.get(key)
-        if loader is None:
-            continue
+    for loader in filter(None, map(cfg.get, DATALOADERS)):
         if cfg.get('default_scope') == 'mmpretrain':
             loader.setdefault('collate_fn', dict(type='default_collate'))
             loader.setdefault('pin_memory', True)

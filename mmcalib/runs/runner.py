@@ -90,9 +90,12 @@ class QuietRunner(Runner):
     _starting = True
 
     def __init__(self, *args, **kwargs) -> None:
-        kinds = (AssertionError, KeyError, TypeError, ValueError)
-        with self._in_one_line('the config cannot be built: ', *kinds):
+        try:
             super().__init__(*args, **kwargs)
+        except UserError:
+            raise
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            raise self._refusal('the config cannot be built: ', error) from error
         self._starting = False
 
     def train(self) -> nn.Module:
@@ -103,18 +106,13 @@ class QuietRunner(Runner):
         with self._naming_misfits():
             return super().test()
 
-    @contextmanager
-    def _in_one_line(self, start: str, *kinds: type[Exception]) -> Iterator[None]:
-        try:
-            yield
-        except UserError:
-            raise
-        except kinds as error:
-            where = ''
-            if hasattr(self, 'logger'):
-                self.logger.info('', exc_info=True, extra={'screen': False})
-                where = f' (the traceback is in {log_file(self)})'
-            raise UserError(f'{start}{reason_of(error)}{where}') from error
+    def _refusal(self, start: str, error: Exception) -> UserError:
+        """Return an error in one line, whose traceback goes to the log if there is one yet."""
+        where = ''
+        if hasattr(self, 'logger'):
+            self.logger.info('', exc_info=error, extra={'screen': False})
+            where = f' (the traceback is in {log_file(self)})'
+        return UserError(f'{start}{reason_of(error)}{where}')
 
     @contextmanager
     def _naming_misfits(self) -> Iterator[None]:
@@ -128,8 +126,7 @@ class QuietRunner(Runner):
             owners = [frame.f_locals.get('self') for frame, _ in walk_tb(error.__traceback__)]
             layer = [names[x] for x in owners if isinstance(x, nn.Module) and x in names][-1]
             start = f'model.{layer} does not fit what comes before it (see its in_channels): '
-            with self._in_one_line(start, RuntimeError):
-                raise
+            raise self._refusal(start, error) from error
 
     def build_logger(self, *args, **kwargs) -> MMLogger:
         logger = super().build_logger(*args, **kwargs)

@@ -15,7 +15,6 @@ from mmengine.registry import DATASETS, MODELS, init_default_scope
 from records import write
 
 from mmcalib.checks import UserError
-from mmcalib.cli.files import split_members
 from mmcalib.reports.runs import find_runs
 from mmcalib.runs.config import load_config
 from mmcalib.runs.model import finished_of, set_views
@@ -202,12 +201,8 @@ def test_a_temperature_of_a_mean_is_fitted_kept_and_read(digits, run, tmp_path, 
         Path('no.json').write_text('{}')
         error = run('test.py', DIGITS, *digits, '--temperature', file, fails=True)
         assert 'name the file that tools/calibrate.py wrote' in error
-    for out, message in (
-        (['t.json'], '--out t.json exists'),
-        (['t.pth'], 'name a .json file'),
-        (['v.json', '--method', 'vector'], 'only a temperature'),
-    ):
-        assert message in run('calibrate.py', DIGITS, *digits, '--out', *out, fails=True)
+    error = run('calibrate.py', DIGITS, *digits, '--out', 't.pth', fails=True)
+    assert 'name a .json file' in error
 
 
 def test_members_of_two_configs_each_prepare_their_inputs(digits, run, tmp_path):
@@ -239,10 +234,8 @@ WIDE = 'model = dict(backbone=dict(base_channels=16), head=dict(in_channels=64))
     ('arguments', 'message'),
     [
         ([], 'name a checkpoint'),
-        (['a', 'a'], 'is named twice'),
         (['a', 'copy.pth'], 'member0.pth and copy.pth have the same weights'),
         (['a', '--mc-dropout', 2, *FEW], 'member 1 has no dropout layer'),
-        (['a', '--mc-dropout', -1], '--mc-dropout must be an integer of at least 0'),
         (['a', '--disagreement', 'apart'], '--disagreement requires several predictions'),
         (['a', '--tta-scales', -1], '--tta-scales must be a finite number'),
         (['a', '--tta', '--show-dir', 'drawn'], 'leave out --tta'),
@@ -252,7 +245,6 @@ WIDE = 'model = dict(backbone=dict(base_channels=16), head=dict(in_channels=64))
         (['a', 'model = dict(head=dict(num_classes=7)):b'], 'member 2 has 7 classes, but member 1'),
         (['a', f'{WIDE}:b'], 'member1.pth: the checkpoint does not fit the model of this config'),
         (['a', 'data_preprocessor = dict(mean=[0.5], std=[0.25]):b'], 'as CONFIG.py:'),
-        (['a', 'none.pth'], "there is no checkpoint 'none.pth'"),
     ],
 )
 def test_what_has_no_mean_is_said_first(arguments, message, digits, run, tmp_path):
@@ -275,12 +267,6 @@ def test_each_model_has_a_folder_of_its_own(digits, run, tmp_path):
     starts, ends = zip(*(name.split('-') for name in names), strict=True)
     assert starts == ('copy', 'member0', 'member0_tta')
     assert ends[0] == ends[1] != ends[2]
-
-
-def test_pairs_of_config_and_checkpoint_are_told_apart():
-    assert split_members('c.py', ['a.pth', 'd.py:b.pth']) == [('c.py', 'a.pth'), ('d.py', 'b.pth')]
-    assert split_members('c.py:a.pth', ['b.pth']) == [('c.py', 'a.pth'), ('c.py', 'b.pth')]
-    assert split_members('c.py', ['https://x/a.pth']) == [('c.py', 'https://x/a.pth')]
 
 
 LOAD, PACK = dict(type='LoadImageFromFile'), dict(type='PackSegInputs')

@@ -99,7 +99,6 @@ TEST = {
     ('c.pth', '--objects', '--cfg-options', 'test_evaluator=[]'): 'add --calibration',
     ('c.pth', '--evaluation', 'unsen'): r'no such evaluation; did you mean unseen\?',
     ('c.pth', '--show-dir', 'drawn'): 'needs default_hooks.visualization',
-    ('c.pth', '--amp'): 'needs a CUDA device',
 }
 
 
