@@ -104,23 +104,3 @@ def test_the_toolboxes_own_losses_may_be_terms():
     logits, target = torch.randn(6, 5), torch.arange(6) % 5
     value = F.cross_entropy(logits, target) + MDCALoss()(logits, target)
     close(loss(logits, target, avg_factor=6), value)
-
-
-PENALISED = [MBLS, dict(type='ConfidencePenaltyLoss'), *ROWS[1:3], MAPS[1]]
-
-
-@pytest.mark.parametrize('loss', PENALISED, ids=lambda loss: loss['type'])
-def test_class_weights_of_0_leave_the_penalty_beside_any_base(loss):
-    logits, target = 9 * torch.randn(2, 4, 5, 6), torch.randint(4, (2, 5, 6))
-    logits.requires_grad_()
-    target[0, :2] = 255
-    call, base = dict(ignore_index=255), dict(type='BrierLoss')
-    both = dict(type='CombinedLoss', losses=[base, loss | dict(class_weight=[0.0] * 4)])
-    penalty = MODELS.build(loss)(logits, target, **call) - F.cross_entropy(logits, target, **call)
-    assert penalty.abs() > 1e-3
-    values = (
-        MODELS.build(both)(logits, target, **call),
-        MODELS.build(base)(logits, target, **call) + penalty,
-    )
-    close(*values, rtol=1e-4, atol=1e-5)
-    close(*(torch.autograd.grad(x, logits)[0] for x in values), rtol=1e-4, atol=1e-6)

@@ -104,17 +104,3 @@ def test_every_prediction_is_as_likely():
         assert priority.max() <= torch.cat(priorities).sort().values[11]
         counts[labels] += 1
     torch.testing.assert_close(counts / 2000, torch.full((60,), 0.2), atol=0.04, rtol=0)
-
-
-def test_memory_stays_flat(monkeypatch):
-    most, lowest = 0, draw.lowest
-
-    def watch(parts, limit):
-        nonlocal most
-        most = max(most, sum(len(part[0]) for part in parts))
-        return lowest(parts, limit)
-
-    monkeypatch.setattr(draw, 'lowest', watch)
-    loader = scenes(n=12)
-    size = draw_predictions(segmentor(fcn_head()), loader, num_samples=30).population / 12
-    assert 60 < most <= 60 + 2 * size
