@@ -26,29 +26,28 @@ def run_jobs(
         at_once: Number of commands that run at the same time.
         gpus: GPUs for each, where there are any.
     """
-    waiting, free = list(jobs), list(range(at_once))
-    running: dict[Path, tuple[subprocess.Popen, int]] = {}
+    waiting: list[Path] = list(jobs)
+    running: dict[int, tuple[Path, subprocess.Popen]] = {}
     # Commands stay in this process's group, so that Ctrl-C and a closed terminal end all of them.
     # Only this thread starts commands, so that none starts behind an interruption.
     try:
         while waiting or running:
-            while waiting and free:
-                log, slot = waiting.pop(0), free.pop(0)
+            for slot in sorted(set(range(at_once)) - running.keys())[: len(waiting)]:
+                log = waiting.pop(0)
+                log.parent.mkdir(parents=True, exist_ok=True)
                 with log.open('ab') as out:
                     streams = dict(stdin=subprocess.DEVNULL, stdout=out, stderr=out)
                     env = environment(slot, at_once, gpus)
-                    running[log] = subprocess.Popen(jobs[log], env=env, **streams), slot
-            for log, (process, slot) in list(running.items()):
-                status = process.poll()
-                if status is not None:
-                    del running[log]
-                    free.append(slot)
+                    running[slot] = log, subprocess.Popen(jobs[log], env=env, **streams)
+            for slot, (log, process) in list(running.items()):
+                if (status := process.poll()) is not None:
+                    del running[slot]
                     yield log, status
             time.sleep(0.1)
     finally:
-        for process, _ in running.values():
+        for _, process in running.values():
             process.terminate()
-        for process, _ in running.values():
+        for _, process in running.values():
             process.wait()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from inspect import isclass
 from itertools import product
 from pathlib import Path
@@ -21,8 +23,19 @@ from mmcalib.cli.arguments import parse_options
 from mmcalib.cli.files import find_config
 from mmcalib.cli.parser import ToolParser
 from mmcalib.datasets.same_data import same_data
-from mmcalib.metrics.keys import ECE, QUALITIES, metric_name
+from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
+from mmcalib.metrics.intervals import interval_values
+from mmcalib.metrics.keys import (
+    ECE,
+    INTERVAL,
+    PREFIX,
+    QUALITIES,
+    columns_of,
+    metric_heading,
+    metric_name,
+)
 from mmcalib.record import Record, differences, loss_label, paths_of, read_json
+from mmcalib.reports.formats import in_markdown, mean_and_deviation, table_text
 from mmcalib.runs.checkpoint import newest_checkpoint
 from mmcalib.runs.config import load_config
 from mmcalib.runs.config_tree import (
@@ -34,19 +47,22 @@ from mmcalib.runs.config_tree import (
     type_name,
 )
 from mmcalib.tasks.sweep.jobs import run_jobs
-from mmcalib.tasks.sweep.summary import (
-    Value,
-    has_results,
-    metrics_in,
-    sweep_table,
-    value_text,
-    write_summary,
-)
 from mmcalib.visualization.style import save_figure
 from mmcalib.visualization.sweep import draw_sweep
-from mmcalib.work_dir import RESULTS, SWEEP, experiment_name, locked, of_split
+from mmcalib.work_dir import (
+    RESULTS,
+    STATISTICS,
+    SWEEP,
+    experiment_name,
+    locked,
+    of_split,
+    whole_file,
+)
 
+Value = float | str
+TABLE = 'sweep.md'
 LOG = 'sweep.log'  # in the folder of each training: what its commands print
+SPLITS = ('val', 'test')
 # Of several losses that have a parameter, one of these is taken.
 BEST_KNOWN = (losses.MarginLabelSmoothingLoss, losses.SoftmaxFocalLoss, losses.LabelSmoothingLoss)
 
@@ -96,8 +112,8 @@ def sweep(args: argparse.Namespace, tools: Path) -> tuple[dict, Path, list[str]]
     config = find_config(args.config)
     cfg = load_config(config, parse_options(args.cfg_options))
     given, keys = complete(cfg, name), option_keys(cfg, name)
-    folder = Path('work_dirs/sweeps', experiment_name(config), name)
-    folder = folder if args.limit is None else folder / f'limit{args.limit}'
+    limited = '' if args.limit is None else f'limit{args.limit}'
+    folder = Path('work_dirs/sweeps', experiment_name(config), name, limited)
     folder = Path(args.work_dir or folder)
     loss = main_loss(cfg)
     for part in (loss, *loss.get('losses', ())):
@@ -123,21 +139,22 @@ def sweep(args: argparse.Namespace, tools: Path) -> tuple[dict, Path, list[str]]
                     f'{folder} holds trainings by other settings, {wrong}: give another --work-dir'
                 )
         trainings = trainings_in(folder, name, values, args.seeds or [])
-        check_alike(trainings, name)
-        start = partial(command, args, tools, config, keys)
-        failed = run_all(args, folder, trainings, 'val', start)
-        check_alike(trainings, name)
-        summary = write_summary(folder, settings, trainings)
-        chosen = [row['value'] for row in summary['rows'] if row['chosen']]
-        if not chosen:
-            raise UserError(f'no value has an ECE: see the {LOG} of each in {folder}')
-        if cfg.get('test_dataloader') is not None:
-            tested = {
-                mine: value
-                for mine, value in trainings.items()
-                if has_results(mine, 'val') and (args.test_all or value in chosen)
+        failed = []
+        for split in SPLITS:
+            check_alike(trainings, name)
+            todo = [mine for mine in trainings if not read(mine, split)]
+            if split == 'test':
+                summary = write_summary(folder, settings, trainings)
+                chosen = [row['value'] for row in summary['rows'] if row['chosen']]
+                if not chosen:
+                    raise UserError(f'no value has an ECE: see the {LOG} of each in {folder}')
+                wanted = [m for m in todo if args.test_all or trainings[m] in chosen]
+                todo = [m for m in wanted if read(m, 'val') and cfg.get('test_dataloader')]
+            jobs = {
+                mine / LOG: command(args, tools, config, keys, mine, trainings[mine], split)
+                for mine in todo
             }
-            failed += run_all(args, folder, tested, 'test', start)
+            failed += run_all(jobs, folder, split, args)
         return write_summary(folder, settings, trainings), folder, failed
 
 
@@ -160,52 +177,49 @@ def trainings_in(
 
 def check_alike(trainings: Sequence[Path], parameter: str) -> None:
     """Raise a UserError if trainings that are finished differ in more than the parameter."""
-    first = None
-    for mine in trainings:
-        if not has_results(mine, 'val'):
-            continue
-        record = Record.read(mine / of_split(RESULTS, 'val'))
-        (member,) = record.model['members']
-        facts = {key: member[key] for key in ('loss', 'training')}
-        facts['evaluation'] = record.evaluation
-        first = first or (mine, facts)
-        for wrong in differences(first[1], facts):
+    found = {mine: record for mine in trainings if (record := read(mine, 'val'))}
+    facts = {
+        mine: [*({k: m[k] for k in ('loss', 'training')} for m in r.model['members']), r.evaluation]
+        for mine, r in found.items()
+    }
+    for mine, own in facts.items():
+        first = next(iter(facts))
+        for wrong in differences(facts[first], own):
             if wrong.split()[0].rpartition('.')[2] != parameter:
                 raise UserError(
-                    f'trainings differ in more than {parameter}, {first[0]} and {mine}: {wrong}. '
+                    f'trainings differ in more than {parameter}, {first} and {mine}: {wrong}. '
                     'Give another --work-dir, or remove one of them'
                 )
 
 
 def run_all(
-    args: argparse.Namespace,
-    folder: Path,
-    trainings: Mapping[Path, Value],
-    split: str,
-    start: Callable,
+    jobs: Mapping[Path, Sequence[str]], folder: Path, split: str, args: argparse.Namespace
 ) -> list[str]:
-    """Train or test those without results, say how each ended, and name those that failed."""
+    """Train or test, say how each ended, and name those that failed.
+
+    Args:
+        jobs: The commands, by their logs in the work dirs of the trainings.
+        folder: Of the sweep.
+        split: ``'val'`` for trainings, which end with a test on validation data.
+        args: Of tools/sweep.py.
+    """
     failed, doing = [], 'Training' if split == 'val' else 'Testing'
-    names = {mine: str(mine.relative_to(folder)) for mine in trainings}
-    todo = [mine for mine in trainings if not has_results(mine, split)]
-    if todo:
-        print(f'{doing} {", ".join(names[mine] for mine in todo)}', flush=True)
-    for mine in todo:
-        mine.mkdir(parents=True, exist_ok=True)
-    jobs = {mine / LOG: start(mine, value_text(trainings[mine]), split) for mine in todo}
+    names = {log: log.parent.relative_to(folder).as_posix() for log in jobs}
+    if jobs:
+        print(f'{doing} {", ".join(names.values())}', flush=True)
     screen = Console(stderr=True, quiet=not jobs)
     with closing(run_jobs(jobs, args.jobs, gpus=args.gpus or 1)) as ended:
         for log, status in track(ended, doing, total=len(jobs), console=screen):
-            name = names[log.parent]
-            if status or not has_results(log.parent, split):
+            record = read(log.parent, split)
+            if status or not record:
                 said = log.read_text(errors='replace').strip().rpartition('\n')[2]
-                print(f'{name}: FAILED with status {status}, see {log}: {said}', flush=True)
-                failed.append(name)
-                continue
-            (metrics,) = metrics_in(log.parent, split)
-            shown = [key for key in (*QUALITIES, ECE) if key in metrics]
-            text = ', '.join(f'{metric_name(key)} {metrics[key]:.2f}' for key in shown)
-            print(f'{name}: {split} {text}', flush=True)
+                text = f'FAILED with status {status}, see {log}: {said}'
+                failed.append(names[log])
+            else:
+                shown = [key for key in (*QUALITIES, ECE) if key in record.metrics]
+                text = ', '.join(f'{metric_name(k)} {record.metrics[k]:.2f}' for k in shown)
+                text = f'{split} {text}'
+            print(f'{names[log]}: {text}', flush=True)
     return failed
 
 
@@ -215,11 +229,11 @@ def command(
     config: str,
     keys: Sequence[str],
     mine: Path,
-    value: str,
+    value: Value,
     split: str,
 ) -> list[str]:
     """Return the command that trains and validates, or tests the validated checkpoint."""
-    options = [*args.cfg_options, *(f'{key}={value}' for key in keys)]
+    options = [*args.cfg_options, *(f'{key}={value_text(value)}' for key in keys)]
     if mine.name.startswith('seed'):
         options.append(f'randomness.seed={mine.name.removeprefix("seed")}')
     start = [sys.executable]
@@ -234,7 +248,7 @@ def command(
         passed += ['--resume'] if newest_checkpoint(mine) else []
         passed += ['--auto-scale-lr'] if args.auto_scale_lr else []
     else:
-        (checkpoint,) = paths_of(Record.read(mine / of_split(RESULTS, 'val')).model)
+        (checkpoint,) = paths_of(read(mine, 'val').model)
         checkpoint = mine / Path(checkpoint).name  # the folder may have been moved
         start += [str(tools / 'test.py'), config]
         start += [str(checkpoint if checkpoint.is_file() else newest_checkpoint(mine))]
@@ -320,3 +334,89 @@ def complete(cfg: Config, parameter: str) -> list[str]:
             cfg[key] = [*own, dict(type='CalibrationMetric', metrics=['ECE'])]
             given.append(f'the ECE for {key}')
     return given
+
+
+def value_text(value: Value) -> str:
+    """Return the name of a value in folders and tables."""
+    return f'{value:g}' if isinstance(value, float) else value
+
+
+def read(mine: Path, split: str) -> Record | None:
+    """Return what a training was found to be on a split, None before it is."""
+    file = mine / of_split(RESULTS, split)
+    return Record.read(file) if file.is_file() else None
+
+
+def metrics_in(mine: Path, split: str) -> list[dict]:
+    """Return the metrics of a training, with the interval of its ECE over images, if any."""
+    if not (record := read(mine, split)):
+        return []
+    path, metrics = mine / of_split(STATISTICS, split), record.metrics
+    if f'{ECE}{INTERVAL[0]}' not in metrics and path.is_file():
+        kept = CalibrationStatistics.load(path)
+        if PROTOCOLS[kept.protocol].group is None:  # else it is a mean of several
+            bins = kept.image_bins
+            ends = interval_values(['ECE'], bins, bins.new_zeros(len(bins), 2), coverage=0.95)
+            metrics |= {f'{PREFIX}{name}': end for name, end in ends.items()}
+    return [metrics]
+
+
+def write_summary(folder: Path, settings: Mapping, trainings: Mapping[Path, Value]) -> dict:
+    """Write the metrics of every value, the one of least ECE on validation data marked.
+
+    Args:
+        folder: Of the sweep.
+        settings: What all values share.
+        trainings: The value of each, by its work dir.
+    """
+    rows = {}
+    for mine, value in trainings.items():
+        new = {'value': value, 'val': [], 'test': [], 'missing': [], 'chosen': False}
+        row = rows.setdefault(value, new)
+        for split in SPLITS:
+            row[split] += metrics_in(mine, split)
+        if not read(mine, 'val'):
+            row['missing'].append(mine.relative_to(folder).as_posix())
+    complete = [row for row in rows.values() if math.isfinite(mean_ece(row))]
+    if complete:  # while some are missing, it is the best so far
+        min(complete, key=mean_ece)['chosen'] = True
+    summary = {**settings, 'rows': list(rows.values())}
+    content = json.dumps(summary, indent=2, ensure_ascii=False)
+    for name, text in ((SWEEP, content), (TABLE, sweep_table(summary))):
+        with whole_file(folder / name) as path:
+            path.write_text(text + '\n', encoding='utf-8')
+    return summary
+
+
+def mean_ece(row: Mapping) -> float:
+    """Return the mean over seeds on validation data, NaN while one is missing."""
+    values = [metrics[ECE] for metrics in row['val'] if ECE in metrics]
+    return statistics.mean(values) if values and not row['missing'] else math.nan
+
+
+def sweep_table(summary: Mapping) -> str:
+    """Return a sweep in Markdown, with a line for every value."""
+    rows, headings = summary['rows'], [summary['parameter']]
+    table = [[value_text(row['value'])] for row in rows]
+    for split in SPLITS:
+        for key in columns_of(key for row in rows for each in row[split] for key in each):
+            headings.append(f'{split} {metric_heading(key)}')
+            for row, cells in zip(rows, table, strict=True):
+                values = [each[key] for each in row[split] if key in each]
+                cells.append(mean_and_deviation(values, key))
+    for row, cells in zip(rows, table, strict=True):
+        cells.append(_remark(row, rows))
+    title = in_markdown(f'{summary["loss"]}, {summary["experiment"]}')
+    lines = [title, '', table_text([*headings, ''], table, 'markdown')]
+    if summary.get('validates_on_test_data'):
+        lines += ['', 'This config validates on its test data, so the choice has seen them.']
+    return '\n'.join(lines)
+
+
+def _remark(row: Mapping, rows: list[Mapping]) -> str:
+    if row['chosen']:
+        ties = [value_text(each['value']) for each in rows if mean_ece(each) == mean_ece(row)]
+        return f'chosen, the first of a tie with {", ".join(ties[1:])}' if ties[1:] else 'chosen'
+    if row['missing']:
+        return f'unfinished: {", ".join(row["missing"])}'
+    return 'test not used for selection' if row['test'] else ''
