@@ -1,4 +1,4 @@
-"""Margin-based label smoothing and calibration metrics for OpenMMLab.
+"""Margin-based label smoothing, calibration metrics and post-hoc scaling, for OpenMMLab and torch.
 
 Importing the package registers its losses, metrics, hooks, datasets and models in mmengine's
 root registries, which is all that ``custom_imports=dict(imports=['mmcalib'])`` does in a config.

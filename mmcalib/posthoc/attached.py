@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mmcalib.checks import UserError, at_least_single, check_choice
-from mmcalib.samples.from_loader import Logits, logits_of
+from mmcalib.samples.from_loader import Logits, key_of, logits_of
 
 if TYPE_CHECKING:
     from mmcalib.posthoc.per_label import ScalerPerLabel
@@ -125,9 +125,9 @@ class CalibratedOutput(nn.Module):
             return scaled
         if torch.is_tensor(output):
             return scaled.reshape(output.shape)
-        output = copy(output)
-        if isinstance(output, Mapping) and 'out' in output:
-            output['out'] = scaled
+        output, key = copy(output), key_of(output)
+        if key:
+            output[key] = scaled
         else:
             output.logits = scaled
         return output

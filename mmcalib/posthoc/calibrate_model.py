@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from mmcalib.checks import UserError, check_choice
 from mmcalib.metrics.keys import PREFIX, metric_heading, number_text
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, attached
-from mmcalib.posthoc.before_and_after import before_and_after
+from mmcalib.posthoc.before_and_after import before_and_after, predicted_of
 from mmcalib.posthoc.choose import choose
 from mmcalib.posthoc.draw import NUM_SAMPLES, DrawnPredictions, LogitRows, draw
 from mmcalib.posthoc.fold_into_layer import fold_layers, layers_for, prove, swapped_parameters
@@ -80,6 +80,10 @@ class Calibrated:
         return '\n'.join([*('  '.join(row).rstrip() for row in cells), *self._sentences()])
 
     def _sentences(self) -> Iterator[str]:
+        compared = [f'{c["method"]} {c["nll"]:.4f}' for c in self.candidates if not c['problem']]
+        if compared:
+            yield f'NLL, cross-validated: {", ".join(compared)};'
+            yield 'the first within a standard error of the lowest is taken.'
         of = f'{self.num_predictions:,} predictions of {self.num_groups:,} images or groups'
         if self.scaler is None:
             yield f'No scaling improves on none by a standard error, of {of}.'
@@ -88,7 +92,7 @@ class Calibrated:
         if name == 'temperature' and not isinstance(self.scaler, ScalerPerLabel):
             name = f'temperature {self.scaler.temperature_:.4g}'
         yield f'Scaling by {name}, fitted on {of};'
-        yield 'before and after are cross-fitted.'
+        yield f'before and after are cross-fitted; {self.changed:,} predicted classes are others.'
         where = f'Folded into {" and ".join(n or "the model" for n in self.folded_into)}'
         if self.attached:
             where = f'Attached behind the model, because {self.attached}'
@@ -178,6 +182,9 @@ def _calibrated(
     labels = drawn.labels[drawn.labels >= 0]
     if not (labels != labels[0]).any():
         raise UserError(f'all labels are {int(labels[0])}: calibrate on data of several classes')
+    valid = drawn.labels >= 0
+    if (predicted_of(drawn.logits, drawn.labels) == drawn.labels)[valid].all():
+        raise UserError('no prediction is wrong: calibrate on data that the model did not learn')
     groups, candidates = int(drawn.images.max()) + 1, []
     folds = folds_of_groups(groups, seed=0)
     if scaler is None:

@@ -42,7 +42,10 @@ def layers_for(
     """
     if not scaler.affine:
         scaler.check_head(read(model)[0][None])
-        return [], f'{scaler.method} scaling is no affine map of logits'
+        return (
+            [],
+            f'{scaler.method} scaling is not one that layers absorb',
+        )
     try:
         options = dict(per_class=scaler.per_class, sigmoids=sigmoids)
         return find_predicting_layers(model, read, **options), None
@@ -97,9 +100,10 @@ def find_predicting_layers(
             found = [comparable(logits) for logits in read(model)]
         if largest_difference(expected, found) <= TOLERANCE:
             return layers
+    kind = 'linear layer with a bias' if per_class else 'linear layer'
+    why = f': halving {", ".join(candidates)} does not halve the logits' if candidates else ''
     raise NotFoldableError(
-        f'{type(model).__name__} has no linear layer that a scaling can be folded into: halving '
-        f'{", ".join(candidates) or "any"} does not halve the logits'
+        f'{type(model).__name__} has no {kind} that a scaling can be folded into{why}'
     )
 
 

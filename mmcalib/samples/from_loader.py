@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import length_hint
@@ -24,6 +25,9 @@ from mmcalib.checks import UserError, at_least_single, check_finite, check_label
 
 LABELS = ('labels', 'label', 'mask', 'target')
 INPUTS = ('image', 'data')
+LOGITS = ('logits', 'out')
+# So many outputs in [0, 1] are hardly logits.
+FEW = 10
 # Returns the logits of what a model returns.
 Logits = Callable[[Any], Tensor]
 
@@ -54,6 +58,8 @@ def reader(
         ValueError: While reading, for batches without labels, labels that are no classes of the
             logits, and logits that are NaN, infinite or probabilities.
     """
+    if logits is not None and not callable(logits):
+        raise TypeError(f'logits must be a function of the output, got {logits!r}')
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     modes = [module.training for module in modules]
     tensors = itertools.chain(model.parameters(), model.buffers()) if modules else ()
@@ -70,7 +76,7 @@ def reader(
                 output = model(**inputs)
             else:
                 output = model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)
-            found = logits_of(output, logits)
+            found = logits_of(output, logits).as_subclass(Tensor)
         return _checked(found, tensor_of('labels', labels).to(found.device), ignore_index)
 
     try:
@@ -99,9 +105,10 @@ def read_loader(
 
     Raises:
         ValueError: See :func:`reader`; for a loader without batches, such as a spent generator, and
-            at its end for labels that are all one-hot, which are of one class rather than several.
+            at its end for labels that are all one-hot, which are of one class rather than several,
+            and for outputs of sigmoids.
     """
-    size, one_hot = 0, True
+    size, one_hot, shares, sigmoid = 0, True, True, False
     # A loader draws its order at random, and its transforms may.
     with unchanged_randomness(), reader(model, **options) as read:
         for batch in progress(loader, text):
@@ -109,11 +116,18 @@ def read_loader(
             size += len(logits)
             several = labels.shape == logits.shape
             one_hot = one_hot and several and bool((labels.sum(dim=1) == 1).all())
+            sigmoid = several or logits.shape[1] == 1
+            shares = shares and bool(logits.numel() and logits.min() >= 0 and logits.max() <= 1)
             yield logits, labels
     if not size:
         raise UserError('the loader has no batches: a generator can be read only once')
     if one_hot:
         raise UserError('the labels are one-hot: give labels.argmax(1), a class of each')
+    if shares and size >= FEW:
+        said = 'the outputs of the model all lie in [0, 1], as those of a sigmoid do'
+        if sigmoid:
+            raise UserError(f'{said}: leave the sigmoid out, or give logits=torch.logit')
+        warnings.warn(f'{said}: a softmax over them is wrong if they are', stacklevel=2)
 
 
 @contextmanager
@@ -170,16 +184,19 @@ def _parts(batch: Any) -> tuple[Any, Any]:
             if key in batch:
                 inputs = {name: value for name, value in batch.items() if name != key}
                 return next((inputs[k] for k in INPUTS if k in inputs), inputs), batch[key]
-        found = f'a dict of {", ".join(map(str, batch))}'
+        found, keys = f'a dict of {", ".join(map(str, batch))}', [*batch]
     elif isinstance(batch, (tuple, list)):
         if len(batch) == 2:
             return batch[0], batch[1]
-        found = f'{len(batch)} things'
+        found, keys = f'{len(batch)} things', [*range(len(batch))]
     else:
-        found = f'one {type(batch).__name__}'
+        found, keys = f'one {type(batch).__name__}', []
+    remedy = 'add the labels'
+    if len(keys) > 1:
+        remedy = f'wrap the loader, as in [(b[{keys[0]!r}], b[{keys[1]!r}]) for b in loader]'
     raise UserError(
         f'a batch must be (inputs, labels), or a dict with {", ".join(LABELS[:-1])} or '
-        f'{LABELS[-1]}; got {found}: wrap the loader, as in [(b[0], b[1]) for b in loader]'
+        f'{LABELS[-1]}; got {found}: {remedy}'
     )
 
 
@@ -193,20 +210,30 @@ def _moved(inputs: Any, device: torch.device | None) -> Any:
     return inputs
 
 
+def key_of(output: Any) -> str | None:
+    """Return the key of the logits in a model's output; None if it is no dict of them."""
+    found = (key for key in LOGITS if isinstance(output, Mapping) and key in output)
+    return next(found, None)
+
+
 def logits_of(output: Any, logits: Logits | None) -> Tensor:
     """Return the logits ``(N, K, *)`` of a model's output, in float32 or float64."""
     if logits is not None:
         output = logits(output)
     elif not torch.is_tensor(output):
-        named = isinstance(output, Mapping) and 'out' in output
-        output = output['out'] if named else getattr(output, 'logits', output)
+        key = key_of(output)
+        output = output[key] if key else getattr(output, 'logits', output)
     if not torch.is_tensor(output) or not output.is_floating_point() or not output.ndim:
-        found = getattr(output, 'dtype', type(output).__name__)
+        found, part = type(output).__name__, 'output[0]'
+        if torch.is_tensor(output):
+            found = f'{output.dtype} of shape {tuple(output.shape)}'
+        elif isinstance(output, Mapping):
+            found, part = f'{found} of {", ".join(map(str, output))}', 'output[KEY]'
         raise UserError(
             f'logits must be one tensor of floats, (N, K, …), but the model returns {found}: name '
-            'the part that is, as in logits=lambda output: output[0]'
+            f'the part that is, as in logits=lambda output: {part}'
         )
-    found = at_least_single(output.detach().as_subclass(Tensor))
+    found = at_least_single(output)
     return found[:, None] if found.ndim == 1 else found
 
 
@@ -217,7 +244,7 @@ def _checked(logits: Tensor, labels: Tensor, ignore_index: int | None) -> tuple[
         labels = labels[:, 0]
     several = labels.shape == logits.shape and logits.ndim == 2
     if not several and labels.shape != logits.shape[:1] + logits.shape[2:]:
-        remedy = 'check the axes of both'
+        remedy = 'check the axes of both' if labels.ndim else 'give batches, as of a DataLoader'
         if labels.ndim == logits.ndim - 1 and labels.ndim > 1:
             remedy = f'interpolate them to {tuple(labels.shape[1:])} in logits=…'
         raise UserError(

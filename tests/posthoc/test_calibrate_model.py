@@ -35,9 +35,8 @@ class Net(nn.Module):
         logits = self.fc(features)
         if self.cosine:
             logits = 9 * nn.functional.normalize(logits, dim=1)
-        return {None: logits, 'out': {'out': logits, 'aux': 0}}.get(
-            self.key, SimpleNamespace(logits=logits, loss=None)
-        )
+        dicts = {'out': {'out': logits, 'aux': 0}, 'a dict': {'logits': logits, 'aux': 0}}
+        return {None: logits, **dicts}.get(self.key, SimpleNamespace(logits=logits, loss=None))
 
 
 def data(shape=(), *, n=60, num_logits=4, sigmoids=False, seed=0):
@@ -133,19 +132,21 @@ def test_the_given_model_and_the_random_states_are_as_before():
     assert (states[1] == np.random.get_state()[1]).all()
 
 
-@pytest.mark.parametrize('key', ['out', 'logits'])
+@pytest.mark.parametrize('key', ['out', 'a dict', 'an object'])
 def test_what_the_logits_are_of(key):
     net, inputs, labels = data((6, 7))
     net.key = key
     loader, out = loader_of(inputs, labels), {}
+
+    def logits(output):
+        return output.logits if key == 'an object' else output['out' if key == 'out' else 'logits']
+
     for method in ('temperature', 'ets'):
         found = mmcalib.calibrate(net, loader, method=method)
         output = found.model(inputs)
-        out[method] = output['out'] if key == 'out' else output.logits
-        assert (output['aux'] == 0) if key == 'out' else (output.loss is None)
-        named = mmcalib.calibrate(
-            net, loader, method=method, logits=lambda o: o['out'] if key == 'out' else o.logits
-        )
+        out[method] = logits(output)
+        assert (output.loss is None) if key == 'an object' else (output['aux'] == 0)
+        named = mmcalib.calibrate(net, loader, method=method, logits=logits)
         assert named.after == found.after
     named = named.model(inputs)  # attached behind a function, the logits alone
     torch.testing.assert_close(named, out['ets'])
@@ -244,6 +245,24 @@ def test_an_attached_calibration_is_saved_and_loaded(several, tmp_path):
     other = CalibratedOutput(Net(cosine=True), AttachedScaling('temperature')).eval()
     other.load_state_dict(torch.load(tmp_path / 'calibrated.pth'))
     torch.testing.assert_close(other(inputs), found.model(inputs))
+
+
+@pytest.mark.parametrize('method', ['ets', 'isotonic', 'class-temperatures', 'class-conditional'])
+def test_an_attached_calibration_is_exported_and_trained(method):
+    net, inputs, labels = data()
+    model = mmcalib.calibrate(net, loader_of(inputs, labels), method=method).model
+    exported = torch.export.export(model, (inputs[:7],), strict=False).run_decompositions()
+    torch.testing.assert_close(exported.module()(inputs[:7]), model(inputs[:7]))
+    model(inputs).sum().backward()
+    assert net.fc.weight.grad is None and model.model.fc.weight.grad is not None
+
+
+def test_no_prediction_is_wrong():
+    net, inputs, _ = data()
+    with torch.no_grad():
+        labels = net(inputs).argmax(1)
+    with pytest.raises(ValueError, match='no prediction is wrong'):
+        mmcalib.calibrate(net, loader_of(inputs, labels))
 
 
 def test_half_precision_is_attached():

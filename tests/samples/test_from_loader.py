@@ -82,10 +82,14 @@ ROWS = torch.randn(4, 3)
 @pytest.mark.parametrize(
     ('batch', 'options', 'remedy'),
     [
-        (ROWS, {}, 'wrap the loader'),
+        (ROWS, {}, 'add the labels'),
         ((ROWS, CLASSES, CLASSES), {}, 'wrap the loader'),
-        ({'image': ROWS}, {}, 'wrap the loader'),
-        (([ROWS, ROWS], CLASSES), dict(logits=lambda x: x), 'logits=lambda output'),
+        ({'image': ROWS}, {}, 'add the labels'),
+        ({'x': ROWS, 'y': CLASSES}, {}, r"b\['x'\], b\['y'\]"),
+        ((ROWS, CLASSES[0]), {}, 'DataLoader'),
+        (([ROWS, ROWS], CLASSES), dict(logits=lambda x: x), r'tuple: .* output\[0\]'),
+        ((ROWS, CLASSES), dict(logits=lambda x: {'cls': x}), r'dict of cls: .* output\[KEY\]'),
+        ((ROWS, CLASSES), dict(logits=torch.Tensor.numpy), 'returns ndarray'),
         ((ROWS, CLASSES + 2), {}, 'ignore_index'),
         ((ROWS, CLASSES / 3), {}, 'whole numbers'),
         ((ROWS.softmax(1), CLASSES), {}, r'log\(\)'),
@@ -118,6 +122,18 @@ def test_labels_of_one_class_are_not_one_hot():
     two = one_hot.clone()
     two[0] = 1
     assert len(list(read_loader(lambda x: x, [(ROWS, one_hot), (ROWS, two)], 'Reading'))) == 2
+
+
+def test_outputs_of_sigmoids():
+    shares = torch.rand(12, 3)
+    for outputs, labels in ((shares[:, :1], shares[:, 0] > 0.5), (shares, shares > 0.5)):
+        with pytest.raises(ValueError, match=r'give logits=torch\.logit'):
+            list(read_loader(lambda x: x, [(outputs, labels)], 'Reading'))
+        assert list(read_loader(lambda x: x, [(outputs, labels)], 'Reading', logits=torch.logit))
+    with pytest.warns(UserWarning, match='all lie in'):  # which cosines may
+        assert list(read_loader(lambda x: x, [(shares, shares.argmax(1))], 'Reading'))
+    with pytest.raises(TypeError, match="got 'cls'"):
+        list(read_loader(lambda x: x, [(shares, shares.argmax(1))], 'Reading', logits='cls'))
 
 
 def test_a_spent_generator():

@@ -536,7 +536,7 @@ def test_what_no_layer_absorbs_is_attached(digits, run, call):
 @pytest.mark.parametrize('method', ['ets', 'class-temperatures'])
 def test_mmseg_tests_an_attached_calibration(method, scenes, run):
     content, output = run(SCENES, scenes, '--test', '--method', method)
-    assert f'{method} scaling is no affine map of logits' in output
+    assert f'{method} scaling is not one that layers absorb' in output
     meta = of(content)
     assert meta['fitted']['changed'] == meta['tested']['changed'] == 0
     assert meta['fitted']['after']['NLL'] < meta['fitted']['before']['NLL']

@@ -44,7 +44,7 @@ DIVIDED = {
     'mmpretrain/mae/mae_vit-base-p16_8xb512-amp-coslr-300e_in1k.py': 'has no val_dataloader',
     'mmpretrain/replknet/replknet-31B_32xb64_in1k.py': 'cannot be read',
 }
-SIGMOIDS, NOT_HALVED = 'each class has a separate sigmoid', 'halving any does not halve'
+SIGMOIDS, NOT_HALVED = 'each class has a separate sigmoid', 'no linear layer'
 # Small models of many kinds: the layers that take the temperature up, or why none does.
 PLACED = {
     'mmpretrain/lenet/lenet5_mnist.py': ['backbone.classifier.2'],
