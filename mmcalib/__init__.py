@@ -8,7 +8,7 @@ imported. Functions of arrays, losses and scalers work without mmengine too.
 
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -86,16 +86,6 @@ def register() -> None:
         'transforms.segmentation',
     ):
         import_module(f'mmcalib.{name}')
-    registries = import_module('mmengine.registry')
-    for name, instead in import_module('mmcalib.checks').GONE.items():
-        for kind in ('MODELS', 'METRICS', 'HOOKS', 'DATASETS', 'TRANSFORMS'):
-            if name[0].isupper() and '.' not in name:
-                gone = partial(_refuse, f'{name} is gone since 0.3.0: {instead}')
-                getattr(registries, kind).register_module(name=name, module=gone)
-
-
-def _refuse(reason: str, **options) -> None:
-    raise ValueError(reason)
 
 
 if TYPE_CHECKING:

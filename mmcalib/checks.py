@@ -37,7 +37,6 @@ GONE = {
     '--severity': 'leave it out, the sheet of one image is gone',
     '--all': 'use --samples',
     '--one-at-a-time': 'leave it out, or predict with fewer checkpoints at a time',
-    '--show': 'use --show-dir',
     '--interval': 'leave it out: every image is drawn',
     '--wait-time': 'leave it out',
     '--out-item': 'leave it out: --out has the predictions, results.json the metrics',

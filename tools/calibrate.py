@@ -5,8 +5,6 @@ layer can absorb is attached instead: calibrate writes a config beside the check
 the checkpoint with that one.
 """
 
-import argparse
-
 from mmcalib.cli.arguments import (
     add_member_arguments,
     add_runner_arguments,
@@ -18,7 +16,7 @@ from mmcalib.cli.parser import ToolParser
 AUTO = 'auto'
 
 
-def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+def main() -> None:
     parser = ToolParser(
         description=__doc__,
         examples=[
@@ -97,11 +95,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     group.add_argument('--work-dir', help='folder for the log (default: work_dirs/CONFIG)')
 
     add_runner_arguments(parser)
-    return parser, parse_member_arguments(parser)
+    args = parse_member_arguments(parser)
 
-
-def main() -> None:
-    parser, args = parse_args()
     # Takes seconds, which a help need not.
     from mmengine.dist import is_main_process
 

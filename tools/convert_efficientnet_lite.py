@@ -6,13 +6,11 @@ nothing. It writes a checkpoint of mmpretrain's ImageClassifier with a TIMMBackb
 or `load_from`. The model takes RGB images normalised by mean 127 and standard deviation 128.
 """
 
-import argparse
-
 from mmcalib.cli.names import LITE_VARIANTS
 from mmcalib.cli.parser import ToolParser
 
 
-def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+def main() -> None:
     parser = ToolParser(description=__doc__, examples=['data/efficientnet_lite0.pth'])
     parser.add_argument(
         'out',
@@ -25,11 +23,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--variant', type=int, choices=LITE_VARIANTS, default=0, help='Lite0, Lite1 or Lite2'
     )
-    return parser, parser.parse_args()
+    args = parser.parse_args()
 
-
-def main() -> None:
-    parser, args = parse_args()
     from mmcalib.models import efficientnet_lite  # takes seconds, which a help need not
 
     out = args.out or f'data/efficientnet_lite{args.variant}.pth'

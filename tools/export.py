@@ -4,13 +4,11 @@ The file holds normalization, the network and the calibration, folded or attache
 it only if onnxruntime predicts the same probabilities as PyTorch.
 """
 
-import argparse
-
 from mmcalib.cli.arguments import CONFIG_HELP, add_config_options
 from mmcalib.cli.parser import ToolParser
 
 
-def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+def main() -> None:
     parser = ToolParser(
         description=__doc__,
         examples=[
@@ -51,11 +49,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         help='largest difference of a probability from PyTorch',
     )
     add_config_options(parser.add_argument_group('config'))
-    return parser, parser.parse_args()
+    args = parser.parse_args()
 
-
-def main() -> None:
-    parser, args = parse_args()
     # Takes seconds, which a help need not.
     from mmcalib.tasks.export.export_onnx import export_onnx
 

@@ -4,15 +4,13 @@ Run the same command again to continue where it stopped. On several GPUs or proc
 python tools/torchrun.py --nproc_per_node=GPUS tools/predict.py … --launcher pytorch
 """
 
-import argparse
 import os
 import sys
 
 from mmcalib.cli.arguments import (
     CONFIG_HELP,
-    add_config_options,
     add_ensemble_arguments,
-    add_launcher_arguments,
+    add_runner_arguments,
     add_temperature_argument,
 )
 from mmcalib.cli.files import tell_checkpoints_from_images
@@ -21,7 +19,7 @@ from mmcalib.cli.parser import ToolParser
 INCOMPLETE = 3  # the exit status where not all images could be predicted
 
 
-def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+def main() -> None:
     parser = ToolParser(
         description=__doc__,
         examples=[
@@ -77,8 +75,10 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         help='write masks for training to DIR/labels: PNG files with the class of each pixel, and '
         '255 where its confidence is not above the threshold; --risk finds one for each class',
     )
-    parser.add_argument('--no-arrays', action='store_true', help='write no .npz files')
-    parser.add_argument('--no-pictures', action='store_true', help='write no .png files')
+    for name, kind in (('arrays', '.npz'), ('pictures', '.png')):
+        parser.add_argument(
+            f'--no-{name}', dest=name, action='store_false', help=f'write no {kind} files'
+        )
     parser.add_argument(
         '--overwrite',
         action='store_true',
@@ -88,21 +88,14 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     parser.add_argument(
         '--workers', type=int, default=0, metavar='N', help='processes that read files'
     )
-    group = parser.add_argument_group('config and processes')
-    add_config_options(group)
-    add_launcher_arguments(group)
-    return parser, parser.parse_intermixed_args()
+    add_runner_arguments(parser)
+    args = parser.parse_intermixed_args()
 
-
-def main() -> None:
-    parser, args = parse_args()
     options = dict(vars(args))
+    del options['local_rank']
     options['checkpoint'], options['images'] = tell_checkpoints_from_images(
         args.config, options.pop('checkpoints_and_images')
     )
-    for name in ('arrays', 'pictures'):
-        options[name] = not options.pop(f'no_{name}')
-    del options['local_rank']
     # Takes seconds, which a help need not.
     from mmcalib.distributed import join_processes
     from mmcalib.tasks.predict.predict import predict_to_folder

@@ -5,14 +5,13 @@ the value with the lowest ECE, and tests only that one. Run the same command aga
 with more values to add them.
 """
 
-import argparse
 from pathlib import Path
 
 from mmcalib.cli.arguments import CONFIG_HELP, add_limit_argument
 from mmcalib.cli.parser import ToolParser
 
 
-def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+def main() -> None:
     parser = ToolParser(
         description=__doc__,
         examples=[
@@ -60,11 +59,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
         '--plot', nargs='+', metavar='DIR', help='draw the sweeps in these work dirs'
     )
     group.add_argument('--out', metavar='FILE', help='file that --plot draws: .png, .pdf or .svg')
-    return parser, parser.parse_args()
+    args = parser.parse_args()
 
-
-def main() -> None:
-    parser, args = parse_args()
     from mmcalib.tasks.sweep.sweep import run  # takes seconds, which a help need not
 
     run(parser, args, Path(__file__).resolve().parent)

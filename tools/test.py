@@ -1,7 +1,5 @@
 """Test a checkpoint, or an ensemble of several predictions."""
 
-import argparse
-
 from mmcalib.cli.arguments import (
     add_evaluation_argument,
     add_limit_argument,
@@ -14,7 +12,7 @@ from mmcalib.cli.arguments import (
 from mmcalib.cli.parser import ToolParser
 
 
-def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+def main() -> None:
     parser = ToolParser(
         description=__doc__,
         examples=[
@@ -59,11 +57,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     group.add_argument('--show-dir', metavar='DIR', help='folder for drawn predictions')
 
     add_runner_arguments(parser)
-    return parser, parse_member_arguments(parser)
+    args = parse_member_arguments(parser)
 
-
-def main() -> None:
-    parser, args = parse_args()
     from mmcalib.runs.test import run  # takes seconds, which a help need not
 
     run(parser, args)

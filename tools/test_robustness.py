@@ -4,8 +4,6 @@ Each test saves its result when it ends. Run the same command again to continue,
 checkpoints, corruptions or severities to test only the new ones.
 """
 
-import argparse
-
 from mmcalib.cli.arguments import (
     CONFIG_HELP,
     NamedFiles,
@@ -27,7 +25,7 @@ def corruption_help() -> str:
     )
 
 
-def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+def main() -> None:
     parser = ToolParser(
         description=__doc__,
         examples=[
@@ -90,11 +88,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     )
 
     add_runner_arguments(parser)
-    return parser, parser.parse_args()
+    args = parser.parse_args()
 
-
-def main() -> None:
-    parser, args = parse_args()
     # Takes seconds, which a help need not.
     from mmcalib.tasks.robustness.robustness import run
 

@@ -1,7 +1,5 @@
 """Train a model, then test its best checkpoint."""
 
-import argparse
-
 from mmcalib.cli.arguments import (
     CONFIG_HELP,
     add_limit_argument,
@@ -11,7 +9,7 @@ from mmcalib.cli.arguments import (
 from mmcalib.cli.parser import ToolParser
 
 
-def parse_args() -> tuple[ToolParser, argparse.Namespace]:
+def main() -> None:
     parser = ToolParser(
         description=__doc__,
         examples=[
@@ -46,11 +44,8 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     add_split_argument(group)
 
     add_runner_arguments(parser)
-    return parser, parser.parse_args()
+    args = parser.parse_args()
 
-
-def main() -> None:
-    parser, args = parse_args()
     from mmcalib.runs.train import run  # takes seconds, which a help need not
 
     run(parser, args)

@@ -29,7 +29,7 @@ class HelpFormatter(RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: Action) -> str:
         text, value = action.help or '', action.default
-        given = value is not None and value is not False and value not in (SUPPRESS, [], {})
+        given = value not in (None, SUPPRESS, [], {}) and not isinstance(value, bool)
         shown = action.option_strings and given and '(default' not in text
         return f'{text} (default: %(default)s)' if shown else text
 

@@ -1,0 +1,393 @@
+"""What README and docs print: examples run, configs build, commands parse, catalogues are whole.
+
+Their links are Sphinx's to check, see .ci/docs.
+"""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import runpy
+import shlex
+import sys
+from argparse import ArgumentParser, _SubParsersAction
+from types import ModuleType
+from unittest import mock
+
+import pytest
+import torch
+from commands import ROOT, call_here
+from mmengine.evaluator import BaseMetric, Evaluator
+from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, init_default_scope
+from tool_parsers import parser_of
+
+import mmcalib
+from mmcalib import losses, measure
+from mmcalib.losses import CalibrationLoss, CombinedLoss
+from mmcalib.metrics import PROTOCOLS, CalibrationMetric, definitions
+from mmcalib.metrics.keys import kind_of
+from mmcalib.posthoc import SCALERS
+from mmcalib.runs.config import load_config, use_evaluation
+
+PAGES = [
+    *(ROOT / name for name in ('README.md', 'CONTRIBUTING.md', 'configs/README.md')),
+    *sorted((*ROOT.glob('docs/*.md'), *ROOT.glob('docs/[!_]*/*.md'))),
+]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding='utf-8') for page in PAGES}
+FENCE = re.compile(r'^( *)```(\w+)\n(.*?)^\1```', re.MULTILINE | re.DOTALL)
+
+
+def blocks(page, *languages):
+    found = FENCE.finditer(TEXTS[page])
+    return [block[3] for block in found if block[2] in (languages or ['python'])]
+
+
+def is_config(block):
+    keys = r'(_base_|model|evaluations|\w+_hooks|\w+_evaluator|\w+_dataloader)'
+    return re.search(rf"^({keys} = )?(dict\(|\[|')", block, re.MULTILINE)
+
+
+def test_examples_of_docstrings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    attempted = 0
+    for module in pkgutil.walk_packages(mmcalib.__path__, 'mmcalib.'):
+        found = doctest.testmod(importlib.import_module(module.name))
+        assert not found.failed, module.name
+        attempted += found.attempted
+    assert attempted > 30
+
+
+EXECUTED = (
+    'concepts/averaging_models', 'concepts/estimators', 'coming_from/netcal',
+    'coming_from/scikit_learn', 'coming_from/timm_and_torchvision', 'coming_from/torchmetrics',
+    'faq', 'howto/figures', 'howto/match_other_tools', 'howto/measure',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize('name', EXECUTED)
+def test_examples_of_a_page_run_one_after_the_other(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page, scope = f'docs/{name}.md', {}
+    if torch.__version__ < '2.7' and 'manual_seed' in TEXTS[page]:
+        pytest.skip('needs PyTorch 2.7, whose random numbers it prints')
+    for block in blocks(page):
+        if not is_config(block):
+            exec(block, scope)
+    assert scope
+    claimed = re.search(r'^prints (.+) and (.+) %\.', TEXTS[page], re.MULTILINE)
+    if claimed:
+        printed = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+        assert printed == [*claimed[1].split(', '), claimed[2]]
+
+
+def test_numbers_of_pages_are_those_that_were_measured(tmp_path, monkeypatch, capsys):
+    """If not: python tools/maintenance/quote_results.py."""
+    page = tmp_path / 'page.md'
+    right = next(line for line in TEXTS['README.md'].split('\n') if ': CE -->' in line)
+    head = '| trained with | top-1 (%) | ECE (%) | AECE (%) |\n|---|--:|--:|--:|\n'
+    page.write_text(head + re.sub(r'\d+\.\d+ ± \d+\.\d+', '1.00 ± 9.99', right))
+    for arguments, code in (['--check'], 0), ([page, '--check'], 1), ([page], 0):
+        with pytest.raises(SystemExit) as end:
+            call_here('maintenance/quote_results.py', *arguments, monkeypatch=monkeypatch)
+        assert end.value.code == code, capsys.readouterr()
+    assert page.read_text() == head + right
+
+
+# To be written by whoever follows the steps of CONTRIBUTING.md.
+OWN = {'configs/my/digits.py'}
+TOOL = re.compile(
+    r'(?:^|[ ./])(?:tools/(?P<path>[\w/]+)\.(py|sh)|mmcalib (?P<name>[a-z-]+))(?= |$)'
+)
+INLINE = re.compile(r'(?<!`)`([^`\n]+)`(?!`)')
+
+
+def commands():
+    """Tool and arguments of each command of ours on a page, and whether it is whole."""
+    for page, text in TEXTS.items():
+        joined = (block.replace('\\\n', ' ') for block in blocks(page, 'bash', 'console'))
+        lines = [(line, True) for block in joined for line in block.splitlines()]
+        for line, whole in (*lines, *((line, False) for line in INLINE.findall(text))):
+            for part in re.split(r' && | \|\|? |; | > ', line.partition(' #')[0]):
+                *_, tool = None, *TOOL.finditer(part.removeprefix('$ '))
+                if tool:
+                    path = tool['path'] or tool['name'].replace('-', '_')
+                    yield path, shlex.split(tool.string[tool.end() :]), whole
+
+
+def options_of(parser):
+    """The options of a parser and of its subparsers."""
+    found = {*parser._option_string_actions}
+    for action in parser._actions:
+        if isinstance(action, _SubParsersAction):
+            found |= set().union(*map(options_of, action.choices.values()))
+    return found
+
+
+def check(path, arguments, *, whole):
+    """Parse a command; raise an AssertionError that says what is wrong with it."""
+    if path.startswith('dist_'):  # with the number of processes behind its files
+        path = path.removeprefix('dist_')
+        place = 1 if path == 'train' else 2
+        arguments[place : place + 1] = []
+    parser = parser_of(f'tools/{path}.py')
+    options = {word.split('=')[0] for word in arguments if re.match('--[a-z]', word)}
+    assert options <= options_of(parser), (path, options - options_of(parser))
+    if not whole or re.search(r'[…{$]', ' '.join(arguments)):
+        return
+    with (
+        mock.patch.object(ArgumentParser, 'error', _refuse),
+        mock.patch.object(type(parser), 'error', _refuse),
+    ):
+        parser.parse_args(arguments)
+    for file in {*arguments} - OWN:
+        assert not file.startswith('configs/') or (ROOT / file).exists() or '*' in file, file
+
+
+def _refuse(parser, message):
+    # A name in capitals stands for a number of the reader's.
+    assert re.search(r"invalid \w+ value: '[A-Z_]+'", message), (parser.prog, message)
+
+
+def test_commands_of_pages_have_their_arguments():
+    tools = set()
+    for path, arguments, whole in commands():
+        if whole or (ROOT / f'tools/{path}.py').is_file():  # a text may begin with the package
+            check(path, arguments, whole=whole)
+            tools.add(path)
+    assert {'train', 'test', 'calibrate', 'report', 'dist_train'} <= tools
+    for arguments in ['config.py', '--ressume'], []:
+        with pytest.raises(AssertionError):
+            check('train', arguments, whole=True)
+
+
+def base_of(block):
+    """A base that a block names beside itself, and its path; None if it is the reader's own."""
+    base = re.search(r"^_base_ = '([\w.]+)'", block, re.MULTILINE)
+    if not base:
+        return '', ''
+    path = next(iter(ROOT.glob(f'configs/*/{base[1]}')), None)
+    return path and (base[0], f"_base_ = '{path}'")
+
+
+SIZE = 8
+CONFIGS = [
+    pytest.param(page, block, id=f'{page.removeprefix("docs/")}-{number}')
+    for page in TEXTS
+    for number, block in enumerate(filter(is_config, blocks(page)))
+    if not block.startswith('dict') and base_of(block) is not None
+]
+SEGMENTATION = re.compile('IoUMetric|Seg|mIoU|confidence_map|EncoderDecoder|LabelUntrained')
+
+
+def segmentation_losses(head):
+    """The losses of a decode head, and the logits, drawn at random, that they are of."""
+    from mmengine.structures import PixelData
+    from mmseg.structures import SegDataSample
+
+    labels = torch.randint(head.num_classes, (1, SIZE, SIZE))
+    labels[..., 0] = 255
+    sample = SegDataSample()
+    sample.set_data({'gt_sem_seg': PixelData(data=labels)})
+    logits = torch.randn(1, head.num_classes, SIZE // 2, SIZE // 2, requires_grad=True)
+    pair = type(head).__name__ == 'DDRHead'
+    losses = head.loss_by_feat((logits, logits) if pair else logits, [sample])
+    return {key: value for key, value in losses.items() if 'loss' in key}, logits
+
+
+@pytest.mark.parametrize(('page', 'block'), CONFIGS)
+def test_a_config_of_a_page_is_built_and_has_a_gradient(page, block, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    for folder in ('configs', 'docs'):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    for name in re.findall(r"'(my_\w+)'", block):  # which another block of the page writes
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    block = block.replace(*base_of(block), 1)
+    if '_base_ =' not in block and 'dataset_type' not in block:
+        name = 'digit_scenes' if SEGMENTATION.search(block) else 'digits'
+        block = f"_base_ = 'mmcalib::mbls/{name}.py'\n{block}"
+    (tmp_path / 'own.py').write_text(block, encoding='utf-8')
+    cfg = load_config(str(tmp_path / 'own.py'))
+    init_default_scope(cfg.default_scope)
+    if cfg.model.type == 'CalibratedModel':
+        MODELS.build({**cfg.model, 'data_preprocessor': None})
+    for key in ('head', 'decode_head', 'auxiliary_head'):
+        if key not in cfg.model or 'my_' in block:
+            continue
+        settings = cfg.model[key]
+        if 'norm_cfg' in settings:
+            settings.norm_cfg.type = 'BN'
+        head = MODELS.build(settings)
+        if not [m for m in head.modules() if isinstance(m, (CalibrationLoss, CombinedLoss))]:
+            continue
+        if key == 'head':
+            logits = torch.randn(3, head.num_classes, requires_grad=True)
+            found = {'loss': head.loss_module(logits, torch.tensor([0, 1, 2]))}
+        else:
+            found, logits = segmentation_losses(head)
+        sum(found.values()).backward()
+        assert logits.grad.isfinite().all() and logits.grad.abs().sum() > 0
+    for hook in (*(cfg.get('custom_hooks') or ()), cfg.default_hooks.get('checkpoint')):
+        HOOKS.build(hook)
+    if 'evaluations' in block:
+        cfg.work_dir = str(tmp_path)
+        use_evaluation(cfg, 'paper')
+    for evaluator in (cfg.val_evaluator, cfg.test_evaluator):
+        if 'my_' not in block:
+            Evaluator(evaluator)
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Write the blocks of a page that begin with the name of a file, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def write(page):
+        for block in blocks(page):
+            if name := re.match(r'# ([\w.]+\.py)\n', block):
+                (tmp_path / name[1]).write_text(block, encoding='utf-8')
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ('name', 'labels'), [('own_classifier', 'gt_label'), ('own_segmentor', 'gt_sem_seg')]
+)
+def test_a_config_of_ones_own(written, name, labels):
+    written('docs/howto/own_config.md')
+    runpy.run_path('make_data.py')
+    cfg = load_config(f'{name}.py')
+    init_default_scope(cfg.default_scope)
+    if 'data_preprocessor' in cfg:
+        cfg.model.data_preprocessor = dict(type='ClsDataPreprocessor', **cfg.data_preprocessor)
+    model = MODELS.build(cfg.model)
+    for split, count in (('train', 24), ('val', 12), ('test', 12)):
+        dataset = DATASETS.build(cfg[f'{split}_dataloader'].dataset)
+        assert len(dataset) == count
+    samples = [dataset[0], dataset[4]]
+    batch = {key: [sample[key] for sample in samples] for key in samples[0]}
+    assert all(labels in sample for sample in batch['data_samples'])
+    found = model.train()(**model.data_preprocessor(batch, training=True), mode='loss')
+    assert sum(value for key, value in found.items() if 'loss' in key).isfinite()
+
+
+def test_a_loss_and_a_metric_of_ones_own(written):
+    page = 'docs/howto/own_loss_or_metric.md'
+    written(page)
+    import my_losses
+    import my_metrics
+
+    logits, labels = torch.randn(6, 10, dtype=torch.float64), torch.arange(6)
+    rows = -logits.log_softmax(dim=1)[range(6), labels]
+    loss = my_losses.PolyLoss(epsilon=2.0)(logits, labels)
+    assert torch.isclose(loss, (rows + 2 * (1 - (-rows).exp())).mean())
+    exec(blocks(page)[-1], {})
+    scores = torch.tensor([[0.95, 0.05], [0.95, 0.05], [0.6, 0.4], [0.3, 0.7]])
+    metric = my_metrics.ConfidentErrors(threshold=0.9)
+    metric.process(
+        {}, [dict(pred_score=s, gt_label=torch.tensor([k > 0])) for k, s in enumerate(scores)]
+    )
+    assert metric.evaluate(size=4) == {'confident/errors': 25.0}
+
+
+def sections(page):
+    """What is below each heading of the second level, by the type that it begins with."""
+    _, *parts = re.split(r'^## .+$', TEXTS[f'docs/reference/{page}.md'], flags=re.MULTILINE)
+    found = ((re.match(r'\s*`([\w-]+)` · ', text), text) for text in parts)
+    return {name[1]: text for name, text in found if name}
+
+
+def rows_of(page, start):
+    """The cells of the rows of all tables with this start of their heading."""
+    tables = re.findall(
+        rf'^\| {start}.*\n.*\n((?:\|.*\n)+)', TEXTS[f'docs/reference/{page}.md'], re.M
+    )
+    lines = ''.join(tables).splitlines()
+    return [[cell.strip(' |') for cell in re.split(r' \|(?= |$)', line)] for line in lines]
+
+
+def code_of(section):
+    return re.search(r'```python\n(.*?)```', section, re.DOTALL)[1]
+
+
+def defaults(function, leave_out=()):
+    own = inspect.signature(function).parameters.values()
+    own = (p for p in own if p.kind is not p.VAR_KEYWORD and p.name not in leave_out)
+    return {p.name: p.default for p in own}
+
+
+LOSSES = {name for name in dir(losses) if name.endswith('Loss')} - {'CalibrationLoss', 'BatchLoss'}
+
+
+def test_the_catalogue_of_losses_is_whole():
+    parts = sections('losses')
+    assert parts.keys() >= LOSSES
+    rows = {row[1].strip('`'): row for row in rows_of('losses', 'loss')}
+    assert rows.keys() >= LOSSES
+    torch.manual_seed(0)
+    logits, labels = torch.randn(2, 10, 4, 4), torch.randint(10, (2, 4, 4))
+    for name in LOSSES:
+        scope = {}
+        exec(code_of(parts[name]), scope)
+        loss, soft = MODELS.build(scope['loss']), rows[name][2] == '✓'
+        if name != 'CombinedLoss':
+            own = defaults(getattr(losses, name), inspect.signature(CalibrationLoss).parameters)
+            own |= dict(num_classes=10) if 'num_classes' in own else {}
+            assert scope['loss'] == dict(type=name, **own)
+        assert loss(logits, labels).isfinite()
+        try:
+            assert loss(logits, logits.softmax(dim=1)).isfinite() and soft, name
+        except ValueError as error:
+            assert 'not probabilities' in str(error) and not soft, name
+    common = eval(next(block for block in blocks('docs/reference/losses.md')))
+    assert common == defaults(CalibrationLoss, ['loss_name'])
+
+
+def test_the_catalogue_of_scalings_is_whole(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    parts = sections('scalings')
+    assert list(parts) == list(SCALERS)
+    rows = rows_of('scalings', 'method')
+    assert [re.search(r'`([\w-]+)`', row[0])[1] for row in rows] == list(SCALERS)
+    for (_, _, keeps, folds, classes, _), kind in zip(rows, SCALERS.values(), strict=True):
+        assert (keeps == '✓') == kind.keeps_argmax, kind
+        assert (folds == '✓') == kind.affine, kind
+        assert (classes == 'two') == (kind.heads == ('sigmoid',)), kind
+    scope = {}
+    for block in blocks('docs/reference/scalings.md'):
+        exec(block, scope)
+    assert (tmp_path / 'ets.json').is_file()
+    for name, kind in SCALERS.items():
+        example = code_of(parts[name])
+        assert kind.__name__ in example
+        assert all(f'{key}={value!r}' in example for key, value in defaults(kind).items())
+
+
+def test_the_catalogue_of_metrics_is_whole():
+    page, scope = TEXTS['docs/reference/metrics.md'], {}
+    exec(
+        next(block for block in blocks('docs/reference/metrics.md') if 'import numpy' in block),
+        scope,
+    )
+    rows = {row[0].strip('`'): row for row in rows_of('metrics', 'key')}
+    names = {re.sub(r'_0\.\d+$', '', key) for key in rows}
+    assert names == {*definitions.METRICS, *definitions.WITH_LEVEL}
+    for key, (_, _, _, unit, example, extra, _) in rows.items():
+        value = measure(scope['probs'], scope['labels'], key)
+        assert float(example) == pytest.approx(value, abs=0.00051), key
+        measured_in, better = kind_of(key)
+        unit, best = unit.split(', ')
+        assert unit.removesuffix(' points') == (measured_in or 'none'), key
+        assert (
+            best in {'less': ('0',), 'greater': ('100', '0.25'), None: ('0', '1', '–')}[better]
+        ), key
+        assert (extra == 'interval') == bool(definitions.metric_of(key).of_rows), key
+    (example,) = (
+        block for block in blocks('docs/reference/metrics.md') if block.startswith('dict(')
+    )
+    options = defaults(CalibrationMetric) | defaults(BaseMetric)
+    assert eval(example) == dict(type='CalibrationMetric', **options)
+    assert [row[0] for row in rows_of('metrics', '`protocol`')] == [f'`{p!r}`' for p in PROTOCOLS]
+    for name, kind in METRICS.module_dict.items():
+        assert 'mmcalib.metrics' not in kind.__module__ or re.search(rf"[`']{name}[`']", page), name
