@@ -6,6 +6,7 @@ A script that imports mmengine after it calls :func:`register`. Neither mmpretra
 imported. Functions of arrays, losses and scalers work without mmengine too.
 """
 
+# ruff: noqa: F401
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -14,24 +15,17 @@ from typing import TYPE_CHECKING
 
 __version__ = '0.3.0'
 
-__all__ = [
-    '__version__',
-    'calibrate',
-    'datasets',
-    'ensembles',
-    'evaluate',
-    'hooks',
-    'losses',
-    'measure',
-    'metrics',
-    'models',
-    'posthoc',
-    'predict',
-    'register',
-    'reliability_diagram',
-    'transforms',
-    'visualization',
-]
+# The module of each name, a room of the library or a function.
+_ROOMS = ('datasets', 'ensembles', 'hooks', 'losses', 'metrics', 'models', 'posthoc')
+_LATE = {room: f'{__name__}.{room}' for room in (*_ROOMS, 'transforms', 'visualization')}
+_LATE |= {
+    'calibrate': 'mmcalib.posthoc.calibrate_model',
+    'evaluate': 'mmcalib.metrics.evaluate',
+    'measure': 'mmcalib.metrics.measure',
+    'predict': 'mmcalib.tasks.predict.predict',
+    'reliability_diagram': 'mmcalib.visualization.reliability',
+}
+__all__ = sorted(['__version__', 'register', *_LATE])
 
 
 def __dir__() -> list[str]:
@@ -106,15 +100,7 @@ if TYPE_CHECKING:
     from mmcalib.tasks.predict.predict import predict
     from mmcalib.visualization.reliability import reliability_diagram
 else:
-    _FUNCTIONS = {
-        'calibrate': 'mmcalib.posthoc.calibrate_model',
-        'evaluate': 'mmcalib.metrics.evaluate',
-        'measure': 'mmcalib.metrics.measure',
-        'predict': 'mmcalib.tasks.predict.predict',
-        'reliability_diagram': 'mmcalib.visualization.reliability',
-    }
-    _LATE = {name: f'mmcalib.{name}' for name in {*__all__} - {'__version__', 'register'}}
-    __getattr__ = late_names(__name__, _LATE | _FUNCTIONS)
+    __getattr__ = late_names(__name__, _LATE)
 
 if 'mmengine' in sys.modules:
     register()

@@ -3,6 +3,7 @@
 Their links are Sphinx's to check, see .ci/docs.
 """
 
+import contextlib
 import doctest
 import importlib
 import inspect
@@ -52,7 +53,7 @@ def test_examples_of_docstrings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     attempted = 0
     for module in pkgutil.walk_packages(mmcalib.__path__, 'mmcalib.'):
-        found = doctest.testmod(importlib.import_module(module.name))
+        found = doctest.testmod(importlib.import_module(module.name), extraglobs=dict(torch=torch))
         assert not found.failed, module.name
         attempted += found.attempted
     assert attempted > 30
@@ -97,7 +98,7 @@ def test_numbers_of_pages_are_those_that_were_measured(tmp_path, monkeypatch, ca
 # To be written by whoever follows the steps of CONTRIBUTING.md.
 OWN = {'configs/my/digits.py'}
 TOOL = re.compile(
-    r'(?:^|[ ./])(?:tools/(?P<path>[\w/]+)\.(py|sh)|mmcalib (?P<name>[a-z-]+))(?= |$)'
+    r'(?:^| |\./)(?:tools/(?P<path>[\w/]+\.(py|sh))|mmcalib (?P<name>[a-z-]+))(?= |$)'
 )
 INLINE = re.compile(r'(?<!`)`([^`\n]+)`(?!`)')
 
@@ -111,34 +112,36 @@ def commands():
             for part in re.split(r' && | \|\|? |; | > ', line.partition(' #')[0]):
                 *_, tool = None, *TOOL.finditer(part.removeprefix('$ '))
                 if tool:
-                    path = tool['path'] or tool['name'].replace('-', '_')
+                    path = tool['path'] or f'{tool["name"].replace("-", "_")}.py'
                     yield path, shlex.split(tool.string[tool.end() :]), whole
 
 
-def options_of(parser):
-    """The options of a parser and of its subparsers."""
-    found = {*parser._option_string_actions}
+def parsers_of(parser):
+    """A parser and its subparsers."""
+    yield parser
     for action in parser._actions:
         if isinstance(action, _SubParsersAction):
-            found |= set().union(*map(options_of, action.choices.values()))
-    return found
+            for each in action.choices.values():
+                yield from parsers_of(each)
 
 
 def check(path, arguments, *, whole):
     """Parse a command; raise an AssertionError that says what is wrong with it."""
+    assert (ROOT / 'tools' / path).is_file(), path
     if path.startswith('dist_'):  # with the number of processes behind its files
-        path = path.removeprefix('dist_')
-        place = 1 if path == 'train' else 2
+        path = path[5:-3] + '.py'
+        place = 1 if path == 'train.py' else 2
         arguments[place : place + 1] = []
-    parser = parser_of(f'tools/{path}.py')
+    elif path.endswith('.sh'):
+        return
+    parser = parser_of(f'tools/{path}')
     options = {word.split('=')[0] for word in arguments if re.match('--[a-z]', word)}
-    assert options <= options_of(parser), (path, options - options_of(parser))
+    known = {option for each in parsers_of(parser) for option in each._option_string_actions}
+    assert options <= known, (path, options - known)
     if not whole or re.search(r'[…{$]', ' '.join(arguments)):
         return
-    with (
-        mock.patch.object(ArgumentParser, 'error', _refuse),
-        mock.patch.object(type(parser), 'error', _refuse),
-    ):
+    errors = (mock.patch.object(kind, 'error', _refuse) for kind in (ArgumentParser, type(parser)))
+    with next(errors), next(errors), contextlib.suppress(SystemExit):
         parser.parse_args(arguments)
     for file in {*arguments} - OWN:
         assert not file.startswith('configs/') or (ROOT / file).exists() or '*' in file, file
@@ -147,18 +150,32 @@ def check(path, arguments, *, whole):
 def _refuse(parser, message):
     # A name in capitals stands for a number of the reader's.
     assert re.search(r"invalid \w+ value: '[A-Z_]+'", message), (parser.prog, message)
+    sys.exit()
 
 
 def test_commands_of_pages_have_their_arguments():
     tools = set()
     for path, arguments, whole in commands():
-        if whole or (ROOT / f'tools/{path}.py').is_file():  # a text may begin with the package
+        if whole or (ROOT / 'tools' / path).is_file():  # a text may begin with the package
             check(path, arguments, whole=whole)
             tools.add(path)
-    assert {'train', 'test', 'calibrate', 'report', 'dist_train'} <= tools
+    assert {'train.py', 'test.py', 'calibrate.py', 'report.py', 'dist_train.sh'} <= tools
     for arguments in ['config.py', '--ressume'], []:
         with pytest.raises(AssertionError):
-            check('train', arguments, whole=True)
+            check('train.py', arguments, whole=True)
+
+
+def test_the_text_of_the_command_lines_is_current():
+    """If not: python docs/_ext/command_lines_text.py. Python versions wrap it in other ways."""
+    text = (ROOT / 'docs/reference/command_lines.txt').read_text('utf-8')
+    told = {part.split()[0]: ''.join(part.split()) for part in text.split('== ')[1:]}
+    for tool, said in told.items():
+        for parser in parsers_of(parser_of(tool)):
+            for action in parser._actions:
+                meant = parser._get_formatter()._expand_help(action) if action.help else ''
+                for words in (*action.option_strings, meant):
+                    assert ''.join(words.split()) in said, (tool, words)
+    assert len(told) == 10
 
 
 def base_of(block):

@@ -280,11 +280,13 @@ def best_beta(rows, labels, weights, lowest=1 / 16, highest=16.0):
     return math.exp((low + high) / 2)
 
 
-def classwise_calibration_error(probs, labels, num_bins=15):
-    """Mean over classes of the ECE of the probability of that class, in percent."""
+def classwise(error, probs, labels, num_bins=15, threshold=-1):
+    """Mean over classes of an error of their probability, where it is above a threshold (TACE)."""
     errors = []
-    for k, column in enumerate(zip(*probs, strict=True)):
-        errors.append(expected_calibration_error(column, [y == k for y in labels], num_bins))
+    for k in range(len(probs[0])):
+        pairs = [(p[k], y == k) for p, y in zip(probs, labels, strict=True) if p[k] > threshold]
+        if pairs:
+            errors.append(error(*zip(*pairs, strict=True), num_bins))
     return sum(errors) / len(errors)
 
 
@@ -316,34 +318,10 @@ def orders_of(conf, correct):
         yield [c for group in orders for c in group]
 
 
-def failure_auroc(ordered):
-    """Share of the pairs of a right and a wrong prediction with the right one first, in percent."""
-    pairs = [
-        i < j
-        for i, right in enumerate(ordered)
-        for j, wrong in enumerate(ordered)
-        if right and not wrong
-    ]
-    return 100 * sum(pairs) / len(pairs)
-
-
 def average_precision(ordered):
     """Mean over the right ones of the share of right ones among those up to each, in percent."""
     shares = [sum(ordered[: i + 1]) / (i + 1) for i, right in enumerate(ordered) if right]
     return 100 * sum(shares) / len(shares)
-
-
-def failure_fpr(ordered, recall=0.95):
-    """Share of the wrong predictions before the right one that completes the recall, in percent."""
-    wanted, found, passed = recall * sum(ordered), 0, 0
-    for c in ordered:
-        if c:
-            found += 1
-            if found >= wanted - 1e-9:
-                return 100 * passed / (len(ordered) - sum(ordered))
-        else:
-            passed += 1
-    raise AssertionError('none is right')
 
 
 def coverage_at_risk(curve, risk):
@@ -371,17 +349,17 @@ def smooth_calibration_error(conf, correct, steps=2000):
 
 
 def errors_among_the_first(conf, correct):
-    """Errors expected among the i most confident, i = 1 … N, over the orders of those tied."""
+    """Errors, or risks, expected among the i most confident, over the orders of those tied."""
     errors, before = [], 0.0
     for value in sorted(set(conf), reverse=True):
         group = [c for p, c in zip(conf, correct, strict=True) if p == value]
-        wrong = sum(not c for c in group)
+        wrong = sum(1 - c for c in group)
         errors += [before + j * wrong / len(group) for j in range(1, len(group) + 1)]
         before += wrong
     return errors
 
 
-def failure_auroc_of_pairs(conf, correct):
+def failure_auroc(conf, correct):
     """Share of the pairs of a right and a wrong prediction that confidence tells apart; percent."""
     conf, correct = np.asarray(conf), np.asarray(correct, bool)
     right, wrong = conf[correct], conf[~correct]
@@ -391,7 +369,7 @@ def failure_auroc_of_pairs(conf, correct):
     return 100 * pairs / (len(right) * len(wrong))
 
 
-def failure_fpr_of_groups(conf, correct, recall=0.95):
+def failure_fpr(conf, correct, recall=0.95):
     """Share of the wrong predictions expected before the right one that completes the recall."""
     num_right = sum(map(bool, correct))
     num_wrong, passed, found = len(correct) - num_right, 0.0, 0
@@ -407,20 +385,6 @@ def failure_fpr_of_groups(conf, correct, recall=0.95):
     raise AssertionError('unreachable')
 
 
-def classwise_adaptive_error(probs, labels, num_bins=15, threshold=None):
-    """Mean over classes of the AECE of their probability; of that above a threshold (TACE)."""
-    errors = []
-    for k in range(len(probs[0])):
-        kept = [
-            (p[k], y == k)
-            for p, y in zip(probs, labels, strict=True)
-            if threshold is None or p[k] > threshold
-        ]
-        if kept:
-            errors.append(adaptive_calibration_error(*zip(*kept, strict=True), num_bins))
-    return sum(errors) / len(errors)
-
-
 def risk_p_value(kept, wrong, risk):
     """Of one threshold: by the binomial distribution of single predictions, else by betting."""
     if all(share in (0, 1) for share in [*kept, *wrong]):
@@ -429,13 +393,8 @@ def risk_p_value(kept, wrong, risk):
             math.comb(size, k) * risk**k * (1 - risk) ** (size - k) for k in range(errors + 1)
         )
     owned = 0.0
-    for bet, stake in (
-        (1, 1 / 2),
-        (1 / 2, 1 / 4),
-        (1 / 4, 1 / 8),
-        (1 / 8, 1 / 16),
-        (1 / 16, 1 / 16),
-    ):
+    for k in range(5):
+        bet, stake = 2.0**-k, 2.0 ** -min(k + 1, 4)
         wealth = stake
         for a, e in zip(kept, wrong, strict=True):
             wealth *= 1 + bet / (1 - risk) * (risk * a - e)
@@ -529,14 +488,8 @@ def _ranks(values):
 
 def image_failure_figures(scores, risks, failure):
     """AURC, AUGRC and AUROC in percent, and Spearman's correlation, of images' scores and risks."""
-    n, sums, before = len(scores), [], 0.0
-    for value in sorted(set(scores), reverse=True):  # tied ones in the mean over their orders
-        group = [r for s, r in zip(scores, risks, strict=True) if s == value]
-        sums += [before + j * sum(group) / len(group) for j in range(1, len(group) + 1)]
-        before += sum(group)
-    good = [s for s, r in zip(scores, risks, strict=True) if r <= failure]
-    bad = [s for s, r in zip(scores, risks, strict=True) if r > failure]
-    pairs = [(g > b) + (g == b) / 2 for g in good for b in bad]
+    n = len(scores)
+    sums = errors_among_the_first(scores, [1 - risk for risk in risks])
     x, y = _ranks(scores), _ranks([-r for r in risks])
     x, y = ([v - sum(own) / n for v in own] for own in (x, y))
     spread = math.sqrt(sum(v * v for v in x) * sum(v * v for v in y))
@@ -544,6 +497,6 @@ def image_failure_figures(scores, risks, failure):
     return {
         'AURC': 100 * sum(s / i for i, s in enumerate(sums, 1)) / n,
         'AUGRC': 100 * sum(s / n for s in sums) / n,
-        'AUROC': 100 * sum(pairs) / len(pairs) if pairs else math.nan,
+        'AUROC': failure_auroc(scores, [risk <= failure for risk in risks]),
         'Spearman': covariance / spread if spread else math.nan,
     }

@@ -58,7 +58,9 @@ def by_loops(probs, labels, num_bins=15):
     )
     return references.errors_of_bins(conf, correct, num_bins) | {
         'AECE': references.adaptive_calibration_error(conf, correct, num_bins),
-        'ClasswiseECE': references.classwise_calibration_error(probs, labels, num_bins),
+        'ClasswiseECE': references.classwise(
+            references.expected_calibration_error, probs, labels, num_bins
+        ),
         'smECE': references.smooth_calibration_error(np.array(conf), np.array(correct)),
         'gap': 100 * (sum(conf) - sum(correct)) / n,
         'gap_size': 100 * abs(sum(conf) - sum(correct)) / n,
@@ -66,8 +68,8 @@ def by_loops(probs, labels, num_bins=15):
         'Brier': sum(squares) / n,
         'AURC': 100 * sum(curve) / n,
         'AUGRC': 100 * sum(errors) / n**2,
-        'AUROC': references.failure_auroc_of_pairs(conf, correct),
-        'FPR95': references.failure_fpr_of_groups(conf, correct),
+        'AUROC': references.failure_auroc(conf, correct),
+        'FPR95': references.failure_fpr(conf, correct),
         'accuracy': 100 * sum(correct) / n,
         'confidence': 100 * sum(conf) / n,
         LEVELS[0]: 100 * curve[math.ceil(0.5 * n) - 1],

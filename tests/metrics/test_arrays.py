@@ -68,8 +68,9 @@ def test_class_wise_errors_over_bins_of_equal_count(threshold):
     probs[:, 0] = 1 - probs[:, 1:].sum(1)
     probs = probs.clip(0, 1)
     found = metrics.classwise_adaptive_calibration_error(probs, labels, threshold=threshold)
-    expected = references.classwise_adaptive_error(
-        probs.astype('float32').tolist(), labels.tolist(), threshold=threshold
+    rows, least = probs.astype('float32').tolist(), -1 if threshold is None else threshold
+    expected = references.classwise(
+        references.adaptive_calibration_error, rows, labels.tolist(), threshold=least
     )
     assert found == pytest.approx(expected, abs=1e-3)
     nothing = metrics.classwise_adaptive_calibration_error(probs, labels, threshold=1)

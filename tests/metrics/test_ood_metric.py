@@ -70,11 +70,12 @@ def figures_of(rows, score, number):
     found = [(score_of(logits, score), kind) for logits, kind in rows if kind in (0, number)]
     seen_first = [kind == 0 for _, kind in sorted(found, reverse=True)]
     unseen_first = [not seen for seen in reversed(seen_first)]
+    places = range(len(found), 0, -1)
     return {
-        'AUROC': references.failure_auroc(seen_first),
+        'AUROC': references.failure_auroc(places, seen_first),
         'AUPR_in': references.average_precision(seen_first),
         'AUPR_out': references.average_precision(unseen_first),
-        'FPR95': references.failure_fpr(unseen_first),
+        'FPR95': references.failure_fpr(places, unseen_first),
     }
 
 
@@ -126,7 +127,7 @@ def test_saturated_predictions_are_told_apart():
     seen = [s['gt_label'].item() == 0 for s in samples]
     assert conf.count(1.0) > 20
     others = [s['logits'].double().softmax(0).sort().values[:-1].sum().item() for s in samples]
-    expected = references.failure_auroc_of_pairs([-other for other in others], seen)
+    expected = references.failure_auroc([-other for other in others], seen)
     assert found['ood/max_probability/AUROC'] == pytest.approx(expected)
     # Down to where e^-x is 0 in float32.
     entropies = scores_of_logits(torch.stack([s['logits'] for s in samples], 1), SCORES)['entropy']
