@@ -10,7 +10,7 @@ below are those of a run.
 # %%
 # Fine-tune
 # ---------
-# Plain PyTorch. ``pip install -e ".[tools,photos,export]"`` installs what the page needs. The
+# Plain PyTorch. ``pip install -e ".[photos,export]" torchvision`` installs what the page needs. The
 # weights are those of :doc:`/howto/finetune_from_imagenet`; with access to the Hugging Face Hub,
 # ``timm.create_model(…, pretrained=True)`` fetches its own.
 
@@ -70,6 +70,7 @@ model.load_state_dict(torch.load(trained))
 # %%
 # Is it calibrated?
 # -----------------
+# The interval of an ECE is without the bias of few images, which the ECE itself has.
 
 
 def figures(model):
