@@ -18,7 +18,7 @@ from shifted import needs_extra
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.record import paths_of, view_count
-from mmcalib.reports.shifted import shifted_tests
+from mmcalib.reports.runs import read_runs
 
 # The second also measures what visualize.py boundary draws, as a newcomer's config may.
 CONFIGS = {
@@ -154,7 +154,8 @@ def test_sweep(run, monkeypatch):
 @needs_extra
 def test_test_robustness_and_its_figures(run):
     run('test_robustness.py', 'mine.py', 'best.pth', '--limit', '1', '--work-dir', 'shifted')
-    (model,) = shifted_tests('shifted')
+    (path,) = Path('shifted').glob('*/clean/results.json')
+    (model,) = read_runs(path)
     assert len(model.tests) == (76 if of_scenes() else 26)
     for figure in ('boxes', 'lines'):
         out = f'{figure}.png'

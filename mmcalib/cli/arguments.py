@@ -73,11 +73,6 @@ def add_runner_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of everything that builds a Runner."""
     group = parser.add_argument_group('config and processes')
     add_config_options(group)
-    add_launcher_arguments(group)
-
-
-def add_launcher_arguments(group: ArgumentParser | _ArgumentGroup) -> None:
-    """Add the arguments of everything that runs on several processes."""
     group.add_argument(
         '--launcher',
         choices=['none', 'pytorch', 'slurm', 'mpi'],
