@@ -47,8 +47,8 @@ from mmcalib.runs.config_tree import (
     type_name,
 )
 from mmcalib.tasks.sweep.jobs import run_jobs
+from mmcalib.visualization.lines import draw_sweep
 from mmcalib.visualization.style import save_figure
-from mmcalib.visualization.sweep import draw_sweep
 from mmcalib.work_dir import (
     RESULTS,
     STATISTICS,
