@@ -5,14 +5,11 @@ from itertools import combinations
 import cv2
 import numpy as np
 import pytest
-from drawings import statistics
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from mmcalib.checks import UserError
-from mmcalib.metrics.keys import ECE
 from mmcalib.record import SHORT_NAMES
-from mmcalib.visualization import draw_reliability, draw_risk_coverage, draw_severity
 from mmcalib.visualization.style import LOSS_COLOURS, looks_of, save_figure
 
 
@@ -35,27 +32,6 @@ def test_a_loss_has_its_colour_and_other_names_none_of_a_loss_in_the_figure():
     many = looks_of([f'CE, seed {i}' for i in range(8)] + [f'run {i}' for i in range(40)])
     for each in (looks, many):
         assert len({(look['color'], look['linestyle']) for look in each}) == len(each)
-
-
-def lines(axes):
-    return {
-        line.get_color()
-        for line in axes.lines
-        if line.get_linestyle() == '-' and len(line.get_xdata()) > 2 and not line.get_alpha()
-    }
-
-
-@pytest.mark.parametrize('names', [['CE', 'MbLS m=8'], ['MbLS m=8', 'LS α=0.1', 'CE']])
-def test_figures_agree(names):
-    expected = {LOSS_COLOURS[name.split()[0].lower()] for name in names}
-    runs = {name: statistics() for name in names}
-    shift = {name: {s: [{ECE: 3.0 + s}] for s in range(4)} for name in names}
-    figures = [
-        draw_reliability(runs, overlay=True),
-        draw_risk_coverage(runs, overlay=True),
-        draw_severity(shift, [ECE], figure='lines'),
-    ]
-    assert [lines(figure.axes[0]) for figure in figures] == [expected] * 3
 
 
 def test_a_format_that_figures_have_not_is_refused(tmp_path):
