@@ -152,6 +152,7 @@ def rows_of(runs: Sequence[Run]) -> tuple[list[Row], dict[str, list[str]]]:
     groups = _grouped(sorted(runs, key=lambda run: run.record.date, reverse=True), _of_row)
     said = told_apart([_settings(group[0]) for group in groups])
     labels = [', '.join([g[0].label, *words]) for g, words in zip(groups, said, strict=True)]
+    labels = distinct(labels, [{'network': group[0].network} for group in groups])
     # As where transforms change places.
     labels = distinct(labels, [{'digest': digest(_of_row(group[0]))[:6]} for group in groups])
     rows, again = [], defaultdict(list)

@@ -6,33 +6,17 @@ import re
 import pytest
 import torch
 from commands import call_here
-from drawings import draw_runs, view, words
+from drawings import draw_runs, statistics, table, view, words
 from matplotlib.figure import Figure
 from records import CE, CIFAR10, write
 from test_shifted import leave as leave_shifted
 
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.metrics.counts import bin_of, table_of
 from mmcalib.reports import figures
 from mmcalib.visualization import ConfidenceMaps
 from mmcalib.visualization.style import looks_of
 
 LS = dict(type='LabelSmoothingLoss')
-
-
-def statistics(ece=3.0, images=20, pixels=30, bins=5):
-    """Two classes of images and one that is never predicted, pixels at distances in turn."""
-    generator = torch.Generator().manual_seed(0)
-    conf = torch.rand(images, pixels, generator=generator)
-    correct = torch.rand(conf.shape, generator=generator) < conf
-    rows = [table_of(bin_of(c, bins), c, k, bins) for c, k in zip(conf, correct, strict=True)]
-    values, index = conf.flatten().double().unique(return_inverse=True)
-    ones = torch.stack([torch.ones(len(index)), correct.flatten(), conf.flatten()]).double()
-    cells = torch.zeros(3, len(values), dtype=torch.float64).index_add_(1, index, ones)
-    parts = torch.stack(rows).unflatten(0, (2, -1)).sum(dim=1)
-    distances = torch.stack([parts[n % 2] * (n != 5) for n in range(8)], dim=1)
-    tables = dict(image_bins=torch.stack(rows), distance_bins=distances)
-    return CalibrationStatistics({'ECE': ece, 'AECE': 2.0}, 'pooled', bins, cells, **tables)
 
 
 def leave(folder, *images, name='confidence_maps.npz', ece=3.0, **content):
@@ -42,7 +26,9 @@ def leave(folder, *images, name='confidence_maps.npz', ece=3.0, **content):
     columns |= dict(accuracy=[80.0, None], confidence=[90.0, None], count=[1234, 0])
     strata = dict(per_class=dict(calibration=columns))
     write(folder, 'x/demo', metrics=metrics, strata=strata, **content)
-    statistics(ece).save(folder / 'calibration.npz')
+    distances = torch.stack([table(5) * (n != 5) for n in range(8)], dim=1)
+    found = statistics(table(5), num_bins=5, ECE=ece, AECE=2.0, distance_bins=distances)
+    found.save(folder / 'calibration.npz')
     views = [view(index, size=(4, 6), num_classes=2) for index in images]
     ConfidenceMaps(views, views[:1], ['sky', 'road']).save(folder / name)
     return folder
@@ -141,6 +127,7 @@ def content_of(found):
 
 
 def test_a_page_has_each_run_and_needs_nothing_else(runs, tmp_path, monkeypatch):
+    leave(tmp_path / 'second', 5, 6, ece=9.0, loss=CE, seed=1)  # of which nothing is drawn
     for number, long in enumerate(['a_folder_of_forty_letters_' * 2] * 2):
         leave_sweep(tmp_path.joinpath(*[long] * 8, f's{number}'), 5.0 + number)
     for label, seed, ece in (('CE', 0, 6.0), ('CE', 1, 7.0), ('LS α=0.1', 0, 8.0)):
