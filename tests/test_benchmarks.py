@@ -75,7 +75,8 @@ def test_speed_of_upsampling(table_of):
 
 
 def test_speed_of_ensembles(table_of, checkpoints):
-    options = ['--images', '1', '--cfg-options', 'model.decode_head.dropout_ratio=0.5']
+    options = ['--cpu-seconds', '--images', '1']
+    options += ['--cfg-options', 'model.decode_head.dropout_ratio=0.5']
     rows = table_of('speed', 'ensembles', CONFIG, *checkpoints, *options)[1:]
     assert [row[0] for row in rows] == [
         'one model', 'image and mirror image', 'MC dropout, 10 passes', 'ensemble of 2'

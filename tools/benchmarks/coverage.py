@@ -26,6 +26,7 @@ proof, as `coverage@risk` has it.
 
 import math
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -33,16 +34,8 @@ import torch
 from scipy.stats import binom
 
 from mmcalib.cli.parser import ToolParser
-from mmcalib.metrics import (
-    CalibrationStatistics,
-    class_thresholds,
-    risk_threshold,
-)
-from mmcalib.metrics.counts import (
-    narrow_bin_thresholds,
-    predicted_in_narrow_bins,
-    shares_above,
-)
+from mmcalib.metrics import CalibrationStatistics, class_thresholds, risk_threshold
+from mmcalib.metrics.counts import narrow_bin_thresholds, predicted_in_narrow_bins, shares_above
 from mmcalib.metrics.errors import calibration_error
 from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
 from mmcalib.metrics.intervals import drawn_weights, gap_intervals, tails_of
@@ -77,7 +70,7 @@ def independent(error, count, rng):
     return torch.from_numpy(bins)
 
 
-def clustered(error, count, effects, rng):
+def clustered(effects, error, count, rng):
     """Return ``(n, 3, B)`` bins of images."""
     of_image, of_bin = effects
     pixels = rng.multinomial(PIXELS, rng.dirichlet(CONCENTRATION * SHARE, count))
@@ -115,19 +108,13 @@ def held(draw, error, *, sets, draws):
 
 
 def intervals(args):
-    units = [
-        (f'{n:,} predictions', e, partial(independent, e, n))
-        for e in ERRORS
-        for n in (300, 1000, 5000)
-    ]
-    units += [
-        (f'{n} images that {kind}', e, partial(clustered, e, n, effects))
-        for kind, effects in EFFECTS.items()
-        for e in ERRORS
-        for n in (10, 50, 200)
-    ]
+    kinds = {'predictions': (independent, (300, 1000, 5000))}
+    for name, effects in EFFECTS.items():
+        kinds[f'images that {name}'] = partial(clustered, effects), (10, 50, 200)
     rows = []
-    for name, error, draw in units:
+    for kind, error, place in product(kinds, ERRORS, range(3)):
+        draw, counts = kinds[kind]
+        name, draw = f'{counts[place]:,} {kind}', partial(draw, error, counts[place])
         found = held(draw, error, sets=args.sets, draws=args.draws)
         cells = [f'{100 * often:.0f} % ({width:.1f})' for often, width in found.values()]
         rows.append([name, f'{error:g}', *cells])

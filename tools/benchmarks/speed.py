@@ -17,6 +17,7 @@ rounds. Memory is the most that a step allocates beyond logits and labels.
 """
 
 import functools
+import itertools
 import pickle
 import time
 import types
@@ -67,13 +68,8 @@ def peak_bytes(run, args):
     with torch.profiler.profile(profile_memory=True) as profile:
         run()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == '[memory]']
-    # PyTorch before 2.4 has microseconds.
-    start = 'start_ns' if hasattr(events[0], 'start_ns') else 'start_us'
-    allocated = peak = 0
-    for event in sorted(events, key=lambda event: getattr(event, start)()):
-        allocated += event.nbytes()
-        peak = max(peak, allocated)
-    return peak
+    events.sort(key=lambda event: event.start_ns())
+    return max(itertools.accumulate(event.nbytes() for event in events))
 
 
 def ratios(values, names):
@@ -85,6 +81,18 @@ def ratios(values, names):
 
 def print_table(headings, rows):
     print(f'\n{table_text(headings, rows, "markdown")}', flush=True)
+
+
+def row_of(name, contenders, ways, args):
+    """Return seconds and MiB of the first contender, and those of ways as ratios to it."""
+    seconds = seconds_of(contenders, args)
+    memory = {way: peak_bytes(run, args) / 2**20 for way, run in contenders.items()}
+    return [name, *ratios(seconds, ways), *ratios(memory, ways)]
+
+
+def print_rows(size, ways, rows):
+    columns = ['CE (s)', *ways, 'CE (MiB)', *(f'memory: {way}' for way in ways)]
+    print_table([size.replace('x', '×'), *columns], rows)
 
 
 def shape_of(size):
@@ -128,11 +136,8 @@ def of_losses(args):
                 way: functools.partial(step, loss, logits, target) for way, loss in found.items()
             }
             torch.compiler.reset()  # no shape profits from another's kernel, or its limits
-            seconds = seconds_of(contenders, args)
-            memory = {way: peak_bytes(run, args) / 2**20 for way, run in contenders.items()}
-            rows.append([name, *ratios(seconds, WAYS), *ratios(memory, WAYS)])
-        columns = ['CE (s)', *WAYS, 'CE (MiB)', *(f'memory: {way}' for way in WAYS)]
-        print_table([size.replace('x', '×'), *columns], rows)
+            rows.append(row_of(name, contenders, WAYS, args))
+        print_rows(size, WAYS, rows)
 
 
 def step(loss, logits, target):
@@ -229,11 +234,8 @@ def of_upsampling(args):
             for way, (fused, options) in ways.items():
                 heads[way] = head_of(LOSSES[name](**options), fused)
             contenders = {way: functools.partial(step_of_head, head) for way, head in heads.items()}
-            seconds = seconds_of(contenders, args)
-            memory = {way: peak_bytes(run, args) / 2**20 for way, run in contenders.items()}
-            rows.append([name, *ratios(seconds, ways), *ratios(memory, ways)])
-        columns = ['CE (s)', *ways, 'CE (MiB)', *(f'memory: {way}' for way in ways)]
-        print_table([size.replace('x', '×'), *columns], rows)
+            rows.append(row_of(name, contenders, ways, args))
+        print_rows(size, ways, rows)
 
 
 def of_ensembles(args):
