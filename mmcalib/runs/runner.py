@@ -14,7 +14,7 @@ from mmengine.dist import get_world_size
 from mmengine.hooks import CheckpointHook, Hook
 from mmengine.logging import MMLogger
 from mmengine.model import MMDistributedDataParallel, revert_sync_batchnorm
-from mmengine.registry import MODEL_WRAPPERS, RUNNERS
+from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from torch import nn
 
@@ -51,12 +51,6 @@ def build_runner(cfg: Config) -> Runner:
         torch.set_num_threads(min(cfg.num_threads, torch.get_num_threads()))
     if cfg.launcher != 'none' and not torch.cuda.is_available():
         join_processes(cfg.launcher)  # mmengine keeps a process group that is there
-        cfg.model_wrapper_cfg = dict(
-            type='CPUDistributedDataParallel',
-            device_ids=None,
-            broadcast_buffers=False,
-            find_unused_parameters=cfg.get('find_unused_parameters', False),
-        )
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else QuietRunner.from_cfg(cfg)
     runner.register_hook(RunFactsHook(facts_in(cfg, processes=get_world_size())))
     runner.register_hook(ResumeHook())
@@ -70,18 +64,10 @@ def build_runner(cfg: Config) -> Runner:
     return runner
 
 
-@MODEL_WRAPPERS.register_module()
-class CPUDistributedDataParallel(MMDistributedDataParallel):
-    """mmengine's DDP without GPUs: SyncBN, which only runs on them, becomes BN."""
-
-    def __init__(self, module: torch.nn.Module, **kwargs) -> None:
-        super().__init__(revert_sync_batchnorm(module), **kwargs)
-
-
 class QuietRunner(Runner):
     """mmengine's Runner, whose pages of environment, config and hooks go to the log file alone.
 
-    So does the traceback of what cannot be built.
+    So does the traceback of what cannot be built. Several processes need no GPU.
 
     Raises:
         UserError: If a part of the config cannot be built, or a layer does not fit.
@@ -97,6 +83,15 @@ class QuietRunner(Runner):
         except (AssertionError, KeyError, TypeError, ValueError) as error:
             raise self._refusal('the config cannot be built: ', error) from error
         self._starting = False
+
+    def wrap_model(self, wrapper: dict | None, model: nn.Module) -> nn.Module:
+        if not self.distributed or torch.cuda.is_available():
+            return super().wrap_model(wrapper, model)
+        return MMDistributedDataParallel(
+            revert_sync_batchnorm(model),  # SyncBN runs on GPUs alone
+            broadcast_buffers=False,
+            find_unused_parameters=self.cfg.get('find_unused_parameters', False),
+        )
 
     def train(self) -> nn.Module:
         with self._naming_misfits():
