@@ -127,16 +127,19 @@ def test_a_tie_is_said_and_a_choice_that_has_seen_the_test_data(run):
 
 
 def test_a_failure_loses_nothing_else_and_what_was_stopped_is_resumed(run):
-    for value, name in ((6, 'FAIL'), (2, 'epoch_9.pth')):
-        Path(f'work/margin={value}').mkdir(parents=True)
-        torch.save({}, f'work/margin={value}/{name}')
-    said = run('2,6,10', fails=True)
-    assert 'margin=6: FAILED with status 1, see work/margin=6/sweep.log: diverged' in said
-    assert 'unfinished: margin=6' in said and 'FAILED: margin=6; the same command' in said
-    assert chosen() == [2] and '--resume' in calls(2)[0] and '--resume' not in calls(10)[0]
-    Path('work/margin=6/FAIL').unlink()
-    run('2,6,10')
-    assert chosen() == [6] and len(calls(10)) == 1
+    for training, name in (('margin=6/seed1', 'FAIL'), ('margin=2/seed0', 'epoch_9.pth')):
+        Path('work', training).mkdir(parents=True)
+        torch.save({}, f'work/{training}/{name}')
+    command = '2,6,10', '--seeds', '0', '1'
+    said = run(*command, fails=True)
+    log = 'work/margin=6/seed1/sweep.log'
+    assert f'margin=6/seed1: FAILED with status 1, see {log}: diverged' in said
+    assert 'unfinished: margin=6/seed1' in said and 'FAILED: margin=6/seed1; the same' in said
+    assert chosen() == [2]  # the other seed of 6 alone says too little
+    assert '--resume' in calls('2/seed0')[0] and '--resume' not in calls('2/seed1')[0]
+    Path('work/margin=6/seed1/FAIL').unlink()
+    run(*command)
+    assert chosen() == [6] and len(calls('10/seed0')) == 1
 
 
 def test_trainings_of_other_settings_need_another_folder(run):
