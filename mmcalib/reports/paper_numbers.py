@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -32,31 +32,30 @@ def loss_in_paper(entry: Mapping, run: Run) -> str:
     return found if is_single and found in entry['values'] else ''
 
 
-def why_not_comparable(entry: Mapping, run: Run) -> str | None:
-    """Return the reason why a run must not stand beside the paper's figures, None if it may."""
+def unlike(conditions: Mapping, run: Run) -> Iterator[str]:
+    """Yield what a run has otherwise than the paper, such as ``num_bins=25, where …``.
+
+    Args:
+        conditions: Of an entry, ``conditions`` without which figures are not comparable, or what
+            is ``usual``: values, or lists of those that will do, the paper's own first.
+        run: Of one network.
+    """
     parts = {
         'backbone': run.network.get('backbone', {}),
         'evaluation': {'tta': False, **run.evaluation},
         'dataset': run.evaluation.get('dataset', {}),
+        'train_cfg': run.config.get('train_cfg') or {},
     }
-    for part, wanted in entry['conditions'].items():
+    for part, wanted in conditions.items():
         for key, paper in wanted.items():
             found, paper = parts[part].get(key), paper if isinstance(paper, list) else [paper]
             if found not in paper:
-                return f'{part}.{key}={found}, where the paper has {paper[0]}'
-    return None
+                yield f'{part}.{key}={found}, where the paper has {paper[0]}'
 
 
 def remarks(entry: Mapping, runs: Sequence[Run]) -> list[str]:
     """Return where runs beside published figures are not quite the paper's, and other sources."""
-    notes, samples = [], runs[0].evaluation['dataset']['samples']
-    lengths = {(run.config.get('train_cfg') or {}).get('max_epochs') or 'unknown' for run in runs}
-    if entry['epochs'] and lengths != {entry['epochs']}:
-        ours = ' or '.join(sorted(map(str, lengths)))
-        notes.append(f'Epochs: {ours}, where the paper has {entry["epochs"]}.')
-    paper = entry['conditions']['dataset']['samples']
-    if isinstance(paper, list) and samples != paper[0]:
-        notes.append(f'Samples: {samples:,}, where the paper has {paper[0]:,}.')
+    notes = dict.fromkeys(f'{each}.' for run in runs for each in unlike(entry['usual'], run))
     sources = published()['sources']
     names = sorted({loss_in_paper(entry, run) for run in runs} & {*sources})
-    return notes + [f'Published figures of {name}: {sources[name]}.' for name in names]
+    return [*notes, *(f'Published figures of {name}: {sources[name]}.' for name in names)]

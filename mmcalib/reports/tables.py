@@ -94,7 +94,7 @@ def _table(title: str, runs: list[Run], protocol: str | None) -> Table:
     before = [f'Evaluation: {evaluation_text(kept[0])}.']
     if entry := paper_numbers.published()['experiments'].get(_name(runs[0])):
         title = f'{title} ({entry["title"]})'
-        if reason := paper_numbers.why_not_comparable(entry, kept[0]):
+        if reason := next(paper_numbers.unlike(entry['conditions'], kept[0]), None):
             before.append(f'No published value stands beside these: {reason}.')
         else:
             for row in rows:

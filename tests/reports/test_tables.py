@@ -319,7 +319,7 @@ def test_what_is_not_quite_the_papers_is_said(tmp_path):
     write(tmp_path / 'a', 'acls/resnet50_tinyimagenet', **content)
     table = only_table(tmp_path)
     assert table.rows[0].paper['calibration/ECE'] == 1.05
-    assert table.notes[1] == 'Epochs: 30, where the paper has 100.'
+    assert table.notes[1] == 'train_cfg.max_epochs=30, where the paper has 100.'
     assert table.notes[2].startswith('Published figures of ACLS: Park et al. (ICCV 2023)')
 
 
