@@ -115,7 +115,7 @@ def test_a_grey_image_is_three_equal_colours_and_keeps_red(order):
 @pytest.mark.parametrize('dtype', [np.float32, np.float64, np.uint16, np.uint8])
 def test_values_of_a_range_are_brought_to_8_bits_and_back(dtype):
     small = dtype().itemsize < 4
-    low, high = (10, 229.3) if small else (-1.5, 2.5)
+    low, high = (10, 231.9) if small else (-1.5, 2.5)
     for image in (PHOTO, PHOTO[..., 0]):
         values = low + image * ((high - low) / 255)
         given = (np.rint(values) if small else values).astype(dtype)
@@ -154,6 +154,8 @@ def test_what_cannot_be_is_refused(options, message):
 def test_what_is_done_pixel_by_pixel_takes_any_size():
     for name in OF_PIXELS:
         assert corrupted(name, image=PHOTO[:2, :3]).shape == (2, 3, 3)
+    with pytest.raises(ValueError, match=r'leave out snow, pixelate\.'):
+        check_size((LEAST_SIZE, LEAST_SIZE - 1, 3), ['snow', 'contrast', 'pixelate'])
     check_size((LEAST_SIZE, LEAST_SIZE, 3), CORRUPTIONS)
 
 
