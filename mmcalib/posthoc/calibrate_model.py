@@ -25,13 +25,7 @@ from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
 from mmcalib.posthoc.scaler import LogitScaler, group_sums
-from mmcalib.samples.from_loader import (
-    Logits,
-    group_numbers,
-    read_loader,
-    reader,
-    unchanged_randomness,
-)
+from mmcalib.samples.from_loader import Logits, group_numbers, read_loader, reader
 
 AUTO = 'auto'
 
@@ -147,7 +141,7 @@ def calibrate(
     scaler = method if isinstance(method, LogitScaler) else None
     if scaler is None and check_choice('method', method, (AUTO, *SCALERS)) != AUTO:
         scaler = SCALERS[method]()
-    with unchanged_randomness(), full_precision():
+    with full_precision():
         return _calibrated(copied, loader, scaler, groups, logits, ignore_index)
 
 
