@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from mmengine.dist import all_gather_object
 from mmengine.structures import BaseDataElement
 from torch import Tensor, nn
 
@@ -17,7 +16,7 @@ from mmcalib.checks import UserError
 from mmcalib.distributed import place_of
 from mmcalib.models.predicting_head import head_of, returns_scores
 from mmcalib.posthoc.attached_model import evaluated_sample, logits_behind
-from mmcalib.posthoc.draw import DrawnPredictions, LogitRows, draw
+from mmcalib.posthoc.draw import LogitRows
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.samples.from_loader import progress
 from mmcalib.samples.reading import name_of, read_logits, tensor_of
@@ -140,28 +139,3 @@ def predictions(
                     seg_logits = tensor_of(image.sample, 'seg_logits')
                     shown = read_logits(image.sample, seg_logits, **options)[0]
                 yield LogitRows(logits, labels, places, predicted, shown)
-
-
-def draw_predictions(
-    model: nn.Module,
-    loader: Iterable,
-    *,
-    of_samples: bool = False,
-    ignore_index: int = 255,
-    **options: int,
-) -> DrawnPredictions:
-    """Draw predictions with their logits from a split, in one pass.
-
-    Args:
-        model: See :func:`predictor`.
-        loader: Batches of the split, in a fixed order.
-        of_samples: See :func:`predictor`.
-        ignore_index: Label of the pixels to leave out.
-        options: Of :func:`~mmcalib.posthoc.draw.draw`.
-
-    Raises:
-        ValueError: See :func:`predictions` and :func:`~mmcalib.posthoc.draw.draw`.
-    """
-    how = dict(of_samples=of_samples, ignore_index=ignore_index)
-    images = predictions(model, loader, 'Reading logits', **how)
-    return draw(images, gather=all_gather_object, **options)

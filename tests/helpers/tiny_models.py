@@ -7,6 +7,9 @@ from mmengine.model import BaseModule
 from mmengine.registry import MODELS
 from torch import nn
 
+from mmcalib.posthoc.draw import draw
+from mmcalib.posthoc.model_logits import predictions
+
 
 @MODELS.register_module(force=True)
 class TinyFeatures(BaseModule):
@@ -32,6 +35,11 @@ class List(list):
     @property
     def dataset(self):
         return [sample for batch in self for sample in batch['data_samples']]
+
+
+def draw_predictions(model, loader, *, of_samples=False, **options):
+    """Predictions drawn from a loader with the logits behind them."""
+    return draw(predictions(model, loader, 'Reading', of_samples=of_samples), **options)
 
 
 def classifier(head, form='vector', seed=0):

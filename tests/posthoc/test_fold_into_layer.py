@@ -6,7 +6,15 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_models import classifier, fcn_head, images, other_head, scenes, segmentor
+from tiny_models import (
+    classifier,
+    draw_predictions,
+    fcn_head,
+    images,
+    other_head,
+    scenes,
+    segmentor,
+)
 
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS
@@ -19,7 +27,7 @@ from mmcalib.posthoc.fold_into_layer import (
     largest_difference,
     swapped_parameters,
 )
-from mmcalib.posthoc.model_logits import draw_predictions, predictions, predictor, reading
+from mmcalib.posthoc.model_logits import predictions, predictor, reading
 from mmcalib.posthoc.scaler import with_other_class
 
 

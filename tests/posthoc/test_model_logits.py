@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from tiny_models import classifier, fcn_head, images, scenes, segmentor
+from tiny_models import classifier, draw_predictions, fcn_head, images, scenes, segmentor
 
 from mmcalib.posthoc import draw
-from mmcalib.posthoc.model_logits import draw_predictions, predictor
+from mmcalib.posthoc.model_logits import predictor
 
 LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=8)
 BINARY = fcn_head(2, out_channels=1, threshold=0.3)

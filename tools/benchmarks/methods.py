@@ -21,8 +21,9 @@ from mmcalib.cli.parser import ToolParser
 from mmcalib.metrics import image_risks, measure
 from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.choose import MOST_CLASSES, NONE
+from mmcalib.posthoc.draw import draw
 from mmcalib.posthoc.folds import FOLDS, folds_of_groups
-from mmcalib.posthoc.model_logits import draw_predictions
+from mmcalib.posthoc.model_logits import predictions
 from mmcalib.posthoc.scaler import with_other_class
 from mmcalib.reports.formats import table_text
 from mmcalib.runs.checkpoint import read_checkpoint
@@ -70,7 +71,7 @@ def main():
     init_default_scope(cfg.default_scope)
     model = build(cfg, [read_checkpoint(args.checkpoint)])
     loader = Runner.build_dataloader(cfg.test_dataloader, seed=args.seed)
-    drawn = draw_predictions(model, loader, seed=args.seed)
+    drawn = draw(predictions(model, loader, 'Reading logits'), seed=args.seed)
     fold_of, size = folds_of_groups(len(loader.dataset), seed=args.seed), drawn.logits.shape[1]
     head = 'sigmoid' if size == 1 else 'softmax'
     methods = args.methods or [

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from mmengine.registry import MODELS, init_default_scope
-from tiny_models import classifier, fcn_head, images, scenes, segmentor
+from tiny_models import classifier, draw_predictions, fcn_head, images, scenes, segmentor
 from torch import nn
 
 from mmcalib.models.predicting_head import head_of
@@ -13,7 +13,7 @@ from mmcalib.posthoc import SCALERS
 from mmcalib.posthoc.attached import attached
 from mmcalib.posthoc.attached_model import attach
 from mmcalib.posthoc.before_and_after import before_and_after
-from mmcalib.posthoc.model_logits import draw_predictions, predictions, predictor
+from mmcalib.posthoc.model_logits import predictions, predictor
 from mmcalib.tasks.calibrate.apply import layers_for
 
 
