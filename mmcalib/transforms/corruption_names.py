@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mmcalib.checks import UserError, did_you_mean
+from mmcalib.checks import check_choice
 
 GROUPS = {
     'noise': ('gaussian_noise', 'shot_noise', 'impulse_noise'),
@@ -27,10 +27,8 @@ def corruptions_of(names: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ValueError: If a name is unknown.
     """
-    found = {}
+    found = set()
     for name in names:
-        if name not in SETS and name not in CORRUPTIONS:
-            there = (*SETS, *CORRUPTIONS)
-            raise UserError(f'there is no corruption {name!r}{did_you_mean(name, there)}')
-        found |= dict.fromkeys(SETS.get(name, (name,)))
+        check_choice('corruption', name, (*SETS, *CORRUPTIONS))
+        found |= {*SETS.get(name, (name,))}
     return tuple(name for name in CORRUPTIONS if name in found)

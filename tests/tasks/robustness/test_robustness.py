@@ -215,7 +215,7 @@ def test_other_data_of_the_same_classes(project, run, capsys):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['--corruptions', 'rain'], "no corruption 'rain'"),
+        (['--corruptions', 'rain'], "got 'rain'"),
         (['--corruptions', 'None', 'fog'], '--corruptions None must stand alone'),
         (['--severities', '6'], '--severities are from 0 to 5, got 6'),
         (['--data', 'fog=tiny.py'], '--data fog=tiny.py: a name has letters'),
