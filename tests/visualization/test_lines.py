@@ -42,13 +42,12 @@ def test_curves_by_distance_are_the_figures_of_ranges_that_have_pixels():
     check_nothing_is_cut(draw_boundary_curves({f'{i}, {"long " * 30}': runs['one'] for i in '12'}))
 
 
-TESTS = {
-    0: [{ECE: 1.0, QUALITY: 90.0}],
-    3: [{ECE: e, QUALITY: 2 * e} for e in (2.0, 3.0, 10.0, np.nan)],
-    5: [{ECE: e, QUALITY: 3 * e} for e in (7.0, 5.0)],
-}
-HALF = {s: [{k: v / 2 for k, v in test.items()} for test in TESTS[s]] for s in TESTS}
-SHIFTED = {'CE': TESTS, 'CE + temperature': HALF, 'LS': TESTS}
+def by_severity(factor):
+    eces = {0: [1.0], 3: [2.0, 3.0, 4.0, 31.0, np.nan], 5: [7.0, 5.0]}
+    return {s: [{ECE: factor * e, QUALITY: 2 * factor * e} for e in eces[s]] for s in eces}
+
+
+SHIFTED = {'CE': by_severity(1), 'CE + temperature': by_severity(0.5), 'LS': by_severity(0.8)}
 
 
 def test_boxes_by_severity_are_over_the_corruptions_of_each_run():
@@ -62,9 +61,10 @@ def test_boxes_by_severity_are_over_the_corruptions_of_each_run():
         assert [round(place) for place in places] == [0, 3, 5] * 3
         assert places[1] < places[4] < places[7]
         dots = [line.get_ydata()[0] for line in axes.lines if line.get_marker() == '.']
-        assert dots[1] == pytest.approx(factor * 5) and dots[4] == pytest.approx(factor * 2.5)
-        ends = {float(y) for line in axes.lines for y in line.get_ydata()}
-        assert {factor * 2.0, factor * 10.0} <= ends and axes.get_ylabel() == unit
+        assert dots[1::3] == pytest.approx([factor * 10, factor * 5, factor * 8])
+        lines = [line for line in axes.lines if line.get_linestyle() == '-']
+        ends = {float(y) for line in lines for y in line.get_ydata()}
+        assert {factor * 2.0, factor * 31.0} <= ends and axes.get_ylabel() == unit
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ['clean', '3', '5']
 
 
@@ -79,7 +79,9 @@ def test_lines_by_severity_are_means_over_corruptions():
     assert (plain.get_linestyle(), warm.get_linestyle()) == ('-', '--')
     assert plain.get_color() == warm.get_color() != other.get_color()
     assert left.get_ylim()[0] == 0 and left.get_ylim()[1] > 6
-    check_nothing_is_cut(draw_severity({f'{i} {"/path" * 30}': TESTS for i in range(6)}, [ECE]))
+    check_nothing_is_cut(
+        draw_severity({f'{i} {"/path" * 30}': by_severity(1) for i in range(6)}, [ECE])
+    )
 
 
 def sweep(values=(0.0, 0.05, 0.1), tested=(0.05,), quality=QUALITY, parameter='alpha', **more):
@@ -174,7 +176,7 @@ def test_the_legend_of_a_sweep_has_what_is_drawn():
     [
         (lambda: draw_boundary_curves({}), 'no run'),
         (lambda: draw_boundary_curves({'a': statistics()}), "'a' has no dist.*per_distance=True"),
-        (lambda: draw_severity({'CE': {0: TESTS[0]}}, [ECE]), 'no test on corrupted data'),
+        (lambda: draw_severity({'CE': {0: by_severity(1)[0]}}, [ECE]), 'no test on corrupted data'),
         (lambda: draw_severity(SHIFTED, [ECE], figure='bars'), 'figure must be one of'),
         (lambda: draw_sweep({}), '0 sweeps have none of'),
         (
