@@ -29,21 +29,6 @@ def stratum_figures(table: Tensor) -> dict[str, list[float]]:
     }
 
 
-def stratum_rows(table: Tensor, names: Sequence[str]) -> list[list[str]]:
-    """Return the headings of the figures and, for each stratum, its name and figures, as texts.
-
-    Args:
-        table: ``(3, S, B)``.
-        names: S of them.
-    """
-    figures = stratum_figures(table)
-    rows = zip(names, *figures.values(), strict=True)
-    return [
-        ['ECE (%)', 'accuracy (%)', 'confidence (%)', 'count'],
-        *([name, *(f'{value:.2f}' for value in row), f'{count:,}'] for name, *row, count in rows),
-    ]
-
-
 def stratum_text(table: Tensor, names: Sequence[str], heading: str) -> str:
     """Return a table for the log, one line for each stratum.
 
@@ -54,6 +39,11 @@ def stratum_text(table: Tensor, names: Sequence[str], heading: str) -> str:
     """
     from tabulate import tabulate  # comes with the tools
 
-    headings, *rows = stratum_rows(table, names)
-    align = ('left', *['right'] * len(headings))
-    return tabulate(rows, [heading, *headings], 'outline', colalign=align, disable_numparse=True)
+    figures = stratum_figures(table)
+    rows = [
+        [name, *(f'{value:.2f}' for value in row), f'{count:,}']
+        for name, *row, count in zip(names, *figures.values(), strict=True)
+    ]
+    headings = [heading, 'ECE (%)', 'accuracy (%)', 'confidence (%)', 'count']
+    align = ('left', *['right'] * 4)
+    return tabulate(rows, headings, 'outline', colalign=align, disable_numparse=True)
