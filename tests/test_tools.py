@@ -277,7 +277,7 @@ _base_ = 'mmseg::fcn/fcn_r50-d8_4xb4-20k_voc12aug-512x512.py'
 custom_imports = dict(imports=['mmcalib'])
 loss = dict(type='MarginLabelSmoothingLoss', margin=10.0, _delete_=True)
 small = dict(channels=16, loss_decode=loss)
-model = dict(pretrained=None, data_preprocessor=dict(size=(32, 32)), backbone=dict(depth=18),
+model = dict(pretrained=None, data_preprocessor=dict(size=(60, 80)), backbone=dict(depth=18),
              decode_head=dict(in_channels=512, **small),
              auxiliary_head=dict(in_channels=256, **small))
 val_evaluator = [dict(type='IoUMetric', iou_metrics=['mIoU']), dict(type='CalibrationMetric')]
@@ -285,7 +285,7 @@ data = dict(type='PascalVOCDataset', data_root='data', _delete_=True,
             data_prefix=dict(img_path='JPEGImages', seg_map_path='SegmentationClass'),
             ann_file='ImageSets/Segmentation/train.txt', pipeline=[
     dict(type='LoadImageFromFile'), dict(type='LoadAnnotations'),
-    dict(type='Resize', scale=(32, 32)), dict(type='PackSegInputs')])
+    dict(type='PackSegInputs')])
 train_cfg = dict(max_iters=2, val_interval=2)
 """
 LOADERS = """

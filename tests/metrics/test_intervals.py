@@ -22,7 +22,7 @@ ECE = {'ECE': calibration_error}
 
 @pytest.mark.parametrize(('error', 'effects'), [(3, 'differ'), (0, 'differ in each bin')])
 def test_fifty_images_hold_the_true_error(error, effects):
-    draw = partial(simulation.clustered, error, 50, simulation.EFFECTS[effects])
+    draw = partial(simulation.clustered, simulation.EFFECTS[effects], error, 50)
     found = simulation.held(draw, error, sets=40, draws=200)
     assert found['ours'][0] >= 0.9 > found['basic bootstrap'][0]
     assert found['ours'][1] < 2 * found['basic bootstrap'][1]  # and not by being wide
@@ -76,7 +76,7 @@ def test_an_estimate_that_is_small_by_chance_has_no_interval_of_width_zero():
 
 def test_they_are_nested_and_limited():
     rng = np.random.default_rng(0)
-    bins = simulation.clustered(10, 5, (0.6, 0.3), rng)
+    bins = simulation.clustered((0.6, 0.3), 10, 5, rng)
     errors = ECE | {'MCE': maximum_error}
     wide, narrow = (
         gap_intervals(errors, bins, **OPTIONS | dict(coverage=share, limits={'MCE': (0, 30)}))

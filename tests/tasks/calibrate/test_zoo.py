@@ -8,7 +8,6 @@ are tried, which is the measurement of docs/results/stock_configs.md: tables are
 import copy
 import logging
 import re
-import runpy
 import sys
 from collections import Counter
 from contextlib import redirect_stdout
@@ -18,12 +17,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT
 from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import MODELS, init_default_scope
 from mmengine.structures import PixelData
+from tool_parsers import parser_of
 from torch import nn
 
+from mmcalib.cli.arguments import parse_member_arguments
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import TemperatureScaler
 from mmcalib.runs.config import load_config
@@ -83,7 +83,7 @@ def division(name):
     path = FOLDERS[name.split('/')[0]] / name.split('/', 1)[1]
     arguments, sys.argv = sys.argv, ['calibrate.py', str(path), 'weights.pth', '--out', 'new.pth']
     try:
-        args = runpy.run_path(str(ROOT / 'tools/calibrate.py'))['parse_args']()[1]
+        args = parse_member_arguments(parser_of('tools/calibrate.py'))
         with redirect_stdout(StringIO()):
             prepare(args)
     except (ImportError, OSError, ValueError) as error:
