@@ -35,7 +35,7 @@ BOUNDS = (0.01, 100.0)
 FEW_OF_A_SIGMOID = 10
 # What is multiplied with logits, and so is fitted in units of 1/T, as penalties are.
 SLOPES = ('scale', 'matrix', 'rise', 'fall')
-# Logits that are worked on together: a temperature of 5,000 × 100 takes 40 ms, of all at once 140.
+# Logits worked on together: a temperature of 200,000 × 21 takes 0.55 s, of all at once 1.2.
 _PART_VALUES = 250_000
 
 

@@ -75,9 +75,10 @@ def export_onnx(
             example, the model or one of its operators cannot be exported, or onnxruntime's
             probabilities differ by more.
     """
-    if Path(out).suffix != '.onnx' or (Path(out).exists() and not overwrite):
-        why = 'exists' if Path(out).exists() else 'does not end in .onnx'
-        raise UserError(f'--out {out} {why}: name another file.onnx, or add --overwrite')
+    if Path(out).suffix != '.onnx':
+        raise UserError(f'--out {out} does not end in .onnx: name a file.onnx')
+    if Path(out).exists() and not overwrite:
+        raise UserError(f'--out {out} exists: name another file, or add --overwrite')
     try:
         import onnx
         import onnxruntime  # noqa: F401

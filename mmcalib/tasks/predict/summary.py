@@ -149,7 +149,7 @@ def gallery_of(rows: Sequence[Mapping]) -> str:
     """Return a page of the pictures of a folder, which opens without a server.
 
     Images come in the order of how well they are expected to be predicted, the worst first: by
-    their expected accuracy where a validation gives one, else by their mean confidence. Above each
+    their expected accuracy where a validation gives one, then by their mean confidence. Above each
     are the largest objects that are rather wrong than right.
     """
     measured = all(row['expected_accuracy'] is not None for row in rows)
@@ -162,7 +162,7 @@ def gallery_of(rows: Sequence[Mapping]) -> str:
     links = {row['files']: quote(f'{row["files"]}.png', errors='surrogateescape') for row in rows}
     return TEMPLATES.get_template('gallery.html').render(
         title='Predictions to look at',
-        rows=sorted(rows, key=lambda row: row[key]),
+        rows=sorted(rows, key=lambda row: (row[key], row['confidence'])),
         names=names,
         links=links,
         key=key,
