@@ -1,8 +1,10 @@
-"""Arrays that users give: numpy's, tensors, lists and what numpy can read, as tensors."""
+"""Arrays that users give, as tensors, and the states of the generators of random numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -103,3 +105,15 @@ def labelled_rows(
 
 def _name(values: Tensor) -> str:
     return str(values.dtype).removeprefix('torch.')  # as numpy calls it too
+
+
+@contextmanager
+def unchanged_randomness() -> Iterator[None]:
+    """Put the states of the random number generators back, of Python, NumPy and PyTorch."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
+from mmengine import fileio
 from mmengine.dist import collect_results, get_dist_info, is_main_process
 from mmengine.evaluator import Evaluator
 from mmengine.hooks import Hook
@@ -129,12 +130,12 @@ class ReliabilityDiagramHook(DrawingHook):
 class ConfidenceMapHook(DrawingHook):
     """Draw confidence maps of test images of an mmseg run, and of the worst calibrated ones.
 
-    Each figure has the image as the model was given it, its ground truth, prediction, confidence
-    and errors, and a small reliability diagram with the calibration error of this image alone; one
-    more figure has the images of the largest calibration error of the set. They go to all backends
-    of the run's visualizer, as ``confidence_map_<index>`` and ``confidence_map_worst``, at the end
-    of the test, from the main process. What they were drawn from stays as ``confidence_maps.npz``
-    in the work dir (``confidence_maps_val.npz`` of a test on the validation split), for
+    Each figure has the image, its ground truth, prediction, confidence and errors, and a small
+    reliability diagram with the calibration error of this image alone; one more figure has the
+    images of the largest calibration error of the set. They go to all backends of the run's
+    visualizer, as ``confidence_map_<index>`` and ``confidence_map_worst``, at the end of the test,
+    from the main process. What they were drawn from stays as ``confidence_maps.npz`` in the work
+    dir (``confidence_maps_val.npz`` of a test on the validation split), for
     ``tools/visualize.py``, which also puts several runs side by side.
 
     The calibration error of each image is that of the run's first ``CalibrationMetric``. Beside it
@@ -221,11 +222,11 @@ class ConfidenceMapHook(DrawingHook):
     def _view(self, sample: Sample, inputs: Tensor, bins: Tensor, index: int) -> ConfidenceView:
         """Return an image with what was predicted of it, at most about `max_size` a side."""
         from mmcalib.visualization import ConfidenceView
-        from mmcalib.visualization.style import as_rgb
 
-        conf, predicted, label = read_map(sample, step=-(-max(map_size(sample)) // self.max_size))
-        image = as_rgb(inputs.cpu().numpy().transpose(1, 2, 0))
+        size = map_size(sample)
+        conf, predicted, label = read_map(sample, step=-(-max(size) // self.max_size))
         path = sample.get('img_path')
+        image = image_of(path, inputs, size)
         return ConfidenceView(
             index=index,
             name=Path(path).name if path else f'{self._data} image {index}',
@@ -255,6 +256,18 @@ class ConfidenceMapHook(DrawingHook):
 
 def _worst(views: list[ConfidenceView], count: int) -> list[ConfidenceView]:
     return sorted(views, key=lambda view: (-view.error, view.index))[:count]
+
+
+def image_of(path: str | None, inputs: Tensor, size: tuple[int, int]) -> np.ndarray:
+    """Return the RGB pixels of an image from its file, or from ``(C, H, W)`` inputs."""
+    from mmcalib.visualization.style import as_rgb
+
+    image = None
+    if path and fileio.exists(path):
+        image = cv2.imdecode(np.frombuffer(fileio.get(path), np.uint8), cv2.IMREAD_COLOR)
+    # Evaluated at another size, as under padding, the file would not lie under its labels.
+    fits = image is not None and image.shape[:2] == size
+    return as_rgb(image if fits else inputs.cpu().numpy().transpose(1, 2, 0))
 
 
 def tested_split(runner: Runner) -> str:

@@ -76,8 +76,8 @@ class Calibrated:
     def _sentences(self) -> Iterator[str]:
         compared = [f'{c["method"]} {c["nll"]:.4f}' for c in self.candidates if not c['problem']]
         if compared:
-            yield f'NLL, cross-validated: {", ".join(compared)};'
-            yield 'the first within a standard error of the lowest is taken.'
+            yield f'Cross-validated NLL: {", ".join(compared)};'
+            yield 'the first within a standard error of the lowest is chosen.'
         of = f'{self.num_predictions:,} predictions of {self.num_groups:,} images or groups'
         if self.scaler is None:
             yield f'No scaling improves on none by a standard error, of {of}.'
@@ -86,7 +86,7 @@ class Calibrated:
         if name == 'temperature' and not isinstance(self.scaler, ScalerPerLabel):
             name = f'temperature {self.scaler.temperature_:.4g}'
         yield f'Scaling by {name}, fitted on {of};'
-        yield f'before and after are cross-fitted; {self.changed:,} predicted classes are others.'
+        yield f'before and after are cross-fitted; {self.changed:,} predicted classes change.'
         where = f'Folded into {" and ".join(n or "the model" for n in self.folded_into)}'
         if self.attached:
             where = f'Attached behind the model, because {self.attached}'
@@ -173,11 +173,11 @@ def _calibrated(
     images = images_of(chain([first], batches), ignore_index, sizes)
     drawn = draw(images, num_samples=NUM_SAMPLES if pixels else float('inf'), seed_of=_seed_of)
     drawn = grouped(drawn, groups, sum(sizes), loader)
-    labels = drawn.labels[drawn.labels >= 0]
+    valid = drawn.labels >= 0
+    labels = drawn.labels[valid]
     if not (labels != labels[0]).any():
         raise UserError(f'all labels are {int(labels[0])}: calibrate on data of several classes')
-    valid = drawn.labels >= 0
-    if (predicted_of(drawn.logits, drawn.labels) == drawn.labels)[valid].all():
+    if (predicted_of(drawn.logits, drawn.labels)[valid] == labels).all():
         raise UserError('no prediction is wrong: calibrate on data that the model did not learn')
     groups, candidates = int(drawn.images.max()) + 1, []
     folds = folds_of_groups(groups, seed=0)

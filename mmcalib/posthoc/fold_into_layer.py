@@ -42,10 +42,7 @@ def layers_for(
     """
     if not scaler.affine:
         scaler.check_head(read(model)[0][None])
-        return (
-            [],
-            f'{scaler.method} scaling is not one that layers absorb',
-        )
+        return [], f'{scaler.method} scaling is not one that layers absorb'
     try:
         options = dict(per_class=scaler.per_class, sigmoids=sigmoids)
         return find_predicting_layers(model, read, **options), None

@@ -22,6 +22,7 @@ from mmengine.model import BaseTTAModel, is_model_wrapper
 from mmengine.runner import BaseLoop, Runner
 from torch import nn
 
+from mmcalib.arrays import unchanged_randomness
 from mmcalib.checks import UserError, did_you_mean, nearest, suggestion
 from mmcalib.datasets.download_sources import missing_data_message
 from mmcalib.hooks import LearnFromValidationHook
@@ -33,7 +34,6 @@ from mmcalib.models.predicting_head import classes_of_head
 from mmcalib.posthoc.attached import AttachedScaling
 from mmcalib.runs.checkpoint import check_classes, classes_of
 from mmcalib.runs.config_tree import parameters_of
-from mmcalib.samples.from_loader import unchanged_randomness
 
 # What parts of a config raise that cannot be built.
 NOT_BUILT = (AssertionError, AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError)

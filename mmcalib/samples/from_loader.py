@@ -9,18 +9,16 @@ MONAI and nnU-Net are read as they are.
 from __future__ import annotations
 
 import itertools
-import random
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import length_hint
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mmcalib.arrays import tensor_of
+from mmcalib.arrays import tensor_of, unchanged_randomness
 from mmcalib.checks import UserError, at_least_single, check_finite, check_labels
 
 LABELS = ('labels', 'label', 'mask', 'target')
@@ -128,18 +126,6 @@ def read_loader(
         if sigmoid:
             raise UserError(f'{said}: leave the sigmoid out, or give logits=torch.logit')
         warnings.warn(f'{said}: a softmax over them is wrong if they are', stacklevel=2)
-
-
-@contextmanager
-def unchanged_randomness() -> Iterator[None]:
-    """Put the states of the random number generators back, of Python, NumPy and PyTorch."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])
 
 
 def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None) -> Tensor:

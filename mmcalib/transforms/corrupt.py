@@ -9,10 +9,11 @@ from hashlib import blake2b
 import numpy as np
 from mmengine.registry import TRANSFORMS
 
+from mmcalib.arrays import unchanged_randomness
 from mmcalib.checks import UserError, check_choice, check_integer
-from mmcalib.samples.from_loader import unchanged_randomness
 from mmcalib.transforms.corruption_names import CORRUPTIONS, GROUPS, SEVERITIES
 
+FLIPS = {'bgr': -1, 'rgb': 1}  # of channels, for the RGB that corruptions take
 # What is done to each pixel by itself; the others reach around it.
 OF_PIXELS = (*GROUPS['noise'], 'speckle_noise', 'brightness', 'contrast', 'saturate')
 LEAST_SIZE = 32  # of both sides, as imagecorruptions has it for all
@@ -62,9 +63,7 @@ class Corrupt:
         self.corruption = check_choice('corruption', corruption, CORRUPTIONS)
         self.severity = check_choice('severity', severity, (0, *SEVERITIES))
         self.seed = check_integer('seed', seed, least=0)
-        self.flip = (
-            -1 if check_choice('channel_order', channel_order, ('bgr', 'rgb')) == 'bgr' else 1
-        )
+        self.flip = FLIPS[check_choice('channel_order', channel_order, FLIPS)]
         self.value_range = value_range
         if value_range is not None and not -np.inf < value_range[0] < value_range[1] < np.inf:
             raise UserError(f'value_range must rise from black to white, got {value_range}')

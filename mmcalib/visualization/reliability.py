@@ -169,7 +169,9 @@ def draw_bars(axes: Axes, bins: Bins, band: np.ndarray | None = None) -> None:
         axes.fill_between([], [], color='#DDDDDD', label=f'faded: n < {FEW}')
     if band is not None and np.isfinite(band).any():
         label = '95 % interval of accuracy'  # of each bin, not of an error
-        axes.vlines((left + right) / 2, *band, color='black', linewidth=1, zorder=4, label=label)
+        middle, reach = band.mean(axis=0), np.diff(band, axis=0)[0] / 2
+        look = dict(fmt='none', ecolor='black', elinewidth=1, zorder=4, label=label)
+        axes.errorbar((left + right) / 2, middle, reach, **look)
 
 
 def draw_diagonal(axes: Axes) -> None:
@@ -222,6 +224,7 @@ def _to_log_odds(top: Axes, below: Axes, tables: Sequence[Bins]) -> None:
         set_scale('function', functions=(_log_odds, _percent))
     for axis in (top.xaxis, top.yaxis, below.xaxis):
         axis.set_ticks(TICKS, [f'{tick:g}' for tick in TICKS])
+    below.tick_params(axis='x', rotation=45)  # 99.9 and 99.99 stand close
     ends = np.clip(lowest, ENDS[0], 50), ENDS[1]
     top.set(xlim=ends, ylim=ends)
     below.set(xlim=ends)

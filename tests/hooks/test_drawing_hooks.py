@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -10,6 +11,7 @@ from commands import ROOT
 from forked import call_forked
 from tested import test_weights
 
+from mmcalib.hooks.drawing_hooks import image_of
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.config import test_on_validation as validate_in_test
@@ -200,3 +202,15 @@ def test_a_map_of_one_logit_is_the_prediction():
     conf = read_map(sample)[0]
     torch.testing.assert_close(conf, probs.gather(0, own[None])[0])
     torch.testing.assert_close(read_map(sample, step=4)[0], conf[::4, ::4])
+
+
+def test_images_come_from_their_files_where_they_fit(tmp_path):
+    bgr = np.zeros((6, 8, 3), np.uint8)
+    bgr[..., 0] = 200
+    path = tmp_path / 'a b.png'
+    cv2.imwrite(str(path), bgr)
+    inputs = torch.zeros(3, 6, 8, dtype=torch.uint8)
+    image = image_of(str(path), inputs, (6, 8))
+    assert image.shape == (6, 8, 3) and (image == (0, 0, 200)).all()
+    assert not image_of(str(path), inputs[:, :5], (5, 8)).any()  # evaluated at another size
+    assert not image_of(str(tmp_path / 'gone.png'), inputs, (6, 8)).any()

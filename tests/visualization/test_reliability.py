@@ -125,7 +125,8 @@ def test_the_interval_of_each_bin_is_that_of_its_accuracy_over_images():
     found = statistics(image_bins=images)
     count, correct, _ = images.sum(dim=0)
     band = artist(draw_reliability({'run': found}).axes[0], '95 % interval of accuracy')
-    ends = np.array([segment[:, 1] for segment in band.get_segments()]) / 100
+    (bars,) = band.lines[2]
+    ends = np.array([segment[:, 1] for segment in bars.get_segments()]) / 100
     accuracy = (correct / count).numpy()
     error = np.sqrt(accuracy * (1 - accuracy) / count.numpy())
     assert (ends[:, 0] <= accuracy).all() and (accuracy <= ends[:, 1]).all()

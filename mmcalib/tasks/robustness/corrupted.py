@@ -11,10 +11,10 @@ from pathlib import Path
 from mmengine.registry import DATASETS
 from PIL import Image
 
+from mmcalib.arrays import unchanged_randomness
 from mmcalib.checks import UserError
 from mmcalib.datasets.cifar_c import LABELS
 from mmcalib.datasets.download_sources import dataset_configs
-from mmcalib.samples.from_loader import unchanged_randomness
 from mmcalib.transforms.corrupt import check_image
 
 BEHIND = ('Pad', 'Normalize', 'ToTensor', 'TestTimeAug')

@@ -36,6 +36,7 @@ from mmcalib.metrics.keys import (
 )
 from mmcalib.record import Record, differences, loss_label, paths_of, read_json
 from mmcalib.reports.formats import in_markdown, mean_and_deviation, table_text
+from mmcalib.reports.settings import distinct
 from mmcalib.runs.checkpoint import newest_checkpoint
 from mmcalib.runs.config import load_config
 from mmcalib.runs.config_tree import (
@@ -72,13 +73,9 @@ def run(parser: ToolParser, args: argparse.Namespace, tools: Path) -> None:
     with parser.ending_with_errors('Stopped: the same command goes on from here.'):
         if args.plot and args.out:
             summaries = [read_json(Path(folder, SWEEP)) for folder in args.plot]
-            losses = [summary['loss'] for summary in summaries]
-            names = [
-                loss if losses.count(loss) == 1 else f'{loss}, {folder}'
-                for loss, folder in zip(losses, args.plot, strict=True)
-            ]
-            runs = dict(zip(names, summaries, strict=True))
-            save_figure(draw_sweep(runs), args.out)
+            labels = [summary['loss'] for summary in summaries]
+            names = distinct(labels, [{'path': folder} for folder in args.plot])
+            save_figure(draw_sweep(dict(zip(names, summaries, strict=True))), args.out)
             print(f'Files: {args.out}')
             return
         if args.config is None or not args.param:
