@@ -56,7 +56,8 @@ def load(kind: str, path: str | Path) -> object:
         ValueError: If it is cut off, or another one.
     """
     name, read, _ = FIGURES[kind]
-    file = Path(path, name) if Path(path).is_dir() else Path(path)
+    named = Path(path).suffix and not Path(path).is_dir()
+    file = Path(path) if named else Path(path, name)
     if not (file.is_file() if name else file.is_dir()):
         raise FileNotFoundError(f'there is no {file}: {HINTS[name]}')
     try:
