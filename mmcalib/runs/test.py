@@ -203,7 +203,7 @@ def run_test(
         evaluation=evaluation(runner) | ({'shift': dict(shift)} if shift else {}),
         metrics=metrics,
         strata=strata(kept),
-        date=datetime.now().astimezone().isoformat(timespec='seconds'),
+        date=datetime.now().astimezone().isoformat(timespec='microseconds'),
         version=__version__,
     )
     path = Path(runner.work_dir, of_split(RESULTS, split))
