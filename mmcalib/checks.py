@@ -192,10 +192,10 @@ def check_finite(scores: Tensor, name: str) -> None:
     """Raise a ValueError for values that are NaN or infinite."""
     # One sum is several times cheaper than a test per value; it is not finite if any value is not.
     if not scores.sum().isfinite() and (wrong := int((~scores.isfinite()).sum())):
-        raise UserError(
-            f'{name} has {wrong} NaN or infinite values out of {scores.numel()}: the model has '
-            'diverged, or its input is broken'
-        )
+        kind, cause = 'NaN or infinite values', 'the model has diverged, or its input is broken'
+        if int((scores == -float('inf')).sum()) == wrong:
+            kind, cause = 'values of -inf', 'where classes are masked, clamp them, as to -1e4'
+        raise UserError(f'{name} has {wrong} {kind} out of {scores.numel()}: {cause}')
 
 
 def check_range(values: Tensor, name: str) -> None:

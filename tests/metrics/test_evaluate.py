@@ -135,6 +135,7 @@ def test_no_predictions_are_nan():
 
 
 ROWS = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
+MASKED = torch.tensor([[0.0, -torch.inf], [1.0, 2.0]])
 
 
 @pytest.mark.parametrize(
@@ -148,6 +149,7 @@ ROWS = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
         ((ROWS, [0, 1], 'ECE'), dict(device='cpu'), 'go with a model'),
         ((nn.Identity(), [(ROWS, torch.tensor([0, 1]))], 'ECE'), {}, 'probabilities'),
         ((nn.Identity(), [(3 * ROWS, torch.tensor([0, 2]))], 'ECE'), {}, 'ignore_index'),
+        ((nn.Identity(), [(MASKED, torch.tensor([0, 1]))], 'ECE'), {}, '1 values of -inf .*masked'),
         ((nn.Identity(), [ROWS], 'ECE'), {}, 'inputs, labels'),
         ((nn.Identity(), [(3 * ROWS, torch.tensor([0, 1]))], 'ECEE'), {}, 'did you mean ECE'),
     ],
