@@ -13,7 +13,7 @@ from mmcalib import visualization as drawing
 from mmcalib.checks import UserError
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.keys import CLEAN, ECE, NLL, QUALITIES
-from mmcalib.record import read_json
+from mmcalib.record import Record, read_json
 from mmcalib.reports.runs import Run, read_runs
 from mmcalib.reports.settings import distinct
 from mmcalib.reports.shifted import corrupted, measures_of
@@ -56,8 +56,9 @@ def load(kind: str, path: str | Path) -> object:
         ValueError: If it is cut off, or another one.
     """
     name, read, _ = FIGURES[kind]
-    named = Path(path).suffix and not Path(path).is_dir()
-    file = Path(path) if named else Path(path, name)
+    path = Path(path)
+    is_named = path.suffix and not path.is_dir()
+    file = path if is_named else _of_statistics(path) if name == STATISTICS else path / name
     if not (file.is_file() if name else file.is_dir()):
         raise FileNotFoundError(f'there is no {file}: {HINTS[name]}')
     try:
@@ -66,6 +67,16 @@ def load(kind: str, path: str | Path) -> object:
         raise
     except BROKEN_FILE as error:
         raise UserError(f'{file} cannot be read ({error}): test that run again') from error
+
+
+def _of_statistics(folder: Path) -> Path:
+    """Return the statistics of a test's first metric, in whose name is its protocol."""
+    try:
+        protocol = Record.read(folder / RESULTS).evaluation.get('protocol', 'pooled')
+    except (OSError, ValueError):  # they can be whole without it
+        protocol = 'pooled'
+    own = f'_{protocol}' if protocol != 'pooled' else ''
+    return (folder / STATISTICS).with_stem(f'{Path(STATISTICS).stem}{own}')
 
 
 def draw(kind: str, runs: Mapping[str, object], **options) -> Figure:

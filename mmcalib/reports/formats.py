@@ -77,18 +77,23 @@ def runs_text(table: Table, kind: str = 'text') -> str:
     for key in table.columns:
         headings += [metric_heading(key)] + ['paper'] * (key in paper)
         for row, cells in zip(table.rows, rows, strict=True):
-            cells.append(mean_and_deviation(row.values(key), key) + _interval(row, key))
+            cells.append(_cell(row, key))
             if key in paper:
                 cells.append(number_text(row.paper[key], key) if key in row.paper else NOTHING)
     return table_text(headings, rows, kind)
 
 
-def _interval(row: Row, key: str) -> str:
-    """Return the interval of a single run's metric; that of several is said by their deviation."""
-    ends = [row.values(f'{key}{end}') for end in INTERVAL]
-    if len(row.runs) > 1 or not all(ends):
-        return ''
-    return ' [{}, {}]'.format(*(number_text(values[0], key) for values in ends))
+def _cell(row: Row, key: str) -> str:
+    """Return mean and deviation of several runs, and how many have it if not all; of one its ends.
+
+    Intervals are of single runs, so none stands beside a mean.
+    """
+    values, runs = row.values(key), len(row.runs)
+    text = mean_and_deviation(values, key)
+    if values and len(values) < runs:
+        return f'{text} ({len(values)} of {runs})'
+    ends = [number_text(each, key) for end in INTERVAL for each in row.values(f'{key}{end}')]
+    return f'{text} [{", ".join(ends)}]' if ends and runs == 1 else text
 
 
 def report(tables: Sequence[Table], others: Sequence[str], kind: str = 'text') -> str:

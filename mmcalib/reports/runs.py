@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 
-from mmcalib.metrics.keys import OOD
+from mmcalib.metrics.keys import CLEAN, OOD
 from mmcalib.record import Record, model_label
 from mmcalib.reports import shifted
 from mmcalib.samples import OOD_GROUPS
@@ -106,9 +106,12 @@ def find_runs(folders: Sequence[str | Path]) -> tuple[list[Run], list[str]]:
             why = _unfit(read[0].record) if read else ''
             if why:
                 others[why].append(str(folder))
+            elif not read and not (folder.parent / CLEAN / RESULTS).is_file():
+                others['under shift, but without its test of clean data'].append(str(folder.parent))
             else:
                 runs += read
-    lines = [f'In no table, {why}: {", ".join(paths)}.' for why, paths in others.items()]
+    said = {why: ', '.join(dict.fromkeys(paths)) for why, paths in others.items()}
+    lines = [f'In no table, {why}: {paths}.' for why, paths in said.items()]
     if not runs:
         where = ', '.join(map(str, folders))
         raise FileNotFoundError(' '.join([f'no {RESULTS} to report below {where}.', *lines]))

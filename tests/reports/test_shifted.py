@@ -1,6 +1,7 @@
 """Means and worst cases of tests under shift, in tables, columns and figures."""
 
 import math
+import shutil
 import statistics
 
 import pytest
@@ -131,6 +132,16 @@ def test_a_file_that_was_cut_off_is_named(tmp_path):
     next(tmp_path.glob('*/fog_1/results.json')).write_text('{"exp')
     with pytest.raises(FileNotFoundError, match=r'fog_1/results\.json is no record'):
         find_runs([tmp_path])
+
+
+def test_tests_without_that_of_clean_data_are_named(tmp_path):
+    for seed in (0, 1):
+        leave(tmp_path, 'CE', seed=seed, **FOG)
+    (model,) = tmp_path.glob('CE1*')
+    shutil.rmtree(model / 'clean')
+    (run,), (line,) = find_runs([tmp_path])
+    assert run.record.seed == 0
+    assert line == f'In no table, under shift, but without its test of clean data: {model}.'
 
 
 def test_figures_have_the_mean_of_all_seeds_by_severity(tmp_path):
