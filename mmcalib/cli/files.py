@@ -4,32 +4,42 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from mmcalib.checks import UserError, nearest, suggestion
 
+STACKS = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
 KINDS = ('.py', '.json', '.yaml', '.yml')  # of configs, by mmengine
 
 
-def package_folder(package: str, name: str) -> Path | None:
+def package_folder(package: str, name: str) -> Path:
     """Return a folder that a package of OpenMMLab carries, such as its configs or tools.
 
     In a wheel it is below ``.mim``; in a checkout it stands beside the package.
+
+    Raises:
+        UserError: If there is no such package, or it comes without the folder.
     """
-    spec = find_spec(package)
+    spec = find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.origin:
-        return None
+        raise UserError(f'there is no package {package!r}. For the toolboxes: {STACKS}')
     folder = Path(spec.origin).parent
-    places = (folder / '.mim' / name, folder.parent / name)
-    return next((place for place in places if place.is_dir()), None)
+    for place in (folder / '.mim' / name, folder.parent / name):
+        if place.is_dir():
+            return place
+    raise UserError(
+        f'the package {package!r} in {folder} comes without its {name}: install it with pip, or '
+        'put its whole checkout on PYTHONPATH'
+    )
 
 
 def find_config(text: str | os.PathLike) -> str:
     """Return the path of a config file, which may be named as ``mmcalib::mbls/digits.py``.
 
     Raises:
-        UserError: If there is none; the message names the nearest that exists.
+        UserError: If there is none; the message names the nearest that exists, or what to install.
     """
     text = os.fspath(text)
     package, shipped, name = text.partition('::')
@@ -39,11 +49,7 @@ def find_config(text: str | os.PathLike) -> str:
                 raise UserError(f'{text!r} is no config: name a .py file, then the checkpoint')
             return text
         raise UserError(f'there is no config {text!r} in {os.getcwd()}{_near(text)}')
-    folder = package_folder(package, 'configs') if package.isidentifier() else None
-    if folder is None:
-        raise UserError(
-            f'there is no config {text!r}: no package {package!r} with configs is installed'
-        )
+    folder = package_folder(package, 'configs')
     if (folder / name).is_file():
         return str(folder / name)
     near = suggestion(text, [f'{package}::{each}' for each in _configs_in(folder)])
@@ -52,16 +58,14 @@ def find_config(text: str | os.PathLike) -> str:
 
 def _near(text: str) -> str:
     """Return the end of an error about a config: one beside it, else one that mmcalib ships."""
-    beside = _suggested(Path(text), Path(text).parent.glob('*.py'))
-    folder = package_folder('mmcalib', 'configs')
-    if beside or folder is None:
-        return beside
+    if near := _suggested(Path(text), Path(text).parent.glob('*.py')):
+        return near
     name = Path(text).as_posix().rpartition('configs/')[2]
-    found = nearest(name, _configs_in(folder))
-    if not found:
-        return ''
-    here = Path('configs', found)
-    return f'; did you mean {here if here.is_file() else f"mmcalib::{found}"}?'
+    with suppress(UserError):  # of a copy of the package without its configs
+        if found := nearest(name, _configs_in(package_folder('mmcalib', 'configs'))):
+            here = Path('configs', found)
+            return f'; did you mean {here if here.is_file() else f"mmcalib::{found}"}?'
+    return ''
 
 
 def _configs_in(folder: Path) -> list[str]:

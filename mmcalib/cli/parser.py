@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import NoReturn
 
 from mmcalib.checks import UserError, suggestion
+from mmcalib.cli.files import STACKS
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # on the disk, for whatever a tool writes
 
@@ -62,10 +63,7 @@ class ToolParser(ArgumentParser):
         """Return the arguments, if what the tool runs is installed."""
         found = super().parse_known_args(*args, **kwargs)
         if self.runs and find_spec('mmengine') is None:
-            self.refuse(
-                'mmcalib needs mmengine for this: pip install "mmcalib[onedl]" for the maintained '
-                'packages, or "mmcalib[openmmlab]" for the classic ones'
-            )
+            self.refuse(f'mmcalib needs mmengine for this: {STACKS}')
         return found
 
     def error(self, message: str) -> NoReturn:

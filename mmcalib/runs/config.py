@@ -11,20 +11,17 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from copy import deepcopy
 from importlib import import_module
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 
 import torch
 from mmengine.config import Config
-from mmengine.config import config as config_of_mmengine
-from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.registry import METRICS
 from mmengine.runner import Runner
 
 from mmcalib import register
 from mmcalib.checks import UserError, check_integer, did_you_mean, nearest
-from mmcalib.cli.files import find_config
+from mmcalib.cli.files import STACKS, find_config
 from mmcalib.hooks.drawing_hooks import TESTED_SPLIT
 from mmcalib.runs.config_tree import walk
 from mmcalib.work_dir import experiment_name
@@ -32,15 +29,17 @@ from mmcalib.work_dir import experiment_name
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
 # mmengine's default hooks, which None turns off.
 OWN_HOOKS = ('runtime_info', 'timer', 'sampler_seed', 'logger', 'param_scheduler', 'checkpoint')
-STACKS = 'pip install "mmcalib[onedl]", or "mmcalib[openmmlab]" beside a classic OpenMMLab'
 
-# For ``_base_ = 'mmcalib::…'``: mmengine refuses packages that it does not list, and looks for them
-# beside their metadata, where neither mmseg of the onedl stack nor those of `pip install -e` are.
-MODULE2PACKAGE.update(mmcalib='mmcalib', mmseg='mmseg')
-config_of_mmengine.get_installed_path = lambda package: str(
-    Path(find_spec(_MODULES.get(package, package)).origin).parent
-)
-_MODULES = {package: module for module, package in MODULE2PACKAGE.items()}
+
+def _path_of_base(name: str, inheriting: str) -> tuple[str, str | None]:
+    """Return the path of a ``_base_``, and the package that ships it."""
+    package, shipped, _ = name.partition('::')
+    path = name if shipped else os.path.join(os.path.dirname(inheriting), name)
+    return find_config(path), package if shipped else None
+
+
+# mmengine's own look-up knows neither mmcalib nor mmseg of the onedl stack.
+Config._get_cfg_path = staticmethod(_path_of_base)
 
 
 def load_config(path: str, options: dict | None = None) -> Config:
@@ -61,6 +60,12 @@ def load_config(path: str, options: dict | None = None) -> Config:
         sys.path.append(folder)  # for custom_imports
     try:
         cfg = Config.fromfile(path)
+        # Inheriting from `mmcalib::` names the package as the scope of every dict, as if of a
+        # toolbox; our classes are in the root registries, and all others in those of the config's
+        # own toolbox.
+        for _, part in walk(cfg._cfg_dict):  # which imports what a config of the new style names
+            if part.get('_scope_') == 'mmcalib':
+                del part['_scope_']
         with warnings.catch_warnings(), redirect_stdout(StringIO()):  # of what is not installed
             warnings.filterwarnings('ignore', message='Fail to import')
             if (scope := cfg.get('default_scope', 'mmengine')) != 'mmengine':
@@ -68,13 +73,10 @@ def load_config(path: str, options: dict | None = None) -> Config:
     except ImportError as error:
         reason = _reason_of_import(error) or f'{error}. For the toolboxes: {STACKS}'
         raise UserError(f'{path}: {reason}') from error
+    except UserError as error:  # of a _base_
+        raise UserError(f'{path}: {error.reason}') from error
     except Exception as error:  # of whatever its code led to
         raise UserError(f'{path} cannot be read: {type(error).__name__}: {error}') from error
-    # Inheriting from `mmcalib::` names the package as the scope of every dict, as if of a toolbox;
-    # our classes are in the root registries, and all others in those of the config's own toolbox.
-    for _, part in walk(cfg._cfg_dict):
-        if part.get('_scope_') == 'mmcalib':
-            del part['_scope_']
     if options:
         before = deepcopy(cfg)
         try:

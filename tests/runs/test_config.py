@@ -4,7 +4,6 @@ import pytest
 import torch
 from commands import ROOT
 from mmengine.config import Config
-from mmengine.config.utils import MODULE2PACKAGE
 
 from mmcalib.checks import UserError
 from mmcalib.datasets.download_sources import missing_data_message
@@ -78,12 +77,17 @@ IMPORTING = 'from mmpretrain.models import build_classifier\n'
         (f"_base_ = ['{DIGITS}', '{SCENES}']", r'mine\.py cannot be read: KeyError: '),
         ("_base_ = 'base.py'", r'mine\.py cannot be read: \w+Error: .*inheritance'),
         ("default_scope = 'mmtoolbox'", r'mmtoolbox.*mmcalib\[onedl\]'),
-        ("_base_ = 'mmdet::a/b.py'", r'mine\.py: no_such_package is not .*mmcalib\[onedl\]'),
+        ("_base_ = 'mmnone::a/b.py'", r"mine\.py: there is no package 'mmnone'.*mmcalib\[onedl\]"),
+        ("_base_ = 'mmcalib::ce/digit.py'", r'mine\.py: .*did you mean mmcalib::ce/digits\.py\?'),
+        ("_base_ = 'bare::a.py'", r"'bare' in .*/bare comes without its configs: .* PYTHONPATH"),
+        ('from mmcalib.losses import NoLoss', r'mine\.py: .*import NoLoss from mmcalib\.losses'),
     ],
 )
 def test_a_config_that_cannot_be_read_is_named(text, message, read, tmp_path, monkeypatch):
-    monkeypatch.setitem(MODULE2PACKAGE, 'mmdet', 'no_such_package')
     (tmp_path / 'base.py').write_text(IMPORTING)
+    (tmp_path / 'path/bare').mkdir(parents=True)
+    (tmp_path / 'path/bare/__init__.py').touch()
+    monkeypatch.syspath_prepend(tmp_path / 'path')
     with pytest.raises(UserError, match=message):
         read(text)
 
@@ -100,6 +104,14 @@ def test_configs_inherit_by_package(base, loss, read):
     cfg = read(f"_base_ = '{base}'\ncustom_imports = dict(imports=['mmcalib'])\nwork_dir = 'w'\n")
     assert cfg.work_dir == 'w' and loss in str(cfg.model)
     assert "_scope_='mmcalib'" not in cfg.pretty_text
+
+
+def test_a_package_need_not_be_installed_to_inherit_its_configs(read, tmp_path, monkeypatch):
+    for name in ('checkout/__init__.py', 'configs/a/b.py'):
+        (tmp_path / 'path' / name).parent.mkdir(parents=True)
+        (tmp_path / 'path' / name).write_text('kept = 1')
+    monkeypatch.syspath_prepend(tmp_path / 'path')
+    assert read("_base_ = 'checkout::a/b.py'").kept == 1
 
 
 def test_a_metric_with_metrics_alone_is_an_evaluator(read):

@@ -83,7 +83,8 @@ def trained(root: Path, name: str, folder: Path) -> Path:
     if not list(folder.glob('trained/epoch_*.pth')):
         config = root / 'configs' / name
         run(root, ['train.py', config, '--work-dir', folder / 'trained'], folder)
-    return max(folder.glob('trained/epoch_*.pth'), key=lambda path: path.stat().st_mtime)
+    checkpoints = folder.glob('trained/epoch_*.pth')
+    return max(checkpoints, key=lambda path: int(path.stem.removeprefix('epoch_')))
 
 
 def figures(root: Path, name: str, checkpoint: Path, command: list[str], folder: Path) -> dict:
