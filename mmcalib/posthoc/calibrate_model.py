@@ -17,10 +17,10 @@ from mmcalib.checks import UserError, check_choice
 from mmcalib.metrics.keys import PREFIX, metric_heading, number_text
 from mmcalib.posthoc.attached import AttachedScaling, CalibratedOutput, attached
 from mmcalib.posthoc.before_and_after import before_and_after, predicted_of
-from mmcalib.posthoc.choose import choose
+from mmcalib.posthoc.choose import LEAST_GROUPS
 from mmcalib.posthoc.draw import NUM_SAMPLES, DrawnPredictions, LogitRows, draw
+from mmcalib.posthoc.fit_scaling import fit_scaling
 from mmcalib.posthoc.fold_into_layer import fold_layers, layers_for, prove, swapped_parameters
-from mmcalib.posthoc.folds import fit_folds, folds_of_groups
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.per_label import ScalerPerLabel
@@ -40,6 +40,7 @@ class Calibrated:
         after: The same, each image scored by a scaling that was fitted without its fold.
         errors: The standard errors ``before`` and ``after``, by name, over images or groups.
         scaler: What was fitted to all images; None if the choice fell on no scaling.
+        standard_error: Of a temperature, over images or groups; None of other methods.
         folded_into: The layers whose weights are others; none if the scaling is attached.
         attached: Why it is attached; None if it is not.
         difference: The largest difference of a probability from the scaled one, on a batch.
@@ -57,6 +58,7 @@ class Calibrated:
     num_groups: int
     changed: int
     scaler: LogitScaler | ScalerPerLabel | None = None
+    standard_error: float | None = None
     folded_into: list[str] = field(default_factory=list)
     attached: str | None = None
     difference: float = 0.0
@@ -82,9 +84,12 @@ class Calibrated:
         if self.scaler is None:
             yield f'No scaling improves on none by a standard error, of {of}.'
             return
+        if self.num_groups < LEAST_GROUPS:
+            yield f'Few images or groups ({self.num_groups}) tell little of others: take more.'
         name = self.scaler.method
         if name == 'temperature' and not isinstance(self.scaler, ScalerPerLabel):
             name = f'temperature {self.scaler.temperature_:.4g}'
+            name += f' ± {self.standard_error:.2g}' if self.standard_error else ''
         yield f'Scaling by {name}, fitted on {of};'
         yield f'before and after are cross-fitted; {self.changed:,} predicted classes change.'
         where = f'Folded into {" and ".join(n or "the model" for n in self.folded_into)}'
@@ -179,21 +184,16 @@ def _calibrated(
         raise UserError(f'all labels are {int(labels[0])}: calibrate on data of several classes')
     if (predicted_of(drawn.logits, drawn.labels)[valid] == labels).all():
         raise UserError('no prediction is wrong: calibrate on data that the model did not learn')
-    groups, candidates = int(drawn.images.max()) + 1, []
-    folds = folds_of_groups(groups, seed=0)
-    if scaler is None:
-        scaler, candidates = choose(drawn, pixels=pixels)
-    unscaled = [SCALERS['temperature'].from_parameters({'temperature': 1.0})]
-    scalers = fit_folds(scaler, drawn, folds) if scaler else unscaled
+    fit = fit_scaling(drawn, scaler, pixels=pixels)
     rows = LogitRows(drawn.logits, drawn.labels, drawn.images)
-    how = dict(fold_of=folds if scaler else None, num_groups=groups)
-    measured = before_and_after([rows], scalers, **how)
-    found = Calibrated(model, **measured, num_groups=groups, candidates=candidates)
-    if scaler is None:
+    groups = int(drawn.images.max()) + 1
+    measured = before_and_after([rows], fit.scalers, fit.fold_of, num_groups=groups)
+    found = Calibrated(model, **measured, num_groups=groups, scaler=fit.scaler)
+    found.candidates, found.standard_error = fit.candidates, fit.errors.get('standard_error')
+    if found.scaler is None:
         return found
-    found.scaler = drawn.fit(deepcopy(scaler))
     original = read(model)
-    found.folded_into, found.attached = layers_for(model, scaler, read, sigmoids=several)
+    found.folded_into, found.attached = layers_for(model, found.scaler, read, sigmoids=several)
     if found.folded_into:
         folded = fold_layers(model, found.folded_into, found.scaler)
         try:
@@ -203,7 +203,10 @@ def _calibrated(
                 parameter = model.get_parameter(name)
                 parameter.data = tensor.to(parameter)
         except UserError as error:  # of half precision, or a cap on the logits
-            found.folded_into, found.attached = [], str(error)
+            dtype = model.get_parameter(next(iter(folded))).dtype
+            coarse = f'{dtype} rounds the scaled weights of {found.folded_into[0]} by too much'
+            found.folded_into = []
+            found.attached = coarse if torch.finfo(dtype).bits < 32 else str(error)
     if found.attached:
         found.model = CalibratedOutput(model, attached(found.scaler), logits).eval()
         # Whose output is logits already, where a function has named them.

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from mmcalib.checks import UserError
 from mmcalib.metrics.image_scores import image_risks
 from mmcalib.posthoc.draw import DrawnPredictions
-from mmcalib.posthoc.folds import fit_folds, folds_of_groups
+from mmcalib.posthoc.folds import fit_folds
 from mmcalib.posthoc.methods import SCALERS
 from mmcalib.posthoc.scaler import LogitScaler, group_sums, with_other_class
 from mmcalib.samples.from_loader import progress
@@ -44,23 +44,6 @@ def methods_for(num_logits: int, *, groups: int, pixels: bool) -> list[str]:
         for name in (*OF_ALL, *(OF_PIXELS if pixels else ()), 'matrix')
         if head in SCALERS[name].heads and num_logits <= MOST_CLASSES.get(name, num_logits)
     ]
-
-
-def choose(
-    drawn: DrawnPredictions, *, pixels: bool, seed: int = 0
-) -> tuple[LogitScaler | None, list[dict]]:
-    """Return the scaler of :func:`choose_method`, not fitted, and what it compared.
-
-    Args:
-        drawn: Predictions of images, or of groups that are independent.
-        pixels: See :func:`methods_for`.
-        seed: Of the folds.
-    """
-    groups = int(drawn.images.max()) + 1
-    methods = methods_for(drawn.logits.shape[1], groups=groups, pixels=pixels)
-    folds = folds_of_groups(groups, seed=seed)
-    chosen, candidates = choose_method(drawn, folds, methods, pixels=pixels)
-    return None if chosen == NONE else SCALERS[chosen](), candidates
 
 
 def choose_method(

@@ -76,6 +76,10 @@ def test_the_copy_predicts_the_scaled_probabilities(kind, method):
     assert {n: found.before[n] for n in before} == pytest.approx(before, rel=1e-4)
     assert 0 < found.errors['after']['ECE'] < 10 and found.num_predictions == labels.numel()
     assert re.search(r'before +[\d.]+ ± .*\nafter ', str(found))
+    if method == 'temperature':
+        error = found.scaler.standard_error(rows, labels.flatten(), images)
+        assert found.standard_error == pytest.approx(error, rel=1e-4)
+        assert f' ± {error:.2g}, fitted' in str(found)
 
 
 def test_the_figures_are_those_of_a_loop():
@@ -269,7 +273,7 @@ def test_half_precision_is_attached():
     net, inputs, labels = data()
     net.bfloat16()
     found = mmcalib.calibrate(net, loader_of(inputs.bfloat16(), labels))
-    assert 'differ from the scaled' in found.attached and found.difference < 1e-4
+    assert 'torch.bfloat16 rounds' in found.attached and found.difference < 1e-4
 
 
 REFUSED = {

@@ -8,10 +8,8 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime
-from math import isnan
 from pathlib import Path
 
 import torch
@@ -31,9 +29,10 @@ from mmcalib.ensembles import MeanProbabilityModel
 from mmcalib.models.predicting_head import head_of
 from mmcalib.posthoc import SCALERS, LogitScaler, TemperatureScaler
 from mmcalib.posthoc.before_and_after import before_and_after
-from mmcalib.posthoc.choose import NONE, choose
+from mmcalib.posthoc.choose import NONE
 from mmcalib.posthoc.draw import DrawnPredictions, draw, joined
-from mmcalib.posthoc.folds import FOLDS, fit_folds, folds_of_groups, independent_groups
+from mmcalib.posthoc.fit_scaling import fit_scaling
+from mmcalib.posthoc.folds import FOLDS, independent_groups
 from mmcalib.posthoc.model_logits import predictions
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import CALIBRATION, Checkpoint, classes_of
@@ -192,7 +191,7 @@ def calibrate(
     Args:
         runner: Of the config that :func:`prepare` returned.
         scaler: Not fitted yet; None to choose a method by
-            :func:`~mmcalib.posthoc.choose.choose`.
+            :func:`~mmcalib.posthoc.choose.choose_method`.
         args: Of tools/calibrate.py, as :func:`prepare` left them.
         tested: The model, as its record has it.
         checkpoints: Of its members.
@@ -212,7 +211,7 @@ def calibrate(
     member = model.module if isinstance(model, MeanProbabilityModel) else model
     head, pixels = head_of(member), hasattr(member, 'decode_head')
     ignored = getattr(head, 'ignore_index', None)
-    layers, attached, candidates = [], None, None
+    layers, attached = [], None
     if not of_mean:  # before the long part: where can a scaling go?
         batch = next(iter(loader))
         layers, attached = layers_for(model, scaler or TemperatureScaler(), batch)
@@ -226,38 +225,34 @@ def calibrate(
     group_of = groups_of(loader.dataset, drawn, args.groups)
     drawn = replace(drawn, images=group_of[drawn.images])
     groups = int(group_of.max()) + 1
-    if scaler is None:
-        scaler, candidates = choose(drawn, pixels=pixels, seed=args.seed)
-        if not scaler:
-            samples = {'samples': drawn.num_images}
-            return dict(method=NONE, candidates=candidates, groups=groups, dataset=samples)
-        layers, attached = layers_for(model, scaler, batch)
-    fitted = drawn.fit(deepcopy(scaler))
-    scalers, fold_of = [fitted], None
-    if args.cross_fit:
-        fold_of_group = folds_of_groups(groups, seed=args.seed)
-        scalers, fold_of = fit_folds(scaler, drawn, fold_of_group), fold_of_group[group_of]
+    fit = fit_scaling(drawn, scaler, pixels=pixels, cross_fit=args.cross_fit, seed=args.seed)
+    fitted, candidates = fit.scaler, fit.candidates
+    if not fitted:
+        samples = {'samples': drawn.num_images}
+        return dict(method=NONE, candidates=candidates, groups=groups, dataset=samples)
+    if not scaler:
+        layers, attached = layers_for(model, fitted, batch)
     if not of_mean:
         config = load_config(args.members[0][0], args.cfg_options)
         content, config = applied(content, config, model, fitted, layers)
         difference = prove(content, config, model, fitted, batch)
 
     threshold = getattr(head, 'thr', getattr(head, 'threshold', 0.5))  # of several labels, or one
-    results = {}
+    fold_of, results = None if fit.fold_of is None else fit.fold_of[group_of], {}
     for split, data in loaders.items():
         if pixels or split != args.split:
             images = predictions(model, data, f'Before and after, {split}', **how)
         if not pixels:
             images = joined(images)
         options = dict(num_bins=args.num_bins, threshold=threshold, gather=all_gather_object)
-        results[split] = before_and_after(images, scalers, fold_of, **options)
+        results[split] = before_and_after(images, fit.scalers, fold_of, **options)
     described = data_of(runner.cfg[f'{args.split}_dataloader'].dataset)
     described = {key: described[key] for key in DATASET_KEYS if key in described}
     record = {
         'method': fitted.method,
         'options': fitted.get_params(),
         'parameters': fitted.parameters,
-        **_standard_errors(fitted, drawn),
+        **fit.errors,
         'split': args.split,
         'dataset': {**described, 'samples': drawn.num_images},
         'groups': groups,
@@ -265,8 +260,8 @@ def calibrate(
         'num_fitted': fitted.num_predictions_,
         'seed': args.seed,
         'num_bins': args.num_bins,
-        'folds': len(scalers) if args.cross_fit else 0,
-        'candidates': candidates,
+        'folds': len(fit.scalers) if args.cross_fit else 0,
+        'candidates': candidates or None,
         'threshold': head.threshold if getattr(head, 'out_channels', None) == 1 else None,
         'fitted': results[args.split],
         'tested': results.get('test'),
@@ -366,15 +361,3 @@ def write(out: str, content: Mapping, config: Config | None) -> None:
             f'--out {out} cannot be written; is the disk full? The files that were there are '
             f'unchanged: make room, or name a file on another disk ({error})'
         ) from error
-
-
-def _standard_errors(scaler: LogitScaler, drawn: DrawnPredictions) -> dict[str, float]:
-    """Return the standard error of a temperature, and the part of it that is due to the draw."""
-    if not isinstance(scaler, TemperatureScaler) or scaler.criterion != 'nll':
-        return {}
-    error = scaler.standard_error(drawn.logits, drawn.labels, drawn.images)
-    if isnan(error):  # at its bound, or of one group
-        return {}
-    of_draw = scaler.standard_error(drawn.logits, drawn.labels)
-    left_out = 1 - len(drawn.labels) / drawn.population
-    return {'standard_error': error, 'sampling_error': of_draw * left_out**0.5}
