@@ -59,7 +59,14 @@ def parse_args() -> tuple[ToolParser, argparse.Namespace]:
     add('--figure', choices=ROBUSTNESS_FIGURES, default='boxes', help=text)
     text = 'draw only these checkpoints, by their names in the legend'
     add('--only', nargs='+', metavar='NAME', help=text)
-    return parser, parser.parse_args()
+    args, unknown = parser.parse_known_args()
+    if unknown:
+        kinds = [kind for kind in KINDS if f'[{unknown[0]}' in of[kind].format_usage()]
+        of[args.kind].error(
+            f'unrecognized arguments: {" ".join(unknown)}'
+            + f', of the kind {" or ".join(kinds)}' * bool(kinds)
+        )
+    return parser, args
 
 
 def main() -> None:

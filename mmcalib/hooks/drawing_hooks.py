@@ -279,8 +279,8 @@ def kept_statistics(metrics: list[CalibrationMetric]) -> dict[str, CalibrationSt
     """Return the statistics of an evaluation by the names of their files, those alike as one.
 
     An ``ECE`` beside an ``AECE`` of the same options has the same predictions in the same bins: one
-    file and one diagram say both. Other options have a file of their own, which is named after the
-    first of them that tells it apart: ``calibration``, ``calibration_paper``,
+    file and one diagram say both. The first is ``calibration``, which all tools read; other options
+    have a file that is named after the first of them that tells it apart: ``calibration_paper``,
     ``calibration_25_bins``.
     """
     named, by_options = {}, {}
@@ -292,10 +292,11 @@ def kept_statistics(metrics: list[CalibrationMetric]) -> dict[str, CalibrationSt
         if options in by_options:
             by_options[options].complete(metric.statistics)
             continue
-        protocol = f'_{metric.protocol}' if metric.protocol != 'pooled' else ''
-        first = f'{metric.prefix}{protocol}'.replace('/', '_')
-        tries = [first, f'{first}_{metric.num_bins}_bins']
-        tries += [f'{first}_{number}' for number in range(2, len(metrics) + 2)]
+        prefix = metric.prefix.replace('/', '_')
+        first = named.get(prefix, metric.statistics)
+        other = prefix + f'_{metric.protocol}' * (metric.protocol != first.protocol)
+        tries = [prefix, other, f'{other}_{metric.num_bins}_bins']
+        tries += [f'{other}_{number}' for number in range(2, len(metrics) + 2)]
         named[next(name for name in tries if name not in named)] = metric.statistics
         by_options[options] = metric.statistics
     return named

@@ -92,7 +92,8 @@ def draw(kind: str, runs: Mapping[str, object], **options) -> Figure:
 def names_of(paths: Sequence[str | Path], names: Sequence[str] | None = None) -> list[str]:
     """Return the names of runs: the given ones, else their losses.
 
-    Runs of one loss have their seeds behind it where these differ, else their paths.
+    Runs of one loss have their seeds behind it where these differ, else their paths, without the
+    folders that all of them begin and end with.
 
     Raises:
         ValueError: If there are not as many names as runs.
@@ -101,15 +102,26 @@ def names_of(paths: Sequence[str | Path], names: Sequence[str] | None = None) ->
         if len(set(names)) != len(paths):
             raise UserError(f'{len(paths)} runs require as many names, got {sorted(set(names))}')
         return list(names)
-    labels, seeds = zip(*map(_label_and_seed, map(Path, paths)), strict=True)
-    return distinct(distinct(labels, seeds), [{'path': str(path)} for path in paths])
+    short = _told_apart([Path(path) for path in paths])
+    labels, seeds = zip(*map(_label_and_seed, map(Path, paths), short), strict=True)
+    return distinct(distinct(labels, seeds), [{'path': path} for path in short])
 
 
-def _label_and_seed(path: Path) -> tuple[str, dict]:
+def _told_apart(paths: Sequence[Path]) -> list[str]:
+    """Return paths without the folders that all of them begin and end with."""
+    parts = [[*path.parts] for path in paths]
+    for end in (0, -1):
+        while min(map(len, parts)) > 1 < len(parts) and len({each[end] for each in parts}) == 1:
+            for each in parts:
+                del each[end]
+    return [str(Path(*each)) for each in parts]
+
+
+def _label_and_seed(path: Path, short: str) -> tuple[str, dict]:
     try:
         run = next(read_runs((path if path.is_dir() else path.parent) / RESULTS))
     except (OSError, ValueError):  # the file of a figure can be whole without it
-        return str(path), {}
+        return short, {}
     return run.label, {'seed': run.record.seed}
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +40,8 @@ def looks_of(names: Sequence[str]) -> list[dict]:
 
     A name that begins with a loss has its colour, in all figures; others have those that no loss in
     the figure has. Further runs of a loss, and a run with ``' + temperature'`` behind the name of
-    another, have its colour and the next line.
+    another, have its colour and the next line. So have the eighth colour and those behind it, which
+    the eye alone tells from the others with difficulty.
     """
     words = [re.match(r'[\w-]*', name)[0].lower() for name in names]
     kinds = [
@@ -51,7 +51,9 @@ def looks_of(names: Sequence[str]) -> list[dict]:
     taken = {LOSS_COLOURS.get(kind) for kind in kinds}
     free = cycle(colour for colour in COLOURS if colour not in taken)
     colours = {kind: LOSS_COLOURS.get(kind) or next(free) for kind in dict.fromkeys(kinds)}
-    lines, markers = defaultdict(lambda: cycle(LINES)), cycle(MARKERS)
+    lines, markers = {}, cycle(MARKERS)
+    for number, colour in enumerate(colours.values()):
+        lines.setdefault(colour, islice(cycle(LINES), number // len(MARKERS), None))
     return [
         dict(color=colours[kind], linestyle=next(lines[colours[kind]]), marker=next(markers))
         for kind in kinds

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from commands import ROOT
+from drawings import draw_runs, words
 from forked import call_forked
 from tested import test_weights
 
@@ -175,6 +176,15 @@ def test_metrics_of_equal_options_share_a_file_and_a_diagram(tmp_path):
     assert 'per_distance' not in content['strata']
     names = ('_0', '_a_b_0', '_calibration_15_bins_0', '_calibration_2_0')
     assert drawn(tmp_path) == [f'{DIAGRAMS}{name}' for name in names]
+
+
+def test_the_first_metric_has_the_file_that_tools_read(tmp_path):
+    cfg = config('digit_scenes', tmp_path)
+    cfg.test_dataloader.dataset.indices = 2
+    cfg.test_evaluator = [dict(type='ECE', protocol='paper'), dict(type='AECE')]
+    test_weights(build_runner(cfg))
+    assert {path.stem for path in tmp_path.glob('calib*')} == {'calibration', 'calibration_pooled'}
+    assert 'protocol paper' in words(draw_runs('reliability', [tmp_path]))
 
 
 def test_what_is_not_measured_is_not_drawn(tmp_path):

@@ -13,7 +13,7 @@ from test_shifted import leave as leave_shifted
 
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.reports import figures
-from mmcalib.visualization import ConfidenceMaps
+from mmcalib.visualization import ConfidenceMaps, to_rgb
 from mmcalib.visualization.style import looks_of
 
 LS = dict(type='LabelSmoothingLoss')
@@ -71,7 +71,12 @@ def test_the_tool_writes_files(runs, tmp_path, monkeypatch):
         (['maps', 'ce', 'ls', '--images', 'image 2'], 'have no image in common'),
         (['reliability', 'cut'], 'cut/calibration.npz'),
         (['maps', 'cut'], 'cut/confidence_maps.npz'),
-        (['risk', 'ce', '--zoom', '80', '100'], 'unrecognized arguments: --zoom 80 100'),
+        (
+            ['risk', 'ce', '--zoom', '80', '100'],
+            r'risk \[-h\].* --zoom 80 100, of the kind reliability',
+        ),
+        (['robustness', 'no', '--image', 'x'], '--image x, of the kind maps or worst'),
+        (['risk', 'ce', '--overlya'], r'--overlya.* --overlay\?'),
     ],
     ids=lambda value: ' '.join(value) if isinstance(value, list) else '',
 )
@@ -107,11 +112,27 @@ def test_runs_have_their_losses_as_names_and_the_colour_of_these(runs, tmp_path)
     assert figures.names_of([runs[0] / 'calibration.npz', runs[1]]) == ['CE', 'LS']
     more = [*runs, leave(tmp_path / 'ce1', loss=CE, seed=1), leave(tmp_path / 'ls0', loss=LS)]
     names = figures.names_of(more)
-    assert names == ['CE, seed=0', f'LS, path={more[1]}', 'CE, seed=1', f'LS, path={more[3]}']
+    assert names == ['CE, seed=0', 'LS, path=ls', 'CE, seed=1', 'LS, path=ls0']
     assert figures.names_of(more[:2], ['a', 'b']) == ['a', 'b']
     colours = [look['color'] for look in looks_of(names)]
     assert colours == [look['color'] for look in looks_of(['CE', 'LS', 'CE', 'LS'])]
     assert 'CE, seed=1' in words(draw_runs('reliability', more))
+
+
+def test_long_paths_are_named_by_what_tells_them_apart(tmp_path):
+    def named(*paths):
+        return figures.names_of([tmp_path.joinpath(path) for path in paths])
+
+    folders = [f'{"experiments/of_a_year/" * 3}{name}/a_network/seed0' for name in 'abcdef']
+    assert named(*folders) == [*'abcdef']
+    assert named(f'{folders[0]}/calibration.npz') == [f'{tmp_path}/{folders[0]}/calibration.npz']
+    assert named('a', 'a/temperature', 'b/a') == ['a', 'a/temperature', 'b/a']
+    assert named('a/a', 'a') == ['a/a', 'a'] and named('a/b/a', 'a/a') == ['b/a', 'a']
+    for folder in folders:
+        statistics(ECE=3.0, AECE=2.0).save(tmp_path / folder / 'calibration.npz')
+    figure = draw_runs('reliability', [tmp_path / each for each in folders], overlay=True)
+    to_rgb(figure)
+    assert figure.legends[0].get_window_extent().height < figure.axes[0].bbox.height
 
 
 def content_of(found):

@@ -30,8 +30,12 @@ def test_a_loss_has_its_colour_and_other_names_none_of_a_loss_in_the_figure():
     assert len({*colours[4:8]}) == 4 and not {*colours[4:]} & {*colours[:4]}
     assert colours[8] == colours[4]
     many = looks_of([f'CE, seed {i}' for i in range(8)] + [f'run {i}' for i in range(40)])
-    for each in (looks, many):
+    all_losses = looks_of([*LOSS_COLOURS])
+    for each in (looks, many, all_losses):
         assert len({(look['color'], look['linestyle']) for look in each}) == len(each)
+    assert {look['linestyle'] for look in all_losses[:7]} == {'-'}
+    without_colours = {(look['linestyle'], look['marker']) for look in all_losses}
+    assert len(without_colours) == len(all_losses)
 
 
 def test_a_format_that_figures_have_not_is_refused(tmp_path):
