@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 
-import torch
 from torch import Tensor
 
 from mmcalib.checks import UserError
+from mmcalib.samples.from_loader import group_numbers
 
 
 def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:
@@ -28,16 +28,15 @@ def groups_of_images(dataset: object, pattern: str | None = None) -> Tensor:
     Raises:
         UserError: If the pattern is none, or finds nothing in the name of an image.
     """
-    known: dict[Hashable, int] = {}
-    numbers = []
+    names = []
     for index in range(len(dataset)):
         info = dataset.get_data_info(index) if hasattr(dataset, 'get_data_info') else {}
         path = info.get('img_path')
         group = info.get('group', (path, info.get('sample_idx', index)))
         if pattern is not None:
             group = _found(pattern, path)
-        numbers.append(known.setdefault(group, len(known)))
-    return torch.tensor(numbers)
+        names.append(group)
+    return group_numbers(names, len(names))
 
 
 def _found(pattern: str, path: str | None) -> Hashable:
