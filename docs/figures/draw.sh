@@ -42,9 +42,6 @@ only=() && warm CE && only+=('MbLS m=4 α=0.1' 'LS α=0.05') && warm 'FL γ=3'
 draw shift_cifar10.png visualize.py robustness shift/cifar10 --only "${only[@]}"
 only=() && warm CE 'LS α=0.05' 'FL γ=3' 'MbLS m=4 α=0.1' 'IFL γ=1'
 draw shift_cifar10_temperature.png visualize.py robustness shift/cifar10 --figure lines --only "${only[@]}"
-draw shift_cifar10_losses.png visualize.py robustness shift/cifar10 --figure lines --only CE 'ECP α=0.1' 'LS α=0.05' \
-    'FL γ=3' FLSD 'MbLS m=4 α=0.1' Brier 'DFL γ=5' 'IFL γ=1' 'BSCE γ=1' 'ACLS m=6 α=0.1' 'CALS m=10' 'AdaFocal γ=1' \
-    'MDCA loss_weight=1 + FL γ=3'
 draw shift_tinyimagenet.png visualize.py robustness shift/tinyimagenet --figure lines
 draw shift_photographs.png visualize.py robustness shift/photographs --figure lines
 
