@@ -110,12 +110,19 @@ def set_aside(folder: str | Path, *, keep: str | None = None) -> Path | None:
 
 
 @contextmanager
-def locked(folder: str | Path) -> Iterator[None]:
+def locked(folder: str | Path, *, first: bool = True) -> Iterator[None]:
     """Hold a work dir, which is made, for this process; a killed one holds nothing.
+
+    Args:
+        folder: The work dir.
+        first: Whether this is the first process of a run, which holds it for the others.
 
     Raises:
         UserError: If another process holds it, or nothing can be written there.
     """
+    if not first:
+        yield
+        return
     check_writable(Path(folder, RESULTS))
     Path(folder).mkdir(parents=True, exist_ok=True)
     lock = FileLock(Path(folder, '.lock'))

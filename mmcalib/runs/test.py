@@ -6,7 +6,6 @@ import argparse
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from datetime import datetime
 from functools import partial
 from numbers import Real
@@ -75,7 +74,7 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
         check_metrics('test', runner.test_loop, classes_of_head(innermost(runner.model)))
         log_start(runner, ('test',))
         models.load(runner.model, checkpoints, classes_in(runner))
-        with locked(cfg.work_dir) if is_main_process() else nullcontext():
+        with locked(cfg.work_dir, first=is_main_process()):
             run_test(runner, model, checkpoints)
     if is_main_process():
         print(f'Files: {", ".join(filter(None, [cfg.work_dir, args.out, args.disagreement]))}')

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import nullcontext
 from pathlib import Path
 
 from mmengine.config import Config
@@ -94,7 +93,7 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
     """
     splits = ('train', 'val', 'test') if test else ('train', 'val')
     check_data(cfg, splits)  # before there is a work dir
-    with locked(cfg.work_dir) if is_first_process(cfg.launcher) else nullcontext():
+    with locked(cfg.work_dir, first=is_first_process(cfg.launcher)):
         runner = build_runner(cfg)
         check_run(runner, splits)
         log_start(runner, splits)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Mapping
-from contextlib import nullcontext
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
@@ -54,7 +53,7 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
         _compare_few_metrics(runner)
         runner._hooks = [hook for hook in runner.hooks if not type(hook).__name__.endswith(SILENT)]
         log_start(runner, ('test',))
-        with locked(cfg.work_dir) if is_main_process() else nullcontext():
+        with locked(cfg.work_dir, first=is_main_process()):
             _test_all(runner, shifts, tested)
     if is_main_process():
         folders = [Path(cfg.work_dir, models.folder_of(model), CLEAN) for _, model in tested]

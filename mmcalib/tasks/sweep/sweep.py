@@ -9,11 +9,13 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from copy import deepcopy
 from inspect import isclass
 from itertools import product
 from pathlib import Path
 
 from mmengine.config import Config
+from mmengine.registry import MODELS
 from rich.console import Console
 from rich.progress import track
 
@@ -38,6 +40,7 @@ from mmcalib.record import Record, differences, loss_label, paths_of, read_json
 from mmcalib.reports.formats import in_markdown, mean_and_deviation, table_text
 from mmcalib.reports.settings import distinct
 from mmcalib.runs.checkpoint import newest_checkpoint
+from mmcalib.runs.checks import building
 from mmcalib.runs.config import load_config
 from mmcalib.runs.config_tree import (
     class_of,
@@ -109,6 +112,7 @@ def sweep(args: argparse.Namespace, tools: Path) -> tuple[dict, Path, list[str]]
     config = find_config(args.config)
     cfg = load_config(config, parse_options(args.cfg_options))
     given, keys = complete(cfg, name), option_keys(cfg, name)
+    check_values(cfg, keys, values)
     limited = '' if args.limit is None else f'limit{args.limit}'
     folder = Path('work_dirs/sweeps', experiment_name(config), name, limited)
     folder = Path(args.work_dir or folder)
@@ -230,7 +234,7 @@ def command(
     split: str,
 ) -> list[str]:
     """Return the command that trains and validates, or tests the validated checkpoint."""
-    options = [*args.cfg_options, *(f'{key}={value_text(value)}' for key in keys)]
+    options = [*args.cfg_options, *options_of(keys, value)]
     if mine.name.startswith('seed'):
         options.append(f'randomness.seed={mine.name.removeprefix("seed")}')
     start = [sys.executable]
@@ -291,6 +295,22 @@ def option_keys(cfg: Config, parameter: str) -> list[str]:
             f'no loss of the model has a parameter {parameter!r}: {has or "no loss"}{near}'
         )
     return keys
+
+
+def options_of(keys: Sequence[str], value: Value) -> list[str]:
+    """Return the ``--cfg-options`` of a value."""
+    return [f'{key}={value_text(value)}' for key in keys]
+
+
+def check_values(cfg: Config, keys: Sequence[str], values: Sequence[Value]) -> None:
+    """Raise a UserError for a value that no training can have, hours before its turn."""
+    for value in values:
+        changed, options = deepcopy(cfg), options_of(keys, value)
+        changed.merge_from_dict(parse_options(options))
+        registry = MODELS.switch_scope_and_registry(cfg.get('default_scope'))
+        with building(f'leave out {value_text(value)}, {options[0]}: '), registry as models:
+            for loss in losses_of(changed.model).values():
+                models.build(loss)
 
 
 def parameters_by_loss(cfg: Config) -> dict[str, list[str]]:

@@ -13,6 +13,7 @@ import torch
 from commands import ROOT, call_here
 from file_models import CLASSIFIER, PREPROCESSOR, SEGMENTOR, write_model
 from mmengine.registry import MODELS as REGISTRY
+from mmpretrain.models import ResNet_CIFAR
 from scipy.special import expit, softmax
 from tiny_models import TinyFeatures, classifier, fcn_head, segmentor
 
@@ -166,6 +167,15 @@ class WithoutAnOperator(TinyFeatures):
         ]
 
 
+@REGISTRY.register_module(force=True)
+class OtherWhereTracedOnAnImage(ResNet_CIFAR):
+    """Is traced as it is on an image without contrast alone, of zeros for instance."""
+
+    def forward(self, x):
+        factor = 1 + (x.max() - x.min() if torch.jit.is_tracing() else 0)
+        return tuple(each * factor for each in super().forward(x))
+
+
 def of_backbone(kind):
     return of(SEGMENTOR, backbone=dict(type=kind)), segmentor(fcn_head(), backbone=dict(type=kind))
 
@@ -218,6 +228,10 @@ def test_the_tool_exports_the_first_test_image_and_overwrites_nothing(
     with pytest.raises(SystemExit):
         call_here(*arguments, monkeypatch=monkeypatch)
     assert 'digits.onnx exists' in capsys.readouterr().err
+    options = {'model.backbone.type': 'OtherWhereTracedOnAnImage'}
+    for size in (None, (8, 8)):
+        with pytest.raises(UserError, match='differs from PyTorch'):
+            export_onnx(config, 'digits.pth', 'other.onnx', size=size, cfg_options=options)
 
 
 @pytest.mark.parametrize('logits', [False, True])

@@ -13,6 +13,7 @@ from forked import call_forked
 from shifted import needs_extra
 
 from mmcalib.metrics import CalibrationStatistics
+from mmcalib.record import Record
 from mmcalib.reports.runs import read_runs
 from mmcalib.tasks.robustness import robustness
 
@@ -85,6 +86,10 @@ def count(monkeypatch):
     return found
 
 
+def _interrupted(*_):
+    raise KeyboardInterrupt
+
+
 def test_every_checkpoint_is_tested_on_every_shift_once(tested, project):
     assert [model.label for model in tested] == ['CE', 'CE + temperature']
     wanted = {'accuracy/top1', 'calibration/AECE', 'calibration/NLL', 'calibration/AUGRC'}
@@ -120,7 +125,12 @@ def test_a_test_under_shift_is_a_test_with_the_transform(tested, project, monkey
     assert found['calibration/ECE'] == pytest.approx(metrics['calibration/ECE'])
 
 
-def test_a_call_that_was_stopped_goes_on(tested, run, count, capsys):
+def test_a_call_that_was_stopped_goes_on(tested, run, count, capsys, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match='goes on'):
+        patch.setattr(Record, 'write', _interrupted)  # before the clean test has ended
+        run('stopped')
+    assert count == [TESTS[0]]
+    count.clear()
     count.most = 2
     with pytest.raises(SystemExit, match='goes on'):
         run('stopped')

@@ -21,6 +21,7 @@ from mmcalib.tasks.sweep.jobs import environment, run_jobs
 from mmcalib.tasks.sweep.sweep import option_keys
 
 CONFIG = str(ROOT / 'configs/mbls/digits.py')
+MDCA = str(ROOT / 'configs/mdca/digits.py')
 OPTIONS = '--cfg-options'
 # Does what train.py and test.py leave, with an ECE that is least at margin=6 on validation data
 # and at margin=2 on test data. An empty file FAIL in the work dir makes it fail.
@@ -268,6 +269,11 @@ def test_the_command_trains_chooses_tests_and_draws(tmp_path, monkeypatch, capsy
         ([CONFIG, '--param', 'margin=1', '--jobs', '0'], '--jobs must be an integer of at least 1'),
         ([CONFIG, '--param', 'margin'], '--param NAME=VALUE'),
         ([CONFIG, '--param', 'margin=1,,2'], '--param NAME=VALUE'),
+        # And what fails in a training, before the first one starts.
+        ([CONFIG, '--param', 'margin=1,a'], "margin=a: margin must be a number, got 'a'"),
+        ([CONFIG, '--param', 'margin=0,-1'], 'leave out -1, model.head.loss.margin=-1: margin'),
+        ([MDCA, '--param', 'gamma=2,-3'], 'losses.1.gamma=-3: gamma must be'),
+        ([CONFIG, '--param', 'class_reduction=mean,mode'], 'class_reduction=mode: class_reduction'),
         ([CONFIG, '--param', 'margin=1', '--work-dir', 'file'], 'file/results.json cannot be'),
         (['--plot', '.', '--out', 'x.png'], "No such file or directory: 'sweep.json'"),
     ],
@@ -277,4 +283,5 @@ def test_what_cannot_run_is_said(arguments, message, tmp_path, monkeypatch, caps
     (tmp_path / 'file').touch()
     with pytest.raises(SystemExit):
         call_here('sweep.py', *arguments, monkeypatch=monkeypatch)
-    assert message in capsys.readouterr().err
+    assert message in ' '.join(capsys.readouterr().err.split())
+    assert not (tmp_path / 'work_dirs').exists()
