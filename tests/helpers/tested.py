@@ -1,9 +1,22 @@
-"""A test of a config, without the command line."""
+"""A config of ours, and a test of it, without the command line."""
+
+from commands import ROOT
 
 from mmcalib.runs.checkpoint import checkpoint_of, read_checkpoint
+from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.model import describe, load, set_model
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.test import classes_in, run_test
+
+
+def config_of(name, folder, **options):
+    """A config for a run in a folder that no other run has."""
+    cfg = load_config(str(ROOT / f'configs/{name}.py'))
+    cfg.merge_from_dict(options)
+    cfg.launcher, cfg.work_dir = 'none', str(folder)
+    cfg.experiment_name = cfg.visualizer.name = str(folder).replace('/', '_')
+    set_loader_defaults(cfg)
+    return cfg
 
 
 def test_checkpoint(cfg, path, **options):

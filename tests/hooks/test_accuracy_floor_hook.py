@@ -15,14 +15,14 @@ from mmcalib.runs.train import best_checkpoint
 class Run(SimpleNamespace):
     """A training that saves empty files."""
 
-    def __init__(self, folder, hub=None):
+    def __init__(self, folder, hub, epoch=0):
         self.hook = HOOKS.build(
             dict(type='AccuracyFloorCheckpointHook', save_best='calibration/ECE', rule='less',
                  accuracy='accuracy/top1', min_accuracy=0.9)
         )  # fmt: skip
         super().__init__(
-            work_dir=str(folder), epoch=0, iter=0, logger=logging.getLogger('test'),
-            message_hub=hub or MessageHub(f'floor{random.random()}'), hooks=[self.hook],
+            work_dir=str(folder), epoch=epoch, iter=0, logger=logging.getLogger('test'),
+            message_hub=hub, hooks=[self.hook],
         )  # fmt: skip
         self.hook.before_train(self)
 
@@ -30,41 +30,29 @@ class Run(SimpleNamespace):
         Path(folder, filename).touch()
 
     def validate(self, accuracy, error):
+        """Return the number of the best checkpoint, which is the only one that is kept."""
         self.epoch += 1
-        metrics = {'accuracy/top1': accuracy, 'calibration/ECE': error}
-        self.hook.after_val_epoch(self, metrics)
-
-    @property
-    def files(self):
-        return sorted(int(path.stem.split('_')[-1]) for path in Path(self.work_dir).glob('best_*'))
+        self.hook.after_val_epoch(self, {'accuracy/top1': accuracy, 'calibration/ECE': error})
+        files = [str(path) for path in Path(self.work_dir).glob('best_*')]
+        assert files == [path for path in [best_checkpoint(self)] if path]
+        return int(Path(files[0]).stem.split('_')[-1]) if files else None
 
 
 @pytest.mark.parametrize('seed', range(30))
 def test_it_is_the_best_of_all_above_the_floor_of_their_time(seed, tmp_path):
-    rng = random.Random(seed)
+    rng, nan = random.Random(seed), float('nan')
     # Few values, so that some are equal.
-    validations = [(rng.randint(30, 80), rng.randint(0, 20)) for _ in range(rng.randint(1, 12))]
-    run, stop, highest, best = Run(tmp_path), rng.randint(0, 12), 0, None
-    chosen = 1
+    validations = [
+        [rng.choice([rng.randint(*ends)] * 9 + [nan]) for ends in ((30, 80), (0, 20))]
+        for _ in range(rng.randint(1, 12))
+    ]
+    run, stop = Run(tmp_path, MessageHub(f'floor{rng.random()}')), rng.randint(0, 12)
+    highest, best, of_best, chosen = 0, float('inf'), 0, None
     for number, (accuracy, error) in enumerate(validations, 1):
         if number == stop:  # and goes on
-            epoch, run = run.epoch, Run(tmp_path, run.message_hub)
-            run.epoch = epoch
-        run.validate(accuracy, error)
+            run = Run(tmp_path, run.message_hub, run.epoch)
         highest = max(highest, accuracy)
-        if best and validations[best - 1][0] < 0.9 * highest:
-            best = None
-        if accuracy >= 0.9 * highest and (best is None or error < validations[best - 1][1]):
-            best = number
-        best = best or chosen  # until the next that is above the floor
-        chosen = int(Path(best_checkpoint(run)).stem.split('_')[-1])
-        assert chosen == best and run.files == [best]
-
-
-def test_nan_is_never_the_best(tmp_path):
-    run = Run(tmp_path)
-    run.validate(float('nan'), 1.0)
-    run.validate(40.0, float('nan'))
-    assert best_checkpoint(run) is None and run.files == []
-    run.validate(40.0, 5.0)
-    assert run.files == [3]
+        best = best if of_best >= 0.9 * highest else float('inf')
+        if accuracy >= 0.9 * highest and error < best:
+            best, of_best, chosen = error, accuracy, number
+        assert run.validate(accuracy, error) == chosen

@@ -10,15 +10,15 @@ import torch
 from commands import ROOT
 from drawings import draw_runs, words
 from forked import call_forked
-from tested import test_weights
+from samples import as_segmented
+from tested import config_of, test_weights
 
 from mmcalib.hooks.drawing_hooks import image_of
 from mmcalib.metrics import CalibrationStatistics
-from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.config import test_on_validation as validate_in_test
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.train import train_and_test
-from mmcalib.samples.reading import read_image, read_map
+from mmcalib.samples.reading import read_map
 from mmcalib.visualization import ConfidenceMaps
 from mmcalib.visualization.style import as_rgb
 
@@ -31,12 +31,7 @@ DIAGRAMS = 'reliability_diagram_test'
 
 
 def config(name, folder, **options):
-    cfg = load_config(str(ROOT / f'configs/mbls/{name}.py'))
-    cfg.merge_from_dict(FEW | options)
-    cfg.launcher, cfg.work_dir = 'none', str(folder)
-    cfg.experiment_name = cfg.visualizer.name = str(folder).replace('/', '_')
-    set_loader_defaults(cfg)
-    return cfg
+    return config_of(f'mbls/{name}', folder, **FEW | options)
 
 
 def drawn(folder):
@@ -80,17 +75,15 @@ def test_maps_are_of_the_chosen_and_the_worst(scenes):
 
 def test_classes_and_distances_are_in_the_results(scenes):
     folder, *_ = scenes
-    content = json.loads((folder / 'results.json').read_text())
+    strata = json.loads((folder / 'results.json').read_text())['strata']
+    of_class, at = (strata[f'per_{what}']['calibration'] for what in ('class', 'distance'))
     statistics = CalibrationStatistics.load(folder / 'calibration.npz')
-    by_class = content['strata']['per_class']['calibration']
-    assert by_class['classes'] == statistics.classes == ['background', *map(str, range(10))]
+    assert of_class['classes'] == statistics.classes == ['background', *map(str, range(10))]
     count, correct, _ = statistics.class_bins.sum(dim=2)
-    assert by_class['count'] == count.tolist() and sum(count) == statistics.num_predictions
-    assert None in by_class['ECE']  # an untrained network predicts few classes
-    for name, expected in zip(by_class['accuracy'], 100 * correct / count, strict=True):
-        assert expected.isnan() if name is None else name == pytest.approx(expected.item())
-    at = content['strata']['per_distance']['calibration']
-    assert at['pixels'][:3] == ['1', '2', '3–4'] and sum(at['count']) == sum(count)
+    assert of_class['count'] == count.tolist() and sum(at['count']) == statistics.num_predictions
+    accuracy = [np.nan if value is None else value for value in of_class['accuracy']]
+    assert accuracy == pytest.approx((100 * correct / count).tolist(), nan_ok=True)
+    assert at['pixels'][:3] == ['1', '2', '3–4'] and None in of_class['ECE']
     (log,) = folder.rglob('*.log')
     assert '| background ' in log.read_text() and '| over 64 ' in log.read_text()
 
@@ -101,7 +94,6 @@ def test_results_do_not_depend_on_drawing(scenes, tmp_path):
     runner.model.load_state_dict(drawing.model.state_dict())
     assert test_weights(runner) == metrics
     assert drawn(tmp_path) == [] and not (tmp_path / 'confidence_maps.npz').exists()
-    assert json.loads((tmp_path / 'results.json').read_text())
 
 
 def test_two_processes_draw_the_figures_of_one_once(scenes, tmp_path, free_port):
@@ -124,7 +116,6 @@ def test_what_is_drawn_of_chosen_validation_images_says_so(tmp_path):
     cfg = config('digit_scenes', tmp_path, **{f'{MAPS}.{key}': chosen[key] for key in chosen})
     cfg.val_dataloader.dataset.indices = 6
     validate_in_test(cfg)
-    set_loader_defaults(cfg)
     test_weights(build_runner(cfg))
     assert drawn(tmp_path) == [
         'confidence_map_1_0', 'confidence_map_3_0', 'reliability_diagram_val_0',
@@ -167,13 +158,10 @@ def test_metrics_of_equal_options_share_a_file_and_a_diagram(tmp_path):
     own = found['calibration'].metrics
     assert own == {name: metrics[f'calibration/{name}'] for name in own}
     content = json.loads((tmp_path / 'results.json').read_text())
-    said = content['evaluation']
-    assert (said['num_bins'], sorted(said['other_metrics'])) == (25, ['MCE', 'NLL'])
-    assert said['other_metrics']['NLL']['num_bins'] == 15
-    by_class = content['strata']['per_class']['calibration']
-    assert len(by_class['classes']) == 10 and sum(by_class['count']) == 11
-    assert by_class['classes'] == found['calibration'].classes
-    assert 'per_distance' not in content['strata']
+    said, others = content['evaluation'], content['evaluation']['other_metrics']
+    assert (said['num_bins'], sorted(others)) == (25, ['MCE', 'NLL'])
+    assert others['NLL']['num_bins'] == 15 and list(content['strata']) == ['per_class']
+    assert sum(content['strata']['per_class']['calibration']['count']) == 11
     names = ('_0', '_a_b_0', '_calibration_15_bins_0', '_calibration_2_0')
     assert drawn(tmp_path) == [f'{DIAGRAMS}{name}' for name in names]
 
@@ -195,32 +183,22 @@ def test_what_is_not_measured_is_not_drawn(tmp_path):
     (log,) = tmp_path.rglob('*.log')
     for hook in ('ReliabilityDiagramHook', 'ConfidenceMapHook'):
         assert f'{hook} draws nothing, since no CalibrationMetric has' in log.read_text()
-    cfg = config('digits', tmp_path / 'classifier')
-    cfg.custom_hooks = [dict(type='ConfidenceMapHook')]
+    hook = {'custom_hooks': [dict(type='ConfidenceMapHook')]}
+    cfg = config('digits', tmp_path / 'classifier', **hook)
     with pytest.raises(ValueError, match='maps of segmentors, and this is a classifier'):
         build_runner(cfg).test()
 
 
 def test_a_map_of_one_logit_is_the_prediction():
-    logits = torch.rand(1, 9, 7, generator=torch.Generator().manual_seed(0))
-    sample = {
-        'seg_logits': {'data': logits},
-        'pred_sem_seg': {'data': (logits > 0.3).long()},
-        'gt_sem_seg': {'data': torch.ones(1, 9, 7, dtype=torch.long)},
-    }
-    probs, own, _ = read_image(sample, ignore_index=255, name='it')
-    conf = read_map(sample)[0]
-    torch.testing.assert_close(conf, probs.gather(0, own[None])[0])
-    torch.testing.assert_close(read_map(sample, step=4)[0], conf[::4, ::4])
+    probs = torch.rand(1, 9, 7, generator=torch.Generator().manual_seed(0))
+    predicted = probs[0] > 0.3
+    found = read_map(as_segmented(probs, predicted, torch.ones(9, 7)), step=4)[0]
+    torch.testing.assert_close(found, torch.where(predicted, probs, 1 - probs)[0, ::4, ::4])
 
 
 def test_images_come_from_their_files_where_they_fit(tmp_path):
-    bgr = np.zeros((6, 8, 3), np.uint8)
-    bgr[..., 0] = 200
-    path = tmp_path / 'a b.png'
-    cv2.imwrite(str(path), bgr)
-    inputs = torch.zeros(3, 6, 8, dtype=torch.uint8)
-    image = image_of(str(path), inputs, (6, 8))
-    assert image.shape == (6, 8, 3) and (image == (0, 0, 200)).all()
-    assert not image_of(str(path), inputs[:, :5], (5, 8)).any()  # evaluated at another size
-    assert not image_of(str(tmp_path / 'gone.png'), inputs, (6, 8)).any()
+    path, inputs = str(tmp_path / 'a b.png'), torch.zeros(3, 6, 8, dtype=torch.uint8)
+    cv2.imwrite(path, np.full((6, 8, 3), (200, 0, 0), np.uint8))
+    assert (image_of(path, inputs, (6, 8)) == (0, 0, 200)).all()
+    assert not image_of(path, inputs[:, :5], (5, 8)).any()  # evaluated at another size
+    assert not image_of(f'{path}.gone', inputs, (6, 8)).any()

@@ -65,46 +65,37 @@ def test_losses_and_gradients_of_a_model_are_the_same(name):
     expected, grads = one_step(model, batch)
     hook = HOOKS.build(dict(type='FusedUpsamplingHook'))
     hook.before_train(loop(model))
-    heads = decode_heads(model).values()
-    assert all('loss_by_feat' in vars(head) for head in heads)
+    assert all('loss_by_feat' in vars(head) for head in decode_heads(model).values())
     losses, fused_grads = one_step(model, batch)
     torch.testing.assert_close(losses, expected)
     torch.testing.assert_close(fused_grads, grads, rtol=1e-4, atol=1e-6)
     hook.after_train(loop(model))
-    assert not any('loss_by_feat' in vars(head) for head in heads)
+    assert not any('loss_by_feat' in vars(head) for head in decode_heads(model).values())
 
 
 @pytest.mark.parametrize('reason', LEFT_ALONE)
 def test_other_heads_are_left_alone_and_named_once(reason, caplog):
     model = segmentor(LEFT_ALONE[reason], auxiliary_head=fcn_head(loss_decode=MBLS))
-    hook = FusedUpsamplingHook()
     with caplog.at_level(logging.INFO):
-        hook.before_train(loop(model))
+        FusedUpsamplingHook().before_train(loop(model))
     left, fused = [record.message for record in caplog.records]
     assert 'decode_head is left as it is' in left and reason in left
     assert 'auxiliary_head computes' in fused
     assert 'loss_by_feat' not in vars(model.decode_head)
-    hook.after_train(loop(model))
 
 
 def test_a_loss_that_is_watched_gets_all_logits():
     model = segmentor(fcn_head(loss_decode=MBLS))
     FusedUpsamplingHook().before_train(loop(model))
     batch, seen = scenes(2)[0], []
-    expected, _ = one_step(model, batch)
     watch = model.decode_head.loss_decode.register_forward_hook(
         lambda loss, args, output: seen.append(args[0].shape)
     )
-    losses, _ = one_step(model, batch)
-    assert seen == [(2, 4, 16, 20)]
-    torch.testing.assert_close(losses['decode.loss_mbls'], expected['decode.loss_mbls'])
+    one_step(model, batch)
     watch.remove()
     one_step(model, batch)
-    assert len(seen) == 1
+    assert seen == [(2, 4, 16, 20)]
     twin = copy.deepcopy(model)  # computes its own losses
     assert twin.decode_head.loss_by_feat.__self__ is twin.decode_head
-
-
-def test_a_model_without_decode_heads_is_refused():
     with pytest.raises(ValueError, match='FusedUpsamplingHook is for decode heads'):
         FusedUpsamplingHook().before_train(loop(nn.Linear(2, 2)))

@@ -5,96 +5,73 @@ from types import SimpleNamespace
 import pytest
 import torch
 from mmengine.logging import MessageHub
+from mmengine.registry import MODELS
+from tiny_models import fcn_head, segmentor
 from tiny_run import train
 
 from mmcalib.hooks import LogitDistanceHook, LossScheduleHook
 from mmcalib.hooks.logit_distance_hook import find_loss, logit_distances
-from mmcalib.losses import (
-    ACLSLoss,
-    AdaFocalLoss,
-    CalibrationLoss,
-    CALSLoss,
-    CombinedLoss,
-    LabelSmoothingLoss,
-    MarginLabelSmoothingLoss,
-)
+from mmcalib.losses import CalibrationLoss, CombinedLoss, MarginLabelSmoothingLoss
 
-MBLS = dict(type='MarginLabelSmoothingLoss')
+MBLS, CE = dict(type='MarginLabelSmoothingLoss'), dict(type='mmseg.CrossEntropyLoss')
 EPOCHS, VALUES = [10] * 3 + [8] * 6 + [1] * 3, {0: 10.0, 1: 8.0, 3: 1.0}
 
 
-def schedule(work_dir, parameter='margin', values=VALUES, by_epoch=True, loss=None, **options):
+def schedule(
+    work_dir, parameter='margin', values=VALUES, by_epoch=True, loop_by_epoch=True, **options
+):
     hook = LossScheduleHook(parameter, values=values, by_epoch=by_epoch)
-    loss = loss or MarginLabelSmoothingLoss(margin=10.0, alpha=0.1)
-    note = lambda loss: loss.margin  # noqa: E731
-    return train(work_dir, loss, hook, note=note, **dict(epochs=4) | options)
+    loss = MarginLabelSmoothingLoss(margin=1.0)
+    return train(
+        work_dir, loss, hook, note=lambda loss: loss.margin, by_epoch=loop_by_epoch, **options
+    )
 
 
 def test_a_schedule_of_epochs_and_its_resuming(tmp_path):
-    runner = schedule(tmp_path / 'whole')
+    runner = schedule(tmp_path / 'whole', epochs=4)
     assert runner.model.noted == EPOCHS
     assert runner.message_hub.get_scalar('train/margin').current() == 1
     schedule(tmp_path / 'parts', epochs=2)
-    assert schedule(tmp_path / 'parts', resume=True).model.noted == EPOCHS[6:]
+    assert schedule(tmp_path / 'parts', epochs=4, resume=True).model.noted == EPOCHS[6:]
 
 
 @pytest.mark.usefixtures('no_pause')
 @pytest.mark.parametrize('epochs', [True, False])
 def test_a_schedule_of_iterations(epochs, tmp_path):
-    hook = LossScheduleHook('margin', values={6: 8.0, 4: 9.0, 0: 10.0}, by_epoch=False)
-    loss = MarginLabelSmoothingLoss(margin=1.0)
-    runner = train(tmp_path, loss, hook, note=lambda loss: loss.margin, by_epoch=epochs)
+    values = {6: 8.0, 4: 9.0, 0: 10.0}
+    runner = schedule(tmp_path, values=values, by_epoch=False, loop_by_epoch=epochs)
     assert runner.model.noted == [10] * 4 + [9] * 2 + [8] * 3
     if not epochs:
         with pytest.raises(ValueError, match='set by_epoch=False'):
-            train(tmp_path, loss, LossScheduleHook('margin', values=VALUES), by_epoch=False)
+            schedule(tmp_path, loop_by_epoch=False)
 
 
-@pytest.mark.parametrize(
-    ('loss', 'parameter', 'values', 'message'),
-    [
-        (None, 'margin', {0: 1.0, 9: -2.0}, r'margin must be .* at least 0, got -2'),
-        (LabelSmoothingLoss(), 'alpha', {0: 1.05}, r'alpha must be in \[0, 1\], got 1\.05'),
-        (ACLSLoss(), 'alpha_others', {0: -1.0}, 'alpha_others must be .* at least 0'),
-        (AdaFocalLoss(), 'rate', {0: -1.0}, 'rate must be .* at least 0'),
-        (None, 'margin', {0: '1'}, "margin must be a number, got '1'"),
-        (LabelSmoothingLoss(), 'margin', {0: 1.0}, "no calibration loss .* has a 'margin'"),
-        (None, 'ignore_index', {0: 1.0}, "has a 'ignore_index'"),
-        (None, 'margin', {}, r'values must start at 0, such as \{0: 10'),
-        (None, 'margin', {1: 2.0}, 'values must start at 0'),
-    ],
-)
-def test_a_schedule_that_cannot_be_is_refused_before_training(
-    loss, parameter, values, message, tmp_path
-):
-    with pytest.raises((TypeError, ValueError), match=message):
-        schedule(tmp_path, parameter, values, loss=loss)
+def test_a_schedule_that_cannot_be_is_refused_before_training(tmp_path):
+    for parameter, values, message in (
+        ('margin', {0: 1.0, 9: -2.0}, r'margin must be .* at least 0, got -2'),
+        ('gamma', {0: 1.0}, "no calibration loss .* has a 'gamma'"),
+        ('ignore_index', {0: 1.0}, "has a 'ignore_index'"),
+        ('margin', {}, r'values must start at 0, such as \{0: 10'),
+        ('margin', {1: 2.0}, 'values must start at 0'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            schedule(tmp_path, parameter, values)
 
 
 def test_losses_of_either_toolbox_are_found():
-    heads = pytest.importorskip('mmpretrain.models.heads')
-    decode_heads = pytest.importorskip('mmseg.models.decode_heads')
-
-    def decode_head(loss):
-        return decode_heads.FCNHead(in_channels=4, channels=4, num_classes=3, loss_decode=loss)
-
-    several = decode_head([MBLS, MBLS | dict(loss_name='loss_2')])
-    linear = heads.LinearClsHead(3, 4, loss=MBLS)
-    for head in (linear, several, CombinedLoss([CALSLoss(3)])):
-        runner = SimpleNamespace(
-            model=torch.nn.Sequential(head), epoch=2, message_hub=MessageHub('test'), train_loop=0
-        )
+    linear = dict(type='mmpretrain.LinearClsHead', num_classes=3, in_channels=4, loss=MBLS)
+    maps = segmentor(fcn_head(loss_decode=[MBLS, CE]), auxiliary_head=fcn_head(loss_decode=MBLS))
+    for model in (MODELS.build(linear), maps, CombinedLoss([MarginLabelSmoothingLoss()])):
+        hub = MessageHub('test')
+        runner = SimpleNamespace(model=model, epoch=2, message_hub=hub, train_loop=0)
         hook = LossScheduleHook('margin', values=VALUES)
         hook.before_train(runner)
         hook.before_train_epoch(runner)
-        losses = [each for each in head.modules() if isinstance(each, CalibrationLoss)]
-        assert losses and {each.margin for each in losses} == {8.0}
-
-    model = torch.nn.Module()
-    model.auxiliary_head, model.decode_head = decode_head(MBLS), several
-    assert find_loss(model) is several.loss_decode[0]
-    del model.decode_head
-    assert find_loss(model) is model.auxiliary_head.loss_decode
+        losses = [each for each in model.modules() if isinstance(each, CalibrationLoss)]
+        assert [each.margin for each in losses] == [8.0] * (2 if model is maps else 1)
+    assert find_loss(maps) is maps.decode_head.loss_decode[0]
+    del maps.decode_head
+    assert find_loss(maps) is maps.auxiliary_head.loss_decode
     with pytest.raises(ValueError, match='found no loss'):
         find_loss(torch.nn.Linear(1, 1))
 
