@@ -147,6 +147,16 @@ def differences(there: object, here: object, path: str = '') -> Iterator[str]:
         yield f'{path} {both[0]} (here: {both[1]})'
 
 
+def walk(node: object, path: str = '') -> Iterator[tuple[str, Mapping]]:
+    """Yield path and dict of every part of a config or another tree, outer ones first."""
+    items = enumerate(node) if isinstance(node, (list, tuple)) else ()
+    if isinstance(node, Mapping):
+        yield path, node
+        items = node.items()
+    for key, item in items:
+        yield from walk(item, f'{path}.{key}'.lstrip('.'))
+
+
 def identity(model: Mapping) -> dict:
     """Return what two models of one prediction share: wherever their files lie, in any order."""
     members = [{key: member[key] for key in OF_IDENTITY} for member in model['members']]

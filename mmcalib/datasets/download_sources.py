@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from mmcalib.samples import OOD_GROUPS
+from mmcalib.record import walk
 
 SOURCES = {
     'CIFAR10': 'Unpack https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz there',
@@ -35,7 +35,7 @@ def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
     """
     missing: dict[str, list[str]] = {}
     for key, loader in loaders.items():
-        for path, dataset in dataset_configs(f'{key}.dataset', (loader or {}).get('dataset')):
+        for path, dataset in walk((loader or {}).get('dataset'), f'{key}.dataset'):
             root = dataset.get('data_root')
             if dataset.get('download') or not root or '://' in root:
                 continue
@@ -51,19 +51,3 @@ def missing_data_message(loaders: Mapping[str, Mapping | None]) -> str | None:
         settings = ' '.join(f'{path}.data_root=…' for path in paths)
         return f'{", ".join(paths)}: {problem}; or set --cfg-options {settings}'
     return None
-
-
-def ood_sets(dataset: Mapping) -> dict[str, Mapping[str, object]]:
-    """Return the sets that a config of ``WithOODSets`` has, by group and name."""
-    return {key: dataset[key] for key in OOD_GROUPS if isinstance(dataset.get(key), Mapping)}
-
-
-def dataset_configs(path: str, node: object) -> Iterator[tuple[str, Mapping]]:
-    """Yield key and config of a dataset, and of those inside wrappers such as ConcatDataset."""
-    inner = enumerate(node) if isinstance(node, (list, tuple)) else ()
-    if isinstance(node, Mapping):
-        yield path, node
-        sets = [(f'{g}.{n}', each) for g, x in ood_sets(node).items() for n, each in x.items()]
-        inner = [(key, node.get(key)) for key in ('dataset', 'datasets')] + sets
-    for key, each in inner:
-        yield from dataset_configs(f'{path}.{key}', each)

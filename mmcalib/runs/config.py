@@ -18,12 +18,13 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import METRICS
 from mmengine.runner import Runner
+from mmengine.utils import import_modules_from_strings
 
 from mmcalib import register
 from mmcalib.checks import UserError, check_integer, did_you_mean, nearest
 from mmcalib.cli.files import STACKS, find_config
 from mmcalib.hooks.drawing_hooks import TESTED_SPLIT
-from mmcalib.runs.config_tree import walk
+from mmcalib.record import walk
 from mmcalib.work_dir import experiment_name
 
 DATALOADERS = ('train_dataloader', 'val_dataloader', 'test_dataloader')
@@ -59,7 +60,9 @@ def load_config(path: str, options: dict | None = None) -> Config:
     if folder not in sys.path:
         sys.path.append(folder)  # for custom_imports
     try:
-        cfg = Config.fromfile(path)
+        cfg = Config.fromfile(path, import_custom_modules=False)
+        if cfg.get('custom_imports'):  # in place of mmengine, whose error lists the path of Python
+            import_modules_from_strings(**cfg.custom_imports)
         # Inheriting from `mmcalib::` names the package as the scope of every dict, as if of a
         # toolbox; our classes are in the root registries, and all others in those of the config's
         # own toolbox.
@@ -71,8 +74,11 @@ def load_config(path: str, options: dict | None = None) -> Config:
             if (scope := cfg.get('default_scope', 'mmengine')) != 'mmengine':
                 import_module(f'{scope}.datasets')
     except ImportError as error:
-        reason = _reason_of_import(error) or f'{error}. For the toolboxes: {STACKS}'
-        raise UserError(f'{path}: {reason}') from error
+        reason = ': '.join(str(each) for each in (error, error.__context__) if each)
+        raise UserError(
+            f'{path}: {reason}. A module of your own is looked for beside the config and on '
+            f'PYTHONPATH; for the toolboxes: {STACKS}'
+        ) from error
     except UserError as error:  # of a _base_
         raise UserError(f'{path}: {error.reason}') from error
     except Exception as error:  # of whatever its code led to
@@ -112,24 +118,6 @@ def check_option_keys(cfg: Config, options: Mapping) -> None:
             else:
                 node = node[part]
             known = set(node) if isinstance(node, Mapping) else set()
-
-
-def _reason_of_import(error: ImportError) -> str:
-    """Return why a module of ``custom_imports`` cannot be imported, nothing of another error.
-
-    mmengine lists ``sys.path`` instead; it raises its error from one that names the module.
-    """
-    cause = error.__cause__
-    if cause is None or cause.__context__ is None:
-        return ''
-    name, reason = str(cause).removeprefix('Failed to import '), cause.__context__
-    if getattr(reason, 'name', None) != name:
-        return f'{name} cannot be imported: {reason}'
-    file = f'{name.partition(".")[0]}.py'
-    return (
-        f'there is no module {name!r}, which custom_imports names: put {file} beside the config, '
-        'or its folder on PYTHONPATH'
-    )
 
 
 def prepare(path: str, args: argparse.Namespace) -> Config:

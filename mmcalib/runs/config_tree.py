@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from mmengine.registry import MODELS
 
 from mmcalib.datasets.download_sources import SOURCES
+from mmcalib.record import walk
 
 # What decides about the figures of a training, by the config's own keys.
 DECIDING = (
@@ -43,16 +44,6 @@ KNOWN_PACKAGES = ('mmcalib', 'mmengine', 'mmpretrain', 'mmseg')
 def type_name(kind: object) -> str:
     """Return the name of a class or function, given itself or by its name in any scope."""
     return getattr(kind, '__name__', str(kind)).split('.')[-1]
-
-
-def walk(node: object, path: str = '') -> Iterator[tuple[str, Mapping]]:
-    """Yield path and dict of every part of a config, outer ones first."""
-    items = enumerate(node) if isinstance(node, (list, tuple)) else ()
-    if isinstance(node, Mapping):
-        yield path, node
-        items = node.items()
-    for key, item in items:
-        yield from walk(item, f'{path}.{key}'.lstrip('.'))
 
 
 def plain(

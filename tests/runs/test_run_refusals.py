@@ -69,8 +69,8 @@ TRAINING = {
     DATA.format('train', "_delete_=True, type='CUB', data_root='no'"): (
         r'train_dataloader\.dataset: there is no folder .*/no\. Unpack CUB.*dataset\.data_root='
     ),
-    IMPORTS.format('not_written'): "no module 'not_written'.* put not_written.py beside the config",
-    IMPORTS.format('it_fails'): 'it_fails cannot be imported: No module named .nothing_like_it',
+    IMPORTS.format('not_written'): 'Failed to import not_written: No .* beside the config',
+    IMPORTS.format('it_fails'): 'Failed to import it_fails: No module named .nothing_like_it',
     'default_hooks = dict(checkpoint=dict(rule="less"))': 'would keep the worst checkpoint',
 }
 

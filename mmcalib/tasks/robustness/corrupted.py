@@ -14,7 +14,7 @@ from PIL import Image
 from mmcalib.arrays import unchanged_randomness
 from mmcalib.checks import UserError
 from mmcalib.datasets.cifar_c import LABELS
-from mmcalib.datasets.download_sources import dataset_configs
+from mmcalib.record import walk
 from mmcalib.transforms.corrupt import check_image
 
 BEHIND = ('Pad', 'Normalize', 'ToTensor', 'TestTimeAug')
@@ -154,8 +154,9 @@ def stored(
 
 def _leaves(dataset: Mapping) -> Iterator[dict]:
     """Yield the configs of those data sets that read samples themselves."""
-    for _, node in dataset_configs('', dataset):
-        if 'dataset' not in node and 'datasets' not in node:
+    for path, node in walk(dataset):
+        wraps = 'type' not in node or 'dataset' in node or 'datasets' in node
+        if not wraps and 'pipeline' not in path.split('.'):
             yield node
 
 
