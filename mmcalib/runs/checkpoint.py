@@ -30,7 +30,6 @@ from mmcalib.record import digest
 
 ONLY_WEIGHTS = 'TORCH_FORCE_WEIGHTS_ONLY_LOAD'  # PyTorch's own variable
 STATISTICS = ('current', 'max', 'mean', 'min')
-LAST_WEIGHTS = 'last weights'  # of a training, in no file
 CALIBRATION = 'calibration'  # in `meta`: of a checkpoint that was calibrated
 NAME_WITH_HASH = re.compile(r'-[0-9a-f]{8,}[.]')  # as published weights have it
 

@@ -136,13 +136,8 @@ def set_work_dir(cfg: Config, work_dir: str | None, *, limit: int | None = None)
     """Set the work dir: the given one, else the config's, else one named after the experiment.
 
     A smoke run that is given none has one below it, and leaves the files of real runs alone.
-
-    Raises:
-        UserError: If it is a file.
     """
     cfg.work_dir = work_dir or cfg.get('work_dir') or f'work_dirs/{experiment_name(cfg.filename)}'
-    if os.path.isfile(cfg.work_dir):
-        raise UserError(f'the work dir {cfg.work_dir!r} is a file: name a folder')
     if limit and not work_dir:
         cfg.work_dir = str(Path(cfg.work_dir, f'limit{limit}'))
 

@@ -86,8 +86,6 @@ def prepare(args: argparse.Namespace) -> tuple[Config, dict, list[Checkpoint]]:
     if args.out:
         if not args.out.endswith(('.pkl', '.pickle')):
             raise UserError(f'--out {args.out}: predictions go to a .pkl file')
-        if Path(args.out).is_dir():
-            raise UserError(f'--out {args.out} is a folder: name a file')
         check_writable(args.out)
     if (args.tta or args.tta_scales is not None) and args.show_dir:
         raise UserError('--show-dir draws one view of an image: leave out --tta')

@@ -14,13 +14,7 @@ from mmengine.runner import Runner
 from mmcalib.checks import UserError
 from mmcalib.cli.parser import ToolParser
 from mmcalib.distributed import is_first_process, leave_processes
-from mmcalib.runs.checkpoint import (
-    LAST_WEIGHTS,
-    checkpoint_of,
-    load_file,
-    newest_checkpoint,
-    read_checkpoint,
-)
+from mmcalib.runs.checkpoint import checkpoint_of, load_file, newest_checkpoint, read_checkpoint
 from mmcalib.runs.checks import check_amp, check_data, check_run
 from mmcalib.runs.config import limit_samples, prepare
 from mmcalib.runs.model import describe, load
@@ -115,7 +109,7 @@ def train_and_test(cfg: Config, test: bool = True) -> dict | None:
             meta = {'epoch': runner.epoch, 'seed': runner.seed}
             content = {'state_dict': weights.state_dict(), 'meta': meta}
             runner.call_hook('before_save_checkpoint', checkpoint=content)  # puts in averages
-            checkpoint = checkpoint_of(content, LAST_WEIGHTS)
+            checkpoint = checkpoint_of(content, 'last weights')  # in no file
         else:
             print_log('Testing the best checkpoint.', logger='current')
             checkpoint = read_checkpoint(best)

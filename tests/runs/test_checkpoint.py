@@ -266,7 +266,7 @@ def test_a_work_dir_that_is_in_use_or_cannot_be_made_is_one_line(tmp_path, monke
     (tmp_path / 'file').touch()
     for folder, text in (
         (tmp_path / 'used', 'a training, a test or a sweep'),
-        (tmp_path / 'file', "file' is a file"),
+        (tmp_path / 'file', 'file/results.json cannot be written: Not a directory'),
         (tmp_path / 'file/w', 'file/w/results.json cannot be written: Not a directory'),
     ):
         with locked(tmp_path / 'used'), pytest.raises(SystemExit):

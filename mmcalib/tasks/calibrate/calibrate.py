@@ -152,8 +152,6 @@ def check_out(file: str, args: argparse.Namespace) -> None:
             unless it is to be overwritten.
         OSError: If nothing can be written there.
     """
-    if os.path.isdir(file):
-        raise UserError(f'--out {file} is a folder: name a file in it')
     for pair in args.members:
         for read, what in zip(pair, ('config', 'checkpoint'), strict=True):
             if os.path.exists(file) and os.path.exists(read) and os.path.samefile(file, read):
