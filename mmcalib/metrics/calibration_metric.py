@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,10 @@ from mmcalib.metrics.counts import (
     of_map,
     of_probabilities,
     round_if_many,
+    summed,
 )
-from mmcalib.metrics.definitions import NAMES, metric_of, value_of
-from mmcalib.metrics.intervals import check_interval, interval_values
+from mmcalib.metrics.definitions import NAMES, metric_of
+from mmcalib.metrics.intervals import check_interval
 from mmcalib.metrics.list_metric import ListMetric
 from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.statistics import CalibrationStatistics, of_images, of_predictions
@@ -157,12 +157,12 @@ class CalibrationMetric(ListMetric):
         name, protocol = self.name(sample), PROTOCOLS[self.protocol]
         logits, predicted, label = read_pixels(sample, ignore_index=self.ignore_index, name=name)
         valid = label != self.ignore_index
+        wanted = self.wanted | {'left_out'}
         if protocol.region is not None:
             valid &= protocol.region(label, self.boundary_width)
-        options = dict(num_bins=self.num_bins, wanted=self.wanted)
-        found = of_map(logits, predicted, label, valid, name=name, **options)
-        if protocol.region is not None:
-            found = found._replace(left_out=None)  # nobody knows what it would leave out unlabelled
+            wanted = self.wanted  # nobody knows what it would leave out unlabelled
+        options = dict(num_bins=self.num_bins, wanted=wanted, name=name)
+        found = of_map(logits, predicted, label, valid, **options)
         strata = self._by_class(found, max(len(logits), 2))
         if self.per_distance:
             strata['distance'] = distance_ranges(label)[valid].cpu(), len(RANGE_NAMES)
@@ -181,57 +181,24 @@ class CalibrationMetric(ListMetric):
         if results and not isinstance(results[0], Counts):
             found = self._of_scores(results)
             strata = self._by_class(found, len(results[0][0]))
-            units = [Counts.of(found, self.num_bins, strata=strata)]
+            units = [Counts.total([Counts.of(found, self.num_bins, strata=strata)], self.num_bins)]
             images = of_predictions(found, self.num_bins, per_class=self.per_class)
         else:
             round_if_many(results)  # of all processes together
-            size = protocol.group or max(len(results), 1)
-            groups = [results[i : i + size] for i in range(0, len(results), size)]
-            units = [Counts.total(group, self.num_bins) for group in groups]
-            images = of_images(results)
-        whole = Counts.total(units, self.num_bins)
-        units = (units if protocol.group else []) or [whole]
-        values = {name: self._value(name, units, whole) for name in self.metrics}
+            units, images = summed(results, self.num_bins, protocol.group), of_images(results)
+        whole = units[0] if len(units) == 1 else Counts.total(units)
+        values = {name: protocol.value(name, units, whole) for name in self.metrics}
         sums = images.pop('image_sums', None)
         self.statistics = self._statistics(dict(values), whole, images)
         self._log(int(whole.count), len(results), self.statistics)
         if self.confidence_interval is not None and whole.count:
-            bins = images['image_bins']
-            if protocol.group:
-                bins, sums = (torch.stack([getattr(u, n) for u in units]) for n in ('bins', 'sums'))
-            options = dict(coverage=self.confidence_interval, num_bootstrap=self.num_bootstrap)
-            options |= dict(seed=self.seed, mean=self._mean if protocol.group else None)
-            values |= interval_values(self.metrics, bins, sums, **options)
+            how = dict(coverage=self.confidence_interval, num_bootstrap=self.num_bootstrap)
+            tables = images['image_bins'], sums
+            values |= protocol.intervals(self.metrics, units, tables, seed=self.seed, **how)
         return values
 
     def _by_class(self, found: Predictions, num_classes: int) -> dict[str, tuple[Tensor, int]]:
         return {'predicted': (found.predicted, num_classes)} if self.per_class else {}
-
-    def _value(self, name: str, units: Sequence[Counts], whole: Counts) -> float:
-        """Return a metric: the mean of its values over units, of which most protocols have one."""
-        if metric_of(name).wanted == 'curve' and whole.count:
-            # One temperature for all, though images may count alike.
-            parts = [(1 / max(u.count, 1) if self._alike else 1.0, u) for u in units]
-            curve = sum(share * unit.more['curve'] for share, unit in parts)
-            bins = sum(share * unit.bins for share, unit in parts)
-            return value_of(name, replace(whole, bins=bins, more={'curve': curve}))
-        found = [value_of(name, unit) for unit in units]
-        bins, once = torch.stack([unit.bins for unit in units]), whole.bins.new_ones(1, len(units))
-        return self._mean(torch.tensor(found, dtype=torch.float64), bins, once).item()
-
-    @property
-    def _alike(self) -> bool:
-        protocol = PROTOCOLS[self.protocol]
-        return protocol.group is not None and not protocol.by_pixels
-
-    def _mean(self, values: Tensor, bins: Tensor, weights: Tensor) -> Tensor:
-        """Average ``(U,)`` values for ``(R, U)`` weights of units; what is NaN drops out.
-
-        That is every value of an empty unit, and the AUROC of one without errors.
-        """
-        share = torch.ones_like(values) if self._alike else bins[:, 0].sum(dim=-1)
-        share = torch.where(values.isnan(), 0, share)
-        return weights @ (share * values.nan_to_num(0)) / (weights @ share)
 
     def _of_scores(self, results: list) -> Predictions:
         """Return the predictions of all classified images."""

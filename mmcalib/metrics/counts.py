@@ -46,7 +46,7 @@ class Predictions(NamedTuple):
         brier: ``(M,)`` float64, the sum over classes of (probability - [is the true class])².
         classes: ``(3, K, B)`` table of the probabilities of each class, and how often it is true.
         curve: ``(33,)`` float64, the sum of the NLL at each of ``BETAS``.
-        left_out: ``(I,)`` confidences of the pixels that do not count.
+        left_out: ``(I,)`` confidences of the pixels of a map that do not count.
     """
 
     conf: Tensor
@@ -120,7 +120,8 @@ def of_map(
         logits: ``(K, H, W)``; of a binary head, K = 1, the probability of class 1.
         predicted, label: ``(H, W)`` int64 classes; labels may be anything where they do not count.
         valid: ``(H, W)`` booleans.
-        num_bins, wanted: As of :func:`of_probabilities`.
+        num_bins: As of :func:`of_probabilities`.
+        wanted: Likewise, and ``left_out``.
         name: What errors call the image.
 
     Raises:
@@ -128,7 +129,7 @@ def of_map(
     """
     label, planes = torch.where(valid, label, predicted), at_least_single(logits).flatten(1)
     predicted, label, valid = (plane.flatten() for plane in (predicted, label, valid))
-    kinds = (valid, wanted), (~valid, ())
+    kinds = [(valid, wanted), (~valid, ())][: 1 + ('left_out' in wanted)]
     if len(logits) == 1:
         # float32 has no value between 1 - 2^-24 and 1: what is nearest to 1 stands for all within a
         # quarter of its type's resolution, so the other class is at least half of what could be
@@ -136,21 +137,21 @@ def of_map(
         least = [torch.finfo(logits.dtype).eps / 4, smallest_probability(logits.dtype)]
         rows, least = torch.cat([1 - planes, planes]).T, torch.tensor(least)
         options = dict(num_bins=num_bins, smallest=least)
-        found, others = (
+        found, *others = (
             of_probabilities(rows[m], label[m], predicted=predicted[m], wanted=own, **options)
             for m, own in kinds
         )
-        return found._replace(left_out=others.conf)
-    parts = [], []
+        return found._replace(left_out=others[0].conf if others else None)
+    parts = [[] for _ in kinds]
     for z, guess, truth, counts in pieces(planes, predicted, label, valid):
-        for kept, part, (_, own) in zip((counts, ~counts), parts, kinds, strict=True):
+        for kept, part, (_, own) in zip((counts, ~counts), parts, kinds, strict=False):
             at = places_of(kept)
             columns = z.index_select(1, at), guess[at], truth[at]
             part.append(_of_logits(*columns, num_bins=num_bins, wanted=own))
-    found, others = map(joined, parts)
-    if not (found.nll.sum() + others.nll.sum()).isfinite():
+    found, *others = map(joined, parts)
+    if not sum(part.nll.sum() for part in (found, *others)).isfinite():
         check_explained(planes, predicted, name)
-    return found._replace(left_out=others.conf)
+    return found._replace(left_out=others[0].conf if others else None)
 
 
 def _of_logits(
@@ -321,14 +322,15 @@ class Counts:
     @classmethod
     def total(cls, parts: Sequence[Counts], num_bins: int = 15) -> Counts:
         """Return the sum of counts of the same kind, those of nothing if there are none."""
-        zero = torch.zeros(3, num_bins, dtype=torch.float64)
-        cells = torch.cat([zero.new_zeros(4, 0), *(part.cells for part in parts)], dim=1)
-        shared = any(part.rounded for part in parts)
+        if not parts:
+            tables = (torch.zeros(size, dtype=torch.float64) for size in ((3, num_bins), (4, 0), 2))
+            return cls(*tables)
+        cells = torch.cat([part.cells for part in parts], dim=1)
         return cls(
-            sum((part.bins for part in parts), zero),
-            rounded(cells) if shared else added(cells),
-            sum((part.sums for part in parts), zero[0, :2] * 0),
-            {n: sum(part.more[n] for part in parts) for n in (parts[0].more if parts else ())},
+            sum(part.bins for part in parts),
+            rounded(cells) if any(part.rounded for part in parts) else added(cells),
+            sum(part.sums for part in parts),
+            {name: sum(part.more[name] for part in parts) for name in parts[0].more},
         )
 
     def round(self) -> Counts:
@@ -386,15 +388,21 @@ def round_if_many(images: Sequence[Counts]) -> None:
             image.round()
 
 
-def summed(images: Iterable[Counts], num_bins: int) -> Counts:
-    """Return the sum of images' counts, rounded if many, with few of them in memory."""
-    parts, count = [], 0.0
-    for image in images:
+def summed(images: Iterable[Counts], num_bins: int, size: int | None = None) -> list[Counts]:
+    """Return the sums of so many images' counts each, or of all, rounded if many.
+
+    Few images are in memory, if they come one at a time.
+    """
+    sums, parts, count = [], [], 0.0
+    for number, image in enumerate(images, 1):
         count += image.count
         parts.append(image.round() if count > EXACT else image)
-        if count > EXACT and len(parts) >= TOGETHER:
+        full = size is not None and number % size == 0
+        if full or (count > EXACT and len(parts) >= TOGETHER):
             parts = [Counts.total(parts, num_bins)]
-    return Counts.total(parts, num_bins)
+        if full:
+            sums, parts = sums + parts, []
+    return sums + [Counts.total(parts, num_bins)] * bool(parts or not sums)
 
 
 def condensed(counts: Counts, most: int = 6144) -> Tensor:

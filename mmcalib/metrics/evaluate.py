@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from mmcalib.arrays import Array
-from mmcalib.checks import check_integer
+from mmcalib.checks import UserError, check_integer
 from mmcalib.metrics.counts import Counts, by_unit, of_map, places_of, summed
 from mmcalib.metrics.definitions import metric_of
 from mmcalib.metrics.measure import MEASURED, Values, check_options, figures, measure
+from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.samples.from_loader import Logits, group_numbers, read_loader
 
 
@@ -26,6 +27,8 @@ def evaluate(
     logits: Logits | None = None,
     device: str | torch.device | None = None,
     num_bins: int = 15,
+    protocol: str = 'pooled',
+    boundary_width: int = 3,
 ) -> Values:
     """Return the metrics of a model, :func:`measure` of what it predicts for a loader's batches.
 
@@ -54,19 +57,23 @@ def evaluate(
             ``lambda output: output[0]``; by default its ``logits``, its ``['out']``, or the output.
         device: Where to predict; by default where the model is.
         num_bins: B.
+        protocol: Which pixels of a model's maps or volumes count, and what is averaged, such as
+            ``'image'``, as of ``CalibrationMetric``; ``'paper'`` in the order of the loader.
+        boundary_width: Of the protocol ``'boundary'``, in pixels.
 
     Raises:
-        TypeError: For `logits` or a `device` without a model, and as of :func:`measure`.
+        TypeError: For `logits`, a `device` or a `protocol` without a model, and as of
+            :func:`measure`.
         ValueError: For batches without labels, labels out of range, or an output that is not one
             tensor of finite logits of the labels' size; and as of :func:`measure`.
     """
     options = dict(interval=interval, groups=groups)
     counting = dict(num_bins=check_integer('num_bins', num_bins), ignore_index=ignore_index)
     if not callable(model_or_probs):
-        if logits is not None or device is not None:
-            raise TypeError('logits and device go with a model, not with probabilities')
+        if logits is not None or device is not None or protocol != 'pooled':
+            raise TypeError('logits, device and protocol go with a model, not with probabilities')
         return measure(model_or_probs, loader_or_labels, metrics, **options, **counting)
-    names = check_options(metrics, interval, groups)
+    names, how = check_options(metrics, interval, groups, protocol), PROTOCOLS[protocol]
     if groups is not None:
         group_numbers(groups, len(groups), loader_or_labels)
     wanted = {metric_of(name).wanted for name in names}
@@ -77,6 +84,8 @@ def evaluate(
         """Yield the counts of maps, or of batches of rows."""
         reading = dict(logits=logits, ignore_index=ignore_index, device=device)
         for z, labels in read_loader(model_or_probs, loader_or_labels, 'Evaluating', **reading):
+            if z.ndim == 2 and protocol != 'pooled':
+                raise UserError(f'protocol={protocol!r} is for maps, not for rows: leave it out')
             if z.shape == labels.shape:
                 several.append((z.sigmoid().cpu(), labels.cpu()))
                 continue
@@ -84,18 +93,18 @@ def evaluate(
             for planes, label in [(z.T, labels)] if rows else zip(z, labels, strict=True):
                 kept = torch.full_like(label, True, dtype=torch.bool)
                 kept = kept if ignore_index is None else label != ignore_index
+                kept = kept & how.region(label, boundary_width) if how.region else kept
                 planes = planes if len(planes) > 1 else planes.sigmoid()
                 predicted = planes.argmax(dim=0) if len(planes) > 1 else (planes[0] > 0.5).long()
                 found = of_map(planes, predicted, label, kept, num_bins=num_bins, wanted=wanted)
                 if interval is not None:
                     unit = places_of(kept.cpu()) if rows else torch.zeros_like(found.predicted)
                     tables.append(by_unit(found, unit, len(label) if rows else 1, num_bins))
-                # Without the pixels left out, which only tools/predict.py needs.
-                yield Counts.of(found._replace(left_out=None), num_bins)
+                yield Counts.of(found, num_bins)
 
-    counts = summed(images(), num_bins)
+    units = summed(images(), num_bins, how.group)
     if several:
         found = map(torch.cat, zip(*several, strict=True))
         return measure(*found, metrics, **options, **counting)
     columns = [torch.cat(column) for column in zip(*tables, strict=True)]
-    return figures(metrics, counts, columns, **options)
+    return figures(metrics, units, columns, protocol=protocol, **options)

@@ -14,6 +14,7 @@ from mmcalib.arrays import A, Array, floats_of, integers_of, labelled_rows, tens
 from mmcalib.checks import (
     SUM_TOLERANCE,
     at_least_single,
+    check_choice,
     check_integer,
     check_number,
     check_probabilities,
@@ -21,9 +22,10 @@ from mmcalib.checks import (
     smallest_probability,
 )
 from mmcalib.metrics.counts import Counts, Predictions, by_unit, of_confidences, of_probabilities
-from mmcalib.metrics.definitions import metric_of, value_of
+from mmcalib.metrics.definitions import metric_of
 from mmcalib.metrics.errors import adaptive_error
-from mmcalib.metrics.intervals import check_interval, interval_values
+from mmcalib.metrics.intervals import check_interval
+from mmcalib.metrics.protocols import PROTOCOLS
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.samples.from_loader import group_numbers
 
@@ -98,18 +100,21 @@ def measure(
             return values[metrics]
         return values | {f'{name}_macro': _known_mean(values[name]) for name in names}
     found, _ = _predictions(names, probs, labels, conf, correct, **options)
-    counts, tables = Counts.total([Counts.of(found, num_bins)], num_bins), None
+    units, tables = [Counts.total([Counts.of(found, num_bins)], num_bins)], None
     if interval is not None:
         values = tensor_of('labels', conf if labels is None else labels).cpu()
         size = len(values)
         unit = torch.arange(size).repeat_interleave(values.numel() // max(size, 1))
         unit = unit if ignore_index is None else unit[values.flatten() != ignore_index]
         tables = by_unit(found, unit, size, num_bins)
-    return figures(metrics, counts, tables, **over)
+    return figures(metrics, units, tables, **over)
 
 
 def check_options(
-    metrics: str | Sequence[str], interval: float | None, groups: Sequence[Hashable] | None
+    metrics: str | Sequence[str],
+    interval: float | None,
+    groups: Sequence[Hashable] | None,
+    protocol: str = 'pooled',
 ) -> list[str]:
     """Return the names of metrics, or raise an error for options that do not fit each other."""
     names = [metrics] if isinstance(metrics, str) else list(metrics)
@@ -117,28 +122,30 @@ def check_options(
         check_interval('interval', interval, names)
     elif groups is not None:
         raise TypeError('groups are what an interval is over: give interval=0.95 too')
+    if PROTOCOLS[check_choice('protocol', protocol, PROTOCOLS)].group and groups is not None:
+        raise TypeError(f'protocol={protocol!r} has groups of its own: leave groups out')
     return names
 
 
 def figures(
     metrics: str | Sequence[str],
-    counts: Counts,
+    units: Sequence[Counts],
     tables: Sequence[Tensor] | None,
     *,
     interval: float | None,
     groups: Sequence[Hashable] | None,
+    protocol: str = 'pooled',
 ) -> float | dict[str, float]:
     """Return metrics of counts, with intervals by the bins and sums of each image if wanted."""
-    if isinstance(metrics, str) and interval is None:
-        return value_of(metrics, counts)
-    names = check_options(metrics, interval, groups)
-    values = {name: value_of(name, counts) for name in names}
+    names, how = [metrics] if isinstance(metrics, str) else metrics, PROTOCOLS[protocol]
+    whole = units[0] if len(units) == 1 else Counts.total(units)
+    values = {name: how.value(name, units, whole) for name in names}
     if interval is None:
-        return values
+        return values[metrics] if isinstance(metrics, str) else values
     if groups is not None:
         number = group_numbers(groups, len(tables[0]))
         tables = [t.new_zeros(t.shape).index_add_(0, number, t) for t in tables]
-    return values | interval_values(names, *tables, coverage=interval)
+    return values | how.intervals(names, units, tables, coverage=interval)
 
 
 def _are_several(probs: Array, labels: Array) -> bool:

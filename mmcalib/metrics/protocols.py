@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
 from torch import Tensor
 
+from mmcalib.metrics.counts import Counts
+from mmcalib.metrics.definitions import metric_of, value_of
+from mmcalib.metrics.intervals import interval_values
 from mmcalib.samples.boundary import boundary
 
 BACKGROUND = 0
@@ -21,12 +26,43 @@ class Protocol:
             count; None for all.
         group: How many consecutive images errors are computed over before they are averaged; None
             for all of them.
-        by_pixels: Groups weigh as many pixels as they have, rather than all the same.
+        alike: Groups weigh the same, rather than as many pixels as they have.
     """
 
     region: Callable[[Tensor, int], Tensor] | None = None
     group: int | None = None
-    by_pixels: bool = False
+    alike: bool = False
+
+    def value(self, name: str, units: Sequence[Counts], whole: Counts) -> float:
+        """Return a metric of groups, the units, which together are the whole."""
+        of_curve = metric_of(name).wanted == 'curve'
+        if self.group is None or not whole.count or (of_curve and not self.alike):
+            return value_of(name, whole)
+        if of_curve:  # one temperature for all, though images count alike
+            curve = sum(unit.more['curve'] / max(unit.count, 1) for unit in units)
+            bins = sum(unit.bins / max(unit.count, 1) for unit in units)
+            return value_of(name, replace(whole, bins=bins, more={'curve': curve}))
+        values = torch.tensor([value_of(name, unit) for unit in units], dtype=torch.float64)
+        bins = torch.stack([unit.bins for unit in units])
+        return self.mean(values, bins, torch.ones_like(values)[None]).item()
+
+    def mean(self, values: Tensor, bins: Tensor, weights: Tensor) -> Tensor:
+        """Average ``(U,)`` values for ``(R, U)`` weights of units; what is NaN drops out.
+
+        That is every value of an empty unit, and the AUROC of one without errors.
+        """
+        share = torch.ones_like(values) if self.alike else bins[:, 0].sum(dim=-1)
+        share = torch.where(values.isnan(), 0, share)
+        return weights @ (share * values.nan_to_num(0)) / (weights @ share)
+
+    def intervals(
+        self, names: Sequence[str], units: Sequence[Counts], images: Sequence[Tensor], **how: Any
+    ) -> dict[str, float]:
+        """Return the ends of intervals over images, by their bins and sums, or over groups."""
+        if self.group is None:
+            return interval_values(names, *images, **how)
+        tables = (torch.stack([getattr(u, name) for u in units]) for name in ('bins', 'sums'))
+        return interval_values(names, *tables, mean=self.mean, **how)
 
 
 def foreground(label: Tensor, _: int) -> Tensor:
@@ -37,8 +73,8 @@ def foreground(label: Tensor, _: int) -> Tensor:
 PROTOCOLS = {
     'pooled': Protocol(),
     'foreground': Protocol(foreground),
-    'image': Protocol(group=1),
+    'image': Protocol(group=1, alike=True),
     # The paper's: averaged by the pixels of 8 images.
-    'paper': Protocol(foreground, group=8, by_pixels=True),
+    'paper': Protocol(foreground, group=8),
     'boundary': Protocol(boundary),
 }

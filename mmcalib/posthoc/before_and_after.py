@@ -114,8 +114,7 @@ def read(logits: Tensor, predicted: Tensor, labels: Tensor) -> Predictions:
     if labels.ndim == 2:
         logits, predicted, labels = logits.reshape(-1, 1), predicted.flatten(), labels.flatten()
     planes = (logits.sigmoid() if logits.shape[1] == 1 else logits).T[:, None]
-    found = of_map(planes, predicted[None], labels[None], labels[None] >= 0, wanted={'brier'})
-    return found._replace(left_out=None)
+    return of_map(planes, predicted[None], labels[None], labels[None] >= 0, wanted={'brier'})
 
 
 def errors_of(tables: Sequence[Tensor]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import mmcalib
 from mmcalib import evaluate, measure
-from mmcalib.metrics import CalibrationMetric
+from mmcalib.metrics import PROTOCOLS, CalibrationMetric
 
 NAMES = ['ECE', 'AECE', 'ClasswiseECE', 'NLL', 'Brier', 'accuracy', 'gap', 'AURC', 'temperature']
 KEPT = ['ECE', 'NLL', 'Brier', 'accuracy', 'gap']  # those with intervals
@@ -89,6 +89,16 @@ def test_intervals_are_the_evaluators(shape):
         assert own == pytest.approx({k: expected[k] for k in own}, rel=1e-5)
 
 
+@pytest.mark.parametrize('protocol', PROTOCOLS)
+def test_protocols_are_the_evaluators(protocol):
+    logits, labels, loader = loader_of(4, 5, size=20)
+    labels[:, :2] = labels[:, :1, :1]  # with pixels far from another label
+    options = dict(protocol=protocol, boundary_width=1)
+    expected = by_evaluator(logits, labels, NAMES, confidence_interval=0.9, **options)
+    found = evaluate(nn.Identity(), loader, NAMES, ignore_index=255, interval=0.9, **options)
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
 def test_groups_are_units():
     """Slices of one volume, in groups, are as the volume is."""
     volumes, labels, loader = loader_of(4, 5, 6)
@@ -147,6 +157,13 @@ MASKED = torch.tensor([[0.0, -torch.inf], [1.0, 2.0]])
         ((ROWS, [0, 1], 'ECE'), dict(groups=[0], interval=0.9), 'each of 2 images, got 1'),
         ((ROWS, [[1, 0], [0, 1]], 'ECE'), {}, r'argmax\(1\)'),
         ((ROWS, [0, 1], 'ECE'), dict(device='cpu'), 'go with a model'),
+        ((ROWS, [0, 1], 'ECE'), dict(protocol='image'), 'go with a model'),
+        ((nn.Identity(), [(3 * ROWS, torch.tensor([0, 1]))]), dict(protocol='image'), 'for rows'),
+        (
+            (nn.Identity(), []),
+            dict(protocol='image', interval=0.9, groups=[0]),
+            'groups of its own',
+        ),
         ((nn.Identity(), [(ROWS, torch.tensor([0, 1]))], 'ECE'), {}, 'probabilities'),
         ((nn.Identity(), [(3 * ROWS, torch.tensor([0, 2]))], 'ECE'), {}, 'ignore_index'),
         ((nn.Identity(), [(MASKED, torch.tensor([0, 1]))], 'ECE'), {}, '1 values of -inf .*masked'),
