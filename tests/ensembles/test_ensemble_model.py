@@ -1,6 +1,7 @@
 """The mean of several predictions against a plain loop over them, in both toolboxes' models."""
 
 import copy
+from unittest import mock
 
 import pytest
 import references
@@ -11,7 +12,8 @@ from torch import nn
 
 from mmcalib.checks import UserError
 from mmcalib.ensembles import MeanProbabilityModel
-from mmcalib.ensembles.mc_dropout import seed_of
+from mmcalib.ensembles.batch_views import copies_of_image
+from mmcalib.ensembles.mc_dropout import dropout_layers, seed_of
 from mmcalib.samples.writing import probabilities_in
 
 LINEAR = dict(type='LinearClsHead', num_classes=5, in_channels=8)
@@ -29,25 +31,13 @@ def predict(model, batches):
         return [sample for batch in copy.deepcopy(batches) for sample in model.test_step(batch)]
 
 
-def logits_of(model, batches):
-    """Return the logits of each image, (rows, K), as the model alone computes them."""
-    if hasattr(model, 'decode_head'):
-        maps = [sample.seg_logits.data for sample in predict(model, batches)]
-        if len(maps[0]) == 1:
-            maps = [p.double().clamp(1e-12, 1 - 1e-12).logit() for p in maps]
-            maps = [torch.cat([torch.zeros_like(z), z]) for z in maps]
-        return [each.flatten(1).T for each in maps]
-    with torch.no_grad():
-        return [row[None] for batch in batches for row in model(batch['inputs'], mode='tensor')]
-
-
-def in_a_loop(logits, temperature=1.0):
-    """Return mean (rows, K), and mutual information (rows,) of (N, rows, K) logits."""
-    found = [references.mean_prediction(rows.tolist()) for rows in logits.double().movedim(0, 1)]
-    mean, information = (
-        torch.tensor(column, dtype=torch.float64) for column in zip(*found, strict=True)
-    )
-    return mean.pow(1 / temperature) / mean.pow(1 / temperature).sum(1, True), information
+def read(sample):
+    """Probabilities, (rows, K), and labels, (rows,), that a data sample says."""
+    if 'pred_score' in sample:
+        return sample.pred_score[None].double(), sample.pred_label
+    scores = sample.seg_logits.data.flatten(1).T.double()
+    scores = scores.softmax(1) if scores.shape[1] > 1 else torch.cat([1 - scores, scores], 1)
+    return scores, sample.pred_sem_seg.data.flatten()
 
 
 CASES = {
@@ -62,34 +52,28 @@ CASES = {
 def test_it_predicts_what_a_loop_over_its_members_does(case, temperature):
     build, batches = CASES[case]
     members = [build(seed) for seed in range(3)]
-    model = mean_of(members, temperature=temperature, disagreement=True)
-    samples = predict(model, batches)
-    per_member = zip(*[logits_of(member, batches) for member in members], strict=True)
+    samples = predict(mean_of(members, temperature=temperature, disagreement=True), batches)
     assert len(samples) == len(batches.dataset)
-    for sample, logits in zip(samples, per_member, strict=True):
-        mean, information = in_a_loop(torch.stack(logits), temperature or 1.0)
+    for sample, *singles in zip(samples, *(predict(m, batches) for m in members), strict=True):
+        rows, labels = zip(*map(read, singles), strict=True)
+        expected = [references.mean_prediction(row.log().tolist()) for row in torch.stack(rows, 1)]
+        mean, information = (torch.tensor(each).double() for each in zip(*expected, strict=True))
+        mean = mean ** (1 / (temperature or 1))
+        probs, label = read(sample)
+        torch.testing.assert_close(probs, mean / mean.sum(1, True), rtol=1e-4, atol=1e-6)
+        found = probs[:, 1] > 0.3 if case == 'binary' else probs.argmax(1)
+        assert torch.equal(label, found.long())
         if case == 'classifier':
-            scores, label = sample.pred_score[None], sample.pred_label
             found = sample.mutual_information
         else:
-            scores = sample.seg_logits.data.flatten(1).T
-            if case == 'segmentor' and temperature is None:  # logarithms of probabilities
-                assert scores.logsumexp(1).abs().max() < 1e-4
-            scores = scores if case == 'binary' else scores.softmax(1)
-            label = sample.pred_sem_seg.data.flatten()
             found = sample.disagreement.mutual_information
             assert found.shape == (1, 13, 17)
-            single = torch.stack(logits).softmax(dim=2)
-            single = single[..., 1] > 0.3 if case == 'binary' else single.argmax(dim=2)
-            own = sample.disagreement.predictions.flatten(1).long()
-            assert own.shape == single.shape and (own == single).float().mean() > 0.999
-        expected = mean[:, 1:] if case == 'binary' else mean
-        torch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-6)
-        if case == 'binary':
-            assert torch.equal(label.bool(), scores[:, 0] > 0.3)
-        else:
-            assert torch.equal(label, scores.argmax(1))
+            assert torch.equal(
+                sample.disagreement.predictions.flatten(1).long(), torch.stack(labels)
+            )
         torch.testing.assert_close(found.flatten().double(), information, rtol=0, atol=1e-5)
+    if (case, temperature) == ('segmentor', None):  # logarithms of probabilities
+        assert sample.seg_logits.data.logsumexp(0).abs().max() < 1e-4
 
 
 def flipped(batches):
@@ -105,28 +89,20 @@ def flipped(batches):
     return views
 
 
+def of_view(batches, view):
+    return [{key: value[view] for key, value in batch.items()} for batch in batches]
+
+
 def test_views_are_averaged_and_labels_are_the_upright_view_s():
-    batches = scenes(3)
-    members = [segmentor(fcn_head(), seed=seed) for seed in range(2)]
-    samples = predict(mean_of(members), flipped(batches))
-    for number, sample in enumerate(samples):
-        probs = 0
-        for member in members:
-            for batch in flipped(batches):
-                for view in range(2):
-                    each = {key: value[view] for key, value in batch.items()}
-                    for one in predict(member, [each]):
-                        if one.img_path == f'{number}.jpg':
-                            probs = probs + one.seg_logits.data.softmax(0) / 4
-        torch.testing.assert_close(sample.seg_logits.data.softmax(0), probs)
-        assert torch.equal(sample.gt_sem_seg.data, batches.dataset[number].gt_sem_seg.data)
-
-
-def test_labels_that_may_be_flipped_are_refused():
-    batches = flipped(scenes(1))
-    only = [{key: [value[0]] for key, value in batch.items()} for batch in batches]
+    batches, members = scenes(3), [segmentor(fcn_head(), seed=seed) for seed in range(2)]
+    views = flipped(batches)
+    samples = predict(mean_of(members), views)
+    parts = (predict(member, of_view(views, view)) for member in members for view in range(2))
+    for sample, given, *singles in zip(samples, batches.dataset, *parts, strict=True):
+        torch.testing.assert_close(read(sample)[0], sum(read(each)[0] for each in singles) / 4)
+        assert torch.equal(sample.gt_sem_seg.data, given.gt_sem_seg.data)
     with pytest.raises(UserError, match='all views are flipped'):
-        predict(mean_of([segmentor(fcn_head())]), only)
+        predict(mean_of(members), of_view(views, slice(1)))
 
 
 def dropping_classifier(seed=0):
@@ -157,28 +133,16 @@ def test_dropout_is_drawn_by_the_seed_and_the_image(case, at_once):
     assert not any(module.training for module in model.modules())
 
     # The plain loop: each image by itself, with its own seed.
-    layers = [
-        module for module in member.modules() if isinstance(module, nn.Dropout | nn.Dropout2d)
-    ]
-    number = 0
-    for batch in batches:
-        for image, label in zip(batch['inputs'], batch['data_samples'], strict=True):
-            torch.manual_seed(seed_of(image, 3, 0))
-            probs = []
-            for layer in layers:
-                layer.train()
-            for count in [1] * 6 if at_once == 1 else [4, 2]:
-                one = {
-                    'inputs': [image] * count,
-                    'data_samples': [label.clone() for _ in range(count)],
-                }
-                if case == 'classifier':
-                    one['inputs'] = torch.stack(one['inputs'])
-                probs += [probabilities_in(s) for s in predict(member, [one])]
-            member.eval()
-            torch.testing.assert_close(probabilities_in(samples[number]), sum(probs) / 6)
-            assert not torch.allclose(probs[0], probs[1])
-            number += 1
+    singles = [(b, place) for b in batches for place in range(len(b['inputs']))]
+    for sample, (batch, place) in zip(samples, singles, strict=True):
+        torch.manual_seed(seed_of(batch['inputs'][place], 3, 0))
+        for layer in dropout_layers(member):
+            layer.train()
+        copies = [copies_of_image(batch, place, n) for n in ([1] * 6 if at_once == 1 else [4, 2])]
+        probs = [probabilities_in(each) for each in predict(member, copies)]
+        member.eval()
+        torch.testing.assert_close(probabilities_in(sample), sum(probs) / 6)
+        assert not torch.allclose(probs[0], probs[1])
 
 
 @pytest.mark.parametrize('case', DROPOUT_CASES)
@@ -249,21 +213,17 @@ def test_a_member_whose_scores_are_nan_from_some_image_on_is_named(case):
         predict(model, others)
 
 
-@pytest.mark.parametrize('views', [1, 3])
-def test_a_size_that_a_member_does_not_take_is_named(views):
+def test_a_size_that_a_member_does_not_take_is_named():
     model = mean_of([segmentor(fcn_head()), segmentor(fcn_head(), seed=1)])
     model.names[1] = 'b.pth'
-
-    def refuse(inputs):
-        raise AssertionError('The input image size (13, 17) should be divisible')
-
+    refuse = mock.Mock(side_effect=AssertionError('The input image size should be divisible'))
     model.others[0].backbone.forward = refuse
     (batch, *_) = scenes()
-    if views > 1:
-        batch = {key: [values] * views for key, values in batch.items()}
-    with pytest.raises(UserError, match=r'^b\.pth, of 0\.jpg: The input image size') as error:
-        predict(model, [batch])
-    assert str(error.value).endswith('--tta-scales chooses the sizes of views') == (views > 1)
+    views = {key: [values] * 3 for key, values in batch.items()}
+    for given, hint in ((batch, ''), (views, '; --tta-scales chooses the sizes of views')):
+        with pytest.raises(UserError) as error:
+            predict(model, [given])
+        assert str(error.value) == f'b.pth, of 0.jpg: {refuse.side_effect}{hint}'
 
 
 def test_a_model_without_dropout_has_no_random_passes():
