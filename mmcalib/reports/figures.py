@@ -13,7 +13,7 @@ from mmcalib import visualization as drawing
 from mmcalib.checks import UserError
 from mmcalib.metrics import CalibrationStatistics
 from mmcalib.metrics.keys import CLEAN, ECE, NLL, QUALITIES
-from mmcalib.record import Record, read_json
+from mmcalib.record import Record, model_label, read_json
 from mmcalib.reports.runs import Run, read_runs
 from mmcalib.reports.settings import distinct
 from mmcalib.reports.shifted import corrupted, measures_of
@@ -71,12 +71,18 @@ def load(kind: str, path: str | Path) -> object:
 
 def _of_statistics(folder: Path) -> Path:
     """Return the statistics of a test's first metric, in whose name is its protocol."""
-    try:
-        protocol = Record.read(folder / RESULTS).evaluation.get('protocol', 'pooled')
-    except (OSError, ValueError):  # they can be whole without it
-        protocol = 'pooled'
+    record = _record_in(folder)
+    protocol = record.evaluation.get('protocol', 'pooled') if record else 'pooled'
     own = f'_{protocol}' if protocol != 'pooled' else ''
     return (folder / STATISTICS).with_stem(f'{Path(STATISTICS).stem}{own}')
+
+
+def _record_in(folder: Path) -> Record | None:
+    """Return the record of a test, without which the file of a figure can be whole."""
+    try:
+        return Record.read(folder / RESULTS)
+    except (OSError, ValueError):
+        return None
 
 
 def draw(kind: str, runs: Mapping[str, object], **options) -> Figure:
@@ -103,7 +109,12 @@ def names_of(paths: Sequence[str | Path], names: Sequence[str] | None = None) ->
             raise UserError(f'{len(paths)} runs require as many names, got {sorted(set(names))}')
         return list(names)
     short = _told_apart([Path(path) for path in paths])
-    labels, seeds = zip(*map(_label_and_seed, map(Path, paths), short), strict=True)
+    found = [_record_in(path if path.is_dir() else path.parent) for path in map(Path, paths)]
+    labels = [
+        model_label(each.model, experiment=each.experiment) if each else path
+        for each, path in zip(found, short, strict=True)
+    ]
+    seeds = [{'seed': each and each.seed} for each in found]
     return distinct(distinct(labels, seeds), [{'path': path} for path in short])
 
 
@@ -115,14 +126,6 @@ def _told_apart(paths: Sequence[Path]) -> list[str]:
             for each in parts:
                 del each[end]
     return [str(Path(*each)) for each in parts]
-
-
-def _label_and_seed(path: Path, short: str) -> tuple[str, dict]:
-    try:
-        run = next(read_runs((path if path.is_dir() else path.parent) / RESULTS))
-    except (OSError, ValueError):  # the file of a figure can be whole without it
-        return short, {}
-    return run.label, {'seed': run.record.seed}
 
 
 def _robustness(

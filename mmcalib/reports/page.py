@@ -37,7 +37,6 @@ def page_of(
     others: Sequence[str],
     runs: Sequence[Run],
     *,
-    title: str = 'Calibration report',
     folder: str | Path | None = None,
     figure_format: str = 'pdf',
 ) -> str:
@@ -53,7 +52,6 @@ def page_of(
         tables: Of :func:`mmcalib.reports.tables.tables_of`.
         others: What is in none of them, of :func:`mmcalib.reports.runs.find_runs`.
         runs: Of the same, for the sweeps that they are part of.
-        title: Of the page.
         folder: Into which the page's figures are also written; None for none.
         figure_format: ``'pdf'``, ``'svg'`` or ``'png'``, of the files there.
     """
@@ -79,7 +77,7 @@ def page_of(
             width = round(figure.get_figwidth() * 96)
             section['figures'].append({'caption': caption, 'width': width, 'data': data})
     return TEMPLATES.get_template('page.html').render(
-        title=title,
+        title='Calibration report',
         sections=sections,
         others=others,
         version=__version__,

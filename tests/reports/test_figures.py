@@ -114,6 +114,8 @@ def test_runs_have_their_losses_as_names_and_the_colour_of_these(runs, tmp_path)
     names = figures.names_of(more)
     assert names == ['CE, seed=0', 'LS, path=ls', 'CE, seed=1', 'LS, path=ls0']
     assert figures.names_of(more[:2], ['a', 'b']) == ['a', 'b']
+    (tested,) = leave_shifted(tmp_path / 'shift', 'LS α=0.1', corruptions=['fog']).glob('*/fog_1')
+    assert figures.names_of([tested]) == ['LS α=0.1']
     colours = [look['color'] for look in looks_of(names)]
     assert colours == [look['color'] for look in looks_of(['CE', 'LS', 'CE', 'LS'])]
     assert 'CE, seed=1' in words(draw_runs('reliability', more))
