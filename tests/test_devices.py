@@ -9,17 +9,18 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
-from commands import ROOT
 from loss_cases import CASES, IGNORED
 from mmengine.optim import OptimWrapper
 from mmengine.registry import OPTIM_WRAPPERS
 from pretended_device import DEVICE, Pretended, PretendedDevice, there
+from samples import classified, segmented
+from tested import config_of
+from torch.utils._pytree import tree_map_only
 
 from mmcalib.ensembles.mean_and_disagreement import PredictionMean
-from mmcalib.losses import CalibrationLoss, CombinedLoss, MDCALoss, SoftmaxFocalLoss
+from mmcalib.losses import CombinedLoss, MDCALoss, SoftmaxFocalLoss
 from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
 from mmcalib.metrics import NAMES, CalibrationMetric, scores_of_logits
-from mmcalib.runs.config import load_config, set_loader_defaults
 from mmcalib.runs.train import train_and_test
 
 LOSSES = {
@@ -27,7 +28,6 @@ LOSSES = {
     'combined': lambda **o: CombinedLoss(losses=[MDCALoss(**o), SoftmaxFocalLoss(**o)]),
 }
 BY_TILES = [name for name, build in LOSSES.items() if why_only_whole(build()) is None]
-every_loss = pytest.mark.parametrize('name', LOSSES)
 
 
 def draw(dtype=torch.float32, shape=(2, 5, 6, 4)):
@@ -47,22 +47,26 @@ def moved(loss):
     return loss
 
 
-@every_loss
+def check_step(name, compute, logits, target):
+    """Value and gradient of a loss, by the logits, are the CPU's, and nothing waits for them."""
+    found = []
+    for place, loss in ((copy.copy, LOSSES[name]()), (there, moved(LOSSES[name]()))):
+        with PretendedDevice() as device:
+            arguments = place(logits).requires_grad_(), place(target)
+            value = compute(loss, *arguments)
+            found.append([value.detach(), *torch.autograd.grad(value, arguments[0])])
+        assert device.waits == [] or place is not there
+    assert all(isinstance(each, Pretended) for each in found[1])
+    values = [each.value for each in found[1]]
+    torch.testing.assert_close(values, found[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize('name', LOSSES)
 @pytest.mark.parametrize('labels', [torch.int64, torch.uint8])
 def test_a_training_step(name, labels):
-    loss = LOSSES[name](ignore_index=IGNORED)
     logits, target = draw()
-    logits.requires_grad_()
-    expected = loss(logits, target.to(labels))
-    (slope,) = torch.autograd.grad(expected, logits)
-    with PretendedDevice() as device:
-        other, labelled = there(logits).requires_grad_(), there(target.to(labels))
-        value = moved(loss)(other, labelled)
-        (grad,) = torch.autograd.grad(value, other)
-    assert isinstance(value, Pretended) and isinstance(grad, Pretended)
-    torch.testing.assert_close(value.detach().value, expected.detach())
-    torch.testing.assert_close(grad.value, slope, rtol=1e-4, atol=1e-6)
-    assert device.waits == []
+    compute = lambda loss, *arguments: loss(*arguments, ignore_index=IGNORED)  # noqa: E731
+    check_step(name, compute, logits, target.to(labels))
 
 
 def test_a_wrong_label_there():
@@ -76,41 +80,21 @@ def test_a_wrong_label_there():
 def test_the_fused_step(name, monkeypatch):
     # It has none to turn off.
     monkeypatch.setattr(torch, 'autocast', lambda *args, **options: nullcontext())
-    logits, target = draw(shape=(2, 5, 3, 2))
-    target = torch.randint(5, (2, 6, 4), generator=torch.Generator().manual_seed(1))
     call = dict(ignore_index=IGNORED, align_corners=False)
-    logits.requires_grad_()
-    expected, _ = upsampled_loss(LOSSES[name](), logits, target, **call)
-    (slope,) = torch.autograd.grad(expected, logits)
-    with PretendedDevice() as device:
-        other = there(logits).requires_grad_()
-        value, _ = upsampled_loss(moved(LOSSES[name]()), other, there(target), **call)
-        (grad,) = torch.autograd.grad(value, other)
-    assert device.waits == []
-    torch.testing.assert_close(value.detach().value, expected.detach(), rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(grad.value, slope, rtol=1e-4, atol=1e-6)
+    compute = lambda loss, *arguments: upsampled_loss(loss, *arguments, **call)[0]  # noqa: E731
+    check_step(name, compute, draw(shape=(2, 5, 3, 2))[0], draw()[1])
 
 
-@pytest.mark.parametrize('shape', [(2, 5, 6, 4), (9, 5)], ids=['maps', 'rows'])
-def test_every_metric_of_samples_there(shape):
-    logits, target = draw(shape=shape)
-    values = []
-    for place in (lambda x: x, there):
-        maps = dict(per_distance=True) if logits.ndim > 2 else {}
-        metric = CalibrationMetric(NAMES, per_class=True, **maps)
+@pytest.mark.parametrize('samples', [segmented(2, 5), classified(9, 5)], ids=['maps', 'rows'])
+def test_every_metric_of_samples_there(samples):
+    values, maps = [], 'seg_logits' in samples[0]
+    for place in (torch.clone, there):
+        metric = CalibrationMetric(NAMES, per_class=True, per_distance=maps)
         with PretendedDevice():
-            for image, label in zip(logits, target if maps else target % 5, strict=True):
-                sample = dict(pred_score=place(image.softmax(0)), gt_label=place(label[None]))
-                if maps:
-                    sample = dict(
-                        seg_logits=dict(data=place(image)),
-                        pred_sem_seg=dict(data=place(image.argmax(0)[None])),
-                        gt_sem_seg=dict(data=place(label[None])),
-                    )
-                metric.process(None, [sample])
+            metric.process(None, tree_map_only(torch.Tensor, place, samples))
         for image in metric.results if maps else ():
             assert not isinstance(image.bins, Pretended) and not isinstance(image.cells, Pretended)
-        values.append(metric.evaluate(len(logits)))
+        values.append(metric.evaluate(len(samples)))
     assert values[0] == pytest.approx(values[1], abs=1e-4, nan_ok=True)
 
 
@@ -125,43 +109,26 @@ def test_scores_of_the_unseen():
 
 
 def test_an_ensemble_there():
-    probs = [draw(shape=(5, 3, 4))[0].softmax(0), torch.full((5, 3, 4), 0.2)]
-    means = [PredictionMean(disagreement=True) for _ in range(2)]
-    with PretendedDevice() as device:
-        for part in probs:
-            means[0].add(part)
-            means[1].add(there(part))
-        found = [means[1].mean, means[1].mutual_information]
-    assert device.waits == []
-    expected = [means[0].mean, means[0].mutual_information]
-    torch.testing.assert_close([x.value for x in found], expected)
+    found = []
+    for place in (torch.clone, there):
+        mean = PredictionMean(disagreement=True)
+        with PretendedDevice() as device:
+            for part in (draw(shape=(5, 3, 4))[0].softmax(0), torch.full((5, 3, 4), 0.2)):
+                mean.add(place(part))
+            found.append([mean.mean, mean.mutual_information])
+        assert device.waits == []
+    torch.testing.assert_close([each.value for each in found[1]], found[0])
 
 
-class OnTheCPU(CalibrationLoss):
-    @staticmethod
-    def formula(logits, target):
-        weight = torch.ones(logits.shape[1:])
-        return (logits * weight).sum(dim=1)
-
-
-class Waiting(CalibrationLoss):
-    @staticmethod
-    def formula(logits, target):
-        return logits.sum(dim=1) * (2.0 if logits.max().item() > 0 else 1.0)
-
-
-@pytest.mark.parametrize('loss', [OnTheCPU, Waiting])
-def test_that_a_wrong_device_and_a_wait_are_found(loss):
+def test_that_a_wrong_device_and_a_wait_are_found():
     logits, target = draw()
     with PretendedDevice() as device:
-        arguments = there(logits).requires_grad_(), there(target)
+        arguments = there(logits), there(target)
         assert arguments[0].device == DEVICE
-        if loss is OnTheCPU:
-            with pytest.raises(RuntimeError, match='on two devices'):
-                loss(loss_name='loss_x', ignore_index=IGNORED)(*arguments)
-        else:
-            loss(loss_name='loss_x', ignore_index=IGNORED)(*arguments)
-            assert '_local_scalar_dense' in device.waits
+        with pytest.raises(RuntimeError, match='on two devices'):
+            arguments[0] * torch.ones(logits.shape)
+        assert device.waits == [] and arguments[0].max().item() > 0
+        assert '_local_scalar_dense' in device.waits
 
 
 class HalfPrecisionOptimWrapper(OptimWrapper):
@@ -173,31 +140,13 @@ class HalfPrecisionOptimWrapper(OptimWrapper):
             yield
 
 
-@pytest.mark.parametrize(
-    ('folder', 'data'),
-    [
-        *(('mbls', 'digits'), ('mdca', 'digits')),
-        *(('mbls', 'digit_scenes'), ('nacl', 'digit_scenes')),
-    ],
-)
-def test_a_training_in_mixed_precision(folder, data, tmp_path, monkeypatch):
-    path = ROOT / f'configs/{folder}/{data}.py'
-    monkeypatch.setitem(
-        OPTIM_WRAPPERS.module_dict, 'HalfPrecisionOptimWrapper', HalfPrecisionOptimWrapper
-    )
-    options = {
-        'optim_wrapper.type': 'HalfPrecisionOptimWrapper',
-        'train_cfg.max_epochs': 2,
-        'train_cfg.val_interval': 2,
-        'train_dataloader.dataset.indices': 32,
-        'val_dataloader.dataset.indices': 16,
-        'test_dataloader.dataset.indices': 16,
-    }
-    cfg = load_config(str(path), options)
-    cfg.work_dir, cfg.launcher = str(tmp_path), 'none'
-    cfg.experiment_name = f'half_{folder}_{data}'
-    set_loader_defaults(cfg)
-    metrics = train_and_test(cfg)
+@pytest.mark.parametrize('name', ['mdca/digits', 'nacl/digit_scenes'])
+def test_a_training_in_mixed_precision(name, tmp_path, monkeypatch):
+    kind = HalfPrecisionOptimWrapper
+    monkeypatch.setitem(OPTIM_WRAPPERS.module_dict, kind.__name__, kind)
+    few = {f'{split}_dataloader.dataset.indices': 16 for split in ('train', 'val', 'test')}
+    few |= {'optim_wrapper.type': kind.__name__, 'train_cfg.max_epochs': 2}
+    metrics = train_and_test(config_of(name, tmp_path, **few, **{'train_cfg.val_interval': 2}))
     assert all(math.isfinite(metrics[f'calibration/{name}']) for name in ('ECE', 'AECE'))
     state = torch.load(tmp_path / 'epoch_2.pth', weights_only=False)['state_dict']
     assert all(value.isfinite().all() for value in state.values() if value.is_floating_point())
