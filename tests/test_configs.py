@@ -89,7 +89,7 @@ def reduce(cfg):
     if cfg.model.backbone.type == 'VisionTransformer':
         arch = dict(embed_dims=768, num_layers=1, num_heads=12, feedforward_channels=768)
         cfg.model.backbone.update(arch=arch, img_size=SIZE)
-    if cfg.default_scope == 'mmseg' and 'size' in cfg.model.data_preprocessor:
+    if 'size' in cfg.model.get('data_preprocessor', {}):
         cfg.model.data_preprocessor.size = (SIZE, SIZE)
     if 'ASPP' in cfg.model.get('decode_head', {}).get('type', ''):
         cfg.model.decode_head.channels = 32
@@ -117,9 +117,8 @@ def build(cfg):
 
 def loss_of(cfg):
     """The part of a config that its loss is, taken out."""
-    if 'head' in cfg.model:
-        return cfg.model.head.pop('loss')
-    return cfg.model.decode_head.pop('loss_decode')
+    head = cfg.model.get('decode_head') or cfg.model.head
+    return head.pop('loss_decode', None) or head.pop('loss')
 
 
 def batch(cfg, key):
@@ -175,11 +174,10 @@ def one_step(path):
 
     model.train()
     data = model.data_preprocessor(batch(cfg, 'train_dataloader')[0], training=True)
-    total, log = model.parse_losses(model(**data, mode='loss'))
+    total, _ = model.parse_losses(model(**data, mode='loss'))
     optimizer.backward(total)
     gradients = [p.grad for p in model.parameters() if p.requires_grad]
     assert total.isfinite() and all(g is not None and g.isfinite().all() for g in gradients)
-    assert any('loss' in key for key in log)
     optimizer.step()
     after = dict(model.named_parameters())
     assert all(p.isfinite().all() for p in after.values())
