@@ -112,7 +112,6 @@ class CalibrationMetric(ListMetric):
     """
 
     default_prefix = 'calibration'
-    shrink = staticmethod(round_if_many)
 
     def __init__(
         self,
@@ -173,7 +172,7 @@ class CalibrationMetric(ListMetric):
             ious = object_ious(objects, label.cpu().numpy(), ignore_index=self.ignore_index)
             columns = objects.label, objects.pixels, objects.confidence, objects.expected_iou, ious
             counts.objects = torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
-        return counts
+        return self.limited(counts)
 
     def compute_metrics(self, results: list) -> dict[str, float]:
         """Return the metrics of all images, in the order of the data set."""

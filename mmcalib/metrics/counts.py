@@ -381,9 +381,7 @@ def rounded(cells: Tensor) -> Tensor:
 
 def round_if_many(images: Sequence[Counts]) -> None:
     """Round the cells of all images, if they have more than a million predictions together."""
-    if not images or not isinstance(images[0], Counts):
-        return
-    if images[0].rounded or sum(image.count for image in images) > EXACT:
+    if any(image.rounded for image in images) or sum(image.count for image in images) > EXACT:
         for image in images:
             image.round()
 

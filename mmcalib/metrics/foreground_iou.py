@@ -7,11 +7,10 @@ import logging
 import torch
 from mmengine.registry import METRICS
 from torch import Tensor
-from torch.nn import functional
 
 from mmcalib.metrics.list_metric import ListMetric
 from mmcalib.metrics.protocols import BACKGROUND
-from mmcalib.samples.reading import read_labels
+from mmcalib.samples.reading import read_pixels
 
 
 @METRICS.register_module()
@@ -39,16 +38,15 @@ class ForegroundIoU(ListMetric):
     def read(self, sample: dict) -> Tensor:
         """Return the counts of an image, ``(3, K)``: both, predicted, labelled as k."""
         options = dict(ignore_index=self.ignore_index, name=self.name(sample))
-        predicted, label = read_labels(sample, **options)
-        counted = [label[predicted == label], predicted, label]
-        size = int(torch.cat(counted).max()) + 1 if len(label) else 1
+        logits, *maps = read_pixels(sample, **options)
+        valid, size = maps[1] != self.ignore_index, max(len(logits), 2)
+        predicted, label = (plane[valid].cpu() for plane in maps)
+        counted = label[predicted == label], predicted, label
         return torch.stack([torch.bincount(x, minlength=size) for x in counted])
 
     def compute_metrics(self, results: list) -> dict:
         """Return the mIoU of the images of all ranks, in percent."""
-        size = max((counts.shape[1] for counts in results), default=1)
-        total = sum(functional.pad(counts, (0, size - counts.shape[1])) for counts in results)
-        both, predicted, label = total if results else torch.zeros(3, 1)
+        both, predicted, label = sum(results) if results else torch.zeros(3, 1)
         union = predicted + label - both
         classes = union > 0
         classes[BACKGROUND] = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from mmengine.dist import all_gather, get_dist_info
@@ -11,6 +12,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.logging import print_log
 
 from mmcalib.checks import UserError
+from mmcalib.metrics import counts
 from mmcalib.samples.reading import background_of, name_of
 
 
@@ -21,11 +23,12 @@ class ListMetric(BaseMetric):
         """Leave what ``read(sample)`` of a subclass returns for each sample."""
         for sample in data_samples:
             self.results.append(self.read(sample))
-        self.shrink(self.results)
 
-    @staticmethod
-    def shrink(results: list) -> None:
-        """Make results smaller, in place; a subclass may, and again of all processes together."""
+    def limited(self, result: Any) -> Any:
+        """Return counts of a sample, rounded if the evaluation has more than a million by now."""
+        # mmengine empties the list after each evaluation.
+        self.held = result.count + (self.held if self.results else 0)
+        return result.round() if self.held > counts.EXACT else result
 
     def evaluate(self, size: int) -> dict:
         """Return the metrics of the first `size` samples of the data set.
@@ -33,11 +36,11 @@ class ListMetric(BaseMetric):
         Raises:
             ValueError: If fewer were evaluated, or more than a sampler repeats.
         """
-        counts = [int(count) for count in all_gather(torch.tensor(len(self.results)))]
-        if not size <= sum(counts) < size + len(counts):
+        shares = [int(count) for count in all_gather(torch.tensor(len(self.results)))]
+        if not size <= sum(shares) < size + len(shares):
             self.results = []
             raise UserError(
-                f'{sum(counts):,} samples were evaluated on {len(counts)} processes, and the data '
+                f'{sum(shares):,} samples were evaluated on {len(shares)} processes, and the data '
                 f'set has {size:,}. A sampler repeats fewer than one sample per process; an '
                 'interrupted evaluation leaves more: evaluate again'
             )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 from mmengine.registry import METRICS
 from torch import Tensor
 
 from mmcalib.checks import UserError, check_choices
-from mmcalib.metrics.counts import EXACT, doubt_of, grouped, pieces
+from mmcalib.metrics.counts import doubt_of, grouped, pieces, round_if_many
 from mmcalib.metrics.list_metric import ListMetric
 from mmcalib.metrics.ranking import aupr, auroc, fpr
 from mmcalib.samples import OOD_GROUPS
@@ -70,22 +71,34 @@ def scores_of_probabilities(probs: Tensor, wanted: Collection[str]) -> dict[str,
     return {name: found[name] for name in wanted}
 
 
-# What the scores of an image leave: of each, a table of values, and how often each is of a seen
-# prediction and of one of each OOD set; float32 where values share cells.
-Scored = dict[str, Tensor]
+@dataclass
+class Scored:
+    """What the scores of an image leave.
 
+    Attributes:
+        cells: Of each score, a table of values, and how often each is of a seen prediction and of
+            one of each OOD set; float32 where values share cells.
+    """
 
-def round_if_many(results: Sequence[Scored]) -> None:
-    """Round all scores, if there are more than a million predictions."""
-    one_of_each = [next(iter(cells.values())) for cells in results]
-    shared = bool(results) and one_of_each[0].dtype == torch.float32
-    if shared or sum(cells[1:].sum().item() for cells in one_of_each) > EXACT:
-        for result in results:
-            for score, cells in result.items():
-                if cells.dtype == torch.float64:
-                    code = cells[0].float().view(torch.int32) >> ROUNDED_BITS << ROUNDED_BITS
-                    values, rows = grouped(code.view(torch.float32), cells[1:])
-                    result[score] = torch.cat([values[None], rows.float()])
+    cells: dict[str, Tensor]
+
+    @property
+    def count(self) -> float:
+        """How many predictions there are."""
+        return next(iter(self.cells.values()))[1:].sum().item()
+
+    @property
+    def rounded(self) -> bool:
+        """Whether values share cells."""
+        return next(iter(self.cells.values())).dtype == torch.float32
+
+    def round(self) -> Scored:
+        """Have values share cells, and return self."""
+        for score, cells in () if self.rounded else [*self.cells.items()]:
+            code = cells[0].float().view(torch.int32) >> ROUNDED_BITS << ROUNDED_BITS
+            values, rows = grouped(code.view(torch.float32), cells[1:])
+            self.cells[score] = torch.cat([values[None], rows.float()])
+        return self
 
 
 def unseen_first(table: Tensor) -> Tensor:
@@ -156,7 +169,6 @@ class OODMetric(ListMetric):
     """
 
     default_prefix = 'ood'
-    shrink = staticmethod(round_if_many)
 
     def __init__(
         self,
@@ -192,8 +204,9 @@ class OODMetric(ListMetric):
             raise UserError(f'{name} has the label {-kind.max().item()}, and {known}')
         scores = (scores_of_logits if are_logits else scores_of_probabilities)(found, self.scores)
         kind = kind if sets else kind.clamp(max=1)
-        kinds = torch.arange(1 + max(len(sets), 1))[:, None] == kind
-        return {name: torch.cat([v.double()[None], kinds.double()]) for name, v in scores.items()}
+        kinds = (torch.arange(1 + max(len(sets), 1))[:, None] == kind).double()
+        cells = {name: torch.cat([v.double()[None], kinds]) for name, v in scores.items()}
+        return self.limited(Scored(cells))
 
     def compute_metrics(self, results: list[Scored]) -> dict[str, float]:
         """Return the figures of all images."""
@@ -202,7 +215,7 @@ class OODMetric(ListMetric):
         names = ['ID', *(groups or ('OOD',))]
         nothing = torch.zeros(1 + len(names), 0, dtype=torch.float64)
         for score in self.scores:
-            cells = torch.cat([nothing, *(result[score].double() for result in results)], dim=1)
+            cells = torch.cat([nothing, *(x.cells[score].double() for x in results)], dim=1)
             seen, *unseen = grouped(cells[0], cells[1:])[1]
             found = dict(zip(names[1:], (ood_figures(seen, row) for row in unseen), strict=True))
             means = {}

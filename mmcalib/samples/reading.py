@@ -147,13 +147,6 @@ def read_pixels(
     return logits, predicted, label
 
 
-def read_labels(sample: Sample, *, ignore_index: int, name: str) -> tuple[Tensor, Tensor]:
-    """Return the predicted and the true labels of an mmseg sample's valid pixels, both ``(M,)``."""
-    predicted, label = (plane.cpu() for plane in label_maps(sample, name))
-    valid = label != ignore_index
-    return predicted[valid], label[valid]
-
-
 def read_image(sample: Sample, *, ignore_index: int, name: str) -> tuple[Tensor, Tensor, Tensor]:
     """Return an evaluated data sample's probabilities, predicted and true classes, on the CPU.
 

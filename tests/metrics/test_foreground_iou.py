@@ -23,17 +23,12 @@ def by_loops(samples, classes):
     return ious
 
 
-@pytest.mark.parametrize('last', [4, 1000])
-def test_it_is_mmsegs_but_for_the_background(last):
+def test_it_is_mmsegs_but_for_the_background():
     samples = segmented(3)
-    for sample in samples[1:]:  # images end in different classes
-        for key in ('pred_sem_seg', 'gt_sem_seg'):
-            sample[key]['data'][sample[key]['data'] == 4] = last
-    background, *ious = by_loops(samples, [0, 1, 2, 3, *{4, last}])
+    background, *ious = by_loops(samples, range(5))
     assert evaluate(samples, ForegroundIoU())['mIoU'] == pytest.approx(sum(ious) / len(ious))
-    if last == 4:
-        theirs = evaluate(samples, IoUMetric(), meta={'classes': list('abcde')})['mIoU']
-        assert theirs == pytest.approx((background + sum(ious)) / 5, abs=0.01)
+    theirs = evaluate(samples, IoUMetric(), meta={'classes': list('abcde')})['mIoU']
+    assert theirs == pytest.approx((background + sum(ious)) / 5, abs=0.01)
 
 
 def test_nothing_but_background_is_nan():
