@@ -109,14 +109,18 @@ class CalibrationStatistics:
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
 
-    def bins(self, num_bins: int, *, equal_mass: bool = False) -> Tensor:
-        """Return a ``(3, B)`` table for a diagram of any number of bins.
+    def bins(self, num_bins: int | None = None, *, equal_mass: bool = False) -> Tensor:
+        """Return a ``(3, B)`` table for a diagram of any number of bins; None for the metric's own.
 
-        Of many predictions, a confidence within 0.8 % of an edge's distance from 1 may count on the
-        wrong side of it, so an ECE of these bins may differ a little from `metrics`.
+        Those of equal width that the metric has counted are exact. Else, of many predictions, a
+        confidence within 0.8 % of an edge's distance from 1 may count on the wrong side of it, so
+        an ECE of these bins may differ a little from `metrics`.
         """
+        num_bins = num_bins or self.num_bins
         if equal_mass:
             return counts.equal_mass(self.narrow_bins, num_bins)
+        if num_bins == self.num_bins and self.image_bins is not None:
+            return self.image_bins.sum(dim=0)
         index = bin_of(self.narrow_bins[2] / self.narrow_bins[0], num_bins)
         return torch.zeros(3, num_bins, dtype=torch.float64).index_add_(1, index, self.narrow_bins)
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from mmcalib.checks import UserError
 from mmcalib.metrics.errors import calibration_error
+from mmcalib.metrics.strata import stratum_figures
 from mmcalib.visualization.reliability import bins_of, draw_bars, draw_diagonal
 from mmcalib.visualization.style import GREY, legend, wrapped
 from mmcalib.work_dir import whole_file
@@ -67,13 +68,10 @@ class ConfidenceView:
     @property
     def caption(self) -> str:
         """Its name and figures."""
-        count, correct, conf = self.table.sum(axis=1)
-        if count == 0:
-            return f'{self.name}: no valid pixel'
+        figures = stratum_figures(torch.from_numpy(self.table)[:, None])
         return (
-            f'{self.name}: ECE {self.error:.2f} %, accuracy {100 * correct / count:.2f} %, '
-            f'mean confidence {100 * conf / count:.2f} %, {int(count):,} pixels'
-        )
+            '{}: ECE {:.2f} %, accuracy {:.2f} %, mean confidence {:.2f} %, {:,} pixels'
+        ).format(self.name, *(value for (value,) in figures.values()))
 
 
 @dataclass(frozen=True)
@@ -153,8 +151,7 @@ def draw_confidence_maps(
     if len(runs) == 1:
         title = wrapped(*runs, 0.7 * size[0])
         figure.suptitle(title, fontsize=11, weight='bold', x=0.01, ha='left')
-    ratios = dict(height_ratios=[*heights, 0.12])
-    *grid, below = figure.subplots(len(rows) + 1, len(PANELS), **ratios)
+    grid = figure.subplots(len(rows), len(PANELS), squeeze=False, height_ratios=heights)
     for axes, name in zip(grid[0], PANELS, strict=True):
         axes.set_title(name, fontsize=9, pad=3)
     before, seen = None, set()
@@ -176,11 +173,10 @@ def draw_confidence_maps(
         diagram.tick_params(labelsize=7, pad=1.5, length=2)
         before, seen = view, seen | {*view.label[view.valid].tolist(), *view.predicted.flat}
     scale = ScalarMappable(Normalize(0, 100), COLOURMAP)
-    bar = figure.colorbar(scale, cax=below[3], orientation='horizontal', ticks=ENDS)
+    below = dict(location='bottom', panchor=False, aspect=15)
+    bar = figure.colorbar(scale, ax=grid[-1, 3], ticks=ENDS, **below)
     bar.set_label('confidence (%)', fontsize=8)
-    below[3].tick_params(labelsize=7, length=2)
-    for axes in below[[0, 1, 2, 4, 5]]:
-        axes.remove()
+    bar.ax.tick_params(labelsize=7, length=2)
     shown = {name: colours[k] for k, name in enumerate(first.classes) if k in seen}
     square = dict(marker='s', s=60, edgecolor=GREY, linewidth=0.4)
     for name, colour in (shown | ERROR_COLOURS).items():
@@ -232,15 +228,14 @@ def _maps(view: ConfidenceView, colours: np.ndarray) -> list[np.ndarray]:
 
 def confidence_colours(conf: np.ndarray) -> np.ndarray:
     """Return the ``(*, 3)`` uint8 colours of confidences from 0 to 1."""
-    scale = (matplotlib.colormaps[COLOURMAP](np.arange(256))[:, :3] * 255).astype(np.uint8)
-    return scale[(conf.astype(np.float32) * 255).round().astype(np.uint8)]
+    level = (conf.astype(np.float32) * 255).round().astype(np.uint8)
+    return matplotlib.colormaps[COLOURMAP](level, bytes=True)[..., :3]
 
 
 def class_colours(classes: Sequence[str], palette: Sequence[Sequence[int]] | None) -> np.ndarray:
     """Return the ``(K, 3)`` RGB colours of a palette, or of matplotlib's if it is None."""
     if palette is None:
-        colours = matplotlib.colormaps['tab20'](np.arange(len(classes)) % 20)[:, :3]
-        return (colours * 255).astype(np.uint8)
+        return matplotlib.colormaps['tab20'](np.arange(len(classes)) % 20, bytes=True)[:, :3]
     if len(palette) < len(classes):
         raise UserError(f'{len(classes)} classes need as many colours, got {len(palette)}')
     return np.asarray(palette, dtype=np.uint8)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy import special
 from torch import Tensor
 
 from mmcalib.arrays import A
@@ -89,7 +90,7 @@ def draw_reliability(
         raise UserError(f'zoom must be an interval in percent, such as (80, 100); got {zoom}')
     figure, panels = style.panels_of(runs, 0.3, overlay=overlay)
     for (top, below), shown in panels:
-        tables = [bins_of(_table(found, num_bins, equal_mass)) for _, found, _ in shown]
+        tables = [bins_of(found.bins(num_bins, equal_mass=equal_mass)) for _, found, _ in shown]
         squares = [top] if zoom is None else [top, _inset(top, tables, zoom)]
         for (name, found, look), bins in zip(shown, tables, strict=True):
             own = not equal_mass and num_bins in (None, found.num_bins)
@@ -120,13 +121,6 @@ def draw_reliability(
         top.plot([], [], color='black', marker='o', alpha=FADED, label=f'faded: n < {FEW}')
     style.legend(figure)
     return figure
-
-
-def _table(found: CalibrationStatistics, num_bins: int | None, equal_mass: bool = False) -> Tensor:
-    """Return the ``(3, B)`` bins of an evaluation, exactly where the metric has counted them."""
-    if found.image_bins is not None and num_bins in (None, found.num_bins) and not equal_mass:
-        return found.image_bins.sum(dim=0)
-    return found.bins(num_bins or found.num_bins, equal_mass=equal_mass)
 
 
 def bins_of(table: Tensor) -> Bins:
@@ -191,7 +185,7 @@ def _draw_shares(
     axes: Axes, found: CalibrationStatistics, num_bins: int | None, logit: bool, look: dict | None
 ) -> None:
     """Draw the distribution of the confidences, of several evaluations as lines of their looks."""
-    count = _table(found, num_bins)[0].numpy()
+    count = found.bins(num_bins)[0].numpy()
     edges = np.linspace(0, 100, len(count) + 1)
     cells, correct, conf = found.narrow_bins.numpy()
     if logit:
@@ -209,12 +203,11 @@ def _draw_shares(
 
 
 def _log_odds(percent: np.ndarray) -> np.ndarray:
-    share = np.clip(percent, *ENDS) / 100
-    return np.log(share / (1 - share))
+    return special.logit(np.clip(percent, *ENDS) / 100)
 
 
 def _percent(log_odds: np.ndarray) -> np.ndarray:
-    return 100 / (1 + np.exp(-log_odds))
+    return 100 * special.expit(log_odds)
 
 
 def _to_log_odds(top: Axes, below: Axes, tables: Sequence[Bins]) -> None:

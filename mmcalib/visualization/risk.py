@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from mmcalib.checks import UserError
+from mmcalib.metrics.counts import grouped
 from mmcalib.metrics.image_scores import image_failure_figures
 from mmcalib.metrics.ranking import augrc, aurc, auroc, risk_coverage_curve
 from mmcalib.metrics.statistics import CalibrationStatistics
@@ -105,13 +106,13 @@ def draw_image_risk(runs: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarra
         figures = image_failure_figures(values, risks)
         label = f'{name}: AURC {figures["AURC"]:.2f} %, Spearman {figures["Spearman"]:.2f}'
         line = dict(color=look['color'], linestyle=look['linestyle'], linewidth=1.6)
-        curves.plot(*_curve(_table(values, risks)), **line, label=label)
+        curve = _curve(_table(values, risks))
+        curves.plot(*curve, **line, label=label)
         curves.plot(*_curve(_table(-risks, risks)), **BEST)
         ordered = 100 * risks[np.argsort(-values, kind='stable')]
-        place = np.arange(1, len(risks) + 1)
-        at = 100 * (place - 0.5) / len(risks)
+        at = 100 * (np.arange(len(risks)) + 0.5) / len(risks)
         axes.scatter(at, ordered, s=9, color=look['color'], alpha=0.6, linewidths=0)
-        axes.plot(at, ordered.cumsum() / place, color=style.GREY, label='running mean')
+        axes.plot(*curve, color=style.GREY, label='running mean')
         axes.set(xlabel='images by their score (%)', ylabel='risk (%)', ylim=(0, 100))
         style.set_title(axes, f'{name}\nmost trusted first')
     curves.plot([], [], **BEST, label='best order')
@@ -132,9 +133,8 @@ def _curve(table: Tensor) -> tuple[np.ndarray, np.ndarray]:
 
 def _table(scores: np.ndarray, risks: np.ndarray) -> Tensor:
     """Return the bins of images, with tied ones together: the mean over their orders."""
-    values, group = np.unique(scores, return_inverse=True)
-    counts = [np.bincount(group, weight, len(values)) for weight in (None, 1 - risks, 0 * risks)]
-    return torch.from_numpy(np.stack(counts).astype(float))
+    rows = np.stack([np.ones_like(risks), 1 - risks, 0 * risks])
+    return grouped(torch.from_numpy(scores), torch.from_numpy(rows))[1]
 
 
 def read_image_scores(path: str | Path) -> tuple[dict[str, np.ndarray], np.ndarray]:

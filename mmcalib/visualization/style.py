@@ -132,9 +132,7 @@ def title_of(
 
 
 def check_drawable(runs: Mapping[str, CalibrationStatistics]) -> None:
-    """Raise a ValueError if there is no run, or one without predictions."""
-    if not runs:
-        raise UserError('there is no run to draw')
+    """Raise a ValueError if a run has no predictions."""
     for name, found in runs.items():
         if not found.num_predictions:
             raise UserError(f'{name!r} has no predictions to draw')

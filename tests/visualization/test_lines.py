@@ -174,7 +174,6 @@ def test_the_legend_of_a_sweep_has_what_is_drawn():
 @pytest.mark.parametrize(
     ('make', 'message'),
     [
-        (lambda: draw_boundary_curves({}), 'no run'),
         (lambda: draw_boundary_curves({'a': statistics()}), "'a' has no dist.*per_distance=True"),
         (lambda: draw_severity({'CE': {0: by_severity(1)[0]}}, [ECE]), 'no test on corrupted data'),
         (lambda: draw_severity(SHIFTED, [ECE], figure='bars'), 'figure must be one of'),

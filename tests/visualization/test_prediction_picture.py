@@ -32,7 +32,7 @@ def test_the_panels_of_a_segmentation(shape, size):
     left, right = np.split(classes, 2, axis=1)
     assert (left == PALETTE[0]).all() and (right == PALETTE[2]).all()
     for half, share in zip(np.split(trust, 2), (191, 128), strict=True):
-        assert (half == confidence_colours(np.array(share / 255))).all()
+        assert (half == confidence_colours(np.array([share / 255]))).all()
     upper, lower = np.split(kept, 2)
     assert (upper == classes[: size[1] // 2]).all() and (lower == 255).all()  # 0.5 is not above it
     below = np.asarray(picture)[TOP + size[1] + LINE :]

@@ -207,7 +207,6 @@ def test_arrays_are_drawn_as_by_plain_loops(monkeypatch):
 @pytest.mark.parametrize(
     ('make', 'message'),
     [
-        (lambda: draw_reliability({}), 'no run'),
         (lambda: draw_reliability({'a': statistics(torch.zeros(3, 5))}), "'a' has no predictions"),
         (lambda: draw_reliability({'a': statistics()}, zoom=(90, 110)), r'zoom .*got \(90, 110\)'),
         (lambda: draw_reliability({'a': statistics()}, num_bins=0), 'num_bins .*got 0'),
