@@ -58,7 +58,7 @@ def load(kind: str, path: str | Path) -> object:
     name, read, _ = FIGURES[kind]
     path = Path(path)
     is_named = path.suffix and not path.is_dir()
-    file = path if is_named else _of_statistics(path) if name == STATISTICS else path / name
+    file = path if is_named else path / name
     if not (file.is_file() if name else file.is_dir()):
         raise FileNotFoundError(f'there is no {file}: {HINTS[name]}')
     try:
@@ -67,14 +67,6 @@ def load(kind: str, path: str | Path) -> object:
         raise
     except BROKEN_FILE as error:
         raise UserError(f'{file} cannot be read ({error}): test that run again') from error
-
-
-def _of_statistics(folder: Path) -> Path:
-    """Return the statistics of a test's first metric, in whose name is its protocol."""
-    record = _record_in(folder)
-    protocol = record.evaluation.get('protocol', 'pooled') if record else 'pooled'
-    own = f'_{protocol}' if protocol != 'pooled' else ''
-    return (folder / STATISTICS).with_stem(f'{Path(STATISTICS).stem}{own}')
 
 
 def _record_in(folder: Path) -> Record | None:

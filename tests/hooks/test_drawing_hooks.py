@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from commands import ROOT
+from commands import ROOT, call_here
 from drawings import draw_runs, words
 from forked import call_forked
 from samples import as_segmented
@@ -166,13 +166,15 @@ def test_metrics_of_equal_options_share_a_file_and_a_diagram(tmp_path):
     assert drawn(tmp_path) == [f'{DIAGRAMS}{name}' for name in names]
 
 
-def test_the_first_metric_has_the_file_that_tools_read(tmp_path):
+def test_the_first_metric_has_the_file_that_tools_read(tmp_path, monkeypatch):
     cfg = config('digit_scenes', tmp_path)
     cfg.test_dataloader.dataset.indices = 2
     cfg.test_evaluator = [dict(type='ECE', protocol='paper'), dict(type='AECE')]
     test_weights(build_runner(cfg))
     assert {path.stem for path in tmp_path.glob('calib*')} == {'calibration', 'calibration_pooled'}
     assert 'protocol paper' in words(draw_runs('reliability', [tmp_path]))
+    call_here('report.py', tmp_path, '--html', tmp_path / 'page.html', monkeypatch=monkeypatch)
+    assert 'Reliability, MbLS' in (tmp_path / 'page.html').read_text()
 
 
 def test_what_is_not_measured_is_not_drawn(tmp_path):

@@ -199,18 +199,6 @@ def test_a_page_has_each_run_and_needs_nothing_else(runs, tmp_path, monkeypatch)
     assert len(written) == len(expected) and written[0] == '01_reliability_ce.svg'
 
 
-def test_a_page_finds_the_statistics_of_the_protocol_of_its_table(tmp_path, monkeypatch):
-    folder = leave(tmp_path / 'a', 1, loss=CE, evaluation=dict(protocol='paper'))
-    (folder / 'calibration.npz').rename(folder / 'calibration_paper.npz')
-    other = statistics(ECE=9.0, AECE=9.0)  # of the config's second metric
-    other.save(folder / 'calibration.npz')
-    assert 'ECE 3.00 %' in words(draw_runs('reliability', [folder]))
-    (folder / 'calibration.npz').unlink()
-    call_here('report.py', tmp_path, '--html', tmp_path / 'page.html', monkeypatch=monkeypatch)
-    page = (tmp_path / 'page.html').read_text()
-    assert 'Reliability, CE' in page and 'No reliability diagram' not in page
-
-
 def test_a_page_goes_on_without_what_is_broken_or_missing(runs, tmp_path, monkeypatch):
     for number, name in enumerate(('cut', 'other', 'bare')):
         leave(tmp_path / name, 1, loss=dict(LS, alpha=number / 10))
