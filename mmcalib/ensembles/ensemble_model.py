@@ -24,10 +24,11 @@ from mmcalib.ensembles.mc_dropout import dropout_layers, random_dropout, seed_of
 from mmcalib.ensembles.mean_and_disagreement import PredictionMean
 from mmcalib.models.predicting_head import check_softmax, classes_of_head, head_of
 from mmcalib.samples.writing import (
+    logits_in,
     probabilities_in,
     put_disagreement,
+    put_logits,
     put_probabilities,
-    temper,
 )
 
 # By the places of a batch's images: the data sample to return, and the mean so far.
@@ -202,7 +203,8 @@ class MeanProbabilityModel(BaseTTAModel):
             if self.disagreement:
                 put_disagreement(sample, mean.mutual_information, mean.predictions)
             if self.temperature is not None:
-                temper(sample, self.temperature, threshold=self.threshold)
+                logits = logits_in(sample) / self.temperature
+                put_logits(sample, logits, threshold=self.threshold)
             samples.append(sample)
         return samples
 

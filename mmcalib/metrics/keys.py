@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mmcalib.metrics.definitions import METRICS, WITH_LEVEL
 
@@ -72,6 +72,12 @@ def is_percentage(key: str) -> bool:
 def number_text(value: float, key: str) -> str:
     """Return a metric with two digits behind the point if it is in percent, else with four."""
     return f'{value:.2f}' if is_percentage(key) else f'{value:.4f}'
+
+
+def headline(metrics: Mapping[str, float]) -> str:
+    """Return ``top-1 95.00, ECE 2.00`` and the like, of what was measured."""
+    shown = [key for key in (*QUALITIES, ECE) if key in metrics]
+    return ', '.join(f'{metric_name(key)} {number_text(metrics[key], key)}' for key in shown)
 
 
 def base_name(key: str) -> str:

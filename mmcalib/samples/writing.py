@@ -67,11 +67,6 @@ def put_probabilities(sample: BaseDataElement, probs: Tensor, *, threshold: floa
         put_logits(sample, _log(probs))
 
 
-def temper(sample: BaseDataElement, temperature: float, *, threshold: float = 0.5) -> None:
-    """Divide the logits behind a sample's probabilities by a temperature."""
-    put_logits(sample, logits_in(sample) / temperature, threshold=threshold)
-
-
 def put_logits(
     sample: BaseDataElement, logits: Tensor, *, threshold: float = 0.5, keep_class: bool = False
 ) -> None:

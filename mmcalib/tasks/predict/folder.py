@@ -26,6 +26,7 @@ SETTINGS, SUMMARY, GALLERY = 'settings.json', 'summary.json', 'gallery.html'
 TABLE, OBJECTS = 'predictions.csv', 'objects.csv'
 SCORES, ARRAYS, PICTURES, LABELS = 'scores', 'arrays', 'pictures', 'labels'
 SUFFIXES = {SCORES: '.json', ARRAYS: '.npz', PICTURES: '.png', LABELS: '.png'}
+KEPT = ('predicted', 'confidence', 'objects', 'probabilities')  # of a prediction, in arrays
 BOX = ('top', 'bottom', 'left', 'right')
 COLUMNS = ('image', 'label', 'name', 'confidence', 'kept', 'expected_accuracy', 'accuracy_low',
            'accuracy_high', 'mutual_information', 'note', 'files')  # fmt: skip
@@ -127,8 +128,7 @@ class PredictionFolder:
         Raises:
             OSError: If there is no room; the next call goes on here.
         """
-        arrays = dict(predicted=found.predicted, confidence=found.confidence, objects=found.objects)
-        arrays |= dict(probabilities=found.probabilities, **found.disagreement)
+        arrays = {key: getattr(found, key) for key in KEPT} | found.disagreement
         thresholds = np.array(scorer.class_thresholds)
         for kind in self.kinds:
             with whole_file(self.file(kind, place['files'])) as path:

@@ -65,7 +65,7 @@ def predict(
         TypeError: For an option that there is not.
         ValueError: For what does not fit together; if none of the images can be predicted.
     """
-    predictor, scorer, files = prepare(config, checkpoint, images, **options)
+    predictor, scorer, files, _ = prepare(config, checkpoint, images, **options)
     found: list[Prediction] = []
     unreadable: list[Prediction] = []
     for image in predictor(files, scorer, show_progress=show_progress):
@@ -89,8 +89,10 @@ def prepare(
     workers: int = 0,
     cfg_options: dict | None = None,
     **of_mean,
-) -> tuple[Predictor, Scorer, list[Path]]:
-    """Return model, scorer and files, or raise the errors of :func:`predict`, before the first.
+) -> tuple[Predictor, Scorer, list[Path], dict]:
+    """Return what predicts, what scores, the files, and what predictions depend on.
+
+    Or raise the errors of :func:`predict`, before the first prediction.
 
     Args:
         config, checkpoint, images: As of :func:`predict`.
@@ -116,11 +118,12 @@ def prepare(
     unlabelled_steps((cfg.get(f'{split}_dataloader') or {}).get('dataset'))
     configs, checkpoints = members_of(cfg, members, lambda path: load_config(path, cfg_options))
     model = set_model(cfg, configs, checkpoints, [split], **of_mean)
-    predictor = Predictor(cfg, checkpoints, model, device=device, workers=workers)
+    predictor = Predictor(cfg, checkpoints, device=device, workers=workers)
     evidence = validation and read_validation(
-        validation, predictor.description, predictor.classes, risk=risk, probability=probability
+        validation, model, predictor.classes, risk=risk, probability=probability
     )
-    return predictor, Scorer(predictor.classes, threshold=threshold, validation=evidence), files
+    scorer = Scorer(predictor.classes, threshold=threshold, validation=evidence)
+    return predictor, scorer, files, model
 
 
 def predict_to_folder(
@@ -154,7 +157,7 @@ def predict_to_folder(
         ValueError: For what does not fit together; if no file can be predicted.
     """
     check_writable(Path(out, SETTINGS))
-    predictor, scorer, files = prepare(config, checkpoint, images, **options)
+    predictor, scorer, files, model = prepare(config, checkpoint, images, **options)
     if labels:
         _check_labels(predictor, scorer)
     kinds = {ARRAYS: arrays, PICTURES: pictures, LABELS: labels}
@@ -162,8 +165,7 @@ def predict_to_folder(
     rank, processes = get_dist_info()
     left: list[dict] = []
     if rank == 0:
-        disagreement = options.get('disagreement', False)
-        settings = {**identity(predictor.description), 'disagreement': disagreement}
+        settings = {**identity(model), 'disagreement': options.get('disagreement', False)}
         folder.open({**settings, **scorer.settings}, overwrite=overwrite)
         left = folder.left(files)
     left = all_gather_object(left)[0]

@@ -19,7 +19,7 @@ from mmcalib.models.predicting_head import classes_of_head, has_several_labels
 from mmcalib.posthoc.full_precision import full_precision
 from mmcalib.runs.checkpoint import Checkpoint
 from mmcalib.runs.checks import building, innermost
-from mmcalib.runs.config_tree import type_name
+from mmcalib.runs.config_tree import pipelines_of, type_name
 from mmcalib.runs.model import build, without_labels
 from mmcalib.samples.from_loader import progress
 from mmcalib.samples.reading import background_of, read_unlabelled
@@ -74,7 +74,6 @@ class Predictor:
         cfg: As :func:`~mmcalib.runs.config.load_config` read it, of either toolbox, or as
             :func:`~mmcalib.runs.model.set_model` made it of that.
         checkpoints: Of each member; they must fill the model.
-        description: What decides on the predictions, as of a test's record.
         device: Such as ``'cuda:1'``; a GPU if there is one.
         workers: Processes that read files.
 
@@ -83,7 +82,6 @@ class Predictor:
             many.
         palette: Their RGB colours, None if unknown.
         segments: Whether the model is mmseg's.
-        description: What decides on the predictions, as of a test's record.
 
     Raises:
         UserError: If a checkpoint is of another model, the model cannot be built, or the pipeline
@@ -94,7 +92,6 @@ class Predictor:
         self,
         cfg: Config,
         checkpoints: Sequence[Checkpoint],
-        description: Mapping,
         *,
         device: str | None = None,
         workers: int,
@@ -103,7 +100,6 @@ class Predictor:
         self.batch_size, self.workers = loader.get('batch_size') or 1, workers
         self.segments = cfg.get('default_scope') == 'mmseg'
         steps = unlabelled_steps(loader.get('dataset'))
-        self.description = description
         with (
             building('the model or its pipeline cannot be built: '),
             MODELS.switch_scope_and_registry(cfg.get('default_scope')),
@@ -183,10 +179,8 @@ def unlabelled_steps(dataset: object) -> list[Mapping]:
     Raises:
         UserError: If the first does not load an image file.
     """
-    while isinstance(dataset, Mapping) and 'pipeline' not in dataset:
-        inner = dataset.get('dataset') or dataset.get('datasets')
-        dataset = inner[0] if isinstance(inner, (list, tuple)) and inner else inner
-    pipeline = without_labels(dataset['pipeline']) if isinstance(dataset, Mapping) else []
+    holders = pipelines_of(dataset)
+    pipeline = without_labels(holders[0]['pipeline']) if holders else []
     first = type_name(pipeline[0]['type']) if pipeline else 'nothing'
     if not first.startswith('Load') or not first.endswith('FromFile'):
         raise UserError(

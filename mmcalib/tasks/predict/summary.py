@@ -15,6 +15,7 @@ from mmcalib.tasks.predict.predictor import Prediction
 from mmcalib.tasks.predict.scores import FolderScores, ImageScores, Scorer
 
 MOST_NAMED = 20
+PIXELS = 'of the pixels'
 # What ends a line or is no text, and yet may be in a file's name.
 UNPRINTABLE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 
@@ -42,19 +43,28 @@ class Report:
 
 def captions_of(scores: ImageScores, threshold: float) -> list[str]:
     """Return the lines below the picture of an image."""
-    where, sure = printable(Path(scores.image).name), f'{100 * scores.confidence:.1f} %'
-    if scores.label is None:
-        kept = f'{100 * scores.kept:.1f} % of the pixels above {threshold:.6g}'
-        lines = [f'{where}: mean confidence {sure}, {kept}']
-    else:
+    words = _shares(scores, threshold, PIXELS)
+    if scores.label is not None:
         side = 'above' if scores.kept else 'not above'
-        lines = [f'{where}: {scores.name}, {sure}, {side} {threshold:.6g}']
-    if not math.isnan(scores.expected_accuracy):
-        lines.append(f'expected accuracy {100 * scores.expected_accuracy:.1f} %')
-        low, high = (100 * end for end in scores.accuracy_interval)
-        if not math.isnan(low):
-            lines[-1] += f', between {low:.1f} and {high:.1f} %'
-    return lines + [f'the file: {scores.note}'] * bool(scores.note)
+        words = f'{scores.name}, {100 * scores.confidence:.1f} %, {side} {threshold:.6g}'
+    note = [f'the file: {scores.note}'] * bool(scores.note)
+    return [f'{printable(Path(scores.image).name)}: {words}', *_accuracy(scores), *note]
+
+
+def _shares(scores: ImageScores | FolderScores, threshold: float, what: str) -> str:
+    return (
+        f'mean confidence {100 * scores.confidence:.1f} %, {100 * scores.kept:.1f} % {what} above '
+        f'{threshold:.6g}'
+    )
+
+
+def _accuracy(scores: ImageScores | FolderScores) -> list[str]:
+    """Return a line with the expected accuracy, none without a validation."""
+    if math.isnan(scores.expected_accuracy):
+        return []
+    low, high = (100 * end for end in scores.accuracy_interval)
+    between = '' if math.isnan(low) else f', between {low:.1f} and {high:.1f} %'
+    return [f'expected accuracy {100 * scores.expected_accuracy:.1f} %{between}']
 
 
 def printable(text: str) -> str:
@@ -84,21 +94,13 @@ def report_in_words(report: Report) -> str:
     """Return the findings of a prediction in words."""
     scores, rows = report.scores, report.rows
     earlier = f' ({report.before:,} of them before)' if report.before else ''
-    what = 'of the pixels' if rows[0]['label'] is None else 'of the images'
-    lines = [
-        f'{len(rows):,} image{"s" * (len(rows) != 1)}{earlier}: mean confidence '
-        f'{100 * scores.confidence:.1f} %, {100 * scores.kept:.1f} % {what} above '
-        f'{scores.threshold:.6g}'
-    ]
+    what = PIXELS if rows[0]['label'] is None else 'of the images'
+    number = f'{len(rows):,} image{"s" * (len(rows) != 1)}{earlier}'
+    lines = [f'{number}: {_shares(scores, scores.threshold, what)}']
     if report.others:
         lines.append(f'{report.others:,} of these images are of earlier calls, and not named now')
-    if not math.isnan(scores.expected_accuracy):
-        low, high = (100 * end for end in scores.accuracy_interval)
-        lines.append(
-            f'expected accuracy {100 * scores.expected_accuracy:.1f} %, between {low:.1f} and '
-            f'{high:.1f} %, if these images resemble the {scores.validation_images:,} of the '
-            'validation'
-        )
+    resembling = f'if these images resemble the {scores.validation_images:,} of the validation'
+    lines += [f'{line}, {resembling}' for line in _accuracy(scores)]
     bound, unlabelled = scores.bound, 100 * scores.validation_unlabelled
     if bound:
         lines.append(

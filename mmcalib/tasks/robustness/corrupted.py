@@ -119,7 +119,7 @@ def stored(
         raise UserError(
             f'--stored {root} has 8-bit files in BGR, but the test pipeline has other images'
         )
-    ours = _build(clean, scope)
+    ours = _build(node, scope)
     labels, steps = _labels(ours), list(node.get('pipeline') or ())
     common = {'metainfo': node['metainfo']} if node.get('metainfo') else {}
     if of_arrays:
@@ -149,7 +149,11 @@ def stored(
         if shape != place.shape:
             sizes = ['×'.join(map(str, each)) for each in (shape, place.shape)]
             raise UserError(f'{said} has images of {sizes[0]} pixels, clean ones are {sizes[1]}')
-        yield deepcopy({**config, 'pipeline': [*loading, *steps[place.index :]]})
+        changed = deepcopy(clean)
+        (new,) = _leaves(changed)
+        new.clear()
+        new.update({**config, 'pipeline': [*loading, *steps[place.index :]]})
+        yield changed
 
 
 def _leaves(dataset: Mapping) -> Iterator[dict]:

@@ -6,7 +6,7 @@ import argparse
 import logging
 from collections.abc import Mapping
 from copy import deepcopy
-from itertools import product
+from itertools import compress, product
 from pathlib import Path
 
 from mmengine.config import Config
@@ -21,8 +21,8 @@ from mmcalib.cli.files import find_checkpoint
 from mmcalib.cli.parser import ToolParser
 from mmcalib.distributed import leave_processes
 from mmcalib.metrics import CalibrationMetric
-from mmcalib.metrics.keys import CLEAN, ECE, QUALITIES, metric_name, number_text
-from mmcalib.record import Record, digest, identity, model_label
+from mmcalib.metrics.keys import CLEAN, headline
+from mmcalib.record import Record, digest, model_label
 from mmcalib.reports.formats import robustness_table
 from mmcalib.reports.runs import read_runs
 from mmcalib.reports.shifted import words
@@ -30,7 +30,7 @@ from mmcalib.runs import config
 from mmcalib.runs import model as models
 from mmcalib.runs.checkpoint import Checkpoint, class_difference, read_checkpoint
 from mmcalib.runs.checks import check_run
-from mmcalib.runs.config_tree import plain, type_name
+from mmcalib.runs.config_tree import plain
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.test import classes_in, run_test
 from mmcalib.tasks.robustness.shifts import Shift, plan_shifts
@@ -71,11 +71,6 @@ def prepare(args: argparse.Namespace) -> Config:
     cfg = config.prepare(args.config, args)
     if not args.work_dir:
         cfg.work_dir = str(Path(cfg.work_dir, 'robustness'))
-    if type_name(cfg.model['type']) == 'SegTTAModel':
-        raise UserError(
-            'under test-time augmentation mmseg keeps only the logits of the last view, not '
-            'those of the prediction: use the config without it'
-        )
     if args.limit is not None:
         config.limit_samples(cfg, args.limit)
     if args.workers is not None:
@@ -113,12 +108,13 @@ def _test_all(
     for handler in runner.logger.handlers:
         if not isinstance(handler, logging.FileHandler):  # which has what single tests say
             handler.setLevel(logging.ERROR)
-    plan = []
-    for (checkpoint, model), shift in product(tested, shifts):
-        folder = Path(runner.work_dir, models.folder_of(model), shift.folder)
-        done = [_is_done(folder, model, _of(runner, shift))]
-        broadcast_object_list(done)  # of the first process, which alone writes files
-        plan += [] if done[0] else [(checkpoint, model, shift, folder)]
+    plan = [
+        (checkpoint, model, shift, Path(runner.work_dir, models.folder_of(model), shift.folder))
+        for (checkpoint, model), shift in product(tested, shifts)
+    ]
+    left = [[not _is_done(folder, _of(runner, shift)) for *_, shift, folder in plan]]
+    broadcast_object_list(left)  # of the first process, which alone writes files
+    plan = [*compress(plan, left[0])]
     loaded, screen = None, Console(quiet=not is_main_process(), stderr=True)
     if finished := len(tested) * len(shifts) - len(plan):
         screen.print(f'{finished} tests are finished already.')
@@ -131,9 +127,7 @@ def _test_all(
         folder.mkdir(parents=True, exist_ok=True)
         metrics = run_test(runner, model, [checkpoint], shift=_of(runner, shift))
         named = model_label(model, experiment=Path(runner.cfg.filename).stem)
-        shown = [key for key in (*QUALITIES, ECE) if key in metrics]
-        text = ', '.join(f'{metric_name(key)} {number_text(metrics[key], key)}' for key in shown)
-        screen.print(f'{named}, {shift.text}: {text}')
+        screen.print(f'{named}, {shift.text}: {headline(metrics)}')
 
 
 def _use(runner: Runner, shift: Shift) -> None:
@@ -150,9 +144,9 @@ def _of(runner: Runner, shift: Shift) -> dict:
     return {**shift.described, 'digest': digest([plain(parts), __version__])}
 
 
-def _is_done(folder: Path, model: Mapping, shift: Mapping) -> bool:
+def _is_done(folder: Path, shift: Mapping) -> bool:
+    """Return whether the folder of a model and a shift has a test that gives the same figures."""
     try:
-        record = Record.read(folder / RESULTS)
+        return Record.read(folder / RESULTS).evaluation.get('shift') == shift
     except (FileNotFoundError, ValueError):  # or cut off
         return False
-    return identity(record.model) == identity(model) and record.evaluation.get('shift') == shift

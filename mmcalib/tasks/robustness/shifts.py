@@ -16,14 +16,13 @@ from mmengine.logging import print_log
 from mmcalib.checks import UserError, check_integer
 from mmcalib.metrics.keys import CLEAN, OVER_SHIFTS
 from mmcalib.runs.config import limit_samples, load_config, set_loader_defaults
+from mmcalib.runs.model import NORMALISATION, model_of
 from mmcalib.tasks.robustness.corrupted import Place, corrupted, places_in, stored
 from mmcalib.transforms.corrupt import LEAST_SIZE, check_size, corruption_function, too_wide
 from mmcalib.transforms.corruption_names import CORRUPTIONS, SETS, SEVERITIES, corruptions_of
 
 # Names in tables, beside those of corruptions.
 RESERVED = (*OVER_SHIFTS, 'overall', *SETS)
-# What decides, of a data_preprocessor, about the images that it takes.
-PREPARED = ('mean', 'std', 'to_rgb', 'bgr_to_rgb', 'rgb_to_bgr')
 
 
 @dataclass(frozen=True)
@@ -57,31 +56,25 @@ def plan_shifts(cfg: Config, args: argparse.Namespace) -> list[Shift]:
     Raises:
         UserError: If an option is unknown, or the images cannot be corrupted.
     """
-    if 'None' in args.corruptions and len(args.corruptions) > 1:
-        raise UserError(f'--corruptions None must stand alone, got {" ".join(args.corruptions)}')
-    names = () if 'None' in args.corruptions else corruptions_of(args.corruptions)
+    names = () if args.corruptions == ['None'] else corruptions_of(args.corruptions)
     for severity in args.severities:
         if check_integer('--severities', severity, least=0) > SEVERITIES[-1]:
             raise UserError(f'--severities are from 0 to {SEVERITIES[-1]}, got {severity}')
     severities = sorted(set(args.severities) - {0})
-    check_integer('--seed', args.seed, least=0)
     shifts = [Shift('clean', CLEAN, cfg.test_dataloader)]
     if names and severities:
         dataset, scope = cfg.test_dataloader.dataset, cfg.get('default_scope')
-        inner = dataset.dataset if cfg.get('limit') else dataset
-        places = places_in(inner, scope, args.corrupt_before)
+        places = places_in(dataset, scope, args.corrupt_before)
         if args.stored:
             source = {'stored': Path(args.stored).resolve().name}
         else:
             source, names = {'seed': args.seed}, _that_fit(names, args.corruptions, places)
         pairs = [(name, severity) for name in names for severity in severities]
         if args.stored:
-            made = stored(inner, places, scope, args.stored, pairs)
+            made = stored(dataset, places, scope, args.stored, pairs)
         else:
-            made = (corrupted(inner, places, *pair, args.seed) for pair in pairs)
+            made = (corrupted(dataset, places, *pair, args.seed) for pair in pairs)
         for (name, severity), new in zip(pairs, made, strict=True):
-            if cfg.get('limit'):
-                new = dict(type='EvenSubset', dataset=new, samples=cfg.limit)
             loader = deepcopy(cfg.test_dataloader)
             loader['dataset'] = new
             shifts.append(Shift('corruption', name, loader, severity, source))
@@ -113,8 +106,9 @@ def _other_data(name: str, path: str, cfg: Config) -> Shift:
     other = load_config(path)
     if other.get('test_dataloader') is None:
         raise UserError(f'{said}: the config has no test_dataloader')
-    theirs, ours = map(_preparation, (other, cfg))
-    for key in PREPARED if theirs else ():
+    models = (model_of(each) if each.get('model') else each for each in (other, cfg))
+    theirs, ours = (each.get('data_preprocessor') or {} for each in models)
+    for key in NORMALISATION if theirs else ():
         if theirs.get(key) != ours.get(key):
             raise UserError(
                 f'{said}: its data_preprocessor has {key}={theirs.get(key)}, that of the model '
@@ -124,9 +118,3 @@ def _other_data(name: str, path: str, cfg: Config) -> Shift:
         limit_samples(other, cfg.limit)
     set_loader_defaults(other)
     return Shift('data', name, other.test_dataloader)
-
-
-def _preparation(cfg: Config) -> Mapping:
-    model = cfg.get('model') or {}
-    found = model.get('module', model).get('data_preprocessor')
-    return found or cfg.get('data_preprocessor') or {}

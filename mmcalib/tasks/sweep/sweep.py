@@ -15,7 +15,8 @@ from itertools import product
 from pathlib import Path
 
 from mmengine.config import Config
-from mmengine.registry import MODELS
+from mmengine.evaluator import Evaluator
+from mmengine.registry import METRICS, MODELS
 from rich.console import Console
 from rich.progress import track
 
@@ -27,29 +28,14 @@ from mmcalib.cli.parser import ToolParser
 from mmcalib.datasets.same_data import same_data
 from mmcalib.metrics import PROTOCOLS, CalibrationStatistics
 from mmcalib.metrics.intervals import interval_values
-from mmcalib.metrics.keys import (
-    ECE,
-    INTERVAL,
-    PREFIX,
-    QUALITIES,
-    columns_of,
-    metric_heading,
-    metric_name,
-)
+from mmcalib.metrics.keys import ECE, INTERVAL, PREFIX, columns_of, headline, metric_heading
 from mmcalib.record import Record, differences, loss_label, paths_of, read_json
 from mmcalib.reports.formats import in_markdown, mean_and_deviation, table_text
 from mmcalib.reports.settings import distinct
 from mmcalib.runs.checkpoint import newest_checkpoint
-from mmcalib.runs.checks import building
+from mmcalib.runs.checks import building, keys_of
 from mmcalib.runs.config import load_config
-from mmcalib.runs.config_tree import (
-    class_of,
-    losses_of,
-    main_loss,
-    parameters_of,
-    training_in,
-    type_name,
-)
+from mmcalib.runs.config_tree import class_of, losses_of, main_loss, parameters_of, training_in
 from mmcalib.tasks.sweep.jobs import run_jobs
 from mmcalib.visualization.lines import draw_sweep
 from mmcalib.visualization.style import save_figure
@@ -178,14 +164,14 @@ def trainings_in(
 
 def check_alike(trainings: Sequence[Path], parameter: str) -> None:
     """Raise a UserError if trainings that are finished differ in more than the parameter."""
-    found = {mine: record for mine in trainings if (record := read(mine, 'val'))}
-    facts = {
-        mine: [*({k: m[k] for k in ('loss', 'training')} for m in r.model['members']), r.evaluation]
-        for mine, r in found.items()
-    }
-    for mine, own in facts.items():
+    facts = {}
+    for mine in trainings:
+        if (record := read(mine, 'val')) is None:
+            continue
+        members = ({k: m[k] for k in ('loss', 'training')} for m in record.model['members'])
+        facts[mine] = [*members, record.evaluation]
         first = next(iter(facts))
-        for wrong in differences(facts[first], own):
+        for wrong in differences(facts[first], facts[mine]):
             if wrong.split()[0].rpartition('.')[2] != parameter:
                 raise UserError(
                     f'trainings differ in more than {parameter}, {first} and {mine}: {wrong}. '
@@ -217,9 +203,7 @@ def run_all(
                 text = f'FAILED with status {status}, see {log}: {said}'
                 failed.append(names[log])
             else:
-                shown = [key for key in (*QUALITIES, ECE) if key in record.metrics]
-                text = ', '.join(f'{metric_name(k)} {record.metrics[k]:.2f}' for k in shown)
-                text = f'{split} {text}'
+                text = f'{split} {headline(record.metrics)}'
             print(f'{names[log]}: {text}', flush=True)
     return failed
 
@@ -337,17 +321,13 @@ def complete(cfg: Config, parameter: str) -> list[str]:
             loss.clear()
             loss.update(type=kinds[0], **kept)
             given.append(f'{kinds[0]} for {key}')
-    for split in ('val', 'test'):
+    for split in SPLITS:
         key = f'{split}_evaluator'
         own = cfg.get(key) or []
-        own = [own] if isinstance(own, Mapping) else own
-        measures = any(
-            type_name(metric['type']) == 'CalibrationMetric'
-            and not metric.get('prefix')
-            and 'ECE' in metric.get('metrics', 'ECE')
-            for metric in own
-        )
-        if cfg.get(f'{split}_dataloader') is not None and not measures:
+        with building(f'{key}: '), METRICS.switch_scope_and_registry(cfg.get('default_scope')):
+            measured = map(keys_of, Evaluator(own).metrics)
+        if cfg.get(f'{split}_dataloader') and not any(ECE in (names or ()) for names in measured):
+            own = [own] if isinstance(own, Mapping) else own
             cfg[key] = [*own, dict(type='CalibrationMetric', metrics=['ECE'])]
             given.append(f'the ECE for {key}')
     return given
@@ -355,7 +335,7 @@ def complete(cfg: Config, parameter: str) -> list[str]:
 
 def value_text(value: Value) -> str:
     """Return the name of a value in folders and tables."""
-    return f'{value:g}' if isinstance(value, float) else value
+    return repr(value).removesuffix('.0') if isinstance(value, float) else value
 
 
 def read(mine: Path, split: str) -> Record | None:

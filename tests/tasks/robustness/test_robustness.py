@@ -226,7 +226,7 @@ def test_other_data_of_the_same_classes(project, run, capsys):
     ('arguments', 'message'),
     [
         (['--corruptions', 'rain'], "got 'rain'"),
-        (['--corruptions', 'None', 'fog'], '--corruptions None must stand alone'),
+        (['--corruptions', 'None', 'fog'], "got 'None'"),
         (['--severities', '6'], '--severities are from 0 to 5, got 6'),
         (['--data', 'fog=tiny.py'], '--data fog=tiny.py: a name has letters'),
         (['--data', 'mean=tiny.py'], 'none of clean, mean, worst, overall, benchmark'),
@@ -236,9 +236,8 @@ def test_other_data_of_the_same_classes(project, run, capsys):
         (['--data', 'x=1.py'], 'data_preprocessor has to_rgb=False, that of the model True'),
         (['--data', 'x=2.py'], 'mean=[0.0, 0.0, 0.0], that of the model'),
         (['--data', 'x=3.py'], 'std=None, that of the model'),
-        (['--seed', '-1'], '--seed must be an integer of at least 0, got -1'),
+        (['--seed', '-1'], 'seed must be an integer of at least 0, got -1'),
         (['--stored', 'nowhere'], '--stored nowhere, gaussian_noise 1: there is neither'),
-        (['--cfg-options', 'model.type=SegTTAModel'], 'mmseg keeps only the logits of the last'),
     ],
 )
 def test_wrong_arguments(arguments, message, run, capsys):

@@ -156,8 +156,8 @@ def test_trainings_of_other_settings_need_another_folder(run):
 
 
 def test_trainings_have_the_processes_and_arguments_that_were_asked_for(run):
-    run('6', '--gpus', '2', '--amp', '--auto-scale-lr', '--limit', '5')
-    train, test = calls(6)
+    run('6.1234567', '--gpus', '2', '--amp', '--auto-scale-lr', '--limit', '5')
+    train, test = calls(6.1234567)  # as exact as it was named
     assert train[0] == test[0] == '--nproc_per_node=2' and train[1].endswith('tools/train.py')
     for command in (train, test):
         assert {'--launcher', 'pytorch', '--amp', '--limit', '5'} <= set(command)
@@ -180,15 +180,16 @@ def test_a_plain_config_is_given_what_a_sweep_needs(run, tmp_path):
     plain = tmp_path / 'plain.py'
     plain.write_text(
         "_base_ = 'mmcalib::ce/digits.py'\n"
-        "val_evaluator = [dict(type='Accuracy')]\ntest_evaluator = val_evaluator\n"
+        "val_evaluator = [dict(type='Accuracy')]\n"
+        "test_evaluator = [dict(type='Accuracy'), dict(type='ECE')]\n"
     )
     said = run('2,6', config=plain)
     assert 'MarginLabelSmoothingLoss for model.head.loss, the ECE for val_evaluator' in said
     assert calls(6)[0][1] == 'work/plain.py'
     cfg = load_config('work/plain.py')
     assert cfg.model.head.loss == dict(type='MarginLabelSmoothingLoss', loss_weight=1.0)
-    assert cfg.val_evaluator == cfg.test_evaluator
     assert [each.type for each in cfg.val_evaluator] == ['Accuracy', 'CalibrationMetric']
+    assert [each.type for each in cfg.test_evaluator] == ['Accuracy', 'ECE']  # once
     run('2,6', config=plain)  # and goes on from there
     assert len(calls(6)) == 2
 
