@@ -11,7 +11,7 @@ from mmengine.registry import HOOKS
 from mmengine.runner import Runner
 from torch import Tensor, nn
 
-from mmcalib.checks import UserError, check_integer, check_number
+from mmcalib.checks import UserError, check_integer
 from mmcalib.losses.calibration_loss import CalibrationLoss
 
 # Where the heads of mmpretrain and mmseg keep their losses, whatever these are.
@@ -27,7 +27,7 @@ class LogitDistanceHook(Hook):
 
     - ``train/logit_distance_mean`` and ``train/logit_distance_max``, in logits;
     - ``train/logit_distance_above_margin``, in percent: the share of :math:`d_k > m`, which the
-      paper's constraint wants to be 0. Only where there is a margin.
+      paper's constraint wants to be 0. Only of a loss that has a margin.
 
     They are of the first loss of the main head, in the first training iteration, and then in every
     `interval`-th. In between the hook does nothing: it attaches itself to the loss only for the
@@ -37,17 +37,14 @@ class LogitDistanceHook(Hook):
 
     Args:
         interval: n. The logger shows the last measurement, so use its interval, or a divisor of it.
-        margin: m, in logits; if None, the current margin of the loss.
 
     Raises:
-        TypeError: If the margin is no number, or the interval no integer.
-        ValueError: If an option is outside its range; before training, if the model has no such
-            loss.
+        TypeError: If the interval is no integer.
+        ValueError: If it is below 1; before training, if the model has no such loss.
     """
 
-    def __init__(self, *, interval: int = 50, margin: float | None = None) -> None:
+    def __init__(self, *, interval: int = 50) -> None:
         self.interval = check_integer('interval', interval)
-        self.margin = None if margin is None else check_number('margin', margin)
 
     def before_train(self, runner: Runner) -> None:
         self._loss, self._first = find_loss(runner.model), True
@@ -62,7 +59,7 @@ class LogitDistanceHook(Hook):
         self._handle.remove()
         logits, target = [*args, *kwargs.values()][:2]
         ignore_index = kwargs.get('ignore_index', getattr(loss, 'ignore_index', None))
-        margin = self.margin if self.margin is not None else getattr(loss, 'margin', None)
+        margin = getattr(loss, 'margin', None)
         values = logit_distances(logits, target, margin=margin, ignore_index=ignore_index)
         for name, value in values.items():
             hub.update_scalar(f'train/logit_distance_{name}', value.item())

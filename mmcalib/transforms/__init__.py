@@ -4,17 +4,11 @@ from typing import TYPE_CHECKING
 
 from mmcalib import late_names
 
+__all__ = ['AtInputSize', 'Corrupt', 'LabelUntrainedClasses']
+
 if TYPE_CHECKING:
     from mmcalib.transforms.corrupt import Corrupt
     from mmcalib.transforms.segmentation import AtInputSize, LabelUntrainedClasses
 else:
-    __getattr__ = late_names(
-        __name__,
-        {
-            'Corrupt': 'mmcalib.transforms.corrupt',
-            'AtInputSize': 'mmcalib.transforms.segmentation',
-            'LabelUntrainedClasses': 'mmcalib.transforms.segmentation',
-        },
-    )
-
-__all__ = ['AtInputSize', 'Corrupt', 'LabelUntrainedClasses']
+    _MODULES = dict.fromkeys(__all__, f'{__name__}.segmentation')
+    __getattr__ = late_names(__name__, _MODULES | {'Corrupt': f'{__name__}.corrupt'})

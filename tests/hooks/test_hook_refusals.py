@@ -12,7 +12,6 @@ REFUSED = [
     (dict(type='ConfidenceMapHook', max_size=0), 'max_size must be .* at least 1, got 0'),
     (dict(type='LogitDistanceHook', interval=0), 'interval must be an integer .* 1, got 0'),
     (dict(type='LogitDistanceHook', interval=True), 'interval must be an integer .*, got True'),
-    (dict(type='LogitDistanceHook', margin=-1), r'margin must be .*, got -1'),
     (dict(FLOOR, save_best=None), ONE_KEY),
     (dict(FLOOR, save_best=['calibration/ECE', 'accuracy/top1']), ONE_KEY),
     (dict(FLOOR, save_best='calibration/ECE', min_accuracy=98), r'in \[0, 1\], got 98'),
