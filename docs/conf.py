@@ -1,6 +1,5 @@
 """The site: ``sphinx-build -W -b html docs docs/_build/html``, from the repository alone."""
 
-import logging
 import os
 import sys
 from pathlib import Path
@@ -36,10 +35,6 @@ exclude_patterns = ['_build', '_ext', '_templates', 'gallery', 'auto_gallery/*.i
 # -- Markdown: heading anchors and tables as on GitHub
 myst_enable_extensions = ['colon_fence', 'dollarmath', 'deflist']
 myst_heading_anchors = 4
-# A folder's list ends in * for new pages, which may find none.
-logging.getLogger('sphinx.sphinx.directives.other').addFilter(
-    lambda record: "didn't match any documents" not in record.msg
-)
 
 # -- Notebooks are run anew
 nb_execution_mode = 'force'
