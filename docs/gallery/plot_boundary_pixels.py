@@ -69,20 +69,12 @@ def distance(label):
 
 
 away = np.concatenate([distance(label).ravel() for _, label in test])
-ranges = {'1': (0, 1), '2': (1, 2), '3': (2, 3), '4': (3, 4), 'beyond': (4, np.inf)}
-rows = []
-for name, (low, high) in ranges.items():
-    chosen = (away > low) & (away <= high)
-    rows.append(
-        (
-            chosen.mean() * 100,
-            expected_calibration_error(probs[chosen], labels[chosen]),
-            measure(probs[chosen], labels[chosen], 'accuracy'),
-            100 * probs[chosen].max(axis=1).mean(),
-        )
-    )
-    print(f'{name:>6} pixels: {rows[-1][0]:4.1f} % of the pixels, ECE {rows[-1][1]:4.1f} %')
-share, ece, right, confident = np.array(rows).T
+places = {f'{n}': (n - 1 < away) & (away <= n) for n in range(1, 5)} | {'beyond': away > 4}
+found = {}
+for name, chosen in places.items():
+    metrics = ['ECE', 'accuracy', 'confidence']
+    found[name] = {'pixels': 100 * chosen.mean(), **measure(probs[chosen], labels[chosen], metrics)}
+    print(f'{name:>6}:', ', '.join(f'{k} {v:.1f} %' for k, v in found[name].items()))
 
 # %%
 # In a test of a real segmentor, ``CalibrationMetric(per_distance=True)`` measures the same, and
@@ -100,14 +92,9 @@ shown = {
 for axes, (title, (values, colours)) in zip(panels[0], shown.items(), strict=True):
     axes.imshow(values, cmap=colours)
     axes.set(title=title, xticks=[], yticks=[])
-places = list(ranges)
-panels[1, 0].bar(places, share, color='grey')
-panels[1, 0].set(ylabel='pixels (%)')
-panels[1, 1].plot(places, ece, marker='o')
-panels[1, 1].set(ylabel='ECE (%)', ylim=(0, None))
-panels[1, 2].plot(places, right, marker='o', label='accuracy')
-panels[1, 2].plot(places, confident, marker='o', linestyle='--', label='mean confidence')
-panels[1, 2].legend()
-for axes in panels[1]:
-    axes.set_xlabel('pixels from the boundary')
+for axes, keys in zip(panels[1], [['pixels'], ['ECE'], ['accuracy', 'confidence']], strict=True):
+    for key in keys:
+        axes.plot(found.keys(), [of[key] for of in found.values()], marker='o', label=key)
+    axes.set(xlabel='pixels from the boundary', ylabel='%', ylim=(0, None))
+    axes.legend()
 plt.show()
