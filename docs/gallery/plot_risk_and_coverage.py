@@ -36,11 +36,8 @@ probs = {name: model.predict_proba(test_x) for name, model in models.items()}
 # model may do well in one and badly in the other.
 
 for name, p in probs.items():
-    print(
-        f'{name}: accuracy {measure(p, test_y, "accuracy"):.1f} %, '
-        f'ECE {measure(p, test_y, "ECE"):.1f} %, '
-        f'AURC {measure(p, test_y, "AURC"):.2f} %'
-    )
+    found = measure(p, test_y, ['accuracy', 'ECE', 'AURC'])
+    print(f'{name}:', ', '.join(f'{key} {value:.2f} %' for key, value in found.items()))
 
 # %%
 # A budget of errors, or a budget of work
@@ -49,10 +46,8 @@ for name, p in probs.items():
 # share of predictions that must be accepted without review.
 
 for name, p in probs.items():
-    print(
-        f'{name}: accepting {measure(p, test_y, "coverage@risk_0.01"):.0f} % keeps errors at 1 %; '
-        f'accepting 80 % leaves {measure(p, test_y, "risk@coverage_0.8"):.1f} % errors'
-    )
+    coverage, risk = measure(p, test_y, ['coverage@risk_0.01', 'risk@coverage_0.8']).values()
+    print(f'{name}: accepting {coverage:.0f} % keeps errors at 1 %, 80 % leaves {risk:.1f} %')
 
 coverages = np.linspace(0.05, 0.99, 60)
 figure, axes = plt.subplots(figsize=(6, 4), layout='constrained')

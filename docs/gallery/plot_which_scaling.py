@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 
-from mmcalib.metrics import expected_calibration_error, measure
+from mmcalib.metrics import measure
 from mmcalib.posthoc import SCALERS
 
 rng = np.random.default_rng(0)
@@ -51,14 +51,12 @@ test_logits, test_labels = predictions(rest_x[750:], rest_y[750:], copies=2)
 
 methods = ['temperature', 'ets', 'vector', 'matrix', 'isotonic']
 sizes = [50, 100, 300, 1000, 3000]
-nll = {method: [] for method in methods}
-ece = {method: [] for method in methods}
+found = {method: [] for method in methods}
 for method in methods:
     for size in sizes:
         scaler = SCALERS[method]().fit(fit_logits[:size], fit_labels[:size])
         probs = scaler.predict_proba(test_logits)
-        nll[method].append(measure(probs, test_labels, 'NLL'))
-        ece[method].append(expected_calibration_error(probs, test_labels))
+        found[method].append(measure(probs, test_labels, ['NLL', 'ECE']))
 
 # %%
 # The likelihood decides
@@ -69,16 +67,12 @@ for method in methods:
 # scaling by its NLL, and take the simplest of those that are equally good, as ``--method auto`` of
 # ``tools/calibrate.py`` does.
 
-trained = np.exp(test_logits)
-before = {
-    'NLL (nats)': measure(trained, test_labels, 'NLL'),
-    'ECE (%)': expected_calibration_error(trained, test_labels),
-}
+before = measure(np.exp(test_logits), test_labels, ['NLL', 'ECE'])
 figure, panels = plt.subplots(1, 2, figsize=(9, 4), layout='constrained')
-for axes, (name, level), values in zip(panels, before.items(), (nll, ece), strict=True):
+for axes, (name, unit) in zip(panels, {'NLL': 'nats', 'ECE': '%'}.items(), strict=True):
     for method in methods:
-        axes.plot(sizes, values[method], marker='o', label=method)
-    axes.set(xscale='log', xlabel='predictions to fit on', ylabel=name)
-    axes.set_title(f'as trained: {level:.2f}')
+        axes.plot(sizes, [each[name] for each in found[method]], marker='o', label=method)
+    axes.set(xscale='log', xlabel='predictions to fit on', ylabel=f'{name} ({unit})')
+    axes.set_title(f'as trained: {before[name]:.2f}')
 panels[0].legend()
 plt.show()
