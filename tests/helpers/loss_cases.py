@@ -1,4 +1,4 @@
-"""Every loss with an oracle written as a loop, for the tests of what holds for all of them."""
+"""Every loss with an oracle that goes through its rows, for the tests of what holds for all."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import references
 import torch
+from scipy import ndimage
+from scipy.special import entr, log_softmax, softmax
 
 from mmcalib import losses
 
@@ -40,116 +43,176 @@ def draw(shape, dtype=torch.float64, scale=4.0, ignore=False, soft=False, seed=0
     return logits.requires_grad_(), target
 
 
-def rows_of(values):
-    """Return ``(N, K, *)`` values as lists of K, ``(N, *)`` ones as one list."""
-    if values.is_floating_point():
-        return values.detach().double().movedim(1, -1).reshape(-1, values.shape[1]).tolist()
-    return values.flatten().tolist()
+def arrays(logits, target, kernel=None):
+    """Return logits and shares of the target, ``(M, K)``, and which of the M rows count.
+
+    With a kernel, the shares are those of the labels around each pixel.
+    """
+    logits = logits.detach().double()
+    valid = torch.ones(logits[:, 0].shape, dtype=torch.bool)
+    if not target.is_floating_point():
+        valid, labels = target != IGNORED, target.unsqueeze(1)
+        target = torch.cat([labels == k for k in range(logits.shape[1])], dim=1).double()
+    if kernel is not None:
+        around = ndimage.convolve(target.numpy(), kernel[None, None], mode='constant')
+        target = torch.from_numpy(around / np.maximum(around.sum(axis=1, keepdims=True), 1e-9))
+    rows = (x.movedim(1, -1).reshape(-1, x.shape[1]).numpy() for x in (logits, target))
+    return *rows, valid.flatten().numpy()
 
 
-def by_rows(row, **options):
+def by_rows(row, kernel=None, **options):
+    """By `row(logits, label's shares, weights of the classes)`, and the shares around a pixel."""
+
     def oracle(logits, target, weights=None):
+        z, shares, valid = arrays(logits, target)
+        columns = [z, shares] if kernel is None else [z, shares, arrays(logits, target, kernel)[1]]
+        weights = np.ones(z.shape[1]) if weights is None else np.array(weights)
         found = [
-            0.0 if label == IGNORED else row(values, label, weights=weights, **options)
-            for values, label in zip(rows_of(logits), rows_of(target), strict=True)
+            row(*each, weights, **options) if counts else 0.0
+            for counts, *each in zip(valid, *columns, strict=True)
         ]
-        shape = logits.shape[0], *logits.shape[2:]
-        return torch.tensor(found, dtype=torch.float64).view(shape)
+        return torch.tensor(found, dtype=torch.float64).view(logits[:, 0].shape)
 
     return oracle
 
 
-def by_pixels(kernel, loss):
-    """By `loss(values, label, shares, weights)` of each pixel and the shares of its neighbours."""
+def by_batch(function, per_image=False, **options):
+    """By `function(logits, shares, weights)` of all valid rows, or the mean of it over images."""
 
-    def oracle(logits, target, weights=None):
-        found = torch.zeros(target.shape, dtype=torch.float64)
-        for image, labels in enumerate(target.tolist()):
-            shares = references.neighbourhood_shares(labels, logits.shape[1], kernel, IGNORED)
-            for y, x in torch.cartesian_prod(*map(torch.arange, target.shape[1:])).tolist():
-                if labels[y][x] != IGNORED:
-                    values = logits[image, :, y, x].tolist()
-                    found[image, y, x] = loss(values, labels[y][x], shares[y][x], weights)
-        return found
-
-    return oracle
-
-
-def svls_kernel(sigma):
-    kernel = [
-        [math.exp(-(dx * dx + dy * dy) / (2 * sigma**2)) for dx in (-1, 0, 1)] for dy in (-1, 0, 1)
-    ]
-    kernel[1][1] = sum(map(sum, kernel)) - 1.0
-    return kernel
-
-
-def svls_pixel(values, label, shares, weights):
-    return references.label_smoothing_row(values, shares, alpha=0.0, weights=weights)
-
-
-def nacl_pixel(values, label, shares, weights, alpha=0.3):
-    distances = [abs(t - v) for t, v in zip(shares, values, strict=True) if v > -math.inf]
-    cross_entropy = references.label_smoothing_row(values, label, alpha=0.0, weights=weights)
-    return cross_entropy + alpha * sum(distances) / len(values)
-
-
-def by_batch(function, per_image=False):
-    """By `function(rows, targets, weights)` of all valid rows, or the mean of it over images."""
-
-    def oracle(logits, target, weights=None):
+    def oracle(logits, target, weight=None):
         if per_image and logits.ndim > 2:
             images = [(x, t) for x, t in zip(logits, target, strict=True) if (t != IGNORED).any()]
             return sum(of_all(x[None], t[None]) for x, t in images) / len(images)
-        return of_all(logits, target, weights)
+        return of_all(logits, target, weight)
 
-    def of_all(logits, target, weights=None):
-        rows, labels = rows_of(logits), rows_of(target)
-        weights = [1.0] * len(rows) if weights is None else weights.flatten().tolist()
-        kept = [i for i, label in enumerate(labels) if label != IGNORED]
-        return function(*([x[i] for i in kept] for x in (rows, labels, weights)))
+    def of_all(logits, target, weight=None):
+        z, shares, valid = arrays(logits, target)
+        weight = np.ones(len(z)) if weight is None else weight.flatten().numpy()
+        return function(z[valid], shares[valid], weight[valid], **options)
 
     return oracle
 
 
-def l1_ace(bins, soft_bins=False):
-    return lambda rows, labels, weights: references.l1_ace(rows, labels, bins, soft_bins)
+def cross_entropy(z, y, w):
+    """Of one row; a share of 0 counts for nothing."""
+    return -(w * y)[y > 0] @ log_softmax(z)[y > 0]
 
 
-def learnt_cals(multiplier=0.5, **options):
-    """Build a loss that has learnt one multiplier, of as many classes as a call has."""
+def margin_row(z, y, w, margin, alpha, class_reduction='mean'):
+    """Eq. 7 of the paper."""
+    excess = np.maximum(0, z.max() - z[z > -math.inf] - margin).sum()
+    size = len(z) if class_reduction == 'mean' else 1
+    return cross_entropy(z, y, w) + alpha * excess / size
 
-    class AnyCALSLoss(losses.CALSLoss):
-        def read(self, pred, *call):
-            self.num_classes = pred.shape[1]
-            self.multipliers = torch.full((pred.shape[1],), multiplier, device=pred.device)
-            return super().read(pred, *call)
 
-    return AnyCALSLoss(num_classes=2, rho=2.0, margin=3.0, **options)
+def smoothing_row(z, y, w, alpha):
+    """Eq. 3 of the paper."""
+    uniform = -log_softmax(z)[z > -math.inf].sum() / len(z)
+    return (1 - alpha) * cross_entropy(z, y, w) + alpha * uniform
+
+
+def penalty_row(z, y, w, alpha, class_reduction='mean'):
+    size = len(z) if class_reduction == 'mean' else 1
+    return cross_entropy(z, y, w) - alpha * entr(softmax(z)).sum() / size
+
+
+def focal_row(z, y, w, gamma):
+    """`gamma` is a number, or a function of the probability."""
+    p = softmax(z)
+    power = np.vectorize(gamma)(p) if callable(gamma) else gamma
+    return cross_entropy(z, y, w * (1 - p) ** power)
+
+
+def inverse_focal_row(z, y, w, gamma):
+    return cross_entropy(z, y, w * (1 + softmax(z)) ** gamma)
+
+
+def brier_row(z, y, w):
+    return ((softmax(z) - y) ** 2).sum() * (w @ y)
+
+
+def dual_focal_row(z, y, w, gamma):
+    p = softmax(z)
+    own = p[y.argmax()]
+    return (1 - own + p[p < own].max(initial=0)) ** gamma * cross_entropy(z, y, w)
+
+
+def bsce_row(z, y, w, gamma, norm):
+    return (abs(softmax(z) - y) ** norm).sum() ** gamma * cross_entropy(z, y, w)
+
+
+def acls_row(z, y, w, margin, alpha, alpha_others):
+    top, others = z.max(), np.delete(z, z.argmax())
+    squares = np.maximum(0, top - others[others > -math.inf] - margin) ** 2
+    penalty = alpha * max(0, top - margin) ** 2 + alpha_others * squares.sum() / len(others)
+    return cross_entropy(z, y, w) + penalty
+
+
+def ada_focal_row(z, y, w, gammas, edges):
+    p = softmax(z)[y.argmax()]
+    gamma = gammas[np.searchsorted(edges, p, side='right')]
+    return (1 - p if gamma > 0 else 1 + p) ** abs(gamma) * cross_entropy(z, y, w)
+
+
+def cals_row(z, y, w, rho, margin):
+    penalty = references.cals_penalty(z, MULTIPLIERS[: len(z)].numpy(), rho, margin)
+    return cross_entropy(z, y, w) + penalty.sum()
+
+
+def svls_row(z, y, near, w):
+    return cross_entropy(z, near, w)
+
+
+def nacl_row(z, y, near, w, alpha):
+    distance = abs(near - z)[z > -math.inf].sum() / len(z)
+    return cross_entropy(z, y, w) + alpha * distance
+
+
+def mdca(z, y, w):
+    return abs(np.average(softmax(z, axis=1) - y, axis=0, weights=w)).mean()
+
+
+def l1_ace(z, y, w, bins, soft=False):
+    """Average calibration error of each class over its non-empty bins [lo, hi), then over K."""
+    errors = []
+    for p, own in zip(softmax(z, axis=1).T, y.T, strict=True):
+        place = np.clip(p * bins - 0.5, 0, bins - 1) if soft else np.floor(p * bins)
+        part = np.maximum(0, 1 - abs(place[:, None] - range(bins)))  # of each row in each bin
+        count = part.sum(axis=0)
+        gaps, filled = abs(part.T @ (p - own)) / np.maximum(count, 1e-30), np.minimum(count, 1)
+        errors.append(gaps @ filled / filled.sum())
+    return np.mean(errors)
+
+
+MULTIPLIERS = torch.arange(1000.0) % 4 / 4
+
+
+class AnyCALSLoss(losses.CALSLoss):
+    """Has learnt the multipliers of as many classes as a call has."""
+
+    def read(self, pred, *call):
+        self.multipliers = MULTIPLIERS[: pred.shape[1]].to(pred.device)
+        return super().read(pred, *call)
 
 
 def learnt_ada_focal(**options):
     loss = losses.AdaFocalLoss(num_bins=3, **options)
-    loss.gammas.copy_(torch.tensor([-2.0, 1.5, 0.5]))
-    loss.edges.copy_(torch.tensor([0.1, 0.7]))
+    loss.gammas.copy_(torch.tensor(ADA['gammas']))
+    loss.edges.copy_(torch.tensor(ADA['edges']))
     return loss
 
 
-def of(kind, row, as_row=None, **options):
+def of(kind, row, as_row=None, kernel=None, **options):
     """A case whose loop takes the options of the loss, or those of `as_row`."""
-    oracle = by_rows(row, **(options if as_row is None else as_row))
-    return Case(lambda **more: kind(**{**options, **more}), oracle)
+    oracle = by_rows(row, kernel, **(options if as_row is None else as_row))
+    more = {} if kernel is None else dict(shapes=((2, 4, 5, 6), (1, 3, 1, 1)), soft=False)
+    return Case(lambda **own: kind(**{**options, **own}), oracle, **more)
 
 
-def of_maps(kind, kernel, pixel, **options):
-    build = lambda **more: kind(**{**options, **more})  # noqa: E731
-    shapes = (2, 4, 5, 6), (1, 3, 1, 1)
-    return Case(build, by_pixels(kernel, pixel), shapes, soft=False)
-
-
-def of_batches(kind, function, per_image=True, **options):
-    oracle = by_batch(function, per_image and kind is losses.L1ACELoss)
-    options = options if per_image else dict(per_image=False, **options)
-    return Case(lambda **more: kind(**options, **more), oracle, ((7, 5), (2, 4, 3, 5)), batch=True)
+def of_batches(kind, function, as_function, **options):
+    per_image = kind is ACE and options.get('per_image', True)
+    oracle = by_batch(function, per_image, **as_function)
+    return Case(lambda **own: kind(**options, **own), oracle, ((7, 5), (2, 4, 3, 5)), batch=True)
 
 
 def flsd(p):
@@ -160,41 +223,42 @@ def steps(p):
     return 4.0 if p < 0.1 else 2.0 if p < 0.6 else 0.5
 
 
+GAUSS = np.exp(-np.array([[2, 1, 2], [1, 0, 1], [2, 1, 2]]) / (2 * 0.8**2))
+GAUSS[1, 1] = GAUSS.sum() - 1
 MBLS, ECP, BSCE = losses.MarginLabelSmoothingLoss, losses.ConfidencePenaltyLoss, losses.BSCELoss
-FLSD, margin_row = losses.SampleDependentFocalLoss, references.margin_label_smoothing_row
-focal_row, penalty_row = references.softmax_focal_row, references.confidence_penalty_row
+FLSD, NACL, ACE = losses.SampleDependentFocalLoss, losses.NACLLoss, losses.L1ACELoss
 SCHEDULE = [(0.1, 4.0), (0.6, 2.0), (1, 0.5)]
-ADA = dict(gammas=[-2.0, 1.5, 0.5], edges=[0.1, 0.7])
+CALS, ADA = dict(rho=2.0, margin=3.0), dict(gammas=[-2.0, 1.5, 0.5], edges=[0.1, 0.7])
 ROWS = {
     'mbls': of(MBLS, margin_row, margin=6.0, alpha=0.3),
     'mbls m=0, sum': of(MBLS, margin_row, margin=0.0, alpha=0.05, class_reduction='sum'),
-    'ls': of(losses.LabelSmoothingLoss, references.label_smoothing_row, alpha=0.2),
+    'ls': of(losses.LabelSmoothingLoss, smoothing_row, alpha=0.2),
     'fl': of(losses.SoftmaxFocalLoss, focal_row, gamma=3.0),
     'fl below 1': of(losses.SoftmaxFocalLoss, focal_row, gamma=0.5),
     'flsd': of(FLSD, focal_row, dict(gamma=flsd)),
     'flsd, own schedule': of(FLSD, focal_row, dict(gamma=steps), schedule=SCHEDULE),
     'ecp': of(ECP, penalty_row, alpha=0.4),
     'ecp, sum': of(ECP, penalty_row, alpha=0.4, class_reduction='sum'),
-    'brier': of(losses.BrierLoss, references.brier_row),
-    'dual focal': of(losses.DualFocalLoss, references.dual_focal_row, gamma=2.5),
-    'inverse focal': of(losses.InverseFocalLoss, references.inverse_focal_row, gamma=1.5),
-    'bsce': of(BSCE, references.bsce_row, dict(gamma=0.7, norm=2), gamma=0.7, detach_weight=False),
+    'brier': of(losses.BrierLoss, brier_row),
+    'dual focal': of(losses.DualFocalLoss, dual_focal_row, gamma=2.5),
+    'inverse focal': of(losses.InverseFocalLoss, inverse_focal_row, gamma=1.5),
+    'bsce': of(BSCE, bsce_row, dict(gamma=0.7, norm=2), gamma=0.7, detach_weight=False),
     'bsce, norm 1': of(
-        BSCE, references.bsce_row, dict(gamma=2.0, norm=1), gamma=2.0, norm=1, detach_weight=False
+        BSCE, bsce_row, dict(gamma=2.0, norm=1), gamma=2.0, norm=1, detach_weight=False
     ),
-    'cals': Case(learnt_cals, by_rows(references.cals_row, multipliers=0.5, rho=2.0, margin=3.0)),
-    'acls': of(losses.ACLSLoss, references.acls_row, margin=2.0, alpha=0.3, alpha_others=0.4),
-    'ada focal': Case(learnt_ada_focal, by_rows(references.ada_focal_row, **ADA), soft=False),
-    'svls': of_maps(losses.SVLSLoss, svls_kernel(0.8), svls_pixel, sigma=0.8),
-    'nacl': of_maps(losses.NACLLoss, [[1.0] * 3] * 3, nacl_pixel, alpha=0.3),
-    'nacl, wide': of_maps(losses.NACLLoss, [[1.0] * 5] * 5, nacl_pixel, alpha=0.3, kernel_size=5),
+    'cals': of(AnyCALSLoss, cals_row, CALS, num_classes=2, **CALS),
+    'acls': of(losses.ACLSLoss, acls_row, margin=2.0, alpha=0.3, alpha_others=0.4),
+    'ada focal': Case(learnt_ada_focal, by_rows(ada_focal_row, **ADA), soft=False),
+    'svls': of(losses.SVLSLoss, svls_row, {}, GAUSS, sigma=0.8),
+    'nacl': of(NACL, nacl_row, kernel=np.ones((3, 3)), alpha=0.3),
+    'nacl, wide': of(NACL, nacl_row, dict(alpha=0.3), np.ones((5, 5)), alpha=0.3, kernel_size=5),
 }
 ROWS['dual focal'].soft = False
 BATCHES = {
-    'mdca': of_batches(losses.MDCALoss, references.mdca),
-    'l1 ace': of_batches(losses.L1ACELoss, l1_ace(6), num_bins=6),
-    'l1 ace, soft': of_batches(losses.L1ACELoss, l1_ace(5, True), num_bins=5, binning='soft'),
-    'l1 ace, all': of_batches(losses.L1ACELoss, l1_ace(6), per_image=False, num_bins=6),
+    'mdca': of_batches(losses.MDCALoss, mdca, {}),
+    'l1 ace': of_batches(ACE, l1_ace, dict(bins=6), num_bins=6),
+    'l1 ace, soft': of_batches(ACE, l1_ace, dict(bins=5, soft=True), num_bins=5, binning='soft'),
+    'l1 ace, all': of_batches(ACE, l1_ace, dict(bins=6), num_bins=6, per_image=False),
 }
 CASES = {**ROWS, **BATCHES}
 # With these options a loss is cross-entropy.

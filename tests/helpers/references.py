@@ -4,218 +4,39 @@ import itertools
 import math
 
 import numpy as np
+from scipy.special import entr, softmax
 
 
-def _log_softmax(logits):
-    highest = max(logits)
-    normaliser = math.log(sum(math.exp(logit - highest) for logit in logits)) + highest
-    return [logit - normaliser for logit in logits]
+def cals_penalty(z, multipliers, rho, margin):
+    """The penalty of each class in a row of logits."""
+    excess = (z.max() - z[z > -math.inf]) / margin - 1
+    own = np.asarray(multipliers)[z > -math.inf]
+    inside = own * excess + rho * excess**2 / 2
+    return np.where(own + rho * excess >= 0, inside, -(own**2) / (2 * rho))
 
 
-def _shares(target, num_classes):
-    return target if isinstance(target, list) else [float(k == target) for k in range(num_classes)]
-
-
-def _weighted_nll(log_probs, target, weights):
-    """Cross-entropy of one row, in which a share of 0 counts for nothing."""
-    shares = _shares(target, len(log_probs))
-    weights = weights or [1.0] * len(log_probs)
-    return -sum(
-        weight * share * log_prob
-        for share, weight, log_prob in zip(shares, weights, log_probs, strict=True)
-        if share
-    )
-
-
-def margin_label_smoothing_row(logits, target, margin, alpha, class_reduction='mean', weights=None):
-    """Eq. 7 of the paper for one row; `target` is a label or a list of K probabilities."""
-    highest = max(logits)
-    penalty = sum(max(0.0, highest - logit - margin) for logit in logits if logit > -math.inf)
-    penalty /= len(logits) if class_reduction == 'mean' else 1
-    return _weighted_nll(_log_softmax(logits), target, weights) + alpha * penalty
-
-
-def label_smoothing_row(logits, target, alpha, weights=None):
-    """Eq. 3 of the paper for one row."""
-    log_probs = _log_softmax(logits)
-    uniform = -sum(log_prob for log_prob in log_probs if log_prob > -math.inf) / len(logits)
-    return (1 - alpha) * _weighted_nll(log_probs, target, weights) + alpha * uniform
-
-
-def confidence_penalty_row(logits, target, alpha, class_reduction='mean', weights=None):
-    """Cross-entropy less alpha times the entropy, for one row."""
-    log_probs = _log_softmax(logits)
-    entropy = -sum(math.exp(log_prob) * log_prob for log_prob in log_probs if log_prob > -math.inf)
-    entropy /= len(logits) if class_reduction == 'mean' else 1
-    return _weighted_nll(log_probs, target, weights) - alpha * entropy
-
-
-def _factored(logits, target, factor, weights):
-    """Cross-entropy of one row, each share of which has a factor of its probability."""
-    shares, log_probs = _shares(target, len(logits)), _log_softmax(logits)
-    factors = [factor(math.exp(log_prob)) for log_prob in log_probs]
-    weights = weights or [1.0] * len(logits)
-    weights = [weight * factor for weight, factor in zip(weights, factors, strict=True)]
-    return _weighted_nll(log_probs, shares, weights)
-
-
-def softmax_focal_row(logits, target, gamma, weights=None):
-    """Focal loss for one row; `gamma` is a number, or a function of the probability."""
-    power = gamma if callable(gamma) else lambda _: gamma
-    return _factored(logits, target, lambda p: (1 - p) ** power(p), weights)
-
-
-def inverse_focal_row(logits, target, gamma, weights=None):
-    """Inverse focal loss of one row."""
-    return _factored(logits, target, lambda p: (1 + p) ** gamma, weights)
-
-
-def brier_row(logits, target, weights=None):
-    """Squared distance of the probabilities from the target, for one row."""
-    shares = _shares(target, len(logits))
-    weights = weights or [1.0] * len(logits)
-    error = sum(
-        (math.exp(log_prob) - share) ** 2
-        for share, log_prob in zip(shares, _log_softmax(logits), strict=True)
-    )
-    return error * sum(w * share for w, share in zip(weights, shares, strict=True))
-
-
-def dual_focal_row(logits, target, gamma, weights=None):
-    """Dual focal loss of one row with a label."""
-    probs = [math.exp(log_prob) for log_prob in _log_softmax(logits)]
-    below = [prob for prob in probs if prob < probs[target]]
-    factor = 1 - probs[target] + (max(below) if below else 0.0)
-    return factor**gamma * _weighted_nll(_log_softmax(logits), target, weights)
-
-
-def bsce_row(logits, target, gamma, norm, weights=None):
-    """Cross-entropy of one row, weighted by its distance from the target."""
-    log_probs = _log_softmax(logits)
-    distance = sum(
-        abs(math.exp(log_prob) - share) ** norm
-        for share, log_prob in zip(_shares(target, len(logits)), log_probs, strict=True)
-    )
-    return distance**gamma * _weighted_nll(log_probs, target, weights)
-
-
-def acls_row(logits, target, margin, alpha, alpha_others, weights=None):
-    """Cross-entropy of one row plus the squares of ACLS."""
-    highest = max(logits)
-    loss = _weighted_nll(_log_softmax(logits), target, weights)
-    loss += alpha * max(0.0, highest - margin) ** 2
-    for k, logit in enumerate(logits):
-        if k != logits.index(highest) and logit > -math.inf:
-            excess = max(0.0, highest - logit - margin)
-            loss += alpha_others * excess**2 / (len(logits) - 1)
-    return loss
-
-
-def ada_focal_row(logits, target, gammas, edges, weights=None):
-    """Focal or inverse focal loss of one row with a label."""
-    log_prob = _log_softmax(logits)[target]
-    gamma = gammas[sum(math.exp(log_prob) >= edge for edge in edges)]
-    base = 1 - math.exp(log_prob) if gamma > 0 else 1 + math.exp(log_prob)
-    return -(base ** abs(gamma)) * log_prob * (weights[target] if weights else 1)
+def cals_update(rows, multipliers, rho, margin):
+    """The next multipliers of rows of logits, and the mean penalty of the present ones."""
+    slopes, penalties = [], []
+    for z in map(np.array, rows):
+        slope = np.maximum(0, multipliers + rho * ((z.max() - z) / margin - 1))
+        slopes.append(np.clip(slope, 1e-6, 1e6))
+        penalties.append(cals_penalty(z, multipliers, rho, margin).sum())
+    return np.mean(slopes, axis=0).tolist(), np.mean(penalties)
 
 
 def ada_focal_update(conf, correct, gammas, rate, lowest, highest, switch):
     """Edges and gammas after a validation of distinct confidences, a multiple of the bins."""
-    order = sorted(range(len(conf)), key=lambda i: conf[i])
-    size = len(conf) // len(gammas)
     edges, result = [], []
-    for b, gamma in enumerate(gammas):
-        inside = order[b * size : (b + 1) * size]
-        gap = sum(conf[i] - bool(correct[i]) for i in inside) / size
-        if gamma > 0:
-            gamma *= math.exp(rate * gap)
-        else:
-            gamma *= math.exp(-rate * gap)
+    order = np.argsort(conf).reshape(len(gammas), -1)
+    for gamma, inside in zip(gammas, order, strict=True):
+        gap = np.mean([conf[i] - bool(correct[i]) for i in inside])
+        gamma *= math.exp(rate * gap if gamma > 0 else -rate * gap)
         if abs(gamma) < switch:
             gamma = -switch if gamma > 0 else switch
         result.append(min(max(gamma, lowest), highest))
         edges.append(conf[inside[0]])
     return edges[1:], result
-
-
-def cals_row(logits, target, multipliers, rho, margin, weights=None):
-    """Cross-entropy of one row plus the penalty of its logit distances; one multiplier or K."""
-    if isinstance(multipliers, float):
-        multipliers = [multipliers] * len(logits)
-    penalty = 0.0
-    for multiplier, logit in zip(multipliers, logits, strict=True):
-        excess = (max(logits) - logit) / margin - 1
-        if logit == -math.inf:
-            continue
-        if multiplier + rho * excess >= 0:
-            penalty += multiplier * excess + rho * excess**2 / 2
-        else:
-            penalty -= multiplier**2 / (2 * rho)
-    return _weighted_nll(_log_softmax(logits), target, weights) + penalty
-
-
-def cals_update(rows, multipliers, rho, margin):
-    """The next multipliers of rows of logits, and the mean penalty of the present ones."""
-    means, penalty = [0.0] * len(multipliers), 0.0
-    for logits in rows:
-        for k, logit in enumerate(logits):
-            slope = max(0.0, multipliers[k] + rho * ((max(logits) - logit) / margin - 1))
-            means[k] += min(max(slope, 1e-6), 1e6) / len(rows)
-        of_none = cals_row(logits, [0.0] * len(logits), multipliers, rho, margin)
-        penalty += of_none / len(rows)
-    return means, penalty
-
-
-def mdca(rows, targets, row_weights):
-    """Multi-class difference in confidence and accuracy of rows of logits."""
-    total, error = sum(row_weights), 0.0
-    num_classes = len(rows[0])
-    for k in range(num_classes):
-        gap = 0.0
-        for logits, target, weight in zip(rows, targets, row_weights, strict=True):
-            prob = math.exp(_log_softmax(logits)[k])
-            gap += weight * (prob - _shares(target, num_classes)[k])
-        error += abs(gap / total)
-    return error / num_classes
-
-
-def l1_ace(rows, targets, num_bins, soft_bins=False):
-    """Average calibration error of each class over its non-empty bins [lo, hi), then over K."""
-    num_classes, errors = len(rows[0]), []
-    for k in range(num_classes):
-        count, gap = [0.0] * num_bins, [0.0] * num_bins
-        for logits, target in zip(rows, targets, strict=True):
-            prob = math.exp(_log_softmax(logits)[k])
-            parts = {min(int(prob * num_bins), num_bins - 1): 1.0}
-            if soft_bins:
-                position = min(max(prob * num_bins - 0.5, 0.0), num_bins - 1.0)
-                low = int(position)
-                parts = {low: 1 - (position - low), low + 1: position - low}
-            for b, part in parts.items():
-                if part:
-                    count[b] += part
-                    gap[b] += part * (prob - _shares(target, num_classes)[k])
-        parts = [min(1.0, c) if soft_bins else 1.0 for c in count if c > 0]
-        gaps = [abs(g / c) for g, c in zip(gap, count, strict=True) if c > 0]
-        errors.append(sum(p * g for p, g in zip(parts, gaps, strict=True)) / sum(parts))
-    return sum(errors) / num_classes
-
-
-def neighbourhood_shares(labels, num_classes, kernel, ignored):
-    """Share of each class around the pixels of one map of labels, as nested lists (H, W, K)."""
-    height, width, reach = len(labels), len(labels[0]), len(kernel) // 2
-    shares = [[[0.0] * num_classes for _ in range(width)] for _ in range(height)]
-    for row, column in itertools.product(range(height), range(width)):
-        total = 0.0
-        for dy, dx in itertools.product(range(-reach, reach + 1), repeat=2):
-            y, x = row + dy, column + dx
-            if 0 <= y < height and 0 <= x < width and labels[y][x] != ignored:
-                weight = kernel[dy + reach][dx + reach]
-                total += weight
-                shares[row][column][labels[y][x]] += weight
-        if total:
-            shares[row][column] = [share / total for share in shares[row][column]]
-    return shares
 
 
 def bins_of_equal_width(conf, correct, num_bins=15):
@@ -426,11 +247,9 @@ def threshold_at_risk(images, thresholds, risk, probability=0.95):
 
 def mean_prediction(members):
     """The mean of the softmax of several rows of logits, and their mutual information."""
-    rows = [[math.exp(value) for value in _log_softmax(row)] for row in members]
-    mean = [sum(probs) / len(rows) for probs in zip(*rows, strict=True)]
-    entropies = [-sum(p * math.log(p) for p in row if p > 0) for row in [mean, *rows]]
-    information = entropies[0] - sum(entropies[1:]) / len(rows)
-    return mean, information
+    rows = softmax(members, axis=1)
+    mean = rows.mean(axis=0)
+    return mean.tolist(), entr(mean).sum() - entr(rows).sum(axis=1).mean()
 
 
 def distance(label, i, j):

@@ -1,7 +1,6 @@
 """What holds for every loss: values and gradients of a loop, numerical safety, limits."""
 
 import itertools
-import warnings
 from functools import partial
 
 import pytest
@@ -130,8 +129,9 @@ def test_what_is_ignored_may_hold_anything(case):
             weight = (torch.arange(target.numel()) % 3 > 0).double().view(target.shape)
             broken = broken.detach().masked_fill((weight == 0).unsqueeze(1), value).requires_grad_()
             assert gradient(loss(broken, target, weight=weight), broken).isfinite().all()
-        nothing = loss(broken, torch.full_like(target, IGNORED))
-        assert nothing == 0 and (gradient(nothing, broken) == 0).all()
+        for factor in (None, 2, 0, torch.tensor(0)):
+            nothing = loss(broken, torch.full_like(target, IGNORED), avg_factor=factor)
+            assert nothing == 0 and (gradient(nothing, broken) == 0).all()
         assert loss(logits[:0], target[:0], avg_factor=0) == 0
 
 
@@ -179,54 +179,6 @@ def test_half_precision_and_autocast(case):
         found = gradient(value, logits, 1e9)
         assert found.dtype == dtype
         close(found.float(), gradient(expected, exact, 1e9), rtol=1e-2, atol=1e-4)
-
-
-@pytest.fixture
-def kernels():
-    """Forget the kernels of other tests, which count towards torch's limits."""
-
-    def forget():
-        torch.compiler.reset()
-        engine._kernel_of.cache_clear()
-        engine._not_compilable.clear()
-
-    forget()
-    yield
-    forget()
-
-
-KINDS = {type(case.build()): name for name, case in CASES.items()}  # one case of each loss
-
-
-@pytest.mark.parametrize('name', KINDS.values())
-def test_compiled(name, kernels, monkeypatch):
-    """As a kernel and inside a model; the backends trace alone, since compiling takes seconds."""
-    case, compiler = CASES[name], torch.compile
-    monkeypatch.setattr(torch, 'compile', lambda f, **_: compiler(f, backend='eager'))
-    for inside in (True, False)[: 1 if case.batch else 2]:
-        soft = case.soft and inside
-        shape = case.shapes[0 if inside else 2 % len(case.shapes)]
-        logits, target = draw(shape, torch.float32, ignore=True, soft=soft)
-        loss = case.build(ignore_index=IGNORED)
-        expected = loss(logits, target)
-        if inside:
-            loss = compiler(loss, backend='eager', fullgraph=True)
-        else:
-            loss = case.build(ignore_index=IGNORED, compile=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter('error')  # of what runs eagerly
-            value = loss(logits, target)
-        close(value, expected)
-        close(gradient(value, logits), gradient(expected, logits))
-
-
-def test_a_wrong_label_inside_a_compiled_model(kernels):
-    logits, target = draw((4, 5), torch.float32)
-    loss = torch.compile(losses.SoftmaxFocalLoss(), backend='eager', fullgraph=True)
-    assert loss(logits, target).isfinite()
-    target[1] = 5
-    with pytest.raises(RuntimeError, match=r'outside \[0, 5\).* ignore_index=-100'):
-        loss(logits, target)
 
 
 @pytest.mark.parametrize('name', CASES)
