@@ -1,10 +1,11 @@
 import gc
 import os
 import socket
+import sys
 from types import SimpleNamespace
 
 import pytest
-from commands import ROOT
+from commands import ROOT, call_here
 from quick_toolboxes import quicken_mmengine
 
 # Before torch is imported: the tests' own processes share the cores.
@@ -57,6 +58,25 @@ def pytest_addoption(parser):
 
 def pytest_unconfigure():
     gc.unfreeze()
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """Run a tool in an empty folder and return what it says; of one that fails, its error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, 'path', list(sys.path))
+
+    def run_tool(tool, *arguments, code=0):
+        status = 0
+        try:
+            call_here(tool, *arguments, monkeypatch=monkeypatch)
+        except SystemExit as end:
+            status = end.code or 0
+        said = capsys.readouterr()
+        assert status == code and 'Traceback' not in said.err + said.out, said.err
+        return said.err if code else said.err + said.out
+
+    return run_tool
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT, call_here
+from commands import ROOT
 
 from mmcalib import __main__, __version__
 from mmcalib.checks import UserError
@@ -36,6 +36,7 @@ VOC, CIFAR10 = (
     f'{ROOT}/configs/ce/{name}.py' for name in ('deeplabv3_r50_voc', 'resnet50_cifar10')
 )
 TYPE = f'{CE} --work-dir w --cfg-options model'
+UNTRAINED = f'test.py {CE} a.pth --work-dir w'
 # A command line, and what its error names.
 REFUSED = {
     f'train.py {CE} --wrok-dir w': '--wrok-dir w; did you mean --work-dir?',
@@ -58,6 +59,7 @@ REFUSED = {
     f'train.py {TYPE}.backbone.type=ResNet_CIFARR': 'did you mean ResNet_CIFAR?',
     f'train.py {CE} --amp': '--amp needs a CUDA device',
     f'train.py {CE} --limit 0': '--limit must be',
+    f'train.py {CE} --launcher slurm --work-dir w': '--launcher slurm needs GPUs',
     f'train.py {CE} --resume none.pth': "there is no checkpoint 'none.pth'",
     f'test.py {CE}': 'name a checkpoint',
     f'test.py {CE} none.pth': "there is no checkpoint 'none.pth'",
@@ -71,13 +73,25 @@ REFUSED = {
     f'test.py {CE} text.pth': 'is no readable checkpoint: it is another kind of file',
     f'test.py {CE} a.pth --limit -1': '--limit must be',
     f'test.py {CE} a.pth --mc-dropout -1': '--mc-dropout must be',
-    f'test.py {CE} a.pth --evaluation unsen': 'did you mean unseen?',
-    f'calibrate.py {CE} none.pth --out o.pth': "there is no checkpoint 'none.pth'",
+    f'test.py {CE} a.pth --evaluation unsen': 'no such evaluation; did you mean unseen?',
+    f'test.py {CE} a.pth --out folder.pkl': 'folder.pkl is a folder: name a file',
+    f'test.py {CE} a.pth --out a.pth/below.pkl': 'below.pkl cannot be written',
+    f'test.py {CE} a.pth --out metrics.txt': 'predictions go to a .pkl file',
+    f'test.py {CE} a.pth --show-dir drawn': 'needs default_hooks.visualization',
+    f'{UNTRAINED} --objects --cfg-options test_evaluator=[]': 'add --calibration',
+    f'{UNTRAINED} --tta': 'does not fit the model of this config: it lacks',
+    f'{UNTRAINED} --cfg-options test_dataloader.dataset.indices=[]': (
+        'error: the test data or their metrics: there are no samples'
+    ),
+    f'train.py {CE} --cfg-options model.head': 'argument --cfg-options: takes KEY=VALUE',
+    f'train.py {CE} --cfg-options =3': 'takes KEY=VALUE',
+    f"train.py {CE} --cfg-options 'a=[1,(2]'": 'Imbalanced brackets',
+    f'train.py {CE} --cfg-options "a=[dict(b=1)]"': 'takes no dict',
+    f'train.py {CE} --cfg-options a={{}}': 'takes no dict',
     f'calibrate.py {CE} a.pth --out c.pth --samples 0': '--samples must be',
     f'predict.py {CE} none.pth {ROOT} --out o': 'reads no image files',
     f'predict.py {CE} a.pth a.png --out p --prob 2': 'probability must be',
     f'export.py {CE} a.pth --out m.onnx --toler -1': '--tolerance must be',
-    f'test_robustness.py {CE} none.pth --severities 1': "there is no checkpoint 'none.pth'",
     f'test_robustness.py {CE} a.pth --work-dir w --severities -1': '--severities must be',
     f'test_robustness.py {CE} a.pth --work-dir w --corruptions gausian_noise': 'n gaussian_noise?',
     f'sweep.py {MBLS} --param margn=1': 'did you mean margin?',
@@ -94,7 +108,7 @@ REFUSED = {
 def folder(tmp_path_factory):
     """A folder with what is named above."""
     folder = tmp_path_factory.mktemp('refused')
-    for name in ('empty', 'one', 'several'):
+    for name in ('empty', 'one', 'several', 'folder.pkl'):
         (folder / name).mkdir()
     for name in ('mine.py', 'one/epoch_1.pth', 'several/best_ECE.pth', 'several/best_top1.pth'):
         (folder / name).touch()
@@ -102,22 +116,18 @@ def folder(tmp_path_factory):
     (folder / 'bad.py').write_text("raise ValueError('by the config')")
     (folder / 'base.py').write_text("_base_ = 'no/such.py'")
     (folder / 'text.pth').write_text('no checkpoint')
-    torch.save({}, folder / 'a.pth')
+    torch.save({'state_dict': {}}, folder / 'a.pth')
     return folder
 
 
 @pytest.mark.parametrize('line', REFUSED, ids=lambda line: line.replace(f'{ROOT}/', ''))
-def test_what_cannot_run_is_one_line_before_it_starts(line, folder, monkeypatch, capsys):
+def test_what_cannot_run_is_one_line_before_it_starts(line, folder, run, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setattr(torch.cuda, 'is_available', lambda: False)
-    with pytest.raises(SystemExit) as end:
-        call_here(*shlex.split(line), monkeypatch=monkeypatch)
-    said = capsys.readouterr().err
-    assert end.value.code == 2 and 'Traceback' not in said
-    last = said.splitlines()[-1]
+    last = run(*shlex.split(line), code=2).splitlines()[-1]
     assert last.startswith(f'{line.split()[0]}: error: ') and REFUSED[line] in last
     assert not ('zzz' in line and 'did you mean' in last)
-    assert not (folder / 'work_dirs').exists()
+    assert not (folder / 'work_dirs').exists() and not list(folder.rglob('results*.json'))
 
 
 def test_one_of_the_checkout_is_suggested_there(monkeypatch):

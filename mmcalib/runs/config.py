@@ -36,7 +36,8 @@ def _path_of_base(name: str, inheriting: str) -> tuple[str, str | None]:
     """Return the path of a ``_base_``, and the package that ships it."""
     package, shipped, _ = name.partition('::')
     path = name if shipped else os.path.join(os.path.dirname(inheriting), name)
-    return find_config(path), package if shipped else None
+    # mmengine takes a package for a toolbox, the scope of every dict; ours registers in the root.
+    return find_config(path), package if shipped and package != 'mmcalib' else None
 
 
 # mmengine's own look-up knows neither mmcalib nor mmseg of the onedl stack.
@@ -63,12 +64,7 @@ def load_config(path: str, options: dict | None = None) -> Config:
         cfg = Config.fromfile(path, import_custom_modules=False)
         if cfg.get('custom_imports'):  # in place of mmengine, whose error lists the path of Python
             import_modules_from_strings(**cfg.custom_imports)
-        # Inheriting from `mmcalib::` names the package as the scope of every dict, as if of a
-        # toolbox; our classes are in the root registries, and all others in those of the config's
-        # own toolbox.
-        for _, part in walk(cfg._cfg_dict):  # which imports what a config of the new style names
-            if part.get('_scope_') == 'mmcalib':
-                del part['_scope_']
+        [*walk(cfg._cfg_dict)]  # imports what a config of mmengine's new style names
         with warnings.catch_warnings(), redirect_stdout(StringIO()):  # of what is not installed
             warnings.filterwarnings('ignore', message='Fail to import')
             if (scope := cfg.get('default_scope', 'mmengine')) != 'mmengine':

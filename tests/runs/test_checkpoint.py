@@ -11,7 +11,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
-from commands import ROOT, call_here
+from commands import ROOT
 from mmengine.config import Config
 from tested import test_checkpoint
 
@@ -180,7 +180,7 @@ def test_code_in_a_checkpoint_is_said_or_refused(what, tmp_path, monkeypatch):
 @pytest.mark.skipif(
     torch.__version__ < '2.5', reason='needs PyTorch 2.5, which tells logged values from code'
 )
-def test_a_checkpoint_at_an_address_is_read_as_data(trained, tmp_path, monkeypatch, capsys):
+def test_a_checkpoint_at_an_address_is_read_as_data(trained, run, tmp_path, monkeypatch):
     monkeypatch.setenv('TORCH_HOME', str(tmp_path / 'downloads'))
     content = load_file(str(trained))
     for name, scale in (('one', 1), ('other', 0)):
@@ -193,20 +193,16 @@ def test_a_checkpoint_at_an_address_is_read_as_data(trained, tmp_path, monkeypat
     few = ['--cfg-options', 'test_dataloader.dataset.indices=40']
     with ThreadingHTTPServer(('127.0.0.1', 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
-
-        def call(name):
-            url, folder = f'http://127.0.0.1:{server.server_port}/{name}', tmp_path / name
-            call_here('test.py', MBLS, url, '--work-dir', folder, *few, monkeypatch=monkeypatch)
-            return Record.read(folder / 'results.json').model['members'][0]['digest']
-
+        url = f'http://127.0.0.1:{server.server_port}'
         for name, text in (('bad.pth', 'more than data'), ('none.pth', '404')):
-            with pytest.raises(SystemExit):
-                call(name)
-            said = capsys.readouterr().err
+            said = run('test.py', MBLS, f'{url}/{name}', code=2)
             assert text in said and name in said
-        assert not (tmp_path / 'made').exists()
-        assert call('one/best.pth') != call('other/best.pth')
+        for name in ('one', 'other'):
+            run('test.py', MBLS, f'{url}/{name}/best.pth', '--work-dir', name, *few)
         server.shutdown()
+    assert not (tmp_path / 'made').exists()
+    one, other = (Record.read(f'{name}/results.json').model for name in ('one', 'other'))
+    assert one['members'][0]['digest'] != other['members'][0]['digest']
 
 
 BROKEN = {
@@ -261,27 +257,24 @@ def test_a_stop_while_results_are_written_leaves_no_mixed_ones(
     assert not (tmp_path / 'results.json').exists()
 
 
-def test_a_work_dir_that_is_in_use_or_cannot_be_made_is_one_line(tmp_path, monkeypatch, capsys):
+def test_a_work_dir_that_is_in_use_or_cannot_be_made_is_one_line(run, monkeypatch):
     monkeypatch.setenv('SLURM_PROCID', '1')  # a task that trains by itself
-    (tmp_path / 'file').touch()
+    Path('file').touch()
     for folder, text in (
-        (tmp_path / 'used', 'a training, a test or a sweep'),
-        (tmp_path / 'file', 'file/results.json cannot be written: Not a directory'),
-        (tmp_path / 'file/w', 'file/w/results.json cannot be written: Not a directory'),
+        ('used', 'a training, a test or a sweep'),
+        ('file', 'file/results.json cannot be written: Not a directory'),
+        ('file/w', 'file/w/results.json cannot be written: Not a directory'),
     ):
-        with locked(tmp_path / 'used'), pytest.raises(SystemExit):
-            call_here('train.py', MBLS, '--work-dir', folder, monkeypatch=monkeypatch)
-        assert text in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / 'used').iterdir()] == ['.lock']
+        with locked('used'):
+            assert text in run('train.py', MBLS, '--work-dir', folder, code=2)
+    assert [path.name for path in Path('used').iterdir()] == ['.lock']
 
 
-def test_a_training_may_keep_no_checkpoints(tmp_path, monkeypatch):
-    call_here(
-        'train.py', MBLS, '--no-validate', '--work-dir', tmp_path, '--cfg-options',
-        'default_hooks.checkpoint=None', 'train_cfg.max_epochs=1',
-        'train_dataloader.dataset.indices=16', monkeypatch=monkeypatch,
-    )  # fmt: skip
-    (member,) = Record.read(tmp_path / 'results.json').model['members']
+def test_a_training_may_keep_no_checkpoints(run, tmp_path):
+    options = ['default_hooks.checkpoint=None', 'train_cfg.max_epochs=1']
+    few = 'train_dataloader.dataset.indices=16'
+    run('train.py', MBLS, '--no-validate', '--work-dir', '.', '--cfg-options', *options, few)
+    (member,) = Record.read('results.json').model['members']
     assert member['file'] == 'last weights' and member['finished'] is True
     assert not list(tmp_path.glob('*.pth'))
 

@@ -147,19 +147,13 @@ OPEN = "open('{path}', 'w')"
     'text',
     [
         'import os',
-        OPEN,
         f'x = {OPEN}',
-        f'x = dict(a=[{OPEN}])',
-        f'x = {{{{**{OPEN}}}}}',
         f'x = dict(**{OPEN})',
         f'x = dict({OPEN})',
         f"x = [{OPEN} for _ in 'a']",
-        f'x = (lambda: {OPEN})()',
         "x = f'{{open({path!r}, 1)}}'",
         "dict = open\nx = dict('{path}', 'w')",
-        f'x = -{OPEN}',
         "x = '{path}'.upper",
-        f'for x in [{OPEN}]: pass',
         'x: int = 1',
         'x = y = 1',
         'x = 1 +',
@@ -168,8 +162,7 @@ OPEN = "open('{path}', 'w')"
     ],
 )
 def test_nothing_of_it_is_executed(text, tmp_path):
-    path = tmp_path / 'written'
+    text = text.format(path=tmp_path / 'written')
     with pytest.raises(ValueError, match='not a config'):
-        parse_config(text.format(path=path))
-    assert facts_of({'cfg': text.format(path=path)}) is None
-    assert not path.exists()
+        parse_config(text)
+    assert facts_of({'cfg': text}) is None and not (tmp_path / 'written').exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT, call_here
+from commands import ROOT
 from forked import call_forked
 from mmengine.config import Config
 from mmengine.registry import DATASETS, MODELS, init_default_scope
@@ -55,23 +55,6 @@ def digits(tmp_path_factory):
 @pytest.fixture(scope='module')
 def scenes(tmp_path_factory):
     return write_members(tmp_path_factory.mktemp('scenes'), SCENES, 2)
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """Run a tool in this process, and return what it says."""
-    monkeypatch.chdir(tmp_path)
-
-    def call_tool(tool, *arguments, fails=False):
-        if fails:
-            with pytest.raises(SystemExit) as end:
-                call_here(tool, *arguments, monkeypatch=monkeypatch)
-            assert end.value.code == 2
-            return capsys.readouterr().err
-        call_here(tool, *arguments, monkeypatch=monkeypatch)
-        return capsys.readouterr().out
-
-    return call_tool
 
 
 def results(folder):
@@ -196,12 +179,12 @@ def test_a_temperature_of_a_mean_is_fitted_kept_and_read(digits, run, tmp_path, 
         (digits[:2], 't.json was made with another model than'),
         ([*digits, '--tta'], 'views [] (here: [['),
     ):
-        assert message in run('test.py', DIGITS, *others, '--temperature', 't.json', fails=True)
+        assert message in run('test.py', DIGITS, *others, '--temperature', 't.json', code=2)
     for file in (digits[0], 'no.json'):
         Path('no.json').write_text('{}')
-        error = run('test.py', DIGITS, *digits, '--temperature', file, fails=True)
+        error = run('test.py', DIGITS, *digits, '--temperature', file, code=2)
         assert 'name the file that tools/calibrate.py wrote' in error
-    error = run('calibrate.py', DIGITS, *digits, '--out', 't.pth', fails=True)
+    error = run('calibrate.py', DIGITS, *digits, '--out', 't.pth', code=2)
     assert 'name a .json file' in error
 
 
@@ -256,7 +239,7 @@ def test_what_has_no_mean_is_said_first(arguments, message, digits, run, tmp_pat
             text = 'other.py'
         arguments[number] = f'{text}:{digits[1]}' if pair else argument
         arguments[number] = digits[0] if argument == 'a' else arguments[number]
-    assert message in run('test.py', DIGITS, *arguments, fails=True)
+    assert message in run('test.py', DIGITS, *arguments, code=2)
 
 
 def test_each_model_has_a_folder_of_its_own(digits, run, tmp_path):
@@ -307,7 +290,7 @@ def test_a_checkpoint_and_its_calibration_are_no_ensemble(digits, run, tmp_path)
     few = [*FEW, 'val_dataloader.dataset.indices=200']
     run('calibrate.py', DIGITS, digits[0], '--out', 'calibrated.pth', *few)
     run('calibrate.py', DIGITS, 'calibrated.pth', '--out', 'twice.pth', '--force', *few)
-    message = run('test.py', DIGITS, digits[0], 'calibrated.pth', *FEW, fails=True)
+    message = run('test.py', DIGITS, digits[0], 'calibrated.pth', *FEW, code=2)
     assert 'calibrated.pth are one checkpoint' in message and 'count it double' in message
     assert 'CE × 2 (1 of them + temperature)' in run(
         'test.py', DIGITS, digits[1], 'calibrated.pth', *FEW

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import ROOT, call_here
+from commands import ROOT
 from forked import call_forked
 
 from mmcalib.record import Record, paths_of
@@ -32,9 +32,8 @@ log_processor = dict(by_epoch=False)
 
 
 @pytest.mark.parametrize(('kind', 'number'), [('epochs', 9), ('iterations', 6)])
-def test_a_killed_training_ends_as_one_that_was_not(kind, number, tmp_path, monkeypatch):
+def test_a_killed_training_ends_as_one_that_was_not(kind, number, run, tmp_path):
     """Killed where a best one is there, and the checkpoint of its step does not know of it yet."""
-    monkeypatch.chdir(tmp_path)
 
     def train(folder, *options, kill=0):
         Path('config.py').write_text(KILLED.format(number=kill) + KINDS[kind])
@@ -44,7 +43,7 @@ def test_a_killed_training_ends_as_one_that_was_not(kind, number, tmp_path, monk
                 call_forked(*command, cwd=tmp_path)
             assert not Path(folder, 'results.json').exists()
             return None
-        call_here(*command, monkeypatch=monkeypatch)
+        run(*command)
         metrics = Record.read(Path(folder, 'results.json')).metrics
         return [path.name for path in sorted(Path(folder).glob('best_*'))], metrics
 
@@ -56,18 +55,13 @@ def test_a_killed_training_ends_as_one_that_was_not(kind, number, tmp_path, monk
     assert train('run', '--resume') == (sorted([best, 'best_of_mine.pth']), metrics)
 
 
-def test_resuming_what_was_never_started_keeps_the_weights_to_start_from(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_resuming_what_was_never_started_keeps_the_weights_to_start_from(run):
     options = ['train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=64']
     frozen = ['load_from=first/epoch_1.pth', 'optim_wrapper.optimizer.lr=0.0']
-    config = 'mmcalib::ce/digits.py'
-
-    def train(folder, *arguments):
-        call_here('train.py', config, '--work-dir', folder, *arguments, monkeypatch=monkeypatch)
-
-    train('first', '--no-test', '--cfg-options', *options)
+    train = ['train.py', 'mmcalib::ce/digits.py', '--work-dir']
+    run(*train, 'first', '--no-test', '--cfg-options', *options)
     for folder, more in (('plain', []), ('resumed', ['--resume'])):
-        train(folder, *more, '--cfg-options', *options, *frozen)
+        run(*train, folder, *more, '--cfg-options', *options, *frozen)
     found = [Record.read(Path(folder, 'results.json')).metrics for folder in ('plain', 'resumed')]
     assert found[0] == found[1]
 
@@ -80,10 +74,9 @@ def test_resuming_what_was_never_started_keeps_the_weights_to_start_from(tmp_pat
     ],
 )
 def test_averaged_weights_are_tested_and_calibrated_as_checkpoints_have_them(
-    name, options, checkpoint, tmp_path, monkeypatch
+    name, options, checkpoint, run, tmp_path
 ):
     """mmpretrain's EMAHook is not mmengine's, which the scenes have."""
-    monkeypatch.chdir(tmp_path)
     Path('mine.py').write_text(
         f"_base_ = '{ROOT}/configs/ce/{name}.py'\n"
         "custom_hooks = [dict(type='EMAHook', momentum=0.05)]\n"
@@ -95,34 +88,27 @@ def test_averaged_weights_are_tested_and_calibrated_as_checkpoints_have_them(
     call_forked('train.py', 'mine.py', '--work-dir', 'trained', *options, cwd=tmp_path)
     (path,) = Path('trained').glob(checkpoint)
     trained = Record.read('trained/results.json').metrics
-    call_here('test.py', 'mine.py', path, '--work-dir', 'tested', monkeypatch=monkeypatch)
+    run('test.py', 'mine.py', path, '--work-dir', 'tested')
     assert trained == Record.read('tested/results.json').metrics
-    call_here(
-        'calibrate.py', 'mine.py', path, '--out', 'out.pth', '--test', monkeypatch=monkeypatch
-    )
+    run('calibrate.py', 'mine.py', path, '--out', 'out.pth', '--test')
     calibration = torch.load('out.pth', weights_only=False)['meta']['calibration']
     before = calibration['tested']['before']['ECE']
     assert before == pytest.approx(trained['calibration/ECE'], abs=1e-4)
 
 
-def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_checkpoint_tested_under_another_config_says_its_own(run):
     options = [
         *('train_cfg.max_epochs=1', 'train_cfg.val_interval=1', 'randomness.seed=7'),
         *('train_dataloader.dataset.indices=16', 'val_dataloader.dataset.indices=20'),
         *('train_dataloader.dataset.noise=0.2', 'model.head.loss.margin=5'),
         'train_dataloader.batch_size=8',
     ]
-    call_here(
-        'train.py', 'mmcalib::mbls/digits.py', '--work-dir', 'a', '--split', 'val',
-        '--cfg-options', *options, monkeypatch=monkeypatch,
-    )  # fmt: skip
+    a = ['mmcalib::mbls/digits.py', '--work-dir', 'a', '--split', 'val']
+    run('train.py', *a, '--cfg-options', *options)
     assert not Path('a/results.json').exists()
     validated = Record.read('a/results_val.json')
-    call_here(
-        'test.py', 'mmcalib::ce/digits.py', *paths_of(validated.model), '--work-dir', 'b',
-        '--cfg-options', 'test_dataloader.dataset.indices=30', monkeypatch=monkeypatch,
-    )  # fmt: skip
+    b = ['mmcalib::ce/digits.py', *paths_of(validated.model), '--work-dir', 'b']
+    run('test.py', *b, '--cfg-options', 'test_dataloader.dataset.indices=30')
     tested = Record.read('b/results.json')
     assert validated.evaluation == dict(
         dataset=dict(type='Digits', split='val', samples=20), data_options=dict(indices=20),
@@ -138,10 +124,7 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize('name', ['digits', 'digit_scenes'])
-def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
-    name, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(tmp_path)
+def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(name, run, tmp_path):
     evaluator = {'digits': 'Accuracy', 'digit_scenes': 'IoUMetric'}[name]
     Path('mine.py').write_text(
         f"_base_ = 'mmcalib::mbls/{name}.py'\n"
@@ -149,12 +132,11 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
         'default_hooks = dict(reliability_diagram=None, confidence_map=None)\n'
     )
     torch.set_num_threads(2)
-    call_here('train.py', 'mine.py', '--limit', 11, monkeypatch=monkeypatch)
+    said = run('train.py', 'mine.py', '--limit', 11)
     assert torch.get_num_threads() == 1  # which such a small network is fastest with
     folder = 'work_dirs/mine/limit11'
     record = Record.read(f'{folder}/results.json')
     assert record.evaluation['limit'] == 11 == record.evaluation['dataset']['samples']
-    said = ''.join(capsys.readouterr())
     assert 'Samples: train on 11, validate on 11, test on 11; SMOKE RUN with --limit 11' in said
     assert 'Calibration was not measured; tools/test.py CONFIG CHECKPOINT --calibration' in said
     with pytest.raises(FileNotFoundError, match=f'smoke runs with --limit: {folder}'):
@@ -166,8 +148,7 @@ def test_a_smoke_run_trains_and_tests_says_so_and_is_in_no_table(
     # its own keeps it, and has what it lacks beside it.
     def test(config, folder):
         options = ['--calibration', '--objects', '--work-dir', folder]
-        call_here('test.py', config, *paths_of(record.model), *options, monkeypatch=monkeypatch)
-        said = ''.join(capsys.readouterr())
+        said = run('test.py', config, *paths_of(record.model), *options)
         assert 'the checkpoint of a SMOKE RUN with --limit 11' in said
         return json.loads(Path(folder, 'results.json').read_text()), said.splitlines()
 
