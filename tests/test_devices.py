@@ -21,6 +21,7 @@ from mmcalib.ensembles.mean_and_disagreement import PredictionMean
 from mmcalib.losses import CombinedLoss, MDCALoss, SoftmaxFocalLoss
 from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
 from mmcalib.metrics import NAMES, CalibrationMetric, scores_of_logits
+from mmcalib.metrics.ood_metric import SCORES
 from mmcalib.runs.train import train_and_test
 
 LOSSES = {
@@ -47,26 +48,29 @@ def moved(loss):
     return loss
 
 
-def check_step(name, compute, logits, target):
-    """Value and gradient of a loss, by the logits, are the CPU's, and nothing waits for them."""
-    found = []
-    for place, loss in ((copy.copy, LOSSES[name]()), (there, moved(LOSSES[name]()))):
-        with PretendedDevice() as device:
-            arguments = place(logits).requires_grad_(), place(target)
-            value = compute(loss, *arguments)
-            found.append([value.detach(), *torch.autograd.grad(value, arguments[0])])
-        assert device.waits == [] or place is not there
-    assert all(isinstance(each, Pretended) for each in found[1])
-    values = [each.value for each in found[1]]
-    torch.testing.assert_close(values, found[0], rtol=1e-4, atol=1e-6)
+def check(compute):
+    """What is computed of tensors that `place` puts there is the CPU's, and nothing waits for it."""
+    expected = compute(torch.clone)
+    with PretendedDevice() as device:
+        found = compute(there)
+    assert device.waits == [] and all(isinstance(each, Pretended) for each in found)
+    torch.testing.assert_close([each.value for each in found], expected, rtol=1e-4, atol=1e-6)
+
+
+def check_step(name, logits, target, compute):
+    def value_and_gradient(place):
+        loss, own = LOSSES[name](), place(logits).requires_grad_()
+        value = compute(moved(loss) if place is there else loss, own, place(target))
+        return [value.detach(), *torch.autograd.grad(value, own)]
+
+    check(value_and_gradient)
 
 
 @pytest.mark.parametrize('name', LOSSES)
 @pytest.mark.parametrize('labels', [torch.int64, torch.uint8])
 def test_a_training_step(name, labels):
     logits, target = draw()
-    compute = lambda loss, *arguments: loss(*arguments, ignore_index=IGNORED)  # noqa: E731
-    check_step(name, compute, logits, target.to(labels))
+    check_step(name, logits, target.to(labels), lambda f, *x: f(*x, ignore_index=IGNORED))
 
 
 def test_a_wrong_label_there():
@@ -80,9 +84,9 @@ def test_a_wrong_label_there():
 def test_the_fused_step(name, monkeypatch):
     # It has none to turn off.
     monkeypatch.setattr(torch, 'autocast', lambda *args, **options: nullcontext())
-    call = dict(ignore_index=IGNORED, align_corners=False)
-    compute = lambda loss, *arguments: upsampled_loss(loss, *arguments, **call)[0]  # noqa: E731
-    check_step(name, compute, draw(shape=(2, 5, 3, 2))[0], draw()[1])
+    options = dict(ignore_index=IGNORED, align_corners=False)
+    logits, target = draw(shape=(2, 5, 3, 2))[0], draw()[1]
+    check_step(name, logits, target, lambda *x: upsampled_loss(*x, **options)[0])
 
 
 @pytest.mark.parametrize('samples', [segmented(2, 5), classified(9, 5)], ids=['maps', 'rows'])
@@ -100,24 +104,21 @@ def test_every_metric_of_samples_there(samples):
 
 def test_scores_of_the_unseen():
     logits, _ = draw(shape=(5, 30))
-    scores = ('max_probability', 'max_logit', 'energy', 'entropy')
-    here = scores_of_logits(logits, scores)
+    expected = scores_of_logits(logits, SCORES)
     with PretendedDevice():
-        other = scores_of_logits(there(logits), scores)
-    for name in scores:
-        torch.testing.assert_close(other[name], here[name])
+        torch.testing.assert_close(scores_of_logits(there(logits), SCORES), expected)
 
 
 def test_an_ensemble_there():
-    found = []
-    for place in (torch.clone, there):
+    parts = draw(shape=(5, 3, 4))[0].softmax(0), torch.full((5, 3, 4), 0.2)
+
+    def averaged(place):
         mean = PredictionMean(disagreement=True)
-        with PretendedDevice() as device:
-            for part in (draw(shape=(5, 3, 4))[0].softmax(0), torch.full((5, 3, 4), 0.2)):
-                mean.add(place(part))
-            found.append([mean.mean, mean.mutual_information])
-        assert device.waits == []
-    torch.testing.assert_close([each.value for each in found[1]], found[0])
+        for part in parts:
+            mean.add(place(part))
+        return [mean.mean, mean.mutual_information]
+
+    check(averaged)
 
 
 def test_that_a_wrong_device_and_a_wait_are_found():
