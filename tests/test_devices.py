@@ -49,7 +49,7 @@ def moved(loss):
 
 
 def check(compute):
-    """What is computed of tensors that `place` puts there is the CPU's, and nothing waits for it."""
+    """What is computed there of tensors is the CPU's value, and nothing waits for it."""
     expected = compute(torch.clone)
     with PretendedDevice() as device:
         found = compute(there)
