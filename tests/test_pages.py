@@ -7,6 +7,7 @@ import contextlib
 import doctest
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import runpy
@@ -14,13 +15,14 @@ import shlex
 import sys
 from argparse import _SubParsersAction
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from commands import ROOT, call_here
 from mmengine.evaluator import BaseMetric, Evaluator
-from mmengine.registry import DATASETS, HOOKS, METRICS, MODELS, init_default_scope
+from mmengine.registry import HOOKS, METRICS, MODELS, init_default_scope
 from tool_parsers import parser_of
 
 import mmcalib
@@ -230,25 +232,15 @@ def written(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize(
-    ('name', 'labels'), [('own_classifier', 'gt_label'), ('own_segmentor', 'gt_sem_seg')]
-)
-def test_a_config_of_ones_own(written, name, labels):
+@pytest.mark.parametrize('name', ['own_classifier', 'own_segmentor'])
+def test_a_config_of_ones_own(written, name, monkeypatch):
     written('docs/howto/own_config.md')
     runpy.run_path('make_data.py')
-    cfg = load_config(f'{name}.py')
-    init_default_scope(cfg.default_scope)
-    if 'data_preprocessor' in cfg:
-        cfg.model.data_preprocessor = dict(type='ClsDataPreprocessor', **cfg.data_preprocessor)
-    model = MODELS.build(cfg.model)
-    for split, count in (('train', 24), ('val', 12), ('test', 12)):
-        dataset = DATASETS.build(cfg[f'{split}_dataloader'].dataset)
-        assert len(dataset) == count
-    samples = [dataset[0], dataset[4]]
-    batch = {key: [sample[key] for sample in samples] for key in samples[0]}
-    assert all(labels in sample for sample in batch['data_samples'])
-    found = model.train()(**model.data_preprocessor(batch, training=True), mode='loss')
-    assert sum(value for key, value in found.items() if 'loss' in key).isfinite()
+    call_here('train.py', f'{name}.py', '--limit', 2, monkeypatch=monkeypatch)
+    (results,) = Path.cwd().rglob('results.json')
+    assert {'calibration/ECE', 'calibration/AECE'} <= json.loads(results.read_text())[
+        'metrics'
+    ].keys()
 
 
 def test_a_loss_and_a_metric_of_ones_own(written):
