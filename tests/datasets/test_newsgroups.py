@@ -6,7 +6,6 @@ import pytest
 from posts import write_posts
 from sklearn import datasets
 from sklearn.datasets import load_files
-from sklearn.utils import Bunch
 
 from mmcalib.datasets import Newsgroups20
 from mmcalib.datasets.download_sources import missing_data_message
@@ -82,19 +81,17 @@ def test_words_are_those_of_keras_behind_the_header():
 
 
 def test_scikit_learns_copy_is_used_only_if_asked_for(tmp_path, monkeypatch):
-    folder = write_posts(tmp_path / 'unpacked')
+    folder, cache = write_posts(tmp_path / 'unpacked'), tmp_path / 'cache'
 
     def fetch(*, data_home, subset, shuffle):
-        assert data_home == str(tmp_path / 'cache') and not shuffle
+        assert data_home == str(cache) and not shuffle
         return load_files(folder / f'20news-bydate-{subset}', encoding='latin1')
 
     monkeypatch.setattr(datasets, 'fetch_20newsgroups', fetch)
-    fetched, unpacked = build(tmp_path / 'cache', download=True), build(folder)
+    fetched, unpacked = build(cache, download=True), build(folder, download=True)  # not again
     assert all(texts(fetched[split]) == texts(unpacked[split]) for split in SPLITS)
-    monkeypatch.setattr(datasets, 'fetch_20newsgroups', lambda **_: Bunch())
-    build(folder, download=True)  # the folder is there, so nothing is fetched
     with pytest.raises(FileNotFoundError, match='set download=True'):
-        build(tmp_path / 'cache')
+        build(cache)
 
 
 def test_what_cannot_be_is_refused(tmp_path):

@@ -171,9 +171,25 @@ def test_half_precision_becomes_single_and_double_stays(dtype):
         assert sample.pred_score.dtype == (dtype if dtype == torch.float64 else torch.float32)
 
 
-def test_members_that_have_no_common_mean_are_named():
-    with pytest.raises(ValueError, match='member 2 has 4 classes, but member 1 has 5'):
-        mean_of([classifier(LINEAR), classifier({**LINEAR, 'num_classes': 4})])
+def test_what_has_no_mean_is_refused():
+    one, sigmoid = classifier(LINEAR), dict(type='mmseg.CrossEntropyLoss', use_sigmoid=True)
+    auxiliary = segmentor(fcn_head(dropout_ratio=0), auxiliary_head=DROPPING)
+    for members, options, message in (
+        ([one, classifier({**LINEAR, 'num_classes': 4})], {}, 'member 2 has 4 .* member 1 has 5'),
+        ([classifier({**LINEAR, 'type': 'MultiLabelLinearClsHead'})], {}, 'predicts each class'),
+        ([segmentor(fcn_head(loss_decode=sigmoid))], {}, 'FCNHead was trained .*use_sigmoid'),
+        ([dropping_classifier(), one], dict(mc_dropout=2), 'member 2 has no dropout layer'),
+        ([auxiliary], dict(mc_dropout=2), 'member 1 has no dropout layer'),
+        ([one], dict(mc_dropout=-1), 'mc_dropout'),
+        ([one], dict(passes_at_once=0), 'passes_at_once'),
+        ([one], dict(temperature=0.0), 'temperature'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mean_of(members, **options)
+    assert mean_of([segmentor(fcn_head(2, out_channels=1, loss_decode=sigmoid))])
+
+
+def test_a_member_of_another_size_or_without_a_softmax_is_named():
     model = mean_of([segmentor(fcn_head()), segmentor(fcn_head())])
     postprocess = model.others[0].postprocess_result
     model.others[0].postprocess_result = lambda logits, samples: postprocess(
@@ -181,17 +197,6 @@ def test_members_that_have_no_common_mean_are_named():
     )
     with pytest.raises(UserError, match=r'^member 2, of 0\.jpg: .*\(4, 5, 6\), .*\(4, 13, 17\)'):
         predict(model, scenes())
-
-
-def test_scores_that_are_no_softmax_are_refused():
-    with pytest.raises(ValueError, match='member 1: MultiLabelLinearClsHead predicts each class'):
-        mean_of([classifier({**LINEAR, 'type': 'MultiLabelLinearClsHead'})])
-    loss = dict(type='mmseg.CrossEntropyLoss', use_sigmoid=True)
-    with pytest.raises(
-        ValueError, match=r'FCNHead was trained with a separate sigmoid.*use_sigmoid'
-    ):
-        mean_of([segmentor(fcn_head(loss_decode=loss))])
-    assert mean_of([segmentor(fcn_head(2, out_channels=1, loss_decode=loss))])
     model = mean_of([classifier(LINEAR)])
     model.module.head._get_predictions = lambda scores, samples: [
         sample.set_pred_score(score) for sample, score in zip(samples, scores, strict=True)
@@ -202,10 +207,9 @@ def test_scores_that_are_no_softmax_are_refused():
 
 @pytest.mark.parametrize('case', CASES)
 def test_a_member_whose_scores_are_nan_from_some_image_on_is_named(case):
-    build, batches = CASES[case]
+    build, (first, *others) = CASES[case]
     model = mean_of([build(0), build(1)])
     model.names[1] = 'b.pth'
-    first, *others = batches
     predict(model, [first])
     for parameter in model.others[0].parameters():
         parameter.data[:] = float('nan')
@@ -224,17 +228,3 @@ def test_a_size_that_a_member_does_not_take_is_named():
         with pytest.raises(UserError) as error:
             predict(model, [given])
         assert str(error.value) == f'b.pth, of 0.jpg: {refuse.side_effect}{hint}'
-
-
-def test_a_model_without_dropout_has_no_random_passes():
-    with pytest.raises(ValueError, match='member 2 has no dropout layer'):
-        mean_of([dropping_classifier(), classifier(LINEAR)], mc_dropout=2)
-    model = segmentor(fcn_head(dropout_ratio=0), auxiliary_head=DROPPING)
-    with pytest.raises(ValueError, match='member 1 has no dropout layer'):
-        mean_of([model], mc_dropout=2)
-
-
-def test_options_out_of_range_are_refused():
-    for options in (dict(mc_dropout=-1), dict(passes_at_once=0), dict(temperature=0.0)):
-        with pytest.raises(ValueError, match=next(iter(options))):
-            mean_of([classifier(LINEAR)], **options)
