@@ -141,8 +141,7 @@ def _first_image(cfg: Config) -> Tensor:
     """Return the pixels ``(1, C, H, W)`` of the first test image after the test pipeline."""
     loader = cfg.get('test_dataloader') or cfg.get('val_dataloader') or {}
     try:
-        with DATASETS.switch_scope_and_registry(cfg.get('default_scope')) as registry:
-            pixels = registry.build(loader.get('dataset'))[0]['inputs']
+        pixels = DATASETS.build(loader.get('dataset'))[0]['inputs']
         return pixels.reshape(1, *pixels.shape[-3:]).float()
     except (*NOT_BUILT, AttributeError) as error:
         raise UserError(

@@ -19,7 +19,7 @@ from mmcalib.tasks.predict.images import find_images
 from mmcalib.tasks.predict.predictor import Prediction, Predictor, unlabelled_steps
 from mmcalib.tasks.predict.scores import FolderScores, Scorer
 from mmcalib.tasks.predict.summary import Report, class_summary, gallery_of
-from mmcalib.tasks.predict.validation import read_validation
+from mmcalib.tasks.predict.validation import statistics_of
 from mmcalib.work_dir import check_writable
 
 MOST_LABELS = 254  # classes that a mask has room for
@@ -119,10 +119,9 @@ def prepare(
     configs, checkpoints = members_of(cfg, members, lambda path: load_config(path, cfg_options))
     model = set_model(cfg, configs, checkpoints, [split], **of_mean)
     predictor = Predictor(cfg, checkpoints, device=device, workers=workers)
-    evidence = validation and read_validation(
-        validation, model, predictor.classes, risk=risk, probability=probability
-    )
-    scorer = Scorer(predictor.classes, threshold=threshold, validation=evidence)
+    evidence = validation and statistics_of(validation, model)
+    options = dict(validation=evidence, risk=risk, probability=probability)
+    scorer = Scorer(predictor.classes, threshold=threshold, **options)
     return predictor, scorer, files, model
 
 
@@ -207,9 +206,9 @@ def _check_labels(predictor: Predictor, scorer: Scorer) -> None:
             f'--labels requires a segmentor of at most {MOST_LABELS} classes, and this is another '
             f'model, of {len(scorer.classes)} classes: leave it out'
         )
-    if scorer.validation and scorer.validation.bound and not scorer.bounds:
+    if scorer.bound and not scorer.bounds:
         raise UserError(
-            f'{scorer.validation.file} has no counts of each class, so no threshold of a class can '
+            f'{scorer.validation} has no counts of each class, so no threshold of a class can '
             'be proven: test again with tools/test.py … --split val --objects --calibration, or '
             'give --threshold instead of --risk'
         )

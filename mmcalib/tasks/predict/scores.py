@@ -1,4 +1,7 @@
-"""Scores of predictions without labels: for images, their objects and a folder."""
+"""Scores of predictions without labels: for images, their objects and a folder.
+
+A test with labels says what to expect of them, and which threshold keeps to a risk.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,29 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
 from mmcalib.checks import UserError, check_number
-from mmcalib.metrics.risk_threshold import ClassThreshold, RiskThreshold
+from mmcalib.metrics.counts import predicted_in_narrow_bins
+from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.risk_threshold import (
+    ClassThreshold,
+    RiskThreshold,
+    class_thresholds,
+    threshold_at_risk,
+)
+from mmcalib.metrics.statistics import CalibrationStatistics
+from mmcalib.samples.objects import RIGHT
 from mmcalib.samples.reading import UnlabelledPrediction
-from mmcalib.tasks.predict.validation import Validation
+from mmcalib.tasks.predict.validation import TEST_AGAIN
 
 if TYPE_CHECKING:
+    from sklearn.isotonic import IsotonicRegression
+
     from mmcalib.tasks.predict.predictor import Prediction
 
 THRESHOLD = 0.9
@@ -115,28 +131,39 @@ class FolderScores:
     threshold: float
     kept: float
     expected_accuracy: float
-    accuracy_interval: tuple[float, float] = NOTHING
-    bound: RiskThreshold | None = None
-    validation_images: int = 0
-    validation_unlabelled: float = 0.0
+    accuracy_interval: tuple[float, float]
+    bound: RiskThreshold | None
+    validation_images: int
+    validation_unlabelled: float
 
 
 class Scorer:
-    """Scores predictions without labels, by a threshold and perhaps a validation.
+    """Scores predictions without labels, by a threshold and perhaps a test with labels.
 
     Args:
         classes: K names.
-        threshold: Above which confidence predictions are kept; that of the validation's bound if
-            there is one, else 0.9 if None.
-        validation: None for no expected accuracies.
+        threshold: Above which confidence predictions are kept; 0.9 if None, unless a risk sets it.
+        validation: The statistics of a test with labels, of
+            :func:`~mmcalib.tasks.predict.validation.statistics_of`; None for no expected
+            accuracies.
+        risk: The share of the predictions that are kept which may be wrong.
+        probability: That of the bound on the risk, and of the intervals of accuracies.
 
     Attributes:
-        bounds: What the threshold of each class was proven to keep to, None without a risk.
+        num_images: How many images the validation has, 0 without one.
+        unlabelled: The share of their pixels without a label, the mean over images.
+        accuracy: Accuracies to expect of other images; None without a validation.
+        objects: Two isotonic regressions of objects on their expected IoU: of an IoU above 0.5, and
+            of the IoU; None if the validation counted no objects. Source: Zadrozny and Elkan, KDD
+            2002.
+        bound: The threshold for the risk; None without one.
+        bounds: Those of each class; None without a risk, or if the validation counted no classes.
         class_thresholds: Above which confidence the predictions of each class are kept; infinite
             where none is. The threshold of all where a risk was not asked for.
 
     Raises:
-        ValueError: If the threshold is outside [0, 1], or is to be two.
+        ValueError: If the threshold is outside [0, 1], or is to be two; if the validation does not
+            tell images apart, or proves no threshold for the risk.
     """
 
     def __init__(
@@ -144,34 +171,68 @@ class Scorer:
         classes: Sequence[str],
         *,
         threshold: float | None = None,
-        validation: Validation | None = None,
+        validation: Path | None = None,
+        risk: float | None = None,
+        probability: float = 0.95,
     ) -> None:
         self.classes, self.validation = classes, validation
-        bound = validation and validation.bound
-        if bound and threshold is not None:
+        self.num_images, self.unlabelled = 0, 0.0
+        self.accuracy: ExpectedAccuracy | None = None
+        self.objects: tuple[IsotonicRegression, IsotonicRegression] | None = None
+        self.bound: RiskThreshold | None = None
+        self.bounds: list[ClassThreshold] | None = None
+        if validation:
+            self._learn(CalibrationStatistics.load(validation), risk, probability)
+        if self.bound and threshold is not None:
             raise UserError('a risk sets the threshold: give either a risk or a threshold')
-        threshold = bound.threshold if bound else THRESHOLD if threshold is None else threshold
+        threshold = THRESHOLD if threshold is None else threshold
+        threshold = self.bound.threshold if self.bound else threshold
         self.threshold = check_number('threshold', threshold, most=1)
-        self.bounds: list[ClassThreshold] | None = validation and validation.class_thresholds
         self.class_thresholds = [
             (each.bound.threshold if each.bound else math.inf) if each else self.threshold
             for each in self.bounds or [None] * len(classes)
         ]
 
+    def _learn(
+        self, statistics: CalibrationStatistics, risk: float | None, probability: float
+    ) -> None:
+        bins, counted = statistics.image_narrow_bins, statistics.image_class_bins
+        if bins is None:
+            raise UserError(
+                f'{self.validation} has no statistics for each image: its protocol, '
+                f'{statistics.protocol!r}, leaves out pixels by their labels. {TEST_AGAIN}'
+            )
+        self.num_images, self.accuracy = len(bins), ExpectedAccuracy(bins, coverage=probability)
+        unlabelled = bins[:, 2].sum(dim=1) / predicted_in_narrow_bins(bins).sum(dim=1)
+        self.unlabelled = unlabelled.mean().item()
+        self.objects = _calibrated_objects(statistics.objects)
+        if risk is None:
+            return
+        self.bound = threshold_at_risk(bins, risk, probability=probability)
+        if self.bound is None:
+            raise UserError(
+                f'no threshold is proven to keep at most {100 * risk:g} % wrong predictions (with '
+                f'{100 * probability:g} % probability) by the {len(bins):,} images of '
+                f'{self.validation}: allow a larger risk, or validate on more images'
+            )
+        if counted is not None:
+            of_classes = statistics.image_class, counted, self.classes, 1 - risk
+            self.bounds = class_thresholds(*of_classes, probability=probability)
+
     @property
     def settings(self) -> dict:
         """What scores depend on besides the model."""
-        validation = self.validation
+        file = self.validation
         return {
             'threshold': self.threshold,
             'class_thresholds': self.class_thresholds,
-            'validation': validation and sha256(validation.file.read_bytes()).hexdigest()[:16],
-            'probability': validation and validation.accuracy.coverage,
+            'validation': file and sha256(file.read_bytes()).hexdigest()[:16],
+            'probability': self.accuracy and self.accuracy.coverage,
         }
 
     def image(self, image: Prediction, found: UnlabelledPrediction) -> ImageScores:
         """Return the scores of an image."""
-        accuracy = self.validation and self.validation.accuracy
+        accuracy = self.accuracy
         expected = accuracy.of_image(found.conf) if accuracy else math.nan
         shared = dict(
             image=str(image.image),
@@ -197,18 +258,18 @@ class Scorer:
             float(np.mean([image[key] for image in images], dtype=float)) if images else math.nan
             for key in ('confidence', 'kept', 'expected_accuracy')
         )
-        known, interval = self.validation, NOTHING
-        if known and images:
-            interval = known.accuracy.folder_interval(expected, len(images))
-        evidence = (known.bound, known.num_images, known.unlabelled) if known else ()
+        interval = NOTHING
+        if self.accuracy and images:
+            interval = self.accuracy.folder_interval(expected, len(images))
         means = confidence, self.threshold, kept, expected
+        evidence = self.bound, self.num_images, self.unlabelled
         return FolderScores(len(images), *means, interval, *evidence)
 
     def _objects(self, prediction: UnlabelledPrediction) -> tuple[ObjectScores, ...]:
         found, count = prediction.objects, prediction.predicted.numel()
         right = iou = np.full(len(found), math.nan)
-        if len(found) and self.validation and self.validation.objects:
-            right, iou = (curve.predict(found.expected_iou) for curve in self.validation.objects)
+        if len(found) and self.objects:
+            right, iou = (curve.predict(found.expected_iou) for curve in self.objects)
         columns = found.label, found.pixels, found.confidence, found.expected_iou, right, iou
         rows = zip(*(column.tolist() for column in (*columns, found.box)), strict=True)
         return tuple(
@@ -224,3 +285,16 @@ class Scorer:
             dict(label=k, pixels=int(pixels[k]), kept=int(above[k]))
             for k in np.flatnonzero(pixels).tolist()
         )
+
+
+def _calibrated_objects(rows: Tensor | None) -> tuple | None:
+    """Return the two regressions of ``(O, 6)`` objects of a validation."""
+    from sklearn.isotonic import IsotonicRegression  # takes a second to import, and few need it
+
+    rows = None if rows is None else rows[~rows[:, 5].isnan()]
+    if rows is None or not len(rows):
+        return None
+    scores, ious = rows[:, 4:6].numpy().T
+    return tuple(
+        IsotonicRegression(out_of_bounds='clip').fit(scores, y) for y in (ious > RIGHT, ious)
+    )

@@ -52,7 +52,7 @@ def places_in(dataset: Mapping, scope: str | None, before: str | None = None) ->
         ValueError: For images that have neither 8 bits nor a ``value_range`` in the metainfo.
     """
     places = []
-    with DATASETS.switch_scope_and_registry(scope) as registry, unchanged_randomness():
+    with unchanged_randomness():
         for node in _leaves(dataset):
             steps = list(node.get('pipeline') or ())
             names = [str(step['type']).replace('/', '.').split('.')[-1] for step in steps]
@@ -62,7 +62,7 @@ def places_in(dataset: Mapping, scope: str | None, before: str | None = None) ->
             index = [*last, True].index(True)
             loads = [name.startswith('LoadImage') for name in names[:index]]
             flips = sum(bool(s.get('to_rgb') or s.get('to_bgr')) for s in steps[:index])
-            built = registry.build({**deepcopy(node), 'pipeline': deepcopy(steps[:index])})
+            built = _build({**node, 'pipeline': steps[:index]}, scope)
             image, order = built[0].get('img'), ('rgb', 'bgr')[(any(loads) + flips) % 2]
             value_range = (getattr(built, 'metainfo', None) or {}).get('value_range')
             check_image(image, value_range)

@@ -14,6 +14,7 @@ from commands import ROOT, call_here
 from file_models import CLASSIFIER, PREPROCESSOR, SEGMENTOR, write_model
 from mmengine.registry import MODELS as REGISTRY
 from mmpretrain.models import ResNet_CIFAR
+from mmseg.models import FCNHead
 from scipy.special import expit, softmax
 from tiny_models import TinyFeatures, classifier, fcn_head, segmentor
 
@@ -118,7 +119,7 @@ def test_the_page_runs_the_file(export, tmp_path, monkeypatch):
     page = (ROOT / 'docs/howto/export.md').read_text(encoding='utf-8')
     run_it, read_metadata = re.findall(r'```python\n(.*?)```', page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    export(SEGMENTOR, segmentor(fcn_head()))
+    export(of(SEGMENTOR, decode_head=BINARY), segmentor(BINARY))
     cv2.imwrite('example.png', some_pixels(16, 20, 3))
     found = {}
     exec(run_it + read_metadata, found)
@@ -126,6 +127,7 @@ def test_the_page_runs_the_file(export, tmp_path, monkeypatch):
     assert np.array_equal(found['predicted'][0], image.predicted)
     np.testing.assert_allclose(found['confidence'][0], image.confidence, atol=1e-5)
     assert found['classes'] == [f'class {k}' for k in range(4)]
+    assert json.loads(found['about']['threshold']) == 0.5
 
 
 def test_the_file_tells_of_itself(tmp_path):
@@ -141,16 +143,33 @@ def test_the_file_tells_of_itself(tmp_path):
     kept = session.get_modelmeta().custom_metadata_map
     kept = {key: json.loads(value) for key, value in kept.items()}
     assert kept['classes'] == [f'class {k}' for k in range(5)] and kept['mean'] == [120.0] * 3
+    assert kept['std'] == PREPROCESSOR['std']
     assert kept['temperature'] == 1.5 and kept['calibration']['methods'] == ['temperature']
     assert 'calibration: temperature' in said
 
 
 @REGISTRY.register_module(force=True)
 class OfOneSize(TinyFeatures):
-    """Scales by the height, which a trace takes for a constant."""
+    """Scales by an extent, which a trace takes for a constant."""
+
+    axis = 2
 
     def forward(self, x):
-        return [each * (16 / float(x.shape[2])) for each in super().forward(x)]
+        return [each * (16 / float(x.shape[self.axis])) for each in super().forward(x)]
+
+
+@REGISTRY.register_module(force=True)
+class OfOneImage(OfOneSize):
+    axis = 0
+
+
+@REGISTRY.register_module(force=True)
+class MaskHead(FCNHead):
+    """As far as one knows it: its scores are sums over masks, and it has other losses."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        del self.loss_decode
 
 
 @REGISTRY.register_module(force=True)
@@ -181,6 +200,8 @@ def of_backbone(kind):
 
 
 def test_a_size_that_a_trace_has_fixed_is_told(export):
+    said, _ = export(*of_backbone('OfOneImage'))
+    assert "Input 'pixels' (1, 3, 16, 20)" in said and 'Fixed: batch and height and width' in said
     said, run = export(*of_backbone('OfOneSize'))
     assert "Input 'pixels' (batch, 3, 16, 20)" in said
     assert 'Fixed: height and width, since others failed. a probability differs' in said
@@ -189,6 +210,7 @@ def test_a_size_that_a_trace_has_fixed_is_told(export):
         run(np.zeros((1, 3, 32, 20)))
 
 
+MASKS = fcn_head(type='MaskHead')
 SLIDE = dict(mode='slide', crop_size=(8, 8), stride=(4, 4))
 
 
@@ -198,6 +220,7 @@ SLIDE = dict(mode='slide', crop_size=(8, 8), stride=(4, 4))
         (lambda: of_backbone('OtherWhereTraced'), {}, r'differs from PyTorch.*othing was written'),
         (lambda: of_backbone('WithoutAnOperator'), {}, r'^[^\n]*slogdet[^\n]*$'),
         (lambda: (of(SEGMENTOR, test_cfg=SLIDE), segmentor(fcn_head())), {}, 'test_cfg.mode=whole'),
+        (lambda: (of(SEGMENTOR, decode_head=MASKS), segmentor(MASKS)), {}, 'classifies masks'),
         (lambda: (SEGMENTOR, segmentor(fcn_head())), dict(size=None), '--size HEIGHT WIDTH'),
     ],
 )
