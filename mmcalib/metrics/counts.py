@@ -399,7 +399,8 @@ def summed(images: Iterable[Counts], num_bins: int, size: int | None = None) -> 
         if full or (count > EXACT and len(parts) >= TOGETHER):
             parts = [Counts.total(parts, num_bins)]
         if full:
-            sums, parts = sums + parts, []
+            sums += parts
+            parts = []
     return sums + [Counts.total(parts, num_bins)] * bool(parts or not sums)
 
 

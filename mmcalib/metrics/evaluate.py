@@ -91,8 +91,7 @@ def evaluate(
                 continue
             rows = z.ndim == 2
             for planes, label in [(z.T, labels)] if rows else zip(z, labels, strict=True):
-                kept = torch.full_like(label, True, dtype=torch.bool)
-                kept = kept if ignore_index is None else label != ignore_index
+                kept = label != (-1 if ignore_index is None else ignore_index)
                 kept = kept & how.region(label, boundary_width) if how.region else kept
                 planes = planes if len(planes) > 1 else planes.sigmoid()
                 predicted = planes.argmax(dim=0) if len(planes) > 1 else (planes[0] > 0.5).long()
