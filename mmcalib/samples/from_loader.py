@@ -149,18 +149,18 @@ def group_numbers(groups: Sequence[Hashable], count: int, loader: object = None)
     return torch.tensor([known.setdefault(name, len(known)) for name in names])
 
 
-def progress(items: Iterable, text: str, *, total: int | None = None) -> Iterable:
-    """Show a progress bar on stderr, of batches of a loader, or of so many items.
+def progress(items: Iterable, text: str) -> Iterable:
+    """Show a progress bar on stderr, of batches of a loader or other items.
 
     The first of several processes shows it.
     """
     from rich.console import Console
     from rich.progress import track
 
-    total = (length_hint(items) or None) if total is None else total
     group = torch.distributed.is_available() and torch.distributed.is_initialized()
     others = group and torch.distributed.get_rank() > 0
-    return track(items, text, total=total, console=Console(stderr=True), disable=others)
+    options = dict(total=length_hint(items) or None, console=Console(stderr=True), disable=others)
+    return track(items, text, **options)
 
 
 def _parts(batch: Any) -> tuple[Any, Any]:

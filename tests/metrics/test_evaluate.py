@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import mmcalib
 from mmcalib import evaluate, measure
 from mmcalib.metrics import PROTOCOLS, CalibrationMetric
+from mmcalib.metrics.intervals import intervals
 
 NAMES = ['ECE', 'AECE', 'ClasswiseECE', 'NLL', 'Brier', 'accuracy', 'gap', 'AURC', 'temperature']
 KEPT = ['ECE', 'NLL', 'Brier', 'accuracy', 'gap']  # those with intervals
@@ -97,6 +98,12 @@ def test_protocols_are_the_evaluators(protocol):
     expected = by_evaluator(logits, labels, NAMES, confidence_interval=0.9, **options)
     found = evaluate(nn.Identity(), loader, NAMES, ignore_index=255, interval=0.9, **options)
     assert found == pytest.approx(expected, rel=1e-5)
+    if protocol == 'image':
+        images, how = zip(logits.softmax(1)[:, None], labels[:, None], strict=True), dict(limits={})
+        own = torch.tensor([measure(p, y, 'ECE', ignore_index=255) for p, y in images]).double()
+        how |= dict(coverage=0.9, num_bootstrap=1000, seed=0)
+        ends = intervals(lambda weights: {'ECE': weights @ own / 20}, 20, **how)['ECE']
+        assert [found['ECE_low'], found['ECE_high']] == pytest.approx(ends, rel=1e-5)
 
 
 def test_groups_are_units():
