@@ -4,17 +4,13 @@ Values are those of the CPU, no tensor is on the wrong device, and no training s
 """
 
 import copy
-import math
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import pytest
 import torch
 from loss_cases import CASES, IGNORED
-from mmengine.optim import OptimWrapper
-from mmengine.registry import OPTIM_WRAPPERS
 from pretended_device import DEVICE, Pretended, PretendedDevice, there
 from samples import classified, segmented
-from tested import config_of
 from torch.utils._pytree import tree_map_only
 
 from mmcalib.ensembles.mean_and_disagreement import PredictionMean
@@ -22,7 +18,6 @@ from mmcalib.losses import CombinedLoss, MDCALoss, SoftmaxFocalLoss
 from mmcalib.losses.upsampled import upsampled_loss, why_only_whole
 from mmcalib.metrics import NAMES, CalibrationMetric, scores_of_logits
 from mmcalib.metrics.ood_metric import SCORES
-from mmcalib.runs.train import train_and_test
 
 LOSSES = {
     **{name: case.build for name, case in CASES.items()},
@@ -130,24 +125,3 @@ def test_that_a_wrong_device_and_a_wait_are_found():
             arguments[0] * torch.ones(logits.shape)
         assert device.waits == [] and arguments[0].max().item() > 0
         assert '_local_scalar_dense' in device.waits
-
-
-class HalfPrecisionOptimWrapper(OptimWrapper):
-    """What mmengine's ``AmpOptimWrapper`` does on a GPU, which it insists on."""
-
-    @contextmanager
-    def optim_context(self, model):
-        with super().optim_context(model), torch.autocast('cpu', dtype=torch.bfloat16):
-            yield
-
-
-@pytest.mark.parametrize('name', ['mdca/digits', 'nacl/digit_scenes'])
-def test_a_training_in_mixed_precision(name, tmp_path, monkeypatch):
-    kind = HalfPrecisionOptimWrapper
-    monkeypatch.setitem(OPTIM_WRAPPERS.module_dict, kind.__name__, kind)
-    few = {f'{split}_dataloader.dataset.indices': 16 for split in ('train', 'val', 'test')}
-    few |= {'optim_wrapper.type': kind.__name__, 'train_cfg.max_epochs': 2}
-    metrics = train_and_test(config_of(name, tmp_path, **few, **{'train_cfg.val_interval': 2}))
-    assert all(math.isfinite(metrics[f'calibration/{name}']) for name in ('ECE', 'AECE'))
-    state = torch.load(tmp_path / 'epoch_2.pth', weights_only=False)['state_dict']
-    assert all(value.isfinite().all() for value in state.values() if value.is_floating_point())
