@@ -99,10 +99,7 @@ def draw_image_risk(runs: Mapping[str, tuple[Mapping[str, np.ndarray], np.ndarra
         several = f'{name}, ' * (len(runs) > 1)
         drawn |= {several + key: (each[kept], risks[kept]) for key, each in scores.items()}
     figure, (((curves,), _), *panels) = style.panels_of({'': None, **drawn})
-    looks = style.looks_of([*drawn])
-    for ((axes,), _), (name, (values, risks)), look in zip(
-        panels, drawn.items(), looks, strict=True
-    ):
+    for (axes,), ((name, (values, risks), look),) in panels:
         figures = image_failure_figures(values, risks)
         label = f'{name}: AURC {figures["AURC"]:.2f} %, Spearman {figures["Spearman"]:.2f}'
         line = dict(color=look['color'], linestyle=look['linestyle'], linewidth=1.6)
