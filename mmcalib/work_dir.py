@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +26,9 @@ SWEEP = 'sweep.json'
 # What a training and its test leave beside logs, and the folder that a later training moves it to.
 OF_A_RUN = ('*.pth', '*.json', '*.npz', 'last_checkpoint')
 EARLIER = 'earlier_'
+# What numpy raises for tables and maps that are cut off, overwritten, or of another kind.
+BROKEN_FILE = (AttributeError, EOFError, KeyError, TypeError, ValueError)
+BROKEN_FILE += (zipfile.BadZipFile, zlib.error)
 # Bytes that a disk must have left: a config, a log and results need about half of it.
 ROOM = 2**16
 

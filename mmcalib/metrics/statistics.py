@@ -14,6 +14,7 @@ from torch import Tensor
 from mmcalib.checks import UserError
 from mmcalib.metrics import counts
 from mmcalib.metrics.counts import NUM_NARROW, Counts, Predictions, bin_of
+from mmcalib.work_dir import BROKEN_FILE
 
 
 def of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
@@ -137,7 +138,7 @@ class CalibrationStatistics:
         """Read what :meth:`save` wrote.
 
         Raises:
-            ValueError: For another kind of file.
+            ValueError: For another kind of file, or one that was cut off.
         """
         try:
             with np.load(path) as file:
@@ -145,5 +146,6 @@ class CalibrationStatistics:
                 tables = {key: torch.from_numpy(file[key]) for key in file.files if key != 'info'}
             values.pop('convention', None)  # up to 0.3.0
             return cls(**values, **tables)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise UserError(f'{path} does not hold calibration statistics: {error!r}') from error
+        except BROKEN_FILE as error:
+            problem = f'{path} cannot be read as calibration statistics ({error!r})'
+            raise UserError(f'{problem}: test that run again') from error

@@ -18,7 +18,6 @@ from mmcalib.reports.runs import Run, read_runs
 from mmcalib.reports.settings import distinct
 from mmcalib.reports.shifted import corrupted, measures_of
 from mmcalib.reports.tables import rows_of
-from mmcalib.visualization.confidence_maps import BROKEN_FILE
 from mmcalib.work_dir import MAPS, RESULTS, STATISTICS, SWEEP
 
 # Of tests under shift: the caption of a figure, and its metrics.
@@ -61,12 +60,7 @@ def load(kind: str, path: str | Path) -> object:
     file = path if is_named else path / name
     if not (file.is_file() if name else file.is_dir()):
         raise FileNotFoundError(f'there is no {file}: {HINTS[name]}')
-    try:
-        return read(file)
-    except UserError:
-        raise
-    except BROKEN_FILE as error:
-        raise UserError(f'{file} cannot be read ({error}): test that run again') from error
+    return read(file)
 
 
 def _record_in(folder: Path) -> Record | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from mmcalib.metrics.errors import calibration_error
 from mmcalib.metrics.strata import stratum_figures
 from mmcalib.visualization.reliability import bins_of, draw_bars, draw_diagonal
 from mmcalib.visualization.style import GREY, legend, wrapped
-from mmcalib.work_dir import whole_file
+from mmcalib.work_dir import BROKEN_FILE, whole_file
 
 PANELS = ('image', 'ground truth', 'prediction', 'confidence', 'errors', 'reliability (%)')
 # Dark where sure, as in the paper, so that doubt lights up.
@@ -30,8 +28,6 @@ COLOURMAP = 'cividis_r'
 RIGHT_COLOUR, WRONG_COLOUR, IGNORED_COLOUR = (221, 221, 221), (213, 94, 0), (255, 255, 255)
 ERROR_COLOURS = {'right': RIGHT_COLOUR, 'wrong': WRONG_COLOUR, 'ignored': IGNORED_COLOUR}
 PANEL, ENDS = 1.75, (0, 50, 100)  # inches, and ticks in percent
-# What numpy raises for files that are cut off, overwritten, or of another kind.
-BROKEN_FILE = (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
 KINDS, ARRAYS = ('views', 'worst'), ('image', 'label', 'predicted', 'conf', 'valid', 'table')
 
 
@@ -116,7 +112,8 @@ class ConfidenceMaps:
                     info[kind] = [ConfidenceView(**view) for view in info[kind]]
                 return cls(**info)
         except BROKEN_FILE as error:
-            raise UserError(f'{path} does not hold confidence maps: {error!r}') from error
+            problem = f'{path} cannot be read as confidence maps ({error!r})'
+            raise UserError(f'{problem}: test that run again') from error
 
 
 def draw_confidence_maps(

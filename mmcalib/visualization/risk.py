@@ -139,11 +139,14 @@ def read_image_scores(path: str | Path) -> tuple[dict[str, np.ndarray], np.ndarr
 
     Raises:
         FileNotFoundError: If there is none.
-        ValueError: If it is of something else.
+        ValueError: If it is of something else, or was cut off.
     """
-    with Path(path).open(newline='', encoding='utf-8') as file:
-        header, *rows = list(csv.reader(file)) or [[]]
-    if header[:2] != ['image', 'risk'] or not rows:
-        raise UserError(f'{path} holds no scores of images: its first line is {header}')
-    columns = np.array([row[1:] for row in rows], dtype=np.float64).T
-    return dict(zip(header[2:], columns[1:], strict=True)), columns[0]
+    try:
+        with Path(path).open(newline='', encoding='utf-8') as file:
+            (_, *names), *rows = csv.reader(file)
+        columns = np.array([row[1:] for row in rows], dtype=np.float64).T
+        scores = dict(zip(names, columns, strict=True))
+        return scores, scores.pop('risk')
+    except (KeyError, ValueError) as error:
+        problem = f'{path} cannot be read as scores of images ({error!r})'
+        raise UserError(f'{problem}: test that run again') from error

@@ -9,6 +9,7 @@ import torch
 from samples import as_segmented, classified, segmented
 from test_all_metrics import evaluate, in_patches
 
+from mmcalib.checks import UserError
 from mmcalib.metrics import PROTOCOLS, CalibrationMetric, CalibrationStatistics, object_ious
 from mmcalib.metrics import list_metric as module
 from mmcalib.metrics.counts import narrow_bin_thresholds, shares_above
@@ -170,6 +171,9 @@ def test_they_are_saved_and_loaded(protocol, tmp_path):
 
 
 def test_other_files_are_refused(tmp_path):
-    (tmp_path / 'results.json').write_text('{"metrics": {}}')
-    with pytest.raises(ValueError, match='does not hold calibration statistics'):
-        CalibrationStatistics.load(tmp_path / 'results.json')
+    statistics_of(in_patches(9)).save(tmp_path / 'cut.npz')
+    content = (tmp_path / 'cut.npz').read_bytes()
+    for part in (b'{"metrics": {}}', content[:300], content[: len(content) // 2], b''):
+        (tmp_path / 'cut.npz').write_bytes(part)
+        with pytest.raises(UserError, match='cannot be read as calibration statistics'):
+            CalibrationStatistics.load(tmp_path / 'cut.npz')

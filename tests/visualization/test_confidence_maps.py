@@ -12,8 +12,8 @@ CLASSES = ['sky', 'road', 'car']
 PALETTE = [[0, 0, 0], [0, 114, 178], [230, 159, 0]]
 
 
-def draw(*views, classes=CLASSES, palette=PALETTE, run='', **options):
-    return draw_confidence_maps({run: ConfidenceMaps([*views], [], classes, palette)}, **options)
+def draw(one):
+    return draw_confidence_maps({'': ConfidenceMaps([one], [], CLASSES, PALETTE)})
 
 
 def panels(figure):
@@ -56,8 +56,9 @@ def test_panels_show_the_pixels():
 def test_the_legend_has_the_classes_of_labels_and_predictions():
     one = view(size=(4, 4))
     one.label[1:], one.predicted[:], one.valid[:2], one.table[:] = 1, 2, False, 0
-    legend = draw(one, palette=PALETTE, run='CE').legends[0]
-    assert np.isnan(one.error) and 'ECE nan %' in captions(draw(one))[0]
+    figure = draw(one)
+    assert np.isnan(one.error) and 'ECE nan %' in captions(figure)[0]
+    (legend,) = figure.legends
     names = [text.get_text() for text in legend.get_texts()]
     assert names[:5] == ['road', 'car', 'right', 'wrong', 'ignored']
     colours = [handle.get_facecolor()[0, :3] for handle in legend.legend_handles[:2]]

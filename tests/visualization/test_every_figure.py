@@ -100,9 +100,9 @@ def test_what_cannot_be_drawn_is_said(make, message):
 
 def test_other_files_are_refused(tmp_path):
     np.savez(tmp_path / 'other.npz', x=1)
-    with pytest.raises(ValueError, match=r'other\.npz does not hold confidence maps'):
+    with pytest.raises(ValueError, match=r'other\.npz cannot be read as confidence maps'):
         ConfidenceMaps.load(tmp_path / 'other.npz')
-    for text in ('image,label\na,1\n', '', 'image,risk\n'):
+    for text in ('image,label\na,1\n', '', 'image,risk\n', 'image,risk,score\na,0,1\nb,0'):
         (tmp_path / 'images.csv').write_text(text)
-        with pytest.raises(ValueError, match='holds no scores of images'):
+        with pytest.raises(ValueError, match='cannot be read as scores of images'):
             read_image_scores(tmp_path / 'images.csv')
