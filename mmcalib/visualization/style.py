@@ -20,7 +20,8 @@ from mmcalib.work_dir import whole_file
 # Okabe and Ito's colours, which the colour-blind can tell apart and which differ in lightness too,
 # with grey for their black, which is that of hatches; these and markers do without any colour.
 COLOURS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#777777')
-MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X')
+# One more than colours, so that few runs share both where the line says something else.
+MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '<')
 # Of the runs of one colour, and the hatches of their boxes.
 LINES = ('-', '--', '-.', ':', (0, (8, 3)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (5, 5)))
 HATCHES = (None, '///', '..', 'xx', 'oo', '\\\\\\', '++', '**')
@@ -40,7 +41,7 @@ def looks_of(names: Sequence[str]) -> list[dict]:
 
     A name that begins with a loss has its colour, in all figures; others have those that no loss in
     the figure has. Further runs of a loss, and a run with ``' + temperature'`` behind the name of
-    another, have its colour and the next line. So have the eighth colour and those behind it, which
+    another, have its colour and the next line. So have the ninth colour and those behind it, which
     the eye alone tells from the others with difficulty.
     """
     words = [re.match(r'[\w-]*', name)[0].lower() for name in names]

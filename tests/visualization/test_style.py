@@ -33,7 +33,8 @@ def test_a_loss_has_its_colour_and_other_names_none_of_a_loss_in_the_figure():
     all_losses = looks_of([*LOSS_COLOURS])
     for each in (looks, many, all_losses):
         assert len({(look['color'], look['linestyle']) for look in each}) == len(each)
-    assert {look['linestyle'] for look in all_losses[:7]} == {'-'}
+    assert {look['linestyle'] for look in all_losses[:8]} == {'-'}
+    assert len({(look['color'], look['marker']) for look in many[8:28]}) == 20
     without_colours = {(look['linestyle'], look['marker']) for look in all_losses}
     assert len(without_colours) == len(all_losses)
 
