@@ -14,6 +14,7 @@ from posts import write_posts, write_vectors
 
 from mmcalib.datasets.same_data import same_data
 from mmcalib.metrics.keys import HEADLINE
+from mmcalib.record import walk
 from mmcalib.runs.checks import check_selection
 from mmcalib.runs.config import DATALOADERS, load_config, use_evaluation
 
@@ -69,40 +70,33 @@ def _shallow(monkeypatch):
 def load(path):
     """Load a config for the tiny data, of which less is held out."""
     cfg = load_config(str(path))
-    for key in DATALOADERS:
-        dataset = cfg[key].dataset
-        for part in (dataset, dataset.get('dataset', {})):
-            for size, count in (('held_out', 2), ('held_out_per_class', 1)):
-                if size in part:
-                    part[size] = count
-        if dataset.type == 'Newsgroups20':
-            dataset.num_val = 9
+    for _, part in list(walk(cfg._cfg_dict)):
+        held_out = dict(held_out=2, held_out_per_class=1)
+        part.update({size: held_out[size] for size in held_out if size in part})
+        if part.get('type') == 'Newsgroups20':
+            part.num_val = 9
     init_default_scope(cfg.get('default_scope', 'mmpretrain'))
     return cfg
 
 
 def reduce(cfg):
     """Make images smaller, texts shorter, a segmentor's head narrow, and ViT a single layer."""
-    if cfg.model.backbone.type == 'GlobalPoolingCNN':
-        for key in DATALOADERS:
-            cfg[key].dataset.length = SIZE
-    if cfg.model.backbone.type == 'VisionTransformer':
-        arch = dict(embed_dims=768, num_layers=1, num_heads=12, feedforward_channels=768)
-        cfg.model.backbone.update(arch=arch, img_size=SIZE)
-    if 'size' in cfg.model.get('data_preprocessor', {}):
-        cfg.model.data_preprocessor.size = (SIZE, SIZE)
-    if 'ASPP' in cfg.model.get('decode_head', {}).get('type', ''):
-        cfg.model.decode_head.channels = 32
-    for key in DATALOADERS:
-        dataset = cfg[key].dataset
-        while 'dataset' in dataset:
-            dataset = dataset.dataset
-        for step in dataset.pipeline:
-            if step.type == 'Resize':
-                step.scale = SIZE if isinstance(step.scale, int) else (SIZE, SIZE)
-            elif step.type in ('RandomCrop', 'CenterCrop'):
-                size = step.crop_size
-                step.crop_size = min(size, SIZE) if isinstance(size, int) else (SIZE, SIZE)
+    for _, part in list(walk(cfg._cfg_dict)):
+        kind = part.get('type', '')
+        if kind == 'Newsgroups20':
+            part.length = SIZE
+        elif kind == 'VisionTransformer':
+            arch = dict(embed_dims=768, num_layers=1, num_heads=12, feedforward_channels=768)
+            part.update(arch=arch, img_size=SIZE)
+        elif 'ASPP' in kind:
+            part.channels = 32
+        elif kind == 'SegDataPreProcessor' and 'size' in part:
+            part.size = (SIZE, SIZE)
+        elif kind == 'Resize':
+            part.scale = SIZE if isinstance(part.scale, int) else (SIZE, SIZE)
+        elif kind in ('RandomCrop', 'CenterCrop'):
+            size = part.crop_size
+            part.crop_size = min(size, SIZE) if isinstance(size, int) else (SIZE, SIZE)
 
 
 def build(cfg):
