@@ -9,7 +9,6 @@ from copy import deepcopy
 from itertools import compress, product
 from pathlib import Path
 
-from mmengine.config import Config
 from mmengine.dist import broadcast_object_list, is_main_process
 from mmengine.runner import Runner
 from rich.console import Console
@@ -33,7 +32,7 @@ from mmcalib.runs.checks import check_run
 from mmcalib.runs.config_tree import plain
 from mmcalib.runs.runner import build_runner, log_start
 from mmcalib.runs.test import classes_in, run_test
-from mmcalib.tasks.robustness.shifts import Shift, plan_shifts
+from mmcalib.tasks.robustness.shifts import Shift, plan_shifts, set_loader
 from mmcalib.work_dir import RESULTS, locked
 
 METRICS = ('ECE', 'AECE', 'NLL', 'AUGRC')
@@ -44,7 +43,10 @@ SILENT = ('ConfidenceMapHook', 'LoggerHook', 'ReliabilityDiagramHook', 'Visualiz
 def run(parser: ToolParser, args: argparse.Namespace) -> None:
     """Test models on clean and on shifted data."""
     with parser.ending_with_errors('Stopped: the same call goes on where it was.'):
-        cfg = prepare(args)
+        cfg = config.prepare(args.config, args)
+        if not args.work_dir:
+            cfg.work_dir = str(Path(cfg.work_dir, 'robustness'))
+        set_loader(cfg, args)
         checkpoints = [read_checkpoint(find_checkpoint(text)) for text in args.checkpoints]
         tested = [(each, models.set_model(cfg, [cfg], [each])) for each in checkpoints]
         runner = build_runner(cfg)
@@ -64,20 +66,6 @@ def run(parser: ToolParser, args: argparse.Namespace) -> None:
             print(f'{how} {words(found[0].tests)}.')
         print(f'Files: {cfg.work_dir}')
     leave_processes()
-
-
-def prepare(args: argparse.Namespace) -> Config:
-    """Return the config of tests that draw and log nothing."""
-    cfg = config.prepare(args.config, args)
-    if not args.work_dir:
-        cfg.work_dir = str(Path(cfg.work_dir, 'robustness'))
-    if args.limit is not None:
-        config.limit_samples(cfg, args.limit)
-    if args.workers is not None:
-        cfg.test_dataloader.num_workers = args.workers
-    cfg.test_dataloader.persistent_workers = False  # each test has a loader of its own
-    config.set_loader_defaults(cfg)
-    return cfg
 
 
 def _compare_few_metrics(runner: Runner) -> None:

@@ -78,7 +78,17 @@ def plan_shifts(cfg: Config, args: argparse.Namespace) -> list[Shift]:
             loader = deepcopy(cfg.test_dataloader)
             loader['dataset'] = new
             shifts.append(Shift('corruption', name, loader, severity, source))
-    return shifts + [_other_data(*each, cfg) for each in args.data.items()]
+    return shifts + [_other_data(*each, cfg, args) for each in args.data.items()]
+
+
+def set_loader(cfg: Config, args: argparse.Namespace) -> None:
+    """Have the test data of a config, one set of several, read as the arguments ask for."""
+    if args.limit is not None:
+        limit_samples(cfg, args.limit)
+    if args.workers is not None:
+        cfg.test_dataloader.num_workers = args.workers
+    cfg.test_dataloader.persistent_workers = False  # each test has a loader of its own
+    set_loader_defaults(cfg)
 
 
 def _that_fit(names: Sequence[str], asked: Sequence[str], places: Sequence[Place]) -> list[str]:
@@ -97,7 +107,7 @@ def _that_fit(names: Sequence[str], asked: Sequence[str], places: Sequence[Place
     return fit
 
 
-def _other_data(name: str, path: str, cfg: Config) -> Shift:
+def _other_data(name: str, path: str, cfg: Config, args: argparse.Namespace) -> Shift:
     """Return the test data of another config, under a name that is no row of a table."""
     said = f'--data {name}={path}'
     if not re.fullmatch(r'[\w.-]+', name) or name in (*RESERVED, *CORRUPTIONS):
@@ -114,7 +124,5 @@ def _other_data(name: str, path: str, cfg: Config) -> Shift:
                 f'{said}: its data_preprocessor has {key}={theirs.get(key)}, that of the model '
                 f'{ours.get(key)}, which its images go through: adapt the data'
             )
-    if cfg.get('limit'):
-        limit_samples(other, cfg.limit)
-    set_loader_defaults(other)
+    set_loader(other, args)
     return Shift('data', name, other.test_dataloader)

@@ -72,15 +72,16 @@ def count(monkeypatch):
     """The tests that calls run; set ``count.most`` for an interruption after as many."""
 
     class Count(list):
-        most = 99
+        most, workers = 99, 0
 
     found, original = Count(), robustness.run_test
 
-    def run_test(*arguments, shift, **options):
+    def run_test(runner, *arguments, shift, **options):
         if len(found) == found.most:
             raise KeyboardInterrupt
         found.append((shift['name'], shift['severity']))
-        return original(*arguments, shift=shift, **options)
+        assert runner.cfg.test_dataloader.num_workers == found.workers
+        return original(runner, *arguments, shift=shift, **options)
 
     monkeypatch.setattr(robustness, 'run_test', run_test)
     return found
@@ -134,7 +135,7 @@ def test_a_call_that_was_stopped_goes_on(tested, run, count, capsys, monkeypatch
     count.most = 2
     with pytest.raises(SystemExit, match='goes on'):
         run('stopped')
-    count.most = 99
+    count.most, count.workers = 99, 2
     # And one test as a kill while it was written by other means would leave it.
     (record,) = Path('stopped').glob('*/clean/results.json')
     record.write_text('{"metrics": ')
@@ -143,6 +144,7 @@ def test_a_call_that_was_stopped_goes_on(tested, run, count, capsys, monkeypatch
     assert numbers(again) == numbers(tested[:1])
 
     # What is done is printed again without a test.
+    count.workers = 0
     again = run('one', checkpoints=('plain.pth', 'warm.pth'))
     assert numbers(again) == numbers(tested) and len(count) == 6
     said, progress = capsys.readouterr()
@@ -204,12 +206,21 @@ def test_a_stored_set_of_some_samples(project, run, capsys):
     assert 'Images of the stored set c: snow, fog at severity 1, 5.' in capsys.readouterr().out
 
 
-def test_other_data_of_the_same_classes(project, run, capsys):
+def test_other_data_of_the_same_classes(project, run, count, capsys):
+    count.workers = 1
     other = project / 'night.py'
     for name, classes in (('night', 4), ('three', 3)):
         shifted.write_folders(project / name, classes=classes, per_class=2)
         other.write_text((project / 'tiny.py').read_text().replace("'data'", f"'{name}'"))
-        arguments = ['night_run', '--corruptions', 'None', '--data', f'night={other}']
+        arguments = [
+            'night_run',
+            '--corruptions',
+            'None',
+            '--data',
+            f'night={other}',
+            '--workers',
+            1,
+        ]
         if classes == 4:
             (model,) = run(*arguments)
             kinds = [(test['kind'], test['name']) for test in model.tests]
