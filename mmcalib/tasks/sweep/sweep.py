@@ -293,8 +293,9 @@ def check_values(cfg: Config, keys: Sequence[str], values: Sequence[Value]) -> N
         changed.merge_from_dict(parse_options(options))
         registry = MODELS.switch_scope_and_registry(cfg.get('default_scope'))
         with building(f'leave out {value_text(value)}, {options[0]}: '), registry as models:
-            for loss in losses_of(changed.model).values():
-                models.build(loss)
+            for path, loss in losses_of(changed.model).items():
+                if any(key.rpartition('.')[0] == path for key in keys):
+                    models.build(loss)
 
 
 def parameters_by_loss(cfg: Config) -> dict[str, list[str]]:

@@ -149,7 +149,14 @@ def test_trainings_of_other_settings_need_another_folder(run):
         said = run('4,8', *options, fails=True)
         assert 'holds trainings by other settings' in said and 'another --work-dir' in said
     run('4,8', OPTIONS, 'train_cfg.max_epochs=5')
-    # So do those that were trained elsewhere, of which there are no settings.
+    # So do those that were measured otherwise.
+    measured = read_json('work/margin=8/results_val.json')
+    other = {**measured, 'evaluation': {'num_bins': 9}}
+    for content in (other, measured):
+        Path('work/margin=8/results_val.json').write_text(json.dumps(content))
+        said = run('4,8', OPTIONS, 'train_cfg.max_epochs=5', fails=content is other)
+        assert ('num_bins None (here: 9)' in said) == (content is other)
+    # And those that were trained elsewhere, of which there are no settings.
     Path('work/sweep.json').unlink()
     said = run('10', OPTIONS, 'train_cfg.max_epochs=3', fails=True)
     assert 'train_cfg.max_epochs 5 (here: 3)' in said and 'another --work-dir' in said
