@@ -32,25 +32,12 @@ if TYPE_CHECKING:
 SPLIT_NAMES = {'val': 'validation', 'test': 'test'}
 # In a config: the split that its test is made on, where that is not the test split.
 TESTED_SPLIT = 'tested_split'
-FORMATS = ('pdf', 'svg', 'png')
-DPI = 200  # of a PNG
 
 
 class DrawingHook(Hook):
-    """A hook that draws evaluations, after the numbers are logged.
-
-    Args:
-        formats: Of files beside the pixels that go to the visualizer: ``'pdf'`` and ``'svg'``,
-            or ``'png'`` at a high resolution.
-
-    Raises:
-        ValueError: If a format is another.
-    """
+    """A hook that draws evaluations, after the numbers are logged."""
 
     priority = 'LOW'
-
-    def __init__(self, formats: str | Sequence[str] = ()) -> None:
-        self.formats = check_choices('formats', formats, FORMATS) if formats else ()
 
     def metrics_of(self, evaluator: Evaluator) -> list[CalibrationMetric]:
         """Return the calibration metrics of an evaluator; without one the log says so."""
@@ -61,14 +48,10 @@ class DrawingHook(Hook):
         return metrics
 
     def add_figure(self, runner: Runner, name: str, figure: Figure, step: int = 0) -> None:
-        """Give a figure to the visualizer, and write it in the other formats to ``figures/``."""
+        """Give the pixels of a figure to the visualizer."""
         from mmcalib.visualization import to_rgb
 
         runner.visualizer.add_image(name, to_rgb(figure), step)
-        for kind in self.formats:
-            path = Path(runner.log_dir, 'figures', f'{name}_{step}.{kind}')
-            path.parent.mkdir(exist_ok=True)
-            figure.savefig(path, dpi=DPI)
 
 
 @HOOKS.register_module()
@@ -79,25 +62,17 @@ class ReliabilityDiagramHook(DrawingHook):
     ``reliability_diagram_val`` with the epoch: with mmengine's ``LocalVisBackend`` it is a PNG
     under the work dir. Metrics of equal options share one; others have theirs under the name of
     their file. Only the main process draws. ``tools/visualize.py`` draws others of the same
-    evaluation.
+    evaluation, also as PDF or SVG.
 
     Args:
         splits: Evaluations after which to draw: ``'val'``, ``'test'`` or both. An empty value turns
             the hook off.
-        formats: ``'pdf'``, ``'svg'`` or ``'png'``, or several: also write the figures in these
-            formats, to ``figures/`` beside the log.
 
     Raises:
         ValueError: If an option is outside its range.
     """
 
-    def __init__(
-        self,
-        *,
-        splits: str | Sequence[str] = tuple(SPLIT_NAMES),
-        formats: str | Sequence[str] = (),
-    ) -> None:
-        super().__init__(formats)
+    def __init__(self, *, splits: str | Sequence[str] = tuple(SPLIT_NAMES)) -> None:
         self.splits = check_choices('splits', splits, SPLIT_NAMES) if splits else ()
 
     def after_val_epoch(self, runner: Runner, metrics: dict | None = None) -> None:
@@ -149,8 +124,6 @@ class ConfidenceMapHook(DrawingHook):
         max_images: Largest number of images to draw; the first ones are drawn.
         max_size: Larger images are drawn at about this many pixels per side, by leaving out rows
             and columns.
-        formats: ``'pdf'``, ``'svg'`` or ``'png'``, or several: also write the figures in these
-            formats, to ``figures/`` beside the log.
 
     Raises:
         TypeError: If an option is no integer.
@@ -165,9 +138,7 @@ class ConfidenceMapHook(DrawingHook):
         worst: int = 4,
         max_images: int = 16,
         max_size: int = 512,
-        formats: str | Sequence[str] = (),
     ) -> None:
-        super().__init__(formats)
         self.interval = check_integer('interval', interval, least=0)
         self.indices = indices
         self.worst = check_integer('worst', worst, least=0)

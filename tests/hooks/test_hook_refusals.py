@@ -7,7 +7,6 @@ FLOOR = dict(type='AccuracyFloorCheckpointHook', rule='less', accuracy='accuracy
 ONE_KEY = 'needs one key as save_best'
 REFUSED = [
     (dict(type='ReliabilityDiagramHook', splits='train'), "splits must be one of .*got 'train'"),
-    (dict(type='ReliabilityDiagramHook', formats='jpg'), "formats must be one of .*got 'jpg'"),
     (dict(type='ConfidenceMapHook', interval=-1), 'interval must be .* at least 0, got -1'),
     (dict(type='ConfidenceMapHook', max_size=0), 'max_size must be .* at least 1, got 0'),
     (dict(type='LogitDistanceHook', interval=0), 'interval must be an integer .* 1, got 0'),
