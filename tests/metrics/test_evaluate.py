@@ -11,7 +11,6 @@ from samples import as_segmented
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import mmcalib
 from mmcalib import evaluate, measure
 from mmcalib.metrics import PROTOCOLS, CalibrationMetric
 from mmcalib.metrics.intervals import intervals
@@ -149,45 +148,6 @@ def test_several_labels_have_a_value_each_and_their_mean():
 def test_no_predictions_are_nan():
     found = measure(np.zeros((2, 3)) + 1 / 3, [9, 9], ['ECE'], ignore_index=9, interval=0.95)
     assert list(found) == ['ECE', 'ECE_low', 'ECE_high'] and np.isnan(list(found.values())).all()
-
-
-ROWS = torch.tensor([[0.9, 0.1], [0.2, 0.8]])
-MASKED = torch.tensor([[0.0, -torch.inf], [1.0, 2.0]])
-
-
-@pytest.mark.parametrize(
-    ('given', 'options', 'message'),
-    [
-        ((ROWS, [0, 1], 'AECE'), dict(interval=0.95), 'AECE has no interval'),
-        ((ROWS, [0, 1], 'ECE'), dict(interval=95), r'interval must be .*0, 1'),
-        ((ROWS, [0, 1], 'ECE'), dict(groups=[0, 0]), 'interval=0.95'),
-        ((ROWS, [0, 1], 'ECE'), dict(groups=[0], interval=0.9), 'each of 2 images, got 1'),
-        ((ROWS, [[1, 0], [0, 1]], 'ECE'), {}, r'argmax\(1\)'),
-        ((ROWS, [0, 1], 'ECE'), dict(device='cpu'), 'go with a model'),
-        ((ROWS, [0, 1], 'ECE'), dict(protocol='image'), 'go with a model'),
-        ((nn.Identity(), [(3 * ROWS, torch.tensor([0, 1]))]), dict(protocol='image'), 'for rows'),
-        (
-            (nn.Identity(), []),
-            dict(protocol='image', interval=0.9, groups=[0]),
-            'groups of its own',
-        ),
-        ((nn.Identity(), [(ROWS, torch.tensor([0, 1]))], 'ECE'), {}, 'probabilities'),
-        ((nn.Identity(), [(3 * ROWS, torch.tensor([0, 2]))], 'ECE'), {}, 'ignore_index'),
-        ((nn.Identity(), [(MASKED, torch.tensor([0, 1]))], 'ECE'), {}, '1 values of -inf .*masked'),
-        ((nn.Identity(), [ROWS], 'ECE'), {}, 'inputs, labels'),
-        ((nn.Identity(), [(3 * ROWS, torch.tensor([0, 1]))], 'ECEE'), {}, 'did you mean ECE'),
-    ],
-)
-def test_one_line_with_the_remedy(given, options, message):
-    with pytest.raises((TypeError, ValueError), match=message) as found:
-        mmcalib.evaluate(*given, **options)
-    assert '\n' not in str(found.value)
-
-
-def test_groups_and_a_loader_that_shuffles():
-    _, _, loader = loader_of(4, 5, shuffle=True)
-    with pytest.raises(ValueError, match='shuffle=False'):
-        evaluate(nn.Identity(), loader, 'ECE', ignore_index=255, interval=0.9, groups=range(7))
 
 
 MEMORY = """

@@ -71,14 +71,6 @@ def test_a_confidence_weighs_as_often_as_it_gets_a_label():
     assert ExpectedAccuracy(table).weights.eq(1).all()
 
 
-def test_one_image_says_nothing_about_another():
-    table = image_narrow_bins(*image_confidences(2))
-    without_labels = table * torch.tensor([1, 0], dtype=torch.int32)[:, None, None]
-    for cut in (table[:1], table[:0], without_labels):
-        with pytest.raises(ValueError, match='at least two'):
-            ExpectedAccuracy(cut)
-
-
 def test_a_small_validation_is_warned_of():
     table = image_narrow_bins(*image_confidences(100, pixels=9))
     with pytest.warns(UserWarning, match='a validation of 99 images'):

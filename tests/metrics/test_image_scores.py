@@ -1,4 +1,4 @@
-"""Scores and risks of images, and how well scores order them: against plain loops."""
+"""Scores, risks and IoU of images, and how well scores order them: against plain loops."""
 
 import csv
 import itertools
@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 import references
 import torch
+from mmseg.evaluation import IoUMetric
 from samples import as_segmented, classified, probabilities, segmented
+from sklearn.metrics import jaccard_score
 from test_all_metrics import evaluate
 
 from mmcalib.metrics import (
+    ForegroundIoU,
     ImageScoreMetric,
     image_failure_figures,
     image_risks,
@@ -20,7 +23,7 @@ from mmcalib.metrics import (
 )
 from mmcalib.metrics.image_scores import OF_CLASSIFIERS, OF_SEGMENTORS
 
-CLASSES = ('background', *'abcd')
+CLASSES, PLANES = ('background', *'abcd'), ('pred_sem_seg', 'gt_sem_seg')
 
 
 def draw(size=(4, 5), num_classes=4, seed=0):
@@ -33,7 +36,7 @@ def draw(size=(4, 5), num_classes=4, seed=0):
 def test_scores_are_those_of_loops(background):
     certain, unsure = torch.eye(3)[[0, 1, 2, 1]].T, torch.tensor([[0.9, 0.6], [0.1, 0.4]])
     for probs in (*(draw(seed=seed) for seed in range(4)), certain, unsure, unsure[:, :1]):
-        expected = references.image_scores(probs.flatten(1).T.tolist(), background)
+        expected = references.image_scores(probs.flatten(1).numpy(), background)
         for given in (probs, probs.numpy()):
             found = image_scores(given, background=background)
             assert found == pytest.approx(expected, rel=1e-6)
@@ -63,8 +66,8 @@ def scores_and_risks(count, seed, levels=None):
 def test_figures_are_those_of_loops(count, levels):
     for seed in range(3):
         scores, risks = scores_and_risks(count, seed, levels)
-        found = image_failure_figures(scores, risks, failure=0.4)
-        expected = references.image_failure_figures(scores.tolist(), risks.tolist(), 0.4)
+        found = image_failure_figures(scores, risks)
+        expected = references.image_failure_figures(scores, risks, 0.5)
         assert found == pytest.approx(expected, nan_ok=True)
 
 
@@ -92,11 +95,11 @@ def metric_of(scores, **options):
 
 
 def flat(sample, key):
-    return sample[key]['data'].flatten().tolist()
+    return sample[key]['data'].flatten().numpy()
 
 
 def figures_of(name, scores, risks):
-    found = references.image_failure_figures(scores, risks, 0.5)
+    found = references.image_failure_figures(np.array(scores), np.array(risks), 0.5)
     return {f'image/{name}/{key}': value for key, value in found.items()}
 
 
@@ -109,9 +112,9 @@ def approx(values):
 def test_segmented_images(classes, background, risk):
     samples, scores, risks = segmented(9, size=(5, 7)), [], []
     for sample in samples:
-        rows = sample['seg_logits']['data'].double().softmax(0).flatten(1).T.tolist()
-        scores.append(references.image_scores(rows, background))
-        maps = flat(sample, 'pred_sem_seg'), flat(sample, 'gt_sem_seg')
+        probs = sample['seg_logits']['data'].double().softmax(0).flatten(1).numpy()
+        scores.append(references.image_scores(probs, background))
+        maps = [flat(sample, key) for key in PLANES]
         risks.append(references.image_risks(*maps, background)[risk])
     expected = {'image/risk': 100 * np.mean(risks)}
     for name in OF_SEGMENTORS:
@@ -122,11 +125,11 @@ def test_segmented_images(classes, background, risk):
 
 def test_a_classifiers_images_are_right_or_wrong():
     samples = classified(40)
-    probs, labels = probabilities(samples)
-    wrong = [float(p.index(max(p)) != y) for p, y in zip(probs, labels, strict=True)]
-    entropy = [sum(x * math.log(x) for x in p) for p in probs]
-    expected = {'image/risk': 100 * np.mean(wrong)} | figures_of('entropy', entropy, wrong)
-    expected |= figures_of('confidence', [max(p) for p in probs], wrong)
+    probs, labels = map(np.array, probabilities(samples))
+    wrong = (probs.argmax(axis=1) != labels).astype(float)
+    expected = {'image/risk': 100 * wrong.mean()}
+    expected |= figures_of('entropy', (probs * np.log(probs)).sum(axis=1), wrong)
+    expected |= figures_of('confidence', probs.max(axis=1), wrong)
     assert evaluate(samples, metric_of(OF_CLASSIFIERS)) == approx(expected)
 
 
@@ -156,11 +159,11 @@ def test_scores_of_members():
         maps = torch.randint(5, (3, 12, 17), generator=generator).short()
         information = torch.rand(1, 12, 17, generator=generator)
         sample['disagreement'] = dict(predictions=maps, mutual_information=information)
-        pairs = itertools.combinations(maps.flatten(1).tolist(), 2)
+        pairs = itertools.combinations(maps.flatten(1).numpy(), 2)
         dice = [1 - references.image_risks(*pair, None)['Dice'] for pair in pairs]
         scores['pairwise_dice'].append(np.mean(dice))
         scores['mutual_information'].append(information.mean().item())
-        maps = flat(sample, 'pred_sem_seg'), flat(sample, 'gt_sem_seg')
+        maps = [flat(sample, key) for key in PLANES]
         risks.append(references.image_risks(*maps, None)['IoU'])
     expected = {'image/risk': 100 * np.mean(risks)}
     for name, values in scores.items():
@@ -170,14 +173,20 @@ def test_scores_of_members():
     assert evaluate(samples, metric_of(names)) == approx(expected)
 
 
-@pytest.mark.parametrize(
-    ('sample', 'score', 'text'),
-    [
-        (segmented(1), 'pairwise_dice', 'image_0.jpg has no pairwise_dice, only .* a mean'),
-        (classified(1), 'mutual_information', 'sample 0 has no mutual_information, only'),
-        (classified(1), 'soft_dice', 'no soft_dice, only confidence, entropy: segmentations'),
-    ],
-)
-def test_scores_that_a_sample_does_not_have_are_named(sample, score, text):
-    with pytest.raises(ValueError, match=text):
-        ImageScoreMetric(score).process(None, sample)
+def test_foreground_iou_is_mmsegs_but_for_the_background():
+    samples = segmented(3)
+    predicted, label = (np.concatenate([flat(s, key) for s in samples]) for key in PLANES)
+    known = label != 255
+    ious = jaccard_score(label[known], predicted[known], average=None)
+    assert evaluate(samples, ForegroundIoU())['mIoU'] == pytest.approx(100 * ious[1:].mean())
+    theirs = evaluate(samples, IoUMetric(), meta={'classes': list('abcde')})['mIoU']
+    assert theirs == pytest.approx(100 * ious.mean(), abs=0.01)
+
+
+def test_nothing_but_background_has_no_iou():
+    samples = segmented(2)
+    for sample in samples:
+        for key in PLANES:
+            sample[key]['data'].fill_(0)
+    for found in (samples, []):
+        assert math.isnan(evaluate(found, ForegroundIoU())['mIoU'])

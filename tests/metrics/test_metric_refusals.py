@@ -1,58 +1,29 @@
-"""What a user can do wrong: one error each, with the value and what to do."""
+"""What a user can do wrong: one line each, with the value and what to do."""
 
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from samples import as_segmented, classified, segmented
+from samples import as_segmented, classified, image_confidences, image_narrow_bins, segmented
 from test_all_metrics import evaluate
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
+import mmcalib
 from mmcalib.metrics import (
     CalibrationMetric,
     ImageScoreMetric,
     OODMetric,
+    class_thresholds,
     image_failure_figures,
     image_scores,
     measure,
 )
 from mmcalib.metrics import classwise_adaptive_calibration_error as classwise
-
-OPTIONS = [
-    (dict(num_bins=0), 'num_bins'),
-    (dict(metrics=['ECE', 'MCE!']), r"got 'MCE!'.*MCE"),
-    (dict(metrics=['TACE']), 'classwise_adaptive_calibration_error'),
-    (dict(metrics=['coverage@risk_5']), "between 0 and 1.*'coverage@risk_5'"),
-    (dict(metrics=[]), 'metrics must be some of'),
-    (dict(protocol='voc'), "protocol .*'voc'"),
-    (dict(confidence_interval=95), 'confidence_interval .* got 95'),
-    (dict(metrics=['AECE'], confidence_interval=0.9), 'AECE has no interval'),
-    *((dict(ignore_index=value), 'ignore_index') for value in ([0, 255], '255', True, None)),
-]
-
-
-OTHERS = [
-    (OODMetric, dict(scores='odin'), 'scores must be one of .*got .odin.'),
-    (OODMetric, dict(ood_index=255), 'ood_index and ignore_index are both 255.*such as -1'),
-    (ImageScoreMetric, dict(scores='variance'), 'variance is gone since 0.3.0: use mutual'),
-    (ImageScoreMetric, dict(failure=50), 'failure must be in'),
-    (ImageScoreMetric, dict(out_file='images.json'), r"a \.csv file, got 'images.json'"),
-]
-OPTIONS = [*((CalibrationMetric, *row) for row in OPTIONS), *OTHERS]
-
-
-@pytest.mark.parametrize(('kind', 'options', 'message'), OPTIONS)
-def test_options(kind, options, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        kind(**options)
-
-
-@pytest.mark.parametrize(
-    'options', [dict(protocol='image'), dict(per_distance=True), dict(per_object=True)]
-)
-def test_what_is_not_for_a_classifier(options):
-    with pytest.raises(ValueError, match=f'{next(iter(options))}.* for segmentation'):
-        evaluate(classified(2), CalibrationMetric(**options))
+from mmcalib.metrics.expected_accuracy import ExpectedAccuracy
+from mmcalib.metrics.risk_threshold import threshold_at_risk
+from mmcalib.samples.reading import read_unlabelled
 
 
 def binary(n):
@@ -69,77 +40,136 @@ def masked(values):
     return values.where(torch.arange(len(values)).view(-1, 1, 1) == 0, -torch.inf)
 
 
-NOT_A_SOFTMAX = r'outside \[0, 1\], such as 1.00001: take the softmax first'
-# A field, what becomes of it, or None where it is missing, and what is said.
-BROKEN = [
-    (segmented, 'seg_logits', with_nan, 'seg_logits of image_0.jpg has 1 NaN .* out of 1020'),
-    (segmented, 'seg_logits', masked, 'seg_logits of .* has 816 values of -inf .*masked.* -1e4'),
-    (segmented, 'gt_sem_seg', lambda y: y[:, :6, :8], r'\(12, 17\), .* \(6, 8\).*after Resize'),
-    (segmented, 'seg_logits', lambda z: z[:, :6], r'\(6, 17\), gt_sem_seg \(12, 17\)'),
-    (segmented, 'gt_sem_seg', lambda y: y * 0 + 5, r'204 labels outside \[0, 5\): 5\. check the'),
-    (segmented, 'pred_sem_seg', lambda k: (k + 1) % 5, 'argmax of its seg_logits at 204 pixels'),
-    (segmented, 'gt_sem_seg', None, 'LoadAnnotations'),
-    (binary, 'seg_logits', lambda z: 5 * z, 'of one class, has .* values outside'),
-    (classified, 'pred_score', with_nan, 'pred_score of sample 0 has 1 NaN'),
-    (classified, 'pred_score', lambda p: p * 0 + 0.4, 'do not sum to 1, such as 2.8'),
-    (classified, 'pred_score', lambda p: torch.eye(7)[0] * 1.00001, NOT_A_SOFTMAX),
-    (classified, 'pred_score', None, 'pred_score'),
-    (classified, 'gt_label', lambda y: y * 0 + 7, r'outside \[0, 7\): 7\. check'),
-    (classified, 'gt_label', lambda y: torch.tensor([1, 2]), r'needs one gt_label; got \[1, 2\]'),
-]
-
-
-@pytest.mark.parametrize(('samples', 'key', 'change', 'message'), BROKEN)
-def test_samples(samples, key, change, message):
-    (broken,) = samples(1)
-    value = broken.pop(key)
+def broken(samples, key, change, metric=CalibrationMetric, good=2, **options):
+    """Evaluate good samples and one of which a field is changed, or missing without a change."""
+    (sample,) = samples(1)
+    value = sample.pop(key, None)
     if change is not None:
         is_map = isinstance(value, dict)
-        broken[key] = {'data': change(value['data'])} if is_map else change(value)
-    with pytest.raises(ValueError, match=message):
-        evaluate([*samples(2), broken], batch=3)
+        sample[key] = {'data': change(value['data'])} if is_map else change(value)
+    evaluate([*samples(good), sample], metric(**options), batch=3)
 
 
-HALF = [[0.5, 0.5]]
-ARRAYS = [
-    (dict(probs=[[3.0, -1.0]], labels=[0]), r'2 of 2 values .* such as 3: take the softmax'),
-    (dict(probs=[[0.4, 0.4]], labels=[0]), '1 of 1 rows that do not sum to 1, such as 0.8'),
-    (dict(probs=[[np.nan, 1.0]], labels=[0]), 'such as nan: leave out what has no prediction'),
-    (dict(probs=HALF, labels=[0, 1]), r'\(1, 2\) and \(2,\)'),
-    (dict(probs=HALF, labels=[[0, 1]]), r'one-hot labels, give labels.argmax\(1\)'),
-    (dict(probs=[0.5], labels=[True]), 'must be integers, got bool .* give conf=… and correct=…'),
-    (dict(probs=[0.5, 0.5], labels=[0, 2]), '2. To leave out a label .* ignore_index'),
-    (dict(probs=np.full((2, 5, 4, 3), 1 / 3), labels=np.zeros((2, 5, 4), int)), 'the second axis'),
-    (dict(probs=[[1, 0]], labels=[0]), 'probs must be floats, got int64'),
-    (dict(probs=[['a', 'b']], labels=[0]), 'probs must be an array, .* got <U1'),
-    (dict(), 'give probs and labels, or'),
-    (dict(conf=[0.5], correct=[True], ignore_index=255), 'is a label: it goes'),
-    (dict(probs=[[0.5, 0.5], [1.0]], labels=[0, 0]), 'must be rows of one length'),
-    (dict(conf=np.ones(2), correct=np.ones(1)), r'\(2,\) and \(1,\)'),
-    (dict(conf=np.ones(1), correct=np.array([3])), 'correct must be booleans'),
-    (dict(conf=np.array([1.5]), correct=np.ones(1)), 'conf has 1 of 1 values'),
-    (dict(conf=np.ones(1), correct=np.ones(1), metrics='NLL'), 'NLL needs probs and labels'),
-]
+def of_arrays(function, *arguments, **options):
+    function(*map(np.asarray, arguments), **options)
 
 
-@pytest.mark.parametrize(('arrays', 'message'), ARRAYS)
-def test_arrays(arrays, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        measure(**dict(metrics='ECE') | arrays)
+def same(value):
+    return value
 
 
-IMAGES = [
-    (image_scores, ([[2.0], [0.5]],), r'outside \[0, 1\]'),
-    (image_scores, ([[0.5], [0.5]], [7]), r'outside \[0, 2\): 7'),
-    (image_failure_figures, ([0.1], [0.1, 0.2]), r'must be \(N,\), got \(1,\) and \(2,\)'),
-    (image_failure_figures, ([np.nan, 0.1], [0.1, 0.2]), '1 of 2 scores are NaN or infinite'),
-    (image_failure_figures, ([0.1], [30.0]), r'risks has 1 of 1 values outside \[0, 1\]'),
-    (partial(image_failure_figures, failure=2), ([0.1], [0.3]), r'failure must be in \[0, 1\]'),
+ece = partial(measure, metrics='ECE')
+unseen = partial(broken, metric=OODMetric, good=0)
+of_scores = partial(broken, metric=ImageScoreMetric, good=0, key='sample_idx', change=None)
+ROWS, LABELS = torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1])
+of_rows = partial(mmcalib.evaluate, ROWS, LABELS)
+SHUFFLED = DataLoader(TensorDataset(3 * ROWS, LABELS), shuffle=True)
+of_model = partial(mmcalib.evaluate, nn.Identity(), SHUFFLED)
+HALF, ONES, TABLE = [[0.5, 0.5]], np.ones(1), image_narrow_bins(*image_confidences(2))
+WITHOUT_LABELS = TABLE * torch.tensor([1, 0], dtype=torch.int32)[:, None, None]
+NOT_A_SOFTMAX = r'outside \[0, 1\], such as 1.00001: take the softmax first'
+REFUSED = [
+    # Options.
+    (CalibrationMetric, dict(num_bins=0), 'num_bins'),
+    (CalibrationMetric, dict(metrics=['ECE', 'MCE!']), r"got 'MCE!'.*MCE"),
+    (CalibrationMetric, dict(metrics=['TACE']), 'classwise_adaptive_calibration_error'),
+    (CalibrationMetric, dict(metrics=['coverage@risk_5']), "between 0 and 1.*'coverage@risk_5'"),
+    (CalibrationMetric, dict(metrics=[]), 'metrics must be some of'),
+    (CalibrationMetric, dict(protocol='voc'), "protocol .*'voc'"),
+    (CalibrationMetric, dict(confidence_interval=95), 'confidence_interval .* got 95'),
+    (CalibrationMetric, dict(metrics=['AECE'], confidence_interval=0.9), 'AECE has no interval'),
+    (CalibrationMetric, dict(ignore_index=[0, 255]), 'ignore_index'),
+    (CalibrationMetric, dict(ignore_index=True), 'ignore_index'),
+    (OODMetric, dict(scores='odin'), 'scores must be one of .*got .odin.'),
+    (OODMetric, dict(ood_index=255), 'ood_index and ignore_index are both 255.*such as -1'),
+    (ImageScoreMetric, dict(scores='variance'), 'variance is gone since 0.3.0: use mutual'),
+    (ImageScoreMetric, dict(failure=50), 'failure must be in'),
+    (ImageScoreMetric, dict(out_file='images.json'), r"a \.csv file, got 'images.json'"),
+    # Samples: a field, and what becomes of it.
+    (broken, (segmented, 'seg_logits', with_nan), 'seg_logits of image_0.jpg has 1 NaN .* of 1020'),
+    (broken, (segmented, 'seg_logits', masked), 'has 816 values of -inf .*masked.* -1e4'),
+    (broken, (segmented, 'gt_sem_seg', lambda y: y[:, :6, :8]), r'7\), .* \(6, 8\).*after Resize'),
+    (broken, (segmented, 'seg_logits', lambda z: z[:, :6]), r'\(6, 17\), gt_sem_seg \(12, 17\)'),
+    (broken, (segmented, 'gt_sem_seg', lambda y: y * 0 + 5), r'204 labels outside \[0, 5\): 5\.'),
+    (broken, (segmented, 'pred_sem_seg', lambda k: (k + 1) % 5), 'argmax of its .* at 204 pixels'),
+    (broken, (segmented, 'gt_sem_seg', None), 'LoadAnnotations'),
+    (broken, (binary, 'seg_logits', lambda z: 5 * z), 'of one class, has .* values outside'),
+    (broken, (classified, 'pred_score', with_nan), 'pred_score of sample 0 has 1 NaN'),
+    (broken, (classified, 'pred_score', lambda p: p * 0 + 0.4), 'do not sum to 1, such as 2.8'),
+    (broken, (classified, 'pred_score', lambda p: torch.eye(7)[0] * 1.00001), NOT_A_SOFTMAX),
+    (broken, (classified, 'pred_score', None), 'has no pred_score, only'),
+    (broken, (classified, 'gt_label', lambda y: y * 0 + 7), r'outside \[0, 7\): 7\. check'),
+    (broken, (classified, 'gt_label', lambda y: torch.tensor([1, 2])), r'one gt_label; got \[1, 2'),
+    *(
+        (partial(broken, **{option: value}), (classified, 'gt_label', same), 'for segmentation')
+        for option, value in dict(protocol='image', per_distance=True, per_object=True).items()
+    ),
+    (partial(unseen, scores='energy'), (classified, 'gt_label', same), 'logits, but.*KeepLogits'),
+    (unseen, (segmented, 'gt_sem_seg', same), 'image_0.jpg is a segmentation: give ood_index'),
+    (
+        partial(unseen, ood_index=9),
+        (segmented, 'gt_sem_seg', lambda y: y * 0 + 7),
+        r'labels outside \[0, 5\): 7.*ood_index',
+    ),
+    (partial(unseen, ood_index=7), (segmented, 'pred_sem_seg', lambda k: (k + 1) % 5), 'not the a'),
+    (unseen, (classified, 'gt_label', lambda y: y * 0 + 7), r'outside \[0, 7\): 7'),
+    (unseen, (classified, 'logits', lambda _: torch.zeros(7)), 'are not the softmax of'),
+    (unseen, (classified, 'logits', lambda _: torch.full((7,), torch.nan)), '7 NaN'),
+    (
+        of_scores,
+        dict(samples=segmented, scores='pairwise_dice'),
+        'image_0.jpg has no pairwise_dice',
+    ),
+    (of_scores, dict(samples=classified, scores='soft_dice'), 'only confidence, entropy: segment'),
+    (read_unlabelled, dict(sample={'pred_score': torch.tensor([0.9, 0.8])}, name='x'), 'sum to 1'),
+    (read_unlabelled, dict(sample=dict(seg_logits=ROWS * torch.nan), name='x'), 'of x has 4 NaN'),
+    (read_unlabelled, dict(sample={'boxes': 1}, name='x'), r"no pred_score, only \['boxes'\]"),
+    # Arrays.
+    (ece, dict(probs=[[3.0, -1.0]], labels=[0]), r'2 of 2 values .* such as 3: take the softmax'),
+    (ece, dict(probs=[[0.4, 0.4]], labels=[0]), '1 of 1 rows that do not sum to 1, such as 0.8'),
+    (ece, dict(probs=[[np.nan, 1.0]], labels=[0]), 'such as nan: leave out what has no prediction'),
+    (ece, dict(probs=HALF, labels=[0, 1]), r'\(1, 2\) and \(2,\)'),
+    (ece, dict(probs=HALF, labels=[[0, 1]]), r'one-hot labels, give labels.argmax\(1\)'),
+    (ece, dict(probs=[0.5], labels=[True]), 'be integers, got bool .* give conf=… and correct=…'),
+    (ece, dict(probs=[0.5, 0.5], labels=[0, 2]), '2. To leave out a label .* ignore_index'),
+    (ece, dict(probs=np.ones((2, 5, 4, 3)), labels=np.zeros((2, 5, 4), int)), 'the second axis'),
+    (ece, dict(probs=[[1, 0]], labels=[0]), 'probs must be floats, got int64'),
+    (ece, dict(probs=[['a', 'b']], labels=[0]), 'probs must be an array, .* got <U1'),
+    (ece, dict(), 'give probs and labels, or'),
+    (ece, dict(conf=[0.5], correct=[True], ignore_index=255), 'is a label: it goes'),
+    (ece, dict(probs=[[0.5, 0.5], [1.0]], labels=[0, 0]), 'must be rows of one length'),
+    (ece, dict(conf=np.ones(2), correct=ONES), r'\(2,\) and \(1,\)'),
+    (ece, dict(conf=ONES, correct=np.array([3])), 'correct must be booleans'),
+    (ece, dict(conf=np.array([1.5]), correct=ONES), 'conf has 1 of 1 values'),
+    (measure, dict(conf=ONES, correct=ONES, metrics='NLL'), 'NLL needs probs and labels'),
+    (of_rows, dict(metrics='AECE', interval=0.95), 'AECE has no interval'),
+    (of_rows, dict(interval=95), r'interval must be .*0, 1'),
+    (of_rows, dict(groups=[0, 0]), 'interval=0.95'),
+    (of_rows, dict(groups=[0], interval=0.9), 'each of 2 images, got 1'),
+    (of_rows, dict(device='cpu'), 'go with a model'),
+    (of_rows, dict(protocol='image'), 'go with a model'),
+    (of_model, dict(protocol='image'), 'for rows'),
+    (of_model, dict(protocol='image', interval=0.9, groups=[0]), 'groups of its own'),
+    (of_model, dict(metrics='ECEE'), 'did you mean ECE'),
+    (of_model, dict(interval=0.9, groups=range(2)), 'shuffle=False'),
+    (of_arrays, (image_scores, [[2.0], [0.5]]), r'outside \[0, 1\]'),
+    (of_arrays, (image_scores, [[0.5], [0.5]], [7]), r'outside \[0, 2\): 7'),
+    (of_arrays, (image_failure_figures, [0.1], [0.1, 0.2]), r'be \(N,\), got \(1,\) and \(2,\)'),
+    (of_arrays, (image_failure_figures, [np.nan, 0.1], [0.1, 0.2]), '1 of 2 scores are NaN or inf'),
+    (of_arrays, (image_failure_figures, [0.1], [30.0]), r'risks has 1 of 1 values outside \[0, 1'),
+    (partial(image_failure_figures, failure=2), (ONES, ONES), r'failure must be in \[0, 1\]'),
     (partial(classwise, threshold=2), (HALF, [0]), 'threshold'),
+    # Statistics of a validation.
+    *((ExpectedAccuracy, (x,), 'at least two') for x in (TABLE[:1], TABLE[:0], WITHOUT_LABELS)),
+    *((threshold_at_risk, (TABLE, value), 'risk must be') for value in (0, 1, -0.1, 5)),
+    (partial(threshold_at_risk, probability=5), (TABLE, 0.05), 'probability must be'),
+    (class_thresholds, (None, None, 'ab', 1), 'precision must be'),
+    (partial(class_thresholds, probability=0), (None, None, 'ab', 0.9), 'probability must be'),
 ]
 
 
-@pytest.mark.parametrize(('function', 'arrays', 'message'), IMAGES)
-def test_arrays_of_other_functions(function, arrays, message):
-    with pytest.raises((TypeError, ValueError), match=message):
-        function(*map(np.asarray, arrays))
+@pytest.mark.parametrize(('function', 'given', 'message'), REFUSED)
+def test_one_line_with_the_remedy(function, given, message):
+    with pytest.raises((TypeError, ValueError), match=message) as found:
+        function(**given) if isinstance(given, dict) else function(*given)
+    assert '\n' not in str(found.value)

@@ -119,16 +119,3 @@ def test_what_cannot_be_proven_says_why():
     found = class_thresholds(*tables(*draw(20)), CLASSES, 0.99)
     assert all(threshold.bound is None for threshold in found)
     assert 'its 20 validation images' in found[0].reason and 'about 568 if' in found[0].reason
-
-
-@pytest.mark.parametrize('value', [0, 1, -0.1, 5])
-def test_shares_are_no_percentages(value):
-    of_classes, of_all = (*tables(*draw(5)), CLASSES), image_narrow_bins(*image_confidences(10))
-    for name, call in (
-        ('risk', lambda: threshold_at_risk(of_all, value)),
-        ('precision', lambda: class_thresholds(*of_classes, value)),
-        ('probability', lambda: threshold_at_risk(of_all, 0.05, probability=value)),
-        ('probability', lambda: class_thresholds(*of_classes, 0.9, probability=value)),
-    ):
-        with pytest.raises(ValueError, match=f'{name} must be'):
-            call()

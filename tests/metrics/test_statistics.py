@@ -30,26 +30,26 @@ def statistics_of(samples, **options):
     return metric.statistics
 
 
-def pixels_of(sample):
-    """Predicted class, confidence, correctness, label and distance of each pixel, by loops."""
-    logits, label = sample['seg_logits']['data'], sample['gt_sem_seg']['data'][0]
-    probs = torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(0)
-    predicted = sample['pred_sem_seg']['data'][0].long()
-    for i in range(label.shape[0]):
-        for j in range(label.shape[1]):
-            k = predicted[i, j].item()
-            away = references.distance(label, i, j)
-            rank = next((n for n, d in enumerate(DISTANCES) if away <= d), len(DISTANCES))
-            yield k, probs[k, i, j].item(), k == label[i, j].item(), label[i, j].item(), rank
+def pixels_of(samples):
+    """Of each pixel: image, predicted class, confidence, correctness, label, range of distance."""
+    rows = []
+    for place, sample in enumerate(samples):
+        logits, (label,) = sample['seg_logits']['data'].float(), sample['gt_sem_seg']['data']
+        probs = torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(0)
+        k = sample['pred_sem_seg']['data'].long()
+        away = [references.distance(label, i, j) for i, j in np.ndindex(*label.shape)]
+        ranks = np.searchsorted(DISTANCES, away)
+        columns = np.full(len(away), place), k, probs.gather(0, k), k[0] == label, label, ranks
+        rows.append(np.stack([np.ravel(column) for column in columns]))
+    image, k, conf, correct, label, rank = np.concatenate(rows, axis=1)
+    return image, k, conf, correct == 1, label, rank
 
 
-def figures_of(pairs):
-    if not pairs:
+def figures_of(conf, correct):
+    if not len(conf):
         return dict(ECE=math.nan, accuracy=math.nan, confidence=math.nan, count=0)
-    conf, correct = zip(*pairs, strict=True)
-    found = {'ECE': references.expected_calibration_error(conf, correct)}
-    found |= {'accuracy': 100 * np.mean(correct), 'confidence': 100 * np.mean(conf)}
-    return found | {'count': len(pairs)}
+    found = {'ECE': references.expected_calibration_error(conf, correct), 'count': len(conf)}
+    return found | {'accuracy': 100 * correct.mean(), 'confidence': 100 * conf.mean()}
 
 
 def binary(n):
@@ -63,16 +63,13 @@ def binary(n):
 @pytest.mark.parametrize('samples', [in_patches(4), binary(3)], ids=['softmax', 'binary'])
 def test_classes_and_distances_are_those_of_loops(samples, protocol):
     found = statistics_of(samples, protocol=protocol, **ALL)
-    by_class, by_distance = {}, {}
-    for sample in samples:
-        for k, conf, correct, label, rank in pixels_of(sample):
-            if label != 255 and (label or protocol == 'pooled'):
-                by_class.setdefault(k, []).append((conf, correct))
-                by_distance.setdefault(rank, []).append((conf, correct))
-    for table, pairs in ((found.class_bins, by_class), (found.distance_bins, by_distance)):
+    _, k, conf, correct, label, rank = pixels_of(samples)
+    counted = (label != 255) & ((label != 0) | (protocol == 'pooled'))
+    for table, part in ((found.class_bins, k), (found.distance_bins, rank)):
         figures = stratum_figures(table)
         for place in range(table.shape[1]):
-            for name, value in figures_of(pairs.get(place, [])).items():
+            own = counted & (part == place)
+            for name, value in figures_of(conf[own], correct[own]).items():
                 assert figures[name][place] == pytest.approx(value, abs=1e-4, nan_ok=True), name
     assert found.distance_bins.shape[1] == len(RANGE_NAMES)
     if protocol == 'paper':
@@ -95,24 +92,17 @@ def above(counts):
 @pytest.mark.parametrize('samples', [segmented(4), binary(2)], ids=['softmax', 'binary'])
 def test_each_image_and_class_by_thresholds(samples):
     found = statistics_of(samples, per_class=True)
-    thresholds = narrow_bin_thresholds().tolist()
-    for place, sample in enumerate(samples):
-        rows = list(pixels_of(sample))
-        tables = {None: above(found.image_narrow_bins[place])}
-        for (image, k), table in zip(
-            found.image_class.tolist(), above(found.image_class_bins), strict=True
-        ):
-            if image == place:
-                tables[k] = table
-        assert set(tables) == {None, *(k for k, *_, label, _ in rows if label != 255)}
-        for k, table in tables.items():
-            own = [r for r in rows if k is None or r[0] == k]
-            for number in range(0, 98, 7):
-                kept = [r for r in own if r[1] > thresholds[number]]
-                assert table[0, number] == sum(r[3] != 255 for r in kept)
-                assert table[1, number] == sum(r[2] for r in kept)
-                if k is None:
-                    assert table[2, number] == sum(r[3] == 255 for r in kept)
+    image, k, conf, correct, label, _ = pixels_of(samples)
+    known, rows = label != 255, [tuple(row) for row in found.image_class.tolist()]
+    assert sorted(rows) == sorted({*zip(image[known], k[known], strict=True)})
+    tables = dict(zip(rows, above(found.image_class_bins), strict=True))
+    tables |= {(place, None): x for place, x in enumerate(above(found.image_narrow_bins))}
+    for (place, predicted), table in tables.items():
+        own = (image == place) & ((k == predicted) | (predicted is None))
+        for number, threshold in list(enumerate(narrow_bin_thresholds().tolist()))[::7]:
+            kept = own & (conf > threshold)
+            expected = (kept & known).sum(), (kept & correct).sum(), (kept & ~known).sum()
+            assert table[:, number].tolist() == [*expected][: len(table)]
     kept, wrong = shares_above(found.image_narrow_bins)
     assert (kept[:, 0] == 1).all() and (wrong <= kept).all()
 
@@ -126,10 +116,9 @@ def test_a_classifiers_images():
     assert found.image_class.tolist() == [[i, k] for i, k in enumerate(predicted)]
     assert torch.equal(found.image_class_bins, found.image_narrow_bins[:, :2])
     assert found.image_bins.sum(dim=2)[:, 0].tolist() == [1] * 11
-    correct = [float(k == s['gt_label'].item()) for k, s in zip(predicted, samples, strict=True)]
+    correct = [k == s['gt_label'].item() for k, s in zip(predicted, samples, strict=True)]
     for table in (found.image_bins, found.image_narrow_bins):
         assert table.sum(dim=2)[:, 1].tolist() == correct
-    assert found.objects is None
 
 
 def test_objects(monkeypatch):

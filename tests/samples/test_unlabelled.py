@@ -23,15 +23,3 @@ def test_without_labels_the_confidences_are_the_same(sample):
         assert found.probs is None
     assert torch.equal(found.predicted, predicted)
     torch.testing.assert_close(found.conf, probs.gather(0, predicted[None])[0])
-
-
-def test_what_has_no_confidence_without_labels():
-    (sample,) = segmented(1)
-    sample['seg_logits']['data'][0, 0, 0] = float('nan')
-    for broken, message in (
-        (sample, r'seg_logits of image\.jpg has 1 NaN'),
-        ({'pred_score': torch.tensor([0.9, 0.8])}, 'do not sum to 1'),
-        ({'boxes': 1}, r"has no pred_score, only \['boxes'\]"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            read_unlabelled(broken, name='image.jpg')
