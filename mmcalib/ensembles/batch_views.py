@@ -12,8 +12,6 @@ from torch import Tensor
 
 def views_of_batch(data: Mapping) -> list[Mapping]:
     """Return the batches of a batch with several views of each image, one of a batch without."""
-    if not isinstance(data, Mapping):
-        raise TypeError(f'a batch must be a dict of inputs and data_samples, got {type(data)}')
     samples = data.get('data_samples')
     if not samples or not isinstance(samples[0], (list, tuple)):
         return [data]

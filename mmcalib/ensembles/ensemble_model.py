@@ -212,8 +212,6 @@ class MeanProbabilityModel(BaseTTAModel):
 def _built(member: nn.Module | dict, data_preprocessor: dict | None) -> nn.Module:
     if isinstance(member, nn.Module):
         return member
-    if not isinstance(member, Mapping):
-        raise TypeError(f'a member must be a model or its config, got {member!r}')
     member = deepcopy(member)
     if data_preprocessor is not None:
         member.setdefault('data_preprocessor', data_preprocessor)
