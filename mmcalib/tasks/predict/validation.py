@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mmcalib.checks import UserError
-from mmcalib.record import Record, differences, identity, paths_of
+from mmcalib.record import Record
+from mmcalib.runs.model import refuse_other_model
 from mmcalib.work_dir import RESULTS, STATISTICS, of_split
 
 TEST_AGAIN = (
@@ -41,10 +42,7 @@ def statistics_of(path: str | Path, model: Mapping) -> Path:
         ) from error
     if record.limit:
         raise UserError(f'{file} is from a smoke run with --limit {record.limit}: {TEST_AGAIN}')
-    problem = next(differences(identity(record.model), identity(model)), None)
-    if problem:
-        there, here = (', '.join(paths_of(each)) for each in (record.model, model))
-        raise UserError(f'{file} is from {there}, not from {here}: it has {problem}. {TEST_AGAIN}')
+    refuse_other_model(record.model, model, file)
     if record.evaluation.get('tta'):
         raise UserError(f'{file} was measured under test-time augmentation: {TEST_AGAIN}')
     return file
