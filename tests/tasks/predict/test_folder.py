@@ -203,6 +203,8 @@ def test_objects_are_calibrated_and_the_gallery_has_the_worst_image_first(
     photos, segmenting, validation, out
 ):
     predict_to_folder(*segmenting, photos, out, validation=validation)
+    with pytest.raises(UserError, match=r'probability 0\.95 \(here: 0\.9\)'):
+        predict_to_folder(*segmenting, photos, out, validation=validation, probability=0.9)
     (image, *_) = mmcalib.predict(*segmenting, photos, validation=validation).images
     rows = CalibrationStatistics.load(validation / 'calibration_val.npz').objects
     scores, ious = rows[~rows[:, 5].isnan()][:, 4:].numpy().T
@@ -258,6 +260,7 @@ def test_a_mean_has_its_disagreement_in_the_files(photos, classifying, out, call
         with np.load(out / f'arrays/{row["files"]}.npz') as arrays:
             information = float(row['mutual_information'])
             assert arrays['mutual_information'] == pytest.approx(information) != 0
+            assert arrays['probabilities'].max() == pytest.approx(float(row['confidence']))
 
 
 def test_what_a_full_disk_leaves_is_taken_up_again(photos, model, out, tmp_path, monkeypatch, call):
@@ -386,7 +389,14 @@ def test_overwriting_leaves_nothing_of_before_and_all_that_is_not_ours(
     ],
     ids=['no text', 'two lines', 'wide spaces', 'marks'],
 )
-def test_no_name_of_a_file_ends_it(model, photos, out, name, shown):
+def test_no_name_of_a_file_ends_it(model, photos, out, name, shown, monkeypatch):
+    captions, draw = [], prediction_folder.draw_classification
+
+    def drawn(*arrays, **texts):
+        captions.extend(texts['captions'])
+        return draw(*arrays, **texts)
+
+    monkeypatch.setattr(prediction_folder, 'draw_classification', drawn)
     odd = photos / os.fsdecode(name)
     (photos / '0.png').rename(odd)
     (photos / 'wrong').mkdir()
@@ -396,6 +406,9 @@ def test_no_name_of_a_file_ends_it(model, photos, out, name, shown):
     assert report_in_words(report).encode().count(b'it is not an image') == 1
     (row,) = (row for row in rows_in(out) if row['image'] == str(odd))
     assert files_in(out) >= files_of(row['files'])
+    score = f'{row["name"]}, {100 * row["confidence"]:.1f} %, {"not " * (not row["kept"])}above 0.9'
+    assert sum(line.endswith(f': {score}') for line in captions) == 1
+    assert not any('\n' in line for line in captions)
     link = quote(f'{row["files"]}.png', errors='surrogateescape')
     page = (out / 'gallery.html').read_text(encoding='utf-8')
     assert f'<img alt="{escape(shown)}" loading="lazy" src="pictures/{link}">' in page

@@ -232,6 +232,8 @@ def test_a_validation_says_what_to_expect(photos, segmenting, classifiers, tmp_p
     accuracy, bound = ExpectedAccuracy(bins), threshold_at_risk(bins, 0.5)
     with_it = mmcalib.predict(*segmenting, photos, validation=val, risk=0.5)
     assert with_it.scores.bound == bound and with_it.scores.threshold == bound.threshold
+    with pytest.raises(UserError, match='either a risk or a threshold'):
+        mmcalib.predict(*segmenting, photos, validation=val, risk=0.5, threshold=0.5)
     for image in with_it.images:
         expected = accuracy.of_image(torch.from_numpy(image.confidence))
         assert image.scores.expected_accuracy == pytest.approx(expected)
