@@ -119,10 +119,11 @@ def test_the_interval_of_each_bin_is_that_of_its_accuracy_over_images():
     images = torch.stack([table(n=50, seed=seed) for seed in range(20)])
     found = statistics(image_bins=images)
     count, correct, _ = images.sum(dim=0)
-    band = artist(draw_reliability({'run': found}).axes[0], '95 % interval of accuracy')
-    (bars,) = band.lines[2]
-    ends = np.array([segment[:, 1] for segment in bars.get_segments()]) / 100
+    axes, _ = draw_reliability({'run': found}).axes
+    (band,) = artist(axes, '95 % interval of accuracy').lines[2]
+    ends = np.array([segment[:, 1] for segment in band.get_segments()]) / 100
     accuracy = (correct / count).numpy()
+    np.testing.assert_allclose([y for *_, y in bars(axes, 'accuracy')], 100 * accuracy)
     error = np.sqrt(accuracy * (1 - accuracy) / count.numpy())
     assert (ends[:, 0] <= accuracy).all() and (accuracy <= ends[:, 1]).all()
     np.testing.assert_allclose(ends[5:, 1] - ends[5:, 0], 2 * 1.96 * error[5:], rtol=0.5)

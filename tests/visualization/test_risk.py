@@ -65,6 +65,7 @@ def test_curves_are_the_mean_risks_of_the_first_images():
     np.testing.assert_allclose(by_chance, 100 * 1.75 / 4)
     np.testing.assert_allclose(good.collections[0].get_offsets()[:, 1], [0, 25, 50, 100])
     np.testing.assert_allclose(good.lines[0].get_ydata()[1:], expected)
+    np.testing.assert_allclose(tied.lines[0].get_ydata(), by_chance)
     assert tied.get_title().startswith('tied') and curves.get_title() == 'a run, 4 images'
     assert good.collections[0].get_facecolor()[0, :3] != pytest.approx(
         tied.collections[0].get_facecolor()[0, :3]
