@@ -237,16 +237,19 @@ def draw_image_calibration(runs: Mapping[str, CalibrationStatistics]) -> Figure:
     """
     style.check_drawable(runs)
     figure, panels = style.panels_of(runs)
+    lowest = 100
     for (axes,), ((name, found, _),) in panels:
         if found.image_bins is None or found.image_bins[:, 0].sum(dim=1).max() <= 1:
             raise UserError(f'{name!r} has no images of many pixels: draw its reliability')
         *_, conf, accuracy = bins_of(found.image_bins.sum(dim=2).T)
         axes.scatter(conf, accuracy, s=10, alpha=0.5, color=BLUE, linewidth=0, label='image')
         draw_diagonal(axes)
-        span = np.min([conf, accuracy]), 100
-        axes.set(xlim=span, ylim=span, xlabel='mean confidence (%)', ylabel='accuracy (%)')
+        lowest = min(lowest, np.min([conf, accuracy]))
+        axes.set(xlabel='mean confidence (%)', ylabel='accuracy (%)')
         gap = {'median gap': np.median(abs(conf - accuracy))}
         style.set_title(axes, style.title_of(name, found, gap, f'{len(conf)} images'))
+    for axes in figure.axes:
+        axes.set(xlim=(lowest, 100), ylim=(lowest, 100))
     style.legend(figure)
     return figure
 

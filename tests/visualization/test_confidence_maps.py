@@ -79,6 +79,8 @@ def test_an_image_that_follows_itself_is_not_repeated():
     assert [text.split(':')[0] for text in worst] == [f'{run}, image 3' for run in runs]
     runs['CE'].views.insert(0, view(7, name='another image'))
     assert len(captions(draw_confidence_maps(runs))) == 6
+    (chosen,) = captions(draw_confidence_maps({'CE': runs['CE']}, images=['image 7']))
+    assert chosen.startswith('image 7: ')
 
 
 def test_captions_lie_in_the_figure_and_on_no_panel():

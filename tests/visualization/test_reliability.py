@@ -161,8 +161,10 @@ def test_each_image_is_a_point():
     gap = np.median(abs(np.subtract(*np.asarray(points).T)))
     assert f'median gap {gap:.2f} %' in words(figure) and '6 images' in words(figure)
     bins = torch.tensor([[[100.0], [60], [50]], [[100], [40], [50]]], dtype=torch.float64)
-    both_signs = draw_image_calibration({'a': statistics(image_bins=bins)})
-    assert 'median gap 10.00 %' in words(both_signs)
+    both = {'both signs': statistics(image_bins=bins), 'one': statistics(image_bins=bins[:1])}
+    first, second = draw_image_calibration(both).axes
+    assert 'both signs\nmedian gap 10.00 %' in first.get_title()
+    assert first.get_xlim() == second.get_xlim() == second.get_ylim() == (40, 100)
 
 
 def test_arrays_are_drawn_as_by_plain_loops():
