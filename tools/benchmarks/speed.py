@@ -83,16 +83,18 @@ def print_table(headings, rows):
     print(f'\n{table_text(headings, rows, "markdown")}', flush=True)
 
 
-def row_of(name, contenders, ways, args):
-    """Return seconds and MiB of the first contender, and those of ways as ratios to it."""
-    seconds = seconds_of(contenders, args)
-    memory = {way: peak_bytes(run, args) / 2**20 for way, run in contenders.items()}
-    return [name, *ratios(seconds, ways), *ratios(memory, ways)]
-
-
-def print_rows(size, ways, rows):
+def compare(args, sizes, names, ways, contenders_of):
+    """Print seconds and MiB of the first contender of a name, those of ways as ratios to it."""
     columns = ['CE (s)', *ways, 'CE (MiB)', *(f'memory: {way}' for way in ways)]
-    print_table([size.replace('x', '×'), *columns], rows)
+    for size in args.sizes or sizes:
+        rows = []
+        for name in args.losses or names:
+            torch.manual_seed(0)
+            if contenders := contenders_of(name, shape_of(size), args):
+                seconds = seconds_of(contenders, args)
+                memory = {way: peak_bytes(run, args) / 2**20 for way, run in contenders.items()}
+                rows.append([name, *ratios(seconds, ways), *ratios(memory, ways)])
+        print_table([size.replace('x', '×'), *columns], rows)
 
 
 def shape_of(size):
@@ -114,30 +116,27 @@ LOSSES = {
     if name.endswith('Loss') and name not in ('CalibrationLoss', 'BatchLoss', 'CombinedLoss')
 }
 OF_LABEL_MAPS = ('SVLSLoss', 'NACLLoss')
-WAYS = ('published', 'eager', 'compiled')
 
 
 def of_losses(args):
-    for size in args.sizes or ('4x21x256x256', '2x150x256x256', '4096x1000'):
-        shape, rows = shape_of(size), []
-        names = [n for n in args.losses or LOSSES if len(shape) > 2 or n not in OF_LABEL_MAPS]
-        for name in names:
-            options = {'num_classes': shape[1]} if name == 'CALSLoss' else {}
-            torch.manual_seed(0)
-            logits = (4 * torch.randn(shape, device=args.device)).to(getattr(torch, args.dtype))
-            target = torch.randint(shape[1], (shape[0], *shape[2:]), device=args.device)
-            found = {'cross-entropy': F.cross_entropy}
-            found |= {'published': published} if name == 'MarginLabelSmoothingLoss' else {}
-            found['eager'] = LOSSES[name](**options).to(args.device)
-            if not issubclass(LOSSES[name], losses.BatchLoss):
-                found['compiled'] = LOSSES[name](**options, compile=True).to(args.device)
-            logits.requires_grad_()
-            contenders = {
-                way: functools.partial(step, loss, logits, target) for way, loss in found.items()
-            }
-            torch.compiler.reset()  # no shape profits from another's kernel, or its limits
-            rows.append(row_of(name, contenders, WAYS, args))
-        print_rows(size, WAYS, rows)
+    sizes = ('4x21x256x256', '2x150x256x256', '4096x1000')
+    compare(args, sizes, LOSSES, ('published', 'eager', 'compiled'), steps_of_losses)
+
+
+def steps_of_losses(name, shape, args):
+    if len(shape) == 2 and name in OF_LABEL_MAPS:
+        return {}
+    options = {'num_classes': shape[1]} if name == 'CALSLoss' else {}
+    logits = (4 * torch.randn(shape, device=args.device)).to(getattr(torch, args.dtype))
+    target = torch.randint(shape[1], (shape[0], *shape[2:]), device=args.device)
+    found = {'cross-entropy': F.cross_entropy}
+    found |= {'published': published} if name == 'MarginLabelSmoothingLoss' else {}
+    found['eager'] = LOSSES[name](**options).to(args.device)
+    if not issubclass(LOSSES[name], losses.BatchLoss):
+        found['compiled'] = LOSSES[name](**options, compile=True).to(args.device)
+    logits.requires_grad_()
+    torch.compiler.reset()  # no shape profits from another's kernel, or its limits
+    return {way: functools.partial(step, loss, logits, target) for way, loss in found.items()}
 
 
 def step(loss, logits, target):
@@ -203,39 +202,39 @@ def process(metrics, samples):
 
 
 def of_upsampling(args):
+    names = ('MarginLabelSmoothingLoss', 'SoftmaxFocalLoss')
+    ways = ('plain', 'fused', 'fused, compiled')
+    compare(args, ('2x150x512x512',), names, ways, steps_of_heads)
+
+
+def steps_of_heads(name, shape, args):
     from mmseg.models.decode_heads import FCNHead
     from mmseg.structures import SegDataSample
 
-    def head_of(loss, fused):
+    images, classes, height, width = shape
+    logits = 4 * torch.randn(images, classes, height // 4, width // 4, device=args.device)
+    logits.requires_grad_()
+    labels = torch.randint(classes, (images, 1, height, width), device=args.device)
+    labels[:, :, : height // 20] = 255
+    samples = [SegDataSample(gt_sem_seg=PixelData(data=label)) for label in labels]
+
+    def step_of(loss=None, fused=False):
         options = dict(num_convs=0, concat_input=False, num_classes=classes)
         head = FCNHead(in_channels=8, channels=8, **options).to(args.device)
         head.loss_decode = loss or head.loss_decode  # mmseg's cross-entropy
         if fused:
             head.loss_by_feat = types.MethodType(fused_loss_by_feat, head)
-        return head
 
-    def step_of_head(head):
-        found = head.loss_by_feat(logits, samples)
-        sum(value for name, value in found.items() if 'loss' in name).backward()
-        logits.grad = None
+        def step():
+            found = head.loss_by_feat(logits, samples)
+            sum(value for name, value in found.items() if 'loss' in name).backward()
+            logits.grad = None
 
-    ways = {'plain': (False, {}), 'fused': (True, {}), 'fused, compiled': (True, {'compile': True})}
-    for size in args.sizes or ('2x150x512x512',):
-        images, classes, height, width = shape_of(size)
-        torch.manual_seed(0)
-        logits = 4 * torch.randn(images, classes, height // 4, width // 4, device=args.device)
-        logits.requires_grad_()
-        labels = torch.randint(classes, (images, 1, height, width), device=args.device)
-        labels[:, :, : height // 20] = 255
-        samples = [SegDataSample(gt_sem_seg=PixelData(data=label)) for label in labels]
-        rows = []
-        for name in args.losses or ('MarginLabelSmoothingLoss', 'SoftmaxFocalLoss'):
-            heads = {'cross-entropy': head_of(None, False)}
-            for way, (fused, options) in ways.items():
-                heads[way] = head_of(LOSSES[name](**options), fused)
-            contenders = {way: functools.partial(step_of_head, head) for way, head in heads.items()}
-            rows.append(row_of(name, contenders, ways, args))
-        print_rows(size, ways, rows)
+        return step
+
+    kind = LOSSES[name]
+    fused = {'fused': step_of(kind(), True), 'fused, compiled': step_of(kind(compile=True), True)}
+    return {'cross-entropy': step_of(), 'plain': step_of(kind()), **fused}
 
 
 def of_ensembles(args):
