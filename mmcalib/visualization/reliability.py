@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy import special
 from torch import Tensor
 
 from mmcalib.arrays import A
@@ -203,11 +202,15 @@ def _draw_shares(
 
 
 def _log_odds(percent: np.ndarray) -> np.ndarray:
-    return special.logit(np.clip(percent, *ENDS) / 100)
+    from scipy.special import logit  # which a training does without
+
+    return logit(np.clip(percent, *ENDS) / 100)
 
 
 def _percent(log_odds: np.ndarray) -> np.ndarray:
-    return 100 * special.expit(log_odds)
+    from scipy.special import expit
+
+    return 100 * expit(log_odds)
 
 
 def _to_log_odds(top: Axes, below: Axes, tables: Sequence[Bins]) -> None:
