@@ -13,13 +13,12 @@ import pytest
 import torch
 from commands import ROOT
 from mmengine.config import Config
-from tested import test_checkpoint
+from tested import config_of, test_checkpoint
 
 from mmcalib.checks import UserError
 from mmcalib.record import Record
 from mmcalib.runs import checkpoint as checkpoint_module
 from mmcalib.runs.checkpoint import ONLY_WEIGHTS, load_file, read_checkpoint
-from mmcalib.runs.config import load_config
 from mmcalib.runs.runner import build_runner
 from mmcalib.runs.train import resume_from, train_and_test
 from mmcalib.work_dir import locked, set_aside
@@ -29,17 +28,11 @@ MBLS = ROOT / 'configs/mbls/digits.py'
 
 def config(folder, name='mbls/digits', **options):
     """A training of one epoch on few images; dots in options are written as two underscores."""
-    short = {
-        'train_cfg.max_epochs': 1,
-        'train_cfg.val_interval': 1,
-        'train_dataloader.dataset.indices': 16,
-        'val_dataloader.dataset.indices': 20,
-        'test_dataloader.dataset.indices': 20,
-    }
-    options = {key.replace('__', '.'): value for key, value in options.items()}
-    cfg = load_config(str(ROOT / f'configs/{name}.py'), {**short, **options})
-    cfg.work_dir, cfg.launcher = str(folder), 'none'
-    return cfg
+    few = {'train': 16, 'val': 20, 'test': 20}
+    short = {f'{split}_dataloader.dataset.indices': count for split, count in few.items()}
+    short |= {'train_cfg.max_epochs': 1, 'train_cfg.val_interval': 1}
+    short |= {key.replace('__', '.'): value for key, value in options.items()}
+    return config_of(name, folder, **short)
 
 
 @pytest.fixture(scope='module')

@@ -151,6 +151,7 @@ OPEN = "open('{path}', 'w')"
         f'x = dict(**{OPEN})',
         f'x = dict({OPEN})',
         f"x = [{OPEN} for _ in 'a']",
+        f'x = (lambda: {OPEN})()',
         "x = f'{{open({path!r}, 1)}}'",
         "dict = open\nx = dict('{path}', 'w')",
         "x = '{path}'.upper",

@@ -55,17 +55,6 @@ def test_a_killed_training_ends_as_one_that_was_not(kind, number, run, tmp_path)
     assert train('run', '--resume') == (sorted([best, 'best_of_mine.pth']), metrics)
 
 
-def test_resuming_what_was_never_started_keeps_the_weights_to_start_from(run):
-    options = ['train_cfg.max_epochs=1', 'train_dataloader.dataset.indices=64']
-    frozen = ['load_from=first/epoch_1.pth', 'optim_wrapper.optimizer.lr=0.0']
-    train = ['train.py', 'mmcalib::ce/digits.py', '--work-dir']
-    run(*train, 'first', '--no-test', '--cfg-options', *options)
-    for folder, more in (('plain', []), ('resumed', ['--resume'])):
-        run(*train, folder, *more, '--cfg-options', *options, *frozen)
-    found = [Record.read(Path(folder, 'results.json')).metrics for folder in ('plain', 'resumed')]
-    assert found[0] == found[1]
-
-
 @pytest.mark.parametrize(
     ('name', 'options', 'checkpoint'),
     [
