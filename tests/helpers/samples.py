@@ -42,15 +42,12 @@ def probabilities(samples):
     probs, labels = [], []
     for sample in samples:
         if 'pred_score' in sample:
-            probs += [sample['pred_score'].tolist()]
-            labels += [sample['gt_label'].item()]
+            rows, label = sample['pred_score'][None], sample['gt_label']
         else:
-            logits, label = sample['seg_logits']['data'], sample['gt_sem_seg']['data'][0]
-            for i in range(label.shape[0]):
-                for j in range(label.shape[1]):
-                    if label[i, j] != 255:
-                        probs.append(logits[:, i, j].double().softmax(0).tolist())
-                        labels.append(label[i, j].item())
+            label = sample['gt_sem_seg']['data'].flatten()
+            rows = sample['seg_logits']['data'].double().softmax(0).flatten(1).T[label != 255]
+            label = label[label != 255]
+        probs, labels = probs + rows.tolist(), labels + label.tolist()
     return probs, labels
 
 

@@ -13,7 +13,7 @@ from mmengine.evaluator import Evaluator
 from mmengine.registry import METRICS
 from mmpretrain.registry import METRICS as PRETRAIN
 from mmseg.registry import METRICS as SEG
-from samples import as_segmented, classified, flatten, probabilities, segmented
+from samples import as_segmented, classified, probabilities, segmented
 
 from mmcalib.metrics import (
     AECE,
@@ -87,21 +87,15 @@ def curves_by_loops(samples, *, alike=False):
 
 
 def masked(samples, keep):
-    """The samples with every pixel ignored that `keep(label, i, j)` is false for."""
-    kept = []
-    for sample in samples:
-        label = sample['gt_sem_seg']['data'][0]
-        new = label.clone()
-        for i, j in np.ndindex(*label.shape):
-            if not keep(label, i, j):
-                new[i, j] = 255
-        kept.append(sample | {'gt_sem_seg': {'data': new[None]}})
-    return kept
+    """The samples with every pixel ignored that `keep(label)` is false for."""
+    maps = [sample['gt_sem_seg']['data'] for sample in samples]
+    kept = [{'data': label.where(keep(label[0]), 255)} for label in maps]
+    return [s | {'gt_sem_seg': label} for s, label in zip(samples, kept, strict=True)]
 
 
-def near_another_label(label, i, j, width=1):
-    window = label[max(i - width, 0) : i + width + 1, max(j - width, 0) : j + width + 1]
-    return any(other != label[i, j] for other in window.flatten())
+def near_another_label(label):
+    away = [references.distance(label, i, j) for i, j in np.ndindex(*label.shape)]
+    return torch.tensor(away).view(label.shape) <= 1
 
 
 def in_patches(n):
@@ -125,12 +119,12 @@ def by_protocol(samples, protocol):
     if protocol == 'boundary':
         samples = masked(samples, near_another_label)
     if protocol in ('foreground', 'paper'):
-        samples = masked(samples, lambda label, i, j: label[i, j] != 0)
+        samples = masked(samples, lambda label: label != 0)
     curves = curves_by_loops(samples, alike=protocol == 'image')
     step = {'paper': 8, 'image': 1}.get(protocol, len(samples))
     groups = [samples[i : i + step] for i in range(0, len(samples), step)]
     values = [by_loops(*probabilities(group)) for group in groups]
-    sizes = [1 if protocol == 'image' else len(flatten(group)[0]) for group in groups]
+    sizes = [1 if protocol == 'image' else len(probabilities(group)[1]) for group in groups]
     means = {}
     for name in set(EVERY) - set(OF_CURVES):  # what is not defined in a group drops out
         own = [(w, v[name]) for w, v in zip(sizes, values, strict=True) if v[name] == v[name]]

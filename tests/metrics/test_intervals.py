@@ -12,7 +12,7 @@ from commands import ROOT
 from scipy import stats
 
 from mmcalib.metrics.errors import calibration_error, maximum_error
-from mmcalib.metrics.intervals import gap_intervals, intervals
+from mmcalib.metrics.intervals import gap_intervals, interval_values, intervals
 
 # Its simulated images have a known error.
 simulation = SimpleNamespace(**runpy.run_path(str(ROOT / 'tools/benchmarks/coverage.py')))
@@ -70,8 +70,8 @@ def test_an_estimate_that_is_small_by_chance_has_no_interval_of_width_zero():
     correct = torch.tensor([[8.0, 2, 9, 1], [2, 8, 1, 9]])
     bins = torch.stack([torch.full((2, 4), 10.0), correct, conf], dim=1).double().repeat(10, 1, 1)
     assert calibration_error(bins.sum(dim=0)) == 0
-    low, high = gap_intervals(ECE, bins, **OPTIONS)['ECE']
-    assert low == 0 and high > 2
+    found = interval_values(['ECE'], bins, torch.zeros(20, 2).double(), coverage=0.95)
+    assert found['ECE_low'] == 0 and found['ECE_high'] > 2
 
 
 def test_they_are_nested_and_limited():
