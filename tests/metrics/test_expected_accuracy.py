@@ -7,20 +7,28 @@ import pytest
 import torch
 from samples import image_confidences, image_narrow_bins
 
-from mmcalib.metrics.counts import NUM_NARROW as NUM_NARROW_BINS
+from mmcalib.metrics.counts import NUM_NARROW
 from mmcalib.metrics.expected_accuracy import FOLDS, SEED, ExpectedAccuracy, learned_of
 
 
+def accuracy_of(count, left_out):
+    """Of images with as many predictions of confidence 1, nine in ten right, as of 0, two in ten.
+
+    Of the latter some are left out.
+    """
+    table = torch.zeros(40, 3, NUM_NARROW, dtype=torch.int32)
+    table[:, :2, -1] = torch.tensor([count, 0.9 * count])
+    table[:, :, 1] = torch.tensor([count, 0.2 * count, left_out])
+    return ExpectedAccuracy(table)
+
+
 def test_an_image_expects_the_accuracy_of_its_cells():
-    table = torch.zeros(40, 3, NUM_NARROW_BINS, dtype=torch.int32)
-    table[:, 0, -1], table[:, 1, -1] = 10, 9  # of confidence 1, nine in ten are right
-    table[:, 0, 1], table[:, 1, 1] = 10, 2
-    accuracy = ExpectedAccuracy(table)
+    accuracy = accuracy_of(10, 0)
     assert accuracy.of_image(torch.ones(7)) == pytest.approx(0.9)
     assert accuracy.of_image(torch.tensor([[1.0, 0.01], [1.0, 1.0]])) == pytest.approx(0.725)
     assert accuracy.of_image(torch.tensor([0.5])) == pytest.approx(0.2)  # as the next one below
     assert np.isnan(accuracy.of_image(torch.ones(0)))
-    assert accuracy.residuals.abs().max() < 1e-12
+    assert accuracy.residuals.abs().max() < 1e-12 and accuracy.weights.eq(1).all()
 
 
 def test_residuals_are_of_images_that_the_fit_has_not_seen():
@@ -59,16 +67,11 @@ def test_the_interval_of_a_folder_narrows_with_its_images_down_to_that_of_the_va
 
 
 def test_a_confidence_weighs_as_often_as_it_gets_a_label():
-    table = torch.zeros(40, 3, NUM_NARROW_BINS, dtype=torch.int32)
-    table[:, 0, -1], table[:, 1, -1] = 1000, 900
-    table[:, 0, 1], table[:, 1, 1], table[:, 2, 1] = 1000, 200, 3000
-    accuracy = ExpectedAccuracy(table)
+    accuracy = accuracy_of(1000, 3000)
     found = accuracy.of_image(torch.tensor([1.0, 0.01, 0.01, 0.01, 0.01]))
     assert found == pytest.approx((0.9 + 0.2) / 2, abs=1e-3)  # four in one
     assert accuracy.of_image(torch.tensor([0.01])) == pytest.approx(0.2)
     assert accuracy.residuals.abs().max() < 1e-3
-    table[:, 2] = 0
-    assert ExpectedAccuracy(table).weights.eq(1).all()
 
 
 def test_a_small_validation_is_warned_of():

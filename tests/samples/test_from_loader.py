@@ -77,7 +77,7 @@ def test_maps_volumes_and_several_labels():
 
 
 ROWS = torch.randn(4, 3)
-MASKED = ROWS.where(ROWS < ROWS.max(), -torch.inf)
+MASKED = ROWS.where(ROWS.max() > ROWS, -torch.inf)
 
 
 @pytest.mark.parametrize(
