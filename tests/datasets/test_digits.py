@@ -20,8 +20,9 @@ def test_digits_of_all_splits_are_others_and_noise_is_drawn_once():
 
 @pytest.mark.parametrize('split', list(SPLITS))
 def test_scenes(split):
-    data = DigitScenes(split, noise=0)
+    data, again = (DigitScenes(split, noise=0) for _ in range(2))
     masks, images = (np.stack([each[key] for each in data]) for key in ('gt_seg_map', 'img'))
+    np.testing.assert_array_equal(images, [each['img'] for each in again])
     assert images.shape == masks.shape == (DigitScenes.SIZES[split], 40, 40)
     assert set(np.unique(masks)) == {*range(11), 255}
     # Strokes are bright and labelled, and no stroke touches unlabelled background.
