@@ -61,11 +61,11 @@ def loader_of(inputs, labels, *, batch_size=16, **options):
 @pytest.mark.parametrize('method', ['temperature', 'vector', 'matrix', 'ets', 'isotonic'])
 @pytest.mark.parametrize('kind', SHAPES)
 def test_the_copy_predicts_the_scaled_probabilities(kind, method):
-    net, inputs, labels = data(SHAPES[kind])
+    net, inputs, labels = data(SHAPES[kind], n=240)
     found = mmcalib.calibrate(net, loader_of(inputs, labels), method=method)
     with torch.no_grad():
         logits, calibrated = net(inputs), found.model(inputs)
-    images = torch.arange(60).repeat_interleave(labels[0].numel())
+    images = torch.arange(240).repeat_interleave(labels[0].numel())
     rows = logits.movedim(1, -1).flatten(0, -2)
     expected = SCALERS[method]().fit(rows, labels.flatten(), images).predict_proba(logits)
     torch.testing.assert_close(calibrated.softmax(1), expected, rtol=1e-3, atol=1e-4)
