@@ -70,8 +70,8 @@ def test_an_estimate_that_is_small_by_chance_has_no_interval_of_width_zero():
     correct = torch.tensor([[8.0, 2, 9, 1], [2, 8, 1, 9]])
     bins = torch.stack([torch.full((2, 4), 10.0), correct, conf], dim=1).double().repeat(10, 1, 1)
     assert calibration_error(bins.sum(dim=0)) == 0
-    found = interval_values(['ECE'], bins, torch.zeros(20, 2).double(), coverage=0.95)
-    assert found['ECE_low'] == 0 and found['ECE_high'] > 2
+    low, high = gap_intervals(ECE, bins, **OPTIONS)['ECE']
+    assert low == 0 and high > 2
 
 
 def test_they_are_nested_and_limited():
@@ -86,3 +86,6 @@ def test_they_are_nested_and_limited():
         (low, high), (inner_low, inner_high) = wide[name], narrow[name]
         assert 0 <= low <= inner_low <= inner_high <= high
     assert wide['MCE'][1] == 30
+    how = dict(coverage=0.5, num_bootstrap=200)
+    found = interval_values(['ECE'], bins, bins.new_zeros(len(bins), 2), **how)
+    assert [*found.values()] == pytest.approx(narrow['ECE'])
