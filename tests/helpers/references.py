@@ -169,11 +169,7 @@ def smooth_calibration_error(conf, correct, steps=1000):
                 total += (float(c) - p) * np.exp(-(((ts - mirrored) / sigma) ** 2) / 2)
         return abs(total).mean() / (sigma * math.sqrt(2 * math.pi) * len(conf))
 
-    low, high = 0.0, 1.0
-    for _ in range(14):
-        middle = (low + high) / 2
-        low, high = (middle, high) if error(middle) > middle else (low, middle)
-    return 100 * (low + high) / 2
+    return 100 * optimize.bisect(lambda sigma: error(sigma) - sigma, 1e-3, 1, xtol=1e-4)
 
 
 def risk_p_value(kept, wrong, risk):
