@@ -202,15 +202,12 @@ def _draw_shares(
 
 
 def _log_odds(percent: np.ndarray) -> np.ndarray:
-    from scipy.special import logit  # which a training does without
-
-    return logit(np.clip(percent, *ENDS) / 100)
+    share = np.clip(percent, *ENDS) / 100
+    return np.log(share / (1 - share))
 
 
 def _percent(log_odds: np.ndarray) -> np.ndarray:
-    from scipy.special import expit
-
-    return 100 * expit(log_odds)
+    return 100 / (1 + np.exp(-log_odds))
 
 
 def _to_log_odds(top: Axes, below: Axes, tables: Sequence[Bins]) -> None:
