@@ -53,7 +53,7 @@ class Record:
         metrics: The figures, by key.
         strata: ``per_class`` and ``per_distance``, where they were measured, see
             :func:`mmcalib.runs.test.strata`.
-        date: When it was tested.
+        date: When it was tested, in UTC, so that the order of dates is that of tests.
         version: Of mmcalib.
     """
 

@@ -6,7 +6,7 @@ import argparse
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -200,7 +200,7 @@ def run_test(
         evaluation=evaluation(runner) | ({'shift': dict(shift)} if shift else {}),
         metrics=metrics,
         strata=strata(kept),
-        date=datetime.now().astimezone().isoformat(timespec='microseconds'),
+        date=datetime.now(timezone.utc).isoformat(timespec='microseconds'),
         version=__version__,
     )
     path = Path(runner.work_dir, of_split(RESULTS, split))

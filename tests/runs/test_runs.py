@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_averaged_weights_are_tested_and_calibrated_as_checkpoints_have_them(
     assert before == pytest.approx(trained['calibration/ECE'], abs=1e-4)
 
 
-def test_a_checkpoint_tested_under_another_config_says_its_own(run):
+def test_a_checkpoint_tested_under_another_config_says_its_own(run, monkeypatch):
     options = [
         *('train_cfg.max_epochs=1', 'train_cfg.val_interval=1', 'randomness.seed=7'),
         *('train_dataloader.dataset.indices=16', 'val_dataloader.dataset.indices=20'),
@@ -93,7 +94,11 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(run):
         'train_dataloader.batch_size=8',
     ]
     a = ['mmcalib::mbls/digits.py', '--work-dir', 'a', '--split', 'val']
-    run('train.py', *a, '--cfg-options', *options)
+    with monkeypatch.context() as elsewhere:  # two hours east
+        elsewhere.setenv('TZ', 'Etc/GMT-2')
+        time.tzset()
+        run('train.py', *a, '--cfg-options', *options)
+    time.tzset()
     assert not Path('a/results.json').exists()
     validated = Record.read('a/results_val.json')
     b = ['mmcalib::ce/digits.py', *paths_of(validated.model), '--work-dir', 'b']
@@ -105,7 +110,8 @@ def test_a_checkpoint_tested_under_another_config_says_its_own(run):
         num_bins=15, ignore_index=255,
     )  # fmt: skip
     assert tested.evaluation['dataset'] == dict(type='Digits', split='test', samples=30)
-    assert tested.date and tested.version and validated.model['members'] == tested.model['members']
+    assert validated.date < tested.date and tested.version
+    assert validated.model['members'] == tested.model['members']
     (found,) = tested.model['members']
     assert found['seed'] == 7 and found['loss']['margin'] == 5 and found['epoch'] == 1
     assert found['finished'] and found['file'] == 'best_accuracy_top1_epoch_1.pth'
