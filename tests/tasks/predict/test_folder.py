@@ -171,12 +171,12 @@ def test_files_hold_what_python_returns(photos, segmenting, out):
 
 
 def test_a_validation_sets_the_thresholds_of_classes(photos, segmenting, validation, out):
-    options = dict(validation=validation, risk=0.5)
+    options = dict(validation=validation, risk=0.5, probability=0.999)
     images = mmcalib.predict(*segmenting, photos, **options)
     text = report_in_words(predict_to_folder(*segmenting, photos, out, labels=True, **options))
     statistics = CalibrationStatistics.load(validation / 'calibration_val.npz')
     table = statistics.image_class, statistics.image_class_bins
-    expected = class_thresholds(*table, CLASSES, 0.5)
+    expected = class_thresholds(*table, CLASSES, 0.5, probability=0.999)
     limits = [t.bound.threshold if t.bound else math.inf for t in expected]
     assert len(set(limits)) > 1 and min(limits) < math.inf
     summary = json.loads((out / 'summary.json').read_text())['classes']
@@ -227,6 +227,11 @@ def test_objects_are_calibrated_and_the_gallery_has_the_worst_image_first(
     text = f'{len(doubtful)} of {len(worst["objects"])} objects probably have an IoU below 0.5'
     named = f'{largest["name"]} (no. {largest["object"]}, {100 * largest["found"]:.0f} %)'
     assert f'{text}, the largest: {named}' in page
+    statistics = CalibrationStatistics.load(validation / 'calibration_val.npz')
+    statistics.objects = statistics.objects[1:]
+    statistics.save(validation / 'calibration_val.npz')
+    with pytest.raises(UserError, match=r'has predictions with validation \w+ \(here'):
+        predict_to_folder(*segmenting, photos, out, validation=validation)
 
 
 def test_what_has_no_labels_is_refused(photos, segmenting, model, out, tmp_path):
