@@ -141,6 +141,7 @@ def test_losses_calibrations_and_ensembles_are_rows(tmp_path):
 
 LOADER, PACK = trained()['train_dataloader'], dict(type='PackInputs')
 CROP = dict(type='RandomCrop')
+MIXED = trained()['model'] | dict(train_cfg=dict(augments='Mixup'))
 NETWORK = dict(type='ImageClassifier', data_preprocessor=dict(mean=[0.3], std=[0.5]))
 OTHER_MEAN = NETWORK | dict(data_preprocessor=dict(mean=[9], std=[0.5]))
 
@@ -156,6 +157,7 @@ def read_by(*steps):
         (dict(optim_wrapper=dict(type='Amp')), {}, 'optim_wrapper=Amp'),
         (dict(train_cfg=dict(by_epoch=True, max_epochs=30)), {}, 'max_epochs=30'),
         (dict(load_from='a.pth'), {}, 'load_from=a.pth'),
+        (dict(model=MIXED), {}, 'train_cfg.augments=Mixup'),
         (dict(other_losses={'model.aux.loss': CE}), {}, 'model.aux.loss=CrossEntropyLoss'),
         (dict(custom_hooks=[dict(type='SomeHook', factor=-1)]), {}, 'SomeHook'),
         (read_by(PACK), {}, 'dataset.pipeline.RandomCrop=–'),
