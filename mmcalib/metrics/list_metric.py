@@ -25,10 +25,15 @@ class ListMetric(BaseMetric):
             self.results.append(self.read(sample))
 
     def limited(self, result: Any) -> Any:
-        """Return counts of a sample, rounded if the evaluation has more than a million by now."""
+        """Return what a sample leaves; all are rounded once there are a million predictions."""
         # mmengine empties the list after each evaluation.
         self.held = result.count + (self.held if self.results else 0)
-        return result.round() if self.held > counts.EXACT else result
+        if self.held <= counts.EXACT:
+            return result
+        if self.results and not self.results[-1].rounded:
+            for earlier in self.results:
+                earlier.round()
+        return result.round()
 
     def evaluate(self, size: int) -> dict:
         """Return the metrics of the first `size` samples of the data set.
