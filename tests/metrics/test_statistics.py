@@ -34,9 +34,13 @@ def pixels_of(samples):
     """Of each pixel: image, predicted class, confidence, correctness, label, range of distance."""
     rows = []
     for place, sample in enumerate(samples):
-        logits, (label,) = sample['seg_logits']['data'].float(), sample['gt_sem_seg']['data']
-        probs = torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(0)
-        k = sample['pred_sem_seg']['data'].long()
+        if 'pred_score' in sample:
+            label, probs = sample['gt_label'][None], sample['pred_score'][:, None, None]
+            k = probs.argmax(0, keepdim=True)
+        else:
+            logits, (label,) = sample['seg_logits']['data'].float(), sample['gt_sem_seg']['data']
+            probs = torch.cat([1 - logits, logits]) if len(logits) == 1 else logits.softmax(0)
+            k = sample['pred_sem_seg']['data'].long()
         away = [references.distance(label, i, j) for i, j in np.ndindex(*label.shape)]
         ranks = np.searchsorted(DISTANCES, away)
         columns = np.full(len(away), place), k, probs.gather(0, k), k[0] == label, label, ranks
@@ -89,9 +93,18 @@ def above(counts):
     return counts.flip(-1).cumsum(-1).flip(-1)
 
 
-@pytest.mark.parametrize('samples', [segmented(4), binary(2)], ids=['softmax', 'binary'])
-def test_each_image_and_class_by_thresholds(samples):
+def with_a_certain_one(n):
+    samples = classified(n)
+    samples[0]['pred_score'] = torch.eye(7)[0]
+    return samples
+
+
+@pytest.mark.parametrize('kind', [segmented, binary, with_a_certain_one])
+def test_each_image_and_class_by_thresholds(kind):
+    samples = kind(4)
     found = statistics_of(samples, per_class=True)
+    of_both = (x[:, :2].sum(dim=2).double() for x in (found.image_bins, found.image_narrow_bins))
+    torch.testing.assert_close(*of_both)
     image, k, conf, correct, label, _ = pixels_of(samples)
     known, rows = label != 255, [tuple(row) for row in found.image_class.tolist()]
     assert sorted(rows) == sorted({*zip(image[known], k[known], strict=True)})
@@ -105,20 +118,6 @@ def test_each_image_and_class_by_thresholds(samples):
             assert table[:, number].tolist() == [*expected][: len(table)]
     kept, wrong = shares_above(found.image_narrow_bins)
     assert (kept[:, 0] == 1).all() and (wrong <= kept).all()
-
-
-def test_a_classifiers_images():
-    samples = classified(11)
-    samples[0]['pred_score'] = torch.eye(7)[0]
-    found = statistics_of(samples, per_class=True)
-    assert (found.image_narrow_bins[:, 2] == 0).all()  # all have a label
-    predicted = [int(sample['pred_score'].argmax()) for sample in samples]
-    assert found.image_class.tolist() == [[i, k] for i, k in enumerate(predicted)]
-    assert torch.equal(found.image_class_bins, found.image_narrow_bins[:, :2])
-    assert found.image_bins.sum(dim=2)[:, 0].tolist() == [1] * 11
-    correct = [k == s['gt_label'].item() for k, s in zip(predicted, samples, strict=True)]
-    for table in (found.image_bins, found.image_narrow_bins):
-        assert table.sum(dim=2)[:, 1].tolist() == correct
 
 
 def test_objects(monkeypatch):
