@@ -38,10 +38,9 @@ def of_images(images: Sequence[Counts]) -> dict[str, Tensor]:
 def of_predictions(found: Predictions, num_bins: int, *, per_class: bool) -> dict[str, Tensor]:
     """Return the same of images that have one prediction each."""
     places = torch.arange(len(found.conf))
-    index = places * NUM_NARROW + counts.narrow_bin_of(1 - found.conf)
-    narrow = counts.table_of(index, found.conf, found.correct, len(places), NUM_NARROW)
-    narrow = narrow.transpose(0, 1).int()
-    narrow[:, 2] = 0
+    own = counts.narrow_bin_of(1 - found.conf)
+    narrow = torch.zeros(len(places), 3, NUM_NARROW, dtype=torch.int32)
+    narrow[places, 0, own], narrow[places, 1, own] = 1, found.correct.int()
     bins, sums = counts.by_unit(found, places, len(places), num_bins)
     tables = {'image_bins': bins, 'image_sums': sums, 'image_narrow_bins': narrow}
     if per_class:
