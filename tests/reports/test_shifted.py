@@ -83,10 +83,12 @@ def test_mean_and_worst_are_those_of_a_loop(tmp_path):
     assert lines['holdout, worst'][0] == f'{80 - 18 - 5:.2f}'
 
 
-def test_without_a_prediction_there_is_no_mean(tmp_path):
+def test_without_a_prediction_there_is_no_mean_and_of_held_out_ones_alone_there_is(tmp_path):
     found = only(leave(tmp_path, 'CE', corruptions=['fog', 'snow'], nan=[ECE])).metrics
     assert math.isnan(found[f'{ECE} mean']) and math.isnan(found[f'{ECE} worst'])
     assert found['mIoU worst'] == 74
+    held_out = only(leave(tmp_path / 'held_out', 'CE', corruptions=CORRUPTIONS[-1:])).metrics
+    assert held_out['mIoU worst'] == 75
 
 
 def test_reports_have_columns_that_name_the_shift(tmp_path):

@@ -120,8 +120,8 @@ def test_losses_calibrations_and_ensembles_are_rows(tmp_path):
         write(tmp_path / f'tta{seed}', NAME, seed=seed, ece=2.0, model=views)
     write(tmp_path / 't', NAME, ece=1.0, calibration=TEMPERATURE)
     write(tmp_path / 'v', NAME, ece=0.5, calibration=forced)
-    for name, second in (('x', None), ('y', TEMPERATURE)):
-        mean = model(member('0.pth'), member('1.pth', calibration=second))
+    for name, second in (('x', {}), ('y', dict(calibration=TEMPERATURE)), ('z', dict(loss=CE))):
+        mean = model(member('0.pth'), member('1.pth', **second))
         write(tmp_path / name, NAME, seed=None, model=mean)
     table = only_table(tmp_path)
     assert [(row.label, len(row.runs), row.paper.get('calibration/ECE')) for row in table.rows] == [
@@ -135,6 +135,7 @@ def test_losses_calibrations_and_ensembles_are_rows(tmp_path):
         ('MbLS m=6 α=0.1 + vector + temperature, fitted on the test split', 1, None),
         ('MbLS m=6 α=0.1 × 2', 1, None),
         ('MbLS m=6 α=0.1 × 2 (1 of them + temperature)', 1, None),
+        ('MbLS m=6 α=0.1 & CE × 2', 1, None),
     ]
     assert eces(table)[4] == [4.0, 5.0]
 
@@ -184,10 +185,11 @@ def test_another_training_or_model_of_it_is_a_row_and_said(training, change, wor
     assert sum(words in each.label for each in rows) == (2 if words == 'digest=' else 1)
 
 
-def test_members_in_another_order_are_seeds_of_a_row(tmp_path):
-    for seed, members in enumerate([[NETWORK, OTHER_MEAN], [OTHER_MEAN, NETWORK], [NETWORK] * 2]):
-        mean = model(*(member(network=each) for each in members))
-        write(tmp_path / f'{seed}', NAME, seed=seed, model=mean)
+def test_ensembles_of_other_members_are_in_a_row_whatever_their_order(tmp_path):
+    pairs = [NETWORK, OTHER_MEAN], [OTHER_MEAN, NETWORK], [NETWORK, NETWORK]
+    for number, networks in enumerate(pairs):
+        mean = model(*(member(f'{number}.pth', network=each) for each in networks))
+        write(tmp_path / f'{number}', NAME, seed=None, model=mean)
     assert sorted(len(row.runs) for row in only_table(tmp_path).rows) == [1, 2]
 
 
