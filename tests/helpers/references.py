@@ -158,7 +158,7 @@ def failure_fpr(conf, correct, recall=0.95):
     return 100 * over_orders(of_one, conf, correct) / (len(correct) - right)
 
 
-def smooth_calibration_error(conf, correct, steps=1000):
+def smooth_calibration_error(conf, correct, steps=500):
     """Smooth ECE by its definition: an integral over t, and a search for its own width; percent."""
     ts = (np.arange(steps) + 0.5) / steps
 
@@ -193,8 +193,8 @@ def threshold_at_risk(images, thresholds, risk, probability=0.95):
     for threshold in sorted(thresholds, reverse=True):
         if threshold in starts:
             budget += (1 - probability) / 5
-        kept = [(conf > threshold).mean() for conf, _ in images]
-        wrong = [((conf > threshold) & ~correct).mean() for conf, correct in images]
+        above = [(conf > threshold, correct) for conf, correct in images]
+        kept, wrong = zip(*[(k.mean(), (k & ~correct).mean()) for k, correct in above], strict=True)
         if budget and risk_p_value(kept, wrong, risk) <= budget:
             found = threshold
         else:

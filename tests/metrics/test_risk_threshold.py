@@ -90,7 +90,7 @@ def tables(probs, labels):
 
 
 def test_precision_is_the_loops_of_each_class_at_a_fourth_of_the_level():
-    probs, labels = draw(300, sharpness=4.0)
+    probs, labels = draw(220, sharpness=4.0)
     *found, last = class_thresholds(*tables(probs, labels), [*CLASSES, 'd'], 0.8)
     starts = narrow_bin_thresholds().tolist()[1:]
     for k, threshold in enumerate(found):
