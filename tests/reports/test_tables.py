@@ -76,6 +76,9 @@ def test_metrics_are_columns_in_order_and_only_finite_ones_deviate(reported, tmp
     write(tmp_path / 'b', NAME, seed=1, metrics=metrics | {'calibration/ECE': float('nan')})
     text = reported(tmp_path, '--format', 'markdown')
     assert '| 90.00 ± 0.00 | 95.25 | nan | 1.16 | 0.2500 (1 of 2) |' in text
+    write(tmp_path / 'c', NAME, loss=dict(type='BrierLoss'), metrics={'calibration/ECE': 1.5})
+    text = reported(tmp_path, '--format', 'markdown')
+    assert '| Brier | 1 | – | – | 1.50 | – | – |' in text  # and no published figure
 
 
 def test_names_are_no_markup(reported, tmp_path):
