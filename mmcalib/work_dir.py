@@ -58,7 +58,7 @@ def check_writable(path: str | Path) -> None:
     So it is on a full disk. Its folder may be missing; none is made yet.
     """
     path = Path(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UserError(f'{path} is a folder: name a file')
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     try:
