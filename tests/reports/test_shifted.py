@@ -17,6 +17,7 @@ from mmcalib.transforms.corruption_names import BENCHMARK, CORRUPTIONS
 LOSSES = {'CE': CE, 'LS α=0.1': dict(type='LabelSmoothingLoss', alpha=0.1)}
 TEMPERATURE = dict(methods=['temperature'], options={}, split='val', forced=[])
 FOG = dict(corruptions=['fog'])
+ALL = 'the 15 corruptions of ImageNet-C at severity '
 
 
 def metrics(quality, ece):
@@ -112,7 +113,7 @@ def test_reports_have_columns_that_name_the_shift(tmp_path):
     assert both.columns[:3] == ['mIoU clean', 'mIoU mean', 'mIoU worst']
     said = ' '.join(table.notes[0] for table in shifted)
     for about in ('', 'stored set c: '):
-        assert f'under {about}the 15 corruptions of ImageNet-C at severity 1, 5' in said
+        assert f'under {about}{ALL}1, 5' in said
     assert ', seed 3' in said and 'fog at severity 1, 5' in said and 'shift' not in said
     text = ' '.join(report(tables, others, 'markdown').split())
     assert '| ECE clean (%) | ECE mean (%) | ECE worst (%) |' in text and '1.50 ± 0.71' in text
@@ -130,14 +131,7 @@ def test_what_was_measured_or_made_otherwise_is_left_out(tmp_path):
     assert only(tmp_path / 'x').about == 'under snow at severity 1, 5, seed 3'
 
 
-def test_a_file_that_was_cut_off_is_named(tmp_path):
-    leave(tmp_path, 'CE', **FOG)
-    next(tmp_path.glob('*/fog_1/results.json')).write_text('{"exp')
-    with pytest.raises(FileNotFoundError, match=r'fog_1/results\.json is no record'):
-        find_runs([tmp_path])
-
-
-def test_tests_without_that_of_clean_data_are_named(tmp_path):
+def test_tests_without_that_of_clean_data_and_files_that_were_cut_off_are_named(tmp_path):
     for seed in (0, 1):
         leave(tmp_path, 'CE', seed=seed, **FOG)
     (model,) = tmp_path.glob('CE1*')
@@ -145,11 +139,14 @@ def test_tests_without_that_of_clean_data_are_named(tmp_path):
     (run,), (line,) = find_runs([tmp_path])
     assert run.record.seed == 0
     assert line == f'In no table, under shift, but without its test of clean data: {model}.'
+    next(tmp_path.glob('CE0*/fog_1/results.json')).write_text('{"exp')
+    with pytest.raises(FileNotFoundError, match=r'fog_1/results\.json is no record'):
+        find_runs([tmp_path])
 
 
 def test_figures_have_the_mean_of_all_seeds_by_severity(tmp_path):
     for number, label in enumerate(['CE', 'CE + temperature', 'LS α=0.1']):
-        leave(tmp_path, label, ece=1.0 - number % 2 / 2)
+        leave(tmp_path, label, ece=1.0 - number % 2 / 2, data=['night'])  # which is not drawn
     leave(tmp_path, 'CE', seed=1, ece=3.0)
     boxes, lines = (draw_runs('robustness', [tmp_path], figure=f) for f in ('boxes', 'lines'))
     for text in ('CE + temperature', 'LS α=0.1', 'clean', 'ECE (%)', 'NLL (nats)', 'severity'):
@@ -183,26 +180,16 @@ def test_checkpoints_of_one_training_are_told_apart_and_the_newest_weights_drawn
     assert table.rows[0].values(f'{ECE} clean') == [7.0] and 'seed 0 again' in table.notes[-1]
 
 
-@pytest.mark.parametrize(
-    'change',
-    [
-        dict(),
-        dict(num_bins=5),
-        dict(train_cfg=dict(max_epochs=3)),
-        dict(model=dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=18))),
-        dict(severities=[5]),
-        dict(made=[('seed', 3)]),
-    ],
-    ids=str,
-)
-def test_only_seeds_that_were_tested_alike_share_a_line(change, tmp_path):
-    folders = [leave(tmp_path / 'a', 'CE'), leave(tmp_path / 'b', 'CE', seed=1, **change)]
-    names = names_in_figure(*folders)
-    assert len(set(names)) == (2 if change else 1)
-    assert all('=' in name and 'digest' not in name for name in names) or names == ['CE']
-
-
-def test_nothing_to_draw_is_said(tmp_path):
-    leave(tmp_path, 'CE', corruptions=[], data=['night'])
-    with pytest.raises(ValueError, match='no test on corrupted data to draw'):
-        draw_runs('robustness', [tmp_path], figure='boxes')
+def test_only_seeds_that_were_tested_alike_share_a_line(tmp_path):
+    network = dict(type='ImageClassifier', backbone=dict(type='ResNet', depth=18))
+    changes = {
+        'backbone=ResNet, backbone.depth=18': dict(model=network),
+        'backbone=ResNet_CIFAR, backbone.depth=50': {},
+        'by_epoch=–, max_epochs=3': dict(train_cfg=dict(max_epochs=3)),
+        'num_bins=5': dict(num_bins=5),
+        f'tested=under {ALL}1, 5, seed 3': dict(made=[('seed', 3)]),
+        f'tested=under {ALL}5': dict(severities=[5]),
+    }
+    for seed, change in enumerate([{}, *changes.values()]):
+        leave(tmp_path / f'{seed}', 'CE', seed=seed, **change)
+    assert names_in_figure(tmp_path) == [f'CE, {words}' for words in changes]

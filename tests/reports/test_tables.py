@@ -39,7 +39,7 @@ def eces(table):
     return [row.values('calibration/ECE') for row in table.rows]
 
 
-def test_every_format_has_each_seed_or_their_mean(reported, tmp_path, capsys):
+def test_every_format_has_each_seed_or_their_mean(reported, tmp_path):
     for seed, ece in enumerate([4.0, 6.0]):
         write(tmp_path / f'm/seed{seed}', NAME, seed=seed, ece=ece)
     ce = CE | dict(avg_non_ignore=True)  # as mmseg needs it to count what the paper counts
@@ -98,12 +98,11 @@ def test_names_are_no_markup(reported, tmp_path):
     assert labels <= {*shown}
 
 
-def test_a_long_label_is_whole_and_a_table_no_wider_than_it_needs(tmp_path, monkeypatch, capsys):
+def test_a_long_label_is_whole_and_a_table_no_wider_than_it_needs(tmp_path, run):
     options = {f'a_long_option_{n}': 'a long value' for n in range(9)}
     for number, loss in enumerate((MBLS | options, MBLS)):
         write(tmp_path / f'{number}', 'mbls/digits', loss=loss)
-        call_here('report.py', tmp_path / f'{number}', monkeypatch=monkeypatch)
-        said = capsys.readouterr().out.splitlines()
+        said = run('report.py', tmp_path / f'{number}').splitlines()
         label = ' '.join(line[:60].strip() for line in said)
         assert number or all(f'{option}=a long value' in label for option in options)
     assert max(map(len, said[1:4])) < 60
@@ -273,11 +272,7 @@ def test_what_is_in_no_table_is_named(tmp_path, reported):
         )
     ]
     assert broken.startswith('In no table, unreadable results.json: ')
-    for name, why in (
-        ('cut', 'Expecting value'),
-        ('list', 'no record of a test'),
-        ('no_m', 'no re'),
-    ):
+    for name, why in (('cut', 'Expecting value'), ('list', 'no record of a'), ('no_m', 'no re')):
         assert str(tmp_path / name) in broken and why in broken
     (table,) = tables_of(runs)
     older = f'MbLS m=6 α=0.1, seed 0 again, older than {tmp_path / "again"}: {tmp_path / "a"}'

@@ -68,9 +68,9 @@ def test_the_legend_has_the_classes_of_labels_and_predictions():
 def test_an_image_that_follows_itself_is_not_repeated():
     other = replace(view(), label=view(seed=5).label)
     runs = {
-        name: ConfidenceMaps([view(7), each], [view(3)], CLASSES)
-        for name, each in (('CE', view()), ('MbLS', view()), ('LS', other))
-    }
+        name: ConfidenceMaps([view(7), each, view(17 + n)], [view(3)], CLASSES)
+        for n, (name, each) in enumerate((('CE', view()), ('MbLS', view()), ('LS', other)))
+    }  # the last of which is not of all
     figure = draw_confidence_maps(runs)
     assert len(panels(figure)) == 5 + 3 + 5 + 5 + 3 + 3
     names = [text.split(':')[0] for text in captions(figure)]

@@ -128,9 +128,7 @@ def test_curves_of_sweeps_are_their_values_on_both_splits():
     assert names(figure) == [
         'LS', 'MbLS', 'validation', 'test, not used for selection', 'chosen on validation'
     ]  # fmt: skip
-
-
-def test_one_tested_value_is_a_point_and_the_star_is_on_the_chosen_validation_value():
+    # One tested value is a point, and the star is on the chosen validation value.
     left, _ = draw_sweep({'LS': sweep()}).axes
     assert [look[1] for look in curves(left)] == ['--', 'None']
     (star,) = [line for line in left.lines if line.get_marker() == '*']

@@ -38,17 +38,14 @@ def test_the_curve_is_that_of_the_cells():
     assert draw_risk_coverage({'': statistics(right[:, 1:])}).axes[0].get_ylim()[1] < 0.02
 
 
-def test_side_by_side_and_overlaid():
+def test_overlaid():
     runs = {f'run {i}': statistics(table(seed=i)) for i in range(5)}
-    side_by_side, overlaid = (draw_risk_coverage(runs, overlay=o) for o in (False, True))
-    assert (len(side_by_side.axes), len(overlaid.axes)) == (5, 1)
-    curves = [line for line in overlaid.axes[0].lines if line.get_label().startswith('run')]
-    for axes, curve, (name, found) in zip(side_by_side.axes, curves, runs.items(), strict=True):
-        assert axes.get_title().startswith(name) and curve.get_label().startswith(name)
-        count_, correct, _ = found.narrow_bins.flip(1).cumsum(1)
-        for line in (axes.lines[0], curve):
-            np.testing.assert_allclose(line.get_ydata()[1:], 100 * (1 - correct / count_))
-        assert axes.lines[0].get_color() == curve.get_color()
+    (axes,) = draw_risk_coverage(runs, overlay=True).axes
+    curves = [line for line in axes.lines if line.get_label().startswith('run')]
+    for curve, (name, found) in zip(curves, runs.items(), strict=True):
+        assert curve.get_label().startswith(name)
+        count, correct, _ = found.narrow_bins.flip(1).cumsum(1)
+        np.testing.assert_allclose(curve.get_ydata()[1:], 100 * (1 - correct / count))
     assert len({curve.get_color() for curve in curves}) == 5
 
 
