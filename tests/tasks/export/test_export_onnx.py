@@ -10,7 +10,7 @@ import onnxruntime
 import overconfident
 import pytest
 import torch
-from commands import ROOT, call_here
+from commands import ROOT
 from file_models import CLASSIFIER, PREPROCESSOR, SEGMENTOR, write_model
 from mmengine.registry import MODELS as REGISTRY
 from mmpretrain.models import ResNet_CIFAR
@@ -148,19 +148,22 @@ def test_the_file_tells_of_itself(tmp_path):
     assert 'calibration: temperature' in said
 
 
-@REGISTRY.register_module(force=True)
-class OfOneSize(TinyFeatures):
-    """Scales by an extent, which a trace takes for a constant."""
+FACTORS = {
+    'of one height': lambda x: 16 / float(x.shape[2]),  # which a trace takes for a constant
+    'of one image': lambda x: 16 / float(x.shape[0]),
+    'other where traced': lambda x: 2.0 if torch.jit.is_tracing() else 1.0,
+    'without an operator': lambda x: torch.linalg.slogdet(x[..., :4, :4])[1].mean(),
+}
 
-    axis = 2
+
+@REGISTRY.register_module(force=True)
+class ScaledFeatures(TinyFeatures):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = FACTORS[factor]
 
     def forward(self, x):
-        return [each * (16 / float(x.shape[self.axis])) for each in super().forward(x)]
-
-
-@REGISTRY.register_module(force=True)
-class OfOneImage(OfOneSize):
-    axis = 0
+        return [each * self.factor(each) for each in super().forward(x)]
 
 
 @REGISTRY.register_module(force=True)
@@ -173,20 +176,6 @@ class MaskHead(FCNHead):
 
 
 @REGISTRY.register_module(force=True)
-class OtherWhereTraced(TinyFeatures):
-    def forward(self, x):
-        return [each * (2.0 if torch.jit.is_tracing() else 1.0) for each in super().forward(x)]
-
-
-@REGISTRY.register_module(force=True)
-class WithoutAnOperator(TinyFeatures):
-    def forward(self, x):
-        return [
-            each * torch.linalg.slogdet(each[..., :4, :4])[1].mean() for each in super().forward(x)
-        ]
-
-
-@REGISTRY.register_module(force=True)
 class OtherWhereTracedOnAnImage(ResNet_CIFAR):
     """Is traced as it is on an image without contrast alone, of zeros for instance."""
 
@@ -195,14 +184,23 @@ class OtherWhereTracedOnAnImage(ResNet_CIFAR):
         return tuple(each * factor for each in super().forward(x))
 
 
-def of_backbone(kind):
-    return of(SEGMENTOR, backbone=dict(type=kind)), segmentor(fcn_head(), backbone=dict(type=kind))
+def scaled(factor):
+    backbone = dict(type='ScaledFeatures', factor=factor)
+    return of(SEGMENTOR, backbone=backbone), segmentor(fcn_head(), backbone=backbone)
+
+
+def of_nan(kind):
+    config, build = MODELS[kind]
+    model = build()
+    for weight in model.parameters():
+        weight.data.fill_(float('nan'))
+    return config, model
 
 
 def test_a_size_that_a_trace_has_fixed_is_told(export):
-    said, _ = export(*of_backbone('OfOneImage'))
+    said, _ = export(*scaled('of one image'))
     assert "Input 'pixels' (1, 3, 16, 20)" in said and 'Fixed: batch and height and width' in said
-    said, run = export(*of_backbone('OfOneSize'))
+    said, run = export(*scaled('of one height'))
     assert "Input 'pixels' (batch, 3, 16, 20)" in said
     assert 'Fixed: height and width, since others failed. a probability differs' in said
     assert run(np.zeros((3, 3, 16, 20))).shape == (3, 4, 16, 20)
@@ -217,11 +215,13 @@ SLIDE = dict(mode='slide', crop_size=(8, 8), stride=(4, 4))
 @pytest.mark.parametrize(
     ('build', 'options', 'message'),
     [
-        (lambda: of_backbone('OtherWhereTraced'), {}, r'differs from PyTorch.*othing was written'),
-        (lambda: of_backbone('WithoutAnOperator'), {}, r'^[^\n]*slogdet[^\n]*$'),
+        (lambda: scaled('other where traced'), {}, r'differs from PyTorch.*othing was written'),
+        (lambda: scaled('without an operator'), {}, r'^[^\n]*slogdet[^\n]*$'),
         (lambda: (of(SEGMENTOR, test_cfg=SLIDE), segmentor(fcn_head())), {}, 'test_cfg.mode=whole'),
         (lambda: (of(SEGMENTOR, decode_head=MASKS), segmentor(MASKS)), {}, 'classifies masks'),
         (lambda: (SEGMENTOR, segmentor(fcn_head())), dict(size=None), '--size HEIGHT WIDTH'),
+        (lambda: of_nan('segmentor'), {}, 'a probability is not finite'),
+        (lambda: of_nan('classifier'), dict(logits=True), 'a probability is not finite'),
     ],
 )
 def test_what_cannot_be_exported_is_refused(build, options, message, export, tmp_path):
@@ -236,34 +236,16 @@ def test_a_missing_package_is_named(export, monkeypatch):
         export(CLASSIFIER, classifier(HEAD))
 
 
-def test_the_tool_exports_the_first_test_image_and_overwrites_nothing(
-    tmp_path, monkeypatch, capsys
-):
+def test_the_tool_exports_the_first_test_image_and_overwrites_nothing(run):
     config = ROOT / 'configs/mbls/digits.py'
-    monkeypatch.chdir(tmp_path)
     cfg = load_config(str(config))
     with REGISTRY.switch_scope_and_registry('mmpretrain') as registry:
         model = registry.build(dict(cfg.model, data_preprocessor=cfg.data_preprocessor))
     torch.save({'state_dict': model.state_dict()}, 'digits.pth')
     arguments = ['export.py', config, 'digits.pth', '--out', 'digits.onnx']
-    call_here(*arguments, monkeypatch=monkeypatch)
-    assert "Input 'pixels' (batch, 1, height, width)" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        call_here(*arguments, monkeypatch=monkeypatch)
-    assert 'digits.onnx exists' in capsys.readouterr().err
+    assert "Input 'pixels' (batch, 1, height, width)" in run(*arguments)
+    assert 'digits.onnx exists' in run(*arguments, code=2)
     options = {'model.backbone.type': 'OtherWhereTracedOnAnImage'}
     for size in (None, (8, 8)):
         with pytest.raises(UserError, match='differs from PyTorch'):
             export_onnx(config, 'digits.pth', 'other.onnx', size=size, cfg_options=options)
-
-
-@pytest.mark.parametrize('logits', [False, True])
-@pytest.mark.parametrize('kind', ['classifier', 'segmentor'])
-def test_a_model_of_nan_is_refused(kind, logits, export, tmp_path):
-    config, build = MODELS[kind]
-    model = build()
-    for weight in model.parameters():
-        weight.data.fill_(float('nan'))
-    with pytest.raises(UserError, match='a probability is not finite'):
-        export(config, model, logits=logits)
-    assert not (tmp_path / 'model.onnx').exists()

@@ -53,8 +53,8 @@ content = dict(experiment='mbls/digits', split=split, model=model,
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
-    """``run('2,6', …)`` sweeps the margin in the folder `work`, by the stand-in."""
+def swept(tmp_path, monkeypatch, capsys):
+    """``swept('2,6', …)`` sweeps the margin in the folder `work`, by the stand-in."""
     monkeypatch.chdir(tmp_path)
     script = tmp_path / 'stand_in.py'
     script.write_text(STAND_IN)
@@ -94,8 +94,8 @@ def chosen():
     return [row['value'] for row in rows() if row['chosen']]
 
 
-def test_the_choice_is_made_on_validation_data_and_only_it_is_tested(run):
-    said = run('2,6,10', '--jobs', '2')
+def test_the_choice_is_made_on_validation_data_and_only_it_is_tested(swept):
+    said = swept('2,6,10', '--jobs', '2')
     assert 'margin=6: val top-1 90.00, ECE 0.00' in said and 'Testing margin=6' in said
     assert chosen() == [6] and [len(row['test']) for row in rows()] == [0, 1, 0]
     train, test = calls(6)
@@ -106,64 +106,64 @@ def test_the_choice_is_made_on_validation_data_and_only_it_is_tested(run):
     assert 'not used for selection' not in table
 
     # All of it is there, so nothing runs again but the tests that are wanted now.
-    said = run('2,6,10', '--test-all')
+    said = swept('2,6,10', '--test-all')
     assert len(calls(6)) == len(calls(2)) == 2
     assert chosen() == [6]  # whatever the ECE on test data
     assert '| 2 | 90.00 | 4.00 | 90.00 | 0.00 | test not used for selection |' in said
 
 
-def test_further_values_and_seeds_join_and_are_averaged(run):
-    run('8', '--seeds', '0', '1')
-    assert '| 6 | 90.50 ± 0.71 | 0.50 ± 0.71 |' in run('6', '--seeds', '0', '1')
+def test_further_values_and_seeds_join_and_are_averaged(swept):
+    swept('8', '--seeds', '0', '1')
+    assert '| 6 | 90.50 ± 0.71 | 0.50 ± 0.71 |' in swept('6', '--seeds', '0', '1')
     assert Path('work/margin=6/seed1/results.json').is_file()
-    run('6', '--seeds', '2')
+    swept('6', '--seeds', '2')
     assert [len(row['val']) for row in rows()] == [3, 3]
     assert 'randomness.seed=2' in calls('8/seed2')[0]
 
 
-def test_a_tie_is_said_and_a_choice_that_has_seen_the_test_data(run):
-    table = run('5,7,10', OPTIONS, 'val_dataloader.dataset.split=test')
+def test_a_tie_is_said_and_a_choice_that_has_seen_the_test_data(swept):
+    table = swept('5,7,10', OPTIONS, 'val_dataloader.dataset.split=test')
     assert '| chosen, the first of a tie with 7 |' in table
     assert 'validates on its test data' in table
 
 
-def test_a_failure_loses_nothing_else_and_what_was_stopped_is_resumed(run):
+def test_a_failure_loses_nothing_else_and_what_was_stopped_is_resumed(swept):
     for training, name in (('margin=6/seed1', 'FAIL'), ('margin=2/seed0', 'epoch_9.pth')):
         Path('work', training).mkdir(parents=True)
         torch.save({}, f'work/{training}/{name}')
     command = '2,6,10', '--seeds', '0', '1'
-    said = run(*command, fails=True)
+    said = swept(*command, fails=True)
     log = 'work/margin=6/seed1/sweep.log'
     assert f'margin=6/seed1: FAILED with status 1, see {log}: diverged' in said
     assert 'unfinished: margin=6/seed1' in said and 'FAILED: margin=6/seed1; the same' in said
     assert chosen() == [2]  # the other seed of 6 alone says too little
     assert '--resume' in calls('2/seed0')[0] and '--resume' not in calls('2/seed1')[0]
     Path('work/margin=6/seed1/FAIL').unlink()
-    run(*command)
+    swept(*command)
     assert chosen() == [6] and len(calls('10/seed0')) == 1
 
 
-def test_trainings_of_other_settings_need_another_folder(run):
-    run('4,8', OPTIONS, 'train_cfg.max_epochs=5')
+def test_trainings_of_other_settings_need_another_folder(swept):
+    swept('4,8', OPTIONS, 'train_cfg.max_epochs=5')
     for options in ([], [OPTIONS, 'train_cfg.max_epochs=1'], ['--limit', '8']):
-        said = run('4,8', *options, fails=True)
+        said = swept('4,8', *options, fails=True)
         assert 'holds trainings by other settings' in said and 'another --work-dir' in said
-    run('4,8', OPTIONS, 'train_cfg.max_epochs=5')
+    swept('4,8', OPTIONS, 'train_cfg.max_epochs=5')
     # So do those that were measured otherwise.
     measured = read_json('work/margin=8/results_val.json')
     other = {**measured, 'evaluation': {'num_bins': 9}}
     for content in (other, measured):
         Path('work/margin=8/results_val.json').write_text(json.dumps(content))
-        said = run('4,8', OPTIONS, 'train_cfg.max_epochs=5', fails=content is other)
+        said = swept('4,8', OPTIONS, 'train_cfg.max_epochs=5', fails=content is other)
         assert ('num_bins None (here: 9)' in said) == (content is other)
     # And those that were trained elsewhere, of which there are no settings.
     Path('work/sweep.json').unlink()
-    said = run('10', OPTIONS, 'train_cfg.max_epochs=3', fails=True)
+    said = swept('10', OPTIONS, 'train_cfg.max_epochs=3', fails=True)
     assert 'train_cfg.max_epochs 5 (here: 3)' in said and 'another --work-dir' in said
 
 
-def test_trainings_have_the_processes_and_arguments_that_were_asked_for(run):
-    run('6.1234567', '--gpus', '2', '--amp', '--auto-scale-lr', '--limit', '5')
+def test_trainings_have_the_processes_and_arguments_that_were_asked_for(swept):
+    swept('6.1234567', '--gpus', '2', '--amp', '--auto-scale-lr', '--limit', '5')
     train, test = calls(6.1234567)  # as exact as it was named
     assert train[0] == test[0] == '--nproc_per_node=2' and train[1].endswith('tools/train.py')
     for command in (train, test):
@@ -179,21 +179,21 @@ def test_all_losses_that_have_a_parameter_get_its_value():
     assert option_keys(cfg, 'margin') == [f'{key}.{index}.margin' for index in range(2)]
 
 
-def test_a_plain_config_is_given_what_a_sweep_needs(run, tmp_path):
+def test_a_plain_config_is_given_what_a_sweep_needs(swept, tmp_path):
     plain = tmp_path / 'plain.py'
     plain.write_text(
         "_base_ = 'mmcalib::ce/digits.py'\n"
         "val_evaluator = [dict(type='Accuracy')]\n"
         "test_evaluator = [dict(type='Accuracy'), dict(type='ECE')]\n"
     )
-    said = run('2,6', config=plain)
+    said = swept('2,6', config=plain)
     assert 'MarginLabelSmoothingLoss for model.head.loss, the ECE for val_evaluator' in said
     assert calls(6)[0][1] == 'work/plain.py'
     cfg = load_config('work/plain.py')
     assert cfg.model.head.loss == dict(type='MarginLabelSmoothingLoss', loss_weight=1.0)
     assert [each.type for each in cfg.val_evaluator] == ['Accuracy', 'CalibrationMetric']
     assert [each.type for each in cfg.test_evaluator] == ['Accuracy', 'ECE']  # once
-    run('2,6', config=plain)  # and goes on from there
+    swept('2,6', config=plain)  # and goes on from there
     assert len(calls(6)) == 2
 
 
@@ -242,15 +242,13 @@ def test_an_interruption_ends_all_processes(tmp_path):
     assert not state.exists() or state.read_text().split()[2] == 'Z'
 
 
-def test_the_command_trains_chooses_tests_and_draws(tmp_path, monkeypatch, capsys):
+def test_the_command_trains_chooses_tests_and_draws(run, monkeypatch):
     """With the real tools; the stand-in above has more than one value to choose from."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr('mmcalib.tasks.sweep.jobs.subprocess.Popen', ForkedCommand)
     options = ['train_cfg.max_epochs=1', 'train_cfg.val_interval=1']
     options.append('train_dataloader.dataset.indices=64')
     arguments = ['--param', 'margin=8', '--work-dir', 'work', OPTIONS, *options]
-    call_here('sweep.py', CONFIG, *arguments, monkeypatch=monkeypatch)
-    assert capsys.readouterr().out.count('chosen') == 1
+    assert run('sweep.py', CONFIG, *arguments).count('chosen') == 1
     (row,) = rows()
     names = ('results_val.json', 'results.json')
     validated, tested = (read_json(f'work/margin=8/{name}') for name in names)
@@ -281,10 +279,7 @@ def test_the_command_trains_chooses_tests_and_draws(tmp_path, monkeypatch, capsy
         (['--plot', '.', '--out', 'x.png'], "No such file or directory: 'sweep.json'"),
     ],
 )
-def test_what_cannot_run_is_said(arguments, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_run_is_said(arguments, message, tmp_path, run):
     (tmp_path / 'file').touch()
-    with pytest.raises(SystemExit):
-        call_here('sweep.py', *arguments, monkeypatch=monkeypatch)
-    assert message in ' '.join(capsys.readouterr().err.split())
+    assert message in ' '.join(run('sweep.py', *arguments, code=2).split())
     assert not (tmp_path / 'work_dirs').exists()
