@@ -156,21 +156,24 @@ def test_what_the_logits_are_of(key):
     torch.testing.assert_close(named, out['ets'])
 
 
-@pytest.mark.parametrize('method', ['temperature', 'vector'])
-def test_a_model_that_is_one_layer(method):
+def test_a_model_that_is_one_layer():
     net, inputs, labels = data()
     loader = loader_of(net.norm(net.body(inputs)).relu().detach(), labels)
-    found = mmcalib.calibrate(net.fc, loader, method=method)
+    found = mmcalib.calibrate(net.fc, loader, method='vector')
     assert found.folded_into == [''] and 'Folded into the model' in str(found)
     assert not torch.equal(found.model.weight, net.fc.weight)
 
 
-def test_dicts_as_batches_are_keywords():
+def test_dicts_as_batches_are_keywords_and_a_scaler_has_options():
     net, inputs, labels = data()
     batches = [{'x': x, 'labels': y} for x, y in loader_of(inputs, labels)]
-    found = mmcalib.calibrate(net, batches)
-    assert found.after == mmcalib.calibrate(net, loader_of(inputs, labels)).after
-    assert mmcalib.calibrate(net, (batch for batch in batches)).after == found.after
+    after = []
+    for given in (batches, iter(batches), loader_of(inputs, labels)):
+        found = mmcalib.calibrate(net, given, method=TemperatureScaler(criterion='ece-grid'))
+        after.append(found.after)
+    assert after[0] == after[1] == after[2]
+    temperature = 10 * found.scaler.temperature_
+    assert round(temperature) == pytest.approx(temperature)
 
 
 @pytest.mark.parametrize('shape', [(), (6, 7)])
@@ -184,31 +187,23 @@ def test_ignored_labels_do_not_count(shape):
     assert found.after == pytest.approx(other.after)
 
 
+@pytest.mark.parametrize('num_labels', [1, 3])
 @pytest.mark.parametrize('method', ['temperature', 'vector', 'platt', 'isotonic'])
-def test_a_sigmoid(method):
-    net, inputs, labels = data(num_logits=1, n=120)
-    found = mmcalib.calibrate(net, loader_of(inputs, labels[:, 0].float()), method=method)
-    scaler = SCALERS[method]().fit(net(inputs).detach(), labels[:, 0])
-    torch.testing.assert_close(
-        found.model(inputs).sigmoid()[:, 0], scaler.predict_proba(net(inputs).detach())[:, 1],
-        rtol=1e-3, atol=1e-4,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize('method', ['temperature', 'vector', 'platt', 'isotonic'])
-def test_several_labels_have_a_scaling_each(method):
-    net, inputs, labels = data(n=150, num_logits=3, sigmoids=True)
-    labels[5, 1] = -1
-    found = mmcalib.calibrate(net, loader_of(inputs, labels), method=method, ignore_index=-1)
+def test_each_sigmoid_has_a_scaling(method, num_labels):
+    net, inputs, labels = data(n=150, num_logits=num_labels, sigmoids=True)
+    labels[5, -1] = -1
+    given = labels if num_labels > 1 else labels[:, 0].float()
+    found = mmcalib.calibrate(net, loader_of(inputs, given), method=method, ignore_index=-1)
     with torch.no_grad():
         logits, calibrated = net(inputs), found.model(inputs)
-    for number in range(3):
+    for number in range(num_labels):
         kept = labels[:, number] >= 0
         scaler = SCALERS[method]().fit(logits[kept, number, None], labels[kept, number])
         expected = scaler.predict_proba(logits[:, number, None])[:, 1]
         torch.testing.assert_close(calibrated[:, number].sigmoid(), expected, rtol=1e-3, atol=1e-4)
     assert found.folded_into == ['fc'] * (method in ('temperature', 'vector'))
-    assert found.num_predictions == 449 and found.after['NLL'] < found.before['NLL']
+    assert found.num_predictions == 150 * num_labels - 1
+    assert found.after['NLL'] < found.before['NLL']
 
 
 def test_a_batch_of_one_label_each_is_of_several_labels():
@@ -228,45 +223,23 @@ def test_auto_chooses():
     assert none.scaler is None and none.before == none.after and 'No scaling improves' in str(none)
 
 
-def test_a_scaler_with_options():
+@pytest.mark.parametrize(
+    'method', ['temperature', 'ets', 'isotonic', 'class-temperatures', 'class-conditional']
+)
+def test_an_attached_calibration_is_saved_exported_and_trained(method, tmp_path):
     net, inputs, labels = data()
-    found = mmcalib.calibrate(
-        net, loader_of(inputs, labels), method=TemperatureScaler(criterion='ece-grid')
-    )
-    temperature = 10 * found.scaler.temperature_
-    assert round(temperature) == pytest.approx(temperature)
-
-
-@pytest.mark.parametrize('several', [False, True])
-def test_an_attached_calibration_is_saved_and_loaded(several, tmp_path):
-    net, inputs, labels = data(sigmoids=several)
     net.cosine = True
-    found = mmcalib.calibrate(net, loader_of(inputs, labels))
-    assert 'no linear layer' in found.attached and isinstance(found.model, CalibratedOutput)
-    torch.save(found.model.state_dict(), tmp_path / 'calibrated.pth')
-    if several:
-        return
-    other = CalibratedOutput(Net(cosine=True), AttachedScaling('temperature')).eval()
+    found = mmcalib.calibrate(net, loader_of(inputs, labels), method=method)
+    model = found.model
+    assert method != 'temperature' or 'no linear layer' in found.attached
+    torch.save(model.state_dict(), tmp_path / 'calibrated.pth')
+    other = CalibratedOutput(Net(cosine=True), AttachedScaling(method)).eval()
     other.load_state_dict(torch.load(tmp_path / 'calibrated.pth'))
-    torch.testing.assert_close(other(inputs), found.model(inputs))
-
-
-@pytest.mark.parametrize('method', ['ets', 'isotonic', 'class-temperatures', 'class-conditional'])
-def test_an_attached_calibration_is_exported_and_trained(method):
-    net, inputs, labels = data()
-    model = mmcalib.calibrate(net, loader_of(inputs, labels), method=method).model
+    torch.testing.assert_close(other(inputs), model(inputs))
     exported = torch.export.export(model, (inputs[:7],), strict=False).run_decompositions()
     torch.testing.assert_close(exported.module()(inputs[:7]), model(inputs[:7]))
     model(inputs).sum().backward()
     assert net.fc.weight.grad is None and model.model.fc.weight.grad is not None
-
-
-def test_no_prediction_is_wrong():
-    net, inputs, _ = data()
-    with torch.no_grad():
-        labels = net(inputs).argmax(1)
-    with pytest.raises(ValueError, match='no prediction is wrong'):
-        mmcalib.calibrate(net, loader_of(inputs, labels))
 
 
 def test_half_precision_is_attached():
@@ -279,6 +252,9 @@ def test_half_precision_is_attached():
 REFUSED = {
     'one class': (dict(labels=lambda y: y * 0 + 2), 'all labels are 2'),
     'probabilities': (dict(logits=lambda o: o.softmax(1)), 'returns probabilities'),
+    'no prediction is wrong': (
+        dict(labels=lambda y: data()[0](data()[1]).argmax(1)), 'no prediction is wrong',
+    ),
     'NaN': (dict(inputs=lambda x: x * float('nan')), 'NaN'),
     'an unknown method': (dict(method='temprature'), 'did you mean temperature'),
     'a method for two classes': (dict(method='platt'), 'takes logits of two classes'),
